@@ -88,6 +88,11 @@ static ds_status grads_hand_over(dsi_zero *z)
 {
     for (int i = 0; i < z->flat->n; i++) {
         ds_tensor *g = z->part[i] ? shard_grad(z, i) : NULL;
+        if (g && g->device != z->part[i]->device) { /* offload: to the optimizer's */
+            ds_tensor *sent = dsi_new_on(z->part[i]->device, g->dtype, g->shape);
+            if (dsi_copy(sent, g) != DS_OK) return ds_error_status();
+            g = sent;
+        }
         if (g && g != ds_grad(z->part[i]) && ds_set_grad_of(z->part[i], g) != DS_OK)
             return ds_error_status();
     }
@@ -114,8 +119,8 @@ static ds_status norm_start(dsi_zero *z, dsi_request **sent, double *norm)
 {
     double counted = 0; /* squares */
     int n = z->comm ? dsi_reduce_shards(z->reduce, z->views, &counted) : parts_list_grads(z);
-    if (n < 0 || dsi_norm_of(z->flat->param[0].x, n, z->views, norm) != DS_OK)
-        return ds_error_status();
+    const ds_tensor *with = z->comm ? z->flat->param[0].x : z->part[0]; /* one device has them */
+    if (n < 0 || dsi_norm_of(with, n, z->views, norm) != DS_OK) return ds_error_status();
     if (!z->comm) return DS_OK;
     *sent = dsi_norm_send(z->comm, z->sums, *norm * *norm + counted);
     return *sent ? DS_OK : ds_error_status();
@@ -214,8 +219,7 @@ static ds_status params_publish(dsi_zero *z)
 {
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && z->masters && i < z->flat->n; i++)
-        if (z->part[i] && (z->o.dtype == DS_F32 || dsi_zero_on_disk(z, i)))
-            status = copy_master(z, i);
+        if (z->part[i] && dsi_zero_copies_master(z, i)) status = copy_master(z, i);
     if (status == DS_OK && z->unit) status = units_gather(z);
     if (status == DS_OK && z->zero3) dsi_zero3_shards_changed(z->zero3);
     return status;

@@ -16,6 +16,12 @@ ds_tensor *dsi_zero_own_shard(const dsi_zero *z, int i)
 
 bool dsi_zero_on_disk(const dsi_zero *z, int i) { return dsi_zero3_on_disk(z->zero3, i); }
 
+bool dsi_zero_copies_master(const dsi_zero *z, int i)
+{
+    bool apart = z->masters && z->masters->device != z->flat->param[i].x->device;
+    return z->o.dtype == DS_F32 || apart || dsi_zero_on_disk(z, i);
+}
+
 ds_tensor *dsi_zero_shard_open(void *arg, int i, bool write)
 {
     const dsi_zero *z = arg;
@@ -159,12 +165,19 @@ static ds_status unit_join(dsi_zero *z, int k)
     return DS_OK;
 }
 
+/* Where masters and moments are, and the optimizer runs. */
+static dsi_device *optimizer_device(const dsi_zero *z)
+{
+    return z->o.offload_optimizer ? dsi_device_get((ds_device){DS_CPU, 0})
+                                  : z->flat->param[0].x->device;
+}
+
 /* The masters, with the values of the parameters, which are rounded already: as
  * DeepSpeed begins. */
 static ds_status make_masters(dsi_zero *z)
 {
     const dsi_flat *f = z->flat;
-    ds_tensor *masters = dsi_new_on(f->param[0].x->device, DS_F32, ds_shape(f->own));
+    ds_tensor *masters = dsi_new_on(optimizer_device(z), DS_F32, ds_shape(f->own));
     if (!dsi_fill(masters, 0)) return ds_error_status();
     z->masters = dsi_ref(masters);
     for (int i = 0; i < f->n; i++) {
@@ -195,8 +208,7 @@ static ds_status set_parts(dsi_zero *z)
                                           : mine);
         if (z->part[i] != x &&
             dsi_optim_set_param(z->optim, f->param[i].index, z->part[i],
-                                z->o.dtype == DS_F32 || dsi_zero_on_disk(z, i) ? NULL : mine) !=
-                DS_OK)
+                                dsi_zero_copies_master(z, i) ? NULL : mine) != DS_OK)
             return ds_error_status();
     }
     return DS_OK;

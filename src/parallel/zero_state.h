@@ -34,6 +34,9 @@ ds_tensor *dsi_zero_own_shard(const dsi_zero *z, int i);
 /* Whether the model's own elements of parameter i are in a file; then they are
  * there between these two. */
 bool dsi_zero_on_disk(const dsi_zero *z, int i);
+/* Whether its master is copied to the model after a step: the optimizer's
+ * kernel writes the model's 16-bit elements itself, where it can reach them. */
+bool dsi_zero_copies_master(const dsi_zero *z, int i);
 ds_tensor *dsi_zero_shard_open(void *zero, int i, bool write);
 ds_status dsi_zero_shard_close(void *zero, int i, bool write);
 dsi_offload_model dsi_zero_model(dsi_zero *z); /* the same for offload.h */

@@ -34,23 +34,32 @@ static ds_status copy_to_host(dsi_device *d, void *host, const void *p, size_t b
 }
 
 /* Copies bytes between devices, or on a device without a copy kernel. Both
- * tensors must be plain (is_plain): conversion and strides need a kernel. */
-static ds_status copy_across(ds_tensor *dst, const ds_tensor *src)
+ * tensors are plain (is_plain). */
+static ds_status copy_bytes(ds_tensor *dst, const ds_tensor *src)
 {
     dsi_device *to = dst->device, *from = src->device;
-    if (!is_plain(dst, src))
-        return dsi_fail(DS_EDEVICE,
-                        "copy: %s %s from %s to %s %s on %s: expected one dtype and shape, both "
-                        "contiguous",
-                        ds_dtype_name(src->dtype), dsi_shape_text(src->shape),
-                        ds_device_name(dsi_device_id(from)), ds_dtype_name(dst->dtype),
-                        dsi_shape_text(dst->shape), ds_device_name(dsi_device_id(to)));
     size_t bytes = (size_t)dsi_numel(dst->shape) * ds_dtype_size(dst->dtype);
     void *p = dsi_v(dst).p;
     const void *q = dsi_v(src).p;
     if (from->type->kind == DS_CPU) return to->type->copy_in(&to->stream, p, q, bytes);
     if (to->type->kind == DS_CPU) return copy_to_host(from, p, q, bytes);
     return to->type->copy(&to->stream, p, from, q, bytes);
+}
+
+/* Conversion and strides need a kernel, and kernels work on one device: src is
+ * converted where it is, and goes into a row-major tensor there if dst is not
+ * plain. */
+static ds_status copy_across(ds_tensor *dst, const ds_tensor *src)
+{
+    if (is_plain(dst, src)) return copy_bytes(dst, src);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *sent = dsi_new_on(src->device, dst->dtype, src->shape);
+    ds_tensor *got = dsi_new_on(dst->device, dst->dtype, src->shape);
+    ds_status status = sent && got ? dsi_copy(sent, src) : ds_error_status();
+    if (status == DS_OK) status = copy_bytes(got, sent);
+    if (status == DS_OK) status = dsi_copy(dst, got);
+    ds_scope_close(scope);
+    return status;
 }
 
 ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src)
@@ -61,7 +70,7 @@ ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src)
                         dsi_shape_text(dst->shape));
     if (!dsi_acquire(src, dst) || !dsi_acquire_to_write(dst)) return ds_error_status();
     if (dst->device != src->device) return copy_across(dst, src);
-    if (!dst->device->kernels->copy && is_plain(dst, src)) return copy_across(dst, src);
+    if (!dst->device->kernels->copy && is_plain(dst, src)) return copy_bytes(dst, src);
     return dsi_run(dst, copy, dsi_v_expand(src, dst->shape), dsi_v(dst)) ? DS_OK
                                                                          : ds_error_status();
 }

@@ -9,6 +9,7 @@ enum { RANKS = 3, N = 12, WIDTH = 24, BATCH = 4, STEPS = 3 };
 typedef struct Run {
     ds_device_kind kind;
     int stage;
+    bool offload;
     const char *precision;
     float seen[RANKS][4096]; /* what each rank got */
     int count[RANKS];
@@ -193,8 +194,9 @@ static ds_status train_engine(void *arg)
     snprintf(config, sizeof config,
              "{\"train_batch_size\": %d, \"gradient_accumulation_steps\": 2, "
              "\"gradient_clipping\": 0.5, \"optimizer\": {\"type\": \"AdamW\", \"params\": "
-             "{\"lr\": 0.01}}, %s\"zero_optimization\": {\"stage\": %d}}",
-             2 * BATCH * ds_comm_size(NULL), run->precision, run->stage);
+             "{\"lr\": 0.01}}, %s\"zero_optimization\": {\"stage\": %d%s}}",
+             2 * BATCH * ds_comm_size(NULL), run->precision, run->stage,
+             run->offload ? ", \"offload_optimizer\": {\"device\": \"cpu\"}" : "");
     if (use_own_device(run) != DS_OK) return ds_error_status();
     ds_engine *e = ds_initialize(.model = small_net(), .config = config);
     for (int i = 0; e && i < 2 * STEPS && !ds_error(); i++) {
@@ -212,12 +214,14 @@ static ds_status train_engine(void *arg)
 static void compare(ds_status (*train)(void *arg), int ranks, int stage, const char *precision,
                     double tolerance)
 {
-    Run want = {.kind = DS_CPU, .stage = stage, .precision = precision}, got = want;
-    got.kind = DS_CUDA;
+    Run want = {.kind = DS_CPU, .stage = stage, .precision = precision};
     CHECK_INT(ds_run_ranks(ranks, train, &want), DS_OK);
-    CHECK_INT(ds_run_ranks(ranks, train, &got), DS_OK);
     CHECK(want.loss[0] > 0);
-    for (int i = 0; i < STEPS; i++) CHECK_CLOSE(got.loss[i], want.loss[i], tolerance);
+    for (int offload = 0; offload <= (stage > 0); offload++) {
+        Run got = {.kind = DS_CUDA, .stage = stage, .precision = precision, .offload = offload};
+        CHECK_INT(ds_run_ranks(ranks, train, &got), DS_OK);
+        for (int i = 0; i < STEPS; i++) CHECK_CLOSE(got.loss[i], want.loss[i], tolerance);
+    }
 }
 
 static void ddp_trains(void **state)

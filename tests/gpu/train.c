@@ -202,6 +202,7 @@ typedef struct Run {
     const char *save, *load; /* after, or before, the steps */
     double loss[STEPS];
     ds_device device;
+    size_t held; /* bytes on the device after the last step */
 } Run;
 
 static void configure(Run *run, int stage, const char *precision, const char *zero)
@@ -230,6 +231,7 @@ static float *engine_train(Run *run, size_t *bytes)
         CHECK_INT(ds_engine_step(e), DS_OK);
         ds_scope_close(scope);
     }
+    run->held = ds_memory_allocated(run->device);
     if (run->save) CHECK_INT(ds_engine_save(e, run->save), DS_OK);
     ds_state *s = ds_engine_state(e, true);
     static const char *const names[] = {"a.weight", "a.bias", "c.weight", "c.bias"};
@@ -255,9 +257,10 @@ static const struct {
     const char *precision, *zero;
     int stage;
     double tolerance;
-} plans[] = {{"", "", 0, 1e-5},      {BF16, "", 0, 2e-2}, {FP16, "", 0, 3e-3},
-             {"", "", 1, 1e-5},      {BF16, "", 1, 2e-2}, {FP16, "", 2, 3e-3},
-             {"", OFFLOAD, 2, 1e-5}, {"", "", 3, 1e-5},   {BF16, "", 3, 2e-2}};
+} plans[] = {{"", "", 0, 1e-5},      {BF16, "", 0, 2e-2},      {FP16, "", 0, 3e-3},
+             {"", "", 1, 1e-5},      {BF16, "", 1, 2e-2},      {FP16, "", 2, 3e-3},
+             {"", OFFLOAD, 2, 1e-5}, {BF16, OFFLOAD, 1, 2e-2}, {FP16, OFFLOAD, 3, 3e-3},
+             {"", "", 3, 1e-5},      {BF16, "", 3, 2e-2}};
 
 static void stages_and_dtypes(void **state)
 {
@@ -272,6 +275,29 @@ static void stages_and_dtypes(void **state)
         for (int i = 0; i < STEPS; i++)
             CHECK_CLOSE(got.loss[i], want.loss[i], plans[k].tolerance * (1 + want.loss[i]));
     }
+}
+
+/* Masters and moments are not on the GPU. */
+static void offload_frees_the_gpu(void **state)
+{
+    (void)state;
+    size_t n;
+    Run all = {.device = gpu}, less = {.device = gpu};
+    configure(&all, 1, BF16, "");
+    configure(&less, 1, BF16, OFFLOAD);
+    free(engine_train(&all, &n));
+    free(engine_train(&less, &n));
+    printf("# %zu bytes on the GPU, with offload %zu; %zu of parameters\n", all.held, less.held, n);
+    CHECK(less.held + 2 * n < all.held);
+    Run refused = {.device = gpu};
+    configure(&refused, 3, BF16, ", \"offload_param\": {\"device\": \"cpu\"}");
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    CHECK(!ds_initialize(.model = small_net(), .config = refused.config));
+    CHECK_ERROR(
+        "initialize: zero_optimization.offload_param is for models on the CPU, and this one is "
+        "on cuda:0: without it, stage 3 divides the parameters among the GPUs");
+    ds_error_clear();
+    CHECK_INT(ds_set_device(cpu), DS_OK);
 }
 
 /* To the bit: what a GPU has saved a CPU loads, and the other way. */
@@ -327,6 +353,7 @@ int main(void)
         cmocka_unit_test(nothing_is_updated_after_a_fault),
         cmocka_unit_test(every_rule),
         cmocka_unit_test(stages_and_dtypes),
+        cmocka_unit_test(offload_frees_the_gpu),
         cmocka_unit_test(checkpoints_there_and_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
