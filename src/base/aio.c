@@ -20,12 +20,12 @@
 #include "error.h"
 #include "mem.h"
 #include "text.h"
+#include "thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -185,13 +185,9 @@ static void *aio_thread_main(void *arg)
 
 static void threads_start(dsi_aio *a)
 {
-    sigset_t all, was;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &was);
     while (a->threads < a->o.threads && a->threads < MOST_THREADS &&
-           !pthread_create(&a->thread[a->threads], NULL, aio_thread_main, a))
+           !dsi_thread_create(&a->thread[a->threads], aio_thread_main, a))
         a->threads++;
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
 }
 
 /* ---- the face ------------------------------------------------------------------------------------------- */

@@ -18,6 +18,8 @@
 
 #include <deepspeed/types.h>
 
+#include <stddef.h>
+
 /* Reports a failure and returns status: for functions that return ds_status. */
 DSI_SHARED ds_status dsi_fail(ds_status status, const char *format, ...) DS_PRINTF(2, 3);
 
@@ -27,6 +29,9 @@ ds_status dsi_fail_in(const char *front, ds_status status);
 
 /* Reports a failure (DS_EINVAL) and returns NULL: for constructors. */
 DSI_SHARED void *dsi_refuse(const char *format, ...) DS_PRINTF(1, 2);
+
+/* The same with another status. */
+#define dsi_refuse_with(status, ...) (dsi_fail(status, __VA_ARGS__), NULL)
 
 /* The same for checks: false. dsi_wrong: a file is not what it should be
  * (DS_EFORMAT). */

@@ -16,17 +16,14 @@ bool dsi_library_open(const char *who, const char *const *sonames, const char *p
     for (int i = 0; sonames[i] && !library; i++) library = dlopen(sonames[i], RTLD_NOW);
     if (!library) {
         const char *why = dlerror();
-        dsi_fail(DS_EIO, "%s: %s cannot be opened (%s); install the package %s", who, sonames[0],
-                 why ? why : "?", package);
-        return false;
+        return dsi_refuse_with(DS_EIO, "%s: %s cannot be opened (%s); install the package %s", who,
+                               sonames[0], why ? why : "?", package);
     }
     for (int i = 0; i < n; i++) {
         void *f = dlsym(library, names[i]);
-        if (!f) {
-            dsi_fail(DS_EIO, "%s: %s has no %s; install a newer package %s", who, sonames[0],
-                     names[i], package);
-            return false;
-        }
+        if (!f)
+            return dsi_refuse_with(DS_EIO, "%s: %s has no %s; install a newer package %s", who,
+                                   sonames[0], names[i], package);
         /* C has no cast from data to functions */
         memcpy((char *)to + (size_t)i * sizeof f, &f, sizeof f);
     }

@@ -19,10 +19,10 @@
 
 #include "clock.h"
 #include "mem.h"
+#include "thread.h"
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -94,14 +94,10 @@ dsi_prefetch *dsi_prefetch_new(int workers, int places,
     pthread_cond_init(&p->free_place, NULL);
     pthread_cond_init(&p->done, NULL);
 
-    sigset_t all, was; /* signals are for the program's own threads */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &was);
     /* fewer than asked for will do */
     while (p->workers < workers &&
-           !pthread_create(&p->thread[p->workers], NULL, prefetch_worker_main, p))
+           !dsi_thread_create(&p->thread[p->workers], prefetch_worker_main, p))
         p->workers++;
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
     if (p->workers) return p;
     dsi_prefetch_free(p);
     return NULL;

@@ -8,8 +8,8 @@
 
 #include "list.h"
 
-#include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 
 typedef struct End {
     dsi_end when;
@@ -69,6 +69,16 @@ void *dsi_thread_memory(void **slot, size_t bytes)
         dsi_list_add(&ends_of_thread()->slots, slot);
     }
     return *slot;
+}
+
+int dsi_thread_create(pthread_t *thread, void *(*run)(void *arg), void *arg)
+{
+    sigset_t all, was;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &was);
+    int error = pthread_create(thread, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    return error;
 }
 
 int dsi_processors(void)

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include <pthread.h>
 #include <stddef.h>
 
 /* What ends first: handles before the devices that they lie on. */
@@ -17,6 +18,10 @@ void dsi_at_thread_end(dsi_end when, void (*fn)(void));
  * For what is more than some words: a shared library that is opened by a
  * running program has little room for variables of threads. */
 void *dsi_thread_memory(void **slot, size_t bytes);
+
+/* pthread_create of a thread that takes no signals: those are for the program's
+ * own threads. Returns 0, or the error. */
+int dsi_thread_create(pthread_t *thread, void *(*run)(void *arg), void *arg);
 
 int dsi_processors(void); /* that this process may run on */
 

@@ -185,19 +185,13 @@ static pool *pool_new(int threads)
     pool *p = dsi_alloc(sizeof *p);
     pthread_mutex_init(&p->mutex, NULL);
     pthread_cond_init(&p->wake, NULL);
-
-    /* Signals are for the program's own threads. */
-    sigset_t all, was;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &was);
     int available = dsi_processors();
     for (int k = 1; k < threads && k < available; k++) {
         struct helper *h = &p->helper[p->helpers];
         *h = (struct helper){.pool = p, .k = k};
-        if (pthread_create(&h->thread, NULL, pool_helper_main, h)) break; /* fewer will do */
+        if (dsi_thread_create(&h->thread, pool_helper_main, h)) break; /* fewer will do */
         p->helpers++;
     }
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
     return p;
 }
 

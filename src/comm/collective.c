@@ -149,9 +149,12 @@ static ds_status request_run(const dsi_request *like, const operand *written)
     return status;
 }
 
+static ds_comm *comm_or_world(ds_comm *c) { return c ? c : ds_world(); }
+
 /* r has what differs: the collective, its operation, its root. */
 static ds_status collective_in_place(ds_comm *c, ds_tensor *x, dsi_request r)
 {
+    c = comm_or_world(c);
     if (!dsi_live(c, dsi_collective_name(r.what))) return ds_error_status();
     ds_scope *scope = ds_scope_open();
     operand o;
@@ -204,24 +207,19 @@ static ds_status collective_in_out(ds_comm *c, ds_tensor *in, ds_tensor *out, ds
     return status;
 }
 
-static ds_comm *comm_or_world(ds_comm *c) { return c ? c : ds_world(); }
-
 ds_status ds_all_reduce(ds_comm *c, ds_tensor *x, ds_redop op)
 {
-    return collective_in_place(comm_or_world(c), x,
-                               (dsi_request){.what = DSI_ALL_REDUCE, .op = op});
+    return collective_in_place(c, x, (dsi_request){.what = DSI_ALL_REDUCE, .op = op});
 }
 
 ds_status ds_reduce_to(ds_comm *c, ds_tensor *x, ds_redop op, int root)
 {
-    return collective_in_place(comm_or_world(c), x,
-                               (dsi_request){.what = DSI_REDUCE, .op = op, .root = root});
+    return collective_in_place(c, x, (dsi_request){.what = DSI_REDUCE, .op = op, .root = root});
 }
 
 ds_status ds_broadcast(ds_comm *c, ds_tensor *x, int root)
 {
-    return collective_in_place(comm_or_world(c), x,
-                               (dsi_request){.what = DSI_BROADCAST, .root = root});
+    return collective_in_place(c, x, (dsi_request){.what = DSI_BROADCAST, .root = root});
 }
 
 static bool tensors_fit(dsi_collective what, const ds_tensor *in, int in_pieces,
@@ -331,12 +329,12 @@ ds_status ds_barrier(ds_comm *c)
 
 ds_status ds_send(ds_comm *c, ds_tensor *x, int to)
 {
-    return collective_in_place(comm_or_world(c), x, (dsi_request){.what = DSI_SEND, .root = to});
+    return collective_in_place(c, x, (dsi_request){.what = DSI_SEND, .root = to});
 }
 
 ds_status ds_recv(ds_comm *c, ds_tensor *x, int from)
 {
-    return collective_in_place(comm_or_world(c), x, (dsi_request){.what = DSI_RECV, .root = from});
+    return collective_in_place(c, x, (dsi_request){.what = DSI_RECV, .root = from});
 }
 
 struct ds_message {

@@ -29,7 +29,6 @@
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -140,12 +139,8 @@ static void *mpi_helper_main(void *arg)
 /* A helper pays only where each rank of the machine has a second processor. */
 static void job_start_helper(job *j, int local_size)
 {
-    sigset_t all, was;
-    if (dsi_processors() < 2 * local_size) return;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &was);
-    j->helper_runs = !pthread_create(&j->helper, NULL, mpi_helper_main, j);
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    if (dsi_processors() >= 2 * local_size)
+        j->helper_runs = !dsi_thread_create(&j->helper, mpi_helper_main, j);
 }
 
 /* Posts what can be posted at once; does not block. */
@@ -170,11 +165,11 @@ static ds_status mpi_start(dsi_request *r)
  * job. */
 static void transfer_time_out(dsi_transfer *t, double waited)
 {
-    dsi_text why = {0}, ranks = {0};
+    dsi_text ranks = {0};
+    dsi_text why = dsi_text_of(
+        "%s, number %llu of a communicator of %d, is stuck for %.3g s (DS_TIMEOUT)",
+        dsi_request_text(t->r), (unsigned long long)t->r->number, t->r->comm->size, waited);
     dsi_transfer_missing(t, &ranks);
-    dsi_text_add(&why, "%s, number %llu of a communicator of %d, is stuck for %.3g s (DS_TIMEOUT)",
-                 dsi_request_text(t->r), (unsigned long long)t->r->number, t->r->comm->size,
-                 waited);
     if (ranks.n) dsi_text_add(&why, "; nothing came from rank%s", ranks.s);
     job_abort(the_job, why.s);
 }
@@ -279,26 +274,60 @@ static void job_shutdown_barrier(ds_comm *world)
     pthread_mutex_unlock(&the_job->mutex);
 }
 
+/* What happens once, on one thread; another waits for it, but not for ever. */
+typedef struct event {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool happened;
+} event;
+
+static void event_open(event *e)
+{
+    pthread_mutex_init(&e->mutex, NULL);
+    pthread_cond_init(&e->changed, NULL);
+}
+
+static void event_close(event *e)
+{
+    pthread_cond_destroy(&e->changed);
+    pthread_mutex_destroy(&e->mutex);
+}
+
+static void event_happen(event *e)
+{
+    pthread_mutex_lock(&e->mutex);
+    e->happened = true;
+    pthread_cond_signal(&e->changed);
+    pthread_mutex_unlock(&e->mutex);
+}
+
+static bool event_wait(event *e, double seconds)
+{
+    double until = dsi_wall_time() + seconds;
+    const struct timespec end = {(time_t)until, (long)((until - floor(until)) * 1e9)};
+    int error = 0;
+    pthread_mutex_lock(&e->mutex);
+    while (!e->happened && error != ETIMEDOUT)
+        error = pthread_cond_timedwait(&e->changed, &e->mutex, &end);
+    bool happened = e->happened;
+    pthread_mutex_unlock(&e->mutex);
+    return happened;
+}
+
 /* MPICH's MPI_Finalize may wait for ever between hosts (mpi_plugin.c). All
  * ranks have passed the shutdown barrier, so that nothing is lost when it is
  * left: it runs on a thread, which ends with the process. */
 typedef struct Finalizing {
     const dsi_mpi *mpi;
-    pthread_mutex_t mutex;
-    pthread_cond_t ended;
-    bool done;
+    event ended;
     const char *wrong;
 } Finalizing;
 
 static void *finalize_main(void *arg)
 {
     Finalizing *f = arg;
-    const char *wrong = f->mpi->finalize();
-    pthread_mutex_lock(&f->mutex);
-    f->wrong = wrong;
-    f->done = true;
-    pthread_cond_signal(&f->ended);
-    pthread_mutex_unlock(&f->mutex);
+    f->wrong = f->mpi->finalize();
+    event_happen(&f->ended);
     return NULL;
 }
 
@@ -315,28 +344,17 @@ static const char *finalize_within(const dsi_mpi *mpi, double seconds)
 {
     Finalizing *f = dsi_alloc(sizeof *f);
     pthread_t thread;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += (time_t)seconds;
     f->mpi = mpi;
-    pthread_mutex_init(&f->mutex, NULL);
-    pthread_cond_init(&f->ended, NULL);
+    event_open(&f->ended);
     if (pthread_create(&thread, NULL, finalize_main, f)) return mpi->finalize();
-    int error = 0;
-    pthread_mutex_lock(&f->mutex);
-    while (!f->done && error != ETIMEDOUT)
-        error = pthread_cond_timedwait(&f->ended, &f->mutex, &until);
-    bool done = f->done;
-    pthread_mutex_unlock(&f->mutex);
-    if (!done) {
+    if (!event_wait(&f->ended, seconds)) {
         pthread_detach(thread);
         on_exit(leave_at_exit, NULL);
         return NULL;
     }
     pthread_join(thread, NULL);
     const char *wrong = f->wrong;
-    pthread_cond_destroy(&f->ended);
-    pthread_mutex_destroy(&f->mutex);
+    event_close(&f->ended);
     dsi_free(f);
     return wrong;
 }
@@ -388,30 +406,16 @@ static void job_at_exit(void)
 /* MPI_Init waits for all ranks, without limit, spinning. A thread ends the
  * process if that takes longer than DS_TIMEOUT: nothing can interrupt it. */
 typedef struct Joining {
-    pthread_mutex_t mutex;
-    pthread_cond_t ended;
+    event ended;
     pthread_t thread;
-    bool watched, done;
+    bool watched;
     double limit; /* seconds */
 } Joining;
 
 static void *joining_watch(void *arg)
 {
     Joining *w = arg;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    double whole = floor(w->limit);
-    until.tv_sec += (time_t)whole;
-    until.tv_nsec += (long)((w->limit - whole) * 1e9);
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    int error = 0;
-    pthread_mutex_lock(&w->mutex);
-    while (!w->done && error != ETIMEDOUT)
-        error = pthread_cond_timedwait(&w->ended, &w->mutex, &until);
-    bool late = !w->done;
-    pthread_mutex_unlock(&w->mutex);
-    if (!late) return NULL;
+    if (event_wait(&w->ended, w->limit)) return NULL;
     const char *rank = getenv("RANK"), *size = getenv("WORLD_SIZE");
     fprintf(stderr,
             "deepspeed: rank %s of %s: init_distributed: the ranks have not joined within %.3g s "
@@ -424,24 +428,15 @@ static void *joining_watch(void *arg)
 
 static void joining_begin(Joining *w)
 {
-    sigset_t all, was;
-    pthread_mutex_init(&w->mutex, NULL);
-    pthread_cond_init(&w->ended, NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &was);
-    w->watched = !pthread_create(&w->thread, NULL, joining_watch, w);
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    event_open(&w->ended);
+    w->watched = !dsi_thread_create(&w->thread, joining_watch, w);
 }
 
 static void joining_end(Joining *w)
 {
-    pthread_mutex_lock(&w->mutex);
-    w->done = true;
-    pthread_cond_signal(&w->ended);
-    pthread_mutex_unlock(&w->mutex);
+    event_happen(&w->ended);
     if (w->watched) pthread_join(w->thread, NULL);
-    pthread_cond_destroy(&w->ended);
-    pthread_mutex_destroy(&w->mutex);
+    event_close(&w->ended);
 }
 
 ds_comm *dsi_mpi_world(const char *library)
@@ -454,10 +449,7 @@ ds_comm *dsi_mpi_world(const char *library)
     joining_begin(&joining);
     const char *wrong = mpi->init(&place);
     joining_end(&joining);
-    if (wrong) {
-        dsi_fail(DS_ECOMM, "init_distributed: %s: %s", library, wrong);
-        return NULL;
-    }
+    if (wrong) return dsi_refuse_with(DS_ECOMM, "init_distributed: %s: %s", library, wrong);
     job *j = dsi_alloc(sizeof *j);
     *j = (job){.mpi = mpi, .max_tag = place.max_tag, .world = mpi_comm_new(&place)};
     pthread_mutex_init(&j->mutex, NULL);

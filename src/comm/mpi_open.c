@@ -41,9 +41,9 @@ const dsi_mpi *dsi_mpi_open(const char *name)
 {
     char *own = dsi_own_folder();
     const char *base = own ? own : ".";
-    dsi_text of_library = {0}, of_program = {0}, looked = {0}, why = {0};
-    dsi_text_add(&of_library, "%s/deepspeed", base);
-    dsi_text_add(&of_program, "%s/../%s/deepspeed", base, DSI_LIBDIR);
+    dsi_text of_library = dsi_text_of("%s/deepspeed", base),
+             of_program = dsi_text_of("%s/../%s/deepspeed", base, DSI_LIBDIR), looked = {0},
+             why = {0};
     const char *folders[] = {base, of_library.s, of_program.s, DSI_PLUGIN_DIR};
     void *library = open_first(folders, 4, name, &looked, &why);
     const dsi_mpi *mpi = library ? dlsym(library, DSI_MPI_SYMBOL) : NULL;

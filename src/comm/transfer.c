@@ -264,25 +264,28 @@ static int64_t transfer_segment(const dsi_transfer *t, int64_t n, int64_t ranks)
 
 /* ---- phases: each posts its messages; true: the transfer is complete ------------------------------------- */
 
-/* Phase 0 sends this segment to `here` ranks, phase 1 adds it up there; then
- * the next segment follows. */
-static bool transfer_reduce_to_one(dsi_transfer *t, bool here)
+/* Sums elements [q n, (q + 1) n) on rank q (reduce_scatter) or all n elements
+ * on the root or on all ranks. Phase 0 sends this segment to the ranks that sum
+ * it, phase 1 adds it up `here`; then the next segment follows. */
+static bool transfer_reduce_to(dsi_transfer *t, bool here)
 {
     const ds_comm *c = t->r->comm;
-    int64_t n = transfer_segment(t, t->r->n, c->size);
+    bool scatters = t->r->what == DSI_REDUCE_SCATTER;
+    int64_t n = transfer_segment(t, t->r->n, c->size), stride = scatters ? t->r->n : 0;
     if (t->phase == 0) {
         char *room = here ? transfer_buffer(t, n) : NULL;
         EACH_OTHER(q, c)
         {
-            if (t->r->what == DSI_ALL_REDUCE || q == t->r->root)
-                transfer_send(t, transfer_in_at(t, t->at), n, q);
+            if (t->r->what != DSI_REDUCE || q == t->r->root)
+                transfer_send(t, transfer_in_at(t, q * stride + t->at), n, q);
             if (room) transfer_receive(t, room + transfer_bytes(t, q * n), n, q);
         }
         t->phase = 1;
         return false;
     }
     if (here)
-        transfer_reduce(t, transfer_in_at(t, t->at), n, transfer_out_at(t, t->at), c->rank == 0);
+        transfer_reduce(t, transfer_in_at(t, c->rank * stride + t->at), n,
+                        transfer_out_at(t, t->at), scatters || c->rank == 0);
     t->at += n;
     t->phase = 0;
     return t->at >= t->r->n;
@@ -294,7 +297,7 @@ static bool transfer_reduce_to_one(dsi_transfer *t, bool here)
 static bool transfer_all_reduce(dsi_transfer *t)
 {
     const ds_comm *c = t->r->comm;
-    if (transfer_bytes(t, t->r->n) <= SMALL) return transfer_reduce_to_one(t, true);
+    if (transfer_bytes(t, t->r->n) <= SMALL) return transfer_reduce_to(t, true);
     int64_t n = transfer_segment(t, t->r->n, 1), mine = n * c->rank / c->size,
             mine_n = n * (c->rank + 1) / c->size - mine;
     if (t->phase == 0) {
@@ -322,29 +325,6 @@ static bool transfer_all_reduce(dsi_transfer *t)
     }
     t->phase++;
     return false;
-}
-
-/* Segment by segment: rank q receives its share from all others and sums it in
- * their order. */
-static bool transfer_reduce_scatter(dsi_transfer *t)
-{
-    const ds_comm *c = t->r->comm;
-    int64_t n = transfer_segment(t, t->r->n, c->size);
-    if (t->phase == 0) {
-        char *room = transfer_buffer(t, n);
-        EACH_OTHER(q, c)
-        {
-            transfer_send(t, transfer_in_at(t, q * t->r->n + t->at), n, q);
-            if (room) transfer_receive(t, room + transfer_bytes(t, q * n), n, q);
-        }
-        t->phase = 1;
-        return false;
-    }
-    transfer_reduce(t, transfer_in_at(t, c->rank * t->r->n + t->at), n, transfer_out_at(t, t->at),
-                    true);
-    t->at += n;
-    t->phase = 0;
-    return t->at >= t->r->n;
 }
 
 static void bytes_move(char *to, const char *from, size_t bytes)
@@ -421,22 +401,16 @@ static bool transfer_barrier(dsi_transfer *t)
 
 /* With DS_DEBUG=comm a description precedes the message and is compared;
  * collectives are compared in debug.c. */
-static bool transfer_send_message(dsi_transfer *t)
+static bool transfer_message(dsi_transfer *t)
 {
     const dsi_request *r = t->r;
+    bool receives = r->what == DSI_RECV;
     if (t->phase++) return true;
-    snprintf(t->said, sizeof t->said, "%lld %s", (long long)r->n, ds_dtype_name(r->dtype));
-    if (r->comm->compares) transfer_post_bytes(t, false, t->said, sizeof t->said, r->root);
-    if (!t->wrong.n) transfer_send(t, transfer_in_at(t, 0), r->n, r->root);
-    return false;
-}
-
-static bool transfer_receive_message(dsi_transfer *t)
-{
-    const dsi_request *r = t->r;
-    if (t->phase++) return true;
-    if (r->comm->compares) transfer_post_bytes(t, true, t->said, sizeof t->said, r->root);
-    if (!t->wrong.n) transfer_receive(t, transfer_out_at(t, 0), r->n, r->root);
+    if (!receives)
+        snprintf(t->said, sizeof t->said, "%lld %s", (long long)r->n, ds_dtype_name(r->dtype));
+    if (r->comm->compares) transfer_post_bytes(t, receives, t->said, sizeof t->said, r->root);
+    if (!t->wrong.n && receives) transfer_receive(t, transfer_out_at(t, 0), r->n, r->root);
+    if (!t->wrong.n && !receives) transfer_send(t, transfer_in_at(t, 0), r->n, r->root);
     return false;
 }
 
@@ -463,9 +437,9 @@ static bool transfer_next_phase(dsi_transfer *t)
     case DSI_ALL_REDUCE:
         return transfer_all_reduce(t);
     case DSI_REDUCE:
-        return transfer_reduce_to_one(t, t->r->comm->rank == t->r->root);
+        return transfer_reduce_to(t, t->r->comm->rank == t->r->root);
     case DSI_REDUCE_SCATTER:
-        return transfer_reduce_scatter(t);
+        return transfer_reduce_to(t, true);
     case DSI_ALL_TO_ALL_ROWS:
         return transfer_exchange_rows(t);
     case DSI_BROADCAST:
@@ -473,9 +447,8 @@ static bool transfer_next_phase(dsi_transfer *t)
     case DSI_BARRIER:
         return transfer_barrier(t);
     case DSI_SEND:
-        return transfer_send_message(t);
     case DSI_RECV:
-        return transfer_receive_message(t);
+        return transfer_message(t);
     default:
         return transfer_exchange(t);
     }

@@ -169,15 +169,15 @@ static void *no_memory(dsi_device *d, size_t bytes, ds_dtype dtype, const ds_dim
     if (pooled)
         snprintf(pools, sizeof pools, ", %zu belong to recorded steps (DS_GRAPHS=off: none)",
                  pooled);
-    dsi_fail(DS_ENOMEM,
-             "no memory for %zu bytes%s on %s: %zu are in use, the most so far was "
-             "%zu%s%s%s",
-             bytes, what, ds_device_name(dsi_device_id(d)), d->cache->use.live, d->cache->peak,
-             room, pools,
-             d->type->room && shape ? "; a smaller batch, 16 bits, ds_checkpoint (recomputation) "
-                                      "and offload need less"
-                                    : "");
-    return NULL;
+    return dsi_refuse_with(DS_ENOMEM,
+                           "no memory for %zu bytes%s on %s: %zu are in use, the most so far was "
+                           "%zu%s%s%s",
+                           bytes, what, ds_device_name(dsi_device_id(d)), d->cache->use.live,
+                           d->cache->peak, room, pools,
+                           d->type->room && shape
+                               ? "; a smaller batch, 16 bits, ds_checkpoint (recomputation) "
+                                 "and offload need less"
+                               : "");
 }
 
 /* ---- pools ------------------------------------------------------------------------------------------ */
@@ -395,10 +395,7 @@ static Block *push_block(size_t bytes)
     size_t room = top ? 2 * top->bytes : (size_t)256 << 10;
     if (room < bytes) room = bytes;
     Block *b = must_fail() ? NULL : aligned_alloc(ALIGNMENT, HEAD_BYTES + room);
-    if (!b) {
-        dsi_fail(DS_ENOMEM, "no memory for %zu bytes of scratch on cpu", room);
-        return NULL;
-    }
+    if (!b) return dsi_refuse_with(DS_ENOMEM, "no memory for %zu bytes of scratch on cpu", room);
     if (!top) dsi_at_thread_end(DSI_END_MEMORY, free_blocks);
     if (top && !top->used) { /* too small, and nobody uses it */
         Block *small = top;

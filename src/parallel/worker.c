@@ -18,7 +18,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
@@ -92,11 +91,7 @@ dsi_worker *dsi_worker_new(void)
     w->process = getpid();
     pthread_mutex_init(&w->mutex, NULL);
     pthread_cond_init(&w->changed, NULL);
-    sigset_t all, was; /* signals are for the program's own threads */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &was);
-    int failure = pthread_create(&w->thread, NULL, replica_worker_main, w);
-    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    int failure = dsi_thread_create(&w->thread, replica_worker_main, w);
     if (!failure) return w;
     dsi_fail(DS_ENOMEM, "no thread for a worker: %s", strerror(failure));
     pthread_cond_destroy(&w->changed);
