@@ -7,18 +7,14 @@
 #include "hosts.h"
 
 #include <jansson.h>
-#include <stdint.h>
+#include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>
-
-/* RFC 4648, section 5; section 4 has + and / as the last two */
-static const char base64[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /* Written by hand, so that it is byte for byte what Python's json writes. */
 char *hosts_json(const ds_host *hosts, int n)
 {
-    dsi_text t = {0};
-    dsi_text_add(&t, "{");
+    dsi_text t = dsi_text_of("{");
     for (int i = 0; i < n; i++) {
         if (i) dsi_text_add(&t, ", ");
         text_add_json(&t, hosts[i].name);
@@ -34,39 +30,12 @@ char *hosts_json(const ds_host *hosts, int n)
 char *hosts_encode(const ds_host *hosts, int n)
 {
     char *json = hosts_json(hosts, n);
-    const unsigned char *s = (const unsigned char *)json;
     size_t bytes = strlen(json);
-    char *out = dsi_alloc((bytes + 2) / 3 * 4 + 1), *o = out;
-    for (size_t i = 0; i < bytes; i += 3, o += 4) {
-        size_t have = bytes - i < 3 ? bytes - i : 3;
-        unsigned x = (unsigned)s[i] << 16 | (have > 1 ? (unsigned)s[i + 1] << 8 : 0) |
-                     (have > 2 ? s[i + 2] : 0U);
-        for (size_t k = 0; k < 4; k++) o[k] = k <= have ? base64[x >> (18 - 6 * k) & 63] : '=';
-    }
+    char *out = dsi_alloc((bytes + 2) / 3 * 4 + 1);
+    EVP_EncodeBlock((unsigned char *)out, (const unsigned char *)json, (int)bytes);
+    for (char *c; (c = strpbrk(out, "+/"));) *c = *c == '+' ? '-' : '_'; /* RFC 4648, section 5 */
     dsi_free(json);
     return out;
-}
-
-/* The value of a character, in both alphabets; -1: it is none. */
-static int base64_value(char c)
-{
-    const char *at = c ? strchr(base64, c) : NULL;
-    return at ? (int)(at - base64) : c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-/* false: s is not base64. */
-static bool world_info_decode(const char *s, dsi_text *out)
-{
-    uint32_t bits = 0;
-    int have = 0;
-    for (; base64_value(*s) >= 0; s++) {
-        bits = bits << 6 | (uint32_t)base64_value(*s);
-        have += 6;
-        if (have < 8) continue;
-        have -= 8;
-        dsi_text_add_bytes(out, &(char){(char)(bits >> have & 0xff)}, 1);
-    }
-    return s[strspn(s, "=")] == 0;
 }
 
 bool host_read_slots(ds_host *host, const json_t *slots)
@@ -84,13 +53,12 @@ bool host_read_slots(ds_host *host, const json_t *slots)
 /* Each rank reads it; a mistake can only come from a command typed by hand. */
 bool hosts_decode(ds_hosts *h, const char *world_info)
 {
-    dsi_text text = {0};
-    json_t *info = world_info_decode(world_info, &text) && text.s ? json_loads(text.s, 0, NULL)
-                                                                  : NULL,
-           *slots;
+    size_t bytes;
+    char *text = dsi_base64_decode(world_info, &bytes);
+    json_t *info = text ? json_loads(text, 0, NULL) : NULL, *slots;
     const char *name;
     bool good = json_is_object(info);
-    dsi_text_free(&text);
+    dsi_free(text);
     json_object_foreach(info, name, slots)
     {
         hosts_add(h, name, strlen(name), 0);

@@ -233,6 +233,33 @@ void dsi_text_add_rounded(dsi_text *t, double x, int decimals)
     dsi_text_add_double(t, strtod(s, NULL));
 }
 
+/* ---- base64 -------------------------------------------------------------------------------------- */
+
+static int base64_value(char digit)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    const char *at = digit ? strchr(digits, digit) : NULL;
+    return at ? (int)(at - digits) : digit == '+' ? 62 : digit == '/' ? 63 : -1;
+}
+
+char *dsi_base64_decode(const char *text, size_t *n)
+{
+    size_t length = strlen(text), body = length;
+    while (body && length - body < 2 && text[body - 1] == '=') body--;
+    char *out = body && length % 4 == 0 ? dsi_alloc(length / 4 * 3 + 1) : NULL;
+    unsigned bits = 0;
+    *n = 0;
+    for (size_t i = 0; out && i < body; i++) {
+        int value = base64_value(text[i]);
+        bits = bits << 6 | (unsigned)value;
+        if (i % 4) out[(*n)++] = (char)(bits >> (6 - 2 * (i % 4)) & 0xFF);
+        if (value >= 0) continue;
+        dsi_free(out);
+        out = NULL;
+    }
+    return out;
+}
+
 /* ---- the nearest word ---------------------------------------------------------------------------- */
 
 #define LONGEST 64 /* letters of a word that are looked at */

@@ -30,6 +30,10 @@ void dsi_text_add_rounded(dsi_text *t, double x, int decimals); /* print(round(x
 DSI_SHARED bool dsi_is_utf8(const void *bytes, size_t n);
 DSI_SHARED bool dsi_ends_with(const char *text, const char *end);
 
+/* The bytes and a final 0, to be freed with dsi_free; NULL if the text is not
+ * base64 (RFC 4648, in the alphabet of section 4 or 5, padded). */
+DSI_SHARED char *dsi_base64_decode(const char *text, size_t *n);
+
 /* The word of words[0..n-1] that is nearest to `to`, by letters or by parts
  * ("bucket_size" is near to "reduce_bucket_size"), or NULL if none is near. */
 DSI_SHARED const char *dsi_nearest(const char *to, const char *const *words, int n);

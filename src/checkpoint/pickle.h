@@ -91,7 +91,7 @@ typedef struct dsi_pickle_global { /* a name that may be in a pickle */
     /* Makes the result of a call with args, a tuple; NULL with the message. The
      * member is NULL for a name that cannot be called. */
     ds_value *(*call)(dsi_unpickler *u, const struct dsi_pickle_global *g, const ds_value *args);
-    const char *class_name; /* of the result; NULL: its kind says it */
+    const char *class_name; /* of the result; NULL: call, or its kind, says it */
     const char *dtype;      /* of a storage's class; "": untyped bytes */
 } dsi_pickle_global;
 
@@ -101,6 +101,9 @@ static inline const ds_value *dsi_pickle_arg(const ds_value *args, int i)
 {
     return i >= 0 && i < args->items.n ? args->items.at[i] : NULL;
 }
+
+/* The ints of a tuple, at most DS_MAX_DIMS; false: v is not that. */
+bool dsi_pickle_dims(const ds_value *v, ds_dims *out);
 
 /* GLOBAL: returns the name as a value; NULL with the message if it is unknown
  * or not allowed. */

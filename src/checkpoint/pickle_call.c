@@ -22,7 +22,7 @@ static ds_value *refuse_call_args(dsi_unpickler *u, const Global *g)
     return dsi_unpickle_refuse(u, "%s has other arguments than torch.save writes", g->name);
 }
 
-static bool dims_of_tuple(const ds_value *v, ds_dims *out)
+bool dsi_pickle_dims(const ds_value *v, ds_dims *out)
 {
     if (!is_kind(v, DS_VALUE_TUPLE) || v->items.n > DS_MAX_DIMS) return false;
     out->n = v->items.n;
@@ -67,7 +67,6 @@ static ds_value *make_dict(dsi_unpickler *u, const Global *g, const ds_value *ar
     if (from && !some && from->kind != DSI_VALUE_GLOBAL && from->kind != DS_VALUE_NONE)
         return refuse_call_args(u, g);
     ds_value *dict = ds_value_dict();
-    dict->class_name = g->class_name;
     if (!some || dict_put_all(u, g, dict, from)) return dict;
     ds_value_free(dict);
     return NULL;
@@ -83,7 +82,6 @@ static ds_value *copy_items(dsi_unpickler *u, const Global *g, const ds_value *a
     if (!known) return refuse_call_args(u, g);
     if (from && !dsi_unpickle_reserve(u, (size_t)from->items.n * sizeof from)) return NULL;
     ds_value *v = dsi_value_new(kind);
-    v->class_name = g->class_name;
     for (int i = 0; from && i < from->items.n; i++)
         dsi_list_add(&v->items, dsi_value_ref(from->items.at[i]));
     return v;
@@ -113,15 +111,10 @@ static ds_value *make_bytes(dsi_unpickler *u, const Global *g, const ds_value *a
     bool latin = codec && codec->kind == DS_VALUE_STRING &&
                  (!strcmp(codec->text.s, "latin1") || !strcmp(codec->text.s, "latin-1"));
     bool plain = is_kind(text, DS_VALUE_BYTES) && !codec;
-    if (!text) { /* bytes(), bytearray() */
-        ds_value *v = dsi_value_text(DS_VALUE_BYTES, NULL, 0);
-        v->class_name = g->class_name;
-        return v;
-    }
+    if (!text) return dsi_value_text(DS_VALUE_BYTES, NULL, 0); /* bytes(), bytearray() */
     if (!plain && !(text->kind == DS_VALUE_STRING && latin)) return refuse_call_args(u, g);
     if (!dsi_unpickle_reserve(u, text->text.n)) return NULL;
     ds_value *v = dsi_value_text(DS_VALUE_BYTES, text->text.s, text->text.n);
-    v->class_name = g->class_name;
     if (plain) return v;
     size_t n = 0;
     for (size_t i = 0; i < text->text.n; i++) {
@@ -148,7 +141,6 @@ static ds_value *make_device(dsi_unpickler *u, const Global *g, const ds_value *
     dsi_text t = dsi_text_of("%s", kind->text.s);
     if (index) dsi_text_add(&t, ":%" PRId64, index->i);
     ds_value *v = dsi_value_text(DS_VALUE_STRING, t.s, t.n);
-    v->class_name = g->class_name;
     dsi_text_free(&t);
     return v;
 }
@@ -158,26 +150,19 @@ static ds_value *make_named(dsi_unpickler *u, const Global *g, const ds_value *a
     const ds_value *name = dsi_pickle_arg(args, 0);
     if (!is_kind(name, DS_VALUE_STRING) || args->items.n != 1) return refuse_call_args(u, g);
     if (!dsi_unpickle_reserve(u, name->text.n)) return NULL;
-    ds_value *v = dsi_value_text(DS_VALUE_NAME, name->text.s, name->text.n);
-    v->class_name = g->class_name;
-    return v;
+    return dsi_value_text(DS_VALUE_NAME, name->text.s, name->text.n);
 }
 
 static ds_value *make_number(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *number = dsi_pickle_arg(args, 0);
-    if (!is_kind(number, DS_VALUE_INT) || args->items.n != 1) return refuse_call_args(u, g);
-    ds_value *v = ds_value_int(number->i);
-    v->class_name = g->class_name;
-    return v;
+    bool good = is_kind(number, DS_VALUE_INT) && args->items.n == 1;
+    return good ? ds_value_int(number->i) : refuse_call_args(u, g);
 }
 
 static ds_value *make_object(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
-    if (args->items.n) return refuse_call_args(u, g);
-    ds_value *v = ds_value_dict();
-    v->class_name = g->class_name;
-    return v;
+    return args->items.n ? refuse_call_args(u, g) : ds_value_dict();
 }
 
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
@@ -193,8 +178,8 @@ static ds_value *make_tensor(dsi_unpickler *u, const Global *g, const ds_value *
     dsi_view_spec r = {0};
     ds_dims stride = {0};
     if (!is_kind(storage, DSI_VALUE_STORAGE) || !is_kind(offset, DS_VALUE_INT) ||
-        !dims_of_tuple(dsi_pickle_arg(args, 2), &r.shape) ||
-        !dims_of_tuple(dsi_pickle_arg(args, 3), &stride) || stride.n != r.shape.n ||
+        !dsi_pickle_dims(dsi_pickle_arg(args, 2), &r.shape) ||
+        !dsi_pickle_dims(dsi_pickle_arg(args, 3), &stride) || stride.n != r.shape.n ||
         (flag && flag->kind != DS_VALUE_BOOL) || (v3 && !is_kind(dtype, DS_VALUE_NAME))) {
         const ds_value *size = dsi_pickle_arg(args, 2);
         if (is_kind(size, DS_VALUE_TUPLE) && size->items.n > DS_MAX_DIMS)
@@ -213,32 +198,30 @@ static ds_value *make_tensor(dsi_unpickler *u, const Global *g, const ds_value *
     return v;
 }
 
-/* A second value for the same view, whose class and flags may differ. */
-static ds_value *copy_tensor(const ds_value *x)
-{
-    ds_value *v = dsi_value_new(DS_VALUE_TENSOR);
-    v->requires_grad = x->requires_grad;
-    v->class_name = x->class_name;
-    v->tensor.x = dsi_ref(x->tensor.x);
-    if (x->tensor.view) {
-        v->tensor.view = dsi_alloc(sizeof *v->tensor.view);
-        *v->tensor.view = *x->tensor.view;
-        dsi_value_ref(v->tensor.view->storage);
-    }
-    return v;
-}
-
 /* _rebuild_parameter(data, requires_grad, hooks), ..._with_state(..., state),
- * Parameter(data, requires_grad) */
+ * Parameter(data, requires_grad): a second value for the same view. */
 static ds_value *make_parameter(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
     const ds_value *data = dsi_pickle_arg(args, 0), *flag = dsi_pickle_arg(args, 1);
     if (!is_kind(data, DS_VALUE_TENSOR) || (flag && flag->kind != DS_VALUE_BOOL))
         return refuse_call_args(u, g);
     if (!dsi_unpickle_reserve(u, sizeof *data + sizeof *data->tensor.view)) return NULL;
-    ds_value *v = copy_tensor(data);
-    v->class_name = g->class_name;
+    ds_value *v = dsi_value_new(DS_VALUE_TENSOR);
     v->requires_grad = !flag || flag->b;
+    v->tensor.x = dsi_ref(data->tensor.x);
+    if (data->tensor.view) {
+        v->tensor.view = dsi_alloc(sizeof *v->tensor.view);
+        *v->tensor.view = *data->tensor.view;
+        dsi_value_ref(v->tensor.view->storage);
+    }
+    return v;
+}
+
+/* The result of a call, of the class that the table says. */
+static ds_value *global_call(dsi_unpickler *u, const Global *g, const ds_value *args)
+{
+    ds_value *v = g->call(u, g, args);
+    if (v && g->class_name) v->class_name = g->class_name;
     return v;
 }
 
@@ -250,8 +233,7 @@ static ds_value *make_from_type(dsi_unpickler *u, const Global *g, const ds_valu
     bool plain = is_kind(f, DSI_VALUE_GLOBAL) && is_kind(of, DSI_VALUE_GLOBAL) &&
                  is_kind(with, DS_VALUE_TUPLE) &&
                  (f->global->call == make_tensor || f->global->call == make_parameter);
-    if (!plain) return refuse_call_args(u, g);
-    return f->global->call(u, f->global, with);
+    return plain ? global_call(u, f->global, with) : refuse_call_args(u, g);
 }
 
 /* ---- the table ----------------------------------------------------------------------------------------------- */
@@ -491,7 +473,7 @@ ds_value *dsi_pickle_call(dsi_unpickler *u, const ds_value *f, const ds_value *a
         return dsi_object_unknown(u, f->dict->name, args);
     if (f->kind != DSI_VALUE_GLOBAL)
         return dsi_unpickle_refuse(u, "a call of a value of class %s", ds_value_class(f));
-    ds_value *v = f->global->call ? f->global->call(u, f->global, args) : NULL;
+    ds_value *v = f->global->call ? global_call(u, f->global, args) : NULL;
     if (v) return v;
     if (!f->global->call) dsi_unpickle_wrong(u, "%s is called", f->global->name);
     if (!unpickle_forgive(u, before)) return NULL;
@@ -506,16 +488,10 @@ ds_value *dsi_pickle_call(dsi_unpickler *u, const ds_value *f, const ds_value *a
 /* Adds the attributes in state, a dict or None, to the object's dict. */
 static bool object_set_attributes(dsi_unpickler *u, ds_value *obj, const ds_value *state)
 {
-    if (state->kind == DS_VALUE_NONE) return true;
-    if (state->kind != DS_VALUE_DICT)
+    if (state->kind != DS_VALUE_NONE && state->kind != DS_VALUE_DICT)
         return dsi_unpickle_wrong(u, "the state of a %s is of class %s", ds_value_class(obj),
                                   ds_value_class(state));
-    if (!dsi_unpickle_reserve(u, (size_t)state->dict->n * DSI_PAIR_BYTES)) return false;
-    for (int i = 0; i < state->dict->n; i++)
-        if (dsi_value_put(obj, dsi_value_ref(state->dict->at[i].key),
-                          dsi_value_ref(state->dict->at[i].value)) != DS_OK)
-            return dsi_unpickle_wrong(u, "an attribute of a %s", ds_value_class(obj));
-    return true;
+    return dsi_object_build(u, obj, state);
 }
 
 static bool build_known(dsi_unpickler *u, ds_value *obj, const ds_value *state)

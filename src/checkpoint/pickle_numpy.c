@@ -59,9 +59,7 @@ ds_value *dsi_numpy_dtype(dsi_unpickler *u, const dsi_pickle_global *g, const ds
     const ds_value *code = args->items.n ? args->items.at[0] : NULL;
     if (!code || code->kind != DS_VALUE_STRING || code->text.n > 16)
         return dsi_unpickle_refuse(u, "%s of something else than a short name", g->name);
-    ds_value *v = dsi_value_text(DS_VALUE_NAME, code->text.s, code->text.n);
-    v->class_name = g->class_name;
-    return v;
+    return dsi_value_text(DS_VALUE_NAME, code->text.s, code->text.n);
 }
 
 /* state is (3, "<", ...): "f8" becomes "<f8". The byte order of single bytes is
@@ -213,27 +211,18 @@ ds_value *dsi_numpy_scalar(dsi_unpickler *u, const dsi_pickle_global *g, const d
 /* _reconstruct: an array without its state, an empty name. */
 ds_value *dsi_numpy_array(dsi_unpickler *u, const dsi_pickle_global *g, const ds_value *args)
 {
-    (void)u;
-    (void)args;
-    ds_value *v = dsi_value_text(DS_VALUE_NAME, NULL, 0);
-    v->class_name = g->class_name;
-    return v;
+    (void)u, (void)g, (void)args;
+    return dsi_value_text(DS_VALUE_NAME, NULL, 0);
 }
 
-/* Converts a tuple of sizes to a shape; *n: how many elements it has. False if
- * it is no shape, or if n exceeds an int64. */
+/* The shape of a tuple, and its number of elements. */
 static bool numpy_shape(const ds_value *v, ds_dims *shape, int64_t *n)
 {
-    if (v->kind != DS_VALUE_TUPLE || v->items.n > DS_MAX_DIMS) return false;
-    shape->n = v->items.n;
+    bool good = dsi_pickle_dims(v, shape);
     *n = 1;
-    for (int i = 0; i < shape->n; i++) {
-        const ds_value *d = v->items.at[i];
-        if (d->kind != DS_VALUE_INT || d->i < 0 || __builtin_mul_overflow(*n, d->i, n))
-            return false;
-        shape->d[i] = d->i;
-    }
-    return true;
+    for (int i = 0; good && i < shape->n; i++)
+        good = shape->d[i] >= 0 && !__builtin_mul_overflow(*n, shape->d[i], n);
+    return good;
 }
 
 /* Returns the array as a tensor, with a count that is the caller's; NULL with
@@ -256,9 +245,8 @@ static ds_tensor *numpy_array_of(dsi_unpickler *u, const ds_value *sizes, const 
     if (!dsi_unpickle_reserve(u, in_place ? sizeof(ds_tensor) + sizeof(dsi_storage)
                                           : bytes->text.n / size * ds_dtype_size(t->dtype)))
         return NULL;
-    for (size_t i = 0; t->dtype == DS_BOOL && i < bytes->text.n; i++)
-        if ((unsigned char)bytes->text.s[i] > 1)
-            return dsi_unpickle_refuse(u, "a bool is neither 0 nor 1");
+    if (t->dtype == DS_BOOL && !dsi_are_bools(bytes->text.s, bytes->text.n))
+        return dsi_unpickle_refuse(u, "a bool is neither 0 nor 1");
 
     ds_scope *scope = ds_scope_open();
     dsi_device *cpu = dsi_device_get((ds_device){DS_CPU, 0});
@@ -304,7 +292,6 @@ ds_value *dsi_numpy_frombuffer(dsi_unpickler *u, const dsi_pickle_global *g, con
     ds_tensor *x = numpy_array_of(u, at[2], at[1], !strcmp(at[3]->text.s, "F"), at[0]);
     if (!x) return NULL;
     ds_value *v = dsi_value_new(DS_VALUE_TENSOR);
-    v->class_name = g->class_name;
     v->tensor.x = x;
     return v;
 }

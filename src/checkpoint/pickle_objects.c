@@ -26,22 +26,14 @@ static ds_value *refuse_object_args(dsi_unpickler *u, const Global *g)
     return dsi_unpickle_refuse(u, "%s has other arguments than Python writes", g->name);
 }
 
-/* A string of g's class. */
-static ds_value *string_of_class(const Global *g, const char *text)
-{
-    ds_value *v = ds_value_string(text);
-    v->class_name = g->class_name;
-    return v;
-}
-
 /* ---- numbers --------------------------------------------------------------------------------------------------- */
 
 /* range(start, stop, step), slice(...): a tuple of the arguments. */
 ds_value *dsi_object_tuple(dsi_unpickler *u, const Global *g, const ds_value *args)
 {
+    (void)g;
     if (!dsi_unpickle_reserve(u, (size_t)args->items.n * sizeof(ds_value *))) return NULL;
     ds_value *v = ds_value_tuple();
-    v->class_name = g->class_name;
     for (int i = 0; i < args->items.n; i++)
         dsi_list_add(&v->items, dsi_value_ref(args->items.at[i]));
     return v;
@@ -61,7 +53,7 @@ ds_value *dsi_object_decimal(dsi_unpickler *u, const Global *g, const ds_value *
 {
     const ds_value *digits = dsi_pickle_arg(args, 0);
     if (args->items.n != 1 || digits->kind != DS_VALUE_STRING) return refuse_object_args(u, g);
-    return dsi_unpickle_reserve(u, digits->text.n) ? string_of_class(g, digits->text.s) : NULL;
+    return dsi_unpickle_reserve(u, digits->text.n) ? ds_value_string(digits->text.s) : NULL;
 }
 
 /* ---- paths ----------------------------------------------------------------------------------------------------- */
@@ -82,7 +74,7 @@ ds_value *dsi_object_path(dsi_unpickler *u, const Global *g, const ds_value *arg
         if (t.n && t.s[t.n - 1] != separator) dsi_text_add(&t, "%c", separator);
         dsi_text_add(&t, "%s", part->text.s);
     }
-    ds_value *v = string_of_class(g, t.n ? t.s : ".");
+    ds_value *v = ds_value_string(t.n ? t.s : ".");
     dsi_text_free(&t);
     return v;
 }
@@ -105,9 +97,7 @@ ds_value *dsi_object_timedelta(dsi_unpickler *u, const Global *g, const ds_value
         !number_of_value(dsi_pickle_arg(args, 1), &seconds) ||
         !number_of_value(dsi_pickle_arg(args, 2), &micro))
         return refuse_object_args(u, g);
-    ds_value *v = ds_value_float(days * 86400 + seconds + micro / 1e6);
-    v->class_name = g->class_name;
-    return v;
+    return ds_value_float(days * 86400 + seconds + micro / 1e6);
 }
 
 /* timezone(timedelta), and a name that is not kept. */
@@ -117,9 +107,7 @@ ds_value *dsi_object_timezone(dsi_unpickler *u, const Global *g, const ds_value 
     const ds_value *offset = dsi_pickle_arg(args, 0);
     if (!number_of_value(offset, &seconds) || fabs(seconds) >= 86400)
         return refuse_object_args(u, g);
-    ds_value *v = ds_value_float(seconds);
-    v->class_name = g->class_name;
-    return v;
+    return ds_value_float(seconds);
 }
 
 /* Appends an offset from UTC in seconds as isoformat() prints it: +02:00. */
@@ -157,7 +145,7 @@ ds_value *dsi_object_datetime(dsi_unpickler *u, const Global *g, const ds_value 
     if (want == 10) dsi_text_add(&t, "T");
     if (want != 4) text_add_time(&t, p + want - 6);
     if (zoned) text_add_zone(&t, zone->f);
-    ds_value *v = string_of_class(g, t.s);
+    ds_value *v = ds_value_string(t.s);
     dsi_text_free(&t);
     return v;
 }

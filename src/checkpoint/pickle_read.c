@@ -19,6 +19,8 @@
 #define MAX_LINE      1000      /* bytes of a name of a module or a class */
 #define SHORT_TEXT    16        /* bytes; longer texts may stay in the pickle (in_place) */
 
+enum { EITHER = -1 }; /* a kind: a string or bytes */
+
 bool dsi_unpickle_wrong(const dsi_unpickler *u, const char *format, ...)
 {
     char text[700];
@@ -26,8 +28,7 @@ bool dsi_unpickle_wrong(const dsi_unpickler *u, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    dsi_fail(DS_EFORMAT, "%s: pickle, byte %zu: %s", u->what, u->at, text);
-    return false;
+    return dsi_wrong("%s: pickle, byte %zu: %s", u->what, u->at, text);
 }
 
 bool dsi_unpickle_reserve(dsi_unpickler *u, size_t bytes)
@@ -93,10 +94,8 @@ static char *unpickle_line(dsi_unpickler *u)
     if (!end || memchr(line, 0, (size_t)(end - line)))
         return dsi_unpickle_refuse(u, "a name has no end");
     size_t n = (size_t)(end - line);
-    char *text = dsi_alloc(n + 1);
-    memcpy(text, line, n);
     u->at += n + 1;
-    return text;
+    return dsi_text_of("%.*s", (int)n, (const char *)line).s;
 }
 
 /* ---- stack ------------------------------------------------------------------------------------------------- */
@@ -173,6 +172,7 @@ static ds_value *bytes_in_place(const dsi_unpickler *u, const uint8_t *p, uint64
     return v;
 }
 
+/* kind EITHER: UTF-8 counts as text. */
 static bool push_text(dsi_unpickler *u, int kind, int length_bytes)
 {
     uint64_t n;
@@ -180,21 +180,10 @@ static bool push_text(dsi_unpickler *u, int kind, int length_bytes)
     if (!p) return false;
     ds_value *v = bytes_in_place(u, p, n);
     if (v) return stack_push(u, v);
-    if (kind == DS_VALUE_STRING && !dsi_is_utf8(p, n))
+    bool text = kind != DS_VALUE_BYTES && dsi_is_utf8(p, n);
+    if (kind == DS_VALUE_STRING && !text)
         return dsi_unpickle_wrong(u, "a string of %llu bytes is not UTF-8", (unsigned long long)n);
-    return stack_push(u, dsi_value_text(kind, p, n));
-}
-
-/* BINSTRING: a str of Python 2, which is text or bytes. UTF-8 counts as
- * text. */
-static bool push_old_string(dsi_unpickler *u, int length_bytes)
-{
-    uint64_t n;
-    const uint8_t *p = unpickle_number(u, length_bytes, &n) ? unpickle_bytes(u, n) : NULL;
-    if (!p) return false;
-    ds_value *v = bytes_in_place(u, p, n);
-    if (!v) v = dsi_value_text(dsi_is_utf8(p, n) ? DS_VALUE_STRING : DS_VALUE_BYTES, p, n);
-    return stack_push(u, v);
+    return stack_push(u, dsi_value_text(text ? DS_VALUE_STRING : DS_VALUE_BYTES, p, n));
 }
 
 /* Returns a two's complement of n bytes, lowest byte first, as decimal digits:
@@ -475,9 +464,9 @@ static bool run_push_opcode(dsi_unpickler *u, uint8_t code)
         return push_text(u, DS_VALUE_BYTES, 8);
     case 0x96:
         return push_text(u, DS_VALUE_BYTES, 8) && name_top(u, "bytearray");
-    case 'T': /* BINSTRING, SHORT_BINSTRING */
+    case 'T': /* BINSTRING, SHORT_BINSTRING: a str of Python 2, which is text or bytes */
     case 'U':
-        return push_old_string(u, code == 'T' ? 4 : 1);
+        return push_text(u, EITHER, code == 'T' ? 4 : 1);
     case ')': /* EMPTY_TUPLE */
         return stack_gather(u, DS_VALUE_TUPLE, 0);
     case ']': /* EMPTY_LIST */

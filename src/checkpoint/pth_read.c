@@ -56,14 +56,6 @@ static void swap_elements(unsigned char *p, int64_t n, size_t size)
         }
 }
 
-/* Other bytes than 0 and 1 are no bool, and undefined to read as one. */
-static bool storage_are_bools(const unsigned char *p, int64_t n)
-{
-    int64_t i = 0;
-    while (i < n && p[i] <= 1) i++;
-    return i == n;
-}
-
 /* Makes s->flat of the storage's bytes: a tensor on the mapping if they are
  * part of a mapped file (in_file), aligned and many, else a copy. False with
  * the
@@ -72,7 +64,7 @@ static bool storage_fill(const Reader *r, dsi_pickle_storage *s, ds_dtype dtype,
                          const uint8_t *bytes, bool in_file)
 {
     size_t size = ds_dtype_size(dtype), n = (size_t)s->numel * size;
-    if (dtype == DS_BOOL && !storage_are_bools(bytes, s->numel))
+    if (dtype == DS_BOOL && !dsi_are_bools(bytes, (size_t)s->numel))
         return dsi_wrong("%s: storage %.40s: a bool is neither 0 nor 1", r->what, s->key);
     ds_scope *scope = ds_scope_open();
     bool borrow = in_file && r->file->mapped && !r->swapped && n >= BORROW_BYTES &&
@@ -136,10 +128,9 @@ static char *archive_find_folder(const Reader *r, const dsi_zip *z)
         dsi_free(folder);
         return NULL;
     }
-    dsi_fail(DS_EFORMAT,
-             "%s: a zip archive, but not of torch.save: there is no FOLDER/data.pkl in it",
-             r->what);
-    return NULL;
+    return dsi_refuse_with(
+        DS_EFORMAT, "%s: a zip archive, but not of torch.save: there is no FOLDER/data.pkl in it",
+        r->what);
 }
 
 /* Refuses entries outside of the folder, as PyTorch does: with two folders it
@@ -182,9 +173,8 @@ static bool archive_entry_sum(const Reader *r, const dsi_zip_entry_at *e, uint32
 {
     if (dsi_mapping_sum(r->file, r->fd, (size_t)(e->data - r->file->p), e->bytes, r->glance, crc))
         return true;
-    dsi_fail(DS_EIO, "%s: entry %.100s: %s", r->what, e->name,
-             errno ? strerror(errno) : "the file became shorter while it was read");
-    return false;
+    return dsi_refuse_with(DS_EIO, "%s: entry %.100s: %s", r->what, e->name,
+                           errno ? strerror(errno) : "the file became shorter while it was read");
 }
 
 /* Compares the checksum of a stored entry; false with the message. */

@@ -61,8 +61,7 @@ static ds_status save_pth(const ds_value *v, const char *path, dsi_file *(*open)
     if (!v) return dsi_null_argument("save");
     if (!path) return dsi_fail(DS_EINVAL, "save: path is NULL");
     dsi_save_plan stored;
-    dsi_text what = {0}, pickle = {0};
-    dsi_text_add(&what, "save: %s", path);
+    dsi_text what = dsi_text_of("save: %s", path), pickle = {0};
     ds_status status = DS_OK;
     dsi_file *f = NULL;
     if (!dsi_save_plan_make(&stored, what.s, (ds_value *)(uintptr_t)v)) {

@@ -209,19 +209,15 @@ static bool resolve_tensor_or_object(Walk *w, ds_value *v)
     const dsi_pickle_storage *s = r ? r->storage->storage : NULL;
     if (!s || w->bomb || !(view_is_foreign(r, s) || unsigned_of(r, s))) return false;
     const char *dtype = r->dtype ? r->dtype : s->dtype;
+    ds_dims dims = r->shape;
+    if (!make_refused_object(w, v, "torch.Tensor", before)) return false;
     ds_value *name = dsi_value_text(DS_VALUE_NAME, dtype ? dtype : "", dtype ? strlen(dtype) : 0),
              *shape = ds_value_tuple();
-    for (int i = 0; i < r->shape.n; i++) dsi_list_add(&shape->items, ds_value_int(r->shape.d[i]));
-    bool ok = make_refused_object(w, v, "torch.Tensor", before);
-    if (ok) {
-        name->class_name = dtype;
-        (void)ds_value_set(v, "dtype", name);
-        (void)ds_value_set(v, "shape", shape);
-    } else {
-        ds_value_free(name);
-        ds_value_free(shape);
-    }
-    return ok;
+    for (int i = 0; i < dims.n; i++) dsi_list_add(&shape->items, ds_value_int(dims.d[i]));
+    name->class_name = dtype;
+    (void)ds_value_set(v, "dtype", name);
+    (void)ds_value_set(v, "shape", shape);
+    return true;
 }
 
 /* ---- the walk ------------------------------------------------------------------------------------------------ */

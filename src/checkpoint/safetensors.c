@@ -59,20 +59,17 @@ static const char *const dtype_names[DS_DTYPES] = {
 
 /* Fails with "safetensors: path: tensor name: ..."; name may be NULL. Returns
  * false. */
-static bool safetensors_wrong(const char *path, const char *name, const char *format, ...)
+static void *safetensors_wrong(const char *path, const char *name, const char *format, ...)
     DS_PRINTF(3, 4);
-static bool safetensors_wrong(const char *path, const char *name, const char *format, ...)
+static void *safetensors_wrong(const char *path, const char *name, const char *format, ...)
 {
     char text[400];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    if (name)
-        dsi_fail(DS_EFORMAT, "safetensors: %s: tensor %.100s: %s", path, name, text);
-    else
-        dsi_fail(DS_EFORMAT, "safetensors: %s: %s", path, text);
-    return false;
+    if (!name) return dsi_refuse_with(DS_EFORMAT, "safetensors: %s: %s", path, text);
+    return dsi_refuse_with(DS_EFORMAT, "safetensors: %s: tensor %.100s: %s", path, name, text);
 }
 
 /* Returns the size of a tensor in bytes; -1 if that, or any stride of the
@@ -97,27 +94,24 @@ static int64_t shape_bytes(ds_dtype dtype, ds_dims shape)
 static ds_status header_add_metadata(json_t *header, const char *path, const char *const *metadata)
 {
     json_t *map = json_object();
-    for (int i = 0; metadata && metadata[i]; i += 2) {
-        bool ours = strcmp(metadata[i], CHECK_SUM) == 0;
-        if (!metadata[i + 1] || ours || json_object_get(map, metadata[i])) {
-            json_decref(map);
-            return dsi_fail(DS_EINVAL, "safetensors: %s: metadata key %s %s", path, metadata[i],
-                            !metadata[i + 1] ? "has no value"
-                            : ours           ? "is the library's own"
-                                             : "is there twice");
-        }
-        if (json_object_set_new(map, metadata[i], json_string(metadata[i + 1])) != 0) {
-            json_decref(map);
-            return dsi_fail(DS_EINVAL, "safetensors: %s: metadata %s is not UTF-8", path,
-                            metadata[i]);
-        }
+    ds_status status = DS_OK;
+    for (int i = 0; status == DS_OK && metadata && metadata[i]; i += 2) {
+        const char *key = metadata[i], *value = metadata[i + 1];
+        bool ours = !strcmp(key, CHECK_SUM);
+        if (!value || ours || json_object_get(map, key))
+            status = dsi_fail(DS_EINVAL, "safetensors: %s: metadata key %s %s", path, key,
+                              !value ? "has no value"
+                              : ours ? "is the library's own"
+                                     : "is there twice");
+        else if (json_object_set_new(map, key, json_string(value)) != 0)
+            status = dsi_fail(DS_EINVAL, "safetensors: %s: metadata %s is not UTF-8", path, key);
     }
-    if (json_object_set_new(map, CHECK_SUM, json_string(NO_CRC ":000000000")) != 0) {
-        json_decref(map);
-        return dsi_fail(DS_ENOMEM, "safetensors: %s: no memory for the header", path);
-    }
-    json_object_set_new(header, METADATA, map);
-    return DS_OK;
+    if (status == DS_OK &&
+        json_object_set_new(map, CHECK_SUM, json_string(NO_CRC ":000000000")) != 0)
+        status = dsi_fail(DS_ENOMEM, "safetensors: %s: no memory for the header", path);
+    if (status == DS_OK) json_object_set(header, METADATA, map);
+    json_decref(map);
+    return status;
 }
 
 /* Adds the entry of x, whose bytes begin at *at of the data, to the header, and
@@ -411,18 +405,14 @@ static bool parse_header(const char *path, json_t *header, int64_t data_bytes, E
 static json_t *header_read(const dsi_mapping *file, const char *path, size_t *data)
 {
     uint64_t n = 0;
-    if (file->bytes < 8) {
-        safetensors_wrong(path, NULL, "has %zu bytes, too short for a header", file->bytes);
-        return NULL;
-    }
+    if (file->bytes < 8)
+        return safetensors_wrong(path, NULL, "has %zu bytes, too short for a header", file->bytes);
     for (int i = 0; i < 8; i++) n |= (uint64_t)file->p[i] << 8 * i;
-    if (n > MAX_HEADER || n > file->bytes - 8) {
-        safetensors_wrong(path, NULL,
-                          "claims a header of %" PRIu64
-                          " bytes, has %zu behind its length (at most %d)",
-                          n, file->bytes - 8, MAX_HEADER);
-        return NULL;
-    }
+    if (n > MAX_HEADER || n > file->bytes - 8)
+        return safetensors_wrong(path, NULL,
+                                 "claims a header of %" PRIu64
+                                 " bytes, has %zu behind its length (at most %d)",
+                                 n, file->bytes - 8, MAX_HEADER);
     *data = 8 + (size_t)n;
     json_t *header = NULL;
     json_error_t error;
@@ -456,23 +446,13 @@ static bool file_check_sum(const dsi_mapping *file, const char *path, size_t dat
 
 /* ---- read: the data ------------------------------------------------------------------------------- */
 
-/* Other bytes than 0 and 1 are no bool, and undefined to read as one. */
-static bool tensor_are_bools(const unsigned char *p, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (p[i] > 1) return false;
-    return true;
-}
-
 /* Returns the tensor of e, whose bytes are at p, in the current scope: on the
  * file's mapping if it is aligned there, else a copy. NULL with the message. */
 static ds_tensor *read_tensor(dsi_mapping *file, const char *path, const Entry *e, unsigned char *p)
 {
     size_t bytes = (size_t)(e->end - e->begin), size = ds_dtype_size(e->dtype);
-    if (e->dtype == DS_BOOL && !tensor_are_bools(p, bytes)) {
-        safetensors_wrong(path, e->name, "a BOOL is neither 0 nor 1");
-        return NULL;
-    }
+    if (e->dtype == DS_BOOL && !dsi_are_bools(p, bytes))
+        return safetensors_wrong(path, e->name, "a BOOL is neither 0 nor 1");
     if (file->mapped && bytes && (uintptr_t)p % size == 0) {
         int64_t stride[DS_MAX_DIMS];
         dsi_row_major(e->shape, stride);

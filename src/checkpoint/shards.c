@@ -136,16 +136,15 @@ static json_t *index_read_map(const char *path)
     if (!text) return NULL;
     json_t *index = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
     dsi_free(text);
-    if (!index) {
-        dsi_fail(DS_EFORMAT, "load: %s: is not JSON: %s at line %d", path, error.text, error.line);
-        return NULL;
-    }
+    if (!index)
+        return dsi_refuse_with(DS_EFORMAT, "load: %s: is not JSON: %s at line %d", path, error.text,
+                               error.line);
     json_t *map = json_incref(json_object_get(index, "weight_map"));
     json_decref(index);
     if (json_is_object(map)) return map;
     json_decref(map);
-    dsi_fail(DS_EFORMAT, "load: %s: there is no \"weight_map\" {tensor: file} in it", path);
-    return NULL;
+    return dsi_refuse_with(DS_EFORMAT, "load: %s: there is no \"weight_map\" {tensor: file} in it",
+                           path);
 }
 
 /* Returns the shard `file`, beside the index at path, that has the tensor. It
@@ -154,11 +153,10 @@ static json_t *index_read_map(const char *path)
 static ds_state *shard_load_once(dsi_map *opened, const char *path, const char *tensor,
                                  const char *file)
 {
-    if (!file || !*file || strchr(file, '/')) {
-        dsi_fail(DS_EFORMAT, "load: %s: tensor %.100s: its file is no name of a file beside it",
-                 path, tensor);
-        return NULL;
-    }
+    if (!file || !*file || strchr(file, '/'))
+        return dsi_refuse_with(DS_EFORMAT,
+                               "load: %s: tensor %.100s: its file is no name of a file beside it",
+                               path, tensor);
     ds_state *state = dsi_map_get(opened, file);
     if (state) return state;
     const char *slash = strrchr(path, '/');

@@ -128,6 +128,16 @@ ds_status dsi_value_put(ds_value *dict, ds_value *key, ds_value *item);
 
 bool dsi_value_is_state(const ds_value *v); /* a dict of names and tensors */
 
+/* Whether all bytes are 0 or 1: others are no bool, and undefined to read as
+ * one. */
+static inline bool dsi_are_bools(const void *bytes, size_t n)
+{
+    const unsigned char *p = bytes;
+    size_t i = 0;
+    while (i < n && p[i] <= 1) i++;
+    return i == n;
+}
+
 /* Makes the value of a tensor that is read when it is needed
  * (dsi_tensor_reader). arg must live as long as the value. */
 DSI_SHARED ds_value *

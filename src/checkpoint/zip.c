@@ -19,6 +19,7 @@
 
 #include "base/crc.h"
 #include "base/error.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -245,8 +246,7 @@ static bool entries_check_overlap(const dsi_zip *z, const char *what)
 /* Adds the entry of a row of the directory; false with the message. */
 static bool zip_add_entry(dsi_zip *z, const Archive *a, const Row *r)
 {
-    char *name = dsi_alloc(r->name_bytes + 1);
-    memcpy(name, r->name, r->name_bytes);
+    char *name = dsi_text_of("%.*s", (int)r->name_bytes, (const char *)r->name).s;
     dsi_zip_entry_at e;
     bool ok = zip_read_local_header(a, r, name, &e);
     if (ok && dsi_map_set(&z->names, name, (void *)(uintptr_t)(z->n + 1)))
@@ -334,10 +334,9 @@ static bool entry_inflate(const dsi_zip_entry_at *e, uint8_t *to)
 uint8_t *dsi_zip_unpack(const char *what, const dsi_zip_entry_at *e)
 {
     uint8_t *p = malloc(e->bytes + 1);
-    if (!p) {
-        dsi_fail(DS_ENOMEM, "%s: no memory for entry %.100s of %zu bytes", what, e->name, e->bytes);
-        return NULL;
-    }
+    if (!p)
+        return dsi_refuse_with(DS_ENOMEM, "%s: no memory for entry %.100s of %zu bytes", what,
+                               e->name, e->bytes);
     bool ok = e->deflated ? entry_inflate(e, p) : (memcpy(p, e->data, e->bytes), true);
     if (!ok)
         dsi_fail(DS_EFORMAT, "%s: entry %.100s does not unpack to %zu bytes", what, e->name,

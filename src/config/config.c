@@ -58,9 +58,8 @@ void dsi_config_add_error(dsi_config_reader *r, const char *path, const char *fo
 /* Kept until an engine prints them or ds_config_check returns them. */
 void dsi_config_add_warning(dsi_config_reader *r, const char *format, ...)
 {
-    dsi_text t = {0};
     va_list args;
-    dsi_text_add(&t, "config: %s: ", r->name);
+    dsi_text t = dsi_text_of("config: %s: ", r->name);
     va_start(args, format);
     dsi_text_add_args(&t, format, args);
     va_end(args);
@@ -96,8 +95,8 @@ json_t *dsi_config_tree_get(const json_t *tree, const char *path)
     const json_t *at = tree;
     while (at && *path) {
         size_t n = strcspn(path, ".");
-        char *name = dsi_alloc(n + 1); /* json_object_getn came with jansson 2.14 */
-        memcpy(name, path, n);
+        /* json_object_getn came with jansson 2.14 */
+        char *name = dsi_text_of("%.*s", (int)n, path).s;
         at = json_object_get(at, name);
         dsi_free(name);
         path += n + (path[n] == '.');
@@ -113,9 +112,7 @@ void dsi_config_tree_set(json_t *tree, const char *path, json_t *value)
         json_object_set_new(tree, path, value);
         return;
     }
-    size_t n = (size_t)(dot - path);
-    char *group = dsi_alloc(n + 1);
-    memcpy(group, path, n);
+    char *group = dsi_text_of("%.*s", (int)(dot - path), path).s;
     json_object_set_new(dsi_config_tree_get(tree, group), dot + 1, value);
     dsi_free(group);
 }

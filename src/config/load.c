@@ -17,38 +17,6 @@
 
 #define MOST_BYTES (16 << 20) /* of a file: what is larger is no configuration */
 
-/* The value of a digit in either alphabet, -1 if it is none. */
-static int base64_digit(char ch)
-{
-    if (ch >= 'A' && ch <= 'Z') return ch - 'A';
-    if (ch >= 'a' && ch <= 'z') return ch - 'a' + 26;
-    if (ch >= '0' && ch <= '9') return ch - '0' + 52;
-    if (ch == '-' || ch == '+') return 62;
-    return ch == '_' || ch == '/' ? 63 : -1;
-}
-
-/* The bytes and a final 0, or NULL if s is not base64 of either alphabet. */
-static char *base64_decode(const char *s, size_t *n)
-{
-    size_t length = strlen(s), body = length;
-    while (body && length - body < 2 && s[body - 1] == '=') body--;
-    if (!body || length % 4) return NULL;
-    char *out = dsi_alloc(length / 4 * 3 + 1);
-    unsigned bits = 0;
-    *n = 0;
-    for (size_t i = 0; i < body; i++) {
-        int d = base64_digit(s[i]);
-        if (d < 0) {
-            dsi_free(out);
-            return NULL;
-        }
-        bits = bits << 6 | (unsigned)d;
-        if (i % 4) out[(*n)++] = (char)(bits >> (6 - 2 * (i % 4)) & 0xFF);
-    }
-    out[*n] = 0;
-    return out;
-}
-
 /* Whether s cannot be the path of a file: an object, a list, or several
  * lines. */
 static bool is_json_text(const char *s)
@@ -74,7 +42,7 @@ static char *text_from_file(const char *path, const struct stat *s, size_t *n)
 /* NULL, without a message, if it is not base64 of what can be JSON. */
 static char *text_from_base64(const char *text, size_t *n)
 {
-    char *decoded = base64_decode(text, n);
+    char *decoded = dsi_base64_decode(text, n);
     if (decoded && (is_json_text(decoded) || strchr(decoded, ':'))) return decoded;
     dsi_free(decoded);
     return NULL;
@@ -96,13 +64,14 @@ char *dsi_config_load_text(const char *path_or_text, size_t *n, char **name)
     } else if (!missing) {
         text = text_from_file(path_or_text, &s, n);
         if (!text) return NULL;
-    } else if ((text = text_from_base64(path_or_text, n))) {
-        called = "the base64 text";
     } else {
-        dsi_fail(DS_EIO,
-                 "config: %.200s: %s; expected the path of a file, JSON text, or base64 of it",
-                 path_or_text, strerror(missing));
-        return NULL;
+        called = "the base64 text";
+        text = text_from_base64(path_or_text, n);
+        if (!text)
+            return dsi_refuse_with(
+                DS_EIO,
+                "config: %.200s: %s; expected the path of a file, JSON text, or base64 of it",
+                path_or_text, strerror(missing));
     }
     if (!*n) {
         dsi_free(text);
