@@ -36,8 +36,7 @@ static bool variable_has_name(const char *entry, const char *name, size_t length
 static void environment_set_bytes(argv_list *w, const char *name, size_t length, const char *value,
                                   size_t bytes)
 {
-    dsi_text entry = {0};
-    dsi_text_add(&entry, "%.*s=", (int)length, name);
+    dsi_text entry = dsi_text_of("%.*s=", (int)length, name);
     dsi_text_add_bytes(&entry, value, bytes);
     for (int i = 0; i < w->n; i++)
         if (variable_has_name(w->at[i], name, length)) {
@@ -144,8 +143,8 @@ static ds_status environment_read_files(argv_list *w)
     const char *folders[] = {home && *home ? home : ".", "."};
     ds_status status = DS_OK;
     for (int i = absolute || !home || !*home; i < 2 && status == DS_OK; i++) {
-        dsi_text path = {0};
-        dsi_text_add(&path, "%s%s%s", absolute ? "" : folders[i], absolute ? "" : "/", name);
+        dsi_text path = dsi_text_of("%s%s%s", absolute ? "" : folders[i], absolute ? "" : "/",
+                                    name);
         if (dsi_file_exists(path.s)) {
             found = true;
             status = environment_read_file(w, path.s);

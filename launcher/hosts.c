@@ -22,8 +22,7 @@ void host_set_slots(ds_host *host, int n_slots)
 
 void hosts_add(ds_hosts *h, const char *name, size_t length, int n_slots)
 {
-    ds_host host = {.name = dsi_alloc(length + 1)};
-    memcpy(host.name, name, length);
+    ds_host host = {.name = dsi_text_of("%.*s", (int)length, name).s};
     host_set_slots(&host, n_slots);
     dsi_list_add(h, host);
 }
@@ -39,8 +38,7 @@ ds_host *hosts_find(const ds_hosts *h, const char *name, size_t length)
 void hosts_add_numbered(ds_hosts *h, int n, int n_slots)
 {
     for (int i = 0; i < n; i++) {
-        dsi_text name = {0};
-        dsi_text_add(&name, "node-%d", i);
+        dsi_text name = dsi_text_of("node-%d", i);
         hosts_add(h, name.s, name.n, n_slots);
         dsi_text_free(&name);
     }
@@ -186,9 +184,8 @@ static bool expand_item(ds_hosts *h, const char *prefix, const char *item, size_
                         int depth)
 {
     const char *open = memchr(item, '[', n), *s = open;
-    dsi_text name = {0};
     bool good = depth < MOST_BRACKETS && h->n < MOST_HOSTS;
-    dsi_text_add(&name, "%s%.*s", prefix, (int)(open ? open - item : (int64_t)n), item);
+    dsi_text name = dsi_text_of("%s%.*s", prefix, (int)(open ? open - item : (int64_t)n), item);
     const char *close = open ? memchr(open, ']', n - (size_t)(open - item)) : NULL;
     if (!open && good) hosts_add(h, name.s, name.n, n_slots);
     good = good && (!open || close);
@@ -204,8 +201,7 @@ static bool expand_item(ds_hosts *h, const char *prefix, const char *item, size_
         }
         good = good && (*s == ',' || s == close) && last - first < MOST_HOSTS;
         for (; good && first <= last; first++) {
-            dsi_text one = {0};
-            dsi_text_add(&one, "%s%0*lld", name.s, digits, (long long)first);
+            dsi_text one = dsi_text_of("%s%0*lld", name.s, digits, (long long)first);
             good = expand_item(h, one.s, close + 1, n - (size_t)(close + 1 - item), n_slots,
                                depth + 1);
             dsi_text_free(&one);

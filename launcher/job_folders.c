@@ -40,8 +40,7 @@ static void folders_sweep(const char *parent)
         if (strncmp(e->d_name, PREFIX, sizeof PREFIX - 1) != 0) continue;
         int fd = openat(dirfd(d), e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (fd >= 0 && !fstat(fd, &st) && st.st_uid == geteuid() && !flock(fd, LOCK_EX | LOCK_NB)) {
-            dsi_text path = {0};
-            dsi_text_add(&path, "%s/%s", parent, e->d_name);
+            dsi_text path = dsi_text_of("%s/%s", parent, e->d_name);
             folder_remove(path.s);
             dsi_text_free(&path);
         }

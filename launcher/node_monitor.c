@@ -49,9 +49,8 @@ typedef struct node_monitor {
 static void node_report(const node_monitor *m, node_event_kind kind, int signal, const char *text)
 {
     char host[256] = "?";
-    dsi_text t = {0};
     gethostname(host, sizeof host - 1);
-    dsi_text_add(&t, "%d %d %d %d %s %s", kind, m->node, m->process, signal, host, text);
+    dsi_text t = dsi_text_of("%d %d %d %d %s %s", kind, m->node, m->process, signal, host, text);
     wire_send(&m->wire, WIRE_NODE, t.s, t.n);
     dsi_text_free(&t);
 }

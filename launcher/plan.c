@@ -282,8 +282,7 @@ static void add_environment_json(dsi_text *t, char *const *environment)
 {
     for (char *const *e = environment; e && *e; e++) {
         const char *equals = strchr(*e, '=');
-        dsi_text name = {0};
-        dsi_text_add(&name, "%.*s", (int)(equals - *e), *e);
+        dsi_text name = dsi_text_of("%.*s", (int)(equals - *e), *e);
         if (e > environment) dsi_text_add(t, ", ");
         text_add_json(t, name.s);
         dsi_text_add(t, ": ");
@@ -294,10 +293,9 @@ static void add_environment_json(dsi_text *t, char *const *environment)
 
 int plan_print(const launch_plan *p)
 {
-    dsi_text t = {0};
     char *resources = hosts_json(p->hosts, p->n_hosts);
-    dsi_text_add(&t, "{\"resources\": %s,\n \"world_info\": \"%s\",\n \"commands\": [", resources,
-                 p->world_info);
+    dsi_text t = dsi_text_of("{\"resources\": %s,\n \"world_info\": \"%s\",\n \"commands\": [",
+                             resources, p->world_info);
     add_command_json(&t, p->command);
     dsi_text_add(&t, "],\n \"environment\": {");
     add_environment_json(&t, p->environment);

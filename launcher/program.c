@@ -208,8 +208,7 @@ char *program_on_path(const char *program)
     if (!path) path = "/usr/bin:/bin";
     for (const char *s = path;; s++) {
         size_t n = strcspn(s, ":");
-        dsi_text t = {0};
-        dsi_text_add(&t, "%.*s%s%s", (int)n, s, n ? "/" : "./", program);
+        dsi_text t = dsi_text_of("%.*s%s%s", (int)n, s, n ? "/" : "./", program);
         if (is_program(t.s)) return t.s;
         dsi_text_free(&t);
         s += n;
@@ -219,8 +218,7 @@ char *program_on_path(const char *program)
 
 static char *program_search(const char *name, int *status)
 {
-    dsi_text path = {0};
-    dsi_text_add(&path, "%s%s", strchr(name, '/') ? "" : "./", name);
+    dsi_text path = dsi_text_of("%s%s", strchr(name, '/') ? "" : "./", name);
     if (is_program(path.s)) return path.s;
     char *found = strchr(name, '/') ? NULL : program_on_path(name);
     if (!found) *status = program_refuse(name, path.s);

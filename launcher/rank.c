@@ -159,11 +159,11 @@ static bool make_folders(const char *path)
 static int rank_open_log(const rank_options *o, const rank_place *p, dsi_text *why)
 {
     char now[40];
-    dsi_text path = {0};
     time_t t = time(NULL);
     struct tm local;
     strftime(now, sizeof now, "%Y%m%d%H%M%S", localtime_r(&t, &local));
-    dsi_text_add(&path, "%s/%s_rank%d.log", o->log_dir, o->log_time ? o->log_time : now, p->rank);
+    dsi_text path = dsi_text_of("%s/%s_rank%d.log", o->log_dir, o->log_time ? o->log_time : now,
+                                p->rank);
     int fd = make_folders(o->log_dir) ? open(path.s, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)
                                       : -1;
     if (fd < 0) dsi_text_add(why, "--enable_each_rank_log: %s: %s", path.s, strerror(errno));
@@ -257,8 +257,7 @@ static bool rank_open_link(const char *link, int rank, monitored *w)
 /* Reports a failure before the program was started; returns the status. */
 static int rank_fail(const monitored *w, const dsi_text *why)
 {
-    dsi_text line = {0};
-    dsi_text_add(&line, "deepspeed: %s\n", why->s ? why->s : "?");
+    dsi_text line = dsi_text_of("deepspeed: %s\n", why->s ? why->s : "?");
     if (w->wire.fd < 0) fputs(line.s, stderr);
     wire_send(&w->wire, WIRE_ERR, line.s, line.n);
     wire_send_exit(&w->wire,

@@ -127,8 +127,7 @@ static void close_all(int n, const int *fd)
 /* A long command line is cut to what a record holds. */
 static void monitor_report_start(const monitor *s)
 {
-    dsi_text t = {0};
-    dsi_text_add(&t, "%d spawned with command:", s->program);
+    dsi_text t = dsi_text_of("%d spawned with command:", s->program);
     for (char **word = s->w->argv; *word; word++) {
         dsi_text_add(&t, " ");
         text_add_shell(&t, *word);
@@ -275,9 +274,8 @@ static void monitor_wait_leave(monitor *s)
  * prints once what several ranks report. */
 static void monitor_report_unfit(monitor *s)
 {
-    dsi_text line = {0};
     program_explain(s->w->argv[0], s->exit.error);
-    dsi_text_add(&line, "deepspeed: %s\n", ds_error());
+    dsi_text line = dsi_text_of("deepspeed: %s\n", ds_error());
     s->exit.reported = wire_send(&s->w->wire, WIRE_ERR, line.s, line.n);
     dsi_text_free(&line);
 }

@@ -75,8 +75,7 @@ static ds_status resources_of_visible(ds_hosts *h, dsi_text *notices, const opti
                               "deepspeed.\n");
         return DS_OK;
     }
-    dsi_text include = {0};
-    dsi_text_add(&include, "localhost:%s", visible);
+    dsi_text include = dsi_text_of("localhost:%s", visible);
     dsi_text_add(notices, ": setting --include=%s\n", include.s);
     if (!known) host_set_slots(&h->at[0], largest_device(visible) + 1);
     ds_status status = select_hosts(h, include.s, NULL);

@@ -173,8 +173,7 @@ static void run_name_ranks(run *r)
     r->prefix = dsi_alloc((size_t)p->world_size * sizeof *r->prefix);
     for (int h = 0, rank = 0; h < p->n_hosts; h++)
         for (int i = 0; i < p->hosts[h].n_slots && rank < p->world_size; i++, rank++) {
-            dsi_text t = {0};
-            dsi_text_add(&t, "%s", "");
+            dsi_text t = dsi_text_of("%s", "");
             if (p->n_hosts > 1) dsi_text_add(&t, "%s: ", p->hosts[h].name);
             if (p->o.tag_output) dsi_text_add(&t, "[rank %d]: ", rank);
             r->host[rank] = p->hosts[h].name;

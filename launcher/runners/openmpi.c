@@ -41,8 +41,7 @@ static ds_status openmpi_check_tools(const launch_plan *p)
 /* Has the user set this MCA parameter? mpirun refuses two values of one. */
 static bool is_set_by_user(const launch_plan *p, const char *parameter)
 {
-    dsi_text name = {0};
-    dsi_text_add(&name, "OMPI_MCA_%s", parameter);
+    dsi_text name = dsi_text_of("OMPI_MCA_%s", parameter);
     bool set = getenv(name.s) != NULL;
     for (char **e = p->environment; e && *e; e++) /* .deepspeed_env */
         set = set || (!strncmp(*e, name.s, name.n) && (*e)[name.n] == '=');
@@ -158,8 +157,7 @@ void openmpi_add_mpirun(argv_list *argv, const launch_plan *p, const openmpi_rem
 
 static void openmpi_add_command(argv_list *argv, const launch_plan *p)
 {
-    dsi_text ssh = {0};
-    dsi_text_add(&ssh, "ssh -o BatchMode=yes");
+    dsi_text ssh = dsi_text_of("ssh -o BatchMode=yes");
     if (p->o.ssh_port > 0) dsi_text_add(&ssh, " -p %d", p->o.ssh_port);
     const openmpi_remote remote = {.agent = uses_pdsh(p) ? "pdsh -S -N -R ssh -w" : ssh.s,
                                    .choose_component = decides_itself(p)};

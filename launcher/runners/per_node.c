@@ -8,8 +8,7 @@
 
 char *per_node_name(int k)
 {
-    dsi_text name = {0};
-    dsi_text_add(&name, "deepspeed-node-%d", k);
+    dsi_text name = dsi_text_of("deepspeed-node-%d", k);
     return name.s;
 }
 

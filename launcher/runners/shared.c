@@ -43,8 +43,7 @@ bool runner_has_argument(const launch_plan *p, const char *name)
 
 char *runner_host_list(const launch_plan *p, char *(*name)(int i))
 {
-    dsi_text list = {0};
-    dsi_text_add(&list, "%s", "");
+    dsi_text list = dsi_text_of("%s", "");
     for (int i = 0; i < p->n_hosts; i++) {
         char *other = name ? name(i) : NULL;
         if (p->hosts[i].n_slots)

@@ -99,9 +99,9 @@ static ds_status archive_unpack(const char *archive, const char *folder)
 /* Makes the folder and takes its lock; blocks while another process has it. */
 static ds_status cifar10_lock_folder(dsi_lock *lock, const char *folder, bool quiet)
 {
-    dsi_text waiting = {0};
     char *path = dsi_cifar10_path(folder, ".cifar-10.lock");
-    dsi_text_add(&waiting, "Another process is putting CIFAR-10 into %s: waiting for it", folder);
+    dsi_text waiting = dsi_text_of("Another process is putting CIFAR-10 into %s: waiting for it",
+                                   folder);
     ds_status status = dsi_mkdirs(folder);
     if (status == DS_OK) status = dsi_lock_take(lock, path, quiet ? NULL : waiting.s);
     dsi_free(path);

@@ -199,10 +199,7 @@ static bool open_curl(transfer *t)
     const dsi_curl *lib = t->lib = dsi_curl_open();
     if (!lib) return false;
     CURL *c = t->curl = lib->easy_init();
-    if (!c) {
-        dsi_fail(DS_ENOMEM, "download: libcurl cannot be started");
-        return false;
-    }
+    if (!c) return dsi_refuse_with(DS_ENOMEM, "download: libcurl cannot be started");
 #if LIBCURL_VERSION_NUM >= 0x075500
     lib->easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https,file");
     lib->easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
@@ -435,11 +432,9 @@ static dsi_fetched part_publish(const transfer *t, const char *path)
 /* The part file is kept after a failure, unless it is empty. */
 dsi_fetched dsi_fetch(const char *url, const char *path, const char *md5, bool quiet)
 {
-    dsi_text part = {0}, from = {0};
+    dsi_text part = dsi_text_of("%s.part", path), from = dsi_text_of("%s.part.from", path);
     bool again = false;
     int before = dsi_error_count();
-    dsi_text_add(&part, "%s.part", path);
-    dsi_text_add(&from, "%s.part.from", path);
     transfer t = {.url = url, .part = part.s, .from = from.s, .quiet = quiet};
     dsi_fetched got = DSI_FETCH_LOCAL;
 

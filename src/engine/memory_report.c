@@ -60,9 +60,8 @@ void dsi_memory_report_log(const char *message)
 {
     if (!dsi_log_on(DSI_REQUESTED)) return;
     dsi_cache_usage use = dsi_cache_use(dsi_device_current());
-    dsi_text t = {0};
     dsi_log(DSI_REQUESTED, "%s", message);
-    dsi_text_add(&t, "MA ");
+    dsi_text t = dsi_text_of("MA ");
     dsi_text_add_rounded(&t, (double)use.live / GB, 2);
     dsi_text_add(&t, " GB         Max_MA ");
     dsi_text_add_rounded(&t, (double)use.peak_live / GB, 2);

@@ -39,9 +39,8 @@ typedef struct Csv {
  * distinct. */
 static char *csv_path(const char *folder, const char *tag)
 {
-    dsi_text t = {0};
     size_t n = strlen(tag);
-    dsi_text_add(&t, "%s/", folder);
+    dsi_text t = dsi_text_of("%s/", folder);
     size_t name = t.n;
     if (n <= LONGEST_NAME)
         dsi_text_add(&t, "%s.csv", tag);

@@ -193,12 +193,11 @@ dsi_param_swap *dsi_param_swap_new(const dsi_flat *f, const ds_module *model, in
                                    const char *folder, const dsi_param_swap_opts *o)
 {
     dsi_param_swap *h = dsi_alloc(sizeof *h);
-    dsi_text name = {0};
     h->f = f;
     h->file.fd = -1;
     h->aio = dsi_aio_new(&o->aio);
-    dsi_text_add(&name, "param_rank%d_%lld_%lx", f->rank, (long long)getpid(),
-                 (unsigned long)(uintptr_t)h);
+    dsi_text name = dsi_text_of("param_rank%d_%lld_%lx", f->rank, (long long)getpid(),
+                                (unsigned long)(uintptr_t)h);
     ds_status status = choose_places(h, model, first, o);
     if (status == DS_OK)
         status = dsi_aio_file_open(&h->file, "offload_param", folder, name.s, h->bytes);
