@@ -97,7 +97,8 @@ static void command_line(const char *text)
         dsi_text_add(&line, " ");
         text_add_json(&json, w.at[i]);
         json_t *back = json_loads(json.s, JSON_DECODE_ANY, NULL);
-        must(!text_is_utf8(w.at[i]) || (back && !strcmp(json_string_value(back), w.at[i])));
+        must(!dsi_is_utf8(w.at[i], strlen(w.at[i])) ||
+             (back && !strcmp(json_string_value(back), w.at[i])));
         json_decref(back);
         dsi_text_free(&json);
     }

@@ -142,14 +142,6 @@ static uint32_t utf8_decode(const unsigned char *s, int *bytes)
     return 0xdc00U + s[0];
 }
 
-bool text_is_utf8(const char *text)
-{
-    const unsigned char *s = (const unsigned char *)text;
-    for (int bytes; *s; s += bytes)
-        if (utf8_decode(s, &bytes) - 0xdc80 < 0x80) return false;
-    return true;
-}
-
 void text_add_json(dsi_text *t, const char *text)
 {
     static const char named[] = "\"\\\n\r\t\f\b", letter[] = "\"\\nrtfb";

@@ -31,4 +31,3 @@ void text_add_shell(dsi_text *t, const char *word);
 /* Adds a JSON string of ASCII characters, as Python's json writes it; a byte
  * that is not UTF-8 becomes \udcXX. */
 void text_add_json(dsi_text *t, const char *s);
-bool text_is_utf8(const char *s);

@@ -18,18 +18,6 @@
 
 enum { LINE = 4096, CPUS = 8192 /* processors that a set can hold */ };
 
-void cores_free(cores *c)
-{
-    dsi_free(c->at);
-    *c = (cores){0};
-}
-
-static void cores_add(cores *c, int cpu)
-{
-    c->at = dsi_realloc(c->at, (size_t)(c->n + 1) * sizeof *c->at);
-    c->at[c->n++] = cpu;
-}
-
 /* Reads a number and the blanks around it; -1: there is none. */
 static int read_processor(const char **s)
 {
@@ -56,10 +44,10 @@ bool cores_parse(const char *list, cores *c, dsi_text *why)
         if (wrong) {
             dsi_text_add(why, "\"%s\": a part of it %s (0,2-5 are the processors 0, 2, 3, 4, 5)",
                          list, wrong);
-            cores_free(c);
+            dsi_list_free(c);
             return false;
         }
-        for (int cpu = low; cpu <= high; cpu++) cores_add(c, cpu);
+        for (int cpu = low; cpu <= high; cpu++) dsi_list_add(c, cpu);
     } while (*s++ == ',');
     return true;
 }
@@ -88,7 +76,7 @@ static bool is_first_of_core(int cpu, const cpu_set_t *may)
     int first = cpu;
     for (int i = siblings.n - 1; i >= 0; i--)
         if (CPU_ISSET_S((size_t)siblings.at[i], CPUS / 8, may)) first = siblings.at[i];
-    cores_free(&siblings);
+    dsi_list_free(&siblings);
     return first == cpu;
 }
 
@@ -107,7 +95,7 @@ static void cores_add_node(cores *c, const cores *of_node, cpu_set_t *may, int *
     for (int i = 0; i < of_node->n; i++) {
         int cpu = of_node->at[i];
         if (CPU_ISSET_S((size_t)cpu, CPUS / 8, may) && is_first_of_core(cpu, may))
-            cores_add(c, cpu);
+            dsi_list_add(c, cpu);
     }
     for (int i = 0; i < of_node->n; i++) CPU_CLR_S((size_t)of_node->at[i], CPUS / 8, may);
     if (c->n == before) return;
@@ -130,14 +118,14 @@ void cores_of_machine(cores *c, int **node, int *n_nodes)
         snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", nodes.at[k]);
         if (!cores_read_file(path, &of_node)) continue; /* a node that has only memory */
         cores_add_node(c, &of_node, may, node, n_nodes);
-        cores_free(&of_node);
+        dsi_list_free(&of_node);
     }
-    cores_free(&nodes);
+    dsi_list_free(&nodes);
     /* those of no node: all of them, on a kernel without NUMA */
     for (int cpu = 0; cpu < CPUS; cpu++)
-        if (CPU_ISSET_S((size_t)cpu, CPUS / 8, may)) cores_add(&of_node, cpu);
+        if (CPU_ISSET_S((size_t)cpu, CPUS / 8, may)) dsi_list_add(&of_node, cpu);
     cores_add_node(c, &of_node, may, node, n_nodes);
-    cores_free(&of_node);
+    dsi_list_free(&of_node);
     dsi_free(may);
 }
 
@@ -157,7 +145,7 @@ bool cores_share(const cores *all, const int *node, int n_nodes, int r, int n, c
             for (int k = 0; k < mine; k++) begin += node[k];
         }
     }
-    for (int i = 0; i < each; i++) cores_add(share, all->at[begin + i]);
+    for (int i = 0; i < each; i++) dsi_list_add(share, all->at[begin + i]);
     return true;
 }
 
@@ -184,7 +172,7 @@ bool cores_bind(const char *list, int r, int n, dsi_text *why)
     if (good) setenv("OMP_NUM_THREADS", threads, 1);
     dsi_free(set);
     dsi_free(node);
-    cores_free(&all);
-    cores_free(&share);
+    dsi_list_free(&all);
+    dsi_list_free(&share);
     return good;
 }

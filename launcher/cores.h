@@ -2,16 +2,14 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "base/list.h"
 #include "base/text.h"
 
 #include <stdbool.h>
 
-typedef struct cores {
-    int *at; /* [n] numbers of processors */
-    int n;
+typedef struct cores { /* numbers of processors */
+    DSI_LIST(int)
 } cores;
-
-void cores_free(cores *c);
 
 /* Reads "0,2-5": numbers and ranges, ascending, none twice. false with `why`. */
 bool cores_parse(const char *list, cores *c, dsi_text *why);

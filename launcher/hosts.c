@@ -117,9 +117,7 @@ static ds_status hosts_parse_line(ds_hosts *h, file_line at, const char *line, s
     if (hosts_find(h, line, name)) return refuse_line(at, line, n, "this host was named before");
     hosts_add(h, line, name, (int)slots);
     /* world_info is JSON */
-    return text_is_utf8(h->at[h->n - 1].name)
-               ? DS_OK
-               : refuse_line(at, line, n, "a name that is not UTF-8");
+    return dsi_is_utf8(line, name) ? DS_OK : refuse_line(at, line, n, "a name that is not UTF-8");
 }
 
 /* Lines end with \n, \r\n or \r. A byte order mark at the beginning is

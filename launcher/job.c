@@ -23,6 +23,7 @@
 #include "oom.h"
 #include "output.h"
 #include "processes.h"
+#include "runner_process.h"
 #include "signals.h"
 
 #include "base/clock.h"
@@ -35,7 +36,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -55,11 +55,6 @@ typedef struct peer { /* a rank's connection */
     int rank;         /* -1: not known yet */
     wire_reader reader;
 } peer;
-
-typedef struct runner_process {
-    int process, out, err; /* -1: ended, closed */
-    wire_reader reader;    /* of err */
-} runner_process;
 
 typedef struct running {
     const job *j;
@@ -97,43 +92,6 @@ static bool job_listen(running *r)
     r->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     return r->listener >= 0 && !bind(r->listener, (struct sockaddr *)&address, n) &&
            !listen(r->listener, 512);
-}
-
-/* In the child. */
-static void runner_exec(char **argv, int in, int out, int err)
-{
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    signal(SIGTTOU, SIG_DFL);
-    signal(SIGPIPE, SIG_DFL);
-    dup2(in, STDIN_FILENO);
-    dup2(out, STDOUT_FILENO);
-    dup2(err, STDERR_FILENO);
-    signals_unblock();
-    execvp(argv[0], argv);
-    fprintf(stderr, "deepspeed: %s: %s\n", argv[0], strerror(errno));
-    _exit(127);
-}
-
-/* Ranks of this machine get stdin themselves. A runner would be stopped if it
- * read a terminal in the background. */
-static int runner_stdin(const job *j)
-{
-    bool real = !j->local && !isatty(STDIN_FILENO);
-    return real ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3) : open("/dev/null", O_RDONLY | O_CLOEXEC);
-}
-
-static bool runner_start(running *r)
-{
-    int out[2], err[2], in = runner_stdin(r->j);
-    if (in < 0 || pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC)) return false;
-    int process = fork();
-    if (process == 0) runner_exec(r->j->command, in, out[1], err[1]);
-    close(in);
-    close(out[1]);
-    close(err[1]);
-    r->runner = (runner_process){.process = process, .out = out[0], .err = err[0]};
-    memcpy(r->runner.reader.secret, r->j->secret, sizeof r->j->secret);
-    return process > 0;
 }
 
 /* ---- ending --------------------------------------------------------------------------- */
@@ -372,17 +330,9 @@ static void job_read_loss(running *r)
 
 /* ---- reading -------------------------------------------------------------------------- */
 
-/* Only processes of this user. */
 static void job_accept(running *r)
 {
-    int fd;
-    while ((fd = accept4(r->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
-        struct ucred who;
-        socklen_t n = sizeof who;
-        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) || who.uid != getuid()) {
-            close(fd);
-            continue;
-        }
+    for (int fd; (fd = wire_accept(r->listener)) >= 0;) {
         peer l = {.fd = fd, .rank = -1};
         memcpy(l.reader.secret, r->j->secret, sizeof l.reader.secret);
         dsi_list_add(&r->peers, l);
@@ -624,7 +574,8 @@ int job_run(const job *j)
     r.begun = dsi_now();
     r.oom_kills = oom_count_kills("");
     processes_adopt();
-    bool good = r.signals >= 0 && (!j->local || job_listen(&r)) && runner_start(&r);
+    bool good = r.signals >= 0 && (!j->local || job_listen(&r)) &&
+                runner_process_start(&r.runner, j);
     if (!good) {
         fprintf(stderr, "deepspeed: starting %s: %s\n", path, strerror(errno));
         job_kill(&r);

@@ -48,7 +48,7 @@ static ds_status check_core_list(const options *o)
     if (!cores_parse(o->bind_core_list, &list, &why))
         status = dsi_fail(DS_EINVAL, "--bind_core_list: %s", why.s);
     dsi_text_free(&why);
-    cores_free(&list);
+    dsi_list_free(&list);
     return status;
 }
 

@@ -50,6 +50,17 @@ size_t wire_address(const char *secret, void *sockaddr_un)
     return offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n;
 }
 
+int wire_accept(int listener)
+{
+    struct ucred who;
+    socklen_t n = sizeof who;
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    if (fd < 0 || (!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) && who.uid == getuid()))
+        return fd;
+    close(fd);
+    return -1;
+}
+
 /* ---- sending ---------------------------------------------------------------------- */
 
 /* Waits until a record of n bytes fits into the chunk that the runner will

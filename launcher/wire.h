@@ -95,3 +95,6 @@ void wire_finish(wire_reader *r, const wire_handler *to);
 /* The address of the job's socket, in the abstract namespace: it leaves no file
  * behind. Returns its length. */
 size_t wire_address(const char *secret, void *sockaddr_un);
+/* The next connection to a listening socket, if it is from a process of this
+ * user; else -1. */
+int wire_accept(int listener);

@@ -20,6 +20,7 @@
  * SPDX-License-Identifier: MIT */
 #include "runners/runners.h"
 #include "session.h"
+#include "wire.h"
 
 #include "base/clock.h"
 #include "base/list.h"
@@ -83,17 +84,10 @@ static agent *relay_agent_of(relay *r, int node)
     return NULL;
 }
 
-/* Only processes of this user. */
 static void relay_accept(relay *r)
 {
-    struct ucred who;
-    socklen_t n = sizeof who;
-    int fd = accept4(r->listener, NULL, NULL, SOCK_CLOEXEC);
-    if (fd < 0) return;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) || who.uid != getuid())
-        close(fd);
-    else
-        dsi_list_add(&r->agents, ((agent){.fd = fd}));
+    int fd = wire_accept(r->listener);
+    if (fd >= 0) dsi_list_add(&r->agents, ((agent){.fd = fd}));
 }
 
 /* An agent sends one packet: the name of its node, 0, the command. Anything

@@ -241,8 +241,7 @@ static ds_status run_nodes(Nodes *nodes)
     }
     for (; running.hooked && k < nodes->n; k++) node_reset_uses(nodes->at[k]);
     for (k = 0; k < nodes->n; k++) { /* only after a failure is a dy left */
-        dsi_unref(nodes->at[k]->dy);
-        nodes->at[k]->dy = NULL;
+        dsi_hold(&nodes->at[k]->dy, NULL);
         dsi_node_unref(nodes->at[k]);
     }
     dsi_list_free(nodes);
@@ -272,8 +271,7 @@ static void node_hand_over_leaves(dsi_node *n)
 {
     if (running.hooked) node_end_uses(n, false);
     for (int i = 0; i < n->n_in; i++) {
-        dsi_unref(n->in[i].leaf);
-        n->in[i].leaf = NULL;
+        dsi_hold(&n->in[i].leaf, NULL);
     }
 }
 

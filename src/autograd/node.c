@@ -199,8 +199,7 @@ static ds_status node_add_grad(dsi_node *to, ds_tensor *g)
     }
     ds_tensor *sum = dsi_acquire(to->dy, g) ? dsi_new_like(to->dy) : NULL;
     if (grad_sum(sum, to->dy, g) != DS_OK) return ds_error_status();
-    dsi_unref(to->dy);
-    to->dy = dsi_ref(sum);
+    dsi_hold(&to->dy, sum);
     return DS_OK;
 }
 

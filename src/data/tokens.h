@@ -1,7 +1,6 @@
 /* data/tokens.h: the header of a file of tokens.
  * SPDX-License-Identifier: MIT */
-#ifndef DSI_DATA_TOKENS_H
-#define DSI_DATA_TOKENS_H
+#pragma once
 
 #include "base/shared.h"
 
@@ -18,5 +17,3 @@ typedef struct dsi_tokens_header {
 } dsi_tokens_header;
 
 DSI_SHARED bool dsi_tokens_is_file(const void *bytes, size_t n);
-
-#endif

@@ -73,16 +73,6 @@ static void timer_stop_at(dsi_timers *t, const char *name, double now)
     timer_add_time(timer, now - timer->begun);
 }
 
-void dsi_timer_start(dsi_timers *t, const char *name)
-{
-    if (t) timer_start_at(t, name, dsi_now());
-}
-
-void dsi_timer_stop(dsi_timers *t, const char *name)
-{
-    if (t) timer_stop_at(t, name, dsi_now());
-}
-
 double dsi_timer_ms(const dsi_timers *t, const char *name)
 {
     const Timer *timer = timer_find(t, name);

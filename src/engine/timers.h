@@ -15,10 +15,6 @@ typedef struct dsi_timers dsi_timers;
 dsi_timers *dsi_timers_new(void);
 void dsi_timers_free(dsi_timers *t);
 
-/* A second start discards the first (a failed pass has no stop); a stop without
- * a start does nothing. */
-void dsi_timer_start(dsi_timers *t, const char *name);
-void dsi_timer_stop(dsi_timers *t, const char *name);
 double dsi_timer_ms(const dsi_timers *t, const char *name); /* sum, in ms; 0: no such timer */
 
 /* Prints "time (ms) | fwd: 1.23 | bwd: 4.56" for the names that have a timer,
@@ -28,7 +24,9 @@ void dsi_timers_log(dsi_timers *t, int n, const char *const *names);
 /* Each phase of a step has a timer of the micro step (fwd_microstep,
  * bwd_microstep, bwd_inner_microstep, bwd_allreduce_microstep, step_microstep)
  * and a global one up to the accumulation boundary (fwd, bwd, bwd_inner,
- * bwd_allreduce, step). BWD contains BWD_INNER and BWD_ALLREDUCE. */
+ * bwd_allreduce, step). BWD contains BWD_INNER and BWD_ALLREDUCE. A second start
+ * discards the first (a failed pass has no stop); a stop without a start does
+ * nothing. */
 typedef enum dsi_phase {
     DSI_FWD,
     DSI_BWD,

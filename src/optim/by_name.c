@@ -18,8 +18,6 @@
 static const dsi_optim_entry *const optimizers[] = {DSI_OPTIMIZERS(ADDRESS) NULL};
 enum { OPTIMIZERS = sizeof optimizers / sizeof *optimizers - 1 };
 
-const dsi_optim_entry *dsi_optim_entry_at(int i) { return i < OPTIMIZERS ? optimizers[i] : NULL; }
-
 bool dsi_optim_zero_tested(const ds_optim *o)
 {
     for (int i = 0; i < OPTIMIZERS; i++)

@@ -102,7 +102,6 @@ DSI_OPTIMIZERS(DSI_DECLARE_OPTIMIZER)
 DSI_SCHEDULES(DSI_DECLARE_SCHEDULE)
 
 /* Entry i of the list; NULL: there are no more. */
-const dsi_optim_entry *dsi_optim_entry_at(int i);
 const dsi_schedule_entry *dsi_schedule_entry_at(int i);
 
 /* Whether DeepSpeed lets ZeRO use this optimizer unasked; one of the user's:

@@ -89,29 +89,6 @@ static void param_set_default(const dsi_params_from *from, const dsi_param *p, v
     }
 }
 
-void dsi_param_describe(dsi_text *t, const dsi_param *p)
-{
-    dsi_text_add(t, "`%s` ", p->name);
-    if (p->required || p->otherwise) {
-        dsi_text_add(t, "%s", p->required ? "required" : p->otherwise);
-        return;
-    }
-    switch (p->kind) {
-    case DSI_PARAM_PAIR:
-        dsi_text_add(t, "[%g, %g]", p->value[0], p->value[1]);
-        return;
-    case DSI_PARAM_BOOL:
-    case DSI_PARAM_NOT:
-        dsi_text_add(t, p->value[0] != 0 ? "true" : "false");
-        return;
-    case DSI_PARAM_CHOICE:
-        dsi_text_add(t, "\"%s\"", p->choices[0]);
-        return;
-    default:
-        dsi_text_add(t, "%g", p->value[0]);
-    }
-}
-
 /* ---- a constructor's options -------------------------------------------------------------------------- */
 
 /* Number i of n; betas are the options beta1 and beta2. */

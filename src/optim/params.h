@@ -91,6 +91,3 @@ void dsi_params_to_options(const dsi_param *table, void *self);
 
 /* The row of that name, or NULL. */
 const dsi_param *dsi_params_find(const dsi_param *table, const char *name);
-
-/* "`lr` 0.001", "`T_max` required": a parameter and its default, for docs. */
-void dsi_param_describe(dsi_text *t, const dsi_param *p);

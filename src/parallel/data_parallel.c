@@ -231,8 +231,7 @@ static void replica_set_mode(const ds_module *model, ds_module *replica)
 static ds_status buffer_refresh(ds_tensor **copy, const ds_tensor *x)
 {
     if (*copy && (*copy)->dtype != x->dtype) {
-        dsi_unref(*copy);
-        *copy = NULL;
+        dsi_hold(copy, NULL);
     }
     if (!*copy) {
         ds_scope *scope = ds_scope_open();
@@ -314,13 +313,6 @@ static ds_status replicas_prepare(const Call *c, ds_tensor **in)
 
 /* ---- outputs ------------------------------------------------------------------------------------------- */
 
-static ds_dims dims_of(dsi_view v)
-{
-    ds_dims shape = {.n = v.n};
-    memcpy(shape.d, v.d, sizeof v.d);
-    return shape;
-}
-
 static bool outputs_match(dsi_view a, dsi_view b)
 {
     if (a.n != b.n || a.dtype != b.dtype) return false;
@@ -335,7 +327,7 @@ static ds_tensor *join_outputs(Call *c)
 {
     dsi_replica *const *replica = c->dp->replica;
     dsi_view y0 = replica[0]->y;
-    ds_dims shape = dims_of(y0);
+    ds_dims shape = dsi_view_dims(y0);
     c->of_scalars = y0.n == 0;
     if (c->of_scalars) shape.n = 1;
     shape.d[0] = 0;
@@ -344,8 +336,8 @@ static ds_tensor *join_outputs(Call *c)
         if (!outputs_match(y0, y))
             return dsi_refuse("data_parallel: replica 0 gave %s %s, replica %d %s %s: expected "
                               "the same except in dimension 0",
-                              ds_dtype_name(y0.dtype), dsi_shape_text(dims_of(y0)), r,
-                              ds_dtype_name(y.dtype), dsi_shape_text(dims_of(y)));
+                              ds_dtype_name(y0.dtype), dsi_shape_text(dsi_view_dims(y0)), r,
+                              ds_dtype_name(y.dtype), dsi_shape_text(dsi_view_dims(y)));
         c->rows[r] = c->of_scalars ? 1 : y.d[0];
         shape.d[0] += c->rows[r];
     }
@@ -378,24 +370,15 @@ static ds_tensor *sum_over_replicas(const Call *c, int slot)
 {
     const ds_data_parallel *dp = c->dp;
     const ds_tensor *p = model_tensor(dp, slot);
-    bool narrow = p->dtype == DS_F16 || p->dtype == DS_BF16;
+    ds_dtype dtype = p->dtype == DS_F16 || p->dtype == DS_BF16 ? DS_F32 : p->dtype;
     ds_tensor *sum = dsi_scope_add(dp->first[slot]);
     dp->first[slot] = NULL;
-    if (narrow && sum) {
-        ds_tensor *wide = dsi_new_dtype(p, DS_F32, p->shape);
-        sum = dsi_copy(wide, sum) == DS_OK ? wide : NULL;
-        if (!sum) return NULL;
-    } else if (!sum) {
-        sum = dsi_new_dtype(p, narrow ? DS_F32 : p->dtype, p->shape);
-        if (!dsi_fill(sum, 0)) return NULL;
-    }
-    for (int r = 1; r < c->chunks; r++) {
+    sum = sum ? dsi_to_dtype(sum, dtype) : dsi_fill(dsi_new_dtype(p, dtype, p->shape), 0);
+    for (int r = 1; sum && r < c->chunks; r++) {
         dsi_view g = dp->replica[r]->grad[slot];
         if (g.p && sum_add(sum, g) != DS_OK) return NULL;
     }
-    if (!narrow) return sum;
-    ds_tensor *rounded = dsi_new(p, p->shape);
-    return dsi_copy(rounded, sum) == DS_OK ? rounded : NULL;
+    return dsi_to_dtype(sum, p->dtype);
 }
 
 /* The gradient of input j from its rows; zeros where a replica has none. */
@@ -423,8 +406,7 @@ static void grads_restore(const ds_data_parallel *dp)
         ds_tensor *x = model_tensor(dp, i);
         dp->first[i] = dsi_ref(ds_grad(x));
         ds_set_grad_of(x, dp->aside[i]);
-        dsi_unref(dp->aside[i]);
-        dp->aside[i] = NULL;
+        dsi_hold(&dp->aside[i], NULL);
     }
 }
 
@@ -453,8 +435,7 @@ static void data_parallel_backward(dsi_node *n, ds_tensor *dy)
     grads_restore(dp);
     if (status == DS_OK) call_accumulate_grads(n, c);
     for (int i = 0; i < dp->slots; i++) { /* left of frozen parameters, or after a failure */
-        dsi_unref(dp->first[i]);
-        dp->first[i] = NULL;
+        dsi_hold(&dp->first[i], NULL);
     }
 }
 

@@ -165,8 +165,7 @@ static ds_status keep_own(dsi_ema *e)
 static void drop_own(dsi_ema *e)
 {
     for (int i = 0; i < e->n; i++) {
-        dsi_unref(e->at[i].own);
-        e->at[i].own = NULL;
+        dsi_hold(&e->at[i].own, NULL);
     }
 }
 

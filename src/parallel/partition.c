@@ -150,8 +150,7 @@ static ds_status gather_end(dsi_partition *p, bool wanted)
         dsi_tensor_set_data(p->x, dsi_view_of(p->gathered, p->x->shape, stride, 0));
     }
     set_state(p, present ? DSI_PRESENT : DSI_EVICTED);
-    dsi_unref(p->gathered);
-    p->gathered = NULL;
+    dsi_hold(&p->gathered, NULL);
     return status;
 }
 

@@ -65,18 +65,12 @@ struct dsi_reduce {
 
 /* ---- small arithmetic: 16 bits are added in float32 and rounded once --------------------------------------- */
 
-static ds_tensor *to_float32(ds_tensor *x)
-{
-    if (x->dtype == DS_F32) return x;
-    ds_tensor *y = dsi_new_dtype(x, DS_F32, x->shape);
-    return dsi_copy(y, x) == DS_OK ? y : NULL;
-}
-
 /* x += y */
 static ds_status grad_add(ds_tensor *x, ds_tensor *y)
 {
     bool same = x->dtype == y->dtype;
-    ds_tensor *a = same ? x : to_float32(x), *b = same ? y : to_float32(y);
+    ds_dtype wide = same ? x->dtype : DS_F32;
+    ds_tensor *a = dsi_to_dtype(x, wide), *b = dsi_to_dtype(y, wide);
     if (!a || !b || !dsi_acquire(a, b)) return ds_error_status();
     if (!dsi_run_op(a, binary, DSI_ADD, 1.0, dsi_v(a), dsi_v(b), dsi_v(a)))
         return ds_error_status();
@@ -174,8 +168,7 @@ static ds_status bucket_keep_shard(dsi_reduce *r, int k)
     const dsi_flat_unit *u = &r->f->unit[k];
     ds_status status = shard_accumulate(r, k);
     for (int i = u->first; i < u->first + u->count; i++) r->leaf[i].holds = false;
-    dsi_unref(b->full);
-    b->full = NULL;
+    dsi_hold(&b->full, NULL);
     return status;
 }
 
@@ -235,8 +228,7 @@ static ds_status bucket_open(dsi_reduce *r, int k, ds_dtype dtype)
     ds_tensor *full = r->o.partition ? dsi_new_on(r->f->param[0].x->device, dtype, ds_shape(u->n))
                                      : sums_new(r, dtype, u->n);
     if (!full || bucket_zero_gaps(r->f, u, full) != DS_OK) return ds_error_status();
-    dsi_unref(b->full);
-    b->full = dsi_ref(full);
+    dsi_hold(&b->full, full);
     return DS_OK;
 }
 
@@ -267,8 +259,7 @@ static bool bucket_adopt(Leaf *l, ds_tensor *x)
     if (r->folder || !dsi_flat_fills_unit(r->f, l->i) || l->holds || g->dtype != bucket_dtype(r) ||
         g->pooled[0] || g->refs != 1 || g->storage->refs != 1 || !dsi_is_contiguous(g))
         return false;
-    dsi_unref(b->full);
-    b->full = dsi_ref(dsi_flat_range(g, 0, p->n));
+    dsi_hold(&b->full, dsi_flat_range(g, 0, p->n));
     l->holds = true;
     ds_set_grad_of(x, NULL);
     return true;
@@ -293,13 +284,8 @@ static ds_status bucket_fill_missing(const dsi_reduce *r, int k)
 /* The bucket as it is sent; counted in b->wire. */
 static ds_status bucket_load_wire(dsi_reduce *r, Bucket *b)
 {
-    ds_tensor *wire = b->full;
-    if (wire->dtype != r->o.comm) {
-        wire = dsi_new_dtype(wire, r->o.comm, wire->shape);
-        if (dsi_copy(wire, b->full) != DS_OK) return ds_error_status();
-    }
-    b->wire = dsi_ref(wire);
-    return grad_scale(wire, r->before);
+    b->wire = dsi_ref(dsi_to_dtype(b->full, r->o.comm));
+    return b->wire ? grad_scale(b->wire, r->before) : ds_error_status();
 }
 
 /* Sends each rank its shard of this rank's bucket (all-to-all). With one rank
@@ -427,8 +413,7 @@ void dsi_reduce_spare_kept(dsi_reduce *r)
             known += g && g->storage == b->full->storage;
         }
         if (!b->full || b->full->storage->refs == known) continue;
-        dsi_unref(b->full);
-        b->full = NULL;
+        dsi_hold(&b->full, NULL);
     }
 }
 
@@ -463,8 +448,7 @@ ds_status dsi_reduce_wait(dsi_reduce *r)
 {
     if (r->status == DS_OK) r->status = buckets_finish_but(r, 0);
     if (r->status != DS_OK || !r->tree || r->local || !dsi_reduce_complete(r)) return r->status;
-    dsi_unref(r->own);
-    r->own = dsi_ref(dsi_tree_total(r->tree));
+    dsi_hold(&r->own, dsi_tree_total(r->tree));
     return r->own ? DS_OK : (r->status = ds_error_status());
 }
 

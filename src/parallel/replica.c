@@ -49,9 +49,7 @@ static void replica_map_memory(dsi_replica *r)
 /* v's values in memory of this thread; laid out as v is, if v is dense. */
 static ds_tensor *view_copy(dsi_device *d, dsi_view v)
 {
-    ds_dims shape = {.n = v.n};
-    memcpy(shape.d, v.d, sizeof v.d);
-    ds_tensor *x = dsi_new_on(d, v.dtype, shape);
+    ds_tensor *x = dsi_new_on(d, v.dtype, dsi_view_dims(v));
     if (!x) return NULL;
     int64_t row_major[DS_MAX_DIMS];
     memcpy(row_major, x->stride, sizeof row_major);
@@ -89,8 +87,7 @@ ds_status dsi_replica_backward(dsi_replica *r)
     ds_tensor *dy = view_copy(s->y->device, r->dy);
     ds_status status = dy ? DS_OK : ds_error_status();
     if (dy && ds_requires_grad(s->y)) status = ds_backward_from(s->y, dy);
-    dsi_unref(s->y);
-    s->y = NULL;
+    dsi_hold(&s->y, NULL);
     for (int i = 0; i < slots; i++) r->grad[i] = grad_of(ds_state_at(r->tensors, i));
     for (int j = 0; j < s->n; j++) r->dx[j] = grad_of(s->x[j]);
     return status;

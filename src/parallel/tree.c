@@ -71,11 +71,8 @@ static ds_tensor *rank_piece(const ds_tensor *pieces, int64_t shard_size, int i)
 static ds_tensor *sum_ranks_pairwise(const dsi_flat *f, ds_tensor *pieces, ds_tensor *to)
 {
     int64_t shard_size = dsi_numel(pieces->shape) / f->ranks;
-    if (pieces->dtype != DS_F32) {
-        ds_tensor *wide = dsi_new_dtype(pieces, DS_F32, pieces->shape);
-        if (dsi_copy(wide, pieces) != DS_OK) return NULL;
-        pieces = wide;
-    }
+    pieces = dsi_to_dtype(pieces, DS_F32);
+    if (!pieces) return NULL;
     ds_tensor *sum = rank_piece(pieces, shard_size, 0);
     for (int step = 1; step < f->ranks; step *= 2)
         for (int i = 0; i + step < f->ranks; i += 2 * step) {

@@ -96,8 +96,8 @@ static ds_status made_finish(dsi_partition *p)
 {
     ds_tensor *x = p->x;
     if (x->dtype != making.dtype && x->dtype <= DS_BF16) {
-        ds_tensor *y = dsi_new_dtype(x, making.dtype, x->shape);
-        if (dsi_copy(y, x) != DS_OK) return ds_error_status();
+        ds_tensor *y = dsi_to_dtype(x, making.dtype);
+        if (!y) return ds_error_status();
         dsi_tensor_set_data(x, y);
     }
     if (!p->shard) {
@@ -224,15 +224,13 @@ ds_status dsi_zero_init_to(ds_tensor *x, ds_dtype dtype)
 {
     dsi_partition *p = made_partition(x);
     if (!p || p->state == DSI_PRESENT || x->dtype == dtype) return DS_OK;
-    ds_tensor *shard = dsi_new_dtype(p->shard, dtype, p->shard->shape);
-    if (dsi_copy(shard, p->shard) != DS_OK) return ds_error_status();
+    ds_tensor *shard = dsi_to_dtype(p->shard, dtype);
+    if (!shard) return ds_error_status();
     if (p->own) {
         ds_tensor *own = dsi_flat_range(shard, 0, dsi_numel(p->own->shape));
-        dsi_unref(p->own);
-        p->own = dsi_ref(own);
+        dsi_hold(&p->own, own);
     }
-    dsi_unref(p->shard);
-    p->shard = dsi_ref(shard);
+    dsi_hold(&p->shard, shard);
     x->dtype = dtype;
     return DS_OK;
 }

@@ -84,6 +84,13 @@ ds_status ds_copy(ds_tensor *dst, ds_tensor *src)
     return dsi_copy(dst, src);
 }
 
+ds_tensor *dsi_to_dtype(ds_tensor *x, ds_dtype dtype)
+{
+    if (!x || x->dtype == dtype) return x;
+    ds_tensor *y = dsi_new_dtype(x, dtype, x->shape);
+    return dsi_copy(y, x) == DS_OK ? y : NULL;
+}
+
 ds_tensor *dsi_to_current(ds_tensor *x)
 {
     dsi_device *d = x ? dsi_device_current() : NULL;

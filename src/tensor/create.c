@@ -61,12 +61,8 @@ static ds_tensor *host_staging(ds_tensor *x, ds_dtype dtype)
 static ds_tensor *staging_flush(ds_tensor *x, ds_tensor *host)
 {
     if (!host || host == x) return host;
-    if (x->device != host->device && x->dtype != host->dtype) {
-        ds_tensor *converted = dsi_new_dtype(host, x->dtype, x->shape);
-        if (dsi_copy(converted, host) != DS_OK) return NULL;
-        host = converted;
-    }
-    return dsi_copy(x, host) == DS_OK ? x : NULL;
+    if (x->device != host->device) host = dsi_to_dtype(host, x->dtype);
+    return host && dsi_copy(x, host) == DS_OK ? x : NULL;
 }
 
 ds_tensor *ds_arange(ds_dtype dtype, double begin, double end, double step)

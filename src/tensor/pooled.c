@@ -38,8 +38,7 @@ ds_status dsi_make_dense(ds_tensor *x)
     x->storage = y->storage;
     x->storage->refs++;
     for (int i = 0; i < 3; i++) {
-        dsi_unref(x->pooled[i]);
-        x->pooled[i] = NULL;
+        dsi_hold(&x->pooled[i], NULL);
     }
     return DS_OK;
 }

@@ -218,11 +218,16 @@ ds_tensor *dsi_new_pooled(ds_tensor *value, ds_tensor *max, ds_tensor *index, ds
 
 /* `written`: the owner may change the values between two uses here, so no ReLU
  * of them may be deferred. */
-ds_tensor *dsi_borrow(dsi_device *d, dsi_view v)
+ds_dims dsi_view_dims(dsi_view v)
 {
     ds_dims shape = {.n = v.n};
     memcpy(shape.d, v.d, sizeof v.d);
-    ds_tensor *x = new_handle(d, v.dtype, shape);
+    return shape;
+}
+
+ds_tensor *dsi_borrow(dsi_device *d, dsi_view v)
+{
+    ds_tensor *x = new_handle(d, v.dtype, dsi_view_dims(v));
     x->storage = dsi_pool_get(&storages);
     *x->storage = (dsi_storage){
         .refs = 1, .device = d, .p = v.p, .written = true, .borrowed = true};
@@ -267,6 +272,13 @@ void dsi_unref(ds_tensor *x)
     }
     if (!quarantined) dsi_pool_put(&tensors, x);
     live--;
+}
+
+void dsi_hold(ds_tensor **at, ds_tensor *x)
+{
+    ds_tensor *was = *at;
+    *at = dsi_ref(x);
+    dsi_unref(was);
 }
 
 void dsi_tensor_set_data(ds_tensor *x, const ds_tensor *y)

@@ -169,8 +169,9 @@ ds_tensor *dsi_deferred_relu(
 void dsi_flush_relu(dsi_storage *s); /* computes the deferred ReLU of s, which has one */
 void dsi_drop_deferred_relu(dsi_storage *s); /* without computing it, if s has one */
 
-ds_tensor *dsi_ref(ds_tensor *x); /* NULL passes */
-void dsi_unref(ds_tensor *x);     /* NULL passes */
+ds_tensor *dsi_ref(ds_tensor *x);            /* NULL passes */
+void dsi_unref(ds_tensor *x);                /* NULL passes */
+void dsi_hold(ds_tensor **at, ds_tensor *x); /* *at, which is counted, becomes x */
 ds_tensor *dsi_scope_add(
     ds_tensor *x); /* moves one count of x from the caller to the current scope; returns x */
 void dsi_storage_unref(dsi_storage *s);
@@ -208,6 +209,7 @@ DSI_SHARED const char *dsi_shape_text(ds_dims shape);
 
 /* x as kernels see it; a view with p == NULL for NULL. x is acquired, or new. */
 dsi_view dsi_v(const ds_tensor *x);
+ds_dims dsi_view_dims(dsi_view v);                        /* its shape */
 dsi_view dsi_v_shape(const ds_tensor *x, ds_dims shape);  /* contiguous x seen with another shape */
 dsi_view dsi_v_expand(const ds_tensor *x, ds_dims shape); /* broadcast to shape, stride 0 */
 
@@ -223,7 +225,9 @@ ds_tensor *dsi_fill(ds_tensor *x, double value);
  * Across devices both must have one dtype and one layout. */
 ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src);
 
-/* x, or a copy of it on the current device if it is on another. NULL for NULL. */
+/* x, or a copy of it in that dtype if it has another; on the current device if
+ * it is on another. NULL for NULL. */
+ds_tensor *dsi_to_dtype(ds_tensor *x, ds_dtype dtype);
 ds_tensor *dsi_to_current(ds_tensor *x);
 
 /* Calls a kernel of t's device: dsi_run(y, affine, 2.0, 0.0, dsi_v(x),

@@ -91,14 +91,6 @@ bool dsi_is_word(uint32_t c)
  * encoder.py). */
 static bool byte_prints(unsigned b) { return (b > 32 && b < 127) || (b > 160 && b != 173); }
 
-uint32_t dsi_byte_to_char(unsigned char byte)
-{
-    if (byte_prints(byte)) return byte;
-    uint32_t c = 256;
-    for (unsigned b = 0; b < byte; b++) c += !byte_prints(b);
-    return c;
-}
-
 int dsi_char_to_byte(uint32_t c)
 {
     if (c < 256) return byte_prints(c) ? (int)c : -1;

@@ -30,7 +30,6 @@ bool dsi_is_space(uint32_t c);
  * connectors, joiners. */
 bool dsi_is_word(uint32_t c);
 
-/* The byte-level alphabet of GPT-2: each byte as a printable character. */
-uint32_t dsi_byte_to_char(unsigned char byte);
-/* The byte whose character is c; -1 if c is not in that alphabet. */
+/* The byte whose character in the byte-level alphabet of GPT-2 is c; -1 if c is
+ * not in that alphabet, which has a printable character for each byte. */
 int dsi_char_to_byte(uint32_t c);

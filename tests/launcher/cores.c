@@ -19,7 +19,7 @@ static void lists(void **state)
     CHECK_INT(c.n, 5);
     CHECK_INT(c.at[3], 4);
     CHECK_INT(c.at[4], 6);
-    cores_free(&c);
+    dsi_list_free(&c);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         why.n = 0;
         if (cores_parse(bad[i], &c, &why)) fail_msg("\"%s\" is taken", bad[i]);
@@ -37,7 +37,7 @@ static void check_share(int all, int n_nodes, const int *node, int r, int n, int
     CHECK(cores_share(&every, node, n_nodes, r, n, &share) == (number > 0));
     CHECK_INT(share.n, number);
     if (number) CHECK_INT(share.at[0], first);
-    cores_free(&share);
+    dsi_list_free(&share);
     free(every.at);
 }
 
@@ -69,7 +69,7 @@ static void machine(void **state)
     CHECK_INT(sum, c.n);
     CHECK_INT(sched_getaffinity(0, sizeof set, &set), 0);
     for (int i = 0; i < c.n; i++) CHECK(CPU_ISSET((size_t)c.at[i], &set));
-    cores_free(&c);
+    dsi_list_free(&c);
     free(node);
 }
 
@@ -86,7 +86,7 @@ static int bind_here(void)
     good = good && !cores_bind(NULL, 0, 2, &why) && strstr(why.s, "each needs one");
     why.n = 0;
     good = good && !cores_bind("8000", 0, 1, &why) && strstr(why.s, "8000");
-    cores_free(&c);
+    dsi_list_free(&c);
     free(node);
     dsi_text_free(&why);
     return good ? 0 : 1;

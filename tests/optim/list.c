@@ -14,14 +14,41 @@
 #define BEGIN "<!-- list: scripts/config_docs writes it -->\n"
 #define END   "<!-- end of list -->\n"
 
+#define ADDRESS(id) &dsi_optim_##id,
+static const dsi_optim_entry *const optimizers[] = {DSI_OPTIMIZERS(ADDRESS) NULL};
+
 /* ---- what the documents say ------------------------------------------------------------------------------ */
+
+/* "`lr` 0.001", "`T_max` required": a parameter and its default. */
+static void add_param(dsi_text *t, const dsi_param *p)
+{
+    dsi_text_add(t, "`%s` ", p->name);
+    if (p->required || p->otherwise) {
+        dsi_text_add(t, "%s", p->required ? "required" : p->otherwise);
+        return;
+    }
+    switch (p->kind) {
+    case DSI_PARAM_PAIR:
+        dsi_text_add(t, "[%g, %g]", p->value[0], p->value[1]);
+        return;
+    case DSI_PARAM_BOOL:
+    case DSI_PARAM_NOT:
+        dsi_text_add(t, p->value[0] != 0 ? "true" : "false");
+        return;
+    case DSI_PARAM_CHOICE:
+        dsi_text_add(t, "\"%s\"", p->choices[0]);
+        return;
+    default:
+        dsi_text_add(t, "%g", p->value[0]);
+    }
+}
 
 static void add_params(dsi_text *t, const dsi_param *p)
 {
     for (const char *before = ""; p->name; p++) {
         if (p->kind == DSI_PARAM_IGNORED) continue;
         dsi_text_add(t, "%s", before);
-        dsi_param_describe(t, p);
+        add_param(t, p);
         before = ", ";
     }
 }
@@ -51,7 +78,7 @@ static void add_optimizers(dsi_text *t)
 {
     const dsi_optim_entry *e;
     dsi_text_add(t, "| type | parameters and defaults | moments | source |\n|---|---|---|---|\n");
-    for (int i = 0; (e = dsi_optim_entry_at(i)); i++) add_optimizer(t, e);
+    for (int i = 0; (e = optimizers[i]); i++) add_optimizer(t, e);
 }
 
 static void add_parameters_once(dsi_text *t)
@@ -60,7 +87,7 @@ static void add_parameters_once(dsi_text *t)
     dsi_text seen = {0};
     dsi_text_add(t, "\n| parameter | what it does |\n|---|---|\n");
     dsi_text_add(&seen, " ");
-    for (int i = 0; (e = dsi_optim_entry_at(i)); i++)
+    for (int i = 0; (e = optimizers[i]); i++)
         for (const dsi_param *p = e->params; p->name; p++) {
             char name[100];
             snprintf(name, sizeof name, " %s ", p->name);
@@ -83,7 +110,7 @@ static void add_schedule(dsi_text *t, const dsi_schedule_entry *e)
                  e->type.name, e->formula);
     for (const dsi_param *p = e->params; p->name; p++) {
         dsi_text_add(t, "| ");
-        dsi_param_describe(t, p);
+        add_param(t, p);
         dsi_text_add(t, " | %s |\n", p->help ? p->help : "");
     }
 }
@@ -143,7 +170,7 @@ static void other_documents_name_them(void **state)
         snprintf(path, sizeof path, "%s%s", DS_SOURCE_DIR, documents[k]);
         char *text = dsi_file_read(path, NULL);
         CHECK(text != NULL);
-        for (int i = 0; (e = dsi_optim_entry_at(i)); i++) {
+        for (int i = 0; (e = optimizers[i]); i++) {
             bool torch = !strncmp(e->source, "torch.optim.", 12) || e->torch_adam[0];
             if (torch && !strstr(text, e->name)) fail_msg("%s has no %s", documents[k], e->name);
         }
@@ -160,7 +187,7 @@ static void entries_make_their_types(void **state)
     ds_scope *scope = ds_scope_open();
     ds_module *m = given_new(DS_F32);
     const dsi_optim_entry *e;
-    for (int i = 0; (e = dsi_optim_entry_at(i)); i++) {
+    for (int i = 0; (e = optimizers[i]); i++) {
         ds_optim *o = ds_optim_by_name(m, e->name, NULL);
         CHECK(o && (!strcasecmp(ds_optim_name(o), e->name) || !strcmp(e->name, "Adam")));
         const dsi_schedule_entry *s;

@@ -123,7 +123,7 @@ static void core_list(Reference *r, const json_t *c, size_t i)
     bool pythons = strpbrk(list, "+_") || json_number_value(json_array_get(want, 0)) >= CPUS;
     if (!same && !pythons)
         reference_fail(r, "case %zu: \"%s\" %s", i, list, good ? "differs" : why.s);
-    if (good) cores_free(&got);
+    dsi_list_free(&got);
     dsi_text_free(&why);
 }
 
