@@ -272,6 +272,10 @@ typedef struct ds_load_opts {
     bool module_only;  /* weights and buffers only */
     bool no_optimizer; /* neither moments nor averages */
     bool no_schedule;
+    /* If dir has no checkpoint at all, or does not exist, nothing is loaded:
+     * DS_OK, and ds_engine_loaded is NULL. For a program that is started again
+     * with the same arguments. Not with a tag. */
+    bool if_any;
     bool not_strict; /* names that only the model or only the checkpoint has are skipped */
     /* Receives the program's dict, which the caller frees with ds_value_free;
      * NULL after a failure. The option may be NULL. */

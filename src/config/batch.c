@@ -7,11 +7,20 @@
  * is checked afterwards: a division with a remainder is an error, whose message
  * has the numbers and what would fit.
  *
+ * Note [Fewer ranks]
+ *
+ * A job that the launcher has started again on fewer ranks keeps the total: the
+ * three keys are worked out for the ranks of the whole job, DS_FULL_WORLD_SIZE,
+ * and then divided among those that there are. The micro batch, which decides
+ * how much memory a rank needs, is the largest that fits and is not larger than
+ * before; accumulation takes the rest.
+ *
  * Invariants: this runs after all values were resolved without an error. Fields
  * of dsi_config and the resolved tree are changed together.
  * SPDX-License-Identifier: MIT */
 #include "reader.h"
 
+#include "base/env.h"
 #include "comm/comm.h"
 
 #include <limits.h>
@@ -101,6 +110,58 @@ static const char *batch_find_auto(const json_t *given)
     return NULL;
 }
 
+static bool batch_holds(const batch *b)
+{
+    return b->train && b->train == b->micro * b->steps * b->ranks;
+}
+
+/* The variable counts only if these ranks are the launcher's: a program may
+ * make engines of some of them. */
+int dsi_config_full_world_size(int ranks)
+{
+    const dsi_env full = {"DS_FULL_WORLD_SIZE", "ranks of the whole job, from 1", .least = 1,
+                          .most = INT_MAX, .whole = true},
+                  mine = {"WORLD_SIZE", "ranks, from 1", .least = 1, .most = INT_MAX,
+                          .whole = true};
+    if (dsi_env_number_or(&mine, 0) != ranks) return ranks;
+    return (int)dsi_env_number_or(&full, ranks);
+}
+
+/* Note [Fewer ranks]. b holds for b->ranks ranks. false: no division of the
+ * total is even. */
+static bool batch_divide(batch *b, int64_t ranks)
+{
+    int64_t each = b->train / ranks, micro = b->micro < each ? b->micro : each;
+    if (b->train % ranks) return false;
+    while (each % micro) micro--;
+    *b = (batch){b->train, micro, each / micro, ranks};
+    return true;
+}
+
+/* Works out all three keys. Fails after an error. */
+static bool batch_resolve(dsi_config_reader *r, const batch *given, batch *b)
+{
+    batch whole = *given;
+    whole.ranks = dsi_config_full_world_size((int)given->ranks);
+    *b = *given;
+    batch_derive(b);
+    batch_derive(&whole);
+    bool fewer = whole.ranks != given->ranks && batch_holds(&whole);
+    if (fewer && batch_divide(&whole, given->ranks)) {
+        *b = whole;
+        return true;
+    }
+    if (fewer)
+        dsi_config_add_error(r, names[0],
+                             "%lld cannot be divided evenly among the %lld ranks that are left of "
+                             "%lld: give deepspeed --min_ranks, or a size that fits",
+                             (long long)whole.train, (long long)given->ranks,
+                             (long long)whole.ranks);
+    else if (!batch_holds(b))
+        batch_add_mismatch(r, b, given);
+    return !fewer && batch_holds(b);
+}
+
 /* train = micro * accumulation * ranks: any one or two of the three are
  * derived, and all are written back to the tree, which is printed and saved. */
 void dsi_config_resolve_batch(dsi_config_reader *r)
@@ -108,23 +169,21 @@ void dsi_config_resolve_batch(dsi_config_reader *r)
     dsi_config *c = r->c;
     const batch given = {c->train_batch_size, c->train_micro_batch_size_per_gpu,
                          c->gradient_accumulation_steps, c->world_size};
-    batch b = given;
-    if (!b.train && !b.micro) {
+    batch b;
+    if (!given.train && !given.micro) {
         const char *key = batch_find_auto(c->trees->given);
         dsi_config_add_error(r, key,
                              "%strain_batch_size or train_micro_batch_size_per_gpu must be given",
                              key ? "\"auto\" cannot be worked out: " : "");
         return;
     }
-    if (!batch_product_fits(b.micro, b.steps, b.ranks) || b.train > INT64_MAX / 2) {
+    int64_t most = dsi_config_full_world_size(c->world_size);
+    if (!batch_product_fits(given.micro, given.steps, most > given.ranks ? most : given.ranks) ||
+        given.train > INT64_MAX / 2) {
         dsi_config_add_error(r, NULL, "the batch sizes are beyond 64 bits");
         return;
     }
-    batch_derive(&b);
-    if (b.train != b.micro * b.steps * b.ranks || !b.train) {
-        batch_add_mismatch(r, &b, &given);
-        return;
-    }
+    if (!batch_resolve(r, &given, &b)) return;
     c->train_batch_size = b.train;
     c->train_micro_batch_size_per_gpu = b.micro;
     c->gradient_accumulation_steps = b.steps;

@@ -11,6 +11,8 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "base/shared.h"
+
 #include <deepspeed/config.h>
 
 #define DSI_CONFIG_NO_DTYPE (-1) /* a key that names a dtype was not given */
@@ -119,6 +121,10 @@ typedef struct dsi_config {
 
     struct dsi_config_trees *trees; /* JSON: as given, and resolved; reader.h */
 } dsi_config;
+
+/* The ranks of the whole job, of which `ranks` are left: DS_FULL_WORLD_SIZE, which
+ * the launcher sets (Note [Fewer ranks] in batch.c); else `ranks`. */
+DSI_SHARED int dsi_config_full_world_size(int ranks);
 
 /* Reads a configuration for world_size ranks. text: path of a file, JSON text,
  * or (urlsafe) base64 of JSON text. Returns NULL with a message that names

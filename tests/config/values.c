@@ -267,6 +267,47 @@ static void batch_sizes(void **state)
     }
 }
 
+/* A job of 4 ranks of which some are left: the total stays. */
+static void batch_of_fewer_ranks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int world, train, micro, steps;
+    } cases[] = {
+        {"{'train_batch_size': 16}", 4, 16, 4, 1},
+        {"{'train_batch_size': 16}", 2, 16, 4, 2},
+        {"{'train_batch_size': 16}", 1, 16, 4, 4},
+        {"{'train_batch_size': 24}", 3, 24, 4, 2}, /* 6 does not divide 8 */
+        {"{'train_micro_batch_size_per_gpu': 3, 'gradient_accumulation_steps': 2}", 1, 24, 3, 8},
+        {"{'train_batch_size': 32, 'train_micro_batch_size_per_gpu': 4,"
+         "'gradient_accumulation_steps': 2}",
+         2, 32, 4, 4},
+        {"{'train_batch_size': 6}", 2, 6, 3, 1}, /* is not meant for 4 */
+    };
+    setenv("DS_FULL_WORLD_SIZE", "4", 1);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char world[20];
+        snprintf(world, sizeof world, "%d", cases[i].world);
+        setenv("WORLD_SIZE", world, 1);
+        dsi_config *c = read_quoted(cases[i].text, cases[i].world);
+        CHECK(c != NULL);
+        CHECK_INT(c->train_batch_size, cases[i].train);
+        CHECK_INT(c->train_micro_batch_size_per_gpu, cases[i].micro);
+        CHECK_INT(c->gradient_accumulation_steps, cases[i].steps);
+        dsi_config_free(c);
+    }
+    setenv("WORLD_SIZE", "3", 1);
+    CHECK(!read_quoted("{'train_batch_size': 16}", 3));
+    CHECK_ERROR("16 cannot be divided evenly among the 3 ranks that are left of 4: give deepspeed "
+                "--min_ranks, or a size that fits");
+    dsi_config *c = read_quoted("{'train_batch_size': 16}", 2); /* an engine of some of them */
+    CHECK_INT(c->train_micro_batch_size_per_gpu, 8);
+    dsi_config_free(c);
+    unsetenv("WORLD_SIZE");
+    unsetenv("DS_FULL_WORLD_SIZE");
+}
+
 static void batch_mismatches(void **state)
 {
     (void)state;
@@ -471,7 +512,7 @@ static void ignored_groups(void **state)
 TEST_MAIN(cmocka_unit_test(types_and_ranges), cmocka_unit_test(counts), cmocka_unit_test(names),
           cmocka_unit_test(notes), cmocka_unit_test(automatic), cmocka_unit_test(rules),
           cmocka_unit_test(several_at_once), cmocka_unit_test(batch_sizes),
-          cmocka_unit_test(batch_mismatches), cmocka_unit_test(values), cmocka_unit_test(defaults),
-          cmocka_unit_test(resolved_again), cmocka_unit_test(deprecated_names),
-          cmocka_unit_test(without_effect), cmocka_unit_test(unknown_keys_softened),
-          cmocka_unit_test(ignored_groups))
+          cmocka_unit_test(batch_of_fewer_ranks), cmocka_unit_test(batch_mismatches),
+          cmocka_unit_test(values), cmocka_unit_test(defaults), cmocka_unit_test(resolved_again),
+          cmocka_unit_test(deprecated_names), cmocka_unit_test(without_effect),
+          cmocka_unit_test(unknown_keys_softened), cmocka_unit_test(ignored_groups))

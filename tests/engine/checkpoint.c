@@ -255,6 +255,29 @@ static void latest_is_damaged(void **state)
     }
 }
 
+/* No checkpoint at all is the only thing that .if_any allows. */
+static void if_any(void **state)
+{
+    (void)state;
+    folder_make();
+    ds_engine *e = engine_of(plan());
+    CHECK(ds_engine_load(e, folder_path("none"), .if_any = true) == DS_OK);
+    CHECK(ds_engine_load(e, folder_path(""), .if_any = true) == DS_OK);
+    CHECK(!ds_engine_loaded(e) && !ds_error());
+    CHECK_INT(ds_engine_global_steps(e), 0);
+    write_text("latest", "global_step2");
+    CHECK(ds_engine_load(e, folder_path(""), .if_any = true) != DS_OK);
+    CHECK_ERROR("there is no folder");
+    ds_engine_free(e);
+    folder_remove();
+    two();
+    e = engine_of(plan());
+    CHECK(ds_engine_load(e, folder_path(""), .if_any = true) == DS_OK);
+    CHECK_INT(ds_engine_global_steps(e), 2);
+    ds_engine_free(e);
+    folder_remove();
+}
+
 /* ---- parts of one ---------------------------------------------------------------------------------------- */
 
 static void parts_only(void **state)
@@ -488,6 +511,7 @@ int main(void)
                                        cmocka_unit_test(full_disk),
                                        cmocka_unit_test(damaged),
                                        cmocka_unit_test(latest_is_damaged),
+                                       cmocka_unit_test(if_any),
                                        cmocka_unit_test(parts_only),
                                        cmocka_unit_test(client_state),
                                        cmocka_unit_test(between_micro_steps),

@@ -74,8 +74,9 @@ typedef struct Candidates {
     DSI_LIST(char *)
 } Candidates;
 
-static void candidates_list(Candidates *c, const char *dir, char *why, size_t room)
+static void candidates_list(Candidates *c, const ds_load_opts *o, char *why, size_t room)
 {
+    const char *dir = o->dir;
     dsi_folders all = dsi_folder_list(dir);
     int before = dsi_error_count();
     char *latest = dsi_folder_latest(dir, DSI_LATEST);
@@ -85,7 +86,7 @@ static void candidates_list(Candidates *c, const char *dir, char *why, size_t ro
         if (!latest || strcmp(latest, all.at[i].tag) != 0)
             dsi_list_add(c, dsi_strdup(all.at[i].tag));
     dsi_error_forget(before);
-    if (!c->n)
+    if (!c->n && !o->if_any)
         dsi_fail(DS_EIO,
                  "engine_load: %s has no checkpoint: there is no %s/latest, and no folder that "
                  "ds_engine_save wrote: if a folder there is a checkpoint, give its name as the "
@@ -94,20 +95,21 @@ static void candidates_list(Candidates *c, const char *dir, char *why, size_t ro
     dsi_folders_free(&all);
 }
 
-/* The newest complete checkpoint; a warning says what is wrong with newer ones. */
-static ds_status load_find_newest(const ds_engine *e, const char *dir, char **folder)
+/* The newest complete checkpoint; a warning says what is wrong with newer ones.
+ * DS_OK and *folder NULL: there is none, and rank 0's options allow that. */
+static ds_status load_find_newest(const ds_engine *e, const ds_load_opts *o, char **folder)
 {
     bool first = ds_comm_rank(e->comm) == 0;
     char why[1024] = "";
     Candidates c = {0};
     int before = dsi_error_count();
-    if (first) candidates_list(&c, dir, why, sizeof why);
+    if (first) candidates_list(&c, o, why, sizeof why);
     int64_t n = c.n;
     ds_status status = dsi_broadcast_count(e->comm, &n);
     if (status == DS_OK && n == 0)
-        status = dsi_sync_status(e->comm, first ? ds_error_status() : DS_OK);
+        status = dsi_sync_status(e->comm, first && !o->if_any ? ds_error_status() : DS_OK);
     for (int64_t i = 0; status == DS_OK && i < n; i++) {
-        char *mine = first && c.at ? dsi_folder_find(dir, c.at[i]) : NULL;
+        char *mine = first && c.at ? dsi_folder_find(o->dir, c.at[i]) : NULL;
         dsi_free(*folder);
         status = load_try_folder(e, mine, folder);
         dsi_free(mine);
@@ -152,7 +154,7 @@ static ds_status load_find_universal(const ds_engine *e, const ds_load_opts *o, 
 static ds_status load_find_folder(const ds_engine *e, const ds_load_opts *o, char **folder)
 {
     if (e->config->checkpoint.load_universal) return load_find_universal(e, o, folder);
-    if (!o->tag) return load_find_newest(e, o->dir, folder);
+    if (!o->tag) return load_find_newest(e, o, folder);
     char *mine = ds_comm_rank(e->comm) == 0 ? dsi_folder_find(o->dir, o->tag) : NULL;
     ds_status status = load_try_folder(e, mine, folder);
     dsi_free(mine);
@@ -219,13 +221,16 @@ ds_status ds_engine_load_with(ds_engine *e, ds_load_opts o)
     ds_status status = ds_engine_save_wait(e);
     if (status == DS_OK) status = dsi_sync_status(e->comm, load_check(e, &o));
     if (status == DS_OK) status = load_find_folder(e, &o, &folder);
-    if (status == DS_OK) dsi_log(DSI_INFO, "[Torch] Loading checkpoint from %s...", folder);
-    if (status == DS_OK) status = load_from_folder(e, &o, folder);
+    if (folder && status == DS_OK) {
+        dsi_log(DSI_INFO, "[Torch] Loading checkpoint from %s...", folder);
+        status = load_from_folder(e, &o, folder);
+    }
     if (status != DS_OK) {
         dsi_free(folder);
         return status;
     }
-    dsi_log(DSI_INFO, "[Torch] Loaded checkpoint from %s.", folder);
+    if (folder) dsi_log(DSI_INFO, "[Torch] Loaded checkpoint from %s.", folder);
+    dsi_progress_ready(e->progress, e->global_steps);
     dsi_free(e->loaded);
     e->loaded = folder;
     return DS_OK;
