@@ -60,7 +60,6 @@ typedef struct option_row {
 #define SECTION(text)                  ROW(NULL, TITLE, 0, NULL, 0, 0, 0, text)
 #define NO(name, arg, reason)          ROW(name, REFUSED, 0, arg, 0, 0, 0, reason)
 
-#define NOT_ELASTIC "the number of ranks does not change while a job runs"
 #define NO_RENDEZVOUS \
     "there is no rendezvous service: use --nnodes, --node_rank, --master_addr, --master_port"
 
@@ -105,6 +104,17 @@ static const option_row flags[] = {
     COUNT("start_timeout", start_timeout, 1,
           "Seconds until a host whose ranks have not started is an error (60)"),
     SET("dry_run", 0, dry_run, "Start nothing; print resources, commands and environment as JSON"),
+
+    SECTION("After a failure:"),
+    COUNT("max_restarts", max_restarts, 0,
+          "Start the ranks again, up to N times, on the hosts that answer (0)"),
+    COUNT("min_nodes", min_nodes, 1, "On at least N hosts; fewer are waited for (1)"),
+    COUNT("min_elastic_nodes", min_nodes, 1, NULL),
+    COUNT("min_ranks", min_ranks, 1, "With at least N ranks (1)"),
+    WORD("error_file", 0, "FILE", error_file,
+         "Append the first failure of each attempt to FILE, as a line of JSON"),
+    SET("elastic_training", 0, elastic_training, "As DeepSpeed has it: --max_restarts 100"),
+    COUNT("max_elastic_nodes", num_nodes, 1, NULL),
 
     SECTION("What each rank gets:"),
     SET("no_local_rank", 0, no_local_rank, "No --local_rank=N in front of its arguments"),
@@ -155,10 +165,6 @@ static const option_row flags[] = {
        "programs here need no Python environment; variables go into .deepspeed_env"),
     NO("autotuning", "MODE",
        "there is no autotuner; deepspeed --estimate_memory says what fits, bench/run what is fast"),
-    NO("elastic_training", NULL, NOT_ELASTIC),
-    NO("min_elastic_nodes", "N", NOT_ELASTIC),
-    NO("max_elastic_nodes", "N", NOT_ELASTIC),
-    NO("max_restarts", "N", "what fails is not started again: load the last checkpoint"),
     NO("rdzv_backend", "NAME", NO_RENDEZVOUS),
     NO("rdzv_endpoint", "ADDRESS", NO_RENDEZVOUS),
     NO("rdzv_id", "ID", NO_RENDEZVOUS),
@@ -311,6 +317,21 @@ static void check_counts(const options *o, struct argp_state *state)
                        pair[i].other, pair[i].m);
 }
 
+/* DeepSpeed's agent, which --elastic_training runs, restarts 100 times. */
+static void check_restarts(options *o, struct argp_state *state)
+{
+    const char *belongs = o->min_nodes > 0   ? "min_nodes (--min_elastic_nodes)"
+                          : o->min_ranks > 0 ? "min_ranks"
+                          : o->error_file    ? "error_file"
+                                             : NULL;
+    if (o->max_restarts < 0) o->max_restarts = o->elastic_training ? 100 : 0;
+    if (belongs && !o->max_restarts)
+        argp_error(state, "--%s belongs to --max_restarts N or --elastic_training", belongs);
+    if (o->max_restarts && (o->nnodes > 1 || o->node_rank > 0 || o->no_ssh))
+        argp_error(state, "--max_restarts: where the command is typed on each node, a node's "
+                          "command ends with the job: run it in a loop, with --resume");
+}
+
 /* Checks that concern several options. */
 static void options_check(options *o, struct argp_state *state)
 {
@@ -321,6 +342,7 @@ static void options_check(options *o, struct argp_state *state)
         argp_error(state, "--log_level %s: expected debug, info, warning, error or critical",
                    o->log_level);
     check_counts(o, state);
+    check_restarts(o, state);
     check_config_options(o, state);
     if (o->rank_log && !strcmp(o->rank_log, "None")) o->rank_log = NULL; /* DeepSpeed's default */
     if (!o->world_size) o->world_size = 1;
@@ -444,6 +466,9 @@ void args_read(options *o, int argc, char **argv)
                    .master_port = DEFAULT_PORT,
                    .join_timeout = 300,
                    .start_timeout = -1,
+                   .max_restarts = -1,
+                   .min_nodes = -1,
+                   .min_ranks = -1,
                    .ssh_port = -1,
                    .log_level = "info"};
     size_t letters = 1;

@@ -41,6 +41,12 @@ typedef struct options {
     const char *rank_log;       /* --enable_each_rank_log DIR */
     bool tag_output;            /* ranks' lines begin with the rank */
 
+    /* after a failure (restart.h) */
+    int max_restarts;         /* 0, or with --elastic_training 100 */
+    int min_nodes, min_ranks; /* to start again with; -1: not given */
+    bool elastic_training;
+    const char *error_file;
+
     bool save_pid, quiet;
     const char *log_level; /* debug, info, warning, error, critical */
 

@@ -27,6 +27,12 @@ void hosts_add(ds_hosts *h, const char *name, size_t length, int n_slots)
     dsi_list_add(h, host);
 }
 
+void hosts_add_copy(ds_hosts *h, const ds_host *host)
+{
+    hosts_add(h, host->name, strlen(host->name), host->n_slots);
+    memcpy(h->at[h->n - 1].slots, host->slots, (size_t)host->n_slots * sizeof *host->slots);
+}
+
 ds_host *hosts_find(const ds_hosts *h, const char *name, size_t length)
 {
     for (int i = 0; i < h->n; i++)

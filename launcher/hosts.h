@@ -20,6 +20,7 @@ typedef struct ds_hosts {
 
 /* Adds a host with the slots 0 to n_slots-1. */
 void hosts_add(ds_hosts *h, const char *name, size_t length, int n_slots);
+void hosts_add_copy(ds_hosts *h, const ds_host *host);
 void host_set_slots(ds_host *host, int n_slots);                         /* 0 to n_slots-1 */
 ds_host *hosts_find(const ds_hosts *h, const char *name, size_t length); /* NULL if absent */
 /* n hosts whose names are not known: node-0, node-1, ... */

@@ -276,6 +276,8 @@ static void job_handle_record(void *arg, wire_kind kind, int rank, const char *p
         output_add(r->output, -1, STDERR_FILENO, payload, n);
     } else if (kind == WIRE_NODE) {
         job_note_node(r, payload, n);
+    } else if (kind == WIRE_PROGRESS) {
+        if (r->j->report) job_report_add_progress(r->j->report, wire_read_progress(payload, n));
     } else if (kind == WIRE_ENDED) {
         rank_exit e = wire_read_exit(payload, n);
         job_note_exit(r, rank, &e);
@@ -533,6 +535,8 @@ static int job_conclude(running *r)
     bool known = job_result_is_known(&r->result) || !status;
     if (!known || !status) job_show_held(r);
     if (why.n) output_print(r->output, why.s);
+    /* the cause has been printed now, or was in a message before */
+    if (r->j->report) job_report_finish(r->j->report, &r->result, status, why.n ? &why : &r->last);
     output_finish(r->output, LINGER_S);
     dsi_text_free(&why);
     return status;
@@ -587,6 +591,7 @@ int job_run(const job *j)
     job_wait_own_signal(&r);
     processes_end();
     int status = good ? job_conclude(&r) : 1;
+    if (!good && j->report) j->report->final = true;
     job_free(&r);
     return status;
 }

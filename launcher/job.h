@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
-#include "wire.h"
+#include "job_result.h"
 
 /* Strings are borrowed from the caller. */
 typedef struct job {
@@ -25,6 +25,7 @@ typedef struct job {
     int supervisor;               /* its process, the parent of this one */
     bool quiet;                   /* no lines of DeepSpeed's logger */
     bool verbose;                 /* show all that the runner prints */
+    job_report *report;           /* NULL: nobody wants it */
 } job;
 
 /* Those that job_run handles, for supervisor_run: they must be blocked before

@@ -50,19 +50,21 @@ static void folders_sweep(const char *parent)
 }
 
 /* Leaves folder empty if it cannot be made. It has its name once it is locked;
- * the descriptor stays open in this process and those it forks. */
-static void folder_make(char *folder, size_t n, const char *parent)
+ * the descriptor, which is returned (0: none), stays open in this process and
+ * those it forks. */
+static int folder_make(char *folder, size_t n, const char *parent)
 {
     char hidden[4000];
     folders_sweep(parent);
     snprintf(hidden, sizeof hidden, "%s/.deepspeed.XXXXXX", parent);
     *folder = 0;
-    if (!mkdtemp(hidden)) return;
+    if (!mkdtemp(hidden)) return 0;
     int fd = open(hidden, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     snprintf(folder, n, "%s/" PREFIX "%s", parent, strrchr(hidden, '.') + 1);
-    if (fd >= 0 && !flock(fd, LOCK_SH | LOCK_NB) && !rename(hidden, folder)) return;
+    if (fd >= 0 && !flock(fd, LOCK_SH | LOCK_NB) && !rename(hidden, folder)) return fd;
     if (fd >= 0) close(fd);
     snprintf(folder, n, "%s", hidden);
+    return 0;
 }
 
 static const char *temporary_folder(void)
@@ -74,14 +76,14 @@ static const char *temporary_folder(void)
 /* /tmp and /dev/shm are usually different file systems. */
 void job_folders_make(job_folders *f)
 {
-    folder_make(f->session, sizeof f->session, temporary_folder());
-    folder_make(f->shared, sizeof f->shared, "/dev/shm");
+    f->locks[0] = folder_make(f->session, sizeof f->session, temporary_folder());
+    f->locks[1] = folder_make(f->shared, sizeof f->shared, "/dev/shm");
 }
 
 void job_folders_make_one(job_folders *f)
 {
-    folder_make(f->shared, sizeof f->shared, "/dev/shm");
-    if (!*f->shared) folder_make(f->shared, sizeof f->shared, temporary_folder());
+    f->locks[0] = folder_make(f->shared, sizeof f->shared, "/dev/shm");
+    if (!*f->shared) f->locks[0] = folder_make(f->shared, sizeof f->shared, temporary_folder());
     memcpy(f->session, f->shared, sizeof f->session);
 }
 
@@ -111,17 +113,32 @@ void job_folders_export(const job_folders *f)
 
 bool job_folders_are_exported(void) { return getenv(SHARED_FOLDER) != NULL; }
 
-void job_folders_import(void)
+static void restore_tmpdir(void)
 {
-    const char *old = getenv(OLD_TMPDIR), *shared = getenv(SHARED_FOLDER);
-    if (shared) {
-        set_shared_folder(shared);
-        unsetenv(SHARED_FOLDER);
-    }
+    const char *old = getenv(OLD_TMPDIR);
     if (!old) return;
     if (*old)
         setenv("TMPDIR", old, 1);
     else
         unsetenv("TMPDIR");
     unsetenv(OLD_TMPDIR);
+}
+
+void job_folders_import(void)
+{
+    const char *shared = getenv(SHARED_FOLDER);
+    if (shared) {
+        set_shared_folder(shared);
+        unsetenv(SHARED_FOLDER);
+    }
+    restore_tmpdir();
+}
+
+void job_folders_unexport(job_folders *f)
+{
+    unsetenv(SHARED_FOLDER);
+    restore_tmpdir();
+    for (int i = 0; i < 2; i++)
+        if (f->locks[i]) close(f->locks[i]);
+    *f = (job_folders){0};
 }

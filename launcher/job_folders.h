@@ -18,6 +18,7 @@
 
 typedef struct job_folders {
     char session[4096], shared[4096]; /* "": none, Open MPI uses what it always does */
+    int locks[2];                     /* their descriptors; 0: none */
 } job_folders;
 
 /* Makes them. */
@@ -29,6 +30,8 @@ void job_folders_remove(const job_folders *f);
 /* Into the environment of mpirun or orted: TMPDIR (PMIx has no other name for
  * where its files go) and a variable that its ranks look for. */
 void job_folders_export(const job_folders *f);
+/* Takes it out of the environment again, and ends the locks. */
+void job_folders_unexport(job_folders *f);
 bool job_folders_are_exported(void); /* has a process above this one done that? */
 /* In a rank: TMPDIR is again what it was before job_folders_export. */
 void job_folders_import(void);

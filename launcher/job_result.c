@@ -112,6 +112,14 @@ bool job_result_is_known(const job_result *r)
            r->output_error == EPIPE || first_weight(r) == SAYS_ALL;
 }
 
+/* Is there no use in starting the ranks again? They have succeeded, somebody has
+ * ended them, or their program cannot be executed. */
+static bool job_result_is_final(const job_result *r, int status)
+{
+    bool unfit = r->first >= 0 && r->rank[r->first].exit.error;
+    return !status || status == STATUS_REQUEUE || r->signal || r->output_error == EPIPE || unfit;
+}
+
 /* ---- messages ------------------------------------------------------------------- */
 
 /* "signal 9 (SIGKILL)"; real-time signals have no names. */
@@ -289,4 +297,27 @@ int job_result_status(const job_result *r, dsi_text *line)
     if (r->runner_hung)
         dsi_text_add(line, "deepspeed: %s did not end after its ranks, and was killed", r->runner);
     return 0;
+}
+
+/* ---- the report ------------------------------------------------------------------- */
+
+static int larger(int a, int b) { return a > b ? a : b; }
+
+void job_report_add_progress(job_report *report, rank_progress p)
+{
+    const rank_progress *all = &report->progress;
+    if (report->counted) {
+        p.step = larger(p.step, all->step);
+        p.saved = larger(p.saved, all->saved);
+        if (all->useful_s > p.useful_s) p.useful_s = all->useful_s;
+    }
+    report->progress = p;
+    report->counted = true;
+}
+
+void job_report_finish(job_report *report, const job_result *r, int status, const dsi_text *line)
+{
+    report->final = job_result_is_final(r, status);
+    if (status && line->n)
+        snprintf(report->cause, sizeof report->cause, "%.*s", (int)strcspn(line->s, "\n"), line->s);
 }

@@ -4,6 +4,10 @@
 
 #include "node_monitor.h"
 
+/* Of a rank that has saved because its time is over, and is to be started again
+ * later (EX_TEMPFAIL of sysexits.h): the job ends with it. */
+enum { STATUS_REQUEUE = 75 };
+
 typedef struct rank_state {
     int process;  /* its number, once it has started */
     bool node_up; /* its host's node monitor runs */
@@ -54,3 +58,18 @@ bool job_result_is_known(const job_result *r);
 /* The status of the command. Adds one line about it, unless the cause has been
  * reported. */
 int job_result_status(const job_result *r, dsi_text *line);
+
+/* What came of a job, in memory that its processes share: it is there even if
+ * one of them is killed. */
+typedef struct job_report {
+    char cause[600]; /* the line about the first failure; "": there is none */
+    rank_progress progress;
+    bool counted; /* a rank has reported it */
+    bool final;   /* it was ended from outside, or would end in the same way again */
+} job_report;
+
+/* What one rank reports. Ranks take the same steps; only rank 0 knows of a
+ * checkpoint. */
+void job_report_add_progress(job_report *report, rank_progress p);
+/* At the end of the job: its status, and the line that says why. */
+void job_report_finish(job_report *report, const job_result *r, int status, const dsi_text *line);

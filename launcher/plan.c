@@ -121,6 +121,7 @@ static ds_status plan_make(launch_plan *p)
     if (status == DS_OK) status = unless_dry_run(p, plan_check_runner(p));
     if (status != DS_OK) return status;
     p->master_addr = plan_guess_master(p);
+    p->full_size = p->world_size;
     plan_compose(p);
     return DS_OK;
 }
@@ -141,6 +142,11 @@ static void plan_compose_environment(launch_plan *p)
     if (p->master_addr) environment_set(&environment, "MASTER_ADDR", "%s", p->master_addr);
     environment_set(&environment, "MASTER_PORT", "%d", p->o.master_port);
     environment_set(&environment, "WORLD_SIZE", "%d", p->world_size);
+    if (p->o.max_restarts) {
+        environment_set(&environment, "TORCHELASTIC_RESTART_COUNT", "%d", p->restarts);
+        environment_set(&environment, "TORCHELASTIC_MAX_RESTARTS", "%d", p->o.max_restarts);
+        environment_set(&environment, "DS_FULL_WORLD_SIZE", "%d", p->full_size);
+    }
     if (p->runner->add_environment) p->runner->add_environment(&environment, p);
     p->environment = argv_detach(&environment);
 }
@@ -218,7 +224,8 @@ static void plan_stay_here(launch_plan *p)
                 name);
 }
 
-static ds_status plan_ask_hosts(launch_plan *p, int n_hosts, bool wants_address)
+/* answers: as in reach_request. */
+static ds_status plan_ask_hosts(launch_plan *p, int n_hosts, bool wants_address, bool *answers)
 {
     int signal = 0;
     const reach_request request = {
@@ -226,6 +233,7 @@ static ds_status plan_ask_hosts(launch_plan *p, int n_hosts, bool wants_address)
         .n_hosts = n_hosts,
         .ssh_port = p->o.ssh_port,
         .hostfile = p->o.hostfile ? p->o.hostfile : DEFAULT_HOSTFILE,
+        .answers = answers,
     };
     ds_status status = reachable_check(&request, wants_address ? &p->master_addr : NULL, &signal);
     if (signal) p->exit_status = 128 + signal;
@@ -233,18 +241,19 @@ static ds_status plan_ask_hosts(launch_plan *p, int n_hosts, bool wants_address)
 }
 
 /* Without --master_addr the first host is asked for its address; if it is this
- * machine or was not asked, its name is resolved here. */
-static ds_status plan_find_master(launch_plan *p)
+ * machine or was not asked, its name is resolved here. check: ask all hosts
+ * whether they answer. */
+static ds_status plan_find_master(launch_plan *p, bool check)
 {
     bool wanted = !p->master_addr && p->n_hosts && p->origin != HOSTS_UNNAMED;
     bool over_ssh = p->remote && p->runner->over_ssh;
     ds_status status = DS_OK;
-    if (over_ssh && !p->o.no_ssh_check) status = plan_ask_hosts(p, p->n_hosts, wanted);
+    if (over_ssh && check) status = plan_ask_hosts(p, p->n_hosts, wanted, NULL);
     if (status != DS_OK || !wanted || p->master_addr) return status;
 
     const char *first = host_address(&p->hosts[0]);
     p->master_addr = local_host_is(first) ? local_host_address() : reachable_resolve(first);
-    if (!p->master_addr && over_ssh && p->o.no_ssh_check) status = plan_ask_hosts(p, 1, true);
+    if (!p->master_addr && over_ssh && !check) status = plan_ask_hosts(p, 1, true, NULL);
     if (status == DS_OK && !p->master_addr)
         return dsi_fail(DS_ECOMM, "%s: its address cannot be found; give it as --master_addr",
                         first);
@@ -255,12 +264,47 @@ int plan_reach(launch_plan *p)
 {
     p->exit_status = EXIT_FAILURE;
     if (!p->remote && p->origin == HOSTS_OF_FILE) plan_stay_here(p);
-    if (plan_find_master(p) == DS_OK) {
+    if (plan_find_master(p, !p->o.no_ssh_check) == DS_OK) {
         plan_compose(p);
         return 0;
     }
     fprintf(stderr, "deepspeed: %s\n", ds_error());
     return p->exit_status;
+}
+
+/* The plan's hosts become those of `all` that answer. */
+static void plan_set_answering(launch_plan *p, const ds_hosts *all, const bool *answers)
+{
+    ds_hosts old = {.at = p->hosts, .n = p->n_hosts}, kept = {0};
+    for (int i = 0; i < all->n; i++)
+        if (answers[i]) hosts_add_copy(&kept, &all->at[i]);
+    bool first_stays = kept.n && old.n && !strcmp(kept.at[0].name, old.at[0].name);
+    if (!first_stays && !p->o.master_addr && p->origin != HOSTS_LOCAL) {
+        dsi_free(p->master_addr);
+        p->master_addr = NULL;
+    }
+    hosts_free(&old);
+    p->hosts = kept.at;
+    p->n_hosts = kept.n;
+}
+
+/* The address of the first host is asked for once it is known who answers. */
+int plan_reach_some(launch_plan *p, const ds_hosts *all)
+{
+    bool *answers = dsi_alloc((size_t)all->n * sizeof *answers);
+    bool asks = p->remote && p->runner->over_ssh && !p->o.no_ssh_check;
+    ds_status status = DS_OK;
+    p->exit_status = EXIT_FAILURE;
+    for (int i = 0; i < all->n; i++) answers[i] = true;
+    plan_set_answering(p, all, answers);
+    if (asks) status = plan_ask_hosts(p, all->n, false, answers);
+    if (status == DS_OK) plan_set_answering(p, all, answers);
+    if (status == DS_OK) status = plan_find_master(p, false);
+    dsi_free(answers);
+    if (status != DS_OK) fprintf(stderr, "deepspeed: %s\n", ds_error());
+    if (status != DS_OK) return p->exit_status;
+    plan_compose(p);
+    return 0;
 }
 
 /* ---- printing ----------------------------------------------------------------- */

@@ -49,6 +49,9 @@ typedef struct launch_plan {
     char **environment;
     char **launcher_args; /* of --launcher_args, NULL-ended */
     char *notices;        /* DeepSpeed's lines about what was decided */
+    int restarts;         /* of this job so far */
+    int full_size;        /* ranks if all hosts answer; for those the batch sizes of
+                             the configuration are meant */
     int exit_status;      /* of the command, if there is no plan */
 } launch_plan;
 
@@ -59,6 +62,10 @@ int plan_decide(launch_plan *p, const options *o);
 /* Asks the hosts over ssh whether they can be reached (unless --no_ssh_check)
  * and the first one for its address. Returns as plan_decide does. */
 int plan_reach(launch_plan *p);
+/* For a job that may go on with fewer hosts: asks `all` of its hosts and plans
+ * those that answer, each of the others after a line. The plan may have none
+ * then: world_size 0, and no command. Returns as plan_decide does. */
+int plan_reach_some(launch_plan *p, const ds_hosts *all);
 /* Once nodes have joined: their names and slots, [n_hosts], which become the
  * plan's, and the agent that mpirun is to run. */
 void plan_set_joined(launch_plan *p, ds_host *hosts, char *join_agent);

@@ -42,7 +42,7 @@ typedef struct rank_options {
     const char *world_info, *master_addr, *master_port, *log_dir, *log_time, *core_list, *folder,
         *link, *file_size;
     int node; /* -1: the runner started the ranks of all nodes */
-    bool no_local_rank, bind;
+    bool no_local_rank, bind, watched;
     char **program;
 } rank_options;
 
@@ -63,6 +63,7 @@ static bool rank_options_read(rank_options *o, int argc, char **argv)
         NODE,
         NO_LOCAL,
         BIND,
+        WATCHED,
         SKIP
     };
     const char **text[TEXTS] = {&o->world_info, &o->master_addr, &o->master_port,
@@ -83,6 +84,7 @@ static bool rank_options_read(rank_options *o, int argc, char **argv)
                                           {"log_level", 1, NULL, SKIP},
                                           {"link", 1, NULL, LINK},
                                           {"file_size", 1, NULL, FILE_SIZE},
+                                          {"progress", 0, NULL, WATCHED},
                                           {0}};
     *o = (rank_options){.master_port = "29500", .node = -1};
     optind = 0; /* glibc: start again */
@@ -91,6 +93,7 @@ static bool rank_options_read(rank_options *o, int argc, char **argv)
         if (key < TEXTS) *text[key] = optarg;
         if (key == NODE) o->node = atoi(optarg);
         o->no_local_rank = o->no_local_rank || key == NO_LOCAL;
+        o->watched = o->watched || key == WATCHED;
         o->bind = o->bind || key == BIND || key == LIST;
     }
     o->program = argv + optind;
@@ -295,6 +298,7 @@ static int rank_run(const rank_options *o, const ds_hosts *world, bool alone, ds
     if (log >= 0) rank_use_log(log, o->link != NULL, &job);
     argv_list argv = rank_arguments(o, &p);
     job.argv = argv.at;
+    job.watched = o->watched;
     int status = o->link ? monitor_run(&job) : monitor_replace(job.argv);
     argv_list_free(&argv);
     return status;

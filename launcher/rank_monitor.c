@@ -12,9 +12,10 @@
  * Invariants: the monitor is the subreaper of the program's processes and ends
  * them all before it exits. The program gets SIGKILL when the monitor dies, and
  * SIGTERM, then SIGKILL after processes_grace, when the launcher is gone or
- * sends SIGTERM. Signals are blocked and read from `signals`. poll and sending
+ * sends SIGTERM. `progress` is written by the program alone, and read once that
+ * has ended. Signals are blocked and read from `signals`. poll and sending
  * records block; the former until `kill_at` or `last`. Order of records:
- * WIRE_STARTED, WIRE_OUT and WIRE_ERR, WIRE_ENDED last. A monitor whose program
+ * WIRE_STARTED, WIRE_OUT and WIRE_ERR, WIRE_PROGRESS, WIRE_ENDED last. A monitor whose program
  * failed waits for the launcher's leave (LEAVE_S), as runners end the other
  * ranks, and less well than the launcher, once one has exited.
  * SPDX-License-Identifier: MIT */
@@ -28,6 +29,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/progress.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,6 +40,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -50,13 +53,15 @@
 
 typedef struct monitor {
     const monitored *w;
-    int program;    /* its process */
-    int signals;    /* descriptor */
-    int out, err;   /* the program's output; -1: closed */
-    int error_pipe; /* errno comes from it if execution fails */
-    bool ended;     /* the program */
-    bool may_leave; /* the launcher has sent signal 0 */
-    bool requested; /* the program was told to end */
+    int program;            /* its process */
+    int signals;            /* descriptor */
+    int out, err;           /* the program's output; -1: closed */
+    int error_pipe;         /* errno comes from it if execution fails */
+    int progress_fd;        /* the file of `progress` */
+    dsi_progress *progress; /* NULL: it is not watched */
+    bool ended;             /* the program */
+    bool may_leave;         /* the launcher has sent signal 0 */
+    bool requested;         /* the program was told to end */
     bool launcher_gone;
     double kill_at, last; /* when to kill it, to stop reading; 0: not set */
     long oom_kills;       /* of our control group, before the start */
@@ -96,6 +101,26 @@ static bool make_pipes(const monitored *w, pipes *p)
     *p = (pipes){{-1, -1}, {-1, -1}, {-1, -1}};
     return make_pipe(0, p->error) &&
            (!w->piped || (make_pipe(w->columns, p->out) && make_pipe(w->columns, p->err)));
+}
+
+/* Without it the launcher knows less, and all else works. */
+static void monitor_make_progress(monitor *s)
+{
+    const dsi_progress empty = {.magic = DSI_PROGRESS_MAGIC};
+    int fd = memfd_create("deepspeed-progress", MFD_CLOEXEC);
+    if (fd < 0 || write(fd, &empty, sizeof empty) != sizeof empty) return;
+    s->progress = mmap(NULL, sizeof empty, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (s->progress == MAP_FAILED) s->progress = NULL;
+    s->progress_fd = fd;
+}
+
+/* In the child. */
+static void pass_progress(int fd)
+{
+    char number[20];
+    snprintf(number, sizeof number, "%d", fd);
+    setenv(DSI_PROGRESS_VARIABLE, number, 1);
+    fcntl(fd, F_SETFD, 0);
 }
 
 /* In the child. */
@@ -146,6 +171,7 @@ static bool monitor_start(monitor *s)
     bool good = s->signals >= 0 && make_pipes(s->w, &p);
     int self = getpid();
     s->program = good ? fork() : -1;
+    if (s->program == 0 && s->progress) pass_progress(s->progress_fd);
     if (s->program == 0) monitored_exec(s->w, &p, self);
     if (s->program < 0) {
         s->exit.error = errno;
@@ -280,17 +306,32 @@ static void monitor_report_unfit(monitor *s)
     dsi_text_free(&line);
 }
 
+/* Steps are counted only by programs that have an engine. */
+static void monitor_report_progress(const monitor *s)
+{
+    const dsi_progress *p = s->progress;
+    bool good = !rank_exit_status(&s->exit);
+    if (!p || p->ready == 0) return;
+    double until = good ? dsi_now() : p->saved_at;
+    wire_send_progress(&s->w->wire, &(rank_progress){.first = (int)p->first,
+                                                     .step = (int)p->step,
+                                                     .saved = (int)p->saved,
+                                                     .useful_s = until > 0 ? until - p->ready : 0});
+}
+
 /* Order: start, steps until the program has ended and its output was read,
  * WIRE_ENDED, leave. */
 int monitor_run(const monitored *w)
 {
     monitor s = {.w = w, .out = -1, .err = -1, .oom_kills = oom_count_kills("")};
     processes_adopt();
+    if (w->watched) monitor_make_progress(&s);
     if (monitor_start(&s)) {
         while (!monitor_is_over(&s)) monitor_step(&s);
         close_all(4, (int[]){s.out, s.err, s.error_pipe, s.signals});
     }
     if (s.exit.error) monitor_report_unfit(&s);
+    monitor_report_progress(&s);
     wire_send_exit(&w->wire, &s.exit);
     if (rank_exit_status(&s.exit)) monitor_wait_leave(&s);
     processes_end();

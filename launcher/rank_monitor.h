@@ -6,13 +6,14 @@
 
 typedef struct monitored {
     char **argv;
-    wire wire;   /* to the launcher */
-    int std[3];  /* become its stdin, stdout, stderr; closed here; -1: unchanged */
-    bool piped;  /* its output is sent over the wire instead */
-    int columns; /* of the terminal that piped output looks like, so that progress
+    wire wire;    /* to the launcher */
+    int std[3];   /* become its stdin, stdout, stderr; closed here; -1: unchanged */
+    bool piped;   /* its output is sent over the wire instead */
+    int columns;  /* of the terminal that piped output looks like, so that progress
                     bars are shown; 0: it looks like a pipe */
-    int group;   /* the process group to join; 0: none */
-    bool nohup;  /* ignore SIGHUP as the launcher does; runners undo that */
+    int group;    /* the process group to join; 0: none */
+    bool watched; /* report how far its training has come */
+    bool nohup;   /* ignore SIGHUP as the launcher does; runners undo that */
 } monitored;
 
 /* Starts the program, passes on its output and signals, ends what it leaves

@@ -38,6 +38,7 @@ enum { QUERY_LIMIT_MS = 15000, SSH_LIMIT_S = 10, SSH_FAILED = 255 };
 
 typedef struct ssh_query {
     const char *host;
+    int number;      /* of the host in the request */
     pid_t pid;       /* 0: it has ended; -1: it was not started */
     int fd;          /* its stdout and stderr; -1: closed */
     dsi_text answer; /* read from fd */
@@ -198,6 +199,21 @@ char *reachable_resolve(const char *host)
     return *text ? dsi_strdup(text) : NULL;
 }
 
+/* The first host that does not answer is the failure, or each a line. */
+static ds_status queries_check(const ssh_query *q, int n, const reach_request *request)
+{
+    for (int i = 0; request->answers && i < request->n_hosts; i++) request->answers[i] = true;
+    for (int i = 0; i < n; i++) {
+        ds_status status = query_check(&q[i], request->hostfile);
+        if (status == DS_OK) continue;
+        if (!request->answers) return status;
+        request->answers[q[i].number] = false;
+        fprintf(stderr, "deepspeed: %s: it is left out\n", ds_error());
+        ds_error_clear();
+    }
+    return DS_OK;
+}
+
 ds_status reachable_check(const reach_request *request, char **address, int *signal)
 {
     ssh_query *q = dsi_alloc((size_t)request->n_hosts * sizeof *q);
@@ -210,6 +226,7 @@ ds_status reachable_check(const reach_request *request, char **address, int *sig
     for (int i = 0; i < request->n_hosts; i++) {
         if (local_host_is(hosts[i].name)) continue;
         q[n].host = hosts[i].name;
+        q[n].number = i;
         query_start(&q[n++], request->ssh_port, &previous, address && i == 0);
     }
     *signal = queries_wait(q, n, signals);
@@ -219,7 +236,7 @@ ds_status reachable_check(const reach_request *request, char **address, int *sig
         status = dsi_fail(DS_ECOMM,
                           "signal %d (SIG%s) while the hosts were asked: nothing was started",
                           *signal, sigabbrev_np(*signal));
-    for (int i = 0; i < n && status == DS_OK; i++) status = query_check(&q[i], request->hostfile);
+    if (status == DS_OK) status = queries_check(q, n, request);
     if (status == DS_OK && address && n && q[0].host == hosts[0].name)
         *address = first_address(q[0].answer.s);
     for (int i = 0; i < n; i++) dsi_text_free(&q[i].answer);

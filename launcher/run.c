@@ -3,6 +3,7 @@
  * One rank on this machine replaces the launcher: no MPI, no process of ours.
  * All else is a job (job.h) under a supervisor (supervisor.h). Where the
  * command is typed on each node, the nodes first join node 0 (join/join.h).
+ * With --max_restarts the job may have several attempts (restart.h).
  *
  * Invariants: files of the job (folders, the file of --save_pid) are made
  * before the supervisor forks and removed by the process that ran the job or,
@@ -17,6 +18,7 @@
 #include "join/secret.h"
 #include "rank.h"
 #include "rank_place.h"
+#include "restart.h"
 #include "supervisor.h"
 
 #include "base/mem.h"
@@ -139,16 +141,18 @@ static bool raise_size_limit(const launch_plan *p, job *j)
 
 /* ---- the job --------------------------------------------------------------------- */
 
-/* The runner's command with two more options for --rank_start: how a rank
- * reaches this job (wire.h), and the time in the names of log files. */
-static char **link_command(char *const *command, const job *j)
+/* The runner's command with more options for --rank_start: how a rank reaches
+ * this job (wire.h), the time in the names of log files, whether it reports its
+ * progress. */
+static char **link_command(char *const *command, const job *j, int restarts)
 {
     char now[40];
     time_t t = time(NULL);
     struct tm local;
     argv_list argv = {0};
     bool linked = false;
-    strftime(now, sizeof now, "%Y%m%d%H%M%S", localtime_r(&t, &local));
+    size_t n = strftime(now, sizeof now, "%Y%m%d%H%M%S", localtime_r(&t, &local));
+    if (restarts) snprintf(now + n, sizeof now - n, "_restart%d", restarts);
     for (; *command; command++) {
         const char *at = linked ? NULL : strstr(*command, " " NODE_SECRET " ");
         if (at)
@@ -160,6 +164,7 @@ static char **link_command(char *const *command, const job *j)
         linked = true;
         argv_add(&argv, "--link=%s:%s:%d", j->local ? "socket" : "stderr", j->secret, j->columns);
         argv_add(&argv, "--log_time=%s", now);
+        if (j->report) argv_add(&argv, "--progress");
         if (*j->file_size) argv_add(&argv, "--file_size=%s", j->file_size);
     }
     return argv_detach(&argv);
@@ -201,7 +206,7 @@ static int run_start_timeout(const launch_plan *p)
     return p->origin == HOSTS_UNNAMED ? 0 : START_S;
 }
 
-static void run_make_job(run *r, int node_lost)
+static void run_make_job(run *r, int node_lost, job_report *report)
 {
     const launch_plan *p = r->p;
     bool piped = p->remote || p->o.tag_output;
@@ -217,11 +222,12 @@ static void run_make_job(run *r, int node_lost)
                .node_lost = node_lost,
                .supervisor = getpid(),
                .quiet = options_silent(&p->o),
+               .report = report,
                .verbose = p->o.log_level && !strcmp(p->o.log_level, "debug")};
     memcpy(own.file_size, r->job.file_size, sizeof own.file_size);
     r->job = own;
     wire_new_secret(r->job.secret);
-    r->job.command = link_command(p->command, &r->job);
+    r->job.command = link_command(p->command, &r->job, p->restarts);
 }
 
 static void run_free_job(run *r)
@@ -241,25 +247,29 @@ static int run_supervised(void *arg)
     return status;
 }
 
-/* node_lost: descriptor from which a line comes when a node is lost; 0: none. */
-static int run_job(const launch_plan *p, int node_lost)
+/* node_lost: descriptor from which a line comes when a node is lost; 0: none.
+ * again: NULL, or what the next attempt needs to know of this one. */
+static int run_job(const launch_plan *p, int node_lost, attempt *again)
 {
     run r = {.p = p};
     keep_standard_files();
     set_plan_environment(p);
-    if (p->runner->in_place && !p->o.save_pid && !p->o.tag_output)
+    if (p->runner->in_place && !p->o.save_pid && !p->o.tag_output && !again)
         return rank_start_alone(p->command);
     if (!raise_file_limit(p)) return 1;
     rank_place_forget();
     if (!raise_size_limit(p, &r.job)) return 1;
-    run_make_job(&r, node_lost);
+    run_make_job(&r, node_lost, again ? again->report : NULL);
     int status = 1;
     if (!p->o.save_pid || run_save_pid(&r)) {
+        supervised work = {.work = run_supervised,
+                           .clean_up = run_remove_files,
+                           .arg = &r,
+                           .signals = job_signals};
         run_make_folders(&r);
-        status = supervisor_run(&(supervised){.work = run_supervised,
-                                              .clean_up = run_remove_files,
-                                              .arg = &r,
-                                              .signals = job_signals});
+        status = supervisor_run(&work);
+        job_folders_unexport(&r.folders);
+        if (again) again->ended_by = work.ended_by;
     }
     run_free_job(&r);
     return status;
@@ -277,7 +287,7 @@ static int run_node_0(launch_plan *p, node_session *s)
     if (status) return status;
     plan_set_joined(p, session_hosts(s), relay_agent(r));
     plan_announce(p);
-    status = run_job(p, relay_lost(r));
+    status = run_job(p, relay_lost(r), NULL);
     relay_finish(r, status);
     return status;
 }
@@ -292,12 +302,17 @@ static int run_joining(launch_plan *p)
     return status;
 }
 
+static int run_attempt(const launch_plan *p, attempt *again)
+{
+    plan_announce(p);
+    return run_job(p, 0, again);
+}
+
 int run_plan(launch_plan *p)
 {
     if (p->runner->joins) return run_joining(p);
     secret_forget_variable(); /* nobody here needs it */
+    if (p->o.max_restarts) return restart_run(p, run_attempt);
     int status = plan_reach(p);
-    if (status) return status;
-    plan_announce(p);
-    return run_job(p, 0);
+    return status ? status : run_attempt(p, NULL);
 }

@@ -55,7 +55,7 @@ static int supervisor_clean_up(const supervised *s, int worker, int signal)
 
 /* The worker's SIGCHLD arrives as a signal too, so waitpid is only called
  * after sigwaitinfo returns, and never blocks. */
-int supervisor_run(const supervised *s)
+int supervisor_run(supervised *s)
 {
     sigset_t set, previous;
     signals_fill(&set, s->signals);
@@ -79,6 +79,8 @@ int supervisor_run(const supervised *s)
         siginfo_t info;
         int signal = sigwaitinfo(&set, &info);
         if (signal > 0 && signal != SIGCHLD) kill(worker, signal);
+        if (signal > 0 && signal != SIGCHLD && signal != SIGUSR1 && signal != SIGUSR2)
+            s->ended_by = signal;
         if (waitpid(worker, &status, WNOHANG) == worker) break;
     }
     sigprocmask(SIG_SETMASK, &previous, NULL);

@@ -206,6 +206,21 @@ rank_exit wire_read_exit(const char *payload, size_t bytes)
                        .process = v[6]};
 }
 
+bool wire_send_progress(const wire *w, const rank_progress *p)
+{
+    int seconds = (int)p->useful_s, ms = (int)((p->useful_s - seconds) * 1e3);
+    return wire_send_numbers(w, WIRE_PROGRESS, 5,
+                             (int[]){p->first, p->step, p->saved, seconds, ms});
+}
+
+rank_progress wire_read_progress(const char *payload, size_t bytes)
+{
+    int v[5] = {0};
+    wire_numbers(payload, bytes, 5, v);
+    return (rank_progress){
+        .first = v[0], .step = v[1], .saved = v[2], .useful_s = v[3] + 1e-3 * v[4]};
+}
+
 typedef struct wire_header {
     wire_kind kind;
     int rank;

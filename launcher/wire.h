@@ -29,10 +29,11 @@
 enum { WIRE_SECRET = 16, WIRE_PAYLOAD = 3072, WIRE_LINE = 900, WIRE_RECORD = WIRE_PAYLOAD + 64 };
 
 typedef enum wire_kind {
-    WIRE_STARTED = 's', /* the process number, "spawned with command:", argv */
-    WIRE_OUT = 'o',     /* bytes of stdout */
-    WIRE_ERR = 'e',     /* bytes of stderr */
-    WIRE_ENDED = 'x',   /* a rank_exit */
+    WIRE_STARTED = 's',  /* the process number, "spawned with command:", argv */
+    WIRE_OUT = 'o',      /* bytes of stdout */
+    WIRE_ERR = 'e',      /* bytes of stderr */
+    WIRE_ENDED = 'x',    /* a rank_exit */
+    WIRE_PROGRESS = 'p', /* a rank_progress, before WIRE_ENDED */
     /* from the rank when it connects: its number; the answer: the process group
      * to join, 1 or 0: pipe the output, columns of the terminal, 1 or 0: ignore
      * SIGHUP; with it stdin, stdout and stderr */
@@ -50,6 +51,13 @@ typedef struct rank_exit {
     bool out_of_memory; /* the kernel killed a process of its control group */
     int process;
 } rank_exit;
+
+/* How far a rank's training has come (base/progress.h). */
+typedef struct rank_progress {
+    int first, step, saved; /* steps of the optimizer: at its start, at its end, of the newest
+                               checkpoint; saved 0: none was saved */
+    double useful_s;        /* from its start to that checkpoint; if it has succeeded, to its end */
+} rank_progress;
 
 int rank_exit_status(const rank_exit *e); /* as in a shell: 128 + signal */
 
@@ -74,6 +82,8 @@ void wire_send_welcome(const wire *w, const int numbers[4], const int files[3]);
  * are. */
 int wire_numbers(const char *payload, size_t bytes, int n, int *number);
 rank_exit wire_read_exit(const char *payload, size_t bytes);
+bool wire_send_progress(const wire *w, const rank_progress *p);
+rank_progress wire_read_progress(const char *payload, size_t bytes);
 
 /* Splits a stream into records and other text. */
 typedef struct wire_reader {

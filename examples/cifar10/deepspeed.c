@@ -23,7 +23,7 @@ typedef struct Options {
     const char *dtype, *save, *load, *trace, *save_dir, *load_dir, *load_tag;
     int64_t epochs, batch_size, stage, threads, max_steps, log_interval, save_interval;
     int64_t seed; /* -1: the library's default */
-    bool use_ema, with_cuda, no_eval, quiet;
+    bool use_ema, with_cuda, no_eval, quiet, resume;
 } Options;
 
 /* ---- options ----------------------------------------------------------------------------------------- */
@@ -43,6 +43,7 @@ enum {
     SAVE_INTERVAL,
     LOAD_DIR,
     LOAD_TAG,
+    RESUME,
     NO_EVAL,
     TRACE,
     QUIET
@@ -67,6 +68,7 @@ static const struct argp_option options[] = {
      "save every N steps of the optimizer (once an epoch), and at the end", 0},
     {"load-dir", LOAD_DIR, "DIR", 0, "resume from the newest checkpoint in DIR", 0},
     {"load-tag", LOAD_TAG, "TAG", 0, "resume from checkpoint TAG of --load-dir (its latest)", 0},
+    {"resume", RESUME, 0, 0, "resume from the newest checkpoint in --save-dir, if there is one", 0},
     {"no-eval", NO_EVAL, 0, 0, "only train, without testing", 0},
     {"trace", TRACE, "FILE", 0,
      "write step,loss,lr,grad_norm,loss_scale,skipped of every batch (.csv)", 0},
@@ -100,6 +102,7 @@ static const ArgsField fields[] = {ARGS_WHOLE('e', Options, epochs, 0, ARGS_COUN
                                    ARGS_TEXT(TRACE, Options, trace),
                                    ARGS_FLAG(USE_EMA, Options, use_ema),
                                    ARGS_FLAG(WITH_CUDA, Options, with_cuda),
+                                   ARGS_FLAG(RESUME, Options, resume),
                                    ARGS_FLAG(NO_EVAL, Options, no_eval),
                                    ARGS_FLAG(QUIET, Options, quiet),
                                    {0}};
@@ -215,6 +218,9 @@ static void check_options(const Options *o)
     if (o->save_interval && !o->save_dir)
         ds_fail(DS_EINVAL, "--save-interval needs --save-dir DIR");
     if (o->load_tag && !o->load_dir) ds_fail(DS_EINVAL, "--load-tag needs --load-dir DIR");
+    if (o->resume && !o->save_dir) ds_fail(DS_EINVAL, "--resume needs --save-dir DIR");
+    if (o->resume && o->load_dir)
+        ds_fail(DS_EINVAL, "--resume and --load-dir: from which folder? give only one");
     ds_device gpu; /* of this rank */
     if (o->with_cuda && ds_device_parse("cuda", &gpu) == DS_OK) ds_set_device(gpu);
 }
@@ -412,12 +418,15 @@ static void train(Program *p)
     if (!p->o.quiet) experts_print(&p->o.experts, p->first);
 }
 
-/* Resumes from --load-dir, if it is given. */
+/* Resumes from --load-dir, or with --resume from --save-dir. */
 static void load_checkpoint(Program *p)
 {
+    const char *dir = p->o.resume ? p->o.save_dir : p->o.load_dir;
     ds_value *client = NULL;
-    if (!p->o.load_dir || ds_error()) return;
-    ds_engine_load(p->engine, p->o.load_dir, .tag = p->o.load_tag, .client_state = &client);
+    if (!dir || ds_error()) return;
+    ds_engine_load(p->engine, dir, .tag = p->o.load_tag, .if_any = p->o.resume,
+                   .client_state = &client);
+    if (!ds_engine_loaded(p->engine)) return;
     if (ds_value_get(client, "running_loss"))
         ds_value_read_float(client, "running_loss", &p->running);
     if (ds_value_get(client, "epoch_loss")) ds_value_read_float(client, "epoch_loss", &p->sum);

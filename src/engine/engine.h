@@ -10,6 +10,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "base/progress.h"
 #include "comm/comm.h"
 #include "config/config.h"
 #include "parallel/ema.h"
@@ -42,6 +43,7 @@ struct ds_engine {
     dsi_throughput throughput;
     struct dsi_async_save *async_save; /* a checkpoint that is being written; NULL: none */
     bool async_save_logged;            /* its failure was printed */
+    dsi_progress *progress;            /* for the launcher; NULL: nobody watches */
     char *loaded;                      /* folder of the last checkpoint that was loaded */
 
     /* counters, as DeepSpeed's */

@@ -473,6 +473,8 @@ ds_engine *ds_initialize_with(ds_init init)
     dsi_scaler_static(&e->scaler, 1);
     if (engine_make(e, &init) == DS_OK) {
         engine_take_parts(e, true);
+        if (e->optim) e->progress = dsi_progress_open();
+        dsi_progress_ready(e->progress, 0);
         dsi_engine_log_start(e);
         return e;
     }
@@ -503,6 +505,7 @@ void ds_engine_free(ds_engine *e)
     ds_monitor_free(e->monitor);
     dsi_timers_free(e->timers);
     dsi_config_free(e->config);
+    dsi_progress_close(e->progress);
     dsi_free(e->loaded);
     world_leave(e);
     dsi_handle_reason_end(was);

@@ -103,6 +103,7 @@ ds_status ds_engine_step(ds_engine *e)
         status = step_update(e);
         e->global_steps += status == DS_OK;
         e->global_samples += status == DS_OK ? e->config->train_batch_size : 0;
+        dsi_progress_step(e->progress, e->global_steps);
     }
     dsi_phase_stop(e->timers, DSI_STEP);
     dsi_engine_poll_async_save(e);

@@ -66,6 +66,24 @@ static void defaults(void **state)
     CHECK(o.no_local_rank && !options_silent(&o));
 }
 
+static void restarts(void **state)
+{
+    (void)state;
+    options o = parsed((const char *const[]){"deepspeed", "train", NULL});
+    CHECK_INT(o.max_restarts, 0);
+    o = parsed((const char *const[]){"deepspeed", "--max-restarts", "3", "--min_nodes=2",
+                                     "--min-ranks=4", "--error_file", "f", "train", NULL});
+    CHECK_INT(o.max_restarts, 3);
+    CHECK_INT(o.min_nodes, 2);
+    CHECK_INT(o.min_ranks, 4);
+    CHECK(!strcmp(o.error_file, "f"));
+    o = parsed((const char *const[]){"deepspeed", "--elastic_training", "--min_elastic_nodes=2",
+                                     "--max_elastic_nodes=5", "train", NULL});
+    CHECK_INT(o.max_restarts, 100);
+    CHECK_INT(o.min_nodes, 2);
+    CHECK_INT(o.num_nodes, 5);
+}
+
 /* What stands behind -- is the program too, whatever it looks like. */
 static void dashes(void **state)
 {
@@ -88,7 +106,12 @@ static void refused(void **state)
     REFUSED("--log_level loud: expected debug", "--log_level=loud", "train");
     REFUSED("--module: it names a Python module", "--module", "train");
     REFUSED("--autotuning: there is no autotuner", "--autotuning=run", "train");
-    REFUSED("--elastic_training: the number of ranks", "--elastic-training", "train");
+    REFUSED("--min_nodes (--min_elastic_nodes) belongs to --max_restarts N or --elastic_training",
+            "--min-elastic-nodes=2", "train");
+    REFUSED("--error_file belongs to --max_restarts N", "--error_file=x", "train");
+    REFUSED("--max_restarts: where the command is typed on each node", "--max-restarts=1",
+            "--nnodes=2", "train");
+    REFUSED("--max_restarts -1: expected a number, at least 0", "--max_restarts=-1", "train");
     REFUSED("--venv_script: programs here need no Python", "--venv_script=x", "train");
     REFUSED("--rdzv_backend: there is no rendezvous service", "--rdzv-backend=c10d", "train");
     REFUSED("--check_config starts nothing, so what is train?", "--check_config=x", "train");
@@ -108,5 +131,5 @@ static void refused(void **state)
     REFUSED("there is no option --num-gpsu; did you mean --num-gpus?", "--num-gpsu=2", "train");
 }
 
-TEST_MAIN(cmocka_unit_test(spelling), cmocka_unit_test(defaults), cmocka_unit_test(dashes),
-          cmocka_unit_test_setup_teardown(refused, dry_begin, dry_end))
+TEST_MAIN(cmocka_unit_test(spelling), cmocka_unit_test(defaults), cmocka_unit_test(restarts),
+          cmocka_unit_test(dashes), cmocka_unit_test_setup_teardown(refused, dry_begin, dry_end))

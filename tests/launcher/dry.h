@@ -96,12 +96,22 @@ static inline int dry_plan(launch_plan *p, int argc, char **argv)
     return plan_decide(p, &o);
 }
 
+/* As for a restart: fewer hosts will do. */
+static inline int dry_reach_some(launch_plan *p)
+{
+    ds_hosts all = {0};
+    for (int i = 0; i < p->n_hosts; i++) hosts_add_copy(&all, &p->hosts[i]);
+    int status = plan_reach_some(p, &all);
+    hosts_free(&all);
+    return status;
+}
+
 static inline int dry_child(int argc, char **argv, bool reach)
 {
     if (dry_enter()) return 99;
     launch_plan p;
     int status = dry_plan(&p, argc, argv);
-    if (!status && reach) status = plan_reach(&p);
+    if (!status && reach) status = p.o.max_restarts ? dry_reach_some(&p) : plan_reach(&p);
     if (!status) status = plan_print(&p);
     plan_free(&p);
     return status;

@@ -94,6 +94,26 @@ static void refused(void **state)
         "--master_addr=m ");
 }
 
+/* A restart leaves out hosts that do not answer, and the address is that of the
+ * first one that does. */
+static void some_answer(void **state)
+{
+    (void)state;
+    dry_program("ssh", "case $* in *nohost-a*) echo 'No route to host' >&2; exit 255;; "
+                       "*) echo 10.1.2.4; esac");
+    const char *const words[] = {"-H", "hosts", "--max_restarts=1", "train", NULL};
+    Dry d = dry_words(true, words);
+    HAS(d.err, "deepspeed: nohost-a.invalid of hosts was not reachable via ssh (No route to host)");
+    HAS(d.err, ": it is left out\n");
+    json_t *environment = json_object_get(d.json, "environment");
+    const char *full = json_string_value(json_object_get(environment, "DS_FULL_WORLD_SIZE"));
+    CHECK(full && !strcmp(full, "3"));
+    HAS(dry_resources(d), "{\"nohost-b.invalid\": [0], \"localhost\": [0]}");
+    HAS(dry_command(dry_words(true, words)), "--master_addr=10.1.2.4 ");
+    dry_program("ssh", "exit 255");
+    HAS(dry_resources(dry_words(true, words)), "{\"localhost\": [0]}");
+}
+
 /* What ControlPersist leaves behind holds the pipe for good; that is no answer
  * that does not come. */
 static void masters(void **state)
@@ -129,5 +149,5 @@ static void interrupted(void **state)
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, dry_end)
-TEST_MAIN(TEST(all_are_asked), TEST(not_asked), TEST(one_is_left), TEST(refused), TEST(masters),
-          TEST(interrupted))
+TEST_MAIN(TEST(all_are_asked), TEST(not_asked), TEST(one_is_left), TEST(refused), TEST(some_answer),
+          TEST(masters), TEST(interrupted))

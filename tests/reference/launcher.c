@@ -145,9 +145,9 @@ static bool may_accept(const char *message)
  * given hostfile that is not there. */
 static bool may_refuse(const char *message)
 {
-    static const char *const reasons[] = {"--module:",      "--venv_script:", "--launcher ",
-                                          "--hostfile:",    "--autotuning:",  "_elastic_",
-                                          "no slot is left"};
+    static const char *const reasons[] = {
+        "--module:",     "--venv_script:",        "--launcher ",    "--hostfile:",
+        "--autotuning:", "(--min_elastic_nodes)", "no slot is left"};
     for (size_t i = 0; i < sizeof reasons / sizeof *reasons; i++)
         if (strstr(message, reasons[i])) return true;
     return false;

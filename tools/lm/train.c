@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "config/config.h"
 #include "lm.h"
 
 #include <math.h>
@@ -273,6 +274,9 @@ static ds_module *train_model(const LmOptions *o, const LmPlan *p, const char *c
 static ds_status train_start(Train *t)
 {
     LmOptions *o = t->o;
+    if (o->resume && !o->save_dir) return dsi_fail(DS_EINVAL, "--resume needs --save-dir DIR");
+    if (o->resume && o->load_dir)
+        return dsi_fail(DS_EINVAL, "--resume and --load-dir: from which folder? give only one");
     if (o->demo && lm_demo_prepare(o) != DS_OK) return ds_error_status();
     ds_dataset *held_out = NULL;
     t->tokenizer = lm_tokenizer_load(o);
@@ -281,7 +285,7 @@ static ds_status train_start(Train *t)
     t->plan = (LmPlan){.o = o,
                        .windows = ds_dataset_len(data),
                        .hidden = model_hidden(o->model),
-                       .ranks = ds_comm_size(ds_world())};
+                       .ranks = dsi_config_full_world_size(ds_comm_size(ds_world()))};
     char *config = lm_config(&t->plan);
     if (held_out) t->eval = eval_loader(held_out, t->plan.batch);
     ds_module *m = config ? train_model(o, &t->plan, config) : NULL;
@@ -297,8 +301,9 @@ static ds_status train_start(Train *t)
     else
         ds_dataset_free(data);
     free(config);
-    if (t->engine && o->load_dir)
-        return ds_engine_load_with(t->engine, (ds_load_opts){.dir = o->load_dir});
+    if (t->engine && (o->load_dir || o->resume))
+        return ds_engine_load(t->engine, o->resume ? o->save_dir : o->load_dir,
+                              .if_any = o->resume);
     return t->engine ? DS_OK : ds_error_status();
 }
 

@@ -150,7 +150,8 @@ static dsi_save_job *save_job_new(const ds_engine *e, const ds_save_opts *o, cha
                         .step = e->global_steps,
                         .keep_last = e->config->checkpoint.keep_last,
                         .latest = !o->no_latest,
-                        .lock = -1};
+                        .lock = -1,
+                        .progress = e->progress};
     return j;
 }
 

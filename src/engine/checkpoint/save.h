@@ -88,8 +88,9 @@ typedef struct dsi_save_job {
     char *dir, *tag, *saving;
     int rank, ranks;
     int64_t step, keep_last;
-    bool latest; /* to be named in `latest` */
-    int lock;    /* of the folder, on rank 0; -1: none */
+    bool latest;            /* to be named in `latest` */
+    int lock;               /* of the folder, on rank 0; -1: none */
+    dsi_progress *progress; /* the engine's, which outlives the job */
     dsi_save_files files;
 } dsi_save_job;
 

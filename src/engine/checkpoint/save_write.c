@@ -71,6 +71,7 @@ ds_status dsi_save_publish(const dsi_save_job *j)
 {
     ds_status status = dsi_folder_publish(j->dir, j->tag, j->ranks, j->step);
     if (status == DS_OK && j->latest) status = dsi_folder_set_latest(j->dir, DSI_LATEST, j->tag);
+    if (status == DS_OK && j->latest) dsi_progress_saved(j->progress, j->step);
     if (status != DS_OK || !j->keep_last) return status;
     int before = dsi_error_count();
     if (dsi_folder_prune(j->dir, j->keep_last, j->tag) == DS_OK) return DS_OK;

@@ -1,0 +1,112 @@
+#!/bin/bash
+# tests/programs/restart.sh BINARY_DIR: deepspeed --max_restarts: ranks, the
+# runner and processes of the launcher are killed while a program trains; the
+# weights are those of an undisturbed run. Without an MPI a single rank.
+# tests/launcher/restarts does the same on two hosts, many times.
+# SPDX-License-Identifier: MIT
+set -u
+binary=$1
+program=$1/deepspeed
+. "$(cd "$(dirname "$0")" && pwd)/common/checks.sh"
+export TMPDIR=$work/tmp DS_GRACE=0.3 ASAN_OPTIONS=detect_leaks=0
+mkdir -p "$TMPDIR"
+
+ranks=1
+if [ -e "$binary/libdeepspeed_openmpi.so" ] && command -v mpirun >/dev/null; then ranks=2; fi
+
+# ---- what ranks get; which ends are restarted
+cat >flaky <<'END'
+#!/bin/sh
+# fails in the first $1 attempts with status $2
+echo "rank $RANK of $WORLD_SIZE, restart $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS, whole $DS_FULL_WORLD_SIZE"
+[ "$TORCHELASTIC_RESTART_COUNT" -ge "$1" ] || [ "$RANK" != 0 ] || exit "$2"
+END
+chmod +x flaky
+run="-q --num_devs $ranks --no_local_rank"
+status 0 $run --max_restarts 3 --error_file failures ./flaky 2 3
+has out "^rank 0 of $ranks, restart 0 of 3, whole $ranks\$"
+has out "^rank 0 of $ranks, restart 2 of 3, whole $ranks\$"
+has err '^deepspeed: restart 2 of 3: '
+has err '^deepspeed: 2 restarts in [0-9.]* s$'
+lines failures 2
+has failures '^{"attempt": 1, .*"resources": {"localhost": \[0.*\]}, "status": 3, "error": "deepspeed: rank 0 on localhost (process [0-9]*) ./flaky exits with return code = 3"}$'
+status 3 $run --max_restarts 1 ./flaky 9 3
+has err '^deepspeed: 1 restart in '
+status 75 $run --max_restarts 3 ./flaky 9 75 # it has saved, and is to be queued again
+has_not err 'restart 1'
+printf '#!/none/such\n' >broken && chmod +x broken
+status 127 $run --max_restarts 3 ./broken
+has_not err 'restart 1'
+status 0 $run --elastic_training --max_elastic_nodes 1 --min_elastic_nodes 1 ./flaky 1 1
+has out 'restart 1 of 100'
+status 0 $run --max_restarts 2 --enable_each_rank_log logs ./flaky 2 3
+if [ "$(ls logs | grep -c '_rank0.log')" -eq 3 ]; then pass; else fail "a log was overwritten: $(ls logs)"; fi
+has logs/*_restart1_rank0.log 'restart 1 of 2'
+status 0 $run --max_restarts 1 --error_file /dev/null/x ./flaky 1 1
+has err '^deepspeed: --error_file: /dev/null/x: Not a directory$'
+
+# ---- mistakes
+status 2 $run --min_nodes 2 ./flaky 0 0
+has err 'min_nodes (--min_elastic_nodes) belongs to --max_restarts N'
+status 2 $run --max_restarts 1 --nnodes 2 --node_rank 0 --master_addr 127.0.0.1 ./flaky 0 0
+has err 'max_restarts: where the command is typed on each node'
+status 1 $run --max_restarts 1 --min_ranks 9 --join_timeout 1 ./flaky 0 0
+has err "^deepspeed: 1 of 1 hosts answer, with $ranks ranks\\?; --min_nodes 1, --min_ranks 9 were waited for during 1 s (--join_timeout)\$"
+
+# ---- Ctrl-C, also between two attempts
+"$program" $run --max_restarts 9 --no_local_rank ./flaky 99 1 >out 2>err </dev/null &
+job=$!
+for _ in $(seq 500); do grep -q 'restart 2' err && break; sleep 0.02; done
+sleep 0.2
+kill -TERM $job
+wait $job
+if [ $? -eq 143 ]; then pass; else fail "a signal between attempts"; fi
+
+# ---- training
+sample="--sample --data d --seed 1 --no_eval -e 1 --quiet --stage 2"
+"$binary/cifar10_deepspeed" $sample --max_steps 0 >out 2>err
+status 0 -q --num_devs $ranks "$binary/cifar10_deepspeed" $sample --save whole.safetensors
+cat >victim <<'END'
+#!/bin/sh
+# in the first $1 attempts the last rank is killed some time after a save
+kills=$1 && shift
+if [ "$TORCHELASTIC_RESTART_COUNT" -lt "$kills" ] && [ "$RANK" = $((WORLD_SIZE - 1)) ]; then
+    : >began
+    (for i in $(seq 3000); do [ ck/latest -nt began ] && break; sleep 0.01; done
+        sleep "0.0$TORCHELASTIC_RESTART_COUNT"; kill -KILL $$) &
+fi
+exec "$@"
+END
+chmod +x victim
+kills=3
+[ ! "${DS_TEST_QUICK-}" ] || kills=1
+status 0 $run --max_restarts $kills ./victim $kills "$binary/cifar10_deepspeed" $sample --save part.safetensors \
+    --save_dir ck --save_interval 40 --resume
+same whole.safetensors part.safetensors
+has err "^deepspeed: $kills restarts\\? in [0-9.]* s: [0-9]* % of the time did useful work, and [0-9]* steps\\? were done again\$"
+
+# the runner and the launcher's second process are killed
+if [ $ranks = 2 ]; then
+    rm -r ck
+    "$program" $run --max_restarts 2 "$binary/cifar10_deepspeed" $sample --save part.safetensors \
+        --save_dir ck --save_interval 40 --resume >out 2>err </dev/null &
+    job=$!
+    for depth in 2 1; do
+        : >began
+        for _ in $(seq 3000); do [ ck/latest -nt began ] && break; sleep 0.01; done
+        at=$job
+        for _ in $(seq $depth); do at=$(cut -d ' ' -f 1 "/proc/${at% }/task/${at% }/children"); done
+        kill -KILL "$at"
+        for _ in $(seq 500); do grep -q "restart $((3 - depth)) of" err && break; sleep 0.02; done
+    done
+    wait $job
+    if [ $? -eq 0 ]; then pass; else fail "the runner, the launcher are killed"; fi
+    same whole.safetensors part.safetensors
+    has err '^deepspeed: mpirun (process [0-9]*) on .* was killed by signal 9'
+    has err '^deepspeed: the launcher (process [0-9]*) on .* was killed by signal 9'
+    has err 'at least [0-9]* % of the time'
+fi
+left=$(ls -A "$TMPDIR")
+if [ -z "$left" ]; then pass; else fail "left behind: $left"; fi
+
+finish
