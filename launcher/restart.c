@@ -119,12 +119,13 @@ static int restart_find_hosts(restarts *r)
 static void restart_announce(const restarts *r)
 {
     const launch_plan *p = r->p;
-    dsi_text hosts = {0};
-    for (int i = 0; i < p->n_hosts; i++)
-        dsi_text_add(&hosts, "%s%s", i ? ", " : "", p->hosts[i].name);
-    fprintf(stderr, "deepspeed: restart %d of %d: %d rank%s on %s\n", p->restarts,
-            p->o.max_restarts, p->world_size, p->world_size == 1 ? "" : "s", hosts.s);
-    dsi_text_free(&hosts);
+    dsi_text t = {0};
+    dsi_text_add(&t, "deepspeed: restart %d of %d", p->restarts, p->o.max_restarts);
+    if (restart_delay(r)) dsi_text_add(&t, " after %d s", restart_delay(r));
+    dsi_text_add(&t, ": %d rank%s on ", p->world_size, p->world_size == 1 ? "" : "s");
+    for (int i = 0; i < p->n_hosts; i++) dsi_text_add(&t, "%s%s", i ? ", " : "", p->hosts[i].name);
+    fprintf(stderr, "%s\n", t.s);
+    dsi_text_free(&t);
 }
 
 /* Returns 0, or the status of the command. */

@@ -26,7 +26,7 @@ run="-q --num_devs $ranks --no_local_rank"
 status 0 $run --max_restarts 3 --error_file failures ./flaky 2 3
 has out "^rank 0 of $ranks, restart 0 of 3, whole $ranks\$"
 has out "^rank 0 of $ranks, restart 2 of 3, whole $ranks\$"
-has err '^deepspeed: restart 2 of 3: '
+has err '^deepspeed: restart 2 of 3 after 1 s: '
 has err '^deepspeed: 2 restarts in [0-9.]* s$'
 lines failures 2
 has failures '^{"attempt": 1, .*"resources": {"localhost": \[0.*\]}, "status": 3, "error": "deepspeed: rank 0 on localhost (process [0-9]*) ./flaky exits with return code = 3"}$'

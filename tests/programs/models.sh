@@ -1,0 +1,33 @@
+#!/bin/sh
+# tests/programs/models.sh BINARY_DIR: spin, a model checker, tries all
+# interleavings of tests/models/NAME.pml; then it must find the mistake in each
+# variant of the model that its head lists.
+#
+# DS_FAULTS=2: how many faults a run of the model has (1); 2 take 12 million
+# states, 25 s and 0.7 GB.
+# SPDX-License-Identifier: MIT
+here=$(cd "$(dirname "$0")" && pwd)
+program=spin
+. "$here/common/checks.sh"
+for tool in spin cc; do command -v $tool >/dev/null || { echo "skipped: there is no $tool" && exit 77; }; done
+
+# model NAME MISTAKE OPTIMIZATION: its verification; what pan prints is in out
+model()
+{
+    spin -a -DMISTAKE="$2" -DFAULTS="${DS_FAULTS:-1}" "$here/../models/$1.pml" >out 2>err &&
+        cc "$3" -w -DSAFETY -DCOLLAPSE -o pan pan.c 2>err && ./pan -m100000 >out 2>err
+}
+
+for path in "$here"/../models/*.pml; do
+    name=$(basename "$path" .pml)
+    model "$name" 0 -O1
+    has out 'errors: 0$'
+    has_not out 'Search not completed\|max search depth too small'
+    mistakes=$(sed -n 's/^ \*   \([0-9]\)  .*/\1/p' "$path")
+    for mistake in $mistakes; do
+        model "$name" "$mistake" -O0
+        has out 'errors: 1$'
+    done
+    if [ "$mistakes" ]; then pass; else fail "$name lists no mistakes"; fi
+done
+finish
