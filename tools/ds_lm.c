@@ -62,6 +62,7 @@ enum {
     LORA_R,
     LORA_ALPHA,
     LORA_TARGETS,
+    PATIENCE,
     LOCAL_RANK
 };
 
@@ -100,6 +101,8 @@ static const struct argp_option options[] = {
     {"log-interval", LOG_INTERVAL, "N", 0, "print a line every N updates (10)", 0},
     {"eval-interval", EVAL_INTERVAL, "N", 0,
      "evaluate every N updates, and at the end (0: at the end)", 0},
+    {"patience", PATIENCE, "N", 0,
+     "stop after N evaluations without a smaller loss, and save the weights of the smallest", 0},
     {"sample-interval", SAMPLE_INTERVAL, "N", 0, "print text of the model every N updates", 0},
     {"save-dir", SAVE_DIR, "DIR", 0, "write checkpoints; --load-dir resumes from them", 0},
     {"save-interval", SAVE_INTERVAL, "N", 0, "save every N updates (at the end)", 0},
@@ -144,6 +147,7 @@ static const ArgsField fields[] = {
     ARGS_WHOLE(THREADS, LmOptions, threads, 1, 64),
     ARGS_WHOLE(LOG_INTERVAL, LmOptions, log_interval, 1, ARGS_COUNT),
     ARGS_WHOLE(EVAL_INTERVAL, LmOptions, eval_interval, 0, ARGS_COUNT),
+    ARGS_WHOLE(PATIENCE, LmOptions, patience, 1, ARGS_COUNT),
     ARGS_WHOLE(SAMPLE_INTERVAL, LmOptions, sample_interval, 0, ARGS_COUNT),
     ARGS_WHOLE(SAVE_INTERVAL, LmOptions, save_interval, 1, ARGS_COUNT),
     ARGS_WHOLE(MAX_NEW_TOKENS, LmOptions, max_new_tokens, 1, 1 << 24),

@@ -3,6 +3,7 @@
  * gives the configuration; the default is the one in DeepSpeed's example.
  * SPDX-License-Identifier: MIT */
 #include "args.h"
+#include "best.h"
 #include "classify.h"
 #include "experts.h"
 #include "progress.h"
@@ -21,7 +22,7 @@ typedef struct Options {
     Experts experts;
     ds_arguments deepspeed;
     const char *dtype, *save, *load, *trace, *save_dir, *load_dir, *load_tag;
-    int64_t epochs, batch_size, stage, threads, max_steps, log_interval, save_interval;
+    int64_t epochs, batch_size, stage, threads, max_steps, log_interval, save_interval, patience;
     int64_t seed; /* -1: the library's default */
     bool use_ema, with_cuda, no_eval, quiet, resume;
 } Options;
@@ -46,6 +47,7 @@ enum {
     RESUME,
     NO_EVAL,
     TRACE,
+    PATIENCE,
     QUIET
 };
 
@@ -59,6 +61,7 @@ static const struct argp_option options[] = {
     {"with-cuda", WITH_CUDA, 0, 0, "train on a GPU", 0},
     {"seed", SEED, "N", 0, "seed of initial weights and shuffling", 0},
     {"max-steps", MAX_STEPS, "N", 0, "stop after N steps of the optimizer", 0},
+    BEST_OPTION(PATIENCE),
     {"threads", THREADS, "N", 0, "threads of the kernels (1)", 0},
     {0, 0, 0, 0, "Results:", 4},
     {"load", LOAD, "FILE", 0, "start from these weights: .pth of PyTorch, .safetensors", 0},
@@ -94,6 +97,7 @@ static const ArgsField fields[] = {ARGS_WHOLE('e', Options, epochs, 0, ARGS_COUN
                                    ARGS_WHOLE(MAX_STEPS, Options, max_steps, 0, INT64_MAX),
                                    ARGS_WHOLE(SAVE_INTERVAL, Options, save_interval, 1, INT64_MAX),
                                    ARGS_WHOLE(LOG_INTERVAL, Options, log_interval, 1, INT64_MAX),
+                                   ARGS_WHOLE(PATIENCE, Options, patience, 1, ARGS_COUNT),
                                    ARGS_TEXT(SAVE, Options, save),
                                    ARGS_TEXT(LOAD, Options, load),
                                    ARGS_TEXT(SAVE_DIR, Options, save_dir),
@@ -217,6 +221,9 @@ static void check_options(const Options *o)
         ds_fail(DS_EINVAL, "--load and --load-dir: both have weights: give only one");
     if (o->save_interval && !o->save_dir)
         ds_fail(DS_EINVAL, "--save-interval needs --save-dir DIR");
+    if (o->patience && (o->no_eval || o->use_ema))
+        ds_fail(DS_EINVAL, "--patience tests the trained weights after each epoch: leave out %s",
+                o->no_eval ? "--no-eval" : "--use-ema");
     if (o->load_tag && !o->load_dir) ds_fail(DS_EINVAL, "--load-tag needs --load-dir DIR");
     if (o->resume && !o->save_dir) ds_fail(DS_EINVAL, "--resume needs --save-dir DIR");
     if (o->resume && o->load_dir)
@@ -237,6 +244,7 @@ typedef struct Program {
     bool due;            /* save a checkpoint at the next update */
     int64_t step, saved; /* micro steps; global steps at the last save */
     double running, sum; /* sum of losses since the last line; of the epoch */
+    Best best;           /* of --patience */
 } Program;
 
 static ds_module *make_network(const Program *p)
@@ -389,6 +397,29 @@ static void train_epoch(Program *p, Progress *bar, int64_t epoch)
     save_if_due(p, bar);
 }
 
+/* --patience: the accuracy after an epoch, the same on all ranks. */
+static void measure(Program *p, Progress *bar, int64_t epoch)
+{
+    if (!p->o.patience || ds_error()) return;
+    Accuracy a = evaluate(ds_engine_module(p->engine), p->test);
+    if (ds_error()) return;
+    progress_hide(bar);
+    if (p->first && !p->o.quiet) print_epoch_accuracy(epoch, &a);
+    if (!best_add(&p->best, accuracy_total(&a), epoch)) return;
+    ds_state *state = ds_engine_state(p->engine, true);
+    best_keep(&p->best, state);
+    ds_state_free(state);
+}
+
+/* The best weights are those that are saved and tested; checkpoints have the
+ * last ones. */
+static void use_best(Program *p)
+{
+    if (!p->best.weights || ds_error()) return;
+    if (ds_engine_load_state(p->engine, p->best.weights) == DS_OK && p->first && !p->o.quiet)
+        best_print(&p->best);
+}
+
 /* Micro steps of this run: the epochs that are left, or --max-steps. */
 static int64_t batches_left(const Program *p)
 {
@@ -405,8 +436,13 @@ static void train(Program *p)
     if (p->first) p->trace = trace_open(p->o.trace, "step,loss,lr,grad_norm,loss_scale,skipped");
     progress_begin(&bar, p->first && !p->o.quiet, "it", batches_left(p), "");
     show_epoch(p, &bar, 0);
-    while (ds_loader_epoch(p->train) < p->o.epochs && more_steps(p) && !ds_error())
-        train_epoch(p, &bar, ds_loader_epoch(p->train));
+    p->best.patience = p->o.patience;
+    while (ds_loader_epoch(p->train) < p->o.epochs && more_steps(p) && !ds_error()) {
+        int64_t epoch = ds_loader_epoch(p->train);
+        train_epoch(p, &bar, epoch);
+        measure(p, &bar, epoch + 1);
+        if (best_is_over(&p->best)) break;
+    }
     p->due = true; /* the last steps */
     save_if_due(p, &bar);
     if (!ds_error()) ds_engine_save_wait(p->engine);
@@ -474,6 +510,7 @@ static void run(Program *p)
     make_engine(p);
     load_checkpoint(p);
     if (!ds_error()) train(p);
+    use_best(p);
     save(p);
     test(p);
 }
@@ -486,6 +523,7 @@ int main(int argc, char **argv)
     if (ds_error() && !p.silent && (p.first || !ds_error_is_collective()))
         ds_perror("cifar10_deepspeed");
     int status = ds_error() != NULL;
+    best_free(&p.best);
     experts_free(&p.o.experts);
     ds_loader_free(p.test);
     ds_engine_free(p.engine);

@@ -4,6 +4,7 @@
  * class.
  * SPDX-License-Identifier: MIT */
 #include "args.h"
+#include "best.h"
 #include "classify.h"
 #include "progress.h"
 #include "source.h"
@@ -23,6 +24,7 @@ typedef struct Options {
     const char *device, *save, *load, *show, *trace;
     int64_t epochs, batch_size, threads, max_steps, log_interval;
     int64_t seed; /* -1: the library's default */
+    int64_t patience;
     double lr, momentum;
     bool eval, no_eval, quiet;
 } Options;
@@ -46,6 +48,7 @@ enum {
     QUIET,
     SHOW,
     LOG_INTERVAL,
+    PATIENCE,
     LOCAL_RANK
 };
 
@@ -57,6 +60,7 @@ static const struct argp_option options[] = {
     {"momentum", MOMENTUM, "X", 0, "momentum of SGD (0.9)", 0},
     {"seed", SEED, "N", 0, "seed of initial weights and shuffling (a fixed seed)", 0},
     {"max-steps", MAX_STEPS, "N", 0, "stop after N steps", 0},
+    BEST_OPTION(PATIENCE),
     {"threads", THREADS, "N", 0, "threads of the kernels (1)", 0},
     {"device", DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cpu)", 0},
     {0, 0, 0, 0, "Results:", 3},
@@ -82,6 +86,7 @@ static const ArgsField fields[] = {ARGS_WHOLE(EPOCHS, Options, epochs, 0, ARGS_C
                                    ARGS_WHOLE(THREADS, Options, threads, 1, 1024),
                                    ARGS_WHOLE(MAX_STEPS, Options, max_steps, 0, INT64_MAX),
                                    ARGS_WHOLE(LOG_INTERVAL, Options, log_interval, 1, INT64_MAX),
+                                   ARGS_WHOLE(PATIENCE, Options, patience, 1, ARGS_COUNT),
                                    ARGS_TEXT(DEVICE, Options, device),
                                    ARGS_TEXT(SAVE, Options, save),
                                    ARGS_TEXT(LOAD, Options, load),
@@ -131,6 +136,7 @@ typedef struct Program {
     ds_step_graph *graph; /* of train_step */
     FILE *trace;
     int64_t step;
+    Best best; /* of --patience */
 } Program;
 
 static void load_data(Program *p)
@@ -226,12 +232,37 @@ static void train_epoch(Program *p, int64_t epoch)
     progress_end(&bar);
 }
 
+/* --patience: the accuracy after each epoch. */
+static void measure(Program *p, int64_t epoch)
+{
+    if (!p->o.patience || ds_error()) return;
+    Accuracy a = evaluate(p->net, p->test);
+    if (ds_error()) return;
+    if (!p->o.quiet) print_epoch_accuracy(epoch, &a);
+    if (!best_add(&p->best, accuracy_total(&a), epoch)) return;
+    ds_state *state = ds_module_state(p->net);
+    best_keep(&p->best, state);
+    ds_state_free(state);
+}
+
+/* The best weights are those that are saved and tested. */
+static void use_best(Program *p)
+{
+    if (!p->best.weights || ds_error()) return;
+    if (ds_module_load(p->net, p->best.weights) == DS_OK && !p->o.quiet) best_print(&p->best);
+}
+
 static void train(Program *p)
 {
+    p->best.patience = p->o.patience;
     p->trace = trace_open(p->o.trace, "step,loss,lr,grad_norm");
     p->graph = ds_step_graph_new(train_step, p);
-    for (int64_t epoch = 0; epoch < p->o.epochs && more_steps(p) && !ds_error(); epoch++)
+    for (int64_t epoch = 0; epoch < p->o.epochs && more_steps(p) && !ds_error(); epoch++) {
         train_epoch(p, epoch);
+        measure(p, epoch + 1);
+        if (best_is_over(&p->best)) break;
+    }
+    use_best(p);
     ds_loader_stop(p->train);
     trace_close(p->trace, p->o.trace);
     if (!ds_error() && !p->o.quiet) printf("Finished Training\n");
@@ -289,6 +320,11 @@ static void run(Program *p)
     if (ds_device_parse(p->o.device, &device) != DS_OK || ds_set_device(device) != DS_OK) return;
     if (ds_set_threads((int)p->o.threads) != DS_OK) return;
     if (save_path(&p->o) && ds_save_check(save_path(&p->o)) != DS_OK) return;
+    if (p->o.patience && (p->o.no_eval || p->o.eval)) {
+        ds_fail(DS_EINVAL, "--patience tests after each epoch of a training: leave out %s",
+                p->o.eval ? "--eval" : "--no-eval");
+        return;
+    }
     if (p->o.seed >= 0) ds_seed((uint64_t)p->o.seed);
     load_data(p);
     if (!ds_error()) show_batch(p);
@@ -306,6 +342,7 @@ int main(int argc, char **argv)
     if (fflush(stdout) != 0 && !ds_error()) ds_fail(DS_EIO, "standard output: %s", strerror(errno));
     ds_perror("cifar10_tutorial");
     ds_step_graph_free(p.graph);
+    best_free(&p.best);
     ds_optim_free(p.sgd);
     ds_module_free(p.net);
     ds_loader_free(p.train);

@@ -130,13 +130,32 @@ Accuracy evaluate(ds_module *net, ds_loader *test)
 
 static int percent(int64_t right, int64_t of) { return of ? (int)(100 * right / of) : 0; }
 
+static void accuracy_sum(const Accuracy *a, int64_t *right, int64_t *of)
+{
+    *right = *of = 0;
+    for (int c = 0; c < 10; c++) {
+        *right += a->right[c];
+        *of += a->of[c];
+    }
+}
+
+double accuracy_total(const Accuracy *a)
+{
+    int64_t right, of;
+    accuracy_sum(a, &right, &of);
+    return of ? (double)right / (double)of : 0;
+}
+
+void print_epoch_accuracy(int64_t epoch, const Accuracy *a)
+{
+    printf("epoch %lld: %.2f %% of the test images\n", (long long)epoch, 100 * accuracy_total(a));
+    fflush(stdout);
+}
+
 void print_accuracy(const Accuracy *a)
 {
-    int64_t right = 0, of = 0;
-    for (int c = 0; c < 10; c++) {
-        right += a->right[c];
-        of += a->of[c];
-    }
+    int64_t right, of;
+    accuracy_sum(a, &right, &of);
     printf("Accuracy of the network on the %lld test images: %d %%\n", (long long)of,
            percent(right, of));
 }

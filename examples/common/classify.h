@@ -27,6 +27,9 @@ typedef struct Accuracy {
  * sets ds_error(). */
 Accuracy evaluate(ds_module *net, ds_loader *test);
 
+double accuracy_total(const Accuracy *a); /* 0 to 1 */
+/* "epoch 3: 52.40 % of the test images" */
+void print_epoch_accuracy(int64_t epoch, const Accuracy *a);
 /* Both print percents rounded down, as the tutorial does. */
 void print_accuracy(const Accuracy *a);
 void print_accuracy_by_class(const Accuracy *a);

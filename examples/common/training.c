@@ -27,6 +27,7 @@ enum {
     NO_EVAL,
     TRACE,
     LOG_INTERVAL,
+    PATIENCE,
     QUIET
 };
 
@@ -37,6 +38,7 @@ static const struct argp_option options[] = {
     {"momentum", MOMENTUM, "X", 0, "momentum of SGD (0.9)", 0},
     {"seed", SEED, "N", 0, "seed of initial weights and shuffling (0)", 0},
     {"max-steps", MAX_STEPS, "N", 0, "stop after N steps", 0},
+    BEST_OPTION(PATIENCE),
     {0, 0, 0, 0, "Results:", 3},
     {"load", LOAD, "FILE", 0,
      "resume from cifar_net_step_K.pth, at the begin of its epoch; or start from weights", 0},
@@ -59,6 +61,7 @@ static const ArgsField fields[] = {
     ARGS_WHOLE(MAX_STEPS, Training, max_steps, 0, INT64_MAX),
     ARGS_WHOLE(SAVE_STEP_INTERVAL, Training, save_step_interval, 1, INT64_MAX),
     ARGS_WHOLE(LOG_INTERVAL, Training, log_interval, 1, INT64_MAX),
+    ARGS_WHOLE(PATIENCE, Training, best.patience, 1, ARGS_COUNT),
     ARGS_TEXT(LOAD, Training, load),
     ARGS_TEXT(SAVE_DIR, Training, folder),
     ARGS_TEXT(TRACE, Training, trace),
@@ -124,6 +127,9 @@ static StepPath step_path(const Training *t, int64_t step)
 
 ds_status training_check_save(const Training *t)
 {
+    if (t->best.patience && t->no_eval)
+        return ds_fail(DS_EINVAL,
+                       "--patience tests after each epoch of a training: leave out --no-eval");
     if (!t->first || !t->save_step_interval) return DS_OK;
     return ds_save_check(step_path(t, t->save_step_interval).text);
 }
@@ -203,11 +209,39 @@ static void run_epoch(Training *t, training_step *step, void *program)
     }
 }
 
+/* --patience: the accuracy after an epoch. Returns false at the end of the
+ * training. */
+static bool measure(Training *t, int64_t epoch)
+{
+    if (!t->best.patience || ds_error()) return true;
+    Accuracy a = evaluate(t->net, t->test);
+    if (ds_error()) return false;
+    if (t->first && !t->quiet) print_epoch_accuracy(epoch, &a);
+    if (best_add(&t->best, accuracy_total(&a), epoch)) {
+        ds_state *state = ds_module_state(t->net);
+        best_keep(&t->best, state);
+        ds_state_free(state);
+    }
+    return !best_is_over(&t->best);
+}
+
+static void use_best(Training *t)
+{
+    if (!t->best.weights || ds_error()) return;
+    if (ds_module_load(t->net, t->best.weights) == DS_OK && t->first && !t->quiet)
+        best_print(&t->best);
+}
+
 void training_run(Training *t, training_step *step, void *program)
 {
+    bool more = true;
     if (t->first) t->trace_file = trace_open(t->trace, "step,loss,lr,grad_norm");
     if (t->epoch) ds_loader_set_epoch(t->train, t->epoch);
-    for (; t->epoch < t->epochs && more_steps(t); t->epoch++) run_epoch(t, step, program);
+    for (; more && t->epoch < t->epochs && more_steps(t); t->epoch++) {
+        run_epoch(t, step, program);
+        more = measure(t, t->epoch + 1);
+    }
+    use_best(t);
     ds_loader_stop(t->train);
     trace_close(t->trace_file, t->trace);
     if (!ds_error() && t->first && !t->quiet) printf("Finished Training\n");
@@ -226,6 +260,7 @@ int training_end(Training *t, const char *program)
 {
     if (fflush(stdout) != 0 && !ds_error()) ds_fail(DS_EIO, "standard output: %s", strerror(errno));
     ds_perror(program);
+    best_free(&t->best);
     ds_optim_free(t->sgd);
     ds_module_free(t->net);
     ds_loader_free(t->train);

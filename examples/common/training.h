@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "best.h"
 #include "classify.h"
 #include "source.h"
 
@@ -16,6 +17,7 @@ typedef struct Training {
     const char *trace, *folder, *load;
     int64_t epochs, batch_size, threads, max_steps, log_interval, save_step_interval;
     int64_t seed;
+    Best best; /* --patience */
     double lr, momentum;
     bool no_eval, quiet;
 
@@ -46,8 +48,9 @@ void training_options(Training *t, const TrainingUsage *usage, int argc, char **
 /* Forward, backward, update; returns the loss. */
 typedef double training_step(void *program, const ds_batch *b);
 
-/* Checks, before the data is downloaded, that the first file of
- * --save-step-interval can be written. Only the rank that saves checks it. */
+/* Checks, before the data is downloaded, that options go together, and that the
+ * first file of --save-step-interval can be written. Only the rank that saves
+ * checks it. */
 ds_status training_check_save(const Training *t);
 /* Loads the file of --load: weights, and from a cifar_net_step_K.pth also
  * optimizer and

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "best.h"
 #include "config/config.h"
 #include "lm.h"
 
@@ -22,6 +23,7 @@ typedef struct Train {
     LmPlan plan;
     double started, loss; /* of the steps since the last line */
     int64_t counted, first_step;
+    Best best; /* of --patience; its measure is the negative loss */
 } Train;
 
 /* ---- data ---- */
@@ -189,6 +191,35 @@ static ds_status save_model(Train *t)
     return status == DS_OK ? ds_barrier(NULL) : status;
 }
 
+/* The loss on held-out data, the same on all ranks; with --patience the weights
+ * of the smallest are kept. */
+static ds_status evaluate(Train *t, int64_t step)
+{
+    double loss = eval_loss(ds_engine_module(t->engine), t->eval);
+    if (ds_engine_global_rank(t->engine) == 0)
+        printf("evaluation  loss %.4f  perplexity %.2f\n", loss, exp(loss));
+    if (isfinite(loss))
+        ds_monitor_write(ds_engine_monitor(t->engine), "Eval/loss", loss,
+                         ds_engine_global_samples(t->engine));
+    if (ds_error() || !t->best.patience || !best_add(&t->best, -loss, step))
+        return ds_error() ? ds_error_status() : DS_OK;
+    ds_state *state = ds_engine_state(t->engine, true);
+    ds_status status = state ? best_keep(&t->best, state) : ds_error_status();
+    ds_state_free(state);
+    return status;
+}
+
+/* The best weights are those that are saved. */
+static ds_status use_best(Train *t)
+{
+    if (!t->best.weights) return DS_OK;
+    if (ds_engine_global_rank(t->engine) == 0)
+        printf("the best of %lld evaluations was that of step %lld, loss %.4f: its weights are "
+               "taken\n",
+               (long long)t->best.count, (long long)t->best.at, -t->best.measure);
+    return ds_engine_load_state(t->engine, t->best.weights);
+}
+
 /* Prints, evaluates, samples and saves after an update. */
 static ds_status after_step(Train *t, int64_t step)
 {
@@ -196,13 +227,9 @@ static ds_status after_step(Train *t, int64_t step)
     bool first = ds_engine_global_rank(t->engine) == 0, last = step == t->plan.steps;
     ds_module *m = ds_engine_module(t->engine);
     if (first && (step % o->log_interval == 0 || last)) print_step(t, step);
-    if (t->eval && (last || (o->eval_interval && step % o->eval_interval == 0))) {
-        double loss = eval_loss(m, t->eval);
-        if (first) printf("evaluation  loss %.4f  perplexity %.2f\n", loss, exp(loss));
-        if (isfinite(loss))
-            ds_monitor_write(ds_engine_monitor(t->engine), "Eval/loss", loss,
-                             ds_engine_global_samples(t->engine));
-    }
+    if (t->eval && (last || (o->eval_interval && step % o->eval_interval == 0)) &&
+        evaluate(t, step) != DS_OK)
+        return ds_error_status();
     if (o->sample_interval && (last || step % o->sample_interval == 0) &&
         (first || t->plan.stage == 3)) {
         ds_generate_opts g = {.max_new_tokens = o->max_new_tokens,
@@ -218,6 +245,11 @@ static ds_status after_step(Train *t, int64_t step)
     return ds_error() ? ds_error_status() : DS_OK;
 }
 
+static bool more_steps(const Train *t, int64_t step)
+{
+    return step < t->plan.steps && !best_is_over(&t->best);
+}
+
 static ds_status train_loop(Train *t)
 {
     ds_engine *e = t->engine;
@@ -225,10 +257,10 @@ static ds_status train_loop(Train *t)
     ds_status status = DS_OK;
     t->started = dsi_now(), t->first_step = ds_engine_global_steps(e);
     int64_t step = t->first_step;
-    while (status == DS_OK && step < t->plan.steps) {
+    while (status == DS_OK && more_steps(t, step)) {
         ds_batch b;
         int64_t batches = 0;
-        while (status == DS_OK && step < t->plan.steps && ds_loader_next(loader, &b)) {
+        while (status == DS_OK && more_steps(t, step) && ds_loader_next(loader, &b)) {
             ds_tensor *loss = ds_engine_forward(e, b.x, b.y);
             t->loss += ds_item(loss), t->counted++, batches++;
             status = ds_engine_backward(e, loss);
@@ -241,7 +273,7 @@ static ds_status train_loop(Train *t)
             status = dsi_fail(
                 DS_EINVAL, "train: the data has less than one batch: shorten --context or --batch");
     }
-    return status;
+    return status == DS_OK ? use_best(t) : status;
 }
 
 static ds_status train_adapters(ds_module *m, const LmOptions *o)
@@ -288,6 +320,14 @@ static ds_status train_start(Train *t)
                        .ranks = dsi_config_full_world_size(ds_comm_size(ds_world()))};
     char *config = lm_config(&t->plan);
     if (held_out) t->eval = eval_loader(held_out, t->plan.batch);
+    if (config && o->patience && (!t->eval || !o->eval_interval)) {
+        dsi_fail(DS_EINVAL, "train: --patience needs evaluations: give --eval-interval N%s",
+                 t->eval ? "" : ", and --eval-data or --eval-split");
+        ds_dataset_free(data);
+        free(config);
+        return ds_error_status();
+    }
+    t->best.patience = o->patience;
     ds_module *m = config ? train_model(o, &t->plan, config) : NULL;
     if (m && ds_comm_rank(ds_world()) == 0)
         printf("%s: %.2f million parameters, %lld windows of %lld tokens, %lld steps of %lld\n",
@@ -317,6 +357,7 @@ int lm_train(LmOptions *o)
     if (status == DS_OK) status = train_start(&t);
     if (status == DS_OK) status = train_loop(&t);
     if (status == DS_OK && !o->no_save) status = save_model(&t);
+    best_free(&t.best);
     ds_loader_free(t.eval);
     ds_engine_free(t.engine);
     ds_tokenizer_free(t.tokenizer);
