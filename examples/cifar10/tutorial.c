@@ -69,8 +69,8 @@ static const struct argp_option options[] = {
     {"eval", EVAL, 0, 0, "only test, without training", 0},
     {"no-eval", NO_EVAL, 0, 0, "only train, without testing", 0},
     {"show", SHOW, "FILE", 0,
-     "write the images of the first batch to one picture (.png); with --eval those of the first "
-     "test batch",
+     "write the images of the first batch, with their classes, to one picture (.png); with --eval "
+     "those of the first test batch, with predictions too",
      0},
     {"trace", TRACE, "FILE", 0, "write step,loss,lr,grad_norm of every step (.csv)", 0},
     {"log-interval", LOG_INTERVAL, "N", 0, "print the mean loss every N steps (2000)", 0},
@@ -149,6 +149,23 @@ static void load_data(Program *p)
     p->test = ds_loader_new(source_open(&o->source, DS_TEST, true), 4);
 }
 
+#define MOST_SHOWN 64 /* images */
+
+/* --show: the batch as a picture, with its labels; guesses: int64 [n], or NULL. */
+static ds_status save_picture(const Program *p, const ds_batch *b, ds_tensor *guesses)
+{
+    const char *labels[MOST_SHOWN], *predictions[MOST_SHOWN];
+    int64_t n = b->size < MOST_SHOWN ? b->size : MOST_SHOWN;
+    const int64_t *label = ds_data(b->y), *guess = guesses ? ds_data(guesses) : NULL;
+    if (!label || (guesses && !guess)) return ds_error_status();
+    for (int64_t i = 0; i < n; i++) {
+        labels[i] = ds_cifar10_class((int)label[i]);
+        predictions[i] = guess ? ds_cifar10_class((int)guess[i]) : NULL;
+    }
+    return ds_save_image_grid(ds_slice(b->x, 0, 0, n), 8, p->o.show, .scale = 4, .labels = labels,
+                              .predictions = guess ? predictions : NULL);
+}
+
 /* Draws an order and shows its first batch, like the tutorial's dataiter.
  * Training then draws a new order. */
 static void show_batch(Program *p)
@@ -156,7 +173,7 @@ static void show_batch(Program *p)
     ds_batch b;
     if (p->o.eval || !ds_loader_next(p->train, &b)) return;
     if (!p->o.quiet) print_names("", b.y);
-    if (p->o.show && ds_save_image_grid(b.x, 8, p->o.show) != DS_OK) return;
+    if (p->o.show && save_picture(p, &b, NULL) != DS_OK) return;
     ds_loader_stop(p->train);
 }
 
@@ -292,12 +309,13 @@ static void show_predictions(Program *p)
     ds_batch b;
     bool picture = p->o.show && p->o.eval;
     if ((p->o.quiet && !picture) || !ds_loader_next(p->test, &b)) return;
-    if (picture && ds_save_image_grid(b.x, 8, p->o.show) != DS_OK) return;
+    bool was = ds_set_grad(false);
+    ds_tensor *guesses = ds_argmax(ds_call(p->net, b.x), 1);
+    ds_set_grad(was);
+    if (picture && save_picture(p, &b, guesses) != DS_OK) return;
     if (!p->o.quiet) {
-        bool was = ds_set_grad(false);
         print_names("GroundTruth:  ", b.y);
-        print_names("Predicted:  ", ds_argmax(ds_call(p->net, b.x), 1));
-        ds_set_grad(was);
+        print_names("Predicted:  ", guesses);
     }
     ds_loader_stop(p->test);
 }

@@ -227,10 +227,24 @@ DS_API ds_dataset *ds_cifar10_with(const char *folder, ds_split split, ds_cifar1
 /* The name of label 0 to 9, as in the tutorial: "plane", "car", ...; else NULL. */
 DS_API const char *ds_cifar10_class(int label);
 
+typedef struct ds_image_grid_opts {
+    const char *path;
+    int scale; /* pixels of the file for one of an image, in each direction; 0: 1 */
+    /* Texts below the images, [n] each, borrowed; NULL, also as an element: none.
+     * Predictions are green where they equal the label, else red. ASCII; letters
+     * that are wider than the image are cut. */
+    const char *const *labels, *const *predictions;
+} ds_image_grid_opts;
+
 /* torchvision.utils.make_grid and save_image: writes n images, float32
- * [n,3,h,w] with values in [-1, 1], to a PNG file, `columns` (1 or more) side
- * by side, with a border of 2 pixels. The path ends with ".png". */
-DS_API DS_MUST_CHECK ds_status ds_save_image_grid(ds_tensor *images, int columns, const char *path);
+ * [n,3,h,w] or [n,1,h,w] with values in [-1, 1], to a PNG file, `columns` (1 or
+ * more) side by side, with a border of 2 pixels:
+ * ds_save_image_grid(x, 8, "x.png", .scale = 4, .labels = names). The path ends
+ * with ".png". DS_EINVAL: another shape, scale or name; DS_EIO: the file. */
+#define ds_save_image_grid(images, columns, ...) \
+    ds_save_image_grid_with(images, columns, (ds_image_grid_opts){.path = __VA_ARGS__})
+DS_API DS_MUST_CHECK ds_status ds_save_image_grid_with(ds_tensor *images, int columns,
+                                                       ds_image_grid_opts opts);
 
 #ifdef __cplusplus
 }

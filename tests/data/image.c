@@ -63,6 +63,48 @@ static void images_lie_in_rows(void **state)
     free(p.rgb);
 }
 
+static int64_t count_pixels(picture p, int y, int rows, int r, int g, int b)
+{
+    int64_t n = 0;
+    for (int i = y * p.w; i < (y + rows) * p.w; i++)
+        n += p.rgb[3 * i] == r && p.rgb[3 * i + 1] == g && p.rgb[3 * i + 2] == b;
+    return n;
+}
+
+/* At scale 16 an image is 80 x 64 pixels, letters have their smallest size, and
+ * each line takes 9 pixels, one more below. The letter i has 9 pixels, l 10, ? 10. */
+static void squares_and_captions(void **state)
+{
+    (void)state;
+    static const char *const labels[] = {"il", "i", NULL}, *const guesses[] = {"il", "l", "\xff"};
+    CHECK_INT(
+        ds_save_image_grid(three(), 3, path, .scale = 16, .labels = labels, .predictions = guesses),
+        DS_OK);
+    picture p = load(path);
+    CHECK_INT(p.w, 3 * (80 + 2) + 2);
+    CHECK_INT(p.h, 2 + 64 + 2 * 9 + 1 + 2);
+    check_pixel(p, 2 + 82 + 3 * 16, 2 + 2 * 16, 255, 0, 0); /* the red pixel is a square */
+    check_pixel(p, 2 + 82 + 4 * 16 - 1, 2 + 3 * 16 - 1, 255, 0, 0);
+    check_pixel(p, 2 + 82 + 4 * 16, 2 + 3 * 16 - 1, 128, 128, 128);
+    CHECK_INT(count_pixels(p, 66, 9, 255, 255, 255), 19 + 9); /* labels */
+    CHECK_INT(count_pixels(p, 75, 11, 96, 220, 96), 19);      /* equal */
+    CHECK_INT(count_pixels(p, 75, 11, 255, 96, 80), 10);      /* not */
+    CHECK_INT(count_pixels(p, 75, 11, 255, 255, 255), 10);     /* without a label */
+    free(p.rgb);
+
+    const char *const wide[] = {"wide wide wide wide", "", ""};
+    CHECK_INT(ds_save_image_grid(three(), 1, path, .labels = wide),
+              DS_OK); /* 5 pixels: none fits */
+    p = load(path);
+    CHECK_INT(p.h, 3 * (4 + 9 + 1 + 2) + 2);
+    CHECK_INT(count_pixels(p, 6, 9, 255, 255, 255), 0);
+    free(p.rgb);
+    CHECK_INT(ds_save_image_grid(three(), 1, path, .scale = 65), DS_EINVAL);
+    CHECK_ERROR("the scale is 65, expected 1 to 64");
+    CHECK_INT(ds_save_image_grid(three(), 1, path, .scale = -1), DS_EINVAL);
+    ds_error_clear();
+}
+
 static void one_image_has_no_border(void **state)
 {
     (void)state;
@@ -127,6 +169,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(images_lie_in_rows),
+        cmocka_unit_test(squares_and_captions),
         cmocka_unit_test(one_image_has_no_border),
         cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(a_path_that_cannot_be_written_is_named),
