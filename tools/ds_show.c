@@ -1,9 +1,9 @@
-/* tools/ds_show.c: what a file of weights or a checkpoint's folder holds, as
- * JSON. Nothing in it is executed.
+/* tools/ds_show.c: the content of a file of weights or of a checkpoint's folder,
+ * as a short list (show/short.c) or as JSON. Nothing in it is executed.
  *
- *     ds_show FILE|FOLDER [-t TAG] [--no_sums] [--objects]
+ *     ds_show FILE|FOLDER [-t TAG] [--objects] [--json [--no_sums]]
  *
- * A file (.pth, .pt, .bin, .safetensors, an index of shards) is {"file",
+ * JSON: a file (.pth, .pt, .bin, .safetensors, an index of shards) is {"file",
  * "contents"}, a folder {"folder", "files"}. Contents are leaves with their
  * path: a tensor with dtype, shape, the sum of its elements and the first of
  * them; or a value with its class. Sums are in double, element after element in
@@ -20,6 +20,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save_plan.h"
 #include "engine/checkpoint/folder.h"
+#include "show/show.h"
 #include "tensor/tensor.h"
 
 #include <deepspeed.h>
@@ -34,13 +35,6 @@
 #include <sys/stat.h>
 
 enum { FIRST = 8, MOST_TEXT = 1 << 16, DEEPEST_FOLDER = 3 };
-
-typedef struct Show {
-    const char *path, *tag;
-    bool no_sums, objects;
-    dsi_text out;
-    bool first; /* nothing stands in the list yet */
-} Show;
 
 /* ---- JSON ------------------------------------------------------------------------------------------------ */
 
@@ -59,7 +53,7 @@ static void next_item(Show *s, int indent)
     s->first = false;
 }
 
-static void add_shape(dsi_text *t, ds_dims shape)
+void show_add_shape(dsi_text *t, ds_dims shape)
 {
     dsi_text_add(t, "[");
     for (int i = 0; i < shape.n; i++) dsi_text_add(t, "%s%" PRId64, i ? ", " : "", shape.d[i]);
@@ -125,7 +119,7 @@ static ds_status show_add_tensor(Show *s, const ds_value *v)
     ds_status status = dsi_value_bytes(v, add_elements, &sum);
     if (status != DS_OK) return status;
     dsi_text_add(&s->out, "\"dtype\": \"%s\", \"shape\": ", ds_dtype_name(sum.dtype));
-    add_shape(&s->out, shape);
+    show_add_shape(&s->out, shape);
     if (!s->no_sums) {
         dsi_text_add(&s->out, ", \"sum\": ");
         add_number(&s->out, sum.sum);
@@ -155,7 +149,7 @@ static void add_bytes(dsi_text *t, const ds_value *v)
     dsi_text_free(&text);
 }
 
-static void add_value(Show *s, const ds_value *v)
+void show_add_value(Show *s, const ds_value *v)
 {
     int64_t i = 0;
     double x = 0;
@@ -189,7 +183,7 @@ static void add_value(Show *s, const ds_value *v)
 /* As Python's repr, of what may be a key or lie in a set: numbers, text, tuples
  * of them; an object by what it was made
  * of. */
-static void add_repr(dsi_text *t, const ds_value *v, int depth)
+void show_add_repr(dsi_text *t, const ds_value *v, int depth)
 {
     Show plain = {0};
     ds_value_kind kind = ds_value_kind_of(v);
@@ -197,7 +191,7 @@ static void add_repr(dsi_text *t, const ds_value *v, int depth)
          text = kind == DS_VALUE_STRING;
     if (object) dsi_text_add(t, "%s", ds_value_class(v));
     if (!tuple && kind != DS_VALUE_SET) {
-        add_value(&plain, v);
+        show_add_value(&plain, v);
         dsi_text_add(t, text ? "'%s'" : "%s", text ? ds_value_text(v) : plain.out.s);
         dsi_text_free(&plain.out);
         return;
@@ -205,13 +199,13 @@ static void add_repr(dsi_text *t, const ds_value *v, int depth)
     dsi_text_add(t, tuple ? "(" : "{");
     for (int64_t i = 0; i < ds_value_len(v) && depth < 3; i++) {
         if (i) dsi_text_add(t, ", ");
-        add_repr(t, ds_value_at(v, i), depth + 1);
+        show_add_repr(t, ds_value_at(v, i), depth + 1);
     }
     dsi_text_add(t, tuple ? ")" : "}");
 }
 
 /* torch.Size([4, 5]), a complex number, a set: one thing to who reads it. */
-static bool is_whole_number(const ds_value *v)
+bool show_is_whole(const ds_value *v)
 {
     ds_value_kind kind = ds_value_kind_of(v);
     return kind == DS_VALUE_SET ||
@@ -221,9 +215,9 @@ static bool is_whole_number(const ds_value *v)
 static bool add_whole(Show *s, const ds_value *v)
 {
     bool size = !strcmp(ds_value_class(v), "Size");
-    if (!is_whole_number(v)) return false;
+    if (!show_is_whole(v)) return false;
     dsi_text text = {0}, json = {0};
-    add_repr(&text, v, 0);
+    show_add_repr(&text, v, 0);
     if (size) dsi_text_add(&json, "torch.Size([%.*s])", (int)text.n - 2, text.s + 1);
     dsi_text_add(&s->out, "\"value\": ");
     text_add_json(&s->out, size ? json.s : text.s);
@@ -233,7 +227,7 @@ static bool add_whole(Show *s, const ds_value *v)
     return true;
 }
 
-static bool is_parent(const ds_value *v)
+bool show_is_parent(const ds_value *v)
 {
     ds_value_kind kind = ds_value_kind_of(v);
     return kind == DS_VALUE_LIST || kind == DS_VALUE_TUPLE || kind == DS_VALUE_DICT ||
@@ -243,12 +237,12 @@ static bool is_parent(const ds_value *v)
 static void add_plain(Show *s, const ds_value *v)
 {
     const char *class = ds_value_class(v);
-    if (is_parent(v)) {
+    if (show_is_parent(v)) {
         dsi_text_add(&s->out, "\"empty\": \"%s\"", class);
         return;
     }
     dsi_text_add(&s->out, "\"value\": ");
-    add_value(s, v);
+    show_add_value(s, v);
     dsi_text_add(&s->out, ", \"class\": \"%s\"", class);
 }
 
@@ -279,7 +273,7 @@ static void add_object(Show *s, const ds_value *v, const char *path, int indent)
 }
 
 /* "/key" behind the path: keys as they are, positions of a list's items. */
-static void add_key(dsi_text *path, const ds_value *v, int64_t i)
+void show_add_key(dsi_text *path, const ds_value *v, int64_t i)
 {
     const ds_value *key = ds_value_key_at(v, i);
     if (!key)
@@ -287,7 +281,7 @@ static void add_key(dsi_text *path, const ds_value *v, int64_t i)
     else if (ds_value_text(key))
         dsi_text_add(path, "/%s", ds_value_text(key));
     else
-        add_repr((dsi_text_add(path, "/"), path), key, 0);
+        show_add_repr((dsi_text_add(path, "/"), path), key, 0);
 }
 
 /* Not deeper than DSI_VALUE_DEPTH: the reader sees to that. */
@@ -296,11 +290,11 @@ static ds_status add_contents(Show *s, const ds_value *v, dsi_text *path, int in
     ds_status status = DS_OK;
     if (ds_value_kind_of(v) == DS_VALUE_OBJECT) add_object(s, v, path->s ? path->s : "", indent);
     if (ds_value_kind_of(v) == DS_VALUE_OBJECT && !ds_value_len(v)) return DS_OK;
-    if (!is_parent(v) || !ds_value_len(v) || is_whole_number(v))
+    if (!show_is_parent(v) || !ds_value_len(v) || show_is_whole(v))
         return add_leaf(s, v, path->s ? path->s : "", indent);
     for (int64_t i = 0; status == DS_OK && i < ds_value_len(v); i++) {
         size_t n = path->n;
-        add_key(path, v, i);
+        show_add_key(path, v, i);
         status = add_contents(s, ds_value_at(v, i), path, indent);
         path->n = n;
         path->s[n] = 0;
@@ -315,13 +309,18 @@ static bool is_state(const char *path)
     return dsi_ends_with(path, ".safetensors") || dsi_shards_is_index(path);
 }
 
+ds_value *show_load(const Show *s, const char *path, ds_state **state)
+{
+    if (!is_state(path)) return ds_value_load(path, .objects = s->objects);
+    *state = ds_load(path);
+    return *state ? ds_value_of_state(*state) : NULL;
+}
+
 static ds_status add_file(Show *s, const char *path, int indent)
 {
     ds_scope *scope = ds_scope_open();
-    ds_state *state = is_state(path) ? ds_load(path) : NULL;
-    ds_value *v = state            ? ds_value_of_state(state)
-                  : is_state(path) ? NULL
-                                   : ds_value_load(path, .objects = s->objects);
+    ds_state *state = NULL;
+    ds_value *v = show_load(s, path, &state);
     dsi_text at = {0};
     dsi_text_add(&s->out, "\"contents\": [");
     s->first = true;
@@ -349,8 +348,9 @@ static ds_status add_latest(Show *s, const char *path)
 }
 
 /* name: below the folder that was asked for. */
-static ds_status add_file_of_folder(Show *s, const char *path, const char *name, int64_t bytes)
+static ds_status add_file_of_folder(void *arg, const char *path, const char *name, int64_t bytes)
 {
+    Show *s = arg;
     ds_status status = DS_OK;
     next_item(s, 1);
     dsi_text_add(&s->out, "{\"name\": ");
@@ -370,7 +370,8 @@ static ds_status add_file_of_folder(Show *s, const char *path, const char *name,
 
 /* Files in the order of their names, hidden ones left out: they are of saves
  * that did not end. */
-static ds_status add_folder(Show *s, const char *folder, const char *below, int depth)
+static ds_status each_file_below(const Show *s, const char *folder, const char *below, int depth,
+                                 show_file_fn *fn, void *arg)
 {
     struct dirent **entry = NULL;
     int n = scandir(folder, &entry, NULL, alphasort);
@@ -384,14 +385,25 @@ static ds_status add_folder(Show *s, const char *folder, const char *below, int 
         bool wanted = status == DS_OK && *name != '.' && stat(path, &st) == 0;
         bool other = s->tag && !*below && strcmp(name, s->tag) != 0;
         if (wanted && S_ISREG(st.st_mode) && !other)
-            status = add_file_of_folder(s, path, shown, (int64_t)st.st_size);
+            status = fn(arg, path, shown, (int64_t)st.st_size);
         else if (wanted && S_ISDIR(st.st_mode) && !other && depth < DEEPEST_FOLDER)
-            status = add_folder(s, path, shown, depth + 1);
+            status = each_file_below(s, path, shown, depth + 1, fn, arg);
         dsi_free(path), dsi_free(shown);
         free(entry[i]);
     }
     free(entry);
     return status;
+}
+
+ds_status show_each_file(const Show *s, show_file_fn *fn, void *arg)
+{
+    return each_file_below(s, s->path, "", 0, fn, arg);
+}
+
+ds_status show_no_file(const Show *s)
+{
+    return dsi_fail(DS_EIO, "%s%s%s: there is no file in it", s->path, s->tag ? "/" : "",
+                    s->tag ? s->tag : "");
 }
 
 static ds_status show_folder(Show *s)
@@ -400,10 +412,8 @@ static ds_status show_folder(Show *s)
     text_add_json(&s->out, s->path);
     dsi_text_add(&s->out, ", \"files\": [");
     s->first = true;
-    ds_status status = add_folder(s, s->path, "", 0);
-    if (status == DS_OK && s->first)
-        status = dsi_fail(DS_EIO, "%s%s%s: there is no file in it", s->path, s->tag ? "/" : "",
-                          s->tag ? s->tag : "");
+    ds_status status = show_each_file(s, add_file_of_folder, s);
+    if (status == DS_OK && s->first) status = show_no_file(s);
     dsi_text_add(&s->out, "]}\n");
     return status;
 }
@@ -411,10 +421,12 @@ static ds_status show_folder(Show *s)
 static ds_status show_path(Show *s)
 {
     struct stat st;
-    if (stat(s->path, &st) == 0 && S_ISDIR(st.st_mode)) return show_folder(s);
+    if (stat(s->path, &st) == 0 && S_ISDIR(st.st_mode))
+        return s->json ? show_folder(s) : short_folder(s);
     if (s->tag)
         return dsi_fail(DS_EINVAL, "%s is no folder of checkpoints: --tag %s is not for it",
                         s->path, s->tag);
+    if (!s->json) return short_file(s, s->path);
     dsi_text_add(&s->out, "{\"file\": ");
     text_add_json(&s->out, s->path);
     dsi_text_add(&s->out, ", ");
@@ -425,29 +437,45 @@ static ds_status show_path(Show *s)
 
 /* ---- options --------------------------------------------------------------------------------------------- */
 
-enum { NO_SUMS = 256, OBJECTS };
+enum { NO_SUMS = 256, OBJECTS, JSON };
 
 static error_t show_parse_option(int key, char *arg, struct argp_state *state)
 {
     Show *s = state->input;
-    if (key == NO_SUMS) s->no_sums = true;
-    if (key == OBJECTS) s->objects = true;
-    if (key == 't') s->tag = arg;
-    if (key == ARGP_KEY_ARG && s->path) argp_error(state, "\"%s\": expected one path", arg);
-    if (key == ARGP_KEY_ARG) s->path = arg;
-    if (key == ARGP_KEY_END && !s->path) argp_error(state, "expected FILE or FOLDER");
-    return key == NO_SUMS || key == OBJECTS || key == 't' || key == ARGP_KEY_ARG ||
-                   key == ARGP_KEY_END
-               ? 0
-               : ARGP_ERR_UNKNOWN;
+    switch (key) {
+    case NO_SUMS:
+        s->no_sums = true;
+        return 0;
+    case OBJECTS:
+        s->objects = true;
+        return 0;
+    case JSON:
+        s->json = true;
+        return 0;
+    case 't':
+        s->tag = arg;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (s->path) argp_error(state, "\"%s\": expected one path", arg);
+        s->path = arg;
+        return 0;
+    case ARGP_KEY_END:
+        if (!s->path) argp_error(state, "expected FILE or FOLDER");
+        if (s->no_sums && !s->json) argp_error(state, "--no_sums belongs to --json");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
 }
 
 int main(int argc, char **argv)
 {
     static const struct argp_option options[] = {
         {"tag", 't', "TAG", 0, "Of a folder, only the checkpoint of this name", 0},
+        {"json", JSON, NULL, 0,
+         "As JSON: every value whole, tensors with the sum and the first of their elements", 0},
         {"no_sums", NO_SUMS, NULL, 0,
-         "Only the first elements of each tensor: quick on large files", 0},
+         "With --json: only the first elements of each tensor: quick on large files", 0},
         {"no-sums", NO_SUMS, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
         {"objects", OBJECTS, NULL, 0,
          "Objects of classes that are not known too: their names and attributes, as they stand in "
@@ -458,7 +486,7 @@ int main(int argc, char **argv)
         options,
         show_parse_option,
         "FILE|FOLDER",
-        "Lists what a .pth, .safetensors or checkpoint folder holds, as JSON, executing nothing.\v"
+        "Lists what a .pth, .safetensors or checkpoint folder holds, executing nothing.\v"
         "FILE may be an index of shards too. The status is 2 where something cannot be read.",
         NULL,
         NULL,

@@ -14,27 +14,27 @@ python3 "$compare" "$program" "$golden" >out 2>err
 if [ $? -eq 0 ]; then pass; else fail 'what files hold'; fi
 has out '^27 files$'
 
-status 0 "$golden/net.pth"
+status 0 --json "$golden/net.pth"
 has out '{"path": "/conv1.weight", "dtype": "float32", "shape": \[6, 3, 5, 5\], "sum": [-0-9.]*, "first_values": \['
 lines err 0
 mv out whole
-status 0 --no-sums "$golden/net.pth"
+status 0 --json --no-sums "$golden/net.pth"
 has_not out '"sum"'
 
 # ---- objects that are not known: only if they are wanted
 objects=$(dirname "$golden")/objects
-status 0 "$objects/known.pth"
+status 0 --json "$objects/known.pth"
 has out '{"path": "/cplx", "value": "(1.0, 2.0)", "class": "complex"}'
 has out '{"path": "/dt", "value": "2024-05-01T12:34:56.000789", "class": "datetime"}'
-status 2 "$objects/unknown.pth"
+status 2 --json "$objects/unknown.pth"
 has err "it wants Python's zoo.Cfg, .*nothing was run.*ds_show --objects"
 lines err 1
-status 0 --objects "$objects/unknown.pth"
+status 0 --json --objects "$objects/unknown.pth"
 has out '{"path": "/dc", "object": "zoo.Cfg"}'
 has out '{"path": "/dc/lr", "value": 0.1, "class": "float"}'
 has out '{"path": "/ekey/zoo.Color(1)", "value": 1, "class": "int"}'
 has out '{"path": "/model_state_dict/bias", "dtype": "float32", "shape": \[2\]'
-status 0 --objects "$golden/whole_module.pth"
+status 0 --json --objects "$golden/whole_module.pth"
 has out '"path": "/.*weight", "dtype": "float32"'
 if python3 -c 'import json; json.load(open("out"))'; then pass; else fail "not JSON"; fi
 
@@ -60,16 +60,16 @@ has err 'is no folder of checkpoints'
 if [ $? -eq 1 ]; then pass; else fail "a full disk is no failure"; fi
 
 # ---- folders: DeepSpeed's and ours
-status 0 "$golden/ds_checkpoint_zero2_w2"
+status 0 --json "$golden/ds_checkpoint_zero2_w2"
 has out '"name": "global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt"'
 has out '"path": "/param_shapes/0/2.bias", "value": "torch.Size(\[3\])", "class": "Size"'
 "$bin/cifar10_deepspeed" --sample --data d --max_steps 1 --no_eval --quiet --save_dir c --stage 1 >out 2>err
 "$bin/cifar10_deepspeed" --sample --data d --max_steps 2 --no_eval --quiet --load_dir c --save_dir c >out 2>err
-status 0 c
+status 0 --json c
 has out '"name": "latest", "bytes": 12, "text": "global_step2"}'
 has out '"name": "global_step1/rank_0_states.pt"'
 if python3 -c 'import json; json.load(open("out"))'; then pass; else fail "not JSON"; fi
-status 0 c --tag global_step2
+status 0 --json c --tag global_step2
 has_not out global_step1
 status 2 c -t global_step9
 has err 'there is no file in it'
@@ -79,4 +79,27 @@ has err 'global_step1/mp_rank_00_model_states.pt: .*cut off'
 lines out 0
 status 0 --help
 has out 'FILE|FOLDER'
+
+# ---- short: a line for each tensor or value, or for each file of a folder
+status 0 "$golden/net.pth"
+has out 'net.pth: 10 tensors, 62006 elements, 248.0 KB$'
+has out '^  conv1.weight  float32  \[6, 3, 5, 5\]$'
+lines out 11
+status 0 "$golden/checkpoint_adam.pth"
+has out '^  optimizer_state_dict/param_groups/0/betas *\[0.9, 0.999\]$'
+has out '^  epoch  *[0-9]*$'
+status 0 --objects "$objects/unknown.pth"
+has out '^  dc  *zoo.Cfg(...)$'
+has out '^  dc/lr  *0.1$'
+status 0 "$golden/good.safetensors"
+status 2 "$golden/wrong_crc.pth"
+lines out 0
+status 2 --no_sums "$golden/net.pth"
+has err 'no_sums belongs to --json'
+rm -r c/global_step1
+status 0 c
+has out '^c: 4 files, [0-9.]* KB$'
+has out '^  latest  *12 B  global_step2$'
+has out '^  global_step2/mp_rank_00_model_states.pt  *[0-9.]* KB  40 tensors, 186028 elements, 744.1 KB, [0-9]* values$'
+has out '^  global_step2/manifest  *[0-9]* B$'
 finish

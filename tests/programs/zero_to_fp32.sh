@@ -65,7 +65,7 @@ done
 # leaves FILE: the path, shape and sum of each tensor but moments
 leaves()
 {
-    "$bin/ds_show" "$1" | grep -v '"/[^"]*\.\(exp_avg\|exp_avg_sq\|step\)"' |
+    "$bin/ds_show" --json "$1" | grep -v '"/[^"]*\.\(exp_avg\|exp_avg_sq\|step\)"' |
         sed -n 's/.*"path": \("[^"]*"\).*"shape": \(.*\), "sum": \([-0-9.e]*\),.*/\1 \2 \3/p' | sort
 }
 

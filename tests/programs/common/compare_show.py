@@ -13,7 +13,7 @@ CHECKED = {"wrong_crc.pth"}                    # PyTorch does not look at check 
 
 
 def show(program, path):
-    done = subprocess.run([program, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run([program, "--json", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     return json.loads(done.stdout) if done.returncode == 0 else done.returncode
 
 

@@ -4,7 +4,7 @@
 # SPDX-License-Identifier: MIT
 check_saved_step()
 {
-    "$show" cifar_net_step_200.pth >held 2>err
+    "$show" --json cifar_net_step_200.pth >held 2>err
     has held '"path": "/epoch", "value": 0, "class": "int"'
     has held '"path": "/loss", "value": 2\.[0-9]*, "class": "float"'
     has held '"path": "/model_state_dict/conv1.weight", "dtype": "float32", "shape": \[6, 3, 5, 5\]'
