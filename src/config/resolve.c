@@ -335,12 +335,28 @@ static bool is_note(const char *group, const char *name)
     return !group_is_strict(group) && (*name == '_' || !strncmp(name, "//", 2));
 }
 
+/* Whether all letters but three are the same at the begin and the end. */
+static bool name_is_typo(const char *name, const char *of)
+{
+    char *lower = name_lower(name);
+    size_t a = strlen(lower), b = strlen(of), longer = a > b ? a : b, n = 0, m = 0;
+    while (n < a && lower[n] == of[n]) n++;
+    while (n + m < a && n + m < b && lower[a - m - 1] == of[b - m - 1]) m++;
+    dsi_free(lower);
+    return n + m + 3 >= longer;
+}
+
 /* The user's key has no row. A likely misspelling is an error that suggests the
  * nearest name, as it would change training; what belongs to other tools is
- * left out with one warning, where DeepSpeed ignores it too. */
-static void add_unknown(dsi_config_reader *r, const char *group, const char *path, const char *name)
+ * left out with one warning, where DeepSpeed ignores it too. Those are often
+ * objects ("comms_config", "log"): as a misspelling counts only what is very
+ * near. */
+static void add_unknown(dsi_config_reader *r, const char *group, const char *path, const char *name,
+                        const json_t *value)
 {
     const char *near = name_suggest(group, name);
+    if (near && json_is_object(value) && !strchr(near, '.') && !name_is_typo(name, near))
+        near = NULL;
     bool params = !strcmp(group, "optimizer") || !strcmp(group, "scheduler");
     if (strchr(name, '.') && dsi_config_key_find(path))
         dsi_config_add_error(r, path, "keys do not nest by dots; a group is an object");
@@ -369,7 +385,7 @@ static void check_names(dsi_config_reader *r, const char *group, const char *pat
         char *written = path_join(path, name), *known = path_join(group, name);
         const dsi_config_key *key = strchr(name, '.') ? NULL : dsi_config_key_find(known);
         if ((!key || !*name) && !is_note(group, name))
-            add_unknown(r, group, written, name);
+            add_unknown(r, group, written, name, value);
         else if (key && key->mark == DSI_KEY_REMOVED)
             dsi_config_add_error(
                 r, written,

@@ -467,6 +467,13 @@ static void unknown_keys_softened(void **state)
     dsi_config *c = must_read("{" B "'nonsense': null, 'fp16': {'vendor': {}, '//': 'a note'}}");
     has_warning(c, "unknown keys are left out: \"nonsense\", \"fp16.vendor\"");
     dsi_config_free(c);
+    c = must_read("{" B "'log': {'steps_per_print': 50}, 'comms_config': {'verbose': false}}");
+    has_warning(c, "unknown keys are left out: \"log\", \"comms_config\""); /* near as words only */
+    dsi_config_free(c);
+    CHECK(!read_quoted("{" B "'zero_optimisation': {'stage': 1}}", 1));
+    CHECK_ERROR("\"zero_optimisation\": did you mean \"zero_optimization\"?");
+    CHECK(!read_quoted("{" B "'offload_optimizer': {'device': 'none'}}", 1));
+    CHECK_ERROR("did you mean \"zero_optimization.offload_optimizer\"?");
     c = must_read("{" B "'prescale_gradients': null}");
     has_warning(c, "\"prescale_gradients\": null counts as false");
     dsi_config_free(c);
