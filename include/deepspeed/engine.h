@@ -267,7 +267,7 @@ DS_API ds_status ds_engine_save_wait(ds_engine *e);
 
 typedef struct ds_load_opts {
     const char *dir;
-    /* NULL: what DIR/latest names; if that is damaged, the newest complete one */
+    /* NULL: of DIR/latest, or the newest complete one; load_universal: of DIR/latest_universal */
     const char *tag;
     bool module_only;  /* weights and buffers only */
     bool no_optimizer; /* neither moments nor averages */
