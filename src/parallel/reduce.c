@@ -24,7 +24,8 @@
 typedef struct Leaf {
     dsi_reduce *r;
     int i;
-    bool holds; /* its place in the bucket has a gradient */
+    bool holds;        /* its place in the bucket has a gradient */
+    ds_tensor *mapped; /* one rank with a folder: where its gradient is kept; counted, or NULL */
 } Leaf;
 
 typedef struct Bucket {
@@ -380,6 +381,26 @@ static ds_tensor *leaf_grad_buffer(void *arg, ds_tensor *x)
     return r->status == DS_OK ? dsi_flat_in_unit(r->f, l->i, r->bucket[k].full) : NULL;
 }
 
+#define MAPPED_ELEMENTS 16384 /* smaller gradients stay in memory */
+
+/* One rank: the gradient of x goes to a file, where the next micro step adds to
+ * it. */
+static ds_status grad_move_to_file(Leaf *l, ds_tensor *x)
+{
+    ds_tensor *g = ds_grad(x);
+    int64_t stride[DS_MAX_DIMS];
+    if (l->mapped && g->storage == l->mapped->storage) return DS_OK;
+    if (!dsi_acquire(g)) return ds_error_status();
+    if (!l->mapped || l->mapped->dtype != g->dtype) {
+        dsi_unref(l->mapped);
+        l->mapped = dsi_ref(sums_new(l->r, g->dtype, ds_numel(g)));
+    }
+    if (!l->mapped) return ds_error_status();
+    dsi_row_major(x->shape, stride);
+    ds_tensor *to = dsi_view_of(l->mapped, x->shape, stride, 0);
+    return dsi_copy(to, g) == DS_OK ? ds_set_grad_of(x, to) : ds_error_status();
+}
+
 /* The ready hook: moves the gradient into its bucket and sends buckets that are
  * full. On one rank, gradients that accumulate in their own dtype stay where
  * backward made them. */
@@ -389,6 +410,9 @@ static void leaf_ready(void *arg, ds_tensor *x)
     dsi_reduce *r = l->r;
     bool sends = r->tree || (r->comm && (r->last || r->o.partition));
     int k = r->f->param[l->i].unit;
+    if (r->runs && r->status == DS_OK && r->folder && !r->comm && !r->tree &&
+        ds_numel(x) >= MAPPED_ELEMENTS)
+        r->status = r->widen ? DS_OK : grad_move_to_file(l, x);
     if (!r->runs || r->status != DS_OK || (!r->comm && !r->widen)) return;
     bucket_await(r, k);
     if (r->status == DS_OK && !bucket_adopt(l, x)) {
@@ -526,7 +550,7 @@ dsi_reduce *dsi_reduce_new(const dsi_flat *f, ds_comm *comm, const dsi_reduce_op
     r->leaf = dsi_alloc((size_t)f->n * sizeof *r->leaf);
     r->bucket = dsi_alloc((size_t)f->units * sizeof *r->bucket);
     for (int i = 0; i < f->n; i++) {
-        r->leaf[i] = (Leaf){r, i, false};
+        r->leaf[i] = (Leaf){r, i, false, NULL};
         dsi_set_grad_ready_hook(f->param[i].x, leaf_ready, &r->leaf[i]);
         dsi_set_grad_buffer_hook(f->param[i].x, leaf_grad_buffer);
     }
@@ -545,6 +569,7 @@ void dsi_reduce_free(dsi_reduce *r)
         dsi_unref(r->bucket[k].full);
     }
     dsi_tree_free(r->tree);
+    for (int i = 0; i < r->f->n; i++) dsi_unref(r->leaf[i].mapped);
     dsi_free(r->folder);
     dsi_unref(r->own);
     dsi_free(r->leaf);
