@@ -176,7 +176,7 @@ static dsi_text init_text(const init_choice *c)
     add_optimizer(c, &t);
     add_dtype(c, &t);
     add_zero(c, &t);
-    dsi_text_add(&t, "  // A line about the loss and the rate every so many updates.\n"
+    dsi_text_add(&t, "  // A line with the loss and the rate every N updates.\n"
                      "  \"steps_per_print\": 100,\n"
                      "  // true: a line with the times of forward, backward and step.\n"
                      "  \"wall_clock_breakdown\": false\n}\n");

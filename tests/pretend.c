@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "pretend.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -39,6 +40,14 @@ static void free_nothing(dsi_device *d, void *p)
     (void)p;
 }
 
+static void *alloc_host(dsi_device *d, size_t bytes) { return d ? malloc(bytes) : NULL; }
+
+static void free_host(dsi_device *d, void *p)
+{
+    (void)d;
+    free(p);
+}
+
 static ds_status copy_in(dsi_stream *s, void *dst, const void *host, size_t bytes)
 {
     (void)s;
@@ -68,6 +77,8 @@ static const dsi_device_type pretended = {
     .open = open_pretended,
     .alloc = alloc,
     .free = free_nothing,
+    .alloc_host = alloc_host,
+    .free_host = free_host,
     .copy_in = copy_in,
     .copy_out = copy_out,
     .copy = copy,

@@ -146,7 +146,10 @@ void experts_count(Experts *x, ds_module *net)
         ds_module *layer = ds_moe_layer(net, i);
         ds_tensor *chosen = ds_moe_exp_counts(layer), *taken = ds_moe_taken_counts(layer);
         if (!chosen || !taken) return;
-        if (!x->load[i]) x->load[i] = ds_keep(ds_zeros(DS_I64, ds_shape(2, ds_numel(chosen))));
+        if (!x->load[i]) {
+            ds_tensor *none = ds_zeros(DS_I64, ds_shape(2, ds_numel(chosen)));
+            x->load[i] = ds_keep(ds_to(none, (ds_device){DS_CPU, 0}, DS_I64));
+        }
         int64_t *load = x->load[i] ? ds_data_mut(x->load[i]) : NULL;
         if (!load) return;
         add_to(load, chosen);

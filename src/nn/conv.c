@@ -32,6 +32,7 @@ static ds_tensor *conv_weight(ds_module *m, ds_dims shape)
 
 static ds_tensor *conv_bias(ds_module *m, const ds_tensor *weight, int64_t out)
 {
+    if (!weight) return NULL;
     double bound = 1 / sqrt((double)(ds_numel(weight) / ds_size(weight, 0)));
     ds_tensor *bias = ds_module_param(m, "bias", ds_empty(DS_F32, ds_shape(out)));
     return ds_init_uniform(bias, -bound, bound);

@@ -28,7 +28,7 @@ bool dsi_same_device(const char *op, const ds_tensor *a, const ds_tensor *b)
 
 bool dsi_want_float(const char *op, const ds_tensor *x)
 {
-    if (dsi_is_float(x)) return true;
+    if (!x || dsi_is_float(x)) return x != NULL;
     return dsi_invalid("%s: x is %s %s: expected a floating-point dtype (ds_cast it)", op,
                        ds_dtype_name(x->dtype), dsi_shape_text(x->shape));
 }

@@ -89,7 +89,7 @@ static void squares_and_captions(void **state)
     CHECK_INT(count_pixels(p, 66, 9, 255, 255, 255), 19 + 9); /* labels */
     CHECK_INT(count_pixels(p, 75, 11, 96, 220, 96), 19);      /* equal */
     CHECK_INT(count_pixels(p, 75, 11, 255, 96, 80), 10);      /* not */
-    CHECK_INT(count_pixels(p, 75, 11, 255, 255, 255), 10);     /* without a label */
+    CHECK_INT(count_pixels(p, 75, 11, 255, 255, 255), 10);    /* without a label */
     free(p.rgb);
 
     const char *const wide[] = {"wide wide wide wide", "", ""};

@@ -116,10 +116,11 @@ static void refused(void **state)
     REFUSED("--rdzv_backend: there is no rendezvous service", "--rdzv-backend=c10d", "train");
     REFUSED("--check_config starts nothing, so what is train?", "--check_config=x", "train");
     REFUSED("of how many parameters", "--estimate_memory=x");
-    REFUSED("--check_config and --estimate_memory", "--check_config=x", "--estimate_memory=x");
+    REFUSED("--check_config, --estimate_memory and --init_config", "--check_config=x",
+            "--estimate_memory=x");
     REFUSED("--world_size belongs to", "--world_size=3", "train");
-    REFUSED("--params, --largest and", "--params=3", "train");
-    REFUSED("--params, --largest and", "--largest=3", "--check_config=x");
+    REFUSED("--params belongs to", "--params=3", "train");
+    REFUSED("--largest and --activations belong to", "--largest=3", "--check_config=x");
     REFUSED("--json belongs to", "--json", "train");
     REFUSED("--num_gpus 2 and --num_devs 3", "--num_gpus=2", "--num_devs=3", "train");
     REFUSED("--num_devs 3 and --nproc_per_node 2", "--num_devs=3", "--nproc_per_node=2", "train");

@@ -92,10 +92,9 @@ static void other_functions(void **state)
     REFUSES(ds_contiguous(ds_transpose(x, 0, 1)), "copy: no cuda kernel", "");
     REFUSES(ds_data(ds_transpose(x, 0, 1)), "copy: no cuda kernel", "");
     REFUSES(ds_data_mut(x), "data_mut: x [4, 6] is on cuda:0", "host memory");
-    REFUSES(!ds_copy(x, ds_transpose(on(cpu, DS_F32, ds_shape(6, 4)), 0, 1)),
-            "copy: float32 [4, 6]",
-            "from cpu to float32 [4, 6] on cuda:0: expected one dtype and shape, both contiguous");
-    REFUSES(!ds_copy(b, ds_select(x, 0, 1)), "copy: float32 [6] from cuda:0", "on cpu");
+    CHECK_INT(ds_copy(x, ds_transpose(on(cpu, DS_F32, ds_shape(6, 4)), 0, 1)), DS_OK);
+    CHECK_INT(ds_copy(b, ds_select(x, 0, 1)), DS_OK); /* the CPU has the kernel that is needed */
+    REFUSES(!ds_copy(b, h), "copy: no cuda kernel", "");
     REFUSES(ds_relu(ds_reshape(x, ds_shape(1, 1, 4, 6))), "relu: no cuda kernel", "");
     REFUSES(ds_max_pool2d(ds_reshape(x, ds_shape(1, 1, 4, 6)), 2), "max_pool2d: no cuda kernel",
             "");

@@ -152,7 +152,7 @@ static void without_memory(void **state)
     dp = ds_data_parallel_new(m, 3, probe_new, NULL);
     what = NO_MEMORY;
     CHECK(!ds_data_parallel_call(dp, column(3, one_to_8)));
-    CHECK_ERROR("data_parallel: replica 2: probe: no memory for 4 bytes (float32 []) on cpu");
+    CHECK_ERROR("data_parallel: replica 2: probe: no memory for 4 bytes (float32 [1, 1]) on cpu");
     ds_data_parallel_free(dp);
     ds_module_free(m);
     ds_scope_close(scope);
