@@ -25,9 +25,9 @@ if(DS_MPI)
     ds_mpi(openmpi "Open MPI" ompi-c 4.0 libopenmpi-dev)
     ds_mpi(mpich MPICH mpich 3.3 libmpich-dev)
 
-    # If pkg-config knows none, the MPI of mpicc in PATH. MPIs derived from
-    # MPICH have its types.
-    if(NOT DS_MPIS)
+    # If pkg-config knows none, the MPI of mpicc in PATH, which for another
+    # processor is not the right one. MPIs derived from MPICH have its types.
+    if(NOT DS_MPIS AND NOT CMAKE_CROSSCOMPILING)
         find_package(MPI QUIET COMPONENTS C)
         if(MPI_C_FOUND)
             include(CheckSymbolExists)
