@@ -253,13 +253,19 @@ DS_API ds_module *ds_nn_embedding(ds_module *parent, const char *name, int64_t c
 
 DS_API ds_module *ds_nn_dropout(ds_module *parent, const char *name, double p);
 DS_API ds_module *ds_nn_dropout2d(ds_module *parent, const char *name, double p);
+DS_API ds_module *ds_nn_identity(ds_module *parent, const char *name);
 DS_API ds_module *ds_nn_relu(ds_module *parent, const char *name);
 DS_API ds_module *ds_nn_gelu(ds_module *parent, const char *name);
 DS_API ds_module *ds_nn_sigmoid(ds_module *parent, const char *name);
+DS_API ds_module *ds_nn_silu(ds_module *parent, const char *name);
 DS_API ds_module *ds_nn_tanh(ds_module *parent, const char *name);
+DS_API ds_module *ds_nn_softmax(ds_module *parent, const char *name, int dim);
+DS_API ds_module *ds_nn_log_softmax(ds_module *parent, const char *name, int dim);
 DS_API ds_module *ds_nn_flatten(ds_module *parent, const char *name); /* from dim 1 */
 DS_API ds_module *ds_nn_max_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts);
 DS_API ds_module *ds_nn_avg_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts);
+DS_API ds_module *ds_nn_adaptive_avg_pool2d(ds_module *parent, const char *name, int64_t h,
+                                            int64_t w);
 
 /* Calls its children in order. Children are made with the Sequential as parent
  * and named "0", "1", ... */

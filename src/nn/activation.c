@@ -4,38 +4,29 @@
 
 #include <string.h>
 
-static ds_tensor *relu_forward(void *self, ds_tensor *x) { return (void)self, ds_relu(x); }
+/* A module that is one call of an op of one tensor. */
+#define ACTIVATION(f, Class) \
+    static ds_tensor *f##_forward(void *self, ds_tensor *x) { return (void)self, ds_##f(x); } \
+\
+    ds_module *ds_nn_##f(ds_module *parent, const char *name) \
+    { \
+        return ds_module_make(parent, name, #Class, .forward = f##_forward); \
+    }
+
+ACTIVATION(relu, ReLU)
+ACTIVATION(sigmoid, Sigmoid)
+ACTIVATION(silu, SiLU)
+ACTIVATION(tanh, Tanh)
+
 static ds_tensor *gelu_forward(void *self, ds_tensor *x) { return (void)self, ds_gelu(x); }
-static ds_tensor *sigmoid_forward(void *self, ds_tensor *x) { return (void)self, ds_sigmoid(x); }
-static ds_tensor *tanh_forward(void *self, ds_tensor *x) { return (void)self, ds_tanh(x); }
-static ds_tensor *flatten_forward(void *self, ds_tensor *x) { return (void)self, ds_flatten(x, 1); }
-
-ds_module *ds_nn_relu(ds_module *parent, const char *name)
-{
-    static const ds_module_type type = {"ReLU", 0, .forward = relu_forward};
-    return ds_module_new(parent, name, &type);
-}
-
 static void gelu_describe(void *self, FILE *to) { (void)self, fputs("approximate='none'", to); }
 
 ds_module *ds_nn_gelu(ds_module *parent, const char *name)
 {
-    static const ds_module_type type = {"GELU", 0, .forward = gelu_forward,
-                                        .describe = gelu_describe};
-    return ds_module_new(parent, name, &type);
+    return ds_module_make(parent, name, "GELU", .forward = gelu_forward, .describe = gelu_describe);
 }
 
-ds_module *ds_nn_sigmoid(ds_module *parent, const char *name)
-{
-    static const ds_module_type type = {"Sigmoid", 0, .forward = sigmoid_forward};
-    return ds_module_new(parent, name, &type);
-}
-
-ds_module *ds_nn_tanh(ds_module *parent, const char *name)
-{
-    static const ds_module_type type = {"Tanh", 0, .forward = tanh_forward};
-    return ds_module_new(parent, name, &type);
-}
+static ds_tensor *flatten_forward(void *self, ds_tensor *x) { return (void)self, ds_flatten(x, 1); }
 
 static void flatten_describe(void *self, FILE *to)
 {
@@ -44,12 +35,42 @@ static void flatten_describe(void *self, FILE *to)
 
 ds_module *ds_nn_flatten(ds_module *parent, const char *name)
 {
-    static const ds_module_type type = {"Flatten", 0, .forward = flatten_forward,
-                                        .describe = flatten_describe};
-    return ds_module_new(parent, name, &type);
+    return ds_module_make(parent, name, "Flatten", .forward = flatten_forward,
+                          .describe = flatten_describe);
+}
+
+static ds_tensor *identity_forward(void *self, ds_tensor *x) { return (void)self, x; }
+
+ds_module *ds_nn_identity(ds_module *parent, const char *name)
+{
+    return ds_module_make(parent, name, "Identity", .forward = identity_forward);
 }
 
 /* ---- with options ------------------------------------------------------------------------------------ */
+
+static ds_tensor *softmax_forward(void *self, ds_tensor *x) { return ds_softmax(x, *(int *)self); }
+static ds_tensor *log_softmax_forward(void *self, ds_tensor *x)
+{
+    return ds_log_softmax(x, *(int *)self);
+}
+
+static void softmax_describe(void *self, FILE *to) { fprintf(to, "dim=%d", *(int *)self); }
+
+ds_module *ds_nn_softmax(ds_module *parent, const char *name, int dim)
+{
+    ds_module *m = ds_module_make(parent, name, "Softmax", sizeof dim, softmax_forward,
+                                  .describe = softmax_describe);
+    *(int *)ds_self(m) = dim;
+    return m;
+}
+
+ds_module *ds_nn_log_softmax(ds_module *parent, const char *name, int dim)
+{
+    ds_module *m = ds_module_make(parent, name, "LogSoftmax", sizeof dim, log_softmax_forward,
+                                  .describe = softmax_describe);
+    *(int *)ds_self(m) = dim;
+    return m;
+}
 
 static ds_tensor *dropout_forward(void *self, ds_tensor *x)
 {
@@ -153,4 +174,24 @@ ds_module *ds_nn_avg_pool2d(ds_module *parent, const char *name, ds_pool2d_opts 
     static const ds_module_type type = {"AvgPool2d", sizeof opts, .forward = avg_pool_forward,
                                         .describe = avg_pool_describe};
     return pool_new(parent, name, &type, opts);
+}
+
+static ds_tensor *adaptive_forward(void *self, ds_tensor *x)
+{
+    const int64_t *size = self;
+    return ds_adaptive_avg_pool2d(x, size[0], size[1]);
+}
+
+static void adaptive_describe(void *self, FILE *to)
+{
+    const int64_t *size = self;
+    fprintf(to, "output_size=(%lld, %lld)", (long long)size[0], (long long)size[1]);
+}
+
+ds_module *ds_nn_adaptive_avg_pool2d(ds_module *parent, const char *name, int64_t h, int64_t w)
+{
+    ds_module *m = ds_module_make(parent, name, "AdaptiveAvgPool2d", 2 * sizeof h, adaptive_forward,
+                                  .describe = adaptive_describe);
+    memcpy(ds_self(m), (int64_t[]){h, w}, 2 * sizeof h);
+    return m;
 }

@@ -62,6 +62,12 @@ MAKE(attention, ds_nn_multihead_attention(NULL, "m", 8, 2, .dropout = 0.1, .add_
 MAKE(encoder, ds_nn_transformer_encoder_layer(NULL, "m", 8, 2, .dim_feedforward = 16,
                                               .no_bias = true, .gelu = true))
 
+MAKE(identity, ds_nn_identity(NULL, "m"))
+MAKE(silu, ds_nn_silu(NULL, "m"))
+MAKE(softmax, ds_nn_softmax(NULL, "m", -1))
+MAKE(log_softmax, ds_nn_log_softmax(NULL, "m", 1))
+MAKE(adaptive, ds_nn_adaptive_avg_pool2d(NULL, "m", 2, 3))
+
 static const Layer layers[] = {
     {conv1d,
      {3, {2, 4, 9}},
@@ -100,6 +106,11 @@ static const Layer layers[] = {
     {rms, {2, {3, 8}}, "weight ", "RMSNorm((8,), eps=None, elementwise_affine=True)"},
     {rms_plain, {3, {4, 2, 3}}, "", "RMSNorm((2, 3), eps=1e-06, elementwise_affine=False)"},
     {dropout2d, {4, {2, 3, 4, 4}}, "", "Dropout2d(p=0.3, inplace=False)"},
+    {identity, {1, {3}}, "", "Identity()"},
+    {silu, {2, {3, 4}}, "", "SiLU()"},
+    {softmax, {2, {3, 4}}, "", "Softmax(dim=-1)"},
+    {log_softmax, {2, {3, 4}}, "", "LogSoftmax(dim=1)"},
+    {adaptive, {4, {1, 2, 5, 4}}, "", "AdaptiveAvgPool2d(output_size=(2, 3))"},
     {lstm,
      {3, {2, 4, 5}},
      "weight_ih_l0 weight_hh_l0 weight_hr_l0 weight_ih_l0_reverse weight_hh_l0_reverse "
