@@ -27,6 +27,7 @@
 #include <deepspeed/ops.h>
 #include <deepspeed/optim.h>
 #include <deepspeed/parallel.h>
+#include <deepspeed/profile.h>
 #include <deepspeed/tensor.h>
 #include <deepspeed/text.h>
 #include <deepspeed/types.h>

@@ -18,6 +18,8 @@
  * - Passes nest: a hook or a custom op may run a backward pass of its own.
  *   `running` is the innermost one.
  * SPDX-License-Identifier: MIT */
+#include "base/profile.h"
+#include "base/trace.h"
 #include "graph.h"
 
 #include <stdlib.h>
@@ -212,10 +214,12 @@ static ds_status node_run_backward(dsi_node *n)
     ds_tensor *dy = n->dy;
     n->dy = NULL;
     ds_scope *scope = ds_scope_open();
+    dsi_place before = dsi_observe_backward(n->module, n->op->name);
     if (node_acquire_operands(n, dy))
         n->op->backward(n, dy);
     else
         n->failed = true;
+    dsi_observe_end(before);
     ds_scope_close(scope);
     dsi_unref(dy);
     if (running.hooked) node_run_after_use_hooks(n);
@@ -320,8 +324,10 @@ ds_status dsi_backward_scaled(ds_tensor *loss, double factor)
                         "ds_backward_from)",
                         dsi_shape_text(loss->shape));
     ds_scope *scope = ds_scope_open();
+    dsi_trace_begin("backward");
     ds_tensor *seed = dsi_fill(dsi_new(loss, loss->shape), factor);
     ds_status status = seed ? backward_start(loss, seed) : ds_error_status();
+    dsi_trace_end();
     ds_scope_close(scope);
     return status;
 }

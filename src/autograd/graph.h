@@ -23,6 +23,7 @@ struct dsi_node {
     ds_tensor **saved; /* counted */
     void *attr;
     void (*free_attr)(dsi_node *n); /* or NULL */
+    const char *module; /* that ran the op, if the thread was observed (base/profile.h) */
     dsi_node *next_dead;
     uint64_t visit; /* number of the backward pass that found it last */
     int n_in, n_saved;

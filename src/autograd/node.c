@@ -11,6 +11,7 @@
  * SPDX-License-Identifier: MIT */
 #include "node.h"
 
+#include "base/profile.h"
 #include "base/thread.h"
 #include "device/graph.h"
 #include "graph.h"
@@ -58,6 +59,7 @@ dsi_node *dsi_node_new(const dsi_op *op, int n_in)
     node->grad_fn.unref = dsi_node_unref;
     node->refs = 1;
     node->op = op;
+    node->module = dsi_observed_module();
     node->seq = next_seq++;
     node->n_in = n_in;
     node->in = n_in <= N_INLINE ? node->inline_in : dsi_alloc((size_t)n_in * sizeof *node->in);

@@ -38,7 +38,7 @@ typedef struct Event {
     int64_t ns;
     uint64_t id;
     char phase;
-    char name[47];
+    char name[79];
 } Event;
 
 typedef struct Buffer {

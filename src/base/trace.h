@@ -26,7 +26,7 @@ static inline bool dsi_trace_on(void)
 }
 
 /* Something begins and ends on this thread; what begins inside ends inside. The
- * name is copied, its first 46 bytes. */
+ * name is copied, its first 78 bytes. */
 static inline void dsi_trace_begin(const char *name)
 {
     if (dsi_trace_on()) dsi_trace_add('B', name, 0);

@@ -25,6 +25,7 @@
 #include "base/handle.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/profile.h"
 #include "base/thread.h"
 #include "base/trace.h"
 
@@ -289,10 +290,13 @@ void dsi_request_done(dsi_request *r)
 static ds_status request_wait_and_log(dsi_request *r)
 {
     r->waited = true;
+    double begun = dsi_now();
     dsi_trace_begin("wait for others");
     ds_status status = r->comm->type->wait(r);
     dsi_trace_end();
     if (r->staged && dsi_staged_close(r, status == DS_OK) != DS_OK) status = ds_error_status();
+    dsi_profile_add(dsi_collective_name(r->what), true, dsi_now() - begun, 0,
+                    (double)r->n * (double)ds_dtype_size(r->dtype));
     if (status == DS_OK && !r->internal) dsi_comm_log_add(r);
     return status;
 }

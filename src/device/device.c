@@ -8,7 +8,10 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/profile.h"
 #include "base/thread.h"
+#include "base/trace.h"
+#include "observe.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -53,6 +56,7 @@ static void close_devices(void)
             if (!d) continue;
             dsi_cache_empty(d);
             if (d->type->close) d->type->close(d);
+            dsi_observe_free(d);
             dsi_free(d->cache);
             dsi_free(d);
             opened[t][i] = NULL;
@@ -90,17 +94,24 @@ static bool is_there(ds_device which)
     return false;
 }
 
-static void choose_fusions(dsi_device *d)
+/* Sets the tables of kernels that ops call. */
+static void choose_tables(dsi_device *d)
 {
-    d->fusions = d->own_fusions && !without_fusions ? d->own_fusions : &no_fusions;
+    d->used_fusions = d->own_fusions && !without_fusions ? d->own_fusions : &no_fusions;
+    dsi_observe_device(d);
+}
+
+void dsi_devices_observe(void)
+{
+    for (int t = 0; t < KINDS; t++)
+        for (int i = 0; i < MAX_DEVICES; i++)
+            if (opened[t][i]) choose_tables(opened[t][i]);
 }
 
 void dsi_device_set_fusions(bool on)
 {
     without_fusions = !on;
-    for (int t = 0; t < KINDS; t++)
-        for (int i = 0; i < MAX_DEVICES; i++)
-            if (opened[t][i]) choose_fusions(opened[t][i]);
+    dsi_devices_observe();
 }
 
 /* Of the environment, before the first device of a thread opens. */
@@ -123,7 +134,9 @@ static dsi_device *open_device(ds_device which)
         dsi_free(d);
         return NULL;
     }
-    choose_fusions(d);
+    d->own_kernels = d->kernels;
+    if (dsi_trace_on()) dsi_observed = true;
+    choose_tables(d);
     dsi_at_thread_end(DSI_END_DEVICES, close_devices);
     return opened[which.kind][which.index] = d;
 }

@@ -60,13 +60,17 @@ typedef struct dsi_device_type {
 struct dsi_device {
     const dsi_device_type *type;
     int index;
-    const dsi_kernels *kernels;
-    const dsi_fusions *own_fusions; /* of its kind; NULL: none */
-    const dsi_fusions *fusions;     /* those, or a table of NULLs where they are
-                                       switched off; never NULL */
-    dsi_fault fault;                /* the flag, where kernels run on the host */
-    void *own;                      /* of its kind */
-    dsi_stream stream;              /* of this thread */
+    const dsi_kernels *kernels;           /* that ops call: own_kernels, or those that
+                                       observe them (observe.h) */
+    const dsi_fusions *fusions;           /* the same; never NULL */
+    const dsi_kernels *own_kernels;       /* of its kind */
+    const dsi_fusions *own_fusions;       /* of its kind; NULL: none */
+    const dsi_fusions *used_fusions;      /* those, or a table of NULLs where they are
+                                        switched off */
+    struct dsi_observed_tables *observed; /* once the thread was observed */
+    dsi_fault fault;                      /* the flag, where kernels run on the host */
+    void *own;                            /* of its kind */
+    dsi_stream stream;                    /* of this thread */
     struct dsi_cache *cache;
     struct dsi_graph *recording; /* graph.h: the graph that a step is recorded for; NULL: none */
 };
@@ -85,6 +89,9 @@ DSI_SHARED ds_status dsi_device_describe(ds_device which, char *text, size_t roo
 DSI_SHARED bool dsi_device_built(ds_device_kind kind); /* this build knows the kind */
 /* Why there is none of a kind, in one line, if ds_device_count is 0. */
 DSI_SHARED const char *dsi_device_why_none(ds_device_kind kind);
+
+/* dsi_observed has changed: this thread's devices get other tables. */
+void dsi_devices_observe(void);
 
 /* For tests: to this thread `type` is from now on the one of its kind; NULL: as
  * it was. No device of that kind is

@@ -5,6 +5,7 @@
  * who run the tree (dsi_call_hooks: parameters are gathered), within them
  * forward hooks.
  * SPDX-License-Identifier: MIT */
+#include "base/profile.h"
 #include "tensor/tensor.h"
 #include "tree.h"
 
@@ -99,7 +100,9 @@ ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n)
     dsi_error_context here = {dsi_module_write_path, m};
     const dsi_error_context *was = dsi_error_context_enter(&here);
     ds_scope *scope = ds_scope_open();
+    dsi_place before = dsi_observe_module();
     ds_tensor *y = m->hooks ? module_hooked_run(m, in, n) : module_run(m, in, n);
+    dsi_observe_end(before);
     if (!y) dsi_null_operand("forward");
     y = dsi_scope_return(scope, dsi_ref(y));
     dsi_error_context_leave(was);

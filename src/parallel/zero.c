@@ -55,7 +55,7 @@ static ds_status stage_backward(dsi_zero *z, ds_tensor *loss, double factor, boo
 ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last)
 {
     if (!dsi_live(z, "zero_backward")) return dsi_null_argument("zero_backward");
-    dsi_trace_begin("backward");
+    dsi_trace_begin("engine backward");
     ds_status status = stage_backward(z, loss, factor, last);
     dsi_trace_end();
     return status;

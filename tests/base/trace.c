@@ -102,7 +102,8 @@ static void trace_a_step(void)
     dsi_trace_async_begin("all_reduce", 0xabcdef);
     dsi_trace_count("bytes", 1234567890123);
     dsi_trace_async_end("all_reduce", 0xabcdef);
-    dsi_trace_begin("a name that is longer than what there is room for in an event");
+    dsi_trace_begin("a name that is longer than what there is room for in an event, "
+                    "such as the path of a module deep below");
     dsi_trace_end();
     dsi_trace_end();
 }
@@ -132,10 +133,63 @@ static void events_are_chromes(void **state)
     }
     e = json_array_get(events, 6);
     CHECK_INT(number_of(json_object_get(e, "args"), "value"), 1234567890123);
-    assert_string_equal(text_of(json_array_get(events, 8), "name"),
-                        "a name that is longer than what there is room ");
+    assert_string_equal(
+        text_of(json_array_get(events, 8), "name"),
+        "a name that is longer than what there is room for in an event, such as the pat");
     int n;
     CHECK_INT(check_nesting(events, &n), 1);
+    json_decref(events);
+}
+
+/* ---- ops ---------------------------------------------------------------------------------------------- */
+
+static void trace_an_mlp(void)
+{
+    ds_module *net = ds_nn_sequential(NULL, "net");
+    ds_nn_linear(net, "fc1", 4, 3);
+    ds_nn_relu(net, "act");
+    ds_nn_linear(net, "fc2", 3, 2);
+    ds_tensor *x = ds_ones(DS_F32, ds_shape(5, 4));
+    ds_backward(ds_mean(ds_call(net, x)));
+    ds_module_free(net);
+}
+
+/* Index of the first event of that phase and name from `from` on. */
+static size_t find_event(json_t *events, size_t from, const char *phase, const char *name)
+{
+    size_t n = json_array_size(events);
+    for (size_t i = from; i < n; i++) {
+        json_t *e = json_array_get(events, i);
+        if (!strcmp(text_of(e, "ph"), phase) && !strcmp(text_of(e, "name"), name)) return i;
+    }
+    fail_msg("no event %s %s from %zu on", phase, name, from);
+    return n;
+}
+
+static void ops_are_under_modules(void **state)
+{
+    (void)state;
+    static const char *const in_order[] = {"net",
+                                           "net.fc1",
+                                           "matmul",
+                                           "net.act",
+                                           "net.fc2",
+                                           "matmul",
+                                           "sum",
+                                           "backward",
+                                           "linear_backward net.fc2",
+                                           "matmul",
+                                           "relu_backward net.act",
+                                           "relu_dx",
+                                           "linear_backward net.fc1",
+                                           "matmul"};
+    int n;
+    CHECK_INT(run_child(folder_path("t.json"), trace_an_mlp), 0);
+    json_t *events = read_trace(folder_path("t.json"));
+    check_nesting(events, &n);
+    size_t at = 0;
+    for (size_t i = 0; i < sizeof in_order / sizeof *in_order; i++)
+        at = find_event(events, at, "B", in_order[i]) + 1;
     json_decref(events);
 }
 
@@ -285,9 +339,12 @@ int main(int argc, char **argv)
 {
     (void)argv;
     if (argc > 1) return trace_a_step(), 0; /* as the other rank above */
-    const struct CMUnitTest tests[] = {
-        IN_FOLDER(events_are_chromes),        IN_FOLDER(threads_have_lines_of_their_own),
-        IN_FOLDER(ranks_do_not_share_a_file), IN_FOLDER(a_killed_process_leaves_whole_events),
-        IN_FOLDER(a_later_run_begins_anew),   IN_FOLDER(what_cannot_be_is_told_once)};
+    const struct CMUnitTest tests[] = {IN_FOLDER(ops_are_under_modules),
+                                       IN_FOLDER(events_are_chromes),
+                                       IN_FOLDER(threads_have_lines_of_their_own),
+                                       IN_FOLDER(ranks_do_not_share_a_file),
+                                       IN_FOLDER(a_killed_process_leaves_whole_events),
+                                       IN_FOLDER(a_later_run_begins_anew),
+                                       IN_FOLDER(what_cannot_be_is_told_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,272 @@
+/* device/observe.c: tables of kernels that note what runs: Note [Observed
+ * kernels] of observe.h.
+ * SPDX-License-Identifier: MIT */
+#include "observe.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "base/profile.h"
+#include "base/trace.h"
+
+#include <deepspeed/profile.h>
+
+/* ---- sizes ------------------------------------------------------------------------------------------- */
+
+/* Elements; what is repeated counts once. */
+static double view_elements(const dsi_view *v)
+{
+    double n = 1;
+    for (int i = 0; v->p && i < v->n; i++)
+        if (v->s[i] || v->d[i] < 2) n *= (double)v->d[i];
+    return v->p ? n : 0;
+}
+
+static double view_bytes(const dsi_view *v)
+{
+    return view_elements(v) * (double)ds_dtype_size(v->dtype);
+}
+
+/* Operations of a convolution whose weights and output are these, also of its
+ * gradients. */
+static double conv_flops(const dsi_view *w, const dsi_view *y)
+{
+    return 2 * view_elements(w) * view_elements(y) / (double)(w->d[0] ? w->d[0] : 1);
+}
+
+/* Of products of q and k, and of their softmax with v; causal: half of them. */
+static double attention_flops(const dsi_view *q, const dsi_view *v, bool causal)
+{
+    double pairs = (double)q->d[0] * (double)q->d[1] * (double)v->d[1] * (causal ? 0.5 : 1);
+    return 2 * pairs * (double)(q->d[2] + v->d[2]);
+}
+
+/* ---- entries ----------------------------------------------------------------------------------------- */
+
+static double kernel_begin(const char *name)
+{
+    dsi_trace_begin(name);
+    return dsi_now();
+}
+
+static void kernel_end(dsi_stream *s, const char *name, double begun, double flops, double bytes)
+{
+    const dsi_device_type *type = s->device->type;
+    if (dsi_profile_runs()) {
+        if (!type->immediate && type->sync) type->sync(s);
+        dsi_profile_add(name, false, dsi_now() - begun, flops, bytes);
+    }
+    dsi_trace_end();
+}
+
+static double bytes_of(int n, const dsi_view *const *views)
+{
+    double bytes = 0;
+    for (int i = 0; i < n; i++) bytes += view_bytes(views[i]);
+    return bytes;
+}
+
+/* An entry: it has these parameters, is called `label`, does so many operations,
+ * and reads and writes these views. */
+#define ENTRY(table, name, label, parameters, arguments, flops, ...) \
+    static ds_status observed_##name parameters \
+    { \
+        const dsi_view *const views[] = {__VA_ARGS__}; \
+        double begun = kernel_begin(label); \
+        ds_status status = s->device->table->name arguments; \
+        kernel_end(s, label, begun, flops, bytes_of((int)(sizeof views / sizeof *views), views)); \
+        return status; \
+    }
+#define V dsi_view
+#define S dsi_stream *s
+
+/* clang-format off */
+ENTRY(own_kernels, copy, "copy", (S, V x, V y), (s, x, y), 0, &x, &y)
+ENTRY(own_kernels, fill, "fill", (S, double value, V y), (s, value, y), 0, &y)
+ENTRY(own_kernels, unary, dsi_unary_name(op), (S, dsi_unary_op op, double exponent, V x, V y),
+      (s, op, exponent, x, y), 0, &x, &y)
+ENTRY(own_kernels, unary_dx, dsi_unary_dx_name(op), (S, dsi_unary_op op, V dy, V saved, V dx),
+      (s, op, dy, saved, dx), 0, &dy, &saved, &dx)
+ENTRY(own_kernels, binary, dsi_binary_name(op), (S, dsi_binary_op op, double alpha, V a, V b, V y),
+      (s, op, alpha, a, b, y), 0, &a, &b, &y)
+ENTRY(own_kernels, compare, dsi_compare_name(op), (S, dsi_compare_op op, V a, V b, V y),
+      (s, op, a, b, y), 0, &a, &b, &y)
+ENTRY(own_kernels, affine, "affine", (S, double factor, double term, V x, V y),
+      (s, factor, term, x, y), 0, &x, &y)
+ENTRY(own_kernels, where, "where", (S, V c, V a, V b, V y), (s, c, a, b, y), 0, &c, &a, &b, &y)
+ENTRY(own_kernels, matmul, "matmul", (S, V a, V b, V bias, V y), (s, a, b, bias, y),
+      2 * view_elements(&y) * (double)a.d[2], &a, &b, &bias, &y)
+ENTRY(own_kernels, conv2d, "conv2d", (S, const dsi_conv2d *c, V x, V w, V b, V y), (s, c, x, w, b, y),
+      conv_flops(&w, &y), &x, &w, &b, &y)
+ENTRY(own_kernels, conv2d_dx, "conv2d_dx", (S, const dsi_conv2d *c, V dy, V w, V dx),
+      (s, c, dy, w, dx), conv_flops(&w, &dy), &dy, &w, &dx)
+ENTRY(own_kernels, conv2d_dw, "conv2d_dw", (S, const dsi_conv2d *c, V dy, V x, V dw),
+      (s, c, dy, x, dw), conv_flops(&dw, &dy), &dy, &x, &dw)
+ENTRY(own_kernels, max_pool2d, "max_pool2d", (S, const dsi_pool2d *c, V x, V y, V index),
+      (s, c, x, y, index), 0, &x, &y, &index)
+ENTRY(own_kernels, max_pool2d_dx, "max_pool2d_dx", (S, V dy, V index, V dx), (s, dy, index, dx), 0,
+      &dy, &index, &dx)
+ENTRY(own_kernels, avg_pool2d, "avg_pool2d", (S, const dsi_pool2d *c, V x, V y), (s, c, x, y), 0,
+      &x, &y)
+ENTRY(own_kernels, avg_pool2d_dx, "avg_pool2d_dx", (S, const dsi_pool2d *c, V dy, V dx),
+      (s, c, dy, dx), 0, &dy, &dx)
+ENTRY(own_kernels, softmax, log ? "log_softmax" : "softmax", (S, bool log, V x, V y),
+      (s, log, x, y), 0, &x, &y)
+ENTRY(own_kernels, softmax_dx, log ? "log_softmax_dx" : "softmax_dx", (S, bool log, V dy, V y, V dx),
+      (s, log, dy, y, dx), 0, &dy, &y, &dx)
+ENTRY(own_kernels, cross_entropy, "cross_entropy",
+      (S, const dsi_cross_entropy *c, V x, V label, V weight, V loss, V lse, V divisor),
+      (s, c, x, label, weight, loss, lse, divisor), 0, &x, &label, &weight, &loss, &lse)
+ENTRY(own_kernels, cross_entropy_dx, "cross_entropy_dx",
+      (S, const dsi_cross_entropy *c, V dloss, V x, V label, V weight, V lse, V divisor, V dx),
+      (s, c, dloss, x, label, weight, lse, divisor, dx), 0, &dloss, &x, &label, &weight, &lse, &dx)
+ENTRY(own_kernels, batch_stats, "batch_stats", (S, V x, V mean, V var), (s, x, mean, var), 0,
+      &x, &mean, &var)
+ENTRY(own_kernels, batch_norm, "batch_norm", (S, V x, V mean, V rstd, V weight, V bias, V y),
+      (s, x, mean, rstd, weight, bias, y), 0, &x, &mean, &rstd, &weight, &bias, &y)
+ENTRY(own_kernels, batch_norm_dx, "batch_norm_dx",
+      (S, bool batch, V dy, V x, V mean, V rstd, V weight, V dx, V dw, V db),
+      (s, batch, dy, x, mean, rstd, weight, dx, dw, db), 0, &dy, &x, &mean, &rstd, &weight, &dx,
+      &dw, &db)
+ENTRY(own_kernels, layer_norm, mean.p ? "layer_norm" : "rms_norm",
+      (S, double eps, V x, V weight, V bias, V y, V mean, V rstd),
+      (s, eps, x, weight, bias, y, mean, rstd), 0, &x, &weight, &bias, &y, &mean, &rstd)
+ENTRY(own_kernels, layer_norm_dx, mean.p ? "layer_norm_dx" : "rms_norm_dx",
+      (S, V dy, V x, V weight, V mean, V rstd, V dx, V dw, V db),
+      (s, dy, x, weight, mean, rstd, dx, dw, db), 0, &dy, &x, &weight, &mean, &rstd, &dx, &dw, &db)
+ENTRY(own_kernels, reduce, dsi_reduce_name(op), (S, dsi_reduce_op op, double factor, V x, V y, V index),
+      (s, op, factor, x, y, index), 0, &x, &y, &index)
+ENTRY(own_kernels, gather_rows, "gather_rows", (S, V w, V index, V y), (s, w, index, y), 0,
+      &index, &y, &y)
+ENTRY(own_kernels, scatter_rows, "scatter_rows", (S, V dy, V index, int64_t skip, V dw),
+      (s, dy, index, skip, dw), 0, &dy, &index, &dw)
+ENTRY(own_kernels, gather, "gather", (S, V x, V index, V y), (s, x, index, y), 0, &index, &y, &y)
+ENTRY(own_kernels, scatter_add, "scatter_add", (S, V dy, V index, V dx), (s, dy, index, dx), 0,
+      &dy, &index, &dx)
+ENTRY(own_kernels, dispatch, "dispatch", (S, V x, V slot, V w, V y), (s, x, slot, w, y), 0,
+      &x, &slot, &w, &y)
+ENTRY(own_kernels, combine, "combine", (S, V x, V slot, V w, V y), (s, x, slot, w, y), 0,
+      &x, &slot, &w, &y)
+ENTRY(own_kernels, combine_dw, "combine_dw", (S, V dy, V x, V slot, V dw), (s, dy, x, slot, dw), 0,
+      &dy, &x, &slot, &dw)
+ENTRY(own_kernels, attention, "attention",
+      (S, double scale, bool causal, V q, V k, V v, V mask, V y, V lse),
+      (s, scale, causal, q, k, v, mask, y, lse), attention_flops(&q, &v, causal),
+      &q, &k, &v, &mask, &y, &lse)
+ENTRY(own_kernels, attention_dx, "attention_dx",
+      (S, double scale, bool causal, V dy, V q, V k, V v, V mask, V y, V lse, V dq, V dk, V dv),
+      (s, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv),
+      2.5 * attention_flops(&q, &v, causal), &dy, &q, &k, &v, &mask, &y, &lse, &dq, &dk, &dv)
+
+ENTRY(used_fusions, relu_max_pool2d, "relu_max_pool2d", (S, const dsi_pool2d *c, V x, V y, V index),
+      (s, c, x, y, index), 0, &x, &y, &index)
+ENTRY(used_fusions, conv2d_dx_pooled, "conv2d_dx_pooled",
+      (S, const dsi_conv2d *c, const dsi_pooled *dy, V w, V dx), (s, c, dy, w, dx),
+      conv_flops(&w, &dy->value), &dy->value, &dy->index, &w, &dx)
+ENTRY(used_fusions, conv2d_dw_pooled, "conv2d_dw_pooled",
+      (S, const dsi_conv2d *c, const dsi_pooled *dy, V x, V dw), (s, c, dy, x, dw),
+      conv_flops(&dw, &dy->value), &dy->value, &dy->index, &x, &dw)
+ENTRY(used_fusions, sum_channels, "sum_channels", (S, V x, V y), (s, x, y), 0, &x, &y)
+ENTRY(used_fusions, mul_add, "mul_add", (S, double alpha, V a, V b, V c, V d, V y),
+      (s, alpha, a, b, c, d, y), 0, &a, &b, &c, &d, &y)
+ENTRY(used_fusions, mask_scale, "mask_scale", (S, double factor, V x, V keep, V y),
+      (s, factor, x, keep, y), 0, &x, &keep, &y)
+ENTRY(used_fusions, dropout, "dropout", (S, const dsi_philox *random, double p, double factor, V x, V y, V keep),
+      (s, random, p, factor, x, y, keep), 0, &x, &y, &keep)
+/* clang-format on */
+
+static ds_status observed_norm(dsi_stream *s, double p, int n, const dsi_view *x, dsi_view norm)
+{
+    double begun = kernel_begin("norm"), bytes = 0;
+    ds_status status = s->device->own_kernels->norm(s, p, n, x, norm);
+    for (int i = 0; i < n; i++) bytes += view_bytes(&x[i]);
+    kernel_end(s, "norm", begun, 0, bytes);
+    return status;
+}
+
+/* Parameter and moments are read and written, the gradient is read. */
+static double span_bytes(const dsi_span *x)
+{
+    double moment = (double)ds_dtype_size(x->dtype == DS_F64 ? DS_F64 : DS_F32);
+    double each = 2 * (double)ds_dtype_size(x->dtype) + (double)ds_dtype_size(x->g_dtype) +
+                  2 * moment * ((x->m != NULL) + (x->v != NULL) + (x->vmax != NULL)) +
+                  (x->low ? (double)ds_dtype_size(x->low_dtype) : 0);
+    return each * (double)x->n;
+}
+
+static ds_status observed_optimizer(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x)
+{
+    double begun = kernel_begin(dsi_rule_name(c->rule)), bytes = 0;
+    ds_status status = s->device->own_kernels->optimizer(s, c, n, x);
+    for (int i = 0; i < n; i++) bytes += span_bytes(&x[i]);
+    kernel_end(s, dsi_rule_name(c->rule), begun, 0, bytes);
+    return status;
+}
+
+/* ---- tables ------------------------------------------------------------------------------------------ */
+
+/* Of one device: NULL where its own are NULL. */
+struct dsi_observed_tables {
+    dsi_kernels kernels;
+    dsi_fusions fusions;
+};
+
+#define KERNEL_NAMES(X) \
+    X(copy) \
+    X(fill) X(unary) X(unary_dx) X(binary) X(compare) X(affine) X(where) X(matmul) X(conv2d) \
+        X(conv2d_dx) X(conv2d_dw) X(max_pool2d) X(max_pool2d_dx) X(avg_pool2d) X(avg_pool2d_dx) \
+            X(softmax) X(softmax_dx) X(cross_entropy) X(cross_entropy_dx) X(batch_stats) \
+                X(batch_norm) X(batch_norm_dx) X(layer_norm) X(layer_norm_dx) X(reduce) X(norm) \
+                    X(gather_rows) X(scatter_rows) X(gather) X(scatter_add) X(dispatch) X(combine) \
+                        X(combine_dw) X(attention) X(attention_dx) X(optimizer)
+#define FUSION_NAMES(X) \
+    X(relu_max_pool2d) \
+    X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(sum_channels) X(mul_add) X(mask_scale) X(dropout)
+
+#define COUNT(name) +1
+_Static_assert(sizeof(dsi_kernels) == (KERNEL_NAMES(COUNT)) * sizeof(void (*)(void)), "kernels");
+_Static_assert(sizeof(dsi_fusions) == (FUSION_NAMES(COUNT)) * sizeof(void (*)(void)), "fusions");
+
+void dsi_observe_device(dsi_device *d)
+{
+    d->kernels = d->own_kernels;
+    d->fusions = d->used_fusions;
+    if (!dsi_observed) return;
+    if (!d->observed) d->observed = dsi_alloc(sizeof *d->observed);
+    dsi_kernels *kernels = &d->observed->kernels;
+    dsi_fusions *fusions = &d->observed->fusions;
+#define SET_KERNEL(name) kernels->name = d->own_kernels->name ? observed_##name : NULL;
+#define SET_FUSION(name) fusions->name = d->used_fusions->name ? observed_##name : NULL;
+    KERNEL_NAMES(SET_KERNEL)
+    FUSION_NAMES(SET_FUSION)
+    d->kernels = kernels;
+    d->fusions = fusions;
+}
+
+void dsi_observe_free(dsi_device *d)
+{
+    dsi_free(d->observed);
+    d->observed = NULL;
+}
+
+/* ---- a profile --------------------------------------------------------------------------------------- */
+
+ds_status ds_profile_begin(void)
+{
+    if (dsi_profile_runs())
+        return dsi_fail(DS_ESTATE, "profile_begin: a profile of this thread runs: end it first "
+                                   "(ds_profile_end)");
+    dsi_profile_start();
+    dsi_devices_observe();
+    return DS_OK;
+}
+
+ds_status ds_profile_end(void)
+{
+    if (!dsi_profile_runs())
+        return dsi_fail(DS_ESTATE, "profile_end: no profile of this thread runs: begin one first "
+                                   "(ds_profile_begin)");
+    dsi_profile_stop();
+    dsi_devices_observe();
+    return DS_OK;
+}
