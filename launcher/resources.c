@@ -121,9 +121,7 @@ static ds_status find_all(ds_hosts *h, host_origin *origin, dsi_text *notices, c
 {
     const char *hostfile = o->hostfile ? o->hostfile : DEFAULT_HOSTFILE;
     *origin = HOSTS_OF_FILE;
-    if (o->hostfile || dsi_file_exists(hostfile)) {
-        return hosts_read(h, hostfile);
-    }
+    if (o->hostfile || dsi_file_exists(hostfile)) return hosts_read(h, hostfile);
     if (find_hosts) return find_hosts(h, origin, o);
     *origin = HOSTS_JOINING;
     if (resources_per_node(o, false)) return resources_of_nodes(h, notices, o);

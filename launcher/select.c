@@ -42,10 +42,10 @@ static bool read_slot(const char *text, size_t n, int *x)
     return !end[strspn(end, " \t\n\r\v\f")];
 }
 
-static bool has_slot(const ds_host *h, int slot)
+static bool is_slot(const int *slots, int n, int slot)
 {
-    for (int i = 0; i < h->n_slots; i++)
-        if (h->slots[i] == slot) return true;
+    for (int i = 0; i < n; i++)
+        if (slots[i] == slot) return true;
     return false;
 }
 
@@ -60,7 +60,7 @@ static ds_status filter_add_slots(filter *f, const ds_host *host, const char *s,
         if (!read_slot(s, n, &slot))
             return dsi_fail(DS_EINVAL, "%s %s: \"%.*s\" is not a slot number of %s", f->option,
                             f->text, (int)n, s, host->name);
-        if (!has_slot(host, slot))
+        if (!is_slot(host->slots, host->n_slots, slot))
             return dsi_fail(DS_EINVAL, "%s %s: %s has no slot %d; it has %d slot%s", f->option,
                             f->text, host->name, slot, host->n_slots,
                             host->n_slots == 1 ? "" : "s");
@@ -83,13 +83,6 @@ static ds_status filter_add_host(filter *f, const char *s, const char *end)
     return colon ? filter_add_slots(f, host, colon + 1, end) : DS_OK;
 }
 
-static bool names_slot(const host_filter *c, int slot)
-{
-    for (int i = 0; i < c->n; i++)
-        if (c->at[i] == slot) return true;
-    return false;
-}
-
 static int compare_ints(const void *a, const void *b)
 {
     int x = *(const int *)a, y = *(const int *)b;
@@ -102,7 +95,7 @@ static void host_keep_slots(ds_host *h, const host_filter *c, bool include)
     int n = 0;
     if (!c->named && !include) return;
     for (int i = 0; c->named && i < h->n_slots; i++)
-        if ((!c->n || names_slot(c, h->slots[i])) == include) h->slots[n++] = h->slots[i];
+        if ((!c->n || is_slot(c->at, c->n, h->slots[i])) == include) h->slots[n++] = h->slots[i];
     h->n_slots = n;
     if (n) qsort(h->slots, (size_t)n, sizeof *h->slots, compare_ints);
 }
@@ -152,9 +145,7 @@ ds_status select_hosts(ds_hosts *h, const char *include, const char *exclude)
 
 void select_counts(ds_hosts *h, int num_nodes, int per_node)
 {
-    while (num_nodes > 0 && h->n > num_nodes) {
-        host_free(&h->at[--h->n]);
-    }
+    while (num_nodes > 0 && h->n > num_nodes) host_free(&h->at[--h->n]);
     /* a host with that number keeps its slots: the first one of
      * CUDA_VISIBLE_DEVICES need not be 0 */
     for (int i = 0; per_node > 0 && i < h->n; i++)

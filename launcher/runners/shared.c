@@ -75,18 +75,15 @@ static void hydra_add_exports(argv_list *argv, const launch_plan *p)
 void runner_add_hydra(argv_list *argv, const launch_plan *p, const char *const *genv)
 {
     argv_add(argv, "%s", p->runner_program);
-    if (!runner_has_argument(p, "-launcher")) {
+    if (!runner_has_argument(p, "-launcher"))
         argv_add_words(argv, "-launcher", p->remote ? "ssh" : "fork");
-    }
     if (p->remote) {
         char *list = runner_host_list(p, NULL);
         argv_add_words(argv, "-hosts", list);
         dsi_free(list);
     }
     if (p->remote && !runner_has_argument(p, "-genvall")) hydra_add_exports(argv, p);
-    for (; genv && *genv; genv += 2) {
-        argv_add_words(argv, "-genv", genv[0], genv[1]);
-    }
+    for (; genv && *genv; genv += 2) argv_add_words(argv, "-genv", genv[0], genv[1]);
     argv_add(argv, "-n");
     argv_add(argv, "%d", p->world_size);
     argv_add_all(argv, p->launcher_args);

@@ -274,9 +274,7 @@ static ds_status graph_run(dsi_node *root, ds_tensor *dy)
 static void node_hand_over_leaves(dsi_node *n)
 {
     if (running.hooked) node_end_uses(n, false);
-    for (int i = 0; i < n->n_in; i++) {
-        dsi_hold(&n->in[i].leaf, NULL);
-    }
+    for (int i = 0; i < n->n_in; i++) dsi_hold(&n->in[i].leaf, NULL);
 }
 
 ds_status dsi_backward_inside(dsi_node *n, dsi_node *root, ds_tensor *dy, uint64_t oldest)

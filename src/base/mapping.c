@@ -80,15 +80,14 @@ dsi_mapping *dsi_mapping_open(const char *what, const char *path, int *kept)
     if (kept) *kept = -1;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait for a writer */
     struct stat st;
-    if (fd < 0 || fstat(fd, &st)) {
-        dsi_fail(DS_EIO, "%s: %s: %s", what, path, strerror(errno));
+    const char *why = fd < 0 || fstat(fd, &st) ? strerror(errno)
+                      : S_ISDIR(st.st_mode)    ? "is a folder"
+                      : !S_ISREG(st.st_mode) || (uintmax_t)st.st_size > MAX_BYTES
+                          ? "not a regular file"
+                          : NULL;
+    if (why) {
+        dsi_fail(DS_EIO, "%s: %s: %s", what, path, why);
         if (fd >= 0) close(fd);
-        return NULL;
-    }
-    if (!S_ISREG(st.st_mode) || (uintmax_t)st.st_size > MAX_BYTES) {
-        dsi_fail(DS_EIO, "%s: %s: %s", what, path,
-                 S_ISDIR(st.st_mode) ? "is a folder" : "not a regular file");
-        close(fd);
         return NULL;
     }
     dsi_mapping *m = dsi_alloc(sizeof *m);

@@ -545,18 +545,16 @@ ds_value *dsi_pickle_persistent(dsi_unpickler *u, const ds_value *id)
     const ds_value *view = tuple ? dsi_pickle_arg(id, 5) : NULL;
     if (!is_kind(what, DS_VALUE_STRING) || strcmp(what->text.s, "storage") != 0 ||
         !is_kind(type, DSI_VALUE_GLOBAL) || !type->global->dtype ||
-        !is_kind(key, DS_VALUE_STRING) || !is_kind(numel, DS_VALUE_INT) || numel->i < 0) {
+        !is_kind(key, DS_VALUE_STRING) || !is_kind(numel, DS_VALUE_INT) || numel->i < 0)
         return dsi_unpickle_refuse(u, "a persistent id that does not name a storage%s%.40s",
                                    is_kind(what, DS_VALUE_STRING) ? ": " : "",
                                    is_kind(what, DS_VALUE_STRING) ? what->text.s : "");
-    }
-    if (view && view->kind != DS_VALUE_NONE) {
+    if (view && view->kind != DS_VALUE_NONE)
         return dsi_unpickle_refuse(
             u,
             "storage %.40s is a view of another one, as before PyTorch 0.4: load "
             "the file with a newer PyTorch and save it again",
             key->text.s);
-    }
     const char *dtype = *type->global->dtype ? type->global->dtype : NULL;
     const dsi_pickle_storage *s = dsi_map_get(&u->by_key, key->text.s);
     if (s) return storage_again(u, s, dtype, numel->i);

@@ -67,11 +67,10 @@ static bool reserve_value(dsi_unpickler *u, const ds_value *v)
  * fewer are left. */
 static const uint8_t *unpickle_bytes(dsi_unpickler *u, uint64_t n)
 {
-    if (n > u->bytes - u->at) {
+    if (n > u->bytes - u->at)
         return dsi_unpickle_refuse(
             u, "wants %llu bytes more, %zu are there: it was cut off or damaged",
             (unsigned long long)n, u->bytes - u->at);
-    }
     u->at += n;
     return u->p + u->at - n;
 }

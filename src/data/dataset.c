@@ -162,10 +162,9 @@ ds_dataset *ds_subset(ds_dataset *d, int64_t begin, int64_t n)
                                          subset_free};
     if (!d) return dsi_null_operand("subset");
     if (begin < 0 || n < 0) {
-        dsi_refuse("subset: begin %lld, n %lld: neither may be negative", (long long)begin,
-                   (long long)n);
         ds_dataset_free(d);
-        return NULL;
+        return dsi_refuse("subset: begin %lld, n %lld: neither may be negative", (long long)begin,
+                          (long long)n);
     }
     int64_t all = ds_dataset_len(d), rest = begin < all ? all - begin : 0;
     ds_dataset *part = ds_dataset_new(&type, d->n_fields, d->field);

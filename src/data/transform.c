@@ -37,6 +37,9 @@ static ds_dataset *refuse_dataset(ds_dataset *d)
     return NULL;
 }
 
+/* The same with the reason, which may be in words of d. */
+#define REFUSE(d, ...) (ds_fail(DS_EINVAL, __VA_ARGS__), refuse_dataset(d))
+
 /* d is NULL: keeps the message of the constructor that failed, or sets one. */
 static ds_dataset *refuse_null_dataset(const char *what)
 {
@@ -134,11 +137,9 @@ ds_dataset *ds_transform_to_float(ds_dataset *d)
 {
     if (!d) return refuse_null_dataset("to_float");
     ds_field image = *ds_dataset_field(d, 0);
-    if (image.dtype != DS_U8) {
-        ds_fail(DS_EINVAL, "to_float: field 0 of %s is %s, expected uint8", ds_dataset_name(d),
-                ds_dtype_name(image.dtype));
-        return refuse_dataset(d);
-    }
+    if (image.dtype != DS_U8)
+        return REFUSE(d, "to_float: field 0 of %s is %s, expected uint8", ds_dataset_name(d),
+                      ds_dtype_name(image.dtype));
     int64_t n = image_channels(image.shape);
     float(*table)[256] = dsi_alloc((size_t)(n ? n : 1) * sizeof *table);
     for (int64_t c = 0; c < n; c++)
@@ -334,11 +335,9 @@ ds_dataset *ds_transform_random_crop(ds_dataset *d, int64_t h, int64_t w, int pa
     ds_field image = *ds_dataset_field(d, 0);
     int64_t from_h = image.shape.d[1], from_w = image.shape.d[2];
     if (padding < 0 || h < 1 || w < 1 || h > from_h + 2 * (int64_t)padding ||
-        w > from_w + 2 * (int64_t)padding) {
-        ds_fail(DS_EINVAL, "random_crop: no %lld x %lld window in %lld x %lld with padding %d",
-                (long long)h, (long long)w, (long long)from_h, (long long)from_w, padding);
-        return refuse_dataset(d);
-    }
+        w > from_w + 2 * (int64_t)padding)
+        return REFUSE(d, "random_crop: no %lld x %lld window in %lld x %lld with padding %d",
+                      (long long)h, (long long)w, (long long)from_h, (long long)from_w, padding);
     crop t = {d, {seed, 0}, image.shape.d[0],          from_h, from_w, h,
               w, padding,   ds_dtype_size(image.dtype)};
     image.shape.d[1] = h;
@@ -398,10 +397,7 @@ ds_dataset *ds_transform_random_flip(ds_dataset *d, double p, uint64_t seed)
                                          inner_free};
     if (!d) return refuse_null_dataset("random_flip");
     if (!is_image("random_flip", d)) return refuse_dataset(d);
-    if (!(p >= 0 && p <= 1)) {
-        ds_fail(DS_EINVAL, "random_flip: p is %g, expected 0 to 1", p);
-        return refuse_dataset(d);
-    }
+    if (!(p >= 0 && p <= 1)) return REFUSE(d, "random_flip: p is %g, expected 0 to 1", p);
     ds_field image = *ds_dataset_field(d, 0);
     flip t = {d,
               {seed, 0},
@@ -488,10 +484,8 @@ ds_dataset *ds_transform_cast(ds_dataset *d, ds_dtype dtype)
 {
     static const ds_dataset_type type = {"Cast", sizeof(cast), inner_len, cast_get, inner_free};
     if (!d) return refuse_null_dataset("cast");
-    if (!is_float(dtype)) {
-        ds_fail(DS_EINVAL, "cast: %s: expected a floating-point dtype", ds_dtype_name(dtype));
-        return refuse_dataset(d);
-    }
+    if (!is_float(dtype))
+        return REFUSE(d, "cast: %s: expected a floating-point dtype", ds_dtype_name(dtype));
     cast t = {.data = d, .to = dtype};
     ds_field fields[DS_MAX_FIELDS];
     for (int f = 0; f < ds_dataset_fields(d); f++) {

@@ -12,6 +12,7 @@
 #include "base/thread.h"
 #include "base/trace.h"
 #include "observe.h"
+#include "spans.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -230,6 +231,26 @@ const char *dsi_rule_name(dsi_rule rule)
     return names[rule];
 }
 #undef NAME
+
+static bool is_half(ds_dtype dtype) { return dtype == DS_F16 || dtype == DS_BF16; }
+
+ds_status dsi_spans_check(const char *device, dsi_rule rule, int n, const dsi_span *x)
+{
+    const char *name = dsi_rule_name(rule);
+    for (int i = 0; i < n; i++) {
+        const char *dtype = ds_dtype_name(x[i].dtype);
+        bool master = x[i].dtype == DS_F32;
+        if (x[i].dtype > DS_BF16)
+            return dsi_fail(DS_EINVAL, "%s: no %s kernel for %s", name, device, dtype);
+        if (x[i].g_dtype != x[i].dtype && !(master && is_half(x[i].g_dtype)))
+            return dsi_fail(DS_EINVAL, "%s: no %s kernel for %s with a gradient of %s", name,
+                            device, dtype, ds_dtype_name(x[i].g_dtype));
+        if (x[i].low && !(master && is_half(x[i].low_dtype)))
+            return dsi_fail(DS_EINVAL, "%s: no %s kernel for %s with a copy of %s", name, device,
+                            dtype, ds_dtype_name(x[i].low_dtype));
+    }
+    return DS_OK;
+}
 
 /* ---- public ----------------------------------------------------------------------------------------- */
 

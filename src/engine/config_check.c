@@ -58,10 +58,9 @@ ds_status ds_config_check_auto(const char *config, const ds_auto_values *auto_va
     if (resolved) *resolved = c ? dsi_config_json(c) : NULL;
     if (warnings) *warnings = NULL;
     if (!c) return ds_error_status();
-    dsi_text lines = {0};
+    dsi_text lines = dsi_text_of("%s", "");
     for (int i = 0; i < c->trees->warnings.n; i++)
         dsi_text_add(&lines, "%s\n", c->trees->warnings.at[i]);
-    if (!lines.s) lines.s = dsi_strdup("");
     if (warnings)
         *warnings = lines.s;
     else

@@ -45,11 +45,6 @@ static ds_status world_join(ds_engine *e, const ds_init *init)
     return e->comm ? DS_OK : ds_error_status();
 }
 
-static void world_leave(const ds_engine *e)
-{
-    if (e->joined && !--engines) ds_destroy_process_group();
-}
-
 /* ---- configuration ------------------------------------------------------------------------------------- */
 
 /* The text from .config or --deepspeed_config; giving both is an error, as
@@ -507,7 +502,7 @@ void ds_engine_free(ds_engine *e)
     dsi_config_free(e->config);
     dsi_progress_close(e->progress);
     dsi_free(e->loaded);
-    world_leave(e);
+    if (e->joined && !--engines) ds_destroy_process_group();
     dsi_handle_reason_end(was);
     if (!quarantined) dsi_free(e);
 }

@@ -37,8 +37,6 @@ void dsi_log_progress(int64_t step, int64_t skipped, int groups, const double *l
     dsi_text_free(&t);
 }
 
-#define MOST_GROUPS 64 /* of the optimizer, in a line */
-
 /* Whether the JSON text of params has the text; jansson writes it without
  * blanks. */
 static bool params_have(const char *params, const char *text)

@@ -8,143 +8,105 @@
 #include "timers.h"
 
 #include "base/clock.h"
-#include "base/list.h"
 #include "base/log.h"
+#include "base/mem.h"
 #include "base/text.h"
 
-#include <string.h>
+/* ---- phases ---------------------------------------------------------------------------------------- */
 
-/* ---- timers by name -------------------------------------------------------------------------------- */
+/* A phase has a timer of the micro step and one up to the boundary; the parts
+ * of an update have one each. */
+enum { MICRO, GLOBAL, UPDATE, ROWS };
+
+static const char *const names[ROWS][DSI_PHASES] = {
+    {"fwd_microstep", "bwd_microstep", "bwd_inner_microstep", "bwd_allreduce_microstep",
+     "step_microstep"},
+    {"fwd", "bwd", "bwd_inner", "bwd_allreduce", "step"},
+    {"optimizer_allgather", "optimizer_gradients", "optimizer_step"}};
 
 typedef struct Timer {
-    const char *name;
     double begun, seconds, last; /* last: from the last start to its stop */
-    bool running;
+    bool used, running;
 } Timer;
 
 struct dsi_timers {
-    DSI_LIST(Timer)
+    Timer at[ROWS][DSI_PHASES];
 };
 
 dsi_timers *dsi_timers_new(void) { return dsi_alloc(sizeof(dsi_timers)); }
-
-void dsi_timers_free(dsi_timers *t)
-{
-    if (!t) return;
-    for (int i = 0; i < t->n; i++) dsi_free((char *)t->at[i].name);
-    dsi_list_free(t);
-    dsi_free(t);
-}
-
-static Timer *timer_find(const dsi_timers *t, const char *name)
-{
-    for (int i = 0; t && i < t->n; i++)
-        if (!strcmp(t->at[i].name, name)) return &t->at[i];
-    return NULL;
-}
-
-static Timer *timer_find_or_add(dsi_timers *t, const char *name)
-{
-    Timer *timer = timer_find(t, name);
-    if (timer) return timer;
-    dsi_list_add(t, (Timer){.name = dsi_strdup(name)});
-    return &t->at[t->n - 1];
-}
-
-static void timer_start_at(dsi_timers *t, const char *name, double now)
-{
-    Timer *timer = timer_find_or_add(t, name);
-    timer->begun = now;
-    timer->running = true;
-}
+void dsi_timers_free(dsi_timers *t) { dsi_free(t); }
 
 /* Adds a measured time as if the timer had run for it. */
 static void timer_add_time(Timer *timer, double seconds)
 {
     timer->last = seconds;
     timer->seconds += seconds;
+    timer->used = true;
 }
 
-static void timer_stop_at(dsi_timers *t, const char *name, double now)
-{
-    Timer *timer = timer_find(t, name);
-    if (!timer || !timer->running) return;
-    timer->running = false;
-    timer_add_time(timer, now - timer->begun);
-}
-
-double dsi_timer_ms(const dsi_timers *t, const char *name)
-{
-    const Timer *timer = timer_find(t, name);
-    return timer ? 1e3 * timer->seconds : 0;
-}
-
-/* Names without a timer are left out: DeepSpeed's timers exist from their
- * first start. */
-void dsi_timers_log(dsi_timers *t, int n, const char *const *names)
+/* DeepSpeed's timers exist from their first start: others are left out. */
+static void timers_log(dsi_timers *t, int row, int first)
 {
     if (!t) return;
     dsi_text line = dsi_text_of("time (ms)");
-    for (int i = 0; i < n; i++) {
-        Timer *timer = timer_find(t, names[i]);
-        if (!timer) continue;
-        dsi_text_add(&line, " | %s: %.2f", names[i], 1e3 * timer->seconds);
-        *timer = (Timer){.name = timer->name};
+    for (int i = first; i < DSI_PHASES; i++) {
+        Timer *timer = &t->at[row][i];
+        if (!timer->used) continue;
+        dsi_text_add(&line, " | %s: %.2f", names[row][i], 1e3 * timer->seconds);
+        *timer = (Timer){.used = true};
     }
     dsi_log(DSI_REQUESTED, "%s", line.s);
     dsi_text_free(&line);
 }
 
-/* ---- the engine's phases ------------------------------------------------------------------------------ */
-
-static const char *const micro[DSI_PHASES] = {"fwd_microstep", "bwd_microstep",
-                                              "bwd_inner_microstep", "bwd_allreduce_microstep",
-                                              "step_microstep"};
-static const char *const global[DSI_PHASES] = {"fwd", "bwd", "bwd_inner", "bwd_allreduce", "step"};
-
 void dsi_phase_start(dsi_timers *t, dsi_phase phase)
 {
-    if (!t) return;
     double now = dsi_now();
-    timer_start_at(t, micro[phase], now);
-    timer_start_at(t, global[phase], now);
+    for (int row = MICRO; t && row <= GLOBAL; row++) {
+        Timer *timer = &t->at[row][phase];
+        timer->begun = now;
+        timer->used = timer->running = true;
+    }
 }
 
 void dsi_phase_stop(dsi_timers *t, dsi_phase phase)
 {
-    if (!t) return;
     double now = dsi_now();
-    timer_stop_at(t, micro[phase], now);
-    timer_stop_at(t, global[phase], now);
+    for (int row = MICRO; t && row <= GLOBAL; row++) {
+        Timer *timer = &t->at[row][phase];
+        if (timer->running) timer_add_time(timer, now - timer->begun);
+        timer->running = false;
+    }
 }
 
 /* The reduction runs inside backward: its time is known only afterwards. */
 void dsi_phase_split_backward(dsi_timers *t, double reducing)
 {
-    const Timer *all = timer_find(t, micro[DSI_BWD]);
-    if (!all) return;
-    double inner = all->last - reducing;
-    timer_add_time(timer_find_or_add(t, micro[DSI_BWD_INNER]), inner);
-    timer_add_time(timer_find_or_add(t, global[DSI_BWD_INNER]), inner);
-    timer_add_time(timer_find_or_add(t, micro[DSI_BWD_ALLREDUCE]), reducing);
-    timer_add_time(timer_find_or_add(t, global[DSI_BWD_ALLREDUCE]), reducing);
+    if (!t || !t->at[MICRO][DSI_BWD].used) return;
+    double inner = t->at[MICRO][DSI_BWD].last - reducing;
+    for (int row = MICRO; row <= GLOBAL; row++) {
+        timer_add_time(&t->at[row][DSI_BWD_INNER], inner);
+        timer_add_time(&t->at[row][DSI_BWD_ALLREDUCE], reducing);
+    }
 }
 
 void dsi_phases_log_update(dsi_timers *t, int stage, double allgather, double gradients,
                            double update)
 {
-    static const char *const name[] = {"optimizer_allgather", "optimizer_gradients",
-                                       "optimizer_step"};
     const double seconds[] = {allgather, gradients, update};
     int first = stage == 3 ? 2 : 0; /* in stage 3 parameters are gathered in forward */
     if (!t || !stage) return;
-    for (int i = first; i < 3; i++) timer_add_time(timer_find_or_add(t, name[i]), seconds[i]);
-    dsi_timers_log(t, 3 - first, name + first);
+    for (int i = first; i < 3; i++) timer_add_time(&t->at[UPDATE][i], seconds[i]);
+    timers_log(t, UPDATE, first);
 }
 
-double dsi_phase_ms(const dsi_timers *t, dsi_phase phase) { return dsi_timer_ms(t, global[phase]); }
-void dsi_phases_log_micro(dsi_timers *t) { dsi_timers_log(t, DSI_PHASES, micro); }
-void dsi_phases_log_global(dsi_timers *t) { dsi_timers_log(t, DSI_PHASES, global); }
+double dsi_phase_ms(const dsi_timers *t, dsi_phase phase)
+{
+    return t ? 1e3 * t->at[GLOBAL][phase].seconds : 0;
+}
+
+void dsi_phases_log_micro(dsi_timers *t) { timers_log(t, MICRO, 0); }
+void dsi_phases_log_global(dsi_timers *t) { timers_log(t, GLOBAL, 0); }
 
 /* ---- throughput ------------------------------------------------------------------------------------- */
 

@@ -8,18 +8,12 @@
 
 #include <deepspeed/types.h>
 
-/* ---- timers by name (wall_clock_breakdown) --------------------------------------------------------- */
+/* ---- phases (wall_clock_breakdown) ------------------------------------------------------------------ */
 
 /* NULL is a disabled set of timers: all functions accept it and do nothing. */
 typedef struct dsi_timers dsi_timers;
 dsi_timers *dsi_timers_new(void);
 void dsi_timers_free(dsi_timers *t);
-
-double dsi_timer_ms(const dsi_timers *t, const char *name); /* sum, in ms; 0: no such timer */
-
-/* Prints "time (ms) | fwd: 1.23 | bwd: 4.56" for the names that have a timer,
- * and resets these. */
-void dsi_timers_log(dsi_timers *t, int n, const char *const *names);
 
 /* Each phase of a step has a timer of the micro step (fwd_microstep,
  * bwd_microstep, bwd_inner_microstep, bwd_allreduce_microstep, step_microstep)
@@ -45,8 +39,10 @@ void dsi_phase_split_backward(dsi_timers *t, double reducing);
 void dsi_phases_log_update(dsi_timers *t, int stage, double allgather, double gradients,
                            double update);
 double dsi_phase_ms(const dsi_timers *t, dsi_phase phase); /* since the last boundary */
-void dsi_phases_log_micro(dsi_timers *t);                  /* at the end of each ds_engine_step */
-void dsi_phases_log_global(dsi_timers *t);                 /* after it, at a boundary */
+/* Print "time (ms) | fwd: 1.23 | bwd: 4.56" for the timers that were started,
+ * and reset these. */
+void dsi_phases_log_micro(dsi_timers *t);  /* at the end of each ds_engine_step */
+void dsi_phases_log_global(dsi_timers *t); /* after it, at a boundary */
 
 /* ---- throughput ------------------------------------------------------------------------------------- */
 

@@ -77,29 +77,33 @@ static void sink_close_failed(ds_monitor *m, int i, ds_status status, int before
     m->n--;
 }
 
-/* Fails with the collected reasons unless worst is DS_OK; frees *why. */
-static ds_status monitor_report(ds_status worst, dsi_text *why)
+/* Writes to all sinks, or flushes them: tag NULL. Those that fail are closed. */
+static ds_status sinks_run(ds_monitor *m, const char *tag, double value, int64_t step)
 {
-    if (worst != DS_OK) dsi_fail(worst, "%s", why->s);
-    dsi_text_free(why);
+    ds_status worst = DS_OK;
+    dsi_text why = {0};
+    for (int i = m->n - 1; i >= 0; i--) {
+        const ds_sink_type *type = m->at[i].type;
+        void *self = m->at[i].self;
+        int before = dsi_error_count();
+        ds_status status = tag           ? type->write(self, tag, value, step)
+                           : type->flush ? type->flush(self)
+                                         : DS_OK;
+        if (status == DS_OK) continue;
+        worst = status;
+        sink_close_failed(m, i, status, before, &why);
+    }
+    if (worst != DS_OK) dsi_fail(worst, "%s", why.s);
+    dsi_text_free(&why);
     return worst;
 }
 
 ds_status ds_monitor_flush(ds_monitor *m)
 {
     if (!m) return dsi_null_argument("monitor_flush");
-    ds_status worst = DS_OK;
-    dsi_text why = {0};
-    for (int i = m->n - 1; i >= 0; i--) {
-        Sink *s = &m->at[i];
-        int before = dsi_error_count();
-        ds_status status = s->type->flush ? s->type->flush(s->self) : DS_OK;
-        if (status == DS_OK) continue;
-        worst = status;
-        sink_close_failed(m, i, status, before, &why);
-    }
+    ds_status status = sinks_run(m, NULL, 0, 0);
     m->flushed = dsi_now();
-    return monitor_report(worst, &why);
+    return status;
 }
 
 ds_status ds_monitor_write(ds_monitor *m, const char *tag, double value, int64_t step)
@@ -108,17 +112,9 @@ ds_status ds_monitor_write(ds_monitor *m, const char *tag, double value, int64_t
     if (!*tag) return dsi_fail(DS_EINVAL, "monitor_write: the tag is empty");
     if (!dsi_is_utf8(tag, strlen(tag))) /* readers of protocol buffers refuse it */
         return dsi_fail(DS_EINVAL, "monitor_write: tag \"%.100s\" is not UTF-8", tag);
-    ds_status worst = DS_OK;
-    dsi_text why = {0};
-    for (int i = m->n - 1; i >= 0; i--) {
-        int before = dsi_error_count();
-        ds_status status = m->at[i].type->write(m->at[i].self, tag, value, step);
-        if (status == DS_OK) continue;
-        worst = status;
-        sink_close_failed(m, i, status, before, &why);
-    }
-    if (worst != DS_OK) return monitor_report(worst, &why);
-    return dsi_now() - m->flushed < FLUSH_SECONDS ? DS_OK : ds_monitor_flush(m);
+    ds_status status = sinks_run(m, tag, value, step);
+    bool waits = status != DS_OK || dsi_now() - m->flushed < FLUSH_SECONDS;
+    return waits ? status : ds_monitor_flush(m);
 }
 
 void ds_monitor_free(ds_monitor *m)

@@ -38,11 +38,6 @@ ds_state *ds_optim_state(const ds_optim *o)
     return NULL;
 }
 
-static bool has_moment(const ds_optim *o, const dsi_optim_param *x, int k)
-{
-    return x->moment[k] || dsi_optim_uses(o, x->group, k);
-}
-
 /* "exp_avg.fc1.weight" -> the parameter, and its moment, or DS_OPTIM_MOMENTS
  * for its step; NULL: unknown. */
 static dsi_optim_param *state_find_entry(const ds_optim *o, const char *name, int *moment)
@@ -57,7 +52,7 @@ static dsi_optim_param *state_find_entry(const ds_optim *o, const char *name, in
         bool last = *moment == DS_OPTIM_MOMENTS;
         const char *kind = last ? "step" : o->type->moment[*moment];
         if (kind && strlen(kind) == length && !strncmp(kind, name, length))
-            return last || has_moment(o, x, *moment) ? x : NULL;
+            return last || x->moment[*moment] || dsi_optim_uses(o, x->group, *moment) ? x : NULL;
     }
     return NULL;
 }

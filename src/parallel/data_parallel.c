@@ -230,9 +230,7 @@ static void replica_set_mode(const ds_module *model, ds_module *replica)
 /* x's values -> *copy, allocated if it is NULL or has another dtype. */
 static ds_status buffer_refresh(ds_tensor **copy, const ds_tensor *x)
 {
-    if (*copy && (*copy)->dtype != x->dtype) {
-        dsi_hold(copy, NULL);
-    }
+    if (*copy && (*copy)->dtype != x->dtype) dsi_hold(copy, NULL);
     if (!*copy) {
         ds_scope *scope = ds_scope_open();
         *copy = dsi_ref(dsi_new(x, x->shape));

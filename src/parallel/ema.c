@@ -55,11 +55,6 @@ static ds_tensor *same_part(const dsi_ema *e, int i)
                       x ? dsi_shape_text(x->shape) : "not there");
 }
 
-static ds_status averages_publish(const dsi_ema *e)
-{
-    return e->parts.publish ? e->parts.publish(e->parts.arg) : DS_OK;
-}
-
 /* ---- life -------------------------------------------------------------------------------------------- */
 
 static bool average_start(dsi_ema *e, int i)
@@ -162,13 +157,6 @@ static ds_status keep_own(dsi_ema *e)
     return status;
 }
 
-static void drop_own(dsi_ema *e)
-{
-    for (int i = 0; i < e->n; i++) {
-        dsi_hold(&e->at[i].own, NULL);
-    }
-}
-
 /* Averages, or what was trained, into the parts and to the module. */
 static ds_status average_put(dsi_ema *e, bool averages)
 {
@@ -179,7 +167,7 @@ static ds_status average_put(dsi_ema *e, bool averages)
         ds_tensor *x = same_part(e, i);
         status = x ? dsi_copy(x, averages ? a->average : a->own) : ds_error_status();
     }
-    return status == DS_OK ? averages_publish(e) : status;
+    return status == DS_OK && e->parts.publish ? e->parts.publish(e->parts.arg) : status;
 }
 
 ds_status dsi_ema_swap(dsi_ema *e)
@@ -194,7 +182,7 @@ ds_status dsi_ema_swap(dsi_ema *e)
         else if (in)
             average_put(e, false);
     }
-    if (!e->swapped) drop_own(e);
+    for (int i = 0; !e->swapped && i < e->n; i++) dsi_hold(&e->at[i].own, NULL);
     return status;
 }
 

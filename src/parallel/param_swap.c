@@ -37,11 +37,6 @@ struct dsi_param_swap {
     dsi_aio_file file;
 };
 
-static int64_t swap_element_bytes(const dsi_param_swap *h)
-{
-    return (int64_t)ds_dtype_size(h->buffer->swap.t->dtype);
-}
-
 static ds_tensor *buffer_shard(const dsi_param_swap *h, const Buffer *b, int k)
 {
     int64_t from = dsi_swap_begin(b->swap.t);
@@ -73,8 +68,8 @@ static Buffer *buffer_oldest(const dsi_param_swap *h, bool ahead_too)
 
 static void buffer_start(dsi_param_swap *h, Buffer *b, bool write)
 {
-    int64_t bytes = dsi_round_up(h->f->unit[b->unit].shard_size * swap_element_bytes(h),
-                                 DSI_AIO_ALIGN);
+    int64_t each = (int64_t)ds_dtype_size(h->buffer->swap.t->dtype);
+    int64_t bytes = dsi_round_up(h->f->unit[b->unit].shard_size * each, DSI_AIO_ALIGN);
     b->stamp = ++h->clock;
     dsi_swap_start(h->aio, &h->file, &b->swap, write, h->at[b->unit], bytes);
 }

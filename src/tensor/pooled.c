@@ -37,8 +37,6 @@ ds_status dsi_make_dense(ds_tensor *x)
     if (!dsi_run(y, max_pool2d_dx, p.value, p.index, dsi_v(y))) return ds_error_status();
     x->storage = y->storage;
     x->storage->refs++;
-    for (int i = 0; i < 3; i++) {
-        dsi_hold(&x->pooled[i], NULL);
-    }
+    for (int i = 0; i < 3; i++) dsi_hold(&x->pooled[i], NULL);
     return DS_OK;
 }

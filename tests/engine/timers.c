@@ -1,5 +1,4 @@
-/* tests/engine/timers.c: timers by name, the engine's phases, throughput: rules
- * and lines.
+/* tests/engine/timers.c: the engine's phases, throughput: rules and lines.
  * SPDX-License-Identifier: MIT */
 #include "engine/timers.h"
 
@@ -18,24 +17,24 @@ static int lines(const char *s)
     return n;
 }
 
-/* ---- timers by name -------------------------------------------------------------------------------- */
+/* ---- phases ------------------------------------------------------------------------------------------ */
 
 static void times_add_up(void **state)
 {
     (void)state;
     dsi_timers *t = dsi_timers_new();
-    CHECK_CLOSE(dsi_timer_ms(t, "fwd"), 0, 0);
+    CHECK_CLOSE(dsi_phase_ms(t, DSI_FWD), 0, 0);
     for (int i = 0; i < 3; i++) {
         dsi_phase_start(t, DSI_FWD);
         nap();
         dsi_phase_stop(t, DSI_FWD);
     }
-    double sum = dsi_timer_ms(t, "fwd");
+    double sum = dsi_phase_ms(t, DSI_FWD);
     CHECK(sum >= 6);
     dsi_phase_stop(t, DSI_FWD); /* not running */
     dsi_phase_stop(t, DSI_BWD); /* never started */
-    CHECK_CLOSE(dsi_timer_ms(t, "fwd"), sum, 0);
-    CHECK_CLOSE(dsi_timer_ms(t, "bwd"), 0, 0);
+    CHECK_CLOSE(dsi_phase_ms(t, DSI_FWD), sum, 0);
+    CHECK_CLOSE(dsi_phase_ms(t, DSI_BWD), 0, 0);
     dsi_timers_free(t);
 }
 
@@ -48,21 +47,20 @@ static void a_second_start_begins_anew(void **state)
     nap();
     dsi_phase_start(t, DSI_FWD);
     dsi_phase_stop(t, DSI_FWD);
-    CHECK(dsi_timer_ms(t, "fwd") <= 1e3 * (dsi_now() - begun) - 2); /* without the nap */
+    CHECK(dsi_phase_ms(t, DSI_FWD) <= 1e3 * (dsi_now() - begun) - 2); /* without the nap */
     dsi_timers_free(t);
 }
 
 static void log_some(void)
 {
-    static const char *const names[] = {"fwd", "never", "step"};
     dsi_timers *t = dsi_timers_new();
     dsi_phase_start(t, DSI_STEP);
     dsi_phase_stop(t, DSI_STEP);
     dsi_phase_start(t, DSI_FWD);
     nap();
     dsi_phase_stop(t, DSI_FWD);
-    dsi_timers_log(t, 3, names);
-    dsi_timers_log(t, 3, names); /* all is 0 again */
+    dsi_phases_log_global(t);
+    dsi_phases_log_global(t); /* all is 0 again */
     dsi_timers_free(t);
 }
 
@@ -73,11 +71,9 @@ static void names_are_told_in_their_order(void **state)
     CHECK_INT(lines(s), 2);
     CHECK(strstr(s, "[INFO]"));
     CHECK(!strncmp(text_of_line(s, 0), "time (ms) | fwd: ", 17));
-    CHECK(strstr(text_of_line(s, 0), " | step: ") && !strstr(s, "never"));
+    CHECK(strstr(text_of_line(s, 0), " | step: ") && !strstr(s, "bwd"));
     assert_string_equal(text_of_line(s, 1), "time (ms) | fwd: 0.00 | step: 0.00");
 }
-
-/* ---- phases ------------------------------------------------------------------------------------------ */
 
 static double global_fwd;
 
@@ -155,7 +151,6 @@ static void updates_have_deepspeeds_names(void **state)
 
 static void use_none(void)
 {
-    dsi_timers_log(NULL, 0, NULL);
     dsi_phase_start(NULL, DSI_FWD);
     dsi_phase_stop(NULL, DSI_FWD);
     dsi_phases_log_micro(NULL);
@@ -167,7 +162,7 @@ static void no_timers_say_nothing(void **state)
 {
     (void)state;
     assert_string_equal(caught_of(NULL, use_none), "");
-    CHECK_CLOSE(dsi_timer_ms(NULL, "a") + dsi_phase_ms(NULL, DSI_STEP), 0, 0);
+    CHECK_CLOSE(dsi_phase_ms(NULL, DSI_STEP), 0, 0);
 }
 
 /* ---- throughput ------------------------------------------------------------------------------------- */

@@ -17,8 +17,6 @@ ds_status dsi_cuda_dropout(dsi_stream *s, const dsi_philox *random, double p, do
                                .kept = (unsigned long long)((1 - p) * 0x1p32),
                                .fresh_seed = (const unsigned long long *)random->fresh_seed,
                                .factor = factor};
-    ds_status status = dsi_cuda_floating("dropout", x.dtype);
-    if (status != DS_OK) return status;
-    return dsi_cuda_launch(s, DSI_CUDA_dropout, "dropout", dsi_cuda_suffix(x.dtype),
-                           dsi_cuda_grid_of((a.count + 3) / 4), &a);
+    return dsi_cuda_launch_floating(s, DSI_CUDA_dropout, "dropout", x.dtype,
+                                    dsi_cuda_grid_of((a.count + 3) / 4), &a);
 }

@@ -79,14 +79,13 @@ ds_status dsi_cuda_scatter_rows(dsi_stream *s, dsi_view dy, dsi_view index, int6
 {
     dsi_cuda_index a = index_args(s, &dy, &index, NULL, &dw);
     int64_t rows = dy.d[0], threads = dy.d[1] < 256 ? (dy.d[1] + 31) / 32 * 32 : 256;
-    ds_status status = dsi_cuda_floating("scatter_rows", dy.dtype);
-    if (status == DS_OK) status = dsi_cuda_fill(s, 0, dw);
+    ds_status status = dsi_cuda_fill(s, 0, dw);
     if (status != DS_OK || !dy.d[1]) return status;
     a.skip = skip;
     if (rows > FEW_ROWS && rows < UINT32_MAX && dw.d[0] < UINT32_MAX)
         return scatter_many(s, &a, rows, (unsigned)threads, dsi_cuda_suffix(dy.dtype));
-    return dsi_cuda_launch(s, DSI_CUDA_index, "scatter_rows", dsi_cuda_suffix(dy.dtype),
-                           dsi_cuda_blocks(rows < BLOCKS ? rows : BLOCKS, (unsigned)threads), &a);
+    dsi_cuda_grid grid = dsi_cuda_blocks(rows < BLOCKS ? rows : BLOCKS, (unsigned)threads);
+    return dsi_cuda_launch_floating(s, DSI_CUDA_index, "scatter_rows", dy.dtype, grid, &a);
 }
 
 ds_status dsi_cuda_gather(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y)
@@ -99,37 +98,31 @@ ds_status dsi_cuda_gather(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y)
 ds_status dsi_cuda_scatter_add(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
 {
     dsi_cuda_index a = index_args(s, &dy, &index, NULL, &dx);
-    ds_status status = dsi_cuda_floating("scatter_add", dx.dtype);
-    if (status == DS_OK) status = dsi_cuda_fill(s, 0, dx);
+    ds_status status = dsi_cuda_fill(s, 0, dx);
     if (status != DS_OK) return status;
-    return dsi_cuda_launch(s, DSI_CUDA_index, "scatter_add", dsi_cuda_suffix(dx.dtype),
-                           dsi_cuda_grid_of(dy.d[0] * dy.d[2]), &a);
+    return dsi_cuda_launch_floating(s, DSI_CUDA_index, "scatter_add", dx.dtype,
+                                    dsi_cuda_grid_of(dy.d[0] * dy.d[2]), &a);
 }
 
 ds_status dsi_cuda_dispatch(dsi_stream *s, dsi_view x, dsi_view slot, dsi_view w, dsi_view y)
 {
     dsi_cuda_index a = index_args(s, &x, &slot, &w, &y);
-    ds_status status = dsi_cuda_floating("dispatch", x.dtype);
-    if (status == DS_OK) status = dsi_cuda_fill(s, 0, y);
+    ds_status status = dsi_cuda_fill(s, 0, y);
     if (status != DS_OK) return status;
-    return dsi_cuda_launch(s, DSI_CUDA_index, "dispatch", dsi_cuda_suffix(x.dtype),
-                           dsi_cuda_grid_of(x.d[0] * slot.d[1] * x.d[1]), &a);
+    return dsi_cuda_launch_floating(s, DSI_CUDA_index, "dispatch", x.dtype,
+                                    dsi_cuda_grid_of(x.d[0] * slot.d[1] * x.d[1]), &a);
 }
 
 ds_status dsi_cuda_combine(dsi_stream *s, dsi_view x, dsi_view slot, dsi_view w, dsi_view y)
 {
     dsi_cuda_index a = index_args(s, &x, &slot, &w, &y);
-    ds_status status = dsi_cuda_floating("combine", x.dtype);
-    if (status != DS_OK) return status;
-    return dsi_cuda_launch(s, DSI_CUDA_index, "combine", dsi_cuda_suffix(x.dtype),
-                           dsi_cuda_grid_of(y.d[0] * y.d[1]), &a);
+    return dsi_cuda_launch_floating(s, DSI_CUDA_index, "combine", x.dtype,
+                                    dsi_cuda_grid_of(y.d[0] * y.d[1]), &a);
 }
 
 ds_status dsi_cuda_combine_dw(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view slot, dsi_view dw)
 {
     dsi_cuda_index a = index_args(s, &x, &slot, &dw, &dy);
-    ds_status status = dsi_cuda_floating("combine_dw", x.dtype);
-    if (status != DS_OK) return status;
-    return dsi_cuda_launch(s, DSI_CUDA_index, "combine_dw", dsi_cuda_suffix(x.dtype),
-                           dsi_cuda_grid_of(dw.d[0] * dw.d[1] * 32), &a);
+    return dsi_cuda_launch_floating(s, DSI_CUDA_index, "combine_dw", x.dtype,
+                                    dsi_cuda_grid_of(dw.d[0] * dw.d[1] * 32), &a);
 }

@@ -67,10 +67,8 @@ ds_status dsi_cuda_batch_norm(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view
                             .rstd = line_of(&rstd),
                             .weight = line_of(&weight),
                             .bias = line_of(&bias)};
-    ds_status status = dsi_cuda_floating("batch_norm", x.dtype);
-    if (status != DS_OK) return status;
-    return dsi_cuda_launch(s, DSI_CUDA_normalize, "batch_norm", dsi_cuda_suffix(x.dtype),
-                           dsi_cuda_grid_of(p.e.count), &p);
+    return dsi_cuda_launch_floating(s, DSI_CUDA_normalize, "batch_norm", x.dtype,
+                                    dsi_cuda_grid_of(p.e.count), &p);
 }
 
 ds_status dsi_cuda_batch_norm_dx(dsi_stream *s, bool batch, dsi_view dy, dsi_view x, dsi_view mean,

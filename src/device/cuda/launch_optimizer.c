@@ -1,7 +1,7 @@
 /* device/cuda/launch_optimizer.c: one step of an optimizer: up to K_SPANS
  * parameters a launch.
  * SPDX-License-Identifier: MIT */
-#include "base/error.h"
+#include "device/spans.h"
 
 #include "kernels/optimizer.h"
 #include "launch.h"
@@ -17,26 +17,6 @@ _Static_assert(sizeof(dsi_cuda_step) == sizeof(dsi_step_scalars) &&
                    offsetof(dsi_cuda_step, steps) == offsetof(dsi_step_scalars, steps),
                "optimizer.h: the scalars of a step");
 _Static_assert(sizeof(dsi_cuda_optimizer) <= 4096, "optimizer.h: an argument's limit");
-
-static bool is_half(ds_dtype dtype) { return dtype == DS_F16 || dtype == DS_BF16; }
-
-/* Supported: a gradient of the parameter's dtype, or of 16 bits beside float32;
- * a low-precision copy beside float32. */
-static ds_status spans_check(const char *rule, int n, const dsi_span *x)
-{
-    for (int i = 0; i < n; i++) {
-        ds_status status = dsi_cuda_floating(rule, x[i].dtype);
-        if (status != DS_OK) return status;
-        bool master = x[i].dtype == DS_F32;
-        if (x[i].g_dtype != x[i].dtype && !(master && is_half(x[i].g_dtype)))
-            return dsi_fail(DS_EINVAL, "%s: no cuda kernel for %s with a gradient of %s", rule,
-                            ds_dtype_name(x[i].dtype), ds_dtype_name(x[i].g_dtype));
-        if (x[i].low && !(master && is_half(x[i].low_dtype)))
-            return dsi_fail(DS_EINVAL, "%s: no cuda kernel for %s with a copy of %s", rule,
-                            ds_dtype_name(x[i].dtype), ds_dtype_name(x[i].low_dtype));
-    }
-    return DS_OK;
-}
 
 /* The options of every rule in one form. */
 static void set_options(dsi_cuda_optimizer *a, const dsi_optimizer *c)
@@ -129,7 +109,7 @@ ds_status dsi_cuda_optimizer_step(dsi_stream *s, const dsi_optimizer *c, int n, 
                             .lr = c->sgd.lr, /* the first field of every rule's options */
                             .scalars = (const dsi_cuda_step *)c->scalars,
                             .fault = dsi_cuda_fault(s)};
-    ds_status status = spans_check(dsi_rule_name(c->rule), n, x);
+    ds_status status = dsi_spans_check("cuda", c->rule, n, x);
     set_options(&a, c);
     for (int wide = 0; wide < 2; wide++)
         for (int at = 0; at < n && status == DS_OK;) {

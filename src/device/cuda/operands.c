@@ -108,6 +108,14 @@ ds_status dsi_cuda_floating(const char *kernel, ds_dtype dtype)
     return dsi_fail(DS_EINVAL, "%s: no cuda kernel for %s", kernel, ds_dtype_name(dtype));
 }
 
+ds_status dsi_cuda_launch_floating(dsi_stream *s, dsi_cuda_family family, const char *kernel,
+                                   ds_dtype dtype, dsi_cuda_grid grid, const void *args)
+{
+    ds_status status = dsi_cuda_floating(kernel, dtype);
+    if (status != DS_OK) return status;
+    return dsi_cuda_launch(s, family, kernel, dsi_cuda_suffix(dtype), grid, args);
+}
+
 void *dsi_cuda_fault(dsi_stream *s)
 {
     const dsi_cuda_gpu *g = s->device->own;

@@ -33,6 +33,11 @@ const char *dsi_cuda_suffix(ds_dtype dtype);
 /* DS_OK for a floating dtype, else the message that names the kernel. */
 ds_status dsi_cuda_floating(const char *kernel, ds_dtype dtype);
 
+/* Launches the instance of a kernel for a floating dtype; for another, the
+ * message that names the kernel. */
+ds_status dsi_cuda_launch_floating(dsi_stream *s, dsi_cuda_family family, const char *kernel,
+                                   ds_dtype dtype, dsi_cuda_grid grid, const void *args);
+
 /* The GPU's fault flag, for the arguments of kernels that may set it. */
 void *dsi_cuda_fault(dsi_stream *s);
 

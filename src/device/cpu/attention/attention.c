@@ -209,11 +209,14 @@ static int64_t attention_group(const dsi_view *q, const dsi_view *k)
 }
 
 /* True if v is contiguous along its last dimension, which all products assume. */
-static bool unit_stride(const char *kernel, const char *name, const dsi_view *v)
+static bool unit_strides(const char *kernel, int n, const dsi_view *const *views)
 {
-    if (v->s[2] == 1 || v->d[2] < 2) return true;
-    return dsi_invalid("%s: %s has stride %lld along its last dimension: expected 1", kernel, name,
-                       (long long)v->s[2]);
+    static const char *const names[] = {"q", "k", "v", "y", "dy", "dq", "dk", "dv"};
+    for (int i = 0; i < n; i++)
+        if (views[i]->s[2] != 1 && views[i]->d[2] > 1)
+            return dsi_invalid("%s: %s has stride %lld along its last dimension: expected 1",
+                               kernel, names[i], (long long)views[i]->s[2]);
+    return true;
 }
 
 /* k [B,S,D] -> to [B, blocks, D, KEYS] */
@@ -285,9 +288,7 @@ ds_status KERNEL(attention)(dsi_stream *s, double scale, bool causal, dsi_view q
              .y = y,
              .lse = lse};
     if (q.dtype != DS_F32 && q.dtype != DS_F64) return no_dtype("attention", q.dtype);
-    if (!unit_stride("attention", "q", &q) || !unit_stride("attention", "k", &k) ||
-        !unit_stride("attention", "v", &v) || !unit_stride("attention", "y", &y))
-        return DS_EINVAL;
+    if (!unit_strides("attention", 4, (const dsi_view *[]){&q, &k, &v, &y})) return DS_EINVAL;
     int64_t items = q.d[0] * ((q.d[1] + ROWS - 1) / ROWS);
     ds_status status = transpose_all(s, &x, false);
     if (!status)
@@ -318,10 +319,8 @@ ds_status KERNEL(attention_dx)(dsi_stream *s, double scale, bool causal, dsi_vie
     }
     job x = {scale, causal, group, q, k, v, mask, y, lse, dy, dq, dk, dv, NULL, NULL};
     const dsi_view *all[] = {&q, &k, &v, &y, &dy, &dq, &dk, &dv};
-    static const char *const names[] = {"q", "k", "v", "y", "dy", "dq", "dk", "dv"};
     if (q.dtype != DS_F32 && q.dtype != DS_F64) return no_dtype("attention_dx", q.dtype);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (!unit_stride("attention_dx", names[i], all[i])) return DS_EINVAL;
+    if (!unit_strides("attention_dx", 8, all)) return DS_EINVAL;
     double each = flops(&x) * (double)(group * q.d[1]) * 2.5;
     ds_status status = transpose_all(s, &x, true);
     if (!status) dsi_parallel(k.d[0], 1 + (int64_t)(GRAIN_FLOPS / (each + 1)), run_backward, &x);

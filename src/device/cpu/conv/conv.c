@@ -15,12 +15,9 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
+#include "conv_plain.h"
 #include "device/cpu/simd/upcast.h"
 #include "device/cpu/table.h"
-
-#define REAL        double
-#define PLAIN(name) name##_f64
-#include "conv_plain.h"
 
 /* float32. Asks the kernels for special shapes in this order; the first that is
  * made for the shape computes it. The same order for dx and dw. */
@@ -60,7 +57,7 @@ ds_status KERNEL(conv2d)(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_vie
     if (amx_forward(s, c, x, w, b, y, &status)) return status;
     if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(conv2d)(s, c, x, w, b, y), &y, &x, &w, &b);
     if (y.dtype != DS_F64) return no_dtype("conv2d", y.dtype);
-    conv2d_f64(&(Place_f64){c, &x, &w}, &b, &y);
+    plain_forward(&(Plain){c, &x, &w}, &b, &y);
     return DS_OK;
 }
 
@@ -72,8 +69,8 @@ ds_status KERNEL(conv2d_dx)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi
     if (amx_dx(s, c, dy, w, dx, &status)) return status;
     if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(conv2d_dx)(s, c, dy, w, dx), &dx, &dy, &w);
     if (dx.dtype != DS_F64) return no_dtype("conv2d_dx", dx.dtype);
-    zero_f64(&dx);
-    gradient_f64(&(Place_f64){c, &dx, &w}, add_dx_f64, &dy);
+    KERNEL(fill)(s, 0, dx);
+    plain_gradient(&(Plain){c, &dx, &w}, ADD_DX, &(dsi_pooled){.value = dy, .w = dy.d[3]});
     return DS_OK;
 }
 
@@ -85,8 +82,8 @@ ds_status KERNEL(conv2d_dw)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi
     if (amx_dw(s, c, dy, x, dw, &status)) return status;
     if (is_half(dw.dtype)) IN_F32(s, 1, KERNEL(conv2d_dw)(s, c, dy, x, dw), &dw, &dy, &x);
     if (dw.dtype != DS_F64) return no_dtype("conv2d_dw", dw.dtype);
-    zero_f64(&dw);
-    gradient_f64(&(Place_f64){c, &x, &dw}, add_dw_f64, &dy);
+    KERNEL(fill)(s, 0, dw);
+    plain_gradient(&(Plain){c, &x, &dw}, ADD_DW, &(dsi_pooled){.value = dy, .w = dy.d[3]});
     return DS_OK;
 }
 
@@ -98,8 +95,8 @@ ds_status KERNEL(conv2d_dx_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi
     if (is_half(dx.dtype))
         IN_F32(s, 1, KERNEL(conv2d_dx_pooled)(s, c, &g, w, dx), &dx, &g.value, &w);
     if (dx.dtype != DS_F64) return no_dtype("conv2d_dx_pooled", dx.dtype);
-    zero_f64(&dx);
-    gradient_pooled_f64(&(Place_f64){c, &dx, &w}, add_dx_f64, dy);
+    KERNEL(fill)(s, 0, dx);
+    plain_gradient(&(Plain){c, &dx, &w}, ADD_DX, dy);
     return DS_OK;
 }
 
@@ -111,8 +108,8 @@ ds_status KERNEL(conv2d_dw_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi
     if (is_half(dw.dtype))
         IN_F32(s, 1, KERNEL(conv2d_dw_pooled)(s, c, &g, x, dw), &dw, &g.value, &x);
     if (dw.dtype != DS_F64) return no_dtype("conv2d_dw_pooled", dw.dtype);
-    zero_f64(&dw);
-    gradient_pooled_f64(&(Place_f64){c, &x, &dw}, add_dw_f64, dy);
+    KERNEL(fill)(s, 0, dw);
+    plain_gradient(&(Plain){c, &x, &dw}, ADD_DW, dy);
     return DS_OK;
 }
 

@@ -113,9 +113,20 @@ static inline int64_t line_at(const Lines *o, int64_t i)
 #define line_weights KERNEL(conv_line_weights)
 void line_weights(const Lines *o, const dsi_view *w, int32_t *at);
 
+/* Pixels of a tile of outputs, or channels of one for dw: 2 vectors of each, or
+ * 1 of two rows, are in 32 registers (avx512) or 16. */
+#if defined(DSI_ISA_avx512)
+#define MAX_TILE     12
+#define EACH_TILE(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
+#else
+#define MAX_TILE     6
+#define EACH_TILE(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#endif
+
 /* Lines that a tile for pooled gradients keeps in registers, two vectors of
  * each. */
-#define MAX_LINES 5
+#define MAX_LINES     5
+#define EACH_LINES(X) X(1) X(2) X(3) X(4) X(5)
 
 /* ---- conv_forward.c, conv_dw.c, conv_dx.c: float32 ----------------------------------------------------- */
 
@@ -133,6 +144,13 @@ ds_status conv_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, d
 ds_status conv_dw_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy, dsi_view x,
                          dsi_view dw);
 
+/* v [N,C,H,W] with the strides of pixel order, without gaps: [N][H][W][C]. */
+static inline dsi_view pixel_strides(dsi_view v)
+{
+    v.s[1] = 1, v.s[3] = v.d[1], v.s[2] = v.d[3] * v.s[3], v.s[0] = v.d[2] * v.s[2];
+    return v;
+}
+
 /* v [N,C,H,W] if its channels are neighbours in memory; otherwise a view of the
  * same shape in pixel order at `copy`, which the caller fills, of
  * copy_floats(v). */
@@ -140,8 +158,7 @@ static inline dsi_view pixels(dsi_view v, float *copy)
 {
     if (v.s[1] == 1) return v;
     v.p = copy;
-    v.s[0] = v.d[1] * v.d[2] * v.d[3], v.s[1] = 1, v.s[2] = v.d[1] * v.d[3], v.s[3] = v.d[1];
-    return v;
+    return pixel_strides(v);
 }
 
 static inline int64_t copy_floats(const dsi_view *v)

@@ -12,6 +12,7 @@
  * pixel; these are copied first if they have no single stride.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
+#include "device/cpu/gemm/gemm_amx.h"
 #include "device/cpu/table.h"
 
 static bool is_point(const dsi_conv2d *c, const dsi_view *w)
@@ -40,14 +41,6 @@ static void by_samples(dsi_view *m, const dsi_view *y)
     m->d[0] = y->d[0], m->d[1] = pixels;
 }
 
-static dsi_view weights_turned(dsi_view m)
-{
-    int64_t d = m.d[1], s = m.s[1];
-    m.d[1] = m.d[2], m.s[1] = m.s[2];
-    m.d[2] = d, m.s[2] = s;
-    return m;
-}
-
 /* w [K,C,1,1] as [batch, K, C], the same for each */
 static dsi_view weights_of(const dsi_view *w, int64_t batch)
 {
@@ -65,10 +58,17 @@ static dsi_view strided(const dsi_conv2d *c, dsi_view x, const dsi_view *y)
  * NULL without memory. The caller releases p. */
 static dsi_view dense_like(dsi_stream *s, dsi_view v)
 {
-    int64_t C = v.d[1];
-    v.s[0] = v.d[2] * v.d[3] * C, v.s[1] = 1, v.s[2] = v.d[3] * C, v.s[3] = C;
+    v = pixel_strides(v);
     v.p = dsi_scratch(s, (size_t)view_numel(&v) * sizeof(float));
     return v;
+}
+
+/* *m = a copy of x as a matrix; the caller releases copy->p. */
+static ds_status copied_matrix(dsi_stream *s, const dsi_view *x, dsi_view *copy, dsi_view *m)
+{
+    *copy = dense_like(s, *x);
+    matrix_of(copy, m);
+    return copy->p ? KERNEL(copy)(s, *x, *copy) : DS_ENOMEM;
 }
 
 bool point_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
@@ -76,14 +76,9 @@ bool point_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, d
 {
     dsi_view a = {0}, to = {0}, copy = {0}, seen = strided(c, x, &y);
     if (!is_point(c, &w) || !matrix_of(&y, &to)) return false;
-    *status = DS_OK;
-    if (!matrix_of(&seen, &a)) {
-        copy = dense_like(s, seen);
-        *status = copy.p ? KERNEL(copy)(s, seen, copy) : DS_ENOMEM;
-        matrix_of(&copy, &a);
-    }
+    *status = matrix_of(&seen, &a) ? DS_OK : copied_matrix(s, &seen, &copy, &a);
     if (a.d[0] != to.d[0]) by_samples(&a, &y), by_samples(&to, &y);
-    if (!*status) *status = KERNEL(matmul)(s, a, weights_turned(weights_of(&w, a.d[0])), b, to);
+    if (!*status) *status = KERNEL(matmul)(s, a, view_transposed(weights_of(&w, a.d[0])), b, to);
     dsi_scratch_release(s, copy.p);
     return true;
 }
@@ -114,14 +109,10 @@ bool point_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_v
 {
     dsi_view g = {0}, a = {0}, copy = {0}, seen = strided(c, x, &dy);
     if (!is_point(c, &dw) || !matrix_of(&dy, &g) || g.d[0] != 1) return false;
-    *status = DS_OK;
-    if (!matrix_of(&seen, &a) || a.d[0] != 1) {
-        copy = dense_like(s, seen);
-        *status = copy.p ? KERNEL(copy)(s, seen, copy) : DS_ENOMEM;
-        matrix_of(&copy, &a);
-    }
+    bool one = matrix_of(&seen, &a) && a.d[0] == 1;
+    *status = one ? DS_OK : copied_matrix(s, &seen, &copy, &a);
     if (!*status)
-        *status = KERNEL(matmul)(s, weights_turned(g), a, (dsi_view){0}, weights_of(&dw, 1));
+        *status = KERNEL(matmul)(s, view_transposed(g), a, (dsi_view){0}, weights_of(&dw, 1));
     dsi_scratch_release(s, copy.p);
     return true;
 }

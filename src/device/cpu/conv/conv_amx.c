@@ -91,16 +91,9 @@ static int64_t rows_of_block(const Unfolding *u, int64_t bytes)
 
 /* ---- images as matrices ---------------------------------------------------------------------------------- */
 
-/* v with the strides of pixel order, without gaps: [N][H][W][C]. */
-static dsi_view dense_of(dsi_view v)
-{
-    v.s[1] = 1, v.s[3] = v.d[1], v.s[2] = v.d[3] * v.s[3], v.s[0] = v.d[2] * v.s[2];
-    return v;
-}
-
 static bool is_dense(const dsi_view *v)
 {
-    dsi_view d = dense_of(*v);
+    dsi_view d = pixel_strides(*v);
     for (int i = 0; i < 4; i++)
         if (v->d[i] != 1 && v->s[i] != d.s[i]) return false;
     return true;
@@ -112,7 +105,7 @@ static bool is_dense(const dsi_view *v)
 static dsi_view in_dense(dsi_stream *s, dsi_view v, void **spare)
 {
     bool dense = is_dense(&v);
-    v = dense_of(v);
+    v = pixel_strides(v);
     *spare = NULL;
     if (!dense) v.p = *spare = dsi_scratch(s, (size_t)view_numel(&v) * sizeof(uint16_t));
     return v;
@@ -163,7 +156,7 @@ static ds_status correlate(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view w, 
     for (int64_t row = 0, rows; row < u->N * u->P && !status; row += rows) {
         rows = dsi_min(rows_of_block(u, BLOCK_BYTES), u->N * u->P - row);
         dsi_view a = unfold(u, row, rows);
-        status = amx_matmul(s, a, amx_transposed(m), b, matrix_of_rows(&to, row, rows));
+        status = amx_matmul(s, a, view_transposed(m), b, matrix_of_rows(&to, row, rows));
     }
     if (!status && spare_y) status = KERNEL(copy)(s, to, y);
     dsi_scratch_release(s, unfolded);
@@ -233,7 +226,8 @@ static ds_status sum_products(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view 
     if (!status && spare_y) status = KERNEL(copy)(s, dy, g);
     for (int64_t row = 0, rows; row < u->N * u->P && !status; row += rows) {
         rows = dsi_min(rows_of_block(u, DW_BYTES), u->N * u->P - row);
-        dsi_view a = unfold(u, row, rows), gradient = amx_transposed(matrix_of_rows(&g, row, rows));
+        dsi_view a = unfold(u, row, rows),
+                 gradient = view_transposed(matrix_of_rows(&g, row, rows));
         status = amx_matmul(s, gradient, a, (dsi_view){0}, row ? part : sum);
         if (!status && row) status = KERNEL(binary)(s, DSI_ADD, 1, sum, part, sum);
     }

@@ -21,11 +21,6 @@
 
 #include <string.h>
 
-#if defined(DSI_ISA_avx512)
-#define MAX_CHANNELS 12
-#else
-#define MAX_CHANNELS 6
-#endif
 /* Chunks of samples; each needs memory for a dw. */
 #define MAX_CHUNKS 8
 
@@ -71,19 +66,14 @@ ALWAYS_INLINE void pooled_tile(int lines, int vectors, List l, const float *x, c
 }
 
 typedef void PooledTile(List l, const float *x, const int64_t *line, float *dw, int64_t padded);
-#define POOLED_TILE(n) \
-    static void pooled_tile_1_##n(List l, const float *x, const int64_t *line, float *dw, \
-                                  int64_t padded) \
+#define POOLED_TILE(n, vectors) \
+    static void pooled_tile_##vectors##_##n(List l, const float *x, const int64_t *line, \
+                                            float *dw, int64_t padded) \
     { \
-        pooled_tile(n, 1, l, x, line, dw, padded); \
-    } \
-    static void pooled_tile_2_##n(List l, const float *x, const int64_t *line, float *dw, \
-                                  int64_t padded) \
-    { \
-        pooled_tile(n, 2, l, x, line, dw, padded); \
+        pooled_tile(n, vectors, l, x, line, dw, padded); \
     }
-#define EACH_LINES(X) X(1) X(2) X(3) X(4) X(5)
-EACH_LINES(POOLED_TILE)
+#define POOLED_TILES(n) POOLED_TILE(n, 1) POOLED_TILE(n, 2)
+EACH_LINES(POOLED_TILES)
 #define ROW(n) {pooled_tile_1_##n, pooled_tile_2_##n},
 static PooledTile *const pooled_tiles[MAX_LINES][2] = {EACH_LINES(ROW)};
 #undef ROW
@@ -120,7 +110,7 @@ typedef struct {
 ALWAYS_INLINE void dense_tile(int channels, int vectors, const Pixels *o, const float *x,
                               const float *dy, float *dw, int64_t dwk)
 {
-    vf a[MAX_CHANNELS][2], xv[2];
+    vf a[MAX_TILE][2], xv[2];
     UNROLL for (int k = 0; k < channels; k++) UNROLL for (int v = 0; v < vectors; v++)
         a[k][v] = vf_load(dw + k * dwk + v * VF);
     int64_t xpixel = o->xpixel, ypixel = o->ypixel;
@@ -145,25 +135,16 @@ ALWAYS_INLINE void dense_tile(int channels, int vectors, const Pixels *o, const 
 }
 
 typedef void DenseTile(const Pixels *o, const float *x, const float *dy, float *dw, int64_t dwk);
-#define DENSE_TILE(n) \
-    static void dense_tile_1_##n(const Pixels *o, const float *x, const float *dy, float *dw, \
-                                 int64_t dwk) \
+#define DENSE_TILE(n, vectors) \
+    static void dense_tile_##vectors##_##n(const Pixels *o, const float *x, const float *dy, \
+                                           float *dw, int64_t dwk) \
     { \
-        dense_tile(n, 1, o, x, dy, dw, dwk); \
-    } \
-    static void dense_tile_2_##n(const Pixels *o, const float *x, const float *dy, float *dw, \
-                                 int64_t dwk) \
-    { \
-        dense_tile(n, 2, o, x, dy, dw, dwk); \
+        dense_tile(n, vectors, o, x, dy, dw, dwk); \
     }
-#if defined(DSI_ISA_avx512)
-#define EACH_CHANNELS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
-#else
-#define EACH_CHANNELS(X) X(1) X(2) X(3) X(4) X(5) X(6)
-#endif
-EACH_CHANNELS(DENSE_TILE)
+#define DENSE_TILES(n) DENSE_TILE(n, 1) DENSE_TILE(n, 2)
+EACH_TILE(DENSE_TILES)
 #define ROW(n) {dense_tile_1_##n, dense_tile_2_##n},
-static DenseTile *const dense_tiles[MAX_CHANNELS][2] = {EACH_CHANNELS(ROW)};
+static DenseTile *const dense_tiles[MAX_TILE][2] = {EACH_TILE(ROW)};
 #undef ROW
 
 /* Adds the outputs of px to dw of channels k0 .. k1-1, which are of one group.
@@ -173,7 +154,7 @@ static void dense_rows(const Job *o, int64_t k0, int64_t k1, const Pixels *px, c
                        const float *dy, float *dw)
 {
     const Lines *l = &o->lines;
-    int64_t blocks = (k1 - k0 + MAX_CHANNELS - 1) / MAX_CHANNELS;
+    int64_t blocks = (k1 - k0 + MAX_TILE - 1) / MAX_TILE;
     for (int64_t i = 0; i < l->count; i++)
         for (int64_t v = 0; v < l->padded; v += 2 * VF)
             for (int64_t b = 0, k = k0, m; b < blocks; b++, k += m) {

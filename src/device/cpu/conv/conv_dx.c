@@ -102,19 +102,15 @@ ALWAYS_INLINE void place_tile(int lines, int vectors, uint64_t bits, const float
 
 typedef void PlaceTile(uint64_t bits, const float *g, const float *w, int64_t wk, int64_t padded,
                        float *dx, const int64_t *line);
-#define PLACE_TILE(n) \
-    static void place_tile_1_##n(uint64_t bits, const float *g, const float *w, int64_t wk, \
-                                 int64_t padded, float *dx, const int64_t *line) \
+#define PLACE_TILE(n, vectors) \
+    static void place_tile_##vectors##_##n(uint64_t bits, const float *g, const float *w, \
+                                           int64_t wk, int64_t padded, float *dx, \
+                                           const int64_t *line) \
     { \
-        place_tile(n, 1, bits, g, w, wk, padded, dx, line); \
-    } \
-    static void place_tile_2_##n(uint64_t bits, const float *g, const float *w, int64_t wk, \
-                                 int64_t padded, float *dx, const int64_t *line) \
-    { \
-        place_tile(n, 2, bits, g, w, wk, padded, dx, line); \
+        place_tile(n, vectors, bits, g, w, wk, padded, dx, line); \
     }
-#define EACH_LINES(X) X(1) X(2) X(3) X(4) X(5)
-EACH_LINES(PLACE_TILE)
+#define PLACE_TILES(n) PLACE_TILE(n, 1) PLACE_TILE(n, 2)
+EACH_LINES(PLACE_TILES)
 #define ROW(n) {place_tile_1_##n, place_tile_2_##n},
 static PlaceTile *const place_tiles[MAX_LINES][2] = {EACH_LINES(ROW)};
 #undef ROW

@@ -18,22 +18,21 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
-#include "device/cpu/simd/isa.h"
+#include "conv.h"
 
 /* Sizes that fit into 32 registers (avx512) or 16: outputs, the weights (or
  * pixels) of one tap, and one broadcast. For avx512: 12 x 2 + 2 + 1 in a
  * channel tile, 6 x 4
  * + 4 + 1 in a pixel tile. */
 #if defined(DSI_ISA_avx512)
-#define MAX_PIXELS  12 /* pixels of a channel tile, in two rows or of two vectors */
-#define MAX_RUN     5  /* neighbouring taps of a channel tile */
-#define MAX_VECTORS 4  /* vectors of a pixel tile */
+#define MAX_RUN     5 /* neighbouring taps of a channel tile */
+#define MAX_VECTORS 4 /* vectors of a pixel tile */
 #else
-#define MAX_PIXELS  6
 #define MAX_RUN     1
 #define MAX_VECTORS 2
 #endif
-#define MAX_CHANNELS 6 /* channels of a pixel tile */
+#define MAX_PIXELS   MAX_TILE /* pixels of a channel tile, in two rows or of two vectors */
+#define MAX_CHANNELS 6        /* channels of a pixel tile */
 
 /* Keeps a pointer in a register. Otherwise the compiler addresses each pixel by
  * base and index, and a multiply-add with an indexed operand takes two places
@@ -104,20 +103,17 @@ typedef void ChannelTile(const Taps *o, const float *x, int64_t xrow, float *y, 
     CHANNEL_TILE(channel_tile_2_##n, 2, n, 1, 1) \
     CHANNEL_TILE(channel_tile_1_##n, 1, n, 2, 1)
 #if defined(DSI_ISA_avx512)
-#define EACH_PIXELS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12)
 #define CHANNEL_TILE_RUN(n) \
     CHANNEL_TILE(channel_tile_run3_##n, 2, n, 1, 3) \
     CHANNEL_TILE(channel_tile_run5_##n, 2, n, 1, 5)
-EACH_PIXELS(CHANNEL_TILE_RUN)
+EACH_TILE(CHANNEL_TILE_RUN)
 #define RUN_TILES(n) , channel_tile_run3_##n, channel_tile_run5_##n
 #else
-#define EACH_PIXELS(X) X(1) X(2) X(3) X(4) X(5) X(6)
 #define RUN_TILES(n)
 #endif
-EACH_PIXELS(CHANNEL_TILES)
+EACH_TILE(CHANNEL_TILES)
 #define ROW(n) {channel_tile_2_##n, channel_tile_1_##n RUN_TILES(n)},
-static ChannelTile *const channel_tiles[MAX_PIXELS][4] = {
-    EACH_PIXELS(ROW)}; /* [pixels - 1][kind] */
+static ChannelTile *const channel_tiles[MAX_PIXELS][4] = {EACH_TILE(ROW)}; /* [pixels - 1][kind] */
 #undef ROW
 
 /* run: taps of neighbouring columns, which are neighbours in the source too */

@@ -394,9 +394,15 @@ ds_status amx_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_v
         y.d[1] *= y.d[0], y.d[0] = 1;
     Product p = {y.d[0], y.d[1], y.d[2], a.d[2], a, b, y, NULL, false};
     if (y.s[2] != 1 && y.s[1] == 1) /* y^T = b^T a^T has dense rows */
-        p = (Product){
-            y.d[0], y.d[2], y.d[1], a.d[2], amx_transposed(b), amx_transposed(a), amx_transposed(y),
-            NULL,   true};
+        p = (Product){y.d[0],
+                      y.d[2],
+                      y.d[1],
+                      a.d[2],
+                      view_transposed(b),
+                      view_transposed(a),
+                      view_transposed(y),
+                      NULL,
+                      true};
     p.bias_of_rows = p.bias_of_rows && bias.p;
     if (!bias.p) return amx_run(s, &p);
 

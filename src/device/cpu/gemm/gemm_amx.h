@@ -16,7 +16,7 @@ ds_status KERNEL(dsi_amx_matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view
 #define amx_matmul KERNEL(dsi_amx_matmul)
 
 /* v [B,M,N] as [B,N,M]. */
-static inline dsi_view amx_transposed(dsi_view v)
+static inline dsi_view view_transposed(dsi_view v)
 {
     int64_t d = v.d[1], step = v.s[1];
     v.d[1] = v.d[2], v.s[1] = v.s[2];

@@ -18,6 +18,7 @@
 #include "device/cpu/simd/half.h"
 #include "device/cpu/simd/vmath.h"
 #include "device/cpu/table.h"
+#include "device/spans.h"
 
 #define PIECE 1024 /* elements */
 /* Pieces of a thread, at least: 3 MB. Less is in the calling thread's own
@@ -74,23 +75,6 @@ static int64_t all_pieces(int n, const dsi_span *x)
     int64_t sum = 0;
     for (int i = 0; i < n; i++) sum += pieces(&x[i]);
     return sum;
-}
-
-/* Supported: a gradient of the parameter's dtype, or of 16 bits beside float32;
- * a low-precision copy beside float32. */
-static ds_status check_dtypes(const char *kernel, int n, const dsi_span *x)
-{
-    for (int i = 0; i < n; i++) {
-        if (x[i].dtype > DS_BF16) return no_dtype(kernel, x[i].dtype);
-        bool master = x[i].dtype == DS_F32;
-        if (x[i].g_dtype != x[i].dtype && !(master && is_half(x[i].g_dtype)))
-            return dsi_fail(DS_EINVAL, "%s: no cpu kernel for %s with a gradient of %s", kernel,
-                            ds_dtype_name(x[i].dtype), ds_dtype_name(x[i].g_dtype));
-        if (x[i].low && !(master && is_half(x[i].low_dtype)))
-            return dsi_fail(DS_EINVAL, "%s: no cpu kernel for %s with a copy of %s", kernel,
-                            ds_dtype_name(x[i].dtype), ds_dtype_name(x[i].low_dtype));
-    }
-    return DS_OK;
 }
 
 /* ---- 16 bits in blocks ------------------------------------------------------------------------------- */
@@ -181,29 +165,28 @@ typedef struct Lamb {
 
 /* Elements begin .. end - 1 of parameter i: one piece; `sums` in the first
  * half. */
+static void lamb_elements(const Lamb *l, int i, const dsi_span *x, int64_t begin, int64_t end,
+                          double *sums)
+{
+    bool f64 = x->dtype == DS_F64;
+    if (sums)
+        (f64 ? lamb_moments_f64 : lamb_moments_f32)(l->c, x, begin, end, sums);
+    else
+        (f64 ? lamb_apply_f64 : lamb_apply_f32)(l->c, x, begin, end, l->rates[i]);
+}
+
 static void lamb_piece(const Lamb *l, int i, int64_t begin, int64_t end, double *sums)
 {
     const dsi_span *x = &l->x[i];
-    if (x->dtype == DS_F32 && !needs_blocks(x)) {
-        if (sums)
-            lamb_moments_f32(l->c, x, begin, end, sums);
-        else
-            lamb_apply_f32(l->c, x, begin, end, l->rates[i]);
-    } else if (x->dtype == DS_F64) {
-        if (sums)
-            lamb_moments_f64(l->c, x, begin, end, sums);
-        else
-            lamb_apply_f64(l->c, x, begin, end, l->rates[i]);
-    } else {
-        Block b;
-        for (int64_t at = begin; at < end; at += BLOCK) {
-            dsi_span f = begin_block(x, at, end - at < BLOCK ? end - at : BLOCK, &b);
-            if (sums)
-                lamb_moments_f32(l->c, &f, 0, f.n, sums);
-            else
-                lamb_apply_f32(l->c, &f, 0, f.n, l->rates[i]);
-            if (!sums) end_block(x, at, &f);
-        }
+    Block b;
+    if (!needs_blocks(x)) {
+        lamb_elements(l, i, x, begin, end, sums);
+        return;
+    }
+    for (int64_t at = begin; at < end; at += BLOCK) {
+        dsi_span f = begin_block(x, at, end - at < BLOCK ? end - at : BLOCK, &b);
+        lamb_elements(l, i, &f, 0, f.n, sums);
+        if (!sums) end_block(x, at, &f);
     }
 }
 
@@ -315,7 +298,7 @@ static ds_status optim_run_scalars(dsi_stream *s, const dsi_optimizer *c, int n,
 
 ds_status KERNEL(optimizer)(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x)
 {
-    ds_status status = check_dtypes(dsi_rule_name(c->rule), n, x);
+    ds_status status = dsi_spans_check("cpu", c->rule, n, x);
     if (status != DS_OK || n == 0 || s->device->fault.op) return status;
     return c->scalars ? optim_run_scalars(s, c, n, x) : optim_run(s, c, n, x);
 }

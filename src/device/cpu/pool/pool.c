@@ -49,6 +49,16 @@ static Window window_fixed(const Pool *o, int axis, int64_t i)
 
 /* The same of adaptive_avg_pool2d: bounds as in PyTorch, begin rounded down,
  * end up. */
+/* Of a maximum: from its first element inside. */
+static Window window_max(const Pool *o, int axis, int64_t i)
+{
+    const dsi_pool2d *c = o->c;
+    int64_t length = axis ? o->W : o->H, begin = i * c->stride[axis] - c->padding[axis];
+    int64_t end = dsi_min(begin + (c->kernel[axis] - 1) * c->dilation[axis] + 1, length);
+    while (begin < 0) begin += c->dilation[axis];
+    return (Window){.begin = begin, .end = end};
+}
+
 static Window window_adaptive(const Pool *o, int axis, int64_t i)
 {
     int64_t in = axis ? o->W : o->H, out = axis ? o->Q : o->P;
@@ -118,14 +128,26 @@ static Part *const maxima_dx[] = {maxima_dx_f32, maxima_dx_f64};
 static Part *const means[] = {means_f32, means_f64};
 static Part *const means_dx[] = {means_dx_f32, means_dx_f64};
 
-/* Maxima of 2x2 windows of stride 2 without padding, of planes begin .. end-1;
- * if the channels are neighbours, of samples begin .. end-1. */
+/* `rows` rows of 2x2 windows of stride 2 without padding; ystep: from a row of
+ * y to the next. */
+static void quad_rows(const Pool *o, QuadRow row, int64_t rows, int64_t ystep)
+{
+    for (int64_t p = 0; p < rows; p++) {
+        if (o->x.s[1] == 1)
+            quad_channels(&row, o->Q, o->C);
+        else
+            quad_columns(&row, o->Q);
+        row.x += 2 * row.below, row.y += ystep, row.index += o->ih, row.at += 2 * row.width;
+    }
+}
+
+/* Maxima of planes begin .. end-1; if the channels are neighbours, of samples
+ * begin .. end-1. */
 static void max_quads(void *arg, int64_t begin, int64_t end)
 {
     const Pool *o = arg;
-    bool channels = o->x.s[1] == 1;
     for (int64_t i = begin; i < end; i++) {
-        int64_t at = channels ? i * o->C : i; /* plane */
+        int64_t at = o->x.s[1] == 1 ? i * o->C : i; /* plane */
         QuadRow row = {.x = X(o, float, at),
                        .y = Y(o, float, at),
                        .index = I(o, at),
@@ -135,13 +157,7 @@ static void max_quads(void *arg, int64_t begin, int64_t end)
                        .iw = o->iw,
                        .width = (int32_t)o->W,
                        .floor = o->relu ? 0 : -INFINITY};
-        for (int64_t p = 0; p < o->P; p++) {
-            if (channels)
-                quad_channels(&row, o->Q, o->C);
-            else
-                quad_columns(&row, o->Q);
-            row.x += 2 * o->xh, row.y += o->yh, row.index += o->ih, row.at += 2 * row.width;
-        }
+        quad_rows(o, row, o->P, o->yh);
     }
 }
 
@@ -172,8 +188,7 @@ static int64_t row_elements(const Pool *o) { return o->x.s[1] == 1 ? o->W * o->C
  * maxima of floats, rounded. */
 static void half_band(const Pool *o, int64_t at, int64_t p, int64_t n)
 {
-    bool channels = o->x.s[1] == 1;
-    int64_t line = row_elements(o), pixel = channels ? o->C : 1;
+    int64_t line = row_elements(o), pixel = o->x.s[1] == 1 ? o->C : 1;
     /* every element that is read has been written; zeros only for analyzers */
     float x[HALF_BAND], y[HALF_BAND / 4] = {0};
     band_to_floats(o->x.dtype, X(o, uint16_t, at) + 2 * p * o->xh, o->xh, 2 * n, line, x);
@@ -187,13 +202,7 @@ static void half_band(const Pool *o, int64_t at, int64_t p, int64_t n)
                    .at = (int32_t)(2 * p * o->W),
                    .width = (int32_t)o->W,
                    .floor = o->relu ? 0 : -INFINITY};
-    for (int64_t i = 0; i < n; i++) {
-        if (channels)
-            quad_channels(&row, o->Q, o->C);
-        else
-            quad_columns(&row, o->Q);
-        row.x += 2 * line, row.y += o->Q * pixel, row.index += o->ih, row.at += 2 * row.width;
-    }
+    quad_rows(o, row, n, o->Q * pixel);
     floats_to_band(o->y.dtype, y, o->yh, n, o->Q * pixel, Y(o, uint16_t, at) + p * o->yh);
 }
 
@@ -236,11 +245,6 @@ static ds_status pool_run(const char *name, Pool o, Part *const *part, bool pixe
     return DS_OK;
 }
 
-static ds_status run_maxima(const char *name, Pool o, Part *const *part)
-{
-    return pool_run(name, o, part, max_by_pixels(&o));
-}
-
 /* The same for averages: computes the windows of rows and columns once, and
  * looks for the special cases `whole` and `pairs`. */
 static ds_status run_means(dsi_stream *s, const char *name, Pool o, Part *const *part)
@@ -266,39 +270,38 @@ static ds_status run_means(dsi_stream *s, const char *name, Pool o, Part *const 
     return status;
 }
 
-static ds_status pool_maxima(const char *name, Pool o, bool by_quads)
+static ds_status pool_maxima(dsi_stream *s, bool relu, const dsi_pool2d *c, dsi_view x, dsi_view y,
+                             dsi_view index)
 {
-    if (!by_quads) return run_maxima(name, o, maxima);
-    int64_t lanes = o.x.s[1] == 1 ? o.C : 1; /* planes done at once */
-    dsi_parallel(o.x.d[0] * o.C / lanes, 1 + 100000 / (o.P * o.Q * lanes + 1),
-                 is_half(o.x.dtype) ? max_quads_half : max_quads, &o);
-    return DS_OK;
+    Pool o = pool_of(c, x, y, index);
+    o.relu = relu;
+    if (quads(&o)) {
+        int64_t lanes = x.s[1] == 1 ? o.C : 1; /* planes done at once */
+        dsi_parallel(x.d[0] * o.C / lanes, 1 + 100000 / (o.P * o.Q * lanes + 1),
+                     is_half(x.dtype) ? max_quads_half : max_quads, &o);
+        return DS_OK;
+    }
+    if (is_half(x.dtype)) IN_F32(s, 1, pool_maxima(s, relu, c, x, y, index), &y, &x);
+    return pool_run(relu ? "relu_max_pool2d" : "max_pool2d", o, maxima, max_by_pixels(&o));
 }
 
 ds_status KERNEL(max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
                              dsi_view index)
 {
-    Pool o = pool_of(c, x, y, index);
-    bool by_quads = quads(&o);
-    if (is_half(x.dtype) && !by_quads) IN_F32(s, 1, KERNEL(max_pool2d)(s, c, x, y, index), &y, &x);
-    return pool_maxima("max_pool2d", o, by_quads);
+    return pool_maxima(s, false, c, x, y, index);
 }
 
 ds_status KERNEL(relu_max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
                                   dsi_view index)
 {
-    Pool o = pool_of(c, x, y, index);
-    o.relu = true;
-    bool by_quads = quads(&o);
-    if (is_half(x.dtype) && !by_quads)
-        IN_F32(s, 1, KERNEL(relu_max_pool2d)(s, c, x, y, index), &y, &x);
-    return pool_maxima("relu_max_pool2d", o, by_quads);
+    return pool_maxima(s, true, c, x, y, index);
 }
 
 ds_status KERNEL(max_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
 {
     if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(max_pool2d_dx)(s, dy, index, dx), &dx, &dy);
-    return run_maxima("max_pool2d_dx", pool_of(NULL, dx, dy, index), maxima_dx);
+    Pool o = pool_of(NULL, dx, dy, index);
+    return pool_run("max_pool2d_dx", o, maxima_dx, max_by_pixels(&o));
 }
 
 ds_status KERNEL(avg_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y)

@@ -1,8 +1,7 @@
 /* device/cpu/pool/pool_plain.h: pooling of planes by plain loops, for one
  * element type. Included with REAL = the type and PLAIN(name) = its functions'
  * names. A plane is one channel of one sample; strides are in elements. p, q
- * count windows; h, w rows and columns of x. h0 and w0 are the window's first
- * row and column that are inside the plane, h1 and w1 the first ones behind it.
+ * count windows; h, w rows and columns of x.
  * SPDX-License-Identifier: MIT */
 
 /* The first of equal maxima wins, and the last NaN, as in PyTorch. Padding is
@@ -12,15 +11,11 @@ static void PLAIN(max_plane)(const Pool *o, const REAL *x, REAL *y, int32_t *ind
     const dsi_pool2d *c = o->c;
     for (int64_t p = 0; p < o->P; p++)
         for (int64_t q = 0; q < o->Q; q++) {
-            int64_t h0 = p * c->stride[0] - c->padding[0], w0 = q * c->stride[1] - c->padding[1];
-            int64_t h1 = dsi_min(h0 + (c->kernel[0] - 1) * c->dilation[0] + 1, o->H);
-            int64_t w1 = dsi_min(w0 + (c->kernel[1] - 1) * c->dilation[1] + 1, o->W);
-            while (h0 < 0) h0 += c->dilation[0];
-            while (w0 < 0) w0 += c->dilation[1];
+            Window down = window_max(o, 0, p), across = window_max(o, 1, q);
             REAL max = -(REAL)INFINITY;
-            int64_t at = h0 * o->W + w0;
-            for (int64_t h = h0; h < h1; h += c->dilation[0])
-                for (int64_t w = w0; w < w1; w += c->dilation[1]) {
+            int64_t at = down.begin * o->W + across.begin;
+            for (int64_t h = down.begin; h < down.end; h += c->dilation[0])
+                for (int64_t w = across.begin; w < across.end; w += c->dilation[1]) {
                     REAL v = x[h * o->xh + w * o->xw];
                     if (v > max || v != v) max = v, at = h * o->W + w;
                 }
@@ -47,17 +42,14 @@ static void PLAIN(max_pixels)(const Pool *o, const REAL *x, REAL *y, int32_t *in
     const dsi_pool2d *c = o->c;
     for (int64_t p = 0; p < o->P; p++)
         for (int64_t q = 0; q < o->Q; q++) {
-            int64_t h0 = p * c->stride[0] - c->padding[0], w0 = q * c->stride[1] - c->padding[1];
-            int64_t h1 = dsi_min(h0 + (c->kernel[0] - 1) * c->dilation[0] + 1, o->H);
-            int64_t w1 = dsi_min(w0 + (c->kernel[1] - 1) * c->dilation[1] + 1, o->W);
-            while (h0 < 0) h0 += c->dilation[0];
-            while (w0 < 0) w0 += c->dilation[1];
+            Window down = window_max(o, 0, p), across = window_max(o, 1, q);
             REAL *max = y + p * o->yh + q * o->yw;
             int32_t *at = index + p * o->ih + q * o->iw;
             for (int64_t k = 0; k < o->C; k++)
-                max[k] = -(REAL)INFINITY, at[k] = (int32_t)(h0 * o->W + w0);
-            for (int64_t h = h0; h < h1; h += c->dilation[0])
-                for (int64_t w = w0; w < w1; w += c->dilation[1]) PLAIN(max_line_of)
+                max[k] = -(REAL)INFINITY, at[k] = (int32_t)(down.begin * o->W + across.begin);
+            for (int64_t h = down.begin; h < down.end; h += c->dilation[0])
+                for (int64_t w = across.begin; w < across.end; w += c->dilation[1])
+                    PLAIN(max_line_of)
             (o->C, x + h * o->xh + w * o->xw, (int32_t)(h * o->W + w), max, at);
             for (int64_t k = 0; k < o->C && o->relu; k++) max[k] = max[k] < 0 ? 0 : max[k];
         }
