@@ -187,7 +187,7 @@ static void stage(Net *o, int which)
         k->max_pool2d(o->s, &half, o->r2, o->m2, o->i2);
         break;
     case RELU2_DX:
-        k->unary_dx(o->s, DSI_RELU, o->m2, o->m2, o->g2);
+        k->unary_dx(o->s, DSI_RELU, 0, o->m2, o->m2, o->g2);
         break;
     case DW2:
         f->conv2d_dw_pooled(o->s, &conv, &p2, o->m1, o->dw2);
@@ -199,7 +199,7 @@ static void stage(Net *o, int which)
         f->conv2d_dx_pooled(o->s, &conv, &p2, o->w2, o->g1);
         break;
     case RELU1_DX:
-        k->unary_dx(o->s, DSI_RELU, line_g1, line_m1, o->g1);
+        k->unary_dx(o->s, DSI_RELU, 0, line_g1, line_m1, o->g1);
         break;
     case DW1:
         f->conv2d_dw_pooled(o->s, &conv, &p1, o->x, o->dw1);

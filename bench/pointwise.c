@@ -77,7 +77,7 @@ static void relu(const bench *t)
 }
 static void relu_dx(const bench *t)
 {
-    t->k->unary_dx(NULL, DSI_RELU, nhwc(t->a, t->n), nhwc(t->b, t->n), nhwc(t->y, t->n));
+    t->k->unary_dx(NULL, DSI_RELU, 0, nhwc(t->a, t->n), nhwc(t->b, t->n), nhwc(t->y, t->n));
 }
 static void exponential(const bench *t)
 {

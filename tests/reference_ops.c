@@ -199,8 +199,8 @@ void reference_op(Reference *r, const OpRow *rows, int n)
     ds_error_clear();
     run.outputs = ds_state_new();
     ds_tensor *y = op_output(&run, "output", rows[k].call(&run));
-    if (r->skipped)
-        ds_error_clear();
+    if (r->skipped || json_object_get(r->json, "table"))
+        ds_error_clear(); /* a table is compared by the call */
     else if (!json_object_get(r->json, "raises"))
         check_values(&run);
     else if (y)

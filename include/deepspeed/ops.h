@@ -23,43 +23,108 @@ extern "C" {
 /* ---- pointwise ------------------------------------------------------------------- */
 
 /* Element by element, with broadcasting as in NumPy: sizes are equal or 1,
- * counted from the last dimension. torch.add, torch.add(alpha=), sub, mul,
- * div. */
+ * counted from the last dimension. torch.add, torch.add(alpha=), sub, mul, div,
+ * maximum, minimum, floor_divide, remainder.
+ *
+ * Operands of several dtypes promote as PyTorch's do (torch.result_type): the
+ * higher kind of bool, integer, float decides, then the wider dtype; a tensor
+ * of shape {} (ds_scalar) decides only if its kind is higher, and may be on the
+ * CPU beside a tensor on another device. Integers wrap around; add and sub of
+ * integers take an integer alpha; div of integers is float32. */
 DS_API ds_tensor *ds_add(ds_tensor *a, ds_tensor *b);                      /* a + b */
 DS_API ds_tensor *ds_add_scaled(ds_tensor *a, ds_tensor *b, double alpha); /* a + alpha b */
 DS_API ds_tensor *ds_sub(ds_tensor *a, ds_tensor *b);                      /* a - b */
 DS_API ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b);                      /* a b */
 DS_API ds_tensor *ds_div(ds_tensor *a, ds_tensor *b);                      /* a / b */
 
+/* The larger and the smaller; NaN if either is. Where they are equal each gets
+ * half of the gradient. */
+DS_API ds_tensor *ds_maximum(ds_tensor *a, ds_tensor *b);
+DS_API ds_tensor *ds_minimum(ds_tensor *a, ds_tensor *b);
+
+/* floor(a / b); a - b floor(a / b), which has b's sign. No gradient. Refuse bools
+ * and, of integers, a divisor 0, for which the call waits for the device. */
+DS_API ds_tensor *ds_floor_divide(ds_tensor *a, ds_tensor *b);
+DS_API ds_tensor *ds_remainder(ds_tensor *a, ds_tensor *b);
+
 /* With a number; the shape is x's. torch.mul, torch.add, torch.pow. */
 DS_API ds_tensor *ds_scale(ds_tensor *x, double factor); /* factor x */
 DS_API ds_tensor *ds_shift(ds_tensor *x, double term);   /* x + term */
 DS_API ds_tensor *ds_pow(ds_tensor *x, double exponent); /* x^exponent */
 
+/* torch.clamp with numbers: min(max(x, low), high); -INFINITY and INFINITY are
+ * no bounds. No gradient at a bound. NaN stays. Integers beside a bound that is
+ * none become float32. */
+DS_API ds_tensor *ds_clamp(ds_tensor *x, double low, double high);
+/* torch.clamp with tensors, which broadcast with x; NULL: no bound. Where x is
+ * equal to a bound it gets the gradient. Refuses two NULLs. */
+DS_API ds_tensor *ds_clamp_tensors(ds_tensor *x, ds_tensor *low, ds_tensor *high);
+
 /* a where condition (bool) is true, b elsewhere; all three broadcast
- * (torch.where). */
+ * (torch.where). a and b have any dtypes, and promote. */
 DS_API ds_tensor *ds_where(ds_tensor *condition, ds_tensor *a, ds_tensor *b);
 
-/* torch.neg, abs, exp, log, sqrt; the shape is x's. The gradient of |x| at 0 is
- * 0. */
-DS_API ds_tensor *ds_neg(ds_tensor *x);  /* -x */
-DS_API ds_tensor *ds_abs(ds_tensor *x);  /* |x| */
-DS_API ds_tensor *ds_exp(ds_tensor *x);  /* e^x */
-DS_API ds_tensor *ds_log(ds_tensor *x);  /* ln x; -inf at 0, NaN below */
-DS_API ds_tensor *ds_sqrt(ds_tensor *x); /* NaN below 0 */
+/* value where mask (bool) is true, x elsewhere; both broadcast; the dtype is x's
+ * (torch.masked_fill). */
+DS_API ds_tensor *ds_masked_fill(ds_tensor *x, ds_tensor *mask, double value);
 
-/* bool, broadcast (torch.eq, torch.lt); no gradient. */
+/* torch.neg, abs, exp, ...; the shape is x's. Integers become float32, but not
+ * in neg, abs, sign, floor, ceil and round. The gradient of |x| at 0 is 0; that
+ * of sign, floor, ceil and round is 0. */
+DS_API ds_tensor *ds_neg(ds_tensor *x);   /* -x */
+DS_API ds_tensor *ds_abs(ds_tensor *x);   /* |x| */
+DS_API ds_tensor *ds_exp(ds_tensor *x);   /* e^x */
+DS_API ds_tensor *ds_expm1(ds_tensor *x); /* e^x - 1, exact near 0 */
+DS_API ds_tensor *ds_log(ds_tensor *x);   /* ln x; -inf at 0, NaN below */
+DS_API ds_tensor *ds_log1p(ds_tensor *x); /* ln(1 + x), exact near 0 */
+DS_API ds_tensor *ds_sqrt(ds_tensor *x);  /* NaN below 0 */
+DS_API ds_tensor *ds_rsqrt(ds_tensor *x); /* 1 / sqrt x */
+DS_API ds_tensor *ds_sin(ds_tensor *x);
+DS_API ds_tensor *ds_cos(ds_tensor *x);
+DS_API ds_tensor *ds_erf(ds_tensor *x);   /* 2/sqrt(pi) integral of exp(-t^2) from 0 to x */
+DS_API ds_tensor *ds_sign(ds_tensor *x);  /* -1, 0, 1; 0 of NaN */
+DS_API ds_tensor *ds_floor(ds_tensor *x); /* the integer at or below x */
+DS_API ds_tensor *ds_ceil(ds_tensor *x);  /* the integer at or above x */
+DS_API ds_tensor *ds_round(ds_tensor *x); /* the nearest integer, of two the even one */
+
+/* bool, broadcast (torch.eq, ne, lt, le, gt, ge); operands promote; no gradient.
+ * With a number: ds_gt(x, ds_scalar(DS_F32, 0.5)). */
 DS_API ds_tensor *ds_eq(ds_tensor *a, ds_tensor *b); /* a == b */
+DS_API ds_tensor *ds_ne(ds_tensor *a, ds_tensor *b); /* a != b */
 DS_API ds_tensor *ds_lt(ds_tensor *a, ds_tensor *b); /* a < b */
+DS_API ds_tensor *ds_le(ds_tensor *a, ds_tensor *b); /* a <= b */
+DS_API ds_tensor *ds_gt(ds_tensor *a, ds_tensor *b); /* a > b */
+DS_API ds_tensor *ds_ge(ds_tensor *a, ds_tensor *b); /* a >= b */
 
-/* Activations; the shape is x's. torch.nn.functional.relu, gelu,
- * gelu(approximate="tanh"), silu, sigmoid, tanh. */
-DS_API ds_tensor *ds_relu(ds_tensor *x);      /* max(0, x); NaN stays NaN */
-DS_API ds_tensor *ds_gelu(ds_tensor *x);      /* x (1 + erf(x / sqrt 2)) / 2 */
-DS_API ds_tensor *ds_gelu_tanh(ds_tensor *x); /* x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 */
-DS_API ds_tensor *ds_silu(ds_tensor *x);      /* x / (1 + exp(-x)) */
-DS_API ds_tensor *ds_sigmoid(ds_tensor *x);   /* 1 / (1 + exp(-x)) */
-DS_API ds_tensor *ds_tanh(ds_tensor *x);      /* (e^x - e^-x) / (e^x + e^-x) */
+/* bool, broadcast (torch.logical_and, ...): an element that is not 0 is true; no
+ * gradient. */
+DS_API ds_tensor *ds_logical_and(ds_tensor *a, ds_tensor *b);
+DS_API ds_tensor *ds_logical_or(ds_tensor *a, ds_tensor *b);
+DS_API ds_tensor *ds_logical_xor(ds_tensor *a, ds_tensor *b);
+DS_API ds_tensor *ds_logical_not(ds_tensor *x);
+
+/* Activations, torch.nn.functional; the shape is x's. A parameter 0 selects the
+ * default in brackets, DS_ZERO requests 0. */
+DS_API ds_tensor *ds_relu(ds_tensor *x);       /* max(0, x); NaN stays NaN */
+DS_API ds_tensor *ds_gelu(ds_tensor *x);       /* x (1 + erf(x / sqrt 2)) / 2 */
+DS_API ds_tensor *ds_gelu_tanh(ds_tensor *x);  /* x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 */
+DS_API ds_tensor *ds_silu(ds_tensor *x);       /* x / (1 + exp(-x)) */
+DS_API ds_tensor *ds_sigmoid(ds_tensor *x);    /* 1 / (1 + exp(-x)) */
+DS_API ds_tensor *ds_tanh(ds_tensor *x);       /* (e^x - e^-x) / (e^x + e^-x) */
+DS_API ds_tensor *ds_logsigmoid(ds_tensor *x); /* -ln(1 + exp(-x)) */
+DS_API ds_tensor *ds_hardsigmoid(ds_tensor *x); /* min(max(x + 3, 0), 6) / 6 */
+DS_API ds_tensor *ds_hardswish(ds_tensor *x);   /* x min(max(x + 3, 0), 6) / 6 */
+DS_API ds_tensor *ds_mish(ds_tensor *x);        /* x tanh(ln(1 + exp(x))) */
+DS_API ds_tensor *ds_selu(ds_tensor *x);        /* 1.0507 elu(x, 1.6733); arXiv:1706.02515 */
+
+/* x > 0 ? x : negative_slope x [0.01] */
+DS_API ds_tensor *ds_leaky_relu(ds_tensor *x, double negative_slope);
+/* x > 0 ? x : alpha (exp(x) - 1) [1] */
+DS_API ds_tensor *ds_elu(ds_tensor *x, double alpha);
+/* x > 0 ? x : alpha (exp(x / alpha) - 1) [1] */
+DS_API ds_tensor *ds_celu(ds_tensor *x, double alpha);
+/* ln(1 + exp(beta x)) / beta [1]; x where beta x > threshold [20] */
+DS_API ds_tensor *ds_softplus(ds_tensor *x, double beta, double threshold);
 
 /* ---- products ------------------------------------------------------------------------------------- */
 
@@ -278,9 +343,9 @@ typedef struct ds_reduce_opts {
     bool keepdim; /* they stay, with size 1 */
 } ds_reduce_opts;
 
-/* torch.sum and torch.mean of floating-point tensors: of all elements -> [], or
- * over dimensions. A sum of comparisons is ds_sum(ds_cast(ds_eq(a, b),
- * DS_F32)). */
+/* torch.sum and torch.mean: of all elements -> [], or over dimensions. The sum of
+ * integers and bools is int64, so ds_sum(ds_eq(a, b)) counts; their mean is
+ * refused. */
 DS_API ds_tensor *ds_sum(ds_tensor *x);
 DS_API ds_tensor *ds_sum_with(ds_tensor *x, ds_reduce_opts opts);
 DS_API ds_tensor *ds_mean(ds_tensor *x);

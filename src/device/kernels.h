@@ -53,8 +53,9 @@ typedef struct dsi_view {
  * X(constant, name in messages, formula): the lists also make the names that
  * dsi_unary_name and its siblings return. */
 
-/* X(constant, name, y, dx, what `saved` is); NaN passes through all of them.
- * ReLU's dx is dy where y is NaN, as in PyTorch. */
+/* X(constant, name, y, dx, what `saved` is); p is the parameter. NaN passes
+ * through all of them but SIGN, which is 0 there. ReLU's dx is dy where y is
+ * NaN, as in PyTorch. FLOOR and those behind it have no dx. */
 #define DSI_UNARY_OPS(X) \
     X(ABS, abs, "|x|", "dy sign(x)", x) \
     X(EXP, exp, "e^x", "dy y", y) \
@@ -67,17 +68,39 @@ typedef struct dsi_view {
     X(SILU, silu, "x / (1 + e^-x)", "dy s (1 + x (1 - s)), s = 1 / (1 + e^-x)", x) \
     X(SIGMOID, sigmoid, "1 / (1 + e^-x)", "dy y (1 - y)", y) \
     X(TANH, tanh, "tanh x", "dy (1 - y^2)", y) \
-    X(POW, pow, "x^exponent", "none: ops compose it", x)
+    X(SIN, sin, "sin x", "dy cos x", x) \
+    X(COS, cos, "cos x", "-dy sin x", x) \
+    X(ERF, erf, "2/sqrt(pi) integral of e^(-t^2), 0 to x", "dy 2/sqrt(pi) e^(-x^2)", x) \
+    X(EXPM1, expm1, "e^x - 1", "dy (y + 1)", y) \
+    X(LOG1P, log1p, "log(1 + x)", "dy / (1 + x)", x) \
+    X(LEAKY_RELU, leaky_relu, "x > 0 ? x : p x", "x > 0 ? dy : p dy", x) \
+    X(ELU, elu, "x > 0 ? x : p (e^x - 1)", "x > 0 ? dy : p e^x dy", x) \
+    X(SOFTPLUS, softplus, "x > p ? x : log(1 + e^x)", "x > p ? dy : dy / (1 + e^-x)", x) \
+    X(HARDSWISH, hardswish, "x min(max(x + 3, 0), 6) / 6", \
+      "x <= -3 ? 0 : x < 3 ? dy (x/3 + 1/2) : dy", x) \
+    X(MISH, mish, "x tanh(log(1 + e^x))", "its derivative times dy", x) \
+    X(FLOOR, floor, "the integer at or below x", "none: it is 0", x) \
+    X(CEIL, ceil, "the integer at or above x", "none: it is 0", x) \
+    X(ROUND, round, "the nearest integer, of two the even one", "none: it is 0", x) \
+    X(SIGN, sign, "(x > 0) - (x < 0)", "none: it is 0", x) \
+    X(POW, pow, "x^p", "none: ops compose it", x)
 
-/* X(constant, name, formula) */
+/* X(constant, name, formula). All but DIV also take int64, which wraps around;
+ * by an integer 0 the quotient and the remainder are 0. */
 #define DSI_BINARY_OPS(X) \
     X(ADD, add, "a + alpha b") \
     X(MUL, mul, "a b") \
-    X(DIV, div, "a / b")
+    X(DIV, div, "a / b") \
+    X(MAXIMUM, maximum, "the larger; NaN if either is") \
+    X(MINIMUM, minimum, "the smaller; NaN if either is") \
+    X(FLOOR_DIVIDE, floor_divide, "the integer at or below a / b") \
+    X(REMAINDER, remainder, "a - b floor(a / b): of b's sign, or 0")
 
 #define DSI_COMPARE_OPS(X) \
     X(EQ, eq, "a == b") \
-    X(LT, lt, "a < b")
+    X(NE, ne, "a != b") \
+    X(LT, lt, "a < b") \
+    X(LE, le, "a <= b")
 
 #define DSI_REDUCE_OPS(X) \
     X(SUM, sum, "factor times the sum") \
@@ -257,12 +280,13 @@ typedef struct dsi_kernels {
 
     /* ---- pointwise ---- */
 
-    /* y = op(x); exponent: POW's */
-    ds_status (*unary)(dsi_stream *s, dsi_unary_op op, double exponent, dsi_view x, dsi_view y);
+    /* y = op(x); p: the parameter of those that have one */
+    ds_status (*unary)(dsi_stream *s, dsi_unary_op op, double p, dsi_view x, dsi_view y);
     /* dx from dy and from `saved`, which is x or y as DSI_UNARY_OPS says; dx
-     * may be dy. Not for POW. */
-    ds_status (*unary_dx)(dsi_stream *s, dsi_unary_op op, dsi_view dy, dsi_view saved, dsi_view dx);
-    /* y = op(a, b); alpha: ADD's; y may be a or b */
+     * may be dy. Not for those whose dx is "none". */
+    ds_status (*unary_dx)(dsi_stream *s, dsi_unary_op op, double p, dsi_view dy, dsi_view saved,
+                          dsi_view dx);
+    /* y = op(a, b), floats or int64; alpha: ADD's; y may be a or b */
     ds_status (*binary)(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view a, dsi_view b,
                         dsi_view y);
     /* y: bool; a, b any dtype */
@@ -344,7 +368,7 @@ typedef struct dsi_kernels {
     /* SUM: y = factor sum x; x and y have the same number of dimensions, y has
      * size 1 where it is summed; y of a 16-bit x may be float32; no index.
      * MAX: x [outer,C,inner], y (optional) and index (int64) [outer,1,inner];
-     * C > 0; factor is 1. */
+     * C > 0; factor is 1. Both also take int64, with factor 1. */
     ds_status (*reduce)(dsi_stream *s, dsi_reduce_op op, double factor, dsi_view x, dsi_view y,
                         dsi_view index);
     /* norm [] (float64) = the p-norm of all elements of x[0..n-1]: p = 1, 2,
@@ -353,14 +377,14 @@ typedef struct dsi_kernels {
 
     /* ---- by index: int64. One outside of its range is a fault ---- */
 
-    /* y[i,:] = w[index[i],:]; DSI_FAULT_ROW, place i */
+    /* y[i,:] = w[index[i],:], any dtype; DSI_FAULT_ROW, place i */
     ds_status (*gather_rows)(dsi_stream *s, dsi_view w, dsi_view index, dsi_view y);
     /* dw = 0, then dw[index[i],:] += dy[i,:] in the order of i; rows whose
      * index is `skip` are left out; DSI_FAULT_ROW */
     ds_status (*scatter_rows)(dsi_stream *s, dsi_view dy, dsi_view index, int64_t skip,
                               dsi_view dw);
-    /* y[o,k,i] = x[o,index[o,k,i],i], x [outer,C,inner], y [outer,K,inner];
-     * DSI_FAULT_ELEMENT, place [o, k inner + i] */
+    /* y[o,k,i] = x[o,index[o,k,i],i], x [outer,C,inner], y [outer,K,inner], any
+     * dtype; DSI_FAULT_ELEMENT, place [o, k inner + i] */
     ds_status (*gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y);
     /* dx = 0, then dx[o,index[o,k,i],i] += dy[o,k,i] in the order of k;
      * DSI_FAULT_ELEMENT */
@@ -420,6 +444,11 @@ typedef struct dsi_fusions {
      * = binary MUL (a, b, y); MUL (c, d, t); ADD (y, t, alpha) */
     ds_status (*mul_add)(dsi_stream *s, double alpha, dsi_view a, dsi_view b, dsi_view c,
                          dsi_view d, dsi_view y);
+    /* y[o,k,i] = sum over j <= k of x[o,j,i], or over j >= k if reverse; x, y
+     * [outer,C,inner], floats or int64.
+     * = copy (x, y); for n = 1, 2, 4, ... below C: t = y; binary ADD of y from
+     * element n on and t up to C - n, to y */
+    ds_status (*cumsum)(dsi_stream *s, bool reverse, dsi_view x, dsi_view y);
     /* y = keep ? factor x : 0; keep: bool, contiguous
      * = affine (factor x, y); where (keep, y, 0, y) */
     ds_status (*mask_scale)(dsi_stream *s, double factor, dsi_view x, dsi_view keep, dsi_view y);

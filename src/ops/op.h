@@ -42,6 +42,12 @@ static inline ds_tensor *dsi_new_upcast(const ds_tensor *x, ds_dims shape)
     return x ? dsi_new_dtype(x, dsi_is_16bit(x) ? DS_F32 : x->dtype, shape) : NULL;
 }
 
+/* torch.result_type: the dtype that a result of both has (promote.c). */
+ds_dtype dsi_promoted(const ds_tensor *a, const ds_tensor *b);
+/* Casts both to dtype, with gradients, and moves a number (shape {}) of the CPU
+ * to the other's device. False, with the message, if the devices differ. */
+bool dsi_promote(const char *op, ds_tensor **a, ds_tensor **b, ds_dtype dtype);
+
 /* True if a and b (which may be NULL) agree in dtype and device; else sets the
  * message. */
 bool dsi_same_kind(const char *op, const ds_tensor *a, const ds_tensor *b);

@@ -7,6 +7,8 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
+#include <math.h>
+
 /* ---- two operands ------------------------------------------------------------------------------------ */
 
 typedef struct Binary {
@@ -14,11 +16,12 @@ typedef struct Binary {
     ds_dims a, b; /* shapes of the operands */
 } Binary;
 
-/* True if a and b are floats of one dtype and device, and broadcast to *shape. */
-static bool binary_check(const char *op, const ds_tensor *a, const ds_tensor *b, ds_dims *shape)
+/* Brings a and b to one device and to the dtype that they promote to, and finds
+ * the shape they broadcast to; false with the message. */
+static bool binary_prepare(const char *op, ds_tensor **a, ds_tensor **b, ds_dims *shape)
 {
-    return dsi_want_float(op, a) && dsi_same_kind(op, a, b) &&
-           dsi_broadcast(op, a->shape, b->shape, shape);
+    return dsi_promote(op, a, b, dsi_promoted(*a, *b)) &&
+           dsi_broadcast(op, (*a)->shape, (*b)->shape, shape) && dsi_acquire(*a, *b);
 }
 
 /* A tensor of `shape` with the strides of an operand that has that shape. */
@@ -29,12 +32,27 @@ static ds_tensor *new_binary(const ds_tensor *a, const ds_tensor *b, ds_dims sha
     return dsi_new(a, shape);
 }
 
-/* factor x */
-static ds_tensor *scaled(const ds_tensor *x, double factor)
+/* y = how(a, b) of operands that were prepared. */
+static ds_tensor *binary_run(dsi_binary_op how, double alpha, const ds_tensor *a,
+                             const ds_tensor *b, ds_dims shape)
 {
-    if (!dsi_acquire(x)) return NULL;
-    ds_tensor *y = dsi_new_like(x);
-    return dsi_result_if(dsi_run(y, affine, factor, 0.0, dsi_v(x), dsi_v(y)), y);
+    ds_tensor *y = new_binary(a, b, shape);
+    return dsi_result_if(
+        dsi_run_op(y, binary, how, alpha, dsi_v_expand(a, shape), dsi_v_expand(b, shape), dsi_v(y)),
+        y);
+}
+
+/* Of integers and bools, in int64, rounded to the dtype they promote to: so
+ * each wraps around, and a bool is whether the result is not 0. */
+static ds_tensor *binary_of_integers(const char *op, dsi_binary_op how, double alpha, ds_tensor *a,
+                                     ds_tensor *b)
+{
+    ds_dims shape;
+    ds_dtype dtype = dsi_promoted(a, b);
+    if (!dsi_promote(op, &a, &b, DS_I64) || !dsi_broadcast(op, a->shape, b->shape, &shape) ||
+        !dsi_acquire(a, b))
+        return NULL;
+    return ds_cast(binary_run(how, alpha, a, b, shape), dtype);
 }
 
 /* da = dy, db = alpha dy, each summed to the operand's shape. Nothing is saved. */
@@ -49,6 +67,19 @@ static void add_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_add = {.name = "add", .backward = add_backward};
 
+static bool add_check_integers(const char *op, const ds_tensor *a, const ds_tensor *b, double alpha)
+{
+    if (alpha != (double)(int64_t)alpha)
+        return dsi_refuse(
+            "%s: alpha is %g beside %s: expected an integer (or ds_cast the operands)", op, alpha,
+            ds_dtype_name(dsi_promoted(a, b)));
+    if (alpha < 0 && a->dtype == DS_BOOL && b->dtype == DS_BOOL)
+        return dsi_refuse("%s: both operands are bool: expected numbers (ds_logical_xor says where "
+                          "they differ)",
+                          op);
+    return true;
+}
+
 /* a + alpha b, for sub and add_scaled too; op: the name that messages begin
  * with. */
 static ds_tensor *pointwise_add(const char *op, ds_tensor *a, ds_tensor *b, double alpha)
@@ -56,13 +87,12 @@ static ds_tensor *pointwise_add(const char *op, ds_tensor *a, ds_tensor *b, doub
     Binary o = {.alpha = alpha};
     ds_dims shape;
     if (!dsi_live_all(op, a, b)) return dsi_null_operand(op);
-    if (!binary_check(op, a, b, &shape) || !dsi_acquire(a, b)) return NULL;
+    if (dsi_promoted(a, b) > DS_BF16)
+        return add_check_integers(op, a, b, alpha) ? binary_of_integers(op, DSI_ADD, alpha, a, b)
+                                                   : NULL;
+    if (!binary_prepare(op, &a, &b, &shape)) return NULL;
 
-    ds_tensor *y = new_binary(a, b, shape);
-
-    if (!dsi_run_op(y, binary, DSI_ADD, alpha, dsi_v_expand(a, shape), dsi_v_expand(b, shape),
-                    dsi_v(y)))
-        return NULL;
+    ds_tensor *y = binary_run(DSI_ADD, alpha, a, b, shape);
 
     dsi_node *n = dsi_record(&dsi_op_add, y, a, b);
     if (n) o.a = a->shape, o.b = b->shape, dsi_set_attr(n, &o, sizeof o);
@@ -99,13 +129,10 @@ ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b)
 {
     ds_dims shape;
     if (!dsi_live_all("mul", a, b)) return dsi_null_operand("mul");
-    if (!binary_check("mul", a, b, &shape) || !dsi_acquire(a, b)) return NULL;
+    if (dsi_promoted(a, b) > DS_BF16) return binary_of_integers("mul", DSI_MUL, 1, a, b);
+    if (!binary_prepare("mul", &a, &b, &shape)) return NULL;
 
-    ds_tensor *y = new_binary(a, b, shape);
-
-    if (!dsi_run_op(y, binary, DSI_MUL, 1.0, dsi_v_expand(a, shape), dsi_v_expand(b, shape),
-                    dsi_v(y)))
-        return NULL;
+    ds_tensor *y = binary_run(DSI_MUL, 1, a, b, shape);
 
     dsi_node *n = dsi_record(&dsi_op_mul, y, a, b);
     dsi_save_for_backward(n, a), dsi_save_for_backward(n, b);
@@ -127,18 +154,15 @@ static void div_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_div = {.name = "div", .backward = div_backward};
 
-/* da = dy / b, db = -dy a / b^2. */
+/* da = dy / b, db = -dy a / b^2. Integers are divided in float32. */
 ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
 {
     ds_dims shape;
     if (!dsi_live_all("div", a, b)) return dsi_null_operand("div");
-    if (!binary_check("div", a, b, &shape) || !dsi_acquire(a, b)) return NULL;
+    if (dsi_promoted(a, b) > DS_BF16) a = ds_cast(a, DS_F32), b = ds_cast(b, DS_F32);
+    if (!a || !b || !binary_prepare("div", &a, &b, &shape)) return NULL;
 
-    ds_tensor *y = new_binary(a, b, shape);
-
-    if (!dsi_run_op(y, binary, DSI_DIV, 1.0, dsi_v_expand(a, shape), dsi_v_expand(b, shape),
-                    dsi_v(y)))
-        return NULL;
+    ds_tensor *y = binary_run(DSI_DIV, 1, a, b, shape);
 
     dsi_node *n = dsi_record(&dsi_op_div, y, a, b);
     dsi_save_for_backward(n, b), dsi_save_for_backward(n, y);
@@ -146,24 +170,191 @@ ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
     return y;
 }
 
-/* Any dtype, because labels are compared too. Not recorded: the gradient of a
- * comparison is 0. */
-static ds_tensor *pointwise_compare(dsi_compare_op how, ds_tensor *a, ds_tensor *b)
+/* floor(a / b), or a - b floor(a / b), without a graph. */
+static ds_tensor *pointwise_divide(dsi_binary_op how, ds_tensor *a, ds_tensor *b)
 {
-    const char *op = dsi_compare_name(how);
+    const char *op = dsi_binary_name(how);
     ds_dims shape;
     if (!dsi_live_all(op, a, b)) return dsi_null_operand(op);
-    if (!dsi_same_kind(op, a, b) || !dsi_broadcast(op, a->shape, b->shape, &shape)) return NULL;
-    if (!dsi_acquire(a, b)) return NULL;
-
-    ds_tensor *y = dsi_new_dtype(a, DS_BOOL, shape);
-
-    return dsi_result_if(
-        dsi_run_op(y, compare, how, dsi_v_expand(a, shape), dsi_v_expand(b, shape), dsi_v(y)), y);
+    ds_dtype dtype = dsi_promoted(a, b);
+    if (dtype == DS_BOOL)
+        return dsi_refuse("%s: both operands are bool: expected numbers (ds_cast them)", op);
+    if (dtype <= DS_BF16)
+        return binary_prepare(op, &a, &b, &shape) ? binary_run(how, 1, a, b, shape) : NULL;
+    /* the kernel has no way to refuse a zero, so the host looks for one first */
+    ds_tensor *zeros = ds_sum(ds_eq(b, ds_scalar(DS_I64, 0)));
+    if (!zeros || ds_item(zeros) != 0)
+        return zeros ? dsi_refuse("%s: an element of b %s is 0: expected divisors of integers that "
+                                  "are not",
+                                  op, dsi_shape_text(b->shape))
+                     : NULL;
+    return binary_of_integers(op, how, 1, a, b);
 }
 
-ds_tensor *ds_eq(ds_tensor *a, ds_tensor *b) { return pointwise_compare(DSI_EQ, a, b); }
-ds_tensor *ds_lt(ds_tensor *a, ds_tensor *b) { return pointwise_compare(DSI_LT, a, b); }
+ds_tensor *ds_floor_divide(ds_tensor *a, ds_tensor *b)
+{
+    return pointwise_divide(DSI_FLOOR_DIVIDE, a, b);
+}
+ds_tensor *ds_remainder(ds_tensor *a, ds_tensor *b)
+{
+    return pointwise_divide(DSI_REMAINDER, a, b);
+}
+
+/* ---- the larger, the smaller ------------------------------------------------------------------------- */
+
+/* dy where `x` is taken, half of it where the operands are equal; a NaN on
+ * either side takes dy to both, as in PyTorch. lesser, greater: x is not taken
+ * where lesser < greater. */
+static ds_tensor *extremum_dx(ds_tensor *dy, ds_tensor *half, ds_tensor *lesser, ds_tensor *greater,
+                              ds_dims shape)
+{
+    ds_tensor *zero = dsi_fill(dsi_new(dy, (ds_dims){0}), 0);
+    return dsi_sum_to(ds_where(ds_lt(lesser, greater), zero, half), shape);
+}
+
+/* Saved: a, b. */
+static void extremum_backward(dsi_node *n, ds_tensor *dy, bool max)
+{
+    ds_tensor *a = dsi_saved_tensor(n, 0), *b = dsi_saved_tensor(n, 1);
+    ds_tensor *half = ds_where(ds_eq(a, b), ds_scale(dy, 0.5), dy);
+    if (dsi_needs_input_grad(n, 0))
+        dsi_accumulate_grad(n, 0, extremum_dx(dy, half, max ? a : b, max ? b : a, a->shape));
+    if (dsi_needs_input_grad(n, 1))
+        dsi_accumulate_grad(n, 1, extremum_dx(dy, half, max ? b : a, max ? a : b, b->shape));
+}
+
+static void maximum_backward(dsi_node *n, ds_tensor *dy) { extremum_backward(n, dy, true); }
+static void minimum_backward(dsi_node *n, ds_tensor *dy) { extremum_backward(n, dy, false); }
+
+const dsi_op dsi_op_maximum = {"maximum", maximum_backward, .acquires = true};
+const dsi_op dsi_op_minimum = {"minimum", minimum_backward, .acquires = true};
+
+static ds_tensor *pointwise_extremum(const dsi_op *op, dsi_binary_op how, ds_tensor *a,
+                                     ds_tensor *b)
+{
+    ds_dims shape;
+    if (!dsi_live_all(op->name, a, b)) return dsi_null_operand(op->name);
+    if (dsi_promoted(a, b) > DS_BF16) return binary_of_integers(op->name, how, 1, a, b);
+    if (!binary_prepare(op->name, &a, &b, &shape)) return NULL;
+
+    ds_tensor *y = binary_run(how, 1, a, b, shape);
+
+    dsi_node *n = dsi_record(op, y, a, b);
+    dsi_save_for_backward(n, a), dsi_save_for_backward(n, b);
+    return y;
+}
+
+ds_tensor *ds_maximum(ds_tensor *a, ds_tensor *b)
+{
+    return pointwise_extremum(&dsi_op_maximum, DSI_MAXIMUM, a, b);
+}
+ds_tensor *ds_minimum(ds_tensor *a, ds_tensor *b)
+{
+    return pointwise_extremum(&dsi_op_minimum, DSI_MINIMUM, a, b);
+}
+
+typedef struct Bounds {
+    double low, high;
+} Bounds;
+
+/* x's number as a scalar beside it */
+static ds_tensor *beside(const ds_tensor *x, double value)
+{
+    return dsi_fill(dsi_new(x, (ds_dims){0}), value);
+}
+
+/* Saved: x. dx = low < x < high ? dy : 0; an infinite bound is none. */
+static void clamp_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Bounds *o = dsi_attr(n);
+    ds_tensor *x = dsi_saved_tensor(n, 0), *dx = dsi_alias(dy), *zero = beside(dy, 0);
+    if (o->low > -INFINITY) dx = ds_where(ds_lt(beside(x, o->low), x), dx, zero);
+    if (o->high < INFINITY) dx = ds_where(ds_lt(x, beside(x, o->high)), dx, zero);
+    dsi_accumulate_grad(n, 0, dx);
+}
+
+const dsi_op dsi_op_clamp = {"clamp", clamp_backward, .acquires = true};
+
+static ds_tensor *clamp_to(ds_tensor *x, double low, double high)
+{
+    Bounds o = {low, high};
+    if (!x || !dsi_acquire(x)) return NULL;
+
+    bool recording = ds_set_grad(false);
+    ds_tensor *y = low > -INFINITY ? ds_maximum(x, beside(x, low)) : x;
+    y = high < INFINITY ? ds_minimum(y, beside(x, high)) : y;
+    ds_set_grad(recording);
+    if (!y || y == x) return y;
+
+    dsi_node *n = dsi_record(&dsi_op_clamp, y, x);
+    dsi_save_for_backward(n, x), dsi_set_attr(n, &o, sizeof o);
+    return y;
+}
+
+/* Integers beside a bound that is no integer are compared in float32, as in
+ * PyTorch, others in int64. */
+ds_tensor *ds_clamp(ds_tensor *x, double low, double high)
+{
+    if (!dsi_live(x, "clamp")) return dsi_null_operand("clamp");
+    if (!dsi_is_float(x)) {
+        bool whole = (isinf(low) || low == floor(low)) && (isinf(high) || high == floor(high));
+        ds_dtype dtype = whole ? x->dtype : DS_F32;
+        if (low < -0x1p63) low = -INFINITY;
+        if (high >= 0x1p63) high = INFINITY;
+        return ds_cast(clamp_to(ds_cast(x, whole ? DS_I64 : DS_F32), low, high), dtype);
+    }
+    return clamp_to(x, low, high);
+}
+
+/* Saved: x, low, high, of which a bound may be NULL. Of equal values x is
+ * taken. */
+static void clamp_tensors_backward(dsi_node *n, ds_tensor *dy)
+{
+    ds_tensor *x = dsi_saved_tensor(n, 0), *low = dsi_saved_tensor(n, 1),
+              *high = dsi_saved_tensor(n, 2), *dx = dsi_alias(dy), *zero = beside(dy, 0);
+    if (low) dx = ds_where(ds_lt(x, low), zero, dx);
+    if (high) dx = ds_where(ds_gt(x, high), zero, dx);
+    if (dsi_needs_input_grad(n, 0)) dsi_accumulate_grad(n, 0, dsi_sum_to(dx, x->shape));
+    if (low && dsi_needs_input_grad(n, 1)) {
+        ds_tensor *taken = ds_lt(x, low);
+        if (high) taken = ds_logical_and(taken, ds_lt(low, high));
+        dsi_accumulate_grad(n, 1, dsi_sum_to(ds_where(taken, dy, zero), low->shape));
+    }
+    if (high && dsi_needs_input_grad(n, 2)) {
+        ds_tensor *taken = ds_gt(x, high);
+        if (low) taken = ds_logical_or(taken, ds_lt(high, low));
+        dsi_accumulate_grad(n, 2, dsi_sum_to(ds_where(taken, dy, zero), high->shape));
+    }
+}
+
+const dsi_op dsi_op_clamp_tensors = {"clamp_tensors", clamp_tensors_backward, .acquires = true};
+
+/* Brings *bound, which may be NULL, to x's dtype, and widens *shape by it. */
+static bool clamp_bound(ds_tensor **x, ds_tensor **bound, ds_dims *shape)
+{
+    return !*bound || (dsi_promote("clamp", x, bound, dsi_promoted(*x, *bound)) &&
+                       dsi_broadcast("clamp", *shape, (*bound)->shape, shape));
+}
+
+ds_tensor *ds_clamp_tensors(ds_tensor *x, ds_tensor *low, ds_tensor *high)
+{
+    if (!dsi_live(x, "clamp")) return dsi_null_operand("clamp");
+    if (!low && !high) return dsi_refuse("clamp: both bounds are NULL: expected one");
+    ds_dims shape = x->shape;
+    if (!clamp_bound(&x, &low, &shape) || !clamp_bound(&x, &high, &shape) ||
+        (low && !(low = ds_cast(low, x->dtype))))
+        return NULL;
+
+    bool recording = ds_set_grad(false);
+    ds_tensor *y = low ? ds_maximum(x, low) : x;
+    y = high ? ds_minimum(y, high) : y;
+    ds_set_grad(recording);
+    if (!y || !dsi_is_float(y)) return y;
+
+    dsi_node *n = dsi_record(&dsi_op_clamp_tensors, y, x, low, high);
+    dsi_save_for_backward(n, x), dsi_save_for_backward(n, low), dsi_save_for_backward(n, high);
+    return y;
+}
 
 /* ---- where ------------------------------------------------------------------------------------------- */
 
@@ -180,14 +371,15 @@ static void where_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_where = {.name = "where", .backward = where_backward};
 
-/* c bool: dy is split between a and b by it. */
+/* c bool: dy is split between a and b by it. a and b: any dtype. */
 ds_tensor *ds_where(ds_tensor *c, ds_tensor *a, ds_tensor *b)
 {
     ds_dims ab, shape;
     if (!dsi_live_all("where", c, a, b)) return dsi_null_operand("where");
     if (c->dtype != DS_BOOL)
         return dsi_refuse("where: the condition is %s: expected bool", ds_dtype_name(c->dtype));
-    if (!dsi_same_device("where", c, a) || !binary_check("where", a, b, &ab) ||
+    if (!dsi_promote("where", &a, &b, dsi_promoted(a, b)) || !dsi_same_device("where", c, a) ||
+        !dsi_broadcast("where", a->shape, b->shape, &ab) ||
         !dsi_broadcast("where", c->shape, ab, &shape) || !dsi_acquire(c, a, b))
         return NULL;
 
@@ -196,11 +388,25 @@ ds_tensor *ds_where(ds_tensor *c, ds_tensor *a, ds_tensor *b)
     if (!dsi_run(y, where, dsi_v_expand(c, shape), dsi_v_expand(a, shape), dsi_v_expand(b, shape),
                  dsi_v(y)))
         return NULL;
+    if (!dsi_is_float(y)) return y;
 
     dsi_node *n = dsi_record(&dsi_op_where, y, NULL, a, b);
     dsi_save_for_backward(n, c);
     dsi_set_attr(n, &(Binary){.a = a->shape, .b = b->shape}, sizeof(Binary));
     return y;
+}
+
+/* value where the mask is true, x elsewhere; of x's dtype */
+ds_tensor *ds_masked_fill(ds_tensor *x, ds_tensor *mask, double value)
+{
+    if (!dsi_live_all("masked_fill", x, mask)) return dsi_null_operand("masked_fill");
+    if (mask->dtype != DS_BOOL)
+        return dsi_refuse("masked_fill: the mask is %s %s: expected bool",
+                          ds_dtype_name(mask->dtype), dsi_shape_text(mask->shape));
+    if (!dsi_is_float(x) && !isfinite(value))
+        return dsi_refuse("masked_fill: x is %s, the value %g: expected a finite one",
+                          ds_dtype_name(x->dtype), value);
+    return ds_where(mask, beside(x, value), x);
 }
 
 /* ---- one operand and a number ------------------------------------------------------------------------ */
@@ -229,120 +435,8 @@ static ds_tensor *affine(const char *op, ds_tensor *x, double factor, double ter
 
 ds_tensor *ds_scale(ds_tensor *x, double factor) { return affine("scale", x, factor, 0); }
 ds_tensor *ds_shift(ds_tensor *x, double term) { return affine("shift", x, 1, term); }
-ds_tensor *ds_neg(ds_tensor *x) { return affine("neg", x, -1, 0); }
-
-/* dx = dy e x^(e-1); 0 for e = 0, also where x^-1 is infinite */
-static void pow_backward(dsi_node *n, ds_tensor *dy)
+ds_tensor *ds_neg(ds_tensor *x)
 {
-    double e = *(const double *)dsi_attr(n);
-    ds_tensor *x = dsi_saved_tensor(n, 0);
-    if (e == 0) {
-        dsi_accumulate_grad(n, 0, ds_like(x, 0));
-        return;
-    }
-    ds_tensor *slope = scaled(ds_pow(dsi_upcast(x), e - 1), e);
-    dsi_accumulate_grad(n, 0, ds_cast(ds_mul(dsi_upcast(dy), slope), dy->dtype));
-}
-
-const dsi_op dsi_op_pow = {.name = "pow", .backward = pow_backward};
-
-/* The exponent is a number: its gradient is not defined here. 2, 3, 1/2 and -1
- * have loops of their own. */
-ds_tensor *ds_pow(ds_tensor *x, double exponent)
-{
-    if (!dsi_live(x, "pow")) return dsi_null_operand("pow");
-    if (!dsi_want_float("pow", x) || !dsi_acquire(x)) return NULL;
-
-    ds_tensor *y = dsi_new_like(x);
-
-    if (!dsi_run_op(y, unary, DSI_POW, exponent, dsi_v(x), dsi_v(y))) return NULL;
-
-    dsi_node *n = dsi_record(&dsi_op_pow, y, x);
-    dsi_save_for_backward(n, x), dsi_set_attr(n, &exponent, sizeof exponent);
-    return y;
-}
-
-/* ---- one operand ------------------------------------------------------------------------------------- */
-
-/* dx of y = op(x), from dy and what the node saved, which is x or y. */
-static void unary_backward(dsi_node *n, ds_tensor *dy, dsi_unary_op op)
-{
-    ds_tensor *saved = dsi_saved_tensor(n, 0), *dx = dsi_new_like(saved);
-    bool done = dsi_run_op(dx, unary_dx, op, dsi_v(dy), dsi_v(saved), dsi_v(dx));
-    dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
-}
-
-/* Backward, what the graph points to, and the function of y = f(x). saved, x or
- * y, is what backward needs (DSI_UNARY_OPS). */
-#define UNARY(OP, f, saved) \
-    static void f##_backward(dsi_node *n, ds_tensor *dy) { unary_backward(n, dy, DSI_##OP); } \
-\
-    const dsi_op dsi_op_##f = {.name = #f, .backward = f##_backward}; \
-\
-    ds_tensor *ds_##f(ds_tensor *x) \
-    { \
-        if (!dsi_live(x, #f)) return dsi_null_operand(#f); \
-        if (!dsi_want_float(#f, x) || !dsi_acquire(x)) return NULL; \
-\
-        ds_tensor *y = dsi_new_like(x); \
-\
-        if (!dsi_run_op(y, unary, DSI_##OP, 0.0, dsi_v(x), dsi_v(y))) return NULL; \
-\
-        dsi_save_for_backward(dsi_record(&dsi_op_##f, y, x), saved); \
-        return y; \
-    }
-
-UNARY(ABS, abs, x)
-UNARY(EXP, exp, y)
-UNARY(LOG, log, x)
-UNARY(SQRT, sqrt, y)
-UNARY(GELU, gelu, x)
-UNARY(GELU_TANH, gelu_tanh, x)
-UNARY(SILU, silu, x)
-UNARY(SIGMOID, sigmoid, y)
-UNARY(TANH, tanh, y)
-
-/* Of a gradient in pooled form (Note [Pooled gradients]) only the maxima have
- * one; there relu's output is the maximum itself. */
-static ds_tensor *relu_dx_pooled(ds_tensor *dy)
-{
-    ds_tensor *value = dy->pooled[0], *max = dy->pooled[1];
-    ds_tensor *dx = dsi_new_like(max);
-    if (!dx) return NULL;
-    if (!dsi_same_layout(value, max)) { /* a flatten came between: reordering is the copy's trade */
-        if (dsi_copy(dx, value) != DS_OK) return NULL;
-        value = dx;
-    }
-    if (!dsi_run_op(dx, unary_dx, DSI_RELU, dsi_v(value), dsi_v(max), dsi_v(dx))) return NULL;
-    return dsi_new_pooled(dx, max, dy->pooled[2], dy->shape);
-}
-
-/* Saved: y. If dy is in pooled form, so is dx. */
-static void relu_backward(dsi_node *n, ds_tensor *dy)
-{
-    if (dy->pooled[0])
-        dsi_accumulate_grad(n, 0, relu_dx_pooled(dy));
-    else if (dsi_acquire(dsi_saved_tensor(n, 0)))
-        unary_backward(n, dy, DSI_RELU);
-    else
-        dsi_accumulate_grad(n, 0, NULL);
-}
-
-const dsi_op dsi_op_relu = {"relu", relu_backward, .takes_pooled = true, .acquires = true};
-
-/* May be deferred: max-pooling computes it with the maxima
- * (tensor/deferred.c). */
-ds_tensor *ds_relu(ds_tensor *x)
-{
-    if (!dsi_live(x, "relu")) return dsi_null_operand("relu");
-    if (!dsi_want_float("relu", x) || !dsi_acquire(x)) return NULL;
-
-    ds_tensor *y = dsi_new_like(x);
-
-    if (!y) return NULL;
-    if (!dsi_defer_relu(y, x) && !dsi_run_op(y, unary, DSI_RELU, 0.0, dsi_v(x), dsi_v(y)))
-        return NULL;
-
-    dsi_save_for_backward(dsi_record(&dsi_op_relu, y, x), y);
-    return y;
+    if (x && !dsi_is_float(x)) return ds_mul(x, ds_scalar(DS_I8, -1));
+    return affine("neg", x, -1, 0);
 }

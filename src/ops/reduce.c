@@ -47,7 +47,6 @@ const dsi_op dsi_op_sum = {.name = "sum", .backward = sum_backward};
 /* dims: the dimensions to sum over; none: all. */
 static bool sum_check(const char *op, const ds_tensor *x, ds_dims dims, Sum *s)
 {
-    if (!dsi_want_float(op, x)) return false;
     *s = (Sum){.factor = 1, .x = x->shape};
     for (int i = 0; i < dims.n; i++) {
         int dim = dims.d[i] < INT32_MIN || dims.d[i] > INT32_MAX ? INT32_MAX : (int)dims.d[i];
@@ -66,7 +65,9 @@ static ds_tensor *reduce_op(const char *op, ds_tensor *x, ds_reduce_opts o, bool
 {
     Sum s;
     if (!dsi_live(x, op)) return dsi_null_operand(op);
-    if (!sum_check(op, x, o.dims, &s) || !dsi_acquire(x)) return NULL;
+    if (!dsi_is_float(x) && !mean) x = ds_cast(x, DS_I64);
+    if (!x || (mean && !dsi_want_float(op, x)) || !sum_check(op, x, o.dims, &s) || !dsi_acquire(x))
+        return NULL;
     ds_dims kept = kept_shape(&s), shape = {.n = 0};
     for (int i = 0; i < kept.n; i++)
         if (o.keepdim || !(s.over >> i & 1)) shape.d[shape.n++] = kept.d[i];
@@ -80,7 +81,7 @@ static ds_tensor *reduce_op(const char *op, ds_tensor *x, ds_reduce_opts o, bool
         !dsi_run_op(y, reduce, DSI_SUM, s.factor, dsi_v(x), dsi_v_shape(y, kept), dsi_v(NULL)))
         return NULL;
 
-    dsi_set_attr(dsi_record(&dsi_op_sum, y, x), &s, sizeof s);
+    if (dsi_is_float(x)) dsi_set_attr(dsi_record(&dsi_op_sum, y, x), &s, sizeof s);
     return y;
 }
 

@@ -335,13 +335,12 @@ static void cat_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_cat = {.name = "cat", .backward = cat_backward};
 
-/* True if all operands have one dtype, one device, and one shape except in
- * dimension
+/* True if all operands have one device, and one shape except in dimension
  * dim. */
 static bool cat_check(ds_tensor **x, int n, int dim)
 {
     for (int i = 1; i < n; i++) {
-        if (!dsi_same_kind("cat", x[0], x[i])) return false;
+        if (!dsi_same_device("cat", x[0], x[i])) return false;
         ds_dims a = x[0]->shape, b = x[i]->shape;
         if (a.n == b.n) a.d[dim] = b.d[dim] = 0;
         if (!dsi_same_shape(a, b))
@@ -360,6 +359,25 @@ static bool shape_join(ds_tensor *y, ds_tensor **x, const Cat *c)
     return y;
 }
 
+/* The dtype that all operands promote to. */
+static ds_dtype cat_dtype(ds_tensor **x, int n)
+{
+    ds_tensor one = {.dtype = x[0]->dtype, .shape = {.n = 1}};
+    for (int i = 1; i < n; i++) one.dtype = dsi_promoted(&one, x[i]);
+    return one.dtype;
+}
+
+/* ds_cat of x in that dtype. */
+static ds_tensor *cat_cast(ds_tensor **x, int n, int dim, ds_dtype dtype)
+{
+    ds_tensor **cast = dsi_alloc((size_t)n * sizeof *cast), *y = NULL;
+    int done = 0;
+    while (done < n && (cast[done] = ds_cast(x[done], dtype))) done++;
+    if (done == n) y = ds_cat(cast, n, dim);
+    dsi_free(cast);
+    return y;
+}
+
 /* A copy; all tensors have the same shape except in dim. The gradient of each
  * is a slice of dy. */
 ds_tensor *ds_cat(ds_tensor **x, int n, int dim)
@@ -371,6 +389,9 @@ ds_tensor *ds_cat(ds_tensor **x, int n, int dim)
     if (!x[0]->shape.n) return dsi_refuse("cat: operand 0 is []: expected at least one dimension");
     dim = dsi_want_dim("cat", x[0], dim);
     if (dim < 0 || !cat_check(x, n, dim)) return NULL;
+    ds_dtype dtype = cat_dtype(x, n);
+    for (int i = 0; i < n; i++)
+        if (x[i]->dtype != dtype) return cat_cast(x, n, dim, dtype);
 
     size_t bytes = sizeof(Cat) + (size_t)(n + 1) * sizeof(int64_t);
     Cat *c = dsi_alloc(bytes);

@@ -16,6 +16,10 @@
     X(affine) \
     X(pow) \
     X(where) \
+    X(maximum) \
+    X(minimum) \
+    X(clamp) \
+    X(clamp_tensors) \
     X(abs) \
     X(exp) \
     X(log) \
@@ -26,6 +30,20 @@
     X(silu) \
     X(sigmoid) \
     X(tanh) \
+    X(sin) \
+    X(cos) \
+    X(erf) \
+    X(expm1) \
+    X(log1p) \
+    X(leaky_relu) \
+    X(elu) \
+    X(softplus) \
+    X(hardswish) \
+    X(mish) \
+    X(floor) \
+    X(ceil) \
+    X(round) \
+    X(sign) \
     X(matmul) \
     X(linear) \
     X(conv2d) \

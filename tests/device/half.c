@@ -30,8 +30,8 @@ typedef struct Row {
     { \
         return k->__VA_ARGS__; \
     }
-#define UNARY(f, OP) CALL(f##_, unary(s, OP, 0, x[0], y[0]))
-#define DX(f, OP)    CALL(f##_dx_, unary_dx(s, OP, x[0], x[1], y[0]))
+#define UNARY(f, OP) CALL(f##_, unary(s, OP, 0.5, x[0], y[0]))
+#define DX(f, OP)    CALL(f##_dx_, unary_dx(s, OP, 0.5, x[0], x[1], y[0]))
 
 UNARY(abs, DSI_ABS)
 UNARY(exp, DSI_EXP)

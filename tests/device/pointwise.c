@@ -18,6 +18,10 @@ static double gelu_tanh(double x)
  * units in the last place of the result, and in all (gelu loses digits by 1 +
  * erf, as in PyTorch). */
 static double silu(double x) { return x / (1 + exp(-x)); }
+static double mish(double x) { return x * tanh(log1p(exp(x))); }
+static double hardswish(double x) { return x * fmin(fmax(x + 3, 0), 6) / 6; }
+static double softplus(double x) { return x > 0 ? x : log1p(exp(x)); }
+static double sign(double x) { return (x > 0) - (x < 0); }
 
 static const struct {
     const char *name;
@@ -25,11 +29,28 @@ static const struct {
     double (*want)(double);
     double ulps, absolute;
 } unary[] = {
-    {"abs", DSI_ABS, fabs, 0, 0},       {"exp", DSI_EXP, exp, 1, 0},
-    {"log", DSI_LOG, log, 1, 0},        {"sqrt", DSI_SQRT, sqrt, 0.51, 0},
-    {"relu", DSI_RELU, relu, 0, 0},     {"tanh", DSI_TANH, tanh, 2, 0},
-    {"gelu", DSI_GELU, gelu, 3, 3e-7},  {"gelu_tanh", DSI_GELU_TANH, gelu_tanh, 4, 3e-7},
-    {"silu", DSI_SILU, silu, 3, 3e-36}, {"sigmoid", DSI_SIGMOID, sigmoid, 2.5, 2e-38},
+    {"abs", DSI_ABS, fabs, 0, 0},
+    {"exp", DSI_EXP, exp, 1, 0},
+    {"log", DSI_LOG, log, 1, 0},
+    {"sqrt", DSI_SQRT, sqrt, 0.51, 0},
+    {"relu", DSI_RELU, relu, 0, 0},
+    {"tanh", DSI_TANH, tanh, 2, 0},
+    {"gelu", DSI_GELU, gelu, 3, 3e-7},
+    {"gelu_tanh", DSI_GELU_TANH, gelu_tanh, 4, 3e-7},
+    {"silu", DSI_SILU, silu, 3, 3e-36},
+    {"sigmoid", DSI_SIGMOID, sigmoid, 2.5, 2e-38},
+    {"sin", DSI_SIN, sin, 1, 0},
+    {"cos", DSI_COS, cos, 1, 0},
+    {"erf", DSI_ERF, erf, 1, 0},
+    {"expm1", DSI_EXPM1, expm1, 5, 0},
+    {"log1p", DSI_LOG1P, log1p, 5, 0},
+    {"floor", DSI_FLOOR, floor, 0, 0},
+    {"ceil", DSI_CEIL, ceil, 0, 0},
+    {"round", DSI_ROUND, rint, 0, 0},
+    {"sign", DSI_SIGN, sign, 0, 0},
+    {"mish", DSI_MISH, mish, 6, 1e-36},
+    {"hardswish", DSI_HARDSWISH, hardswish, 4, 0},
+    {"softplus", DSI_SOFTPLUS, softplus, 5, 0},
 };
 #define N_UNARY (sizeof unary / sizeof *unary)
 
@@ -124,7 +145,7 @@ static const struct {
 
 static ds_status run_binary(const dsi_kernels *k, size_t f, dsi_view a, dsi_view b, dsi_view y)
 {
-    return binary[f].dx ? k->unary_dx(NULL, (dsi_unary_op)binary[f].op, a, b, y)
+    return binary[f].dx ? k->unary_dx(NULL, (dsi_unary_op)binary[f].op, 0.5, a, b, y)
                         : k->binary(NULL, (dsi_binary_op)binary[f].op, 1, a, b, y);
 }
 

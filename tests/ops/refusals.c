@@ -34,14 +34,25 @@ static int close_scope(void **state)
 static void pointwise(void **state)
 {
     (void)state;
-    ds_tensor *a = x(ds_shape(3, 4)), *b = x(ds_shape(5)), *d = ds_ones(DS_F64, ds_shape(4));
+    ds_tensor *a = x(ds_shape(3, 4)), *b = x(ds_shape(5)), *n = labels(ds_shape(2)),
+              *mask = ds_ones(DS_BOOL, ds_shape(2));
     REFUSES(ds_add(a, b), "add: ", "[3, 4] and [5]");
-    REFUSES(ds_sub(a, d), "sub: ", "float32 [3, 4] and float64 [4]: expected the same dtype");
-    REFUSES(ds_mul(labels(ds_shape(2)), labels(ds_shape(2))), "mul: ", "int64 [2]");
     REFUSES(ds_div(a, b), "div: ", "4 beside 5");
+    REFUSES(ds_add_scaled(n, n, 0.5), "add_scaled: alpha is 0.5 beside int64", "integer");
+    REFUSES(ds_sub(mask, mask), "sub: ", "both operands are bool");
+    REFUSES(ds_remainder(mask, mask), "remainder: ", "both operands are bool");
+    REFUSES(ds_floor_divide(n, n), "floor_divide: an element of b [2] is 0", "divisors");
     REFUSES(ds_eq(a, b), "eq: ", "[5]");
-    REFUSES(ds_lt(a, d), "lt: ", "float64");
+    REFUSES(ds_logical_and(a, b), "logical_and: ", "[5]");
     REFUSES(ds_where(a, a, a), "where: ", "float32: expected bool");
+    REFUSES(ds_masked_fill(a, a, 0), "masked_fill: the mask is float32", "bool");
+    REFUSES(ds_masked_fill(n, mask, INFINITY), "masked_fill: x is int64", "finite");
+    REFUSES(ds_maximum(a, b), "maximum: ", "[5]");
+    REFUSES(ds_clamp_tensors(a, NULL, NULL), "clamp: ", "both bounds");
+    REFUSES(ds_clamp_tensors(a, b, NULL), "clamp: ", "[5]");
+    REFUSES(ds_silu(n), "silu: ", "int64");
+    REFUSES(ds_celu(a, DS_ZERO), "celu: ", "alpha is 0");
+    REFUSES(ds_softplus(a, DS_ZERO, 0), "softplus: ", "beta is 0");
     REFUSES(ds_relu(labels(ds_shape(2))), "relu: ", "int64");
     REFUSES(ds_scale(labels(ds_shape(2)), 2), "scale: ", "int64");
     REFUSES(ds_pow(labels(ds_shape(2)), 2), "pow: ", "int64");

@@ -37,7 +37,8 @@ static ds_status fill(Trial *t) { return CALL(t, fill, 1.25, OUT(t, SHAPE(t))); 
     } \
     static ds_status unary_dx_##name(Trial *t) \
     { \
-        return CALL(t, unary_dx, DSI_##constant, IN(t, SHAPE(t)), positive(t), OUT(t, SHAPE(t))); \
+        return CALL(t, unary_dx, DSI_##constant, 1.5, IN(t, SHAPE(t)), positive(t), \
+                    OUT(t, SHAPE(t))); \
     }
 DSI_UNARY_OPS(UNARY_CASE)
 
@@ -194,7 +195,7 @@ const SelfCase selftest_math[] = {
     {"fill", "", fill, 1, false},
 #define UNARY_ROW(constant, name, formula, dx, saved) \
     {"unary", #name, unary_##name, 8, false}, \
-        {"unary_dx", #name, DSI_##constant == DSI_POW ? NULL : unary_dx_##name, 8, false},
+        {"unary_dx", #name, DSI_##constant < DSI_FLOOR ? unary_dx_##name : NULL, 8, false},
     DSI_UNARY_OPS(UNARY_ROW)
 #define BINARY_ROW(constant, name, formula) {"binary", #name, binary_##name, 2, false},
         DSI_BINARY_OPS(BINARY_ROW)

@@ -9,8 +9,8 @@ ds_status dsi_cuda_copy(dsi_stream *s, dsi_view x, dsi_view y);
 ds_status dsi_cuda_fill(dsi_stream *s, double value, dsi_view y);
 
 /* launch_pointwise.c */
-ds_status dsi_cuda_unary(dsi_stream *s, dsi_unary_op op, double exponent, dsi_view x, dsi_view y);
-ds_status dsi_cuda_unary_dx(dsi_stream *s, dsi_unary_op op, dsi_view dy, dsi_view saved,
+ds_status dsi_cuda_unary(dsi_stream *s, dsi_unary_op op, double p, dsi_view x, dsi_view y);
+ds_status dsi_cuda_unary_dx(dsi_stream *s, dsi_unary_op op, double p, dsi_view dy, dsi_view saved,
                             dsi_view dx);
 ds_status dsi_cuda_binary(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view a, dsi_view b,
                           dsi_view y);

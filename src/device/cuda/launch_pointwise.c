@@ -19,19 +19,18 @@ static int pow_op(double exponent)
     return exponent == -1 ? K_INVERSE : K_POW;
 }
 
-ds_status dsi_cuda_unary(dsi_stream *s, dsi_unary_op op, double exponent, dsi_view x, dsi_view y)
+ds_status dsi_cuda_unary(dsi_stream *s, dsi_unary_op op, double p, dsi_view x, dsi_view y)
 {
-    dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&x, &y),
-                            .op = op == DSI_POW ? pow_op(exponent) : (int)op,
-                            .a = exponent};
+    dsi_cuda_pointwise a = {
+        .e = DSI_CUDA_ELEMENTS(&x, &y), .op = op == DSI_POW ? pow_op(p) : (int)op, .a = p};
     ds_status status = dsi_cuda_floating(dsi_unary_name(op), x.dtype);
     return status == DS_OK ? pointwise_launch(s, "unary", x.dtype, &a) : status;
 }
 
-ds_status dsi_cuda_unary_dx(dsi_stream *s, dsi_unary_op op, dsi_view dy, dsi_view saved,
+ds_status dsi_cuda_unary_dx(dsi_stream *s, dsi_unary_op op, double p, dsi_view dy, dsi_view saved,
                             dsi_view dx)
 {
-    dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&dy, &saved, &dx), .op = (int)op};
+    dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&dy, &saved, &dx), .op = (int)op, .a = p};
     ds_status status = dsi_cuda_floating(dsi_unary_dx_name(op), dy.dtype);
     return status == DS_OK ? pointwise_launch(s, "unary_dx", dy.dtype, &a) : status;
 }
@@ -40,6 +39,9 @@ ds_status dsi_cuda_binary(dsi_stream *s, dsi_binary_op op, double alpha, dsi_vie
                           dsi_view y)
 {
     dsi_cuda_pointwise p = {.e = DSI_CUDA_ELEMENTS(&a, &b, &y), .op = (int)op, .a = alpha};
+    if (y.dtype == DS_I64 && op != DSI_DIV)
+        return dsi_cuda_launch(s, DSI_CUDA_pointwise, "binary", "_i64", dsi_cuda_grid_of(p.e.count),
+                               &p);
     ds_status status = dsi_cuda_floating(dsi_binary_name(op), y.dtype);
     return status == DS_OK ? pointwise_launch(s, "binary", y.dtype, &p) : status;
 }

@@ -55,17 +55,23 @@ static void choose_parts(dsi_cuda_reduce *a, bool threads)
     a->parts = a->each ? (a->in.count + a->each - 1) / a->each : 1;
 }
 
+static const char *reduce_suffix(ds_dtype dtype)
+{
+    return dtype == DS_I64 ? "_i64" : dsi_cuda_suffix(dtype);
+}
+
 static ds_status sum_launch(dsi_stream *s, double factor, dsi_view x, dsi_view y)
 {
     dsi_view from = dimensions_of(&x, &x, &y, true), to = dimensions_of(&y, &x, &y, true),
              terms = dimensions_of(&x, &x, &y, false);
     dsi_cuda_reduce a = {
         .out = DSI_CUDA_ELEMENTS(&from, &to), .in = DSI_CUDA_ELEMENTS(&terms), .factor = factor};
-    const char *suffix = dsi_cuda_suffix(x.dtype);
+    const char *suffix = reduce_suffix(x.dtype);
     bool threads = sum_is_by_threads(&a);
     if (!a.out.count) return DS_OK;
     choose_parts(&a, threads);
-    size_t bytes = (size_t)(a.out.count * a.parts) * (x.dtype == DS_F64 ? 8 : 4);
+    size_t bytes = (size_t)(a.out.count * a.parts) *
+                   (x.dtype == DS_F64 || x.dtype == DS_I64 ? 8 : 4);
     if (a.parts > 1 && !(a.partial = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
     int64_t work = a.out.count * a.parts;
     unsigned block = a.each < 256 ? (unsigned)(a.each + 31) / 32 * 32 : 256;
@@ -83,14 +89,14 @@ static ds_status sum_launch(dsi_stream *s, double factor, dsi_view x, dsi_view y
 ds_status dsi_cuda_reduce_op(dsi_stream *s, dsi_reduce_op op, double factor, dsi_view x, dsi_view y,
                              dsi_view index)
 {
-    ds_status status = dsi_cuda_floating(dsi_reduce_name(op), x.dtype);
+    ds_status status = x.dtype == DS_I64 ? DS_OK : dsi_cuda_floating(dsi_reduce_name(op), x.dtype);
     if (status != DS_OK) return status;
     if (op == DSI_SUM) return sum_launch(s, factor, x, y);
     dsi_cuda_reduce_max a = {dsi_cuda_view_of(&x), dsi_cuda_view_of(&y), dsi_cuda_view_of(&index)};
     int64_t outputs = x.d[0] * x.d[2];
     bool blocks = x.d[1] >= 128;
     return dsi_cuda_launch(s, DSI_CUDA_reduce, blocks ? "max_blocks" : "max_threads",
-                           dsi_cuda_suffix(x.dtype),
+                           reduce_suffix(x.dtype),
                            blocks ? dsi_cuda_blocks(outputs < BLOCKS ? outputs : BLOCKS, 256)
                                   : dsi_cuda_grid_of(outputs),
                            &a);

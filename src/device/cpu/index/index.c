@@ -221,6 +221,7 @@ static bool elements_valid(dsi_stream *s, const dsi_view *index, int64_t classes
                 for (int64_t k = 0; k < K; k++) to[k * ys] = from[place[k * at] * xs]; \
             } \
     }
+GATHER(uint8_t, 8)
 GATHER(uint16_t, 16)
 GATHER(uint32_t, 32)
 GATHER(uint64_t, 64)
@@ -229,10 +230,10 @@ ds_status KERNEL(gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y)
 {
     job j = {.w = x, .index = index, .y = y};
     size_t size = ds_dtype_size(x.dtype);
-    if (size < 2) return no_dtype("gather", x.dtype);
     if (!elements_valid(s, &index, x.d[1])) return KERNEL(fill)(s, 0, y);
     dsi_parallel(y.d[0], PARALLEL_ELEMENTS / (y.d[1] * y.d[2] + 1) + 1,
-                 size == 2   ? gather_16
+                 size == 1   ? gather_8
+                 : size == 2 ? gather_16
                  : size == 4 ? gather_32
                              : gather_64,
                  &j);

@@ -79,18 +79,22 @@ static ds_status pointwise_run(const char *kernel, ds_dtype dtype, strided_line 
                   (const dsi_view *const[]){__VA_ARGS__})
 
 /* The loops of one operation; f16 and bf16 are NULL if 16 bits are upcast
- * first. */
+ * first, i64 if it takes no integers. */
 typedef struct {
-    strided_line *f32, *f64, *f16, *bf16;
+    strided_line *f32, *f64, *f16, *bf16, *i64;
 } op_lines;
 
 #define LINES(name) \
     { \
-        name##_line_f32, name##_line_f64, NULL, NULL \
+        name##_line_f32, name##_line_f64, NULL, NULL, NULL \
     }
 #define LINES_HALF(name) \
     { \
-        name##_line_f32, name##_line_f64, name##_line_f16, name##_line_bf16 \
+        name##_line_f32, name##_line_f64, name##_line_f16, name##_line_bf16, NULL \
+    }
+#define LINES_I64(name) \
+    { \
+        name##_line_f32, name##_line_f64, NULL, NULL, name##_line_i64 \
     }
 
 /* Runs the loops of `op` for the dtype of views[0]; views[n - 1] is the output. */
@@ -98,11 +102,14 @@ static ds_status pointwise_run_op(const char *kernel, const op_lines *op, const 
                                   const dsi_view *const *views)
 {
     ds_dtype dtype = views[0]->dtype;
-    strided_line *half = dtype == DS_F16 ? op->f16 : dtype == DS_BF16 ? op->bf16 : NULL;
+    strided_line *line = dtype == DS_F16    ? op->f16
+                         : dtype == DS_BF16 ? op->bf16
+                         : dtype == DS_I64  ? op->i64
+                                            : NULL;
     strided w;
-    if (!half) return pointwise_run(kernel, dtype, op->f32, op->f64, arg, n, views);
+    if (!line) return pointwise_run(kernel, dtype, op->f32, op->f64, arg, n, views);
     strided_plan(&w, n, views);
-    strided_run(&w, half, arg);
+    strided_run(&w, line, arg);
     return DS_OK;
 }
 
@@ -140,6 +147,44 @@ UNARY(gelu_tanh, AS(x, 0.5) * x * (1 + TANH(TANH_INNER(x))))
 UNARY(sigmoid, 1 / (1 + EXP(-x)))
 UNARY(silu, x / (1 + EXP(-x)))
 UNARY(tanh, TANH(x))
+UNARY(sin, SIN(x))
+UNARY(cos, COS(x))
+UNARY(erf, ERF(x))
+UNARY(expm1, EXPM1(x))
+UNARY(log1p, LOG1P(x))
+UNARY(floor, FLOOR(x))
+UNARY(ceil, CEIL(x))
+UNARY(round, ROUND(x))
+UNARY(sign, AS(x, x > 0) - AS(x, x < 0))
+
+/* with a parameter */
+#define PARAMETER(x) AS(x, *(const double *)arg)
+UNARY(leaky_relu, x > 0 ? x : PARAMETER(x) * x)
+UNARY(elu, x > 0 ? x : PARAMETER(x) * EXPM1(x))
+/* max(x, 0) + log(1 + e^-|x|): nothing overflows below the threshold either */
+UNARY(softplus, x > PARAMETER(x) ? x : (x < 0 ? 0 : x) + LOG1P(EXP(-ABS(x))))
+
+/* min(max(x + 3, 0), 6) */
+#define HARD(x) ((x) + 3 < 0 ? 0 : (x) + 3 > 6 ? 6 : (x) + 3)
+UNARY(hardswish, x *HARD(x) / 6)
+
+/* tanh(log(1 + e^x)) = n / (n + 2), n = w (w + 2), w = e^x; from 20 on it is 1 */
+#define MISH_W(x) EXP(AS(x, (x) > 20 ? 20 : (x)))
+#define MISH_N(w) ((w) * ((w) + 2))
+#define MISH(T, suffix) \
+    ALWAYS_INLINE T mish_##suffix(T x) \
+    { \
+        T n = MISH_N(MISH_W(x)); \
+        return x * (n / (n + 2)); \
+    } \
+    ALWAYS_INLINE T mish_slope_##suffix(T x) \
+    { \
+        T w = MISH_W(x), n = MISH_N(w); \
+        return n / (n + 2) + x * (x > 20 ? 0 : 4 * w * (1 + w) / ((n + 2) * (n + 2))); \
+    }
+MISH(float, f32)
+MISH(double, f64)
+UNARY(mish, _Generic((x), float : mish_f32, double : mish_f64)(x))
 
 /* ---- two operands --------------------------------------------------------------------------------- */
 
@@ -163,16 +208,68 @@ BINARY(mul, a *b)
 BINARY(div, a / b)
 BINARY(plain_add, a + b)
 BINARY(add, a + (__typeof__(a))*(const double *)arg * b)
+BINARY(maximum, a > b || a != a ? a : b)
+BINARY(minimum, a < b || a != a ? a : b)
+
+/* Of b's sign, or 0 (torch.remainder). */
+#define FLOOR_DIVIDE(T, suffix, modulo, down) \
+    static inline T remainder_##suffix(T a, T b) \
+    { \
+        T rest = modulo(a, b); \
+        return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest; \
+    } \
+    static inline T floor_divide_##suffix(T a, T b) \
+    { \
+        if (b == 0) return a / b; \
+        T q = (a - modulo(a, b)) / b, rest = remainder_##suffix(a, b); \
+        if (rest != modulo(a, b)) q -= 1; \
+        T y = down(q); \
+        return q == 0 ? a / b * 0 : q - y > (T)0.5 ? y + 1 : y; \
+    }
+FLOOR_DIVIDE(float, f32, fmodf, floorf)
+FLOOR_DIVIDE(double, f64, fmod, floor)
+BINARY(remainder, _Generic((a), float : remainder_f32, double : remainder_f64)(a, b))
+BINARY(floor_divide, _Generic((a), float : floor_divide_f32, double : floor_divide_f64)(a, b))
+
+/* int64: modulo 2^64; by 0 it is 0 */
+static inline int64_t floor_divide_i64(int64_t a, int64_t b)
+{
+    if (b == 0) return 0;
+    if (b == -1) return (int64_t)(0 - (uint64_t)a);
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+
+static inline int64_t remainder_i64(int64_t a, int64_t b)
+{
+    if (b == 0 || b == -1) return 0;
+    int64_t rest = a % b;
+    return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest;
+}
+
+#define ALPHA_I64 ((uint64_t)(int64_t) * (const double *)arg)
+BINARY_LINE(add, int64_t, i64, (int64_t)((uint64_t)a + ALPHA_I64 * (uint64_t)b))
+BINARY_LINE(mul, int64_t, i64, (int64_t)((uint64_t)a *(uint64_t)b))
+BINARY_LINE(maximum, int64_t, i64, a > b ? a : b)
+BINARY_LINE(minimum, int64_t, i64, a < b ? a : b)
+BINARY_LINE(remainder, int64_t, i64, remainder_i64(a, b))
+BINARY_LINE(floor_divide, int64_t, i64, floor_divide_i64(a, b))
 
 ds_status KERNEL(binary)(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view a, dsi_view b,
                          dsi_view y)
 {
     static const op_lines ops[DSI_N_BINARY] = {
-        [DSI_ADD] = LINES(add), [DSI_MUL] = LINES(mul), [DSI_DIV] = LINES(div)};
+        [DSI_ADD] = LINES_I64(add),
+        [DSI_MUL] = LINES_I64(mul),
+        [DSI_DIV] = LINES(div),
+        [DSI_MAXIMUM] = LINES_I64(maximum),
+        [DSI_MINIMUM] = LINES_I64(minimum),
+        [DSI_FLOOR_DIVIDE] = LINES_I64(floor_divide),
+        [DSI_REMAINDER] = LINES_I64(remainder),
+    };
     static const op_lines plain_add = LINES(plain_add);
+    bool plain = op == DSI_ADD && alpha == 1 && a.dtype != DS_I64;
     (void)s;
-    return pointwise_run_op(dsi_binary_name(op),
-                            op == DSI_ADD && alpha == 1 ? &plain_add : &ops[op], &alpha, 3,
+    return pointwise_run_op(dsi_binary_name(op), plain ? &plain_add : &ops[op], &alpha, 3,
                             (const dsi_view *const[]){&a, &b, &y});
 }
 
@@ -181,6 +278,16 @@ BINARY(sqrt_dx, a / (b + b))
 BINARY(sigmoid_dx, a *b *(1 - b))
 BINARY(tanh_dx, a *(1 - b * b))
 BINARY(abs_dx, a *(AS(b, b > 0) - AS(b, b < 0)))
+BINARY(sin_dx, a *COS(b))
+BINARY(cos_dx, -a *SIN(b))
+BINARY(erf_dx, a *(AS(b, 1.12837916709551257390) * EXP(-b * b)))
+BINARY(expm1_dx, a *(b + 1))
+BINARY(log1p_dx, a / (1 + b))
+BINARY(leaky_relu_dx, b > 0 ? a : PARAMETER(a) * a)
+BINARY(elu_dx, b > 0 ? a : a * (PARAMETER(a) * EXP(b)))
+BINARY(softplus_dx, b > PARAMETER(b) ? a : a / (1 + EXP(-b)))
+BINARY(hardswish_dx, b <= -3 ? 0 : b < 3 ? a * (b / 3 + AS(b, 0.5)) : a)
+BINARY(mish_dx, a *_Generic((b), float : mish_slope_f32, double : mish_slope_f64)(b))
 /* (x Phi(x))' = Phi(x) + x phi(x), phi the normal density */
 BINARY(gelu_dx, a *(NORMAL(b) + b * AS(b, INV_SQRT_2_PI) * EXP_NORMAL(AS(b, -0.5) * (b * b))))
 
@@ -282,7 +389,7 @@ static const op_lines *pow_lines(double exponent)
 
 /* ---- entries: an operation's loops, picked once --------------------------------------------------- */
 
-ds_status KERNEL(unary)(dsi_stream *s, dsi_unary_op op, double exponent, dsi_view x, dsi_view y)
+ds_status KERNEL(unary)(dsi_stream *s, dsi_unary_op op, double p, dsi_view x, dsi_view y)
 {
     static const op_lines ops[DSI_N_UNARY] = {
         [DSI_ABS] = LINES(abs),
@@ -295,13 +402,28 @@ ds_status KERNEL(unary)(dsi_stream *s, dsi_unary_op op, double exponent, dsi_vie
         [DSI_SILU] = LINES(silu),
         [DSI_SIGMOID] = LINES(sigmoid),
         [DSI_TANH] = LINES(tanh),
+        [DSI_SIN] = LINES(sin),
+        [DSI_COS] = LINES(cos),
+        [DSI_ERF] = LINES(erf),
+        [DSI_EXPM1] = LINES(expm1),
+        [DSI_LOG1P] = LINES(log1p),
+        [DSI_LEAKY_RELU] = LINES(leaky_relu),
+        [DSI_ELU] = LINES(elu),
+        [DSI_SOFTPLUS] = LINES(softplus),
+        [DSI_HARDSWISH] = LINES(hardswish),
+        [DSI_MISH] = LINES(mish),
+        [DSI_FLOOR] = LINES(floor),
+        [DSI_CEIL] = LINES(ceil),
+        [DSI_ROUND] = LINES(round),
+        [DSI_SIGN] = LINES(sign),
     };
     (void)s;
-    return pointwise_run_op(dsi_unary_name(op), op == DSI_POW ? pow_lines(exponent) : &ops[op],
-                            &exponent, 2, (const dsi_view *const[]){&x, &y});
+    return pointwise_run_op(dsi_unary_name(op), op == DSI_POW ? pow_lines(p) : &ops[op], &p, 2,
+                            (const dsi_view *const[]){&x, &y});
 }
 
-ds_status KERNEL(unary_dx)(dsi_stream *s, dsi_unary_op op, dsi_view dy, dsi_view saved, dsi_view dx)
+ds_status KERNEL(unary_dx)(dsi_stream *s, dsi_unary_op op, double p, dsi_view dy, dsi_view saved,
+                           dsi_view dx)
 {
     static const op_lines ops[DSI_N_UNARY] = {
         [DSI_ABS] = LINES(abs_dx),
@@ -314,10 +436,20 @@ ds_status KERNEL(unary_dx)(dsi_stream *s, dsi_unary_op op, dsi_view dy, dsi_view
         [DSI_SILU] = LINES(silu_dx),
         [DSI_SIGMOID] = LINES(sigmoid_dx),
         [DSI_TANH] = LINES(tanh_dx),
+        [DSI_SIN] = LINES(sin_dx),
+        [DSI_COS] = LINES(cos_dx),
+        [DSI_ERF] = LINES(erf_dx),
+        [DSI_EXPM1] = LINES(expm1_dx),
+        [DSI_LOG1P] = LINES(log1p_dx),
+        [DSI_LEAKY_RELU] = LINES(leaky_relu_dx),
+        [DSI_ELU] = LINES(elu_dx),
+        [DSI_SOFTPLUS] = LINES(softplus_dx),
+        [DSI_HARDSWISH] = LINES(hardswish_dx),
+        [DSI_MISH] = LINES(mish_dx),
     };
     (void)s;
     if (!ops[op].f32) return dsi_fail(DS_EINVAL, "%s: no cpu kernel", dsi_unary_dx_name(op));
-    return pointwise_run_op(dsi_unary_dx_name(op), &ops[op], NULL, 3,
+    return pointwise_run_op(dsi_unary_dx_name(op), &ops[op], &p, 3,
                             (const dsi_view *const[]){&dy, &saved, &dx});
 }
 
@@ -343,7 +475,9 @@ ds_status KERNEL(unary_dx)(dsi_stream *s, dsi_unary_op op, dsi_view dy, dsi_view
     COMPARE_LINE(name, uint8_t, u8, , op)
 
 COMPARE(eq, ==)
+COMPARE(ne, !=)
 COMPARE(lt, <)
+COMPARE(le, <=)
 
 #define COMPARE_LINES(name) \
     { \
@@ -356,7 +490,11 @@ COMPARE(lt, <)
 ds_status KERNEL(compare)(dsi_stream *s, dsi_compare_op op, dsi_view a, dsi_view b, dsi_view y)
 {
     static strided_line *const lines[DSI_N_COMPARE][DS_DTYPES] = {
-        [DSI_EQ] = COMPARE_LINES(eq), [DSI_LT] = COMPARE_LINES(lt)};
+        [DSI_EQ] = COMPARE_LINES(eq),
+        [DSI_NE] = COMPARE_LINES(ne),
+        [DSI_LT] = COMPARE_LINES(lt),
+        [DSI_LE] = COMPARE_LINES(le),
+    };
     (void)s;
     STRIDED_RUN(lines[op][a.dtype], NULL, &a, &b, &y);
     return DS_OK;

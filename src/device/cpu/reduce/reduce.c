@@ -230,6 +230,31 @@ static void sum_rows(void *arg, int64_t begin, int64_t end)
                    p->factor * fold_lines(p, j->f, p->x + offset(&p->kept_x, k) * j->f->size));
 }
 
+/* y = the sum of int64 x, modulo 2^64: outputs begin .. end-1, of which a row has
+ * neighbours i. */
+static void sum_rows_i64(void *arg, int64_t begin, int64_t end)
+{
+    const plan *p = arg;
+    int64_t across = p->inner_summed ? 1 : p->inner, along = p->inner_summed ? p->inner : 1;
+    for (int64_t k = begin; k < end; k++)
+        for (int64_t i = 0; i < across; i++) {
+            const int64_t *x = (const int64_t *)p->x + offset(&p->kept_x, k) + i * p->inner_x;
+            uint64_t total = 0;
+            for (int64_t line = 0; line < p->lines; line++)
+                for (int64_t c = 0; c < along; c++)
+                    total += (uint64_t)x[line_offset(p, line) + c * p->inner_x];
+            ((int64_t *)p->y)[offset(&p->kept_y, k) + i * p->inner_y] = (int64_t)total;
+        }
+}
+
+static ds_status reduce_sum_i64(dsi_view x, dsi_view y)
+{
+    if (view_numel(&y) == 0) return DS_OK;
+    plan p = plan_of(&x, &y);
+    dsi_parallel(p.outputs, PARALLEL_ELEMENTS / (p.lines * p.inner + 1) + 1, sum_rows_i64, &p);
+    return DS_OK;
+}
+
 /* y = factor times the sum of x; 16-bit x and y are summed in float32. */
 static ds_status reduce_sum(dsi_stream *s, double factor, dsi_view x, dsi_view y)
 {
@@ -238,6 +263,7 @@ static ds_status reduce_sum(dsi_stream *s, double factor, dsi_view x, dsi_view y
     bool half = is_half(x.dtype), single = x.dtype == DS_F32 || half;
     fold f = half ? half_fold(f32, x.dtype) : single ? f32 : f64;
 
+    if (x.dtype == DS_I64) return reduce_sum_i64(x, y);
     if (!single && x.dtype != DS_F64) return no_dtype("sum", x.dtype);
     if (is_half(y.dtype)) IN_F32(s, 1, reduce_sum(s, factor, x, y), &y);
     if (view_numel(&y) == 0) return DS_OK;
@@ -268,6 +294,19 @@ static dsi_view without_middle(dsi_view v)
     return v;
 }
 
+static void max_rows_i64(void *arg, int64_t begin, int64_t end)
+{
+    const maxima *m = arg;
+    for (int64_t row = begin; row < end; row++) {
+        int64_t o = row / m->x.d[2], i = row % m->x.d[2], at = 0;
+        const int64_t *x = (const int64_t *)m->x.p + o * m->x.s[0] + i * m->x.s[2];
+        for (int64_t c = 1; c < m->x.d[1]; c++)
+            if (x[c * m->x.s[1]] > x[at * m->x.s[1]]) at = c;
+        ((int64_t *)m->index.p)[o * m->index.s[0] + i * m->index.s[1]] = at;
+        if (m->y.p) ((int64_t *)m->y.p)[o * m->y.s[0] + i * m->y.s[1]] = x[at * m->x.s[1]];
+    }
+}
+
 /* y and index [outer,1,inner]: the maximum of x [outer,C,inner] over C and its
  * place. */
 static ds_status reduce_max(dsi_stream *s, dsi_view x, dsi_view y, dsi_view index)
@@ -276,9 +315,14 @@ static ds_status reduce_max(dsi_stream *s, dsi_view x, dsi_view y, dsi_view inde
     int64_t n = x.d[0] * x.d[2];
 
     if (is_half(x.dtype)) IN_F32(s, 1, reduce_max(s, x, y, index), &y, &x);
-    if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("max", x.dtype);
+    if (x.dtype != DS_F32 && x.dtype != DS_F64 && x.dtype != DS_I64)
+        return no_dtype("max", x.dtype);
     if (n == 0) return DS_OK;
     if (x.d[1] == 0) return dsi_fail(DS_EINVAL, "max: the dimension has no elements");
+    if (x.dtype == DS_I64) {
+        dsi_parallel(n, PARALLEL_ELEMENTS / x.d[1] + 1, max_rows_i64, &m);
+        return DS_OK;
+    }
     bool f32 = x.dtype == DS_F32;
     if (x.s[2] == 1 && x.d[2] > 1 && x.d[1] < INT32_MAX)
         dsi_parallel(x.d[0] * ((x.d[2] + COLUMNS - 1) / COLUMNS),

@@ -6,7 +6,8 @@
  * said; NaN stays NaN, infinities and denormals are right. The polynomials are
  * minimax fits in the relative error, made by Remez' exchange algorithm in
  * 200-bit arithmetic. Doubles go to the C library.
- *   EXP(x), LOG(x), TANH(x), NORMAL(x) choose by the type of x.
+ *   EXP(x), LOG(x), TANH(x), NORMAL(x), ... choose by the type of x.
+ * SIN, COS and ERF of floats go to the C library too.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -136,6 +137,24 @@ ALWAYS_INLINE float normal_f32(float x)
     return x < 0 ? tail : 1.0f - tail;
 }
 
+/* exp(x) - 1 = (u - 1) (x / log u) and log(1 + x) = log(u) (x / (u - 1)), u = exp(x)
+ * or 1 + x as it was rounded: its error cancels (Kahan; Higham, Accuracy and
+ * Stability of Numerical Algorithms, 1.14.1). */
+ALWAYS_INLINE float expm1_f32(float x)
+{
+    float u = exp_f32(x), less = u - 1.0f, y = less * (x / log_f32(u));
+    y = u > 0x1.fffffep127f ? u : y;
+    y = less == -1.0f ? -1.0f : y;
+    return u == 1.0f ? x : y;
+}
+
+ALWAYS_INLINE float log1p_f32(float x)
+{
+    float u = 1.0f + x, y = log_f32(u) * (x / (u - 1.0f));
+    y = u > 0x1.fffffep127f ? u : y;
+    return u == 1.0f ? x : y;
+}
+
 static inline double normal_f64(double x) { return 0.5 * (1 + erf(x * 0.70710678118654752440)); }
 
 #define EXP(x)        _Generic((x), float : exp_f32, double : exp)(x)
@@ -146,3 +165,11 @@ static inline double normal_f64(double x) { return 0.5 * (1 + erf(x * 0.70710678
 #define SQRT(x)       _Generic((x), float : sqrtf, double : sqrt)(x)
 #define POW(x, e)     _Generic((x), float : powf, double : pow)(x, e)
 #define ABS(x)        _Generic((x), float : fabsf, double : fabs)(x)
+#define EXPM1(x)      _Generic((x), float : expm1_f32, double : expm1)(x)
+#define LOG1P(x)      _Generic((x), float : log1p_f32, double : log1p)(x)
+#define SIN(x)        _Generic((x), float : sinf, double : sin)(x)
+#define COS(x)        _Generic((x), float : cosf, double : cos)(x)
+#define ERF(x)        _Generic((x), float : erff, double : erf)(x)
+#define FLOOR(x)      _Generic((x), float : floorf, double : floor)(x)
+#define CEIL(x)       _Generic((x), float : ceilf, double : ceil)(x)
+#define ROUND(x)      _Generic((x), float : rintf, double : rint)(x) /* of two the even one */

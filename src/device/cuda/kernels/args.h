@@ -9,10 +9,16 @@ enum { K_DIMS = 8, K_VIEWS = 5 };
 
 /* ds_dtype, dsi_unary_op ..., dsi_fault_op */
 enum { K_F32, K_F64, K_F16, K_BF16, K_I64, K_I32, K_I16, K_I8, K_U8, K_BOOL };
-enum { K_ABS, K_EXP, K_LOG, K_SQRT, K_RELU, K_GELU, K_GELU_TANH, K_SILU, K_SIGMOID, K_TANH, K_POW };
+/* clang-format off */
+enum {
+    K_ABS, K_EXP, K_LOG, K_SQRT, K_RELU, K_GELU, K_GELU_TANH, K_SILU, K_SIGMOID, K_TANH,
+    K_SIN, K_COS, K_ERF, K_EXPM1, K_LOG1P, K_LEAKY_RELU, K_ELU, K_SOFTPLUS, K_HARDSWISH, K_MISH,
+    K_FLOOR, K_CEIL, K_ROUND, K_SIGN, K_POW
+};
+/* clang-format on */
 enum { K_SQUARE = 100, K_CUBE, K_INVERSE }; /* POW's common exponents */
-enum { K_ADD, K_MUL, K_DIV };
-enum { K_EQ, K_LT };
+enum { K_ADD, K_MUL, K_DIV, K_MAXIMUM, K_MINIMUM, K_FLOOR_DIVIDE, K_REMAINDER };
+enum { K_EQ, K_NE, K_LT, K_LE };
 enum { K_SUM, K_MAX };
 enum { K_NO_FAULT, K_FAULT_LABEL, K_FAULT_ROW, K_FAULT_ELEMENT };
 

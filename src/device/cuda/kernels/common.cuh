@@ -72,6 +72,27 @@ DEVICE long long load_int(const void *p, int dtype, long long i)
     }
 }
 
+/* Of int64: from integers, and to any dtype but bool. */
+template <>
+__device__ __forceinline__ long long load<long long>(const void *p, int dtype, long long i)
+{
+    return load_int(p, dtype, i);
+}
+
+template <>
+__device__ __forceinline__ void store<long long>(void *p, int dtype, long long i, long long v)
+{
+    switch (dtype) {
+    case K_I64: ((long long *)p)[i] = v; break;
+    case K_I32: ((int *)p)[i] = (int)v; break;
+    case K_I16: ((short *)p)[i] = (short)v; break;
+    case K_I8:
+    case K_U8: ((signed char *)p)[i] = (signed char)v; break;
+    case K_F64: ((double *)p)[i] = (double)v; break;
+    default: store(p, dtype, i, (float)v);
+    }
+}
+
 /* Element i as bits, of 1, 2, 4 or 8 bytes. */
 DEVICE unsigned long long load_bits(const void *p, int bytes, long long i)
 {

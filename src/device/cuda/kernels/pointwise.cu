@@ -19,6 +19,24 @@ DEVICE float sqrt_of(float x) { return sqrtf(x); }
 DEVICE double sqrt_of(double x) { return sqrt(x); }
 DEVICE float tanh_of(float x) { return tanhf(x); }
 DEVICE double tanh_of(double x) { return tanh(x); }
+DEVICE float sin_of(float x) { return sinf(x); }
+DEVICE double sin_of(double x) { return sin(x); }
+DEVICE float cos_of(float x) { return cosf(x); }
+DEVICE double cos_of(double x) { return cos(x); }
+DEVICE float erf_of(float x) { return erff(x); }
+DEVICE double erf_of(double x) { return erf(x); }
+DEVICE float expm1_of(float x) { return expm1f(x); }
+DEVICE double expm1_of(double x) { return expm1(x); }
+DEVICE float log1p_of(float x) { return log1pf(x); }
+DEVICE double log1p_of(double x) { return log1p(x); }
+DEVICE float floor_of(float x) { return floorf(x); }
+DEVICE double floor_of(double x) { return floor(x); }
+DEVICE float ceil_of(float x) { return ceilf(x); }
+DEVICE double ceil_of(double x) { return ceil(x); }
+DEVICE float rint_of(float x) { return rintf(x); }
+DEVICE double rint_of(double x) { return rint(x); }
+DEVICE float modulo_of(float a, float b) { return fmodf(a, b); }
+DEVICE double modulo_of(double a, double b) { return fmod(a, b); }
 DEVICE float erfc_of(float x) { return erfcf(x); }
 DEVICE double erfc_of(double x) { return erfc(x); }
 DEVICE float pow_of(float x, double e) { return powf(x, (float)e); }
@@ -46,7 +64,43 @@ template <class C> DEVICE C silu_slope(C x)
     return s * (1 + x * (1 - s));
 }
 
-template <class C> DEVICE C unary_of(int op, double exponent, C x)
+/* x tanh(log(1 + e^x)): tanh(log(1 + e^x)) = n / (n + 2), n = w (w + 2), w = e^x;
+ * from 20 on it is 1. */
+template <class C> DEVICE C mish_of(C x)
+{
+    C w = exp_of(x > 20 ? (C)20 : x), n = w * (w + 2);
+    return x * (n / (n + 2));
+}
+
+template <class C> DEVICE C mish_slope(C x)
+{
+    C w = exp_of(x > 20 ? (C)20 : x), n = w * (w + 2);
+    return n / (n + 2) + x * (x > 20 ? 0 : 4 * w * (1 + w) / ((n + 2) * (n + 2)));
+}
+
+template <class C> DEVICE C hardswish_of(C x)
+{
+    C six = x + 3 < 0 ? 0 : x + 3 > 6 ? 6 : x + 3;
+    return x * six / 6;
+}
+
+/* Of b's sign, or 0. */
+template <class C> DEVICE C remainder_of(C a, C b)
+{
+    C rest = modulo_of(a, b);
+    return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest;
+}
+
+template <class C> DEVICE C floor_divide_of(C a, C b)
+{
+    if (b == 0) return a / b;
+    C rest = modulo_of(a, b), q = (a - rest) / b;
+    if (rest != 0 && (b < 0) != (rest < 0)) q -= 1;
+    C y = floor_of(q);
+    return q == 0 ? a / b * 0 : q - y > (C)0.5 ? y + 1 : y;
+}
+
+template <class C> DEVICE C unary_of(int op, double p, C x)
 {
     switch (op) {
     case K_ABS: return x < 0 ? -x : x + 0; /* -0 + 0 is 0 */
@@ -59,14 +113,28 @@ template <class C> DEVICE C unary_of(int op, double exponent, C x)
     case K_SILU: return x / (1 + exp_of(-x));
     case K_SIGMOID: return 1 / (1 + exp_of(-x));
     case K_TANH: return tanh_of(x);
+    case K_SIN: return sin_of(x);
+    case K_COS: return cos_of(x);
+    case K_ERF: return erf_of(x);
+    case K_EXPM1: return expm1_of(x);
+    case K_LOG1P: return log1p_of(x);
+    case K_LEAKY_RELU: return x > 0 ? x : (C)p * x;
+    case K_ELU: return x > 0 ? x : (C)p * expm1_of(x);
+    case K_SOFTPLUS: return x > (C)p ? x : (x < 0 ? 0 : x) + log1p_of(exp_of(x < 0 ? x : -x));
+    case K_HARDSWISH: return hardswish_of(x);
+    case K_MISH: return mish_of(x);
+    case K_FLOOR: return floor_of(x);
+    case K_CEIL: return ceil_of(x);
+    case K_ROUND: return rint_of(x);
+    case K_SIGN: return (C)((x > 0) - (x < 0));
     case K_SQUARE: return x * x;
     case K_CUBE: return x * x * x;
     case K_INVERSE: return 1 / x;
-    default: return pow_of(x, exponent);
+    default: return pow_of(x, p);
     }
 }
 
-template <class C> DEVICE C unary_dx_of(int op, C a, C b)
+template <class C> DEVICE C unary_dx_of(int op, double p, C a, C b)
 {
     switch (op) {
     case K_ABS: return a * (C)((b > 0) - (b < 0));
@@ -78,13 +146,59 @@ template <class C> DEVICE C unary_dx_of(int op, C a, C b)
     case K_GELU_TANH: return a * gelu_tanh_slope(b);
     case K_SILU: return a * silu_slope(b);
     case K_SIGMOID: return a * b * (1 - b);
+    case K_SIN: return a * cos_of(b);
+    case K_COS: return -a * sin_of(b);
+    case K_ERF: return a * ((C)1.12837916709551257390 * exp_of(-b * b));
+    case K_EXPM1: return a * (b + 1);
+    case K_LOG1P: return a / (1 + b);
+    case K_LEAKY_RELU: return b > 0 ? a : (C)p * a;
+    case K_ELU: return b > 0 ? a : a * ((C)p * exp_of(b));
+    case K_SOFTPLUS: return b > (C)p ? a : a / (1 + exp_of(-b));
+    case K_HARDSWISH: return b <= -3 ? 0 : b < 3 ? a * (b / 3 + (C)0.5) : a;
+    case K_MISH: return a * mish_slope(b);
     default: return a * (1 - b * b);
     }
 }
 
 template <class C> DEVICE C binary_of(int op, C alpha, C a, C b)
 {
-    return op == K_ADD ? a + alpha * b : op == K_MUL ? a * b : a / b;
+    switch (op) {
+    case K_ADD: return a + alpha * b;
+    case K_MUL: return a * b;
+    case K_MAXIMUM: return a > b || a != a ? a : b;
+    case K_MINIMUM: return a < b || a != a ? a : b;
+    case K_FLOOR_DIVIDE: return floor_divide_of(a, b);
+    case K_REMAINDER: return remainder_of(a, b);
+    default: return a / b;
+    }
+}
+
+/* Modulo 2^64; by 0 quotient and remainder are 0. */
+DEVICE long long binary_of_int(int op, long long alpha, long long a, long long b)
+{
+    typedef unsigned long long word;
+    switch (op) {
+    case K_ADD: return (long long)((word)a + (word)alpha * (word)b);
+    case K_MUL: return (long long)((word)a * (word)b);
+    case K_MAXIMUM: return a > b ? a : b;
+    case K_MINIMUM: return a < b ? a : b;
+    }
+    if (b == 0) return 0;
+    if (b == -1) return op == K_REMAINDER ? 0 : (long long)(0 - (word)a);
+    long long rest = a % b;
+    bool lower = rest != 0 && (b < 0) != (rest < 0);
+    if (op == K_REMAINDER) return lower ? rest + b : rest;
+    return a / b - lower;
+}
+
+DEVICE bool compare_of(int op, bool equal, bool less)
+{
+    switch (op) {
+    case K_EQ: return equal;
+    case K_NE: return !equal;
+    case K_LT: return less;
+    default: return less || equal;
+    }
 }
 
 /* ---- kernels: y is the last view of P.e ---- */
@@ -115,10 +229,11 @@ UNARY(unary_f32, float, unary_of(P.op, P.a, x))
 UNARY(unary_f64, double, unary_of(P.op, P.a, x))
 UNARY(affine_f32, float, (float)P.a *x + (float)P.b)
 UNARY(affine_f64, double, P.a *x + P.b)
-BINARY(unary_dx_f32, float, unary_dx_of(P.op, a, b))
-BINARY(unary_dx_f64, double, unary_dx_of(P.op, a, b))
+BINARY(unary_dx_f32, float, unary_dx_of(P.op, P.a, a, b))
+BINARY(unary_dx_f64, double, unary_dx_of(P.op, P.a, a, b))
 BINARY(binary_f32, float, binary_of(P.op, (float)P.a, a, b))
 BINARY(binary_f64, double, binary_of(P.op, P.a, a, b))
+BINARY(binary_i64, long long, binary_of_int(P.op, (long long)P.a, a, b))
 
 /* a, b of one dtype; y: bool */
 #define COMPARE(name, C, read) \
@@ -128,7 +243,7 @@ BINARY(binary_f64, double, binary_of(P.op, P.a, a, b))
             long long at[3]; \
             places(P.e, i, at); \
             C a = read(P.e.p[0], P.e.dtype[0], at[0]), b = read(P.e.p[1], P.e.dtype[1], at[1]); \
-            ((unsigned char *)P.e.p[2])[at[2]] = P.op == K_EQ ? a == b : a < b; \
+            ((unsigned char *)P.e.p[2])[at[2]] = compare_of(P.op, a == b, a < b); \
         } \
     }
 COMPARE(compare_f32, float, load<float>)

@@ -82,10 +82,13 @@ template <class C> DEVICE void sum_parts(const dsi_cuda_reduce &P)
 
 KERNEL(sum_threads_f32, dsi_cuda_reduce, 256) { sum_by_threads<float>(P); }
 KERNEL(sum_threads_f64, dsi_cuda_reduce, 256) { sum_by_threads<double>(P); }
+KERNEL(sum_threads_i64, dsi_cuda_reduce, 256) { sum_by_threads<long long>(P); }
 KERNEL(sum_blocks_f32, dsi_cuda_reduce, 256) { sum_by_blocks<float>(P); }
 KERNEL(sum_blocks_f64, dsi_cuda_reduce, 256) { sum_by_blocks<double>(P); }
+KERNEL(sum_blocks_i64, dsi_cuda_reduce, 256) { sum_by_blocks<long long>(P); }
 KERNEL(sum_parts_f32, dsi_cuda_reduce, 256) { sum_parts<float>(P); }
 KERNEL(sum_parts_f64, dsi_cuda_reduce, 256) { sum_parts<double>(P); }
+KERNEL(sum_parts_i64, dsi_cuda_reduce, 256) { sum_parts<long long>(P); }
 
 /* ---- maxima ---- */
 
@@ -151,8 +154,10 @@ template <class C> DEVICE void max_by_blocks(const dsi_cuda_reduce_max &P)
 
 KERNEL(max_threads_f32, dsi_cuda_reduce_max, 256) { max_by_threads<float>(P); }
 KERNEL(max_threads_f64, dsi_cuda_reduce_max, 256) { max_by_threads<double>(P); }
+KERNEL(max_threads_i64, dsi_cuda_reduce_max, 256) { max_by_threads<long long>(P); }
 KERNEL(max_blocks_f32, dsi_cuda_reduce_max, 256) { max_by_blocks<float>(P); }
 KERNEL(max_blocks_f64, dsi_cuda_reduce_max, 256) { max_by_blocks<double>(P); }
+KERNEL(max_blocks_i64, dsi_cuda_reduce_max, 256) { max_by_blocks<long long>(P); }
 
 /* ---- norms ---- */
 

@@ -1,0 +1,58 @@
+/* ops/compare.c: comparisons and logic, element by element, with broadcasting:
+ * results are bool and have no gradient.
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+/* Any dtypes, in the one that they promote to, because labels are compared too.
+ * Not recorded: the gradient of a comparison is 0. */
+static ds_tensor *compare(const char *op, dsi_compare_op how, ds_tensor *a, ds_tensor *b)
+{
+    ds_dims shape;
+    if (!dsi_live_all(op, a, b)) return dsi_null_operand(op);
+    if (!dsi_promote(op, &a, &b, dsi_promoted(a, b))) return NULL;
+    if (!dsi_broadcast(op, a->shape, b->shape, &shape) || !dsi_acquire(a, b)) return NULL;
+
+    ds_tensor *y = dsi_new_dtype(a, DS_BOOL, shape);
+
+    return dsi_result_if(
+        dsi_run_op(y, compare, how, dsi_v_expand(a, shape), dsi_v_expand(b, shape), dsi_v(y)), y);
+}
+
+ds_tensor *ds_eq(ds_tensor *a, ds_tensor *b) { return compare("eq", DSI_EQ, a, b); }
+ds_tensor *ds_ne(ds_tensor *a, ds_tensor *b) { return compare("ne", DSI_NE, a, b); }
+ds_tensor *ds_lt(ds_tensor *a, ds_tensor *b) { return compare("lt", DSI_LT, a, b); }
+ds_tensor *ds_le(ds_tensor *a, ds_tensor *b) { return compare("le", DSI_LE, a, b); }
+ds_tensor *ds_gt(ds_tensor *a, ds_tensor *b) { return compare("gt", DSI_LT, b, a); }
+ds_tensor *ds_ge(ds_tensor *a, ds_tensor *b) { return compare("ge", DSI_LE, b, a); }
+
+/* ---- logic: a number counts as true if it is not 0 ---------------------------------------------------- */
+
+/* Both operands as bool; false with the message. */
+static bool logical_operands(const char *op, ds_tensor **a, ds_tensor **b)
+{
+    ds_dims shape;
+    if (!dsi_live_all(op, *a, *b)) return dsi_null_operand(op);
+    return dsi_promote(op, a, b, DS_BOOL) && dsi_broadcast(op, (*a)->shape, (*b)->shape, &shape);
+}
+
+ds_tensor *ds_logical_and(ds_tensor *a, ds_tensor *b)
+{
+    return logical_operands("logical_and", &a, &b) ? ds_where(a, b, a) : NULL;
+}
+
+ds_tensor *ds_logical_or(ds_tensor *a, ds_tensor *b)
+{
+    return logical_operands("logical_or", &a, &b) ? ds_where(a, a, b) : NULL;
+}
+
+ds_tensor *ds_logical_xor(ds_tensor *a, ds_tensor *b)
+{
+    return logical_operands("logical_xor", &a, &b) ? compare("logical_xor", DSI_NE, a, b) : NULL;
+}
+
+ds_tensor *ds_logical_not(ds_tensor *x)
+{
+    if (!dsi_live(x, "logical_not")) return dsi_null_operand("logical_not");
+    ds_tensor *truth = ds_cast(x, DS_BOOL);
+    return compare("logical_not", DSI_EQ, truth, ds_scalar(DS_BOOL, 0));
+}

@@ -1,0 +1,49 @@
+/* ops/promote.c: the dtype of a result of operands of several dtypes
+ * (torch.result_type).
+ *
+ * Among tensors with dimensions, and among those without, the wider dtype of
+ * the higher kind wins: bool, integers, floats. A tensor without dimensions
+ * decides only if its kind is higher. uint8 beside int8 is int16; float16
+ * beside bfloat16 is float32.
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+static bool dtype_is_float(ds_dtype d) { return d <= DS_BF16; }
+
+/* 0: bool, 1: integer, 2: float */
+static int dtype_kind(ds_dtype d) { return dtype_is_float(d) ? 2 : d != DS_BOOL; }
+
+/* Of two tensors with dimensions. */
+static ds_dtype promoted_pair(ds_dtype a, ds_dtype b)
+{
+    if (a == b) return a;
+    if (dtype_kind(a) != dtype_kind(b)) return dtype_kind(a) > dtype_kind(b) ? a : b;
+    size_t wide_a = ds_dtype_size(a), wide_b = ds_dtype_size(b);
+    if (wide_a != wide_b) return wide_a > wide_b ? a : b;
+    return dtype_is_float(a) ? DS_F32 : DS_I16; /* both of 16 bits; uint8 and int8 */
+}
+
+ds_dtype dsi_promoted(const ds_tensor *a, const ds_tensor *b)
+{
+    if (!a->shape.n == !b->shape.n) return promoted_pair(a->dtype, b->dtype);
+    const ds_tensor *tensor = a->shape.n ? a : b, *number = a->shape.n ? b : a;
+    if (dtype_kind(tensor->dtype) >= dtype_kind(number->dtype)) return tensor->dtype;
+    return number->dtype;
+}
+
+/* A number of the host goes to where the other operand is. */
+static ds_tensor *promote_number(ds_tensor *x, const ds_tensor *other)
+{
+    bool moves = !x->shape.n && x->device != other->device && x->device->type->kind == DS_CPU;
+    return moves ? ds_to(x, dsi_device_id(other->device), x->dtype) : x;
+}
+
+bool dsi_promote(const char *op, ds_tensor **a, ds_tensor **b, ds_dtype dtype)
+{
+    *a = promote_number(*a, *b);
+    if (*a) *b = promote_number(*b, *a);
+    if (!*a || !*b || !dsi_same_device(op, *a, *b)) return false;
+    *a = ds_cast(*a, dtype);
+    *b = *a ? ds_cast(*b, dtype) : NULL;
+    return *b;
+}

@@ -1,0 +1,284 @@
+/* ops/unary.c: one operand element by element: functions and activations. The
+ * result has x's order in memory.
+ *
+ * y = f(x; p) and dx = f'(saved; p) dy, formulas in DSI_UNARY_OPS of
+ * device/kernels.h; saved is x or y. Some activations are others of scaled x:
+ * celu, selu, logsigmoid, softplus with a beta.
+ * SPDX-License-Identifier: MIT */
+#include "base/option.h"
+#include "op.h"
+
+#include <math.h>
+
+/* factor x */
+static ds_tensor *scaled(const ds_tensor *x, double factor)
+{
+    if (!dsi_acquire(x)) return NULL;
+    ds_tensor *y = dsi_new_like(x);
+    return dsi_result_if(dsi_run(y, affine, factor, 0.0, dsi_v(x), dsi_v(y)), y);
+}
+
+/* ---- with a parameter and a kernel for each direction ------------------------------------------------- */
+
+typedef enum Saved { X, Y } Saved; /* what backward reads */
+
+/* dx of y = op(x), from dy and what the node saved. */
+static void unary_backward(dsi_node *n, ds_tensor *dy, dsi_unary_op op)
+{
+    const double *p = dsi_attr(n);
+    ds_tensor *saved = dsi_saved_tensor(n, 0), *dx = dsi_new_like(saved);
+    bool done = dsi_run_op(dx, unary_dx, op, p ? *p : 0, dsi_v(dy), dsi_v(saved), dsi_v(dx));
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
+}
+
+static ds_tensor *unary(const dsi_op *op, dsi_unary_op how, double p, ds_tensor *x, Saved saved)
+{
+    if (!dsi_live(x, op->name)) return dsi_null_operand(op->name);
+    if (!dsi_want_float(op->name, x) || !dsi_acquire(x)) return NULL;
+
+    ds_tensor *y = dsi_new_like(x);
+
+    if (!dsi_run_op(y, unary, how, p, dsi_v(x), dsi_v(y))) return NULL;
+
+    dsi_node *n = dsi_record(op, y, x);
+    dsi_save_for_backward(n, saved == X ? x : y);
+    if (p != 0) dsi_set_attr(n, &p, sizeof p);
+    return y;
+}
+
+/* Integers in float32, as PyTorch's functions (not its activations) take them. */
+static ds_tensor *as_float(ds_tensor *x) { return !x || dsi_is_float(x) ? x : ds_cast(x, DS_F32); }
+
+/* Backward, and what the graph points to. */
+#define OP(CONSTANT, f) \
+    static void f##_backward(dsi_node *n, ds_tensor *dy) \
+    { \
+        unary_backward(n, dy, DSI_##CONSTANT); \
+    } \
+    const dsi_op dsi_op_##f = {.name = #f, .backward = f##_backward};
+
+/* y = f(x), of integers too. */
+#define FUNCTION(CONSTANT, f, saved) \
+    OP(CONSTANT, f) \
+    ds_tensor *ds_##f(ds_tensor *x) \
+    { \
+        return unary(&dsi_op_##f, DSI_##CONSTANT, 0, as_float(x), saved); \
+    }
+
+/* y = f(x), of floats. */
+#define ACTIVATION(CONSTANT, f, saved) \
+    OP(CONSTANT, f) \
+    ds_tensor *ds_##f(ds_tensor *x) { return unary(&dsi_op_##f, DSI_##CONSTANT, 0, x, saved); }
+
+FUNCTION(EXP, exp, Y)
+FUNCTION(LOG, log, X)
+FUNCTION(SQRT, sqrt, Y)
+FUNCTION(SIN, sin, X)
+FUNCTION(COS, cos, X)
+FUNCTION(ERF, erf, X)
+FUNCTION(EXPM1, expm1, Y)
+FUNCTION(LOG1P, log1p, X)
+FUNCTION(SIGMOID, sigmoid, Y)
+FUNCTION(TANH, tanh, Y)
+ACTIVATION(GELU, gelu, X)
+ACTIVATION(GELU_TANH, gelu_tanh, X)
+ACTIVATION(SILU, silu, X)
+ACTIVATION(HARDSWISH, hardswish, X)
+ACTIVATION(MISH, mish, X)
+
+OP(ABS, abs)
+OP(LEAKY_RELU, leaky_relu)
+OP(ELU, elu)
+OP(SOFTPLUS, softplus)
+
+ds_tensor *ds_abs(ds_tensor *x)
+{
+    if (x && !dsi_is_float(x)) return ds_maximum(x, ds_neg(x));
+    return unary(&dsi_op_abs, DSI_ABS, 0, x, X);
+}
+
+ds_tensor *ds_leaky_relu(ds_tensor *x, double negative_slope)
+{
+    return unary(&dsi_op_leaky_relu, DSI_LEAKY_RELU, dsi_option(negative_slope, 0.01), x, X);
+}
+
+ds_tensor *ds_elu(ds_tensor *x, double alpha)
+{
+    return unary(&dsi_op_elu, DSI_ELU, dsi_option(alpha, 1), x, X);
+}
+
+/* alpha elu(x / alpha) */
+ds_tensor *ds_celu(ds_tensor *x, double alpha)
+{
+    if (!dsi_live(x, "celu")) return dsi_null_operand("celu");
+    if (!dsi_want_float("celu", x)) return NULL;
+    alpha = dsi_option(alpha, 1);
+    if (alpha == 1) return ds_elu(x, 1);
+    if (alpha == 0) return dsi_refuse("celu: alpha is 0: expected another number");
+    return ds_cast(ds_scale(ds_elu(ds_scale(dsi_upcast(x), 1 / alpha), 1), alpha), x->dtype);
+}
+
+/* Klambauer et al., arXiv:1706.02515: the fixed point of mean 0, variance 1. */
+ds_tensor *ds_selu(ds_tensor *x)
+{
+    if (!dsi_live(x, "selu")) return dsi_null_operand("selu");
+    if (!dsi_want_float("selu", x)) return NULL;
+    ds_tensor *y = ds_elu(dsi_upcast(x), 1.6732632423543772848170429916717);
+    return ds_cast(ds_scale(y, 1.0507009873554804934193349852946), x->dtype);
+}
+
+/* softplus(beta x) / beta */
+ds_tensor *ds_softplus(ds_tensor *x, double beta, double threshold)
+{
+    if (!dsi_live(x, "softplus")) return dsi_null_operand("softplus");
+    if (!dsi_want_float("softplus", x)) return NULL;
+    beta = dsi_option(beta, 1), threshold = dsi_option(threshold, 20);
+    if (beta == 1) return unary(&dsi_op_softplus, DSI_SOFTPLUS, threshold, x, X);
+    if (beta == 0) return dsi_refuse("softplus: beta is 0: expected another number");
+    ds_tensor *z = ds_scale(dsi_upcast(x), beta);
+    z = unary(&dsi_op_softplus, DSI_SOFTPLUS, threshold, z, X);
+    return ds_cast(ds_scale(z, 1 / beta), x->dtype);
+}
+
+/* -softplus(-x) without a threshold */
+ds_tensor *ds_logsigmoid(ds_tensor *x)
+{
+    if (!dsi_live(x, "logsigmoid")) return dsi_null_operand("logsigmoid");
+    if (!dsi_want_float("logsigmoid", x)) return NULL;
+    ds_tensor *y = unary(&dsi_op_softplus, DSI_SOFTPLUS, INFINITY, ds_neg(dsi_upcast(x)), X);
+    return ds_cast(ds_neg(y), x->dtype);
+}
+
+/* x / 6 + 1/2, cut at 0 and 1 */
+ds_tensor *ds_hardsigmoid(ds_tensor *x)
+{
+    if (!dsi_live(x, "hardsigmoid")) return dsi_null_operand("hardsigmoid");
+    if (!dsi_want_float("hardsigmoid", x)) return NULL;
+    ds_tensor *six = ds_clamp(ds_shift(dsi_upcast(x), 3), 0, 6);
+    return ds_cast(ds_scale(six, 1.0 / 6), x->dtype);
+}
+
+/* ---- steps: the gradient is 0 ------------------------------------------------------------------------- */
+
+static void step_backward(dsi_node *n, ds_tensor *dy) { dsi_accumulate_grad(n, 0, ds_like(dy, 0)); }
+
+/* Of integers it is x itself. */
+#define STEP(CONSTANT, f) \
+    const dsi_op dsi_op_##f = {#f, step_backward, .acquires = true}; \
+    ds_tensor *ds_##f(ds_tensor *x) \
+    { \
+        if (!dsi_live(x, #f)) return dsi_null_operand(#f); \
+        if (!dsi_is_float(x)) return x; \
+        if (!dsi_acquire(x)) return NULL; \
+        ds_tensor *y = dsi_new_like(x); \
+        if (!dsi_run_op(y, unary, DSI_##CONSTANT, 0.0, dsi_v(x), dsi_v(y))) return NULL; \
+        dsi_record(&dsi_op_##f, y, x); \
+        return y; \
+    }
+STEP(FLOOR, floor)
+STEP(CEIL, ceil)
+STEP(ROUND, round)
+
+const dsi_op dsi_op_sign = {"sign", step_backward, .acquires = true};
+
+ds_tensor *ds_sign(ds_tensor *x)
+{
+    if (!dsi_live(x, "sign")) return dsi_null_operand("sign");
+    if (!dsi_is_float(x)) return ds_clamp(x, -1, 1);
+    if (!dsi_acquire(x)) return NULL;
+
+    ds_tensor *y = dsi_new_like(x);
+
+    if (!dsi_run_op(y, unary, DSI_SIGN, 0.0, dsi_v(x), dsi_v(y))) return NULL;
+
+    dsi_record(&dsi_op_sign, y, x);
+    return y;
+}
+
+/* ---- powers ------------------------------------------------------------------------------------------- */
+
+/* dx = dy e x^(e-1); 0 for e = 0, also where x^-1 is infinite */
+static void pow_backward(dsi_node *n, ds_tensor *dy)
+{
+    double e = *(const double *)dsi_attr(n);
+    ds_tensor *x = dsi_saved_tensor(n, 0);
+    if (e == 0) {
+        dsi_accumulate_grad(n, 0, ds_like(x, 0));
+        return;
+    }
+    ds_tensor *slope = scaled(ds_pow(dsi_upcast(x), e - 1), e);
+    dsi_accumulate_grad(n, 0, ds_cast(ds_mul(dsi_upcast(dy), slope), dy->dtype));
+}
+
+const dsi_op dsi_op_pow = {.name = "pow", .backward = pow_backward};
+
+/* The exponent is a number: its gradient is not defined here. 2, 3, 1/2 and -1
+ * have loops of their own. */
+ds_tensor *ds_pow(ds_tensor *x, double exponent)
+{
+    if (!dsi_live(x, "pow")) return dsi_null_operand("pow");
+    if (!dsi_want_float("pow", x) || !dsi_acquire(x)) return NULL;
+
+    ds_tensor *y = dsi_new_like(x);
+
+    if (!dsi_run_op(y, unary, DSI_POW, exponent, dsi_v(x), dsi_v(y))) return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_pow, y, x);
+    dsi_save_for_backward(n, x), dsi_set_attr(n, &exponent, sizeof exponent);
+    return y;
+}
+
+/* 1 / sqrt(x): of -0 it is -infinity */
+ds_tensor *ds_rsqrt(ds_tensor *x)
+{
+    if (!dsi_live(x, "rsqrt")) return dsi_null_operand("rsqrt");
+    ds_tensor *root = ds_sqrt(dsi_upcast(x));
+    return root ? ds_cast(ds_pow(root, -1), dsi_is_float(x) ? x->dtype : DS_F32) : NULL;
+}
+
+/* ---- relu --------------------------------------------------------------------------------------------- */
+
+/* Of a gradient in pooled form (Note [Pooled gradients]) only the maxima have
+ * one; there relu's output is the maximum itself. */
+static ds_tensor *relu_dx_pooled(ds_tensor *dy)
+{
+    ds_tensor *value = dy->pooled[0], *max = dy->pooled[1];
+    ds_tensor *dx = dsi_new_like(max);
+    if (!dx) return NULL;
+    if (!dsi_same_layout(value, max)) { /* a flatten came between: reordering is the copy's trade */
+        if (dsi_copy(dx, value) != DS_OK) return NULL;
+        value = dx;
+    }
+    if (!dsi_run_op(dx, unary_dx, DSI_RELU, 0.0, dsi_v(value), dsi_v(max), dsi_v(dx))) return NULL;
+    return dsi_new_pooled(dx, max, dy->pooled[2], dy->shape);
+}
+
+/* Saved: y. If dy is in pooled form, so is dx. */
+static void relu_backward(dsi_node *n, ds_tensor *dy)
+{
+    if (dy->pooled[0])
+        dsi_accumulate_grad(n, 0, relu_dx_pooled(dy));
+    else if (dsi_acquire(dsi_saved_tensor(n, 0)))
+        unary_backward(n, dy, DSI_RELU);
+    else
+        dsi_accumulate_grad(n, 0, NULL);
+}
+
+const dsi_op dsi_op_relu = {"relu", relu_backward, .takes_pooled = true, .acquires = true};
+
+/* May be deferred: max-pooling computes it with the maxima
+ * (tensor/deferred.c). */
+ds_tensor *ds_relu(ds_tensor *x)
+{
+    if (!dsi_live(x, "relu")) return dsi_null_operand("relu");
+    if (!dsi_want_float("relu", x) || !dsi_acquire(x)) return NULL;
+
+    ds_tensor *y = dsi_new_like(x);
+
+    if (!y) return NULL;
+    if (!dsi_defer_relu(y, x) && !dsi_run_op(y, unary, DSI_RELU, 0.0, dsi_v(x), dsi_v(y)))
+        return NULL;
+
+    dsi_save_for_backward(dsi_record(&dsi_op_relu, y, x), y);
+    return y;
+}
