@@ -45,7 +45,7 @@ PROSE = [(re.compile(pattern.replace(' ', r'\s+'), re.M), advice) for pattern, a
     (r'\b(?:who|what) (?:asks|comes) \w+s\b', 'put a noun before the clause'),
     (r'\b(?:is|are|was) told of\b', 'say which error or message'),
     (r'\b[Nn]obody\b', 'say what does not happen'),
-    (r"\b[Hh]ouses?\b|\bfloors?\b(?!\s?\()|\brooms?\b", 'say "module", "layer", "space"'),
+    (r"\b[Hh]ouses?\b|\bfloors?\b(?!\s?\(| floor_divide)|\brooms?\b", 'say "module", "layer", "space"'),
     (r'\b(?:as good as|at sight|said aloud|just if|anew|and its like|and their like)\b', 'use a plainer word'),
     (r'\bbut for\b', 'say "except"'),
     (r'\b(?:let|lets|letting) go\b', 'say "release"'),

@@ -136,6 +136,7 @@ static ds_tensor *weighted_sum(OpRun *run)
 
 static bool backward(OpRun *run)
 {
+    /* the sum is of the outputs that have an upstream gradient; one alone needs none */
     ds_tensor *y = ds_state_get(run->outputs, "output"),
               *dy = reference_tensor(run->r, "grad_output");
     bool single = y && dy && ds_state_len(run->outputs) == 1;

@@ -68,9 +68,9 @@ DS_API ds_tensor *ds_where(ds_tensor *condition, ds_tensor *a, ds_tensor *b);
  * (torch.masked_fill). */
 DS_API ds_tensor *ds_masked_fill(ds_tensor *x, ds_tensor *mask, double value);
 
-/* torch.neg, abs, exp, ...; the shape is x's. Integers become float32, but not
- * in neg, abs, sign, floor, ceil and round. The gradient of |x| at 0 is 0; that
- * of sign, floor, ceil and round is 0. */
+/* torch.neg, abs, exp, ...; the shape is x's. Integers become float32,
+ * except in neg, abs, sign and the roundings. The gradient of |x| at 0 is 0, and
+ * that of sign and the roundings everywhere. */
 DS_API ds_tensor *ds_neg(ds_tensor *x);   /* -x */
 DS_API ds_tensor *ds_abs(ds_tensor *x);   /* |x| */
 DS_API ds_tensor *ds_exp(ds_tensor *x);   /* e^x */
@@ -132,6 +132,13 @@ DS_API ds_tensor *ds_softplus(ds_tensor *x, double beta, double threshold);
  *     [n] [n] -> []        [m,k] [k] -> [m]        [k] [k,n] -> [n]
  *     [...,m,k] [...,k,n] -> [...,m,n], leading dimensions broadcast */
 DS_API ds_tensor *ds_matmul(ds_tensor *a, ds_tensor *b);
+
+/* torch.einsum of x[0..n-1], n at most 8: "bij,bjk->bik" names the dimensions of
+ * each operand and of the result by letters; those that the result lacks are
+ * summed. A letter twice in an operand is its diagonal; "..." stands for
+ * dimensions that broadcast; without "->" the result has the letters that occur
+ * once, sorted. Operands are multiplied from the left to the right. */
+DS_API ds_tensor *ds_einsum(const char *equation, ds_tensor **x, int n);
 
 /* torch.nn.functional.linear: y = x w^T + b.
  *   x [...,in], w [out,in], b [out] or NULL -> [...,out] */
@@ -275,8 +282,11 @@ typedef struct ds_cross_entropy_opts {
 } ds_cross_entropy_opts;
 
 /* torch.nn.functional.cross_entropy: -log softmax(logits)[label].
- *   logits [N,C] or [N,C,d1,...], labels int64 [N] or [N,d1,...]
- *   -> [], or the labels' shape for DS_NONE
+ *   logits [N,C] or [N,C,d1,...], labels int64 [N] or [N,d1,...], or
+ *   probabilities of the logits' shape and dtype
+ *   -> [], or [N] or [N,d1,...] for DS_NONE
+ * Beside probabilities t it is -sum over c of weight[c] t[c] log softmax[c], the
+ * mean is over N and d1,..., and .ignore_index is refused.
  * The mean is over the labels that are not ignored, weighted by .weight; NaN if
  * there are none. Refuses labels outside 0 to C - 1. */
 DS_API ds_tensor *ds_cross_entropy(ds_tensor *logits, ds_tensor *labels);
@@ -294,6 +304,51 @@ DS_API ds_tensor *ds_linear_cross_entropy(ds_tensor *x, ds_tensor *w, ds_tensor 
  * says; for DS_NONE the shape is x's. x and y have the same shape. */
 DS_API ds_tensor *ds_mse_loss(ds_tensor *x, ds_tensor *y);
 DS_API ds_tensor *ds_mse_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction);
+
+/* torch.nn.functional.nll_loss: -weight[label] x[label] of log probabilities x
+ * [N,C,...] or [C]; labels, options and result as for cross_entropy, without
+ * .label_smoothing. */
+DS_API ds_tensor *ds_nll_loss(ds_tensor *x, ds_tensor *labels);
+DS_API ds_tensor *ds_nll_loss_with(ds_tensor *x, ds_tensor *labels, ds_cross_entropy_opts opts);
+
+/* torch.nn.functional.l1_loss: |x - y|. smooth_l1_loss: d = |x - y|, d < beta ?
+ * d^2 / (2 beta) : d - beta / 2; beta 0: 1, DS_ZERO: l1_loss. huber_loss: d <
+ * delta ? d^2 / 2 : delta (d - delta / 2); delta 0: 1. x and y broadcast. */
+DS_API ds_tensor *ds_l1_loss(ds_tensor *x, ds_tensor *y);
+DS_API ds_tensor *ds_l1_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction);
+DS_API ds_tensor *ds_smooth_l1_loss(ds_tensor *x, ds_tensor *y, double beta,
+                                    ds_reduction reduction);
+DS_API ds_tensor *ds_huber_loss(ds_tensor *x, ds_tensor *y, double delta, ds_reduction reduction);
+
+typedef struct ds_binary_cross_entropy_opts {
+    ds_tensor *weight;     /* of the losses; broadcasts; without a gradient; NULL: 1 */
+    ds_tensor *pos_weight; /* with logits: of the targets' part; broadcasts; NULL: 1 */
+    ds_reduction reduction;
+} ds_binary_cross_entropy_opts;
+
+/* torch.nn.functional.binary_cross_entropy: -(t log x + (1 - t) log(1 - x)) of
+ * probabilities x, logarithms at least -100; and of logits x, with sigmoid(x) in
+ * place of x. The target t has x's shape. The first refuses an x outside of 0 to
+ * 1, for which it waits for the device. */
+DS_API ds_tensor *ds_binary_cross_entropy(ds_tensor *x, ds_tensor *target);
+DS_API ds_tensor *ds_binary_cross_entropy_with(ds_tensor *x, ds_tensor *target,
+                                               ds_binary_cross_entropy_opts opts);
+DS_API ds_tensor *ds_binary_cross_entropy_with_logits(ds_tensor *x, ds_tensor *target,
+                                                      ds_binary_cross_entropy_opts opts);
+
+typedef struct ds_kl_div_opts {
+    ds_reduction reduction;
+    bool batchmean;  /* in place of .reduction: the sum, divided by x's first size */
+    bool log_target; /* the target is a logarithm too */
+} ds_kl_div_opts;
+
+/* torch.nn.functional.kl_div: t (log t - x), x being log probabilities; 0 where
+ * t is 0. */
+DS_API ds_tensor *ds_kl_div(ds_tensor *x, ds_tensor *target, ds_kl_div_opts opts);
+
+/* torch.nn.functional.cosine_similarity: x1 x2 / (|x1| |x2|) along dim, each
+ * norm at least eps (0: 1e-8). x1 and x2 broadcast. */
+DS_API ds_tensor *ds_cosine_similarity(ds_tensor *x1, ds_tensor *x2, int dim, double eps);
 
 /* ---- normalisation -------------------------------------------------------------------------------- */
 
@@ -351,13 +406,51 @@ DS_API ds_tensor *ds_sum_with(ds_tensor *x, ds_reduce_opts opts);
 DS_API ds_tensor *ds_mean(ds_tensor *x);
 DS_API ds_tensor *ds_mean_with(ds_tensor *x, ds_reduce_opts opts);
 
-/* The maximum along dim (torch.amax with one dimension). A NaN wins; the
- * gradient goes to the first maximum. */
+/* The maximum along dim (the values of torch.max; ds_argmax has the places). A
+ * NaN wins; the gradient goes to the first maximum. Integers have none. */
 DS_API ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim);
+
+/* torch.amax and torch.amin: of all elements -> [] (torch.max(x)), or over
+ * dimensions. A NaN wins; equal maxima share the gradient. */
+DS_API ds_tensor *ds_amax(ds_tensor *x);
+DS_API ds_tensor *ds_amax_with(ds_tensor *x, ds_reduce_opts opts);
+DS_API ds_tensor *ds_amin(ds_tensor *x);
+DS_API ds_tensor *ds_amin_with(ds_tensor *x, ds_reduce_opts opts);
 
 /* int64: the index of the first maximum along dim, which is removed
  * (torch.argmax); no gradient. */
 DS_API ds_tensor *ds_argmax(ds_tensor *x, int dim);
+
+typedef struct ds_var_opts {
+    ds_dims dims;      /* .n of them; 0: all */
+    bool keepdim;      /* they stay, with size 1 */
+    double correction; /* 0: 1, the unbiased estimate; DS_ZERO: 0 */
+} ds_var_opts;
+
+/* torch.var and torch.std: sum (x - mean)^2 / max(n - correction, 0), and its
+ * root. The gradient of the root of 0 is 0. */
+DS_API ds_tensor *ds_var(ds_tensor *x);
+DS_API ds_tensor *ds_var_with(ds_tensor *x, ds_var_opts opts);
+DS_API ds_tensor *ds_std(ds_tensor *x);
+DS_API ds_tensor *ds_std_with(ds_tensor *x, ds_var_opts opts);
+
+typedef struct ds_norm_opts {
+    double p; /* 0: 2; INFINITY, -INFINITY: largest, smallest |x|; DS_ZERO: how many are not 0 */
+    ds_dims dims; /* .n of them; 0: all */
+    bool keepdim; /* they stay, with size 1 */
+} ds_norm_opts;
+
+/* torch.linalg.vector_norm: (sum |x|^p)^(1/p). The gradient at zeros is 0; equal
+ * maxima share it. */
+DS_API ds_tensor *ds_norm(ds_tensor *x);
+DS_API ds_tensor *ds_norm_with(ds_tensor *x, ds_norm_opts opts);
+
+/* torch.logsumexp: log sum exp(x), over all dimensions or opts.dims. */
+DS_API ds_tensor *ds_logsumexp(ds_tensor *x, ds_reduce_opts opts);
+
+/* torch.cumsum: y[k] = x[0] + ... + x[k] along dim; of integers and bools int64,
+ * without a gradient. */
+DS_API ds_tensor *ds_cumsum(ds_tensor *x, int dim);
 
 /* ---- shape ------------------------------------------------------------------------- */
 
@@ -374,8 +467,11 @@ DS_API ds_tensor *ds_flatten_range(ds_tensor *x, int from_dim, int to_dim);
 DS_API ds_tensor *ds_permute(ds_tensor *x, ds_dims order);
 DS_API ds_tensor *ds_transpose(ds_tensor *x, int dim0, int dim1);
 
-/* Views: x[begin:end] along dim, 0 <= begin <= end <= size; x[index] along dim,
- * which is removed; index < 0 counts from the end. */
+/* Views: x[begin:end] along dim, as in Python: a negative bound counts from the
+ * end, bounds outside are those of x, and nothing is left where begin >= end;
+ * DS_END is x's end. x[index] along dim, which is removed; index < 0 counts from
+ * the end. */
+#define DS_END INT64_MAX
 DS_API ds_tensor *ds_slice(ds_tensor *x, int dim, int64_t begin, int64_t end);
 DS_API ds_tensor *ds_select(ds_tensor *x, int dim, int64_t index);
 
@@ -391,6 +487,47 @@ DS_API ds_tensor *ds_squeeze(ds_tensor *x, int dim);
 DS_API ds_tensor *ds_cat(ds_tensor **x, int n, int dim);
 DS_API ds_tensor *ds_stack(ds_tensor **x, int n, int dim);
 
+/* Views of x along dim -> out[0..]; returns the number of parts, 0 after a failure.
+ * torch.split with a size: parts of `size`, the last one smaller; more than
+ * `most` of them are refused. torch.split with sizes: n of them, which make
+ * the dimension. torch.chunk: at most `chunks` equal parts, the last one
+ * smaller. */
+DS_API int ds_split_size(ds_tensor *x, int64_t size, int dim, ds_tensor **out, int most);
+DS_API int ds_split_sizes(ds_tensor *x, int n, const int64_t *sizes, int dim, ds_tensor **out);
+DS_API int ds_chunk(ds_tensor *x, int chunks, int dim, ds_tensor **out);
+
+/* Copies of x in another order. torch.flip: dimensions dims backwards.
+ * torch.roll: dims.d[i] by shifts.d[i] places, what leaves at the end comes in
+ * at the begin; without dims, of all elements in row-major order.
+ * x.repeat: dimension i as a whole, repeats.d[i] times; new dimensions in front
+ * if repeats has more. torch.repeat_interleave: each element along dim. */
+DS_API ds_tensor *ds_flip(ds_tensor *x, ds_dims dims);
+DS_API ds_tensor *ds_roll(ds_tensor *x, ds_dims shifts, ds_dims dims);
+DS_API ds_tensor *ds_repeat(ds_tensor *x, ds_dims repeats);
+DS_API ds_tensor *ds_repeat_interleave(ds_tensor *x, int64_t repeats, int dim);
+
+typedef enum ds_pad_mode {
+    DS_PAD_CONSTANT = 0, /* .value */
+    DS_PAD_REFLECT,      /* c b | a b c | b a */
+    DS_PAD_REPLICATE,    /* a a | a b c | c c */
+    DS_PAD_CIRCULAR      /* b c | a b c | a b */
+} ds_pad_mode;
+
+typedef struct ds_pad_opts {
+    ds_pad_mode mode;
+    double value;
+} ds_pad_opts;
+
+/* torch.nn.functional.pad: pad has pairs [before, after], of the last dimension,
+ * then of the one before it, ...; a negative number cuts off. ds_pad: zeros. */
+DS_API ds_tensor *ds_pad(ds_tensor *x, ds_dims pad);
+DS_API ds_tensor *ds_pad_with(ds_tensor *x, ds_dims pad, ds_pad_opts opts);
+
+/* torch.tril and torch.triu: x [...,M,N] with 0 above (below) the diagonal,
+ * which begins in column `diagonal` of row 0. */
+DS_API ds_tensor *ds_tril(ds_tensor *x, int64_t diagonal);
+DS_API ds_tensor *ds_triu(ds_tensor *x, int64_t diagonal);
+
 /* ---- by index, at random, attention --------------------------------------------------------------- */
 
 /* torch.nn.functional.embedding: the rows of weight [V,D] that indices, int64
@@ -399,9 +536,38 @@ DS_API ds_tensor *ds_stack(ds_tensor **x, int n, int dim);
 DS_API ds_tensor *ds_embedding(ds_tensor *weight, ds_tensor *indices, int64_t padding_idx);
 
 /* torch.gather: y[i][k] = x[i][index[i][k]] along dim = 1, likewise along
- * others. index: int64, with x's sizes except along dim; its values are 0 to
- * size - 1. */
+ * others. x: any dtype. index: int64, with x's sizes except along dim; its
+ * values are 0 to size - 1. */
 DS_API ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index);
+
+/* torch.index_select: the slices of x, of any dtype, that index, int64 [K],
+ * names along dim. Refuses indices outside 0 to size - 1. */
+DS_API ds_tensor *ds_index_select(ds_tensor *x, int dim, ds_tensor *index);
+
+/* torch.index_add: x, with alpha source[k] added to slice index[k] along dim:
+ * source has x's shape, with K slices. Repeated indices add up. */
+DS_API ds_tensor *ds_index_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *source,
+                               double alpha);
+
+/* torch.scatter and torch.scatter_add: x, with x[i][index[i][k]] = (or +=)
+ * src[i][k] along dim = 1, likewise along others. index: int64, no larger than
+ * src, nor than x but along dim. Of a place that scatter's index names twice the
+ * last counts. scatter takes any dtype; the host reads its index. */
+DS_API ds_tensor *ds_scatter(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src);
+DS_API ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src);
+
+/* torch.sort, stable, and torch.topk, sorted: along dim; of x's dtype, with a
+ * gradient. NaN is larger than all numbers. indices: NULL, or *indices becomes
+ * int64, the places in x. The host finds the order: for a tensor on a GPU the
+ * call waits for the device. */
+DS_API ds_tensor *ds_sort(ds_tensor *x, int dim, bool descending, ds_tensor **indices);
+DS_API ds_tensor *ds_topk(ds_tensor *x, int64_t k, int dim, bool smallest, ds_tensor **indices);
+
+/* torch.multinomial: int64 [draws] or [N,draws], classes drawn with the weights
+ * x [C] or [N,C], which need not add up to 1; each once, unless `replacement`.
+ * Draws from this thread's generator, on the host; the distribution is
+ * PyTorch's, the numbers are not. No gradient. */
+DS_API ds_tensor *ds_multinomial(ds_tensor *x, int64_t draws, bool replacement);
 
 /* torch.nn.functional.one_hot: labels int64 [...], 0 to classes - 1 -> int64
  * [...,classes]; no gradient. */

@@ -109,7 +109,7 @@ const dsi_op dsi_op_gather = {.name = "gather", .backward = gather_backward};
 /* x's dimension dim, from the front; -1, with the message. */
 static int gather_check(const ds_tensor *x, const ds_tensor *index, int dim)
 {
-    if (!dsi_want_float("gather", x) || !dsi_same_device("gather", x, index)) return -1;
+    if (!dsi_same_device("gather", x, index)) return -1;
     int at = dsi_want_dim("gather", x, dim);
     ds_dims want = x->shape;
     if (at < 0) return -1;
@@ -134,6 +134,7 @@ ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index)
     if (!y || !dsi_run_index(y, gather, dsi_v_around(x, dim), dsi_v_around(index, dim),
                              dsi_v_around(y, dim)))
         return NULL;
+    if (!dsi_is_float(x)) return y;
 
     dsi_node *n = dsi_record(&dsi_op_gather, y, x);
     dsi_save_for_backward(n, index), dsi_set_attr(n, &(Gather){x->shape, dim}, sizeof(Gather));
@@ -224,7 +225,6 @@ static ds_tensor *max_find(const ds_tensor *x, int dim, ds_dims shape, ds_tensor
  * is empty and has no maximum. */
 static int max_check(const char *op, const ds_tensor *x, int dim)
 {
-    if (!dsi_want_float(op, x)) return -1;
     int at = dsi_want_dim(op, x, dim);
     if (at < 0 || !x->shape.n || x->shape.d[at]) return at;
     dsi_refuse("%s: dimension %d of x %s is empty", op, dim, dsi_shape_text(x->shape));
@@ -237,6 +237,8 @@ ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim)
 {
     if (!dsi_live(x, "max")) return dsi_null_operand("max");
     if ((dim = max_check("max", x, dim)) < 0) return NULL;
+    if (!dsi_is_float(x) && x->dtype != DS_I64)
+        return ds_cast(ds_max(ds_cast(x, DS_I64), dim, keepdim), x->dtype);
     if (!(x = ds_contiguous(x))) return NULL;
 
     ds_dims shape = shape_without(x->shape, dim, keepdim);
@@ -244,6 +246,7 @@ ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim)
 
     ds_tensor *index = y ? max_find(x, dim, shape, y) : NULL;
     if (!index) return NULL;
+    if (!dsi_is_float(x)) return y;
 
     dsi_node *n = dsi_record(&dsi_op_max, y, x);
     dsi_save_for_backward(n, index), dsi_set_attr(n, &(Max){x->shape, dim}, sizeof(Max));
@@ -255,6 +258,7 @@ ds_tensor *ds_argmax(ds_tensor *x, int dim)
 {
     if (!dsi_live(x, "argmax")) return dsi_null_operand("argmax");
     if ((dim = max_check("argmax", x, dim)) < 0) return NULL;
-    if (!(x = ds_contiguous(x))) return NULL;
+    if (!dsi_is_float(x)) x = ds_cast(x, DS_I64);
+    if (!x || !(x = ds_contiguous(x))) return NULL;
     return max_find(x, dim, shape_without(x->shape, dim, false), NULL);
 }

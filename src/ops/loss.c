@@ -60,6 +60,16 @@ static bool labels_fit(const ds_tensor *x, const ds_tensor *label)
     return fit;
 }
 
+static bool smoothing_check(ds_cross_entropy_opts o)
+{
+    const char *op = "cross_entropy";
+    if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
+        return dsi_refuse("%s: label_smoothing is %g: expected 0 to 1", op, o.label_smoothing);
+    if ((unsigned)o.reduction > DS_NONE)
+        return dsi_refuse("%s: there is no reduction number %d", op, (int)o.reduction);
+    return true;
+}
+
 /* x [N,C,...]; label int64 [N,...] of the same further dimensions; weight [C]
  * or
  * NULL. */
@@ -82,11 +92,7 @@ static bool cross_entropy_check(const ds_tensor *x, const ds_tensor *label, ds_c
      * late */
     if (dsi_wants_grad(&o.weight, 1))
         return dsi_refuse("%s: weight has no gradient here: ds_detach it", op);
-    if (!(o.label_smoothing >= 0 && o.label_smoothing <= 1))
-        return dsi_refuse("%s: label_smoothing is %g: expected 0 to 1", op, o.label_smoothing);
-    if ((unsigned)o.reduction > DS_NONE)
-        return dsi_refuse("%s: there is no reduction number %d", op, (int)o.reduction);
-    return true;
+    return smoothing_check(o);
 }
 
 /* x [N,C,...], label [N,...] -> [] or, without a reduction, label's shape. The
@@ -94,6 +100,8 @@ static bool cross_entropy_check(const ds_tensor *x, const ds_tensor *label, ds_c
 ds_tensor *ds_cross_entropy_with(ds_tensor *x, ds_tensor *label, ds_cross_entropy_opts o)
 {
     if (!dsi_live_all("cross_entropy", x, label)) return dsi_null_operand("cross_entropy");
+    if (dsi_is_float(label) && dsi_same_shape(x->shape, label->shape))
+        return smoothing_check(o) ? dsi_cross_entropy_soft(x, label, o) : NULL;
     if (!cross_entropy_check(x, label, o)) return NULL;
     x = ds_contiguous(x), label = ds_contiguous(label);
     if (!x || !label || !dsi_acquire(x, label, o.weight)) return NULL;

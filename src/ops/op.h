@@ -87,3 +87,10 @@ static inline void dsi_pair(int64_t out[2], int vertical, int horizontal, int if
     out[0] = vertical ? vertical : if_zero;
     out[1] = horizontal == 0 ? out[0] : horizontal == -1 ? 0 : horizontal;
 }
+
+/* arrange.c: x between before[i] and after[i] elements of value in each
+ * dimension i; none is below 0. */
+ds_tensor *dsi_pad(ds_tensor *x, const int64_t *before, const int64_t *after, double value);
+
+/* loss_composed.c: ds_cross_entropy_with whose target are probabilities of x's shape. */
+ds_tensor *dsi_cross_entropy_soft(ds_tensor *x, ds_tensor *target, ds_cross_entropy_opts o);

@@ -31,7 +31,7 @@ ds_dtype dsi_promoted(const ds_tensor *a, const ds_tensor *b)
     return number->dtype;
 }
 
-/* A number of the host goes to where the other operand is. */
+/* A number of the host is moved to the other operand's device. */
 static ds_tensor *promote_number(ds_tensor *x, const ds_tensor *other)
 {
     bool moves = !x->shape.n && x->device != other->device && x->device->type->kind == DS_CPU;

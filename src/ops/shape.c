@@ -249,20 +249,25 @@ static void slice_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_slice = {.name = "slice", .backward = slice_backward};
 
+/* Where a Python slice's bound is: from the end if it is negative, within 0 and
+ * size. */
+static int64_t slice_bound(int64_t at, int64_t size)
+{
+    if (at < 0) at = at < -size ? 0 : at + size;
+    return at < size ? at : size;
+}
+
 /* A view of begin .. end - 1 along dim. Its gradient is added into that of x,
  * without a copy of x's size. */
 ds_tensor *ds_slice(ds_tensor *x, int dim, int64_t begin, int64_t end)
 {
     if (!dsi_live(x, "slice")) return dsi_null_operand("slice");
     if (!x->shape.n) return dsi_refuse("slice: x is [], which has no dimension to cut");
-    Slice s = {.x = x->shape, .dim = dsi_want_dim("slice", x, dim), .begin = begin};
+    Slice s = {.x = x->shape, .dim = dsi_want_dim("slice", x, dim)};
     if (s.dim < 0) return NULL;
-    if (begin < 0 || begin > end || end > x->shape.d[s.dim])
-        return dsi_refuse("slice: %lld to %lld of dimension %d of x %s: expected 0 <= begin <= end "
-                          "<= %lld",
-                          (long long)begin, (long long)end, dim, dsi_shape_text(x->shape),
-                          (long long)x->shape.d[s.dim]);
-    ds_tensor *y = sliced(x, s.dim, begin, end);
+    s.begin = slice_bound(begin, x->shape.d[s.dim]);
+    end = slice_bound(end, x->shape.d[s.dim]);
+    ds_tensor *y = sliced(x, s.dim, s.begin, end > s.begin ? end : s.begin);
     dsi_set_attr(dsi_record(&dsi_op_slice, y, x), &s, sizeof s);
     return y;
 }

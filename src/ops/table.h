@@ -55,11 +55,15 @@
     X(log_softmax) \
     X(cross_entropy) \
     X(linear_cross_entropy) \
+    X(binary_cross_entropy) \
     X(batch_norm) \
     X(layer_norm) \
     X(rms_norm) \
     X(sum) \
     X(max) \
+    X(amax) \
+    X(logsumexp) \
+    X(cumsum) \
     X(reshape) \
     X(permute) \
     X(slice) \
@@ -67,6 +71,9 @@
     X(cat) \
     X(embedding) \
     X(gather) \
+    X(index_add) \
+    X(scatter_add) \
+    X(pad) \
     X(dispatch) \
     X(combine) \
     X(exchange_rows) \

@@ -255,6 +255,50 @@ CALL(rotary,
 CALL(rotary_interleaved,
      ds_rotary_embedding(in[0], rotary_table(in[1], 0), rotary_table(in[1], -QUARTER_TURN), true))
 
+CALL(amax_all, ds_amax(in[0]))
+CALL(amax_02, ds_amax_with(in[0], (ds_reduce_opts){.dims = ds_shape(0, 2)}))
+CALL(amin_1, ds_amin_with(in[0], (ds_reduce_opts){.dims = ds_shape(1), .keepdim = true}))
+CALL(var_1, ds_var_with(in[0], (ds_var_opts){.dims = ds_shape(1)}))
+CALL(std_all, ds_std_with(in[0], (ds_var_opts){.correction = DS_ZERO}))
+CALL(norm_2, ds_norm_with(in[0], (ds_norm_opts){.dims = ds_shape(1)}))
+CALL(norm_3, ds_norm_with(in[0], (ds_norm_opts){.p = 3, .dims = ds_shape(0)}))
+CALL(norm_inf, ds_norm_with(in[0], (ds_norm_opts){.p = INFINITY, .dims = ds_shape(-1)}))
+CALL(logsumexp, ds_logsumexp(in[0], (ds_reduce_opts){.dims = ds_shape(1)}))
+CALL(cumsum, ds_cumsum(in[0], 1))
+CALL(sort, ds_sort(in[0], 1, true, NULL))
+CALL(topk, ds_topk(in[0], 3, -1, false, NULL))
+CALL(index_select, ds_index_select(in[0], 1, in[1]))
+CALL(index_add, ds_index_add(in[0], 1, in[2], in[1], 0.5))
+CALL(scatter, ds_scatter(in[0], 1, in[2], in[1]))
+CALL(scatter_add, ds_scatter_add(in[0], 1, in[2], in[1]))
+CALL(flip, ds_flip(in[0], ds_shape(0, -1)))
+CALL(roll, ds_roll(in[0], ds_shape(1, -2), ds_shape(0, 1)))
+CALL(repeat, ds_repeat(in[0], ds_shape(2, 1, 3)))
+CALL(repeat_interleave, ds_repeat_interleave(in[0], 2, 1))
+CALL(pad, ds_pad_with(in[0], ds_shape(1, 2, 0, 1), (ds_pad_opts){.value = 0.5}))
+CALL(pad_cut, ds_pad(in[0], ds_shape(-1, 2)))
+CALL(pad_reflect, ds_pad_with(in[0], ds_shape(2, 1), (ds_pad_opts){.mode = DS_PAD_REFLECT}))
+CALL(tril, ds_tril(in[0], 1))
+CALL(triu, ds_triu(in[0], 0))
+CALL(slice_negative, ds_slice(in[0], 1, -3, DS_END))
+CALL(einsum, ds_einsum("bij,bkj->bik", in, 2))
+CALL(einsum_dots, ds_einsum("...ij,jk", in, 2))
+CALL(einsum_diagonal, ds_einsum("iji->j", in, 1))
+CALL(einsum_chain, ds_einsum("ij,jk,kl->li", in, 3))
+CALL(l1_loss, ds_l1_loss(in[0], in[1]))
+CALL(smooth_l1_loss, ds_smooth_l1_loss(in[0], in[1], 0.5, DS_SUM))
+CALL(huber_loss, ds_huber_loss(in[0], in[1], 0.5, DS_NONE))
+CALL(kl_div, ds_kl_div(in[0], in[1], (ds_kl_div_opts){.batchmean = true}))
+CALL(binary_cross_entropy, ds_binary_cross_entropy(in[0], in[1]))
+CALL(binary_logits, ds_binary_cross_entropy_with_logits(in[0], in[1],
+                                                        (ds_binary_cross_entropy_opts){
+                                                            .weight = in[2], .pos_weight = in[3]}))
+CALL(nll_loss, ds_nll_loss_with(in[0], in[1], (ds_cross_entropy_opts){.weight = in[2]}))
+CALL(cross_entropy_soft,
+     ds_cross_entropy_with(in[0], in[1],
+                           (ds_cross_entropy_opts){.weight = in[2], .label_smoothing = 0.1}))
+CALL(cosine_similarity, ds_cosine_similarity(in[0], in[1], 1, 0))
+
 /* The gradient of a sum goes to a leaf and to a node, and the leaf's is added
  * to before the node has read. */
 static ds_tensor *call_shared(ds_tensor **in)

@@ -4,13 +4,211 @@
 #include "check.h"
 #include "reference_ops.h"
 
+static ds_tensor *x_of(OpRun *run) { return op_input(run, "input"); }
+static int dim_of(OpRun *run) { return (int)op_int(run, "dim", 0); }
+
 static ds_tensor *gather(OpRun *run)
 {
-    return ds_gather(op_input(run, "input"), (int)op_int(run, "dim", 0), op_input(run, "index"));
+    return ds_gather(x_of(run), dim_of(run), op_input(run, "index"));
 }
+
+static ds_tensor *index_select(OpRun *run)
+{
+    return ds_index_select(x_of(run), dim_of(run), op_input(run, "index"));
+}
+
+static ds_tensor *index_add(OpRun *run)
+{
+    return ds_index_add(x_of(run), dim_of(run), op_input(run, "index"), op_input(run, "source"),
+                        op_number(run, "alpha", 1));
+}
+
+static ds_tensor *scatter(OpRun *run)
+{
+    ds_tensor *x = x_of(run), *index = op_input(run, "index"), *src = op_input(run, "src");
+    if (op_has(run, "value"))
+        src = ds_full(ds_dtype_of(x), ds_shape_of(index), op_number(run, "value", 0));
+    return ds_scatter(x, dim_of(run), index, src);
+}
+
+static ds_tensor *scatter_add(OpRun *run)
+{
+    return ds_scatter_add(x_of(run), dim_of(run), op_input(run, "index"), op_input(run, "src"));
+}
+
+/* ---- order ------------------------------------------------------------------------------------------- */
+
+static ds_tensor *argmax(OpRun *run)
+{
+    ds_tensor *x = x_of(run);
+    bool all = !op_has(run, "dim");
+    ds_tensor *y = ds_argmax(all ? ds_flatten(x, 0) : x, dim_of(run));
+    return op_bool(run, "keepdim", false) ? ds_unsqueeze(y, dim_of(run)) : y;
+}
+
+static ds_tensor *max(OpRun *run)
+{
+    ds_tensor *x = x_of(run);
+    bool keepdim = op_bool(run, "keepdim", false);
+    if (!op_has(run, "dim")) return ds_amax(x);
+    ds_tensor *y = ds_max(x, dim_of(run), keepdim), *at = y ? ds_argmax(x, dim_of(run)) : NULL;
+    op_output(run, "indices", keepdim ? ds_unsqueeze(at, dim_of(run)) : at);
+    return y;
+}
+
+static ds_tensor *sort(OpRun *run)
+{
+    ds_tensor *indices;
+    ds_tensor *y = ds_sort(x_of(run), (int)op_int(run, "dim", -1),
+                           op_bool(run, "descending", false), &indices);
+    op_output(run, "indices", indices);
+    return y;
+}
+
+static ds_tensor *topk(OpRun *run)
+{
+    ds_tensor *indices;
+    ds_tensor *y = ds_topk(x_of(run), op_int(run, "k", 1), (int)op_int(run, "dim", -1),
+                           !op_bool(run, "largest", true), &indices);
+    op_output(run, "indices", indices);
+    return y;
+}
+
+static ds_tensor *cumsum(OpRun *run) { return ds_cumsum(x_of(run), dim_of(run)); }
+
+/* ---- over dimensions --------------------------------------------------------------------------------- */
+
+static ds_reduce_opts reduce_opts(OpRun *run)
+{
+    return (ds_reduce_opts){.dims = reference_dims(run->attrs, "dim"),
+                            .keepdim = op_bool(run, "keepdim", false)};
+}
+
+static ds_tensor *sum(OpRun *run) { return ds_sum_with(x_of(run), reduce_opts(run)); }
+static ds_tensor *logsumexp(OpRun *run) { return ds_logsumexp(x_of(run), reduce_opts(run)); }
+
+static ds_var_opts var_opts(OpRun *run)
+{
+    double correction = op_number(run, "correction", 1);
+    return (ds_var_opts){.dims = reference_dims(run->attrs, "dim"),
+                         .keepdim = op_bool(run, "keepdim", false),
+                         .correction = correction == 0 ? DS_ZERO : correction};
+}
+
+static ds_tensor *var(OpRun *run) { return ds_var_with(x_of(run), var_opts(run)); }
+static ds_tensor *standard(OpRun *run) { return ds_std_with(x_of(run), var_opts(run)); }
+
+static ds_tensor *norm(OpRun *run)
+{
+    return ds_norm_with(x_of(run), (ds_norm_opts){.p = op_number(run, "p", 2),
+                                                  .dims = reference_dims(run->attrs, "dim"),
+                                                  .keepdim = op_bool(run, "keepdim", false)});
+}
+
+static ds_tensor *einsum(OpRun *run)
+{
+    ds_tensor *in[8];
+    char name[16] = "input0";
+    int n = 0;
+    while (n < 8 && (in[n] = op_input(run, name))) snprintf(name, sizeof name, "input%d", ++n);
+    return ds_einsum(reference_text(run->attrs, "equation", ""), in, n);
+}
+
+/* ---- other shapes ------------------------------------------------------------------------------------ */
+
+/* Sets output1, output2, ...; the first part is the result under its own name,
+ * output0. */
+static ds_tensor *parts(OpRun *run, ds_tensor **part, int n)
+{
+    for (int i = 0; i < n; i++) {
+        char name[24];
+        snprintf(name, sizeof name, "output%d", i);
+        op_output(run, name, part[i]);
+    }
+    return n ? part[0] : NULL;
+}
+
+static ds_tensor *split(OpRun *run)
+{
+    ds_tensor *part[8];
+    ds_dims sizes = reference_dims(run->attrs, "split_size");
+    bool each = json_is_array(json_object_get(run->attrs, "split_size"));
+    int n = each ? ds_split_sizes(x_of(run), sizes.n, sizes.d, dim_of(run), part)
+                 : ds_split_size(x_of(run), sizes.d[0], dim_of(run), part, 8);
+    return parts(run, part, n);
+}
+
+static ds_tensor *chunk(OpRun *run)
+{
+    ds_tensor *part[8];
+    return parts(run, part, ds_chunk(x_of(run), (int)op_int(run, "chunks", 1), dim_of(run), part));
+}
+
+static ds_tensor *flip(OpRun *run)
+{
+    return ds_flip(x_of(run), reference_dims(run->attrs, "dims"));
+}
+
+static ds_tensor *roll(OpRun *run)
+{
+    return ds_roll(x_of(run), reference_dims(run->attrs, "shifts"),
+                   reference_dims(run->attrs, "dims"));
+}
+
+static ds_tensor *repeat(OpRun *run)
+{
+    return ds_repeat(x_of(run), reference_dims(run->attrs, "repeats"));
+}
+
+static ds_tensor *repeat_interleave(OpRun *run)
+{
+    ds_tensor *x = x_of(run);
+    if (op_input(run, "repeats"))
+        reference_skip(run->r, "ds_repeat_interleave takes a number of repeats");
+    if (!op_has(run, "dim")) x = ds_flatten(x, 0);
+    return ds_repeat_interleave(x, op_int(run, "repeats", 1), dim_of(run));
+}
+
+static ds_tensor *pad(OpRun *run)
+{
+    static const char *const modes[] = {"constant", "reflect", "replicate", "circular"};
+    const char *name = reference_text(run->attrs, "mode", "constant");
+    int mode = 0;
+    while (mode < 3 && strcmp(name, modes[mode]) != 0) mode++;
+    return ds_pad_with(
+        x_of(run), reference_dims(run->attrs, "pad"),
+        (ds_pad_opts){.mode = (ds_pad_mode)mode, .value = op_number(run, "value", 0)});
+}
+
+static ds_tensor *tril(OpRun *run) { return ds_tril(x_of(run), op_int(run, "diagonal", 0)); }
+static ds_tensor *triu(OpRun *run) { return ds_triu(x_of(run), op_int(run, "diagonal", 0)); }
 
 static const OpRow rows[] = {
     {"gather", gather, "dim"},
+    {"index_select", index_select, "dim"},
+    {"index_add", index_add, "dim alpha"},
+    {"scatter", scatter, "dim value"},
+    {"scatter_add", scatter_add, "dim"},
+    {"argmax", argmax, "dim keepdim"},
+    {"max", max, "dim keepdim"},
+    {"sort", sort, "dim descending stable"},
+    {"topk", topk, "k dim largest"},
+    {"cumsum", cumsum, "dim"},
+    {"sum", sum, "dim keepdim"},
+    {"logsumexp", logsumexp, "dim keepdim"},
+    {"var", var, "dim correction keepdim"},
+    {"std", standard, "dim correction keepdim"},
+    {"norm", norm, "p dim keepdim"},
+    {"einsum", einsum, "equation"},
+    {"split", split, "split_size dim"},
+    {"chunk", chunk, "chunks dim"},
+    {"flip", flip, "dims"},
+    {"roll", roll, "shifts dims"},
+    {"repeat", repeat, "repeats"},
+    {"repeat_interleave", repeat_interleave, "repeats dim"},
+    {"pad", pad, "pad mode value"},
+    {"tril", tril, "diagonal"},
+    {"triu", triu, "diagonal"},
 };
 
 static void ops_next(void **state)

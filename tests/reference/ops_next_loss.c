@@ -48,7 +48,93 @@ static ds_tensor *attention(OpRun *run)
                              o);
 }
 
+/* ---- losses ------------------------------------------------------------------------------------------ */
+
+static ds_tensor *x_of(OpRun *run) { return op_input(run, "input"); }
+static ds_tensor *target(OpRun *run) { return op_input(run, "target"); }
+
+static ds_cross_entropy_opts class_opts(OpRun *run)
+{
+    return (ds_cross_entropy_opts){.weight = op_input(run, "weight"),
+                                   .label_smoothing = op_number(run, "label_smoothing", 0),
+                                   .ignore_index = op_int(run, "ignore_index", -100),
+                                   .ignore = true,
+                                   .reduction = op_reduction(run)};
+}
+
+static ds_tensor *cross_entropy(OpRun *run)
+{
+    return ds_cross_entropy_with(x_of(run), target(run), class_opts(run));
+}
+
+static ds_tensor *nll_loss(OpRun *run)
+{
+    return ds_nll_loss_with(x_of(run), target(run), class_opts(run));
+}
+
+static ds_tensor *l1_loss(OpRun *run)
+{
+    return ds_l1_loss_with(x_of(run), target(run), op_reduction(run));
+}
+
+/* An attribute of which 0 is a value, not the default. */
+static double given(OpRun *run, const char *key)
+{
+    return op_has(run, key) && op_number(run, key, 0) == 0 ? DS_ZERO : op_number(run, key, 0);
+}
+
+static ds_tensor *smooth_l1_loss(OpRun *run)
+{
+    return ds_smooth_l1_loss(x_of(run), target(run), given(run, "beta"), op_reduction(run));
+}
+
+static ds_tensor *huber_loss(OpRun *run)
+{
+    return ds_huber_loss(x_of(run), target(run), given(run, "delta"), op_reduction(run));
+}
+
+static ds_tensor *kl_div(OpRun *run)
+{
+    bool batchmean = !strcmp(reference_text(run->attrs, "reduction", ""), "batchmean");
+    return ds_kl_div(x_of(run), target(run),
+                     (ds_kl_div_opts){.reduction = op_reduction(run),
+                                      .batchmean = batchmean,
+                                      .log_target = op_bool(run, "log_target", false)});
+}
+
+static ds_binary_cross_entropy_opts binary_opts(OpRun *run)
+{
+    return (ds_binary_cross_entropy_opts){.weight = op_input(run, "weight"),
+                                          .pos_weight = op_input(run, "pos_weight"),
+                                          .reduction = op_reduction(run)};
+}
+
+static ds_tensor *binary_cross_entropy(OpRun *run)
+{
+    return ds_binary_cross_entropy_with(x_of(run), target(run), binary_opts(run));
+}
+
+static ds_tensor *binary_cross_entropy_with_logits(OpRun *run)
+{
+    return ds_binary_cross_entropy_with_logits(x_of(run), target(run), binary_opts(run));
+}
+
+static ds_tensor *cosine_similarity(OpRun *run)
+{
+    return ds_cosine_similarity(op_input(run, "x1"), op_input(run, "x2"),
+                                (int)op_int(run, "dim", 1), op_number(run, "eps", 0));
+}
+
 static const OpRow rows[] = {
+    {"cross_entropy", cross_entropy, "reduction ignore_index label_smoothing"},
+    {"nll_loss", nll_loss, "reduction ignore_index"},
+    {"l1_loss", l1_loss, "reduction"},
+    {"smooth_l1_loss", smooth_l1_loss, "beta reduction"},
+    {"huber_loss", huber_loss, "delta reduction"},
+    {"kl_div", kl_div, "reduction log_target"},
+    {"binary_cross_entropy", binary_cross_entropy, "reduction"},
+    {"binary_cross_entropy_with_logits", binary_cross_entropy_with_logits, "reduction"},
+    {"cosine_similarity", cosine_similarity, "dim eps"},
     {"rms_norm", rms_norm, "normalized_shape eps"},
     {"rotary_embedding", rotary_embedding, "interleaved rotary_dim base"},
     {"scaled_dot_product_attention", attention, "is_causal scale enable_gqa dropout_p"},

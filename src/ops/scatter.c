@@ -1,0 +1,234 @@
+/* ops/scatter.c: slices along a dimension by their numbers, and elements to
+ * places.
+ *
+ * x is seen as [outer,C,inner] around dimension dim; indices are int64.
+ *     index_select   y[o,k,i] = x[o,index[k],i]
+ *     index_add      y = x, y[o,index[k],i] += alpha source[o,k,i]
+ *     scatter_add    y = x, y[o,index[o,k,i],i] += src[o,k,i]
+ *     scatter        the same with = in place of +=; a place named twice gets
+ *                    the last, in the order of index
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+/* ---- slices ------------------------------------------------------------------------------------------ */
+
+/* Dimension dim of x, counted from the front, for an index [K] or []; -1 with
+ * the message. */
+static int slices_check(const char *op, const ds_tensor *x, const ds_tensor *index, int dim)
+{
+    if (!x->shape.n) return dsi_refuse("%s: x is []: expected dimensions", op), -1;
+    dim = dsi_want_dim(op, x, dim);
+    if (dim < 0 || !dsi_same_device(op, x, index)) return -1;
+    if (index->dtype == DS_I64 && index->shape.n <= 1) return dim;
+    dsi_refuse("%s: the index is %s %s: expected int64 [K]", op, ds_dtype_name(index->dtype),
+               dsi_shape_text(index->shape));
+    return -1;
+}
+
+/* x with dimension dim first, as a matrix of its slices. */
+static ds_tensor *slices_as_rows(ds_tensor *x, int dim)
+{
+    if (!x) return NULL;
+    ds_tensor *t = dim ? ds_transpose(x, 0, dim) : x;
+    int64_t rows = x->shape.d[dim], width = 1;
+    for (int i = 0; i < x->shape.n; i++) width *= i == dim ? 1 : x->shape.d[i];
+    return ds_reshape(t, ds_shape(rows, width));
+}
+
+/* The way back: rows [K,...] as a tensor of x's shape with K in dim. */
+static ds_tensor *rows_as_slices(ds_tensor *rows, const ds_tensor *x, int dim)
+{
+    if (!rows) return NULL;
+    ds_dims shape = x->shape;
+    shape.d[dim] = shape.d[0];
+    shape.d[0] = rows->shape.d[0];
+    ds_tensor *t = ds_reshape(rows, shape);
+    return dim ? ds_transpose(t, 0, dim) : t;
+}
+
+/* y[k,:] = x[index[k],:], of any dtype; of floats it is an embedding. */
+static ds_tensor *rows_gather(ds_tensor *x, ds_tensor *index)
+{
+    if (dsi_is_float(x)) return ds_embedding(x, index, -1);
+    if (!dsi_acquire(x, index)) return NULL;
+    ds_tensor *y = dsi_new(x, ds_shape(index->shape.d[0], x->shape.d[1]));
+    bool done = y && dsi_run_index(y, gather_rows, dsi_v(x), dsi_v(index), dsi_v(y));
+    return dsi_result_if(done, y);
+}
+
+ds_tensor *ds_index_select(ds_tensor *x, int dim, ds_tensor *index)
+{
+    if (!dsi_live_all("index_select", x, index)) return dsi_null_operand("index_select");
+    if ((dim = slices_check("index_select", x, index, dim)) < 0) return NULL;
+    ds_tensor *rows = slices_as_rows(x, dim);
+    index = ds_reshape(index, ds_shape(-1));
+    if (!rows || !index || !(rows = ds_contiguous(rows)) || !(index = ds_contiguous(index)))
+        return NULL;
+    ds_tensor *y = rows_gather(rows, index);
+    if (!y) dsi_fail_in("index_select", ds_error_status());
+    return rows_as_slices(y, x, dim);
+}
+
+/* Saved: index. The gradient of row k is row index[k] of dy. */
+static void index_add_backward(dsi_node *n, ds_tensor *dy)
+{
+    dsi_accumulate_grad(n, 0, rows_gather(ds_contiguous(dy), dsi_saved_tensor(n, 0)));
+}
+
+const dsi_op dsi_op_index_add = {.name = "index_add", .backward = index_add_backward};
+
+/* y [V,D] = 0, then y[index[k],:] += source[k,:] */
+static ds_tensor *rows_add(ds_tensor *source, ds_tensor *index, int64_t rows)
+{
+    if (!(source = ds_contiguous(source)) || !dsi_acquire(source, index)) return NULL;
+    ds_tensor *y = dsi_new(source, ds_shape(rows, source->shape.d[1]));
+    if (!y || !dsi_run_index(y, scatter_rows, dsi_v(source), dsi_v(index), (int64_t)-1, dsi_v(y)))
+        return NULL;
+    dsi_save_for_backward(dsi_record(&dsi_op_index_add, y, source), index);
+    return y;
+}
+
+ds_tensor *ds_index_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *source, double alpha)
+{
+    const char *op = "index_add";
+    if (!dsi_live_all(op, x, index, source)) return dsi_null_operand(op);
+    if (!dsi_want_float(op, x) || !dsi_same_kind(op, x, source) ||
+        (dim = slices_check(op, x, index, dim)) < 0)
+        return NULL;
+    index = ds_contiguous(ds_reshape(index, ds_shape(-1)));
+    ds_dims want = x->shape;
+    if (index) want.d[dim] = index->shape.d[0];
+    if (!index || !dsi_same_shape(source->shape, want))
+        return index ? dsi_refuse("%s: x is %s, source %s: expected %s, one slice for each index",
+                                  op, dsi_shape_text(x->shape), dsi_shape_text(source->shape),
+                                  dsi_shape_text(want))
+                     : NULL;
+    ds_tensor *rows = rows_add(slices_as_rows(dsi_upcast(source), dim), index, x->shape.d[dim]);
+    if (!rows) return dsi_fail_in(op, ds_error_status()), NULL;
+    return ds_cast(ds_add_scaled(dsi_upcast(x), rows_as_slices(rows, x, dim), alpha), x->dtype);
+}
+
+/* ---- elements ---------------------------------------------------------------------------------------- */
+
+/* Dimension dim from the front, for an index that is no larger than src, and no
+ * larger than x except along dim; -1 with the message. */
+static int elements_check(const char *op, const ds_tensor *x, const ds_tensor *index,
+                          const ds_tensor *src, int dim)
+{
+    dim = dsi_want_dim(op, x, dim);
+    if (dim < 0 || !dsi_same_device(op, x, index) || !dsi_same_kind(op, x, src)) return -1;
+    bool fits = x->shape.n && index->shape.n == x->shape.n && src->shape.n == x->shape.n;
+    for (int i = 0; i < x->shape.n && fits; i++)
+        fits = index->shape.d[i] <= src->shape.d[i] &&
+               (i == dim || index->shape.d[i] <= x->shape.d[i]);
+    if (fits && index->dtype == DS_I64) return dim;
+    dsi_refuse("%s: x is %s, the index %s %s, src %s: expected int64, no larger than src, nor than "
+               "x except in dimension %d",
+               op, dsi_shape_text(x->shape), ds_dtype_name(index->dtype),
+               dsi_shape_text(index->shape), dsi_shape_text(src->shape), dim);
+    return -1;
+}
+
+/* The first elements of x in each dimension, a view of that shape. */
+static ds_tensor *corner(ds_tensor *x, ds_dims shape)
+{
+    for (int i = 0; i < shape.n && x; i++)
+        if (shape.d[i] != x->shape.d[i]) x = ds_slice(x, i, 0, shape.d[i]);
+    return x;
+}
+
+/* y with zeros behind it up to that shape. */
+static ds_tensor *padded_to(ds_tensor *y, ds_dims shape)
+{
+    const int64_t before[DS_MAX_DIMS] = {0};
+    int64_t after[DS_MAX_DIMS] = {0};
+    if (!y || dsi_same_shape(y->shape, shape)) return y;
+    for (int i = 0; i < shape.n; i++) after[i] = shape.d[i] - y->shape.d[i];
+    return dsi_pad(y, before, after, 0);
+}
+
+typedef struct ScatterAdd {
+    int dim;
+} ScatterAdd;
+
+/* Saved: index. */
+static void scatter_add_backward(dsi_node *n, ds_tensor *dy)
+{
+    const ScatterAdd *s = dsi_attr(n);
+    dsi_accumulate_grad(n, 0, ds_gather(dy, s->dim, dsi_saved_tensor(n, 0)));
+}
+
+const dsi_op dsi_op_scatter_add = {"scatter_add", scatter_add_backward, .acquires = true};
+
+/* y of index's shape with n elements along dim: 0, then += src */
+static ds_tensor *elements_add(ds_tensor *src, int dim, ds_tensor *index, int64_t n)
+{
+    if (!src || !(src = ds_contiguous(src)) || !dsi_acquire(src, index)) return NULL;
+    ds_dims shape = index->shape;
+    shape.d[dim] = n;
+    ds_tensor *y = dsi_new(src, shape);
+    if (!y || !dsi_run_index(y, scatter_add, dsi_v_around(src, dim), dsi_v_around(index, dim),
+                             dsi_v_around(y, dim)))
+        return dsi_fail_in("scatter_add", ds_error_status()), NULL;
+    dsi_node *node = dsi_record(&dsi_op_scatter_add, y, src);
+    dsi_save_for_backward(node, index), dsi_set_attr(node, &(ScatterAdd){dim}, sizeof(ScatterAdd));
+    return y;
+}
+
+ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src)
+{
+    if (!dsi_live_all("scatter_add", x, index, src)) return dsi_null_operand("scatter_add");
+    if (!dsi_want_float("scatter_add", x) ||
+        (dim = elements_check("scatter_add", x, index, src, dim)) < 0 ||
+        !(index = ds_contiguous(index)))
+        return NULL;
+    ds_tensor *part = corner(dsi_upcast(src), index->shape);
+    part = elements_add(part, dim, index, x->shape.d[dim]);
+    return ds_cast(ds_add(dsi_upcast(x), padded_to(part, x->shape)), x->dtype);
+}
+
+/* from [o,c,i]: the last k with index[o,k,i] == c, or 0; and taken: whether
+ * there is one. On the host, from an index there; false with the message. */
+static bool scatter_sources(const ds_tensor *index, int dim, int64_t size, const int64_t *at,
+                            int64_t *from, uint8_t *taken)
+{
+    dsi_view v = dsi_v_around(index, dim);
+    for (int64_t o = 0; o < v.d[0]; o++)
+        for (int64_t k = 0; k < v.d[1]; k++)
+            for (int64_t i = 0; i < v.d[2]; i++) {
+                int64_t c = at[(o * v.d[1] + k) * v.d[2] + i];
+                if (c < 0 || c >= size)
+                    return dsi_refuse("scatter: index %lld at [%lld, %lld] is outside 0..%lld",
+                                      (long long)c, (long long)o, (long long)(k * v.d[2] + i),
+                                      (long long)size - 1);
+                int64_t place = (o * size + c) * v.d[2] + i;
+                from[place] = k, taken[place] = 1;
+            }
+    return true;
+}
+
+/* src where the index names a place of x, x elsewhere. */
+static ds_tensor *scatter_from(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src)
+{
+    dsi_device *host = dsi_device_get((ds_device){DS_CPU, 0});
+    ds_dims shape = index->shape;
+    shape.d[dim] = x->shape.d[dim];
+    ds_tensor *from = dsi_fill(dsi_new_on(host, DS_I64, shape), 0),
+              *taken = dsi_fill(dsi_new_on(host, DS_BOOL, shape), 0);
+    const int64_t *at = ds_data(index);
+    if (!from || !taken || !at ||
+        !scatter_sources(index, dim, shape.d[dim], at, ds_data_mut(from), ds_data_mut(taken)))
+        return NULL;
+    ds_device device = dsi_device_id(x->device);
+    from = ds_to(from, device, DS_I64), taken = ds_to(taken, device, DS_BOOL);
+    ds_tensor *part = index->shape.d[dim] ? ds_gather(src, dim, from) : corner(x, shape);
+    return ds_where(padded_to(taken, x->shape), padded_to(part, x->shape), x);
+}
+
+ds_tensor *ds_scatter(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src)
+{
+    if (!dsi_live_all("scatter", x, index, src)) return dsi_null_operand("scatter");
+    if ((dim = elements_check("scatter", x, index, src, dim)) < 0) return NULL;
+    if (!(index = ds_contiguous(index)) || !(src = corner(src, index->shape))) return NULL;
+    return scatter_from(x, dim, index, src);
+}

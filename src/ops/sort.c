@@ -1,0 +1,209 @@
+/* ops/sort.c: sort, topk and multinomial, whose order the host finds.
+ *
+ * For a tensor on another device its values are copied to the host, and the
+ * indices back; the results are gathered on the device, with gradients. Sorting
+ * is stable: equal elements keep their order. NaN is larger than all numbers.
+ *
+ * An element's key is an unsigned integer of the same order: of a double its
+ * bits, all of them flipped below 0, else the sign alone.
+ * SPDX-License-Identifier: MIT */
+#include "op.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct Keyed {
+    uint64_t key;
+    int64_t index;
+} Keyed;
+
+#define SIGN (UINT64_C(1) << 63)
+
+static uint64_t key_of_double(double x)
+{
+    uint64_t bits;
+    if (isnan(x)) return UINT64_MAX;
+    x += 0.0; /* -0 equals 0 */
+    memcpy(&bits, &x, sizeof bits);
+    return bits & SIGN ? ~bits : bits | SIGN;
+}
+
+static uint64_t key_of_integer(int64_t x) { return (uint64_t)x ^ SIGN; }
+
+/* Sorts a[0..n-1] by key, stable; b is as large. Merges runs of 1, 2, 4, ... */
+static void sort_keyed(Keyed *a, Keyed *b, int64_t n)
+{
+    Keyed *from = a, *to = b;
+    for (int64_t run = 1; run < n; run *= 2) {
+        for (int64_t begin = 0; begin < n; begin += 2 * run) {
+            int64_t middle = begin + run < n ? begin + run : n;
+            int64_t end = middle + run < n ? middle + run : n, i = begin, j = middle;
+            for (int64_t k = begin; k < end; k++)
+                to[k] = i < middle && (j >= end || from[i].key <= from[j].key) ? from[i++]
+                                                                               : from[j++];
+        }
+        Keyed *t = from;
+        from = to, to = t;
+    }
+    if (from != a) memcpy(a, from, (size_t)n * sizeof *a);
+}
+
+/* The elements of x, row-major in host memory, as double or int64. */
+static const void *sort_values(ds_tensor *x)
+{
+    return ds_data(ds_cast(ds_detach(x), dsi_is_float(x) ? DS_F64 : DS_I64));
+}
+
+/* int64 of x's shape with k elements along dim: which element of each line
+ * is the first, the second, ...; on x's device. */
+static ds_tensor *sort_order(ds_tensor *x, int dim, bool descending, int64_t k)
+{
+    ds_dims shape = x->shape, lines = {3, {1, 1, 1}};
+    for (int i = 0; i < shape.n; i++) lines.d[i < dim ? 0 : i == dim ? 1 : 2] *= shape.d[i];
+    int64_t outer = lines.d[0], n = lines.d[1], inner = lines.d[2];
+    if (shape.n) shape.d[dim] = k;
+    const void *values = sort_values(x);
+    ds_tensor *order = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), DS_I64, shape);
+    int64_t *p = ds_data_mut(order);
+    if (!values || !p) return NULL;
+    Keyed *line = dsi_alloc((size_t)(2 * n + 1) * sizeof *line);
+    for (int64_t o = 0; o < outer; o++)
+        for (int64_t i = 0; i < inner; i++) {
+            for (int64_t c = 0; c < n; c++) {
+                int64_t at = (o * n + c) * inner + i;
+                uint64_t key = dsi_is_float(x) ? key_of_double(((const double *)values)[at])
+                                               : key_of_integer(((const int64_t *)values)[at]);
+                line[c] = (Keyed){descending ? ~key : key, c};
+            }
+            sort_keyed(line, line + n, n);
+            for (int64_t c = 0; c < k; c++) p[(o * k + c) * inner + i] = line[c].index;
+        }
+    dsi_free(line);
+    return ds_to(order, dsi_device_id(x->device), DS_I64);
+}
+
+/* The first k of each line in that order; *indices, if wanted, becomes their
+ * places. */
+static ds_tensor *sorted(ds_tensor *x, int dim, bool descending, int64_t k, ds_tensor **indices)
+{
+    ds_dims shape = x->shape;
+    ds_tensor *line = shape.n ? x : ds_reshape(x, ds_shape(1));
+    ds_tensor *order = line ? sort_order(line, dim, descending, k) : NULL;
+    ds_tensor *y = order ? ds_gather(line, dim, order) : NULL;
+    if (!shape.n && y) y = ds_reshape(y, shape), order = ds_reshape(order, shape);
+    if (indices) *indices = y ? order : NULL;
+    return y;
+}
+
+ds_tensor *ds_sort(ds_tensor *x, int dim, bool descending, ds_tensor **indices)
+{
+    if (indices) *indices = NULL;
+    if (!dsi_live(x, "sort")) return dsi_null_operand("sort");
+    if ((dim = dsi_want_dim("sort", x, dim)) < 0) return NULL;
+    return sorted(x, dim, descending, x->shape.n ? x->shape.d[dim] : 1, indices);
+}
+
+ds_tensor *ds_topk(ds_tensor *x, int64_t k, int dim, bool smallest, ds_tensor **indices)
+{
+    if (indices) *indices = NULL;
+    if (!dsi_live(x, "topk")) return dsi_null_operand("topk");
+    if ((dim = dsi_want_dim("topk", x, dim)) < 0) return NULL;
+    int64_t size = x->shape.n ? x->shape.d[dim] : 1;
+    if (k < 0 || k > size || (!x->shape.n && k != 1))
+        return dsi_refuse("topk: k is %lld, dimension %d of x %s has %lld elements: expected at "
+                          "most as many",
+                          (long long)k, dim, dsi_shape_text(x->shape), (long long)size);
+    return sorted(x, dim, !smallest, k, indices);
+}
+
+/* ---- drawing ----------------------------------------------------------------------------------------- */
+
+/* The weights of a row are finite, none is below 0, and enough are above. */
+static bool weights_check(const double *w, int64_t n, int64_t row, int64_t wanted)
+{
+    int64_t positive = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (!(w[i] >= 0 && isfinite(w[i])))
+            return dsi_refuse("multinomial: weight %lld of row %lld is %g: expected finite ones "
+                              "that are not below 0",
+                              (long long)i, (long long)row, w[i]);
+        positive += w[i] > 0;
+    }
+    if (positive >= wanted) return true;
+    return dsi_refuse("multinomial: row %lld has %lld weights above 0: expected at least %lld",
+                      (long long)row, (long long)positive, (long long)wanted);
+}
+
+/* With replacement: the class in whose share of the running sums a uniform
+ * number falls. */
+static void draw_with(const double *w, int64_t n, int64_t draws, double *sums, int64_t *out)
+{
+    double total = 0, u;
+    for (int64_t i = 0; i < n; i++) sums[i] = total += w[i];
+    for (int64_t d = 0; d < draws; d++) {
+        dsi_rng_uniform_f64(dsi_rng_default(), &u, 1, 0, total);
+        int64_t low = 0, high = n - 1;
+        while (low < high) { /* the first whose sum is above u */
+            int64_t middle = low + (high - low) / 2;
+            if (sums[middle] <= u)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        while (w[low] == 0) low--; /* rounding at the end of the last share */
+        out[d] = low;
+    }
+}
+
+/* Without: the largest of w / e, e exponential (Efraimidis and Spirakis, IPL 97
+ * (2006)). */
+static void draw_without(const double *w, int64_t n, int64_t draws, Keyed *keys, int64_t *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double u;
+        dsi_rng_uniform_f64(dsi_rng_default(), &u, 1, 0, 1);
+        double key = w[i] > 0 ? w[i] / (-log1p(-u) + 0x1p-60) : -1;
+        keys[i] = (Keyed){~key_of_double(key), i};
+    }
+    sort_keyed(keys, keys + n, n);
+    for (int64_t d = 0; d < draws; d++) out[d] = keys[d].index;
+}
+
+static bool multinomial_check(const ds_tensor *x, int64_t draws, bool replacement)
+{
+    if (!dsi_want_float("multinomial", x)) return false;
+    if (x->shape.n < 1 || x->shape.n > 2 || !x->shape.d[x->shape.n - 1])
+        return dsi_refuse("multinomial: x is %s: expected [C] or [N,C], C at least 1",
+                          dsi_shape_text(x->shape));
+    int64_t classes = x->shape.d[x->shape.n - 1];
+    if (draws < 1 || (!replacement && draws > classes))
+        return dsi_refuse("multinomial: %lld draws from %lld classes: expected at least 1%s",
+                          (long long)draws, (long long)classes,
+                          replacement ? "" : ", and no more without replacement");
+    return true;
+}
+
+ds_tensor *ds_multinomial(ds_tensor *x, int64_t draws, bool replacement)
+{
+    if (!dsi_live(x, "multinomial")) return dsi_null_operand("multinomial");
+    if (!multinomial_check(x, draws, replacement)) return NULL;
+    ds_dims shape = x->shape;
+    int64_t n = shape.d[shape.n - 1], rows = shape.n == 2 ? shape.d[0] : 1;
+    shape.d[shape.n - 1] = draws;
+    const double *w = sort_values(x);
+    ds_tensor *y = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), DS_I64, shape);
+    int64_t *out = ds_data_mut(y);
+    for (int64_t r = 0; r < rows; r++)
+        if (!w || !out || !weights_check(w + r * n, n, r, replacement ? 1 : draws)) return NULL;
+    Keyed *keys = dsi_alloc((size_t)(2 * n) * sizeof *keys);
+    for (int64_t r = 0; r < rows; r++)
+        if (replacement)
+            draw_with(w + r * n, n, draws, (double *)keys, out + r * draws);
+        else
+            draw_without(w + r * n, n, draws, keys, out + r * draws);
+    dsi_free(keys);
+    return ds_to(y, dsi_device_id(x->device), DS_I64);
+}

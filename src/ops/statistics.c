@@ -1,0 +1,237 @@
+/* ops/statistics.c: of all elements or over dimensions: largest and smallest,
+ * variance, norms, log sum exp; made of other ops.
+ *
+ *     amax       y = max x, dx = dy / m at the m elements that are the maximum
+ *     var        y = sum (x - mean)^2 / (n - correction)
+ *     norm       y = (sum |x|^p)^(1/p), max |x|, min |x|; of zeros the gradient is 0
+ *     logsumexp  y = log sum exp x, dx = dy exp(x - y)
+ * 16-bit operands are computed in float32, and the result is rounded once.
+ * SPDX-License-Identifier: MIT */
+#include "base/option.h"
+#include "op.h"
+
+#include <math.h>
+
+/* Which dimensions are reduced, and what is left. */
+typedef struct Over {
+    bool reduced[DS_MAX_DIMS];
+    ds_dims kept;  /* shape with 1 where it is reduced */
+    ds_dims shape; /* of the result */
+    ds_dims last;  /* the order of dimensions with the reduced ones last */
+    int64_t n;     /* elements of each result */
+} Over;
+
+/* False, with the message, for a dimension that x has not, or has twice. */
+static bool over_find(const char *op, const ds_tensor *x, ds_reduce_opts o, Over *v)
+{
+    *v = (Over){.kept = x->shape, .n = 1};
+    for (int i = 0; i < o.dims.n; i++) {
+        int64_t d = o.dims.d[i];
+        int dim = dsi_want_dim(op, x, d < -DS_MAX_DIMS || d > DS_MAX_DIMS ? DS_MAX_DIMS : (int)d);
+        if (dim < 0) return false;
+        if (v->reduced[dim])
+            return dsi_invalid("%s: dimension %d occurs twice in %s", op, dim,
+                               dsi_shape_text(o.dims));
+        v->reduced[dim] = true;
+    }
+    for (int i = 0; i < x->shape.n; i++) {
+        if (!o.dims.n) v->reduced[i] = true;
+        if (v->reduced[i]) v->kept.d[i] = 1, v->n *= x->shape.d[i];
+        if (o.keepdim || !v->reduced[i]) v->shape.d[v->shape.n++] = v->kept.d[i];
+    }
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < x->shape.n; i++)
+            if (v->reduced[i] == pass) v->last.d[v->last.n++] = i;
+    return true;
+}
+
+/* over_find of a float x; 16-bit ones become float32 in *x. */
+static bool statistic_check(const char *op, ds_tensor **x, ds_reduce_opts o, Over *v)
+{
+    if (!dsi_live(*x, op)) return dsi_null_operand(op), false;
+    if (!dsi_want_float(op, *x) || !over_find(op, *x, o, v)) return false;
+    *x = dsi_upcast(*x);
+    return *x;
+}
+
+/* y, of v->kept, with the result's shape and dtype. */
+static ds_tensor *statistic(ds_tensor *y, const Over *v, ds_dtype dtype)
+{
+    return ds_cast(ds_reshape(y, v->shape), dtype);
+}
+
+static ds_tensor *sum_over(ds_tensor *x, const Over *v)
+{
+    ds_reduce_opts o = {.keepdim = true};
+    for (int i = 0; i < v->kept.n; i++)
+        if (v->reduced[i]) o.dims.d[o.dims.n++] = i;
+    return o.dims.n ? ds_sum_with(x, o) : x;
+}
+
+static ds_tensor *zero_beside(const ds_tensor *x) { return dsi_fill(dsi_new(x, (ds_dims){0}), 0); }
+
+/* ---- the largest ------------------------------------------------------------------------------------- */
+
+/* The maxima of x, of v->kept, without a graph. */
+static ds_tensor *amax_find(ds_tensor *x, const Over *v)
+{
+    ds_dims rows = {.n = 2, .d = {dsi_numel(v->kept), v->n}};
+    bool recording = ds_set_grad(false);
+    ds_tensor *y = x->shape.n ? ds_permute(x, v->last) : x;
+    y = ds_max(ds_reshape(y, rows), 1, false);
+    y = ds_reshape(y, v->kept);
+    ds_set_grad(recording);
+    return y;
+}
+
+/* Saved: x, y of v->kept. Where none is equal, because y is NaN, dx is 0. */
+static void amax_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Over *v = dsi_attr(n);
+    ds_tensor *x = dsi_saved_tensor(n, 0), *y = dsi_saved_tensor(n, 1), *is = ds_eq(x, y);
+    ds_tensor *share = ds_div(ds_reshape(dy, v->kept), ds_cast(sum_over(is, v), dy->dtype));
+    dsi_accumulate_grad(n, 0, ds_where(is, share, zero_beside(dy)));
+}
+
+const dsi_op dsi_op_amax = {"amax", amax_backward, .acquires = true};
+
+/* The maxima of v->kept; integers have no gradient. */
+static ds_tensor *amax(ds_tensor *x, const Over *v)
+{
+    ds_tensor *y = x ? amax_find(x, v) : NULL;
+    if (!y || !dsi_is_float(x)) return y;
+    dsi_node *n = dsi_record(&dsi_op_amax, y, x);
+    dsi_save_for_backward(n, x), dsi_save_for_backward(n, y), dsi_set_attr(n, v, sizeof *v);
+    return y;
+}
+
+static ds_tensor *extreme(const char *op, ds_tensor *x, ds_reduce_opts o, bool largest)
+{
+    Over v;
+    if (!dsi_live(x, op)) return dsi_null_operand(op);
+    if (!over_find(op, x, o, &v)) return NULL;
+    if (!v.n)
+        return dsi_refuse("%s: x is %s: expected elements to choose from", op,
+                          dsi_shape_text(x->shape));
+    ds_dtype dtype = x->dtype;
+    if (!dsi_is_float(x)) x = ds_cast(x, DS_I64);
+    return statistic(largest ? amax(x, &v) : ds_neg(amax(ds_neg(x), &v)), &v, dtype);
+}
+
+ds_tensor *ds_amax(ds_tensor *x) { return ds_amax_with(x, (ds_reduce_opts){0}); }
+ds_tensor *ds_amin(ds_tensor *x) { return ds_amin_with(x, (ds_reduce_opts){0}); }
+ds_tensor *ds_amax_with(ds_tensor *x, ds_reduce_opts opts)
+{
+    return extreme("amax", x, opts, true);
+}
+ds_tensor *ds_amin_with(ds_tensor *x, ds_reduce_opts opts)
+{
+    return extreme("amin", x, opts, false);
+}
+
+/* ---- variance ---------------------------------------------------------------------------------------- */
+
+/* The variances of float32 or float64 x, of v->kept. The mean has no gradient:
+ * the sum of x - mean is 0. */
+static ds_tensor *variance(ds_tensor *x, const Over *v, double correction)
+{
+    double n = (double)v->n;
+    ds_tensor *mean = ds_scale(sum_over(ds_detach(x), v), 1 / n), *d = ds_sub(x, mean);
+    return ds_scale(sum_over(ds_mul(d, d), v), 1 / fmax(n - correction, 0));
+}
+
+/* sqrt x, with the gradient 0 where x is 0 */
+static ds_tensor *root_of(ds_tensor *x)
+{
+    ds_tensor *zero = x ? zero_beside(x) : NULL, *none = ds_eq(x, zero);
+    ds_tensor *root = ds_sqrt(ds_where(none, ds_shift(zero, 1), x));
+    return ds_where(none, zero, root);
+}
+
+ds_tensor *ds_var_with(ds_tensor *x, ds_var_opts o)
+{
+    Over v;
+    ds_dtype dtype = x ? x->dtype : DS_F32;
+    if (!statistic_check("var", &x, (ds_reduce_opts){o.dims, o.keepdim}, &v)) return NULL;
+    return statistic(variance(x, &v, dsi_option(o.correction, 1)), &v, dtype);
+}
+
+ds_tensor *ds_std_with(ds_tensor *x, ds_var_opts o)
+{
+    Over v;
+    ds_dtype dtype = x ? x->dtype : DS_F32;
+    if (!statistic_check("std", &x, (ds_reduce_opts){o.dims, o.keepdim}, &v)) return NULL;
+    return statistic(root_of(variance(x, &v, dsi_option(o.correction, 1))), &v, dtype);
+}
+
+ds_tensor *ds_var(ds_tensor *x) { return ds_var_with(x, (ds_var_opts){0}); }
+ds_tensor *ds_std(ds_tensor *x) { return ds_std_with(x, (ds_var_opts){0}); }
+
+/* ---- norms ------------------------------------------------------------------------------------------- */
+
+/* The p-norms of float32 or float64 x, of v->kept. */
+static ds_tensor *norm_over(ds_tensor *x, const Over *v, double p)
+{
+    if (p == 1) return sum_over(ds_abs(x), v);
+    if (p == 2) return root_of(sum_over(ds_mul(x, x), v));
+    if (p == 0) return ds_cast(sum_over(ds_ne(x, zero_beside(x)), v), x->dtype);
+    if (p == (double)INFINITY) return amax(ds_abs(x), v);
+    if (p == -(double)INFINITY) return ds_neg(amax(ds_neg(ds_abs(x)), v));
+    ds_tensor *sum = sum_over(ds_pow(ds_abs(x), p), v), *zero = sum ? zero_beside(sum) : NULL;
+    ds_tensor *none = ds_eq(sum, zero);
+    ds_tensor *root = ds_pow(ds_where(none, ds_shift(zero, 1), sum), 1 / p);
+    return ds_where(none, zero, root);
+}
+
+ds_tensor *ds_norm_with(ds_tensor *x, ds_norm_opts o)
+{
+    Over v;
+    double p = dsi_option(o.p, 2);
+    ds_dtype dtype = x ? x->dtype : DS_F32;
+    if (!statistic_check("norm", &x, (ds_reduce_opts){o.dims, o.keepdim}, &v)) return NULL;
+    if (isnan(p)) return dsi_refuse("norm: p is NaN: expected a number");
+    if (isinf(p) && !v.n)
+        return dsi_refuse("norm: x is %s: expected elements to choose from",
+                          dsi_shape_text(x->shape));
+    return statistic(norm_over(x, &v, p), &v, dtype);
+}
+
+ds_tensor *ds_norm(ds_tensor *x) { return ds_norm_with(x, (ds_norm_opts){0}); }
+
+/* ---- log sum exp ------------------------------------------------------------------------------------- */
+
+/* Saved: x, y of v->kept. */
+static void logsumexp_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Over *v = dsi_attr(n);
+    ds_tensor *softmax = ds_exp(ds_sub(dsi_saved_tensor(n, 0), dsi_saved_tensor(n, 1)));
+    dsi_accumulate_grad(n, 0, ds_mul(ds_reshape(dy, v->kept), softmax));
+}
+
+const dsi_op dsi_op_logsumexp = {"logsumexp", logsumexp_backward, .acquires = true};
+
+/* Of v->kept without a graph; where the maximum is infinite, 0 is in its
+ * place. */
+static ds_tensor *logsumexp_find(ds_tensor *x, const Over *v)
+{
+    bool recording = ds_set_grad(false);
+    ds_tensor *zero = zero_beside(x), *max = v->n ? amax_find(x, v) : zero;
+    ds_tensor *finite = max ? ds_lt(ds_abs(max), ds_like(zero, INFINITY)) : NULL;
+    max = ds_where(finite, max, zero);
+    ds_tensor *y = ds_add(ds_log(sum_over(ds_exp(ds_sub(x, max)), v)), max);
+    ds_set_grad(recording);
+    return y;
+}
+
+ds_tensor *ds_logsumexp(ds_tensor *x, ds_reduce_opts opts)
+{
+    Over v;
+    ds_dtype dtype = x ? x->dtype : DS_F32;
+    if (!statistic_check("logsumexp", &x, opts, &v)) return NULL;
+
+    ds_tensor *y = logsumexp_find(x, &v);
+
+    dsi_node *n = dsi_record(&dsi_op_logsumexp, y, x);
+    dsi_save_for_backward(n, x), dsi_save_for_backward(n, y), dsi_set_attr(n, &v, sizeof v);
+    return statistic(y, &v, dtype);
+}
