@@ -1,4 +1,4 @@
-/* deepspeed/profile.h: where the time of a step goes, kernel by kernel, as
+/* deepspeed/profile.h: the time of a step, kernel by kernel, as
  * torch.profiler says it.
  *
  *     ds_profile_begin();
@@ -44,10 +44,10 @@ typedef struct ds_profile_opts {
     int rows;       /* of the table, the longest first; 0: 40 */
 } ds_profile_opts;
 
-/* The rows of this thread's last profile into row[0 .. room-1], the longest time
+/* The rows of this thread's last profile into row[0 .. most-1], the longest time
  * first; returns how many there are. Names are valid until the next
  * ds_profile_begin. */
-DS_API int ds_profile_rows(ds_profile_row *row, int room, ds_profile_opts opts);
+DS_API int ds_profile_rows(ds_profile_row *row, int most, ds_profile_opts opts);
 
 /* Seconds from begin to end, or until now. */
 DS_API double ds_profile_seconds(void);

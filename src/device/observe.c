@@ -83,10 +83,10 @@ static double bytes_of(int n, const dsi_view *const *views)
 /* clang-format off */
 ENTRY(own_kernels, copy, "copy", (S, V x, V y), (s, x, y), 0, &x, &y)
 ENTRY(own_kernels, fill, "fill", (S, double value, V y), (s, value, y), 0, &y)
-ENTRY(own_kernels, unary, dsi_unary_name(op), (S, dsi_unary_op op, double exponent, V x, V y),
-      (s, op, exponent, x, y), 0, &x, &y)
-ENTRY(own_kernels, unary_dx, dsi_unary_dx_name(op), (S, dsi_unary_op op, V dy, V saved, V dx),
-      (s, op, dy, saved, dx), 0, &dy, &saved, &dx)
+ENTRY(own_kernels, unary, dsi_unary_name(op), (S, dsi_unary_op op, double p, V x, V y),
+      (s, op, p, x, y), 0, &x, &y)
+ENTRY(own_kernels, unary_dx, dsi_unary_dx_name(op), (S, dsi_unary_op op, double p, V dy, V saved, V dx),
+      (s, op, p, dy, saved, dx), 0, &dy, &saved, &dx)
 ENTRY(own_kernels, binary, dsi_binary_name(op), (S, dsi_binary_op op, double alpha, V a, V b, V y),
       (s, op, alpha, a, b, y), 0, &a, &b, &y)
 ENTRY(own_kernels, compare, dsi_compare_name(op), (S, dsi_compare_op op, V a, V b, V y),
@@ -167,6 +167,9 @@ ENTRY(used_fusions, conv2d_dw_pooled, "conv2d_dw_pooled",
       (S, const dsi_conv2d *c, const dsi_pooled *dy, V x, V dw), (s, c, dy, x, dw),
       conv_flops(&dw, &dy->value), &dy->value, &dy->index, &x, &dw)
 ENTRY(used_fusions, sum_channels, "sum_channels", (S, V x, V y), (s, x, y), 0, &x, &y)
+ENTRY(used_fusions, gather_table, "gather_table", (S, V x, V index, V table, V y),
+      (s, x, index, table, y), 0, &index, &table, &y, &y)
+ENTRY(used_fusions, cumsum, "cumsum", (S, bool reverse, V x, V y), (s, reverse, x, y), 0, &x, &y)
 ENTRY(used_fusions, mul_add, "mul_add", (S, double alpha, V a, V b, V c, V d, V y),
       (s, alpha, a, b, c, d, y), 0, &a, &b, &c, &d, &y)
 ENTRY(used_fusions, mask_scale, "mask_scale", (S, double factor, V x, V keep, V y),
@@ -213,15 +216,19 @@ struct dsi_observed_tables {
 
 #define KERNEL_NAMES(X) \
     X(copy) \
-    X(fill) X(unary) X(unary_dx) X(binary) X(compare) X(affine) X(where) X(matmul) X(conv2d) \
-        X(conv2d_dx) X(conv2d_dw) X(max_pool2d) X(max_pool2d_dx) X(avg_pool2d) X(avg_pool2d_dx) \
-            X(softmax) X(softmax_dx) X(cross_entropy) X(cross_entropy_dx) X(batch_stats) \
-                X(batch_norm) X(batch_norm_dx) X(layer_norm) X(layer_norm_dx) X(reduce) X(norm) \
-                    X(gather_rows) X(scatter_rows) X(gather) X(scatter_add) X(dispatch) X(combine) \
-                        X(combine_dw) X(attention) X(attention_dx) X(optimizer)
+    X(fill) \
+    X(unary) \
+    X(unary_dx) X(binary) X(compare) X(affine) X(where) X(matmul) X(conv2d) X(conv2d_dx) \
+        X(conv2d_dw) X(max_pool2d) X(max_pool2d_dx) X(avg_pool2d) X(avg_pool2d_dx) X(softmax) \
+            X(softmax_dx) X(cross_entropy) X(cross_entropy_dx) X(batch_stats) X(batch_norm) \
+                X(batch_norm_dx) X(layer_norm) X(layer_norm_dx) X(reduce) X(norm) X(gather_rows) \
+                    X(scatter_rows) X(gather) X(scatter_add) X(dispatch) X(combine) X(combine_dw) \
+                        X(attention) X(attention_dx) X(optimizer)
 #define FUSION_NAMES(X) \
     X(relu_max_pool2d) \
-    X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(sum_channels) X(mul_add) X(mask_scale) X(dropout)
+    X(conv2d_dx_pooled) \
+    X(conv2d_dw_pooled) \
+    X(sum_channels) X(mul_add) X(mask_scale) X(dropout) X(cumsum) X(gather_table)
 
 #define COUNT(name) +1
 _Static_assert(sizeof(dsi_kernels) == (KERNEL_NAMES(COUNT)) * sizeof(void (*)(void)), "kernels");
