@@ -121,6 +121,10 @@ if(Python3_FOUND)
     add_test(NAME tree/environment COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_environment.py
         ${PROJECT_SOURCE_DIR})
     set_tests_properties(tree/environment PROPERTIES LABELS tree)
+    # docs/from-pytorch.md says which names of torch.nn are here.
+    add_test(NAME tree/torch_names COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/torch_names.py --check
+        ${PROJECT_SOURCE_DIR})
+    set_tests_properties(tree/torch_names PROPERTIES LABELS tree)
 endif()
 
 # Manual pages have the options of the commands' --help.

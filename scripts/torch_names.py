@@ -50,7 +50,7 @@ TripletMarginWithDistanceLoss Unflatten Unfold Upsample ZeroPad1d ZeroPad2d Zero
 FUNCTIONS = {'scaled_dot_product_attention': 'ds_attention', 'multi_head_attention_forward': 'ds_call_attention'}
 CLASSES = {'Module': 'ds_module_new', 'Parameter': 'ds_module_param', 'DataParallel': 'ds_data_parallel_new',
            'BCELoss': 'ds_binary_cross_entropy', 'BCEWithLogitsLoss': 'ds_binary_cross_entropy_with_logits',
-           'KLDivLoss': 'ds_kl_div', 'LogSigmoid': 'ds_logsigmoid', 'Upsample': 'ds_interpolate', 'ConstantPad1d': 'ds_pad', 'ConstantPad2d': 'ds_pad',
+           'KLDivLoss': 'ds_kl_div', 'LogSigmoid': 'ds_nn_logsigmoid', 'Upsample': 'ds_interpolate', 'ConstantPad1d': 'ds_pad', 'ConstantPad2d': 'ds_pad',
            'ConstantPad3d': 'ds_pad', 'ZeroPad1d': 'ds_pad', 'ZeroPad2d': 'ds_pad', 'ZeroPad3d': 'ds_pad'}
 
 

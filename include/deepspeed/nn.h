@@ -259,6 +259,17 @@ DS_API ds_module *ds_nn_gelu(ds_module *parent, const char *name);
 DS_API ds_module *ds_nn_sigmoid(ds_module *parent, const char *name);
 DS_API ds_module *ds_nn_silu(ds_module *parent, const char *name);
 DS_API ds_module *ds_nn_tanh(ds_module *parent, const char *name);
+DS_API ds_module *ds_nn_hardsigmoid(ds_module *parent, const char *name);
+DS_API ds_module *ds_nn_hardswish(ds_module *parent, const char *name);
+DS_API ds_module *ds_nn_logsigmoid(ds_module *parent, const char *name);
+DS_API ds_module *ds_nn_mish(ds_module *parent, const char *name);
+DS_API ds_module *ds_nn_selu(ds_module *parent, const char *name);
+/* Numbers: 0 selects the op's default, DS_ZERO requests 0. */
+DS_API ds_module *ds_nn_leaky_relu(ds_module *parent, const char *name, double negative_slope);
+DS_API ds_module *ds_nn_elu(ds_module *parent, const char *name, double alpha);
+DS_API ds_module *ds_nn_celu(ds_module *parent, const char *name, double alpha);
+DS_API ds_module *ds_nn_softplus(ds_module *parent, const char *name, double beta,
+                                 double threshold);
 DS_API ds_module *ds_nn_softmax(ds_module *parent, const char *name, int dim);
 DS_API ds_module *ds_nn_log_softmax(ds_module *parent, const char *name, int dim);
 DS_API ds_module *ds_nn_flatten(ds_module *parent, const char *name); /* from dim 1 */

@@ -1,5 +1,7 @@
 /* nn/activation.c: modules without parameters: one call of an op each.
  * SPDX-License-Identifier: MIT */
+#include "base/option.h"
+
 #include <deepspeed/nn.h>
 
 #include <string.h>
@@ -13,7 +15,12 @@
         return ds_module_make(parent, name, #Class, .forward = f##_forward); \
     }
 
+ACTIVATION(hardsigmoid, Hardsigmoid)
+ACTIVATION(hardswish, Hardswish)
+ACTIVATION(logsigmoid, LogSigmoid)
+ACTIVATION(mish, Mish)
 ACTIVATION(relu, ReLU)
+ACTIVATION(selu, SELU)
 ACTIVATION(sigmoid, Sigmoid)
 ACTIVATION(silu, SiLU)
 ACTIVATION(tanh, Tanh)
@@ -47,6 +54,55 @@ ds_module *ds_nn_identity(ds_module *parent, const char *name)
 }
 
 /* ---- with options ------------------------------------------------------------------------------------ */
+
+/* A number as Python prints a float: 1.0, 0.01. */
+static void describe_float(FILE *to, const char *name, double x)
+{
+    bool whole = x == (double)(int64_t)x;
+    fprintf(to, whole ? "%s=%.1f" : "%s=%g", name, x);
+}
+
+/* A module that is an op of a tensor and a number, whose default is `usual`. */
+#define ACTIVATION_WITH(f, Class, number, usual) \
+    static ds_tensor *f##_forward(void *self, ds_tensor *x) { return ds_##f(x, *(double *)self); } \
+\
+    static void f##_describe(void *self, FILE *to) \
+    { \
+        describe_float(to, #number, dsi_option(*(double *)self, usual)); \
+    } \
+\
+    ds_module *ds_nn_##f(ds_module *parent, const char *name, double number) \
+    { \
+        ds_module *m = ds_module_make(parent, name, #Class, sizeof number, f##_forward, \
+                                      .describe = f##_describe); \
+        *(double *)ds_self(m) = number; \
+        return m; \
+    }
+
+ACTIVATION_WITH(leaky_relu, LeakyReLU, negative_slope, 0.01)
+ACTIVATION_WITH(elu, ELU, alpha, 1)
+ACTIVATION_WITH(celu, CELU, alpha, 1)
+
+static ds_tensor *softplus_forward(void *self, ds_tensor *x)
+{
+    const double *o = self;
+    return ds_softplus(x, o[0], o[1]);
+}
+
+static void softplus_describe(void *self, FILE *to)
+{
+    const double *o = self;
+    describe_float(to, "beta", dsi_option(o[0], 1));
+    describe_float(to, ", threshold", dsi_option(o[1], 20));
+}
+
+ds_module *ds_nn_softplus(ds_module *parent, const char *name, double beta, double threshold)
+{
+    ds_module *m = ds_module_make(parent, name, "Softplus", 2 * sizeof beta, softplus_forward,
+                                  .describe = softplus_describe);
+    memcpy(ds_self(m), (double[]){beta, threshold}, 2 * sizeof beta);
+    return m;
+}
 
 static ds_tensor *softmax_forward(void *self, ds_tensor *x) { return ds_softmax(x, *(int *)self); }
 static ds_tensor *log_softmax_forward(void *self, ds_tensor *x)

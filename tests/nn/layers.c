@@ -68,6 +68,17 @@ MAKE(softmax, ds_nn_softmax(NULL, "m", -1))
 MAKE(log_softmax, ds_nn_log_softmax(NULL, "m", 1))
 MAKE(adaptive, ds_nn_adaptive_avg_pool2d(NULL, "m", 2, 3))
 
+MAKE(leaky_relu, ds_nn_leaky_relu(NULL, "m", 0))
+MAKE(leaky_relu_2, ds_nn_leaky_relu(NULL, "m", 0.2))
+MAKE(elu, ds_nn_elu(NULL, "m", 0))
+MAKE(celu, ds_nn_celu(NULL, "m", 0.5))
+MAKE(softplus, ds_nn_softplus(NULL, "m", 0, 0))
+MAKE(hardsigmoid, ds_nn_hardsigmoid(NULL, "m"))
+MAKE(hardswish, ds_nn_hardswish(NULL, "m"))
+MAKE(logsigmoid, ds_nn_logsigmoid(NULL, "m"))
+MAKE(mish, ds_nn_mish(NULL, "m"))
+MAKE(selu, ds_nn_selu(NULL, "m"))
+
 static const Layer layers[] = {
     {conv1d,
      {3, {2, 4, 9}},
@@ -108,6 +119,16 @@ static const Layer layers[] = {
     {dropout2d, {4, {2, 3, 4, 4}}, "", "Dropout2d(p=0.3, inplace=False)"},
     {identity, {1, {3}}, "", "Identity()"},
     {silu, {2, {3, 4}}, "", "SiLU()"},
+    {leaky_relu, {2, {3, 4}}, "", "LeakyReLU(negative_slope=0.01)"},
+    {leaky_relu_2, {2, {3, 4}}, "", "LeakyReLU(negative_slope=0.2)"},
+    {elu, {2, {3, 4}}, "", "ELU(alpha=1.0)"},
+    {celu, {2, {3, 4}}, "", "CELU(alpha=0.5)"},
+    {softplus, {2, {3, 4}}, "", "Softplus(beta=1.0, threshold=20.0)"},
+    {hardsigmoid, {2, {3, 4}}, "", "Hardsigmoid()"},
+    {hardswish, {2, {3, 4}}, "", "Hardswish()"},
+    {logsigmoid, {2, {3, 4}}, "", "LogSigmoid()"},
+    {mish, {2, {3, 4}}, "", "Mish()"},
+    {selu, {2, {3, 4}}, "", "SELU()"},
     {softmax, {2, {3, 4}}, "", "Softmax(dim=-1)"},
     {log_softmax, {2, {3, 4}}, "", "LogSoftmax(dim=1)"},
     {adaptive, {4, {1, 2, 5, 4}}, "", "AdaptiveAvgPool2d(output_size=(2, 3))"},
