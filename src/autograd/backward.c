@@ -43,9 +43,7 @@ ds_status ds_set_grad_of(ds_tensor *leaf, ds_tensor *grad)
         return dsi_fail(DS_EINVAL, "set_grad_of: a gradient on %s for a leaf on %s",
                         ds_device_name(dsi_device_id(grad->device)),
                         ds_device_name(dsi_device_id(leaf->device)));
-    dsi_ref(grad);
-    dsi_unref(leaf->grad);
-    leaf->grad = grad;
+    dsi_hold(&leaf->grad, grad);
     return DS_OK;
 }
 

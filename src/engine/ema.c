@@ -3,14 +3,14 @@
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
-static ds_tensor *ema_zero_part(void *zero, int i) { return dsi_zero_part(zero, i); }
+static ds_tensor *ema_zero_shard(void *zero, int i) { return dsi_zero_shard(zero, i); }
 static ds_status ema_zero_publish(void *zero) { return dsi_zero_publish(zero); }
 
 ds_status ds_engine_use_ema(ds_engine *e, double decay)
 {
     if (!dsi_live(e, "engine_use_ema")) return dsi_null_argument("engine_use_ema");
     if (e->ema) return dsi_fail(DS_ESTATE, "engine_use_ema: there are averages already");
-    dsi_ema_parts parts = {e->zero, ema_zero_part, ema_zero_publish};
+    dsi_ema_shards parts = {e->zero, ema_zero_shard, ema_zero_publish};
     e->ema = dsi_ema_new(e->model, decay, e->zero ? &parts : NULL);
     return e->ema ? DS_OK : ds_error_status();
 }

@@ -124,12 +124,12 @@ ds_state *ds_engine_state(ds_engine *e, bool masters)
 static ds_status state_load_part(const ds_engine *e, const dsi_flat *f, int k, const ds_state *mine,
                                  const ds_state *state)
 {
-    ds_tensor *part = dsi_zero_part(e->zero, f->param[k].index);
+    ds_tensor *part = dsi_zero_shard(e->zero, f->param[k].index);
     ds_tensor *whole = dsi_module_state_find(mine, f->param[k].x, state);
     ds_status status = DS_OK;
     if (part) {
         ds_tensor *x = ds_contiguous(whole);
-        status = x ? dsi_copy(part, dsi_flat_own_in(f, k, x)) : ds_error_status();
+        status = x ? dsi_copy(part, dsi_flat_owned_in(f, k, x)) : ds_error_status();
     }
     ds_status gone = dsi_zero_release(e->zero, f->param[k].index, true);
     return status == DS_OK ? gone : status;

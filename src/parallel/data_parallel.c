@@ -29,7 +29,7 @@ typedef struct Call {
     ds_data_parallel *dp; /* NULL: it was freed before the node */
     struct Call *before, *after;
     int n, chunks;
-    int64_t chunk; /* rows of the inputs in each part but the last */
+    int64_t chunk; /* rows of the inputs of each replica but the last */
     ds_dims shape[DSI_MAX_INPUTS];
     ds_dtype dtype[DSI_MAX_INPUTS];
     bool of_scalars; /* each replica gave one value */
@@ -297,8 +297,8 @@ static ds_status replicas_prepare(const Call *c, ds_tensor **in)
     ds_status status = DS_OK;
     for (int i = 0; i < c->chunks && status == DS_OK; i++) {
         dsi_replica *r = dp->replica[i];
-        int own = threads / dp->replicas + (i < threads % dp->replicas);
-        r->threads = own ? own : 1;
+        int share = threads / dp->replicas + (i < threads % dp->replicas);
+        r->threads = share ? share : 1;
         r->recording = ds_grad_enabled();
         status = input_scatter(c, in, r);
         if (!r->worker || status != DS_OK) continue;

@@ -4,9 +4,9 @@
  * AveragedModel: the first update copies, so nothing of the first values stays,
  * and there is no warm-up of the decay.
  *
- * Invariants: while `swapped`, the averages are in the module and `own` has
+ * Invariants: while `swapped`, the averages are in the module and `trained` has
  * what is trained; no update may run. Averages are float32, [elements of this
- * rank's part].
+ * rank's shard].
  *
  * An update is a step of gradient descent on |average - parameter|^2 / 2 with
  * the learning rate 1 - decay:
@@ -23,12 +23,12 @@
 typedef struct Average {
     char *path;
     ds_tensor *p;       /* the parameter; counted, as all of these */
-    ds_tensor *average; /* [elements of its part]; NULL: this rank has none */
-    ds_tensor *own;     /* what is trained, while the average is in its place; else NULL */
+    ds_tensor *average; /* [elements of its shard]; NULL: this rank has none */
+    ds_tensor *trained; /* what is trained, while the average is in its place; else NULL */
 } Average;
 
 struct dsi_ema {
-    dsi_ema_parts parts;
+    dsi_ema_shards shards;
     double decay;
     int64_t updates;
     bool swapped;
@@ -39,17 +39,17 @@ struct dsi_ema {
 
 /* ---- what is averaged -------------------------------------------------------------------------------- */
 
-static ds_tensor *part_of(const dsi_ema *e, int i)
+static ds_tensor *shard_of(const dsi_ema *e, int i)
 {
-    return e->parts.part ? e->parts.part(e->parts.arg, i) : e->at[i].p;
+    return e->shards.shard ? e->shards.shard(e->shards.arg, i) : e->at[i].p;
 }
 
-/* The part of a parameter that has an average; NULL, with the message, if it is
+/* The shard of a parameter that has an average; NULL, with the message, if it is
  * not what it was. */
-static ds_tensor *same_part(const dsi_ema *e, int i)
+static ds_tensor *same_shard(const dsi_ema *e, int i)
 {
     const Average *a = &e->at[i];
-    ds_tensor *x = part_of(e, i);
+    ds_tensor *x = shard_of(e, i);
     if (x && dsi_numel(x->shape) == dsi_numel(a->average->shape) && dsi_is_contiguous(x)) return x;
     return dsi_refuse("ema: %s was %s, and is %s now", a->path, dsi_shape_text(a->average->shape),
                       x ? dsi_shape_text(x->shape) : "not there");
@@ -60,7 +60,7 @@ static ds_tensor *same_part(const dsi_ema *e, int i)
 static bool average_start(dsi_ema *e, int i)
 {
     Average *a = &e->at[i];
-    ds_tensor *x = part_of(e, i);
+    ds_tensor *x = shard_of(e, i);
     if (!x) return true;
     if (!dsi_is_contiguous(x))
         return dsi_invalid("ema: %s %s is not contiguous", a->path, dsi_shape_text(x->shape));
@@ -69,14 +69,14 @@ static bool average_start(dsi_ema *e, int i)
     return a->average && dsi_copy(a->average, x) == DS_OK;
 }
 
-dsi_ema *dsi_ema_new(ds_module *model, double decay, const dsi_ema_parts *parts)
+dsi_ema *dsi_ema_new(ds_module *model, double decay, const dsi_ema_shards *shards)
 {
     if (!dsi_live(model, "ema")) return dsi_null_operand("ema");
     if (!(decay >= 0 && decay <= 1))
         return dsi_refuse("ema: decay is %g: expected 0 to 1, usually 0.999", decay);
     int n = ds_module_params(model);
     dsi_ema *e = dsi_alloc(sizeof *e);
-    *e = (dsi_ema){.parts = parts ? *parts : (dsi_ema_parts){0},
+    *e = (dsi_ema){.shards = shards ? *shards : (dsi_ema_shards){0},
                    .decay = decay == 0 ? 0.999 : decay,
                    .at = dsi_alloc((size_t)n * sizeof *e->at + 1),
                    .spans = dsi_alloc((size_t)n * sizeof *e->spans + 1)};
@@ -102,7 +102,7 @@ void dsi_ema_free(dsi_ema *e)
         dsi_free(e->at[i].path);
         dsi_unref(e->at[i].p);
         dsi_unref(e->at[i].average);
-        dsi_unref(e->at[i].own);
+        dsi_unref(e->at[i].trained);
     }
     dsi_free(e->at);
     dsi_free(e->spans);
@@ -122,7 +122,7 @@ ds_status dsi_ema_update(dsi_ema *e)
     const ds_tensor *any = NULL;
     int n = 0;
     for (int i = 0; i < e->n; i++) {
-        ds_tensor *average = e->at[i].average, *x = average ? same_part(e, i) : NULL;
+        ds_tensor *average = e->at[i].average, *x = average ? same_shard(e, i) : NULL;
         if (!average) continue;
         if (!x || !dsi_acquire(average, x)) return ds_error_status();
         if (!e->updates && dsi_copy(average, x) != DS_OK) return ds_error_status();
@@ -143,38 +143,38 @@ ds_status dsi_ema_update(dsi_ema *e)
 /* ---- swap --------------------------------------------------------------------- */
 
 /* Copies of what is trained, all of them before anything is changed. */
-static ds_status keep_own(dsi_ema *e)
+static ds_status keep_trained(dsi_ema *e)
 {
     ds_status status = DS_OK;
     ds_scope *scope = ds_scope_open();
     for (int i = 0; status == DS_OK && i < e->n; i++) {
         Average *a = &e->at[i];
-        ds_tensor *x = a->average ? same_part(e, i) : NULL;
-        if (a->average && x) a->own = dsi_ref(dsi_new_like(x));
-        if (a->average) status = a->own ? dsi_copy(a->own, x) : ds_error_status();
+        ds_tensor *x = a->average ? same_shard(e, i) : NULL;
+        if (a->average && x) a->trained = dsi_ref(dsi_new_like(x));
+        if (a->average) status = a->trained ? dsi_copy(a->trained, x) : ds_error_status();
     }
     ds_scope_close(scope);
     return status;
 }
 
-/* Averages, or what was trained, into the parts and to the module. */
+/* Averages, or what was trained, into the shards and to the module. */
 static ds_status average_put(dsi_ema *e, bool averages)
 {
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && i < e->n; i++) {
         const Average *a = &e->at[i];
         if (!a->average) continue;
-        ds_tensor *x = same_part(e, i);
-        status = x ? dsi_copy(x, averages ? a->average : a->own) : ds_error_status();
+        ds_tensor *x = same_shard(e, i);
+        status = x ? dsi_copy(x, averages ? a->average : a->trained) : ds_error_status();
     }
-    return status == DS_OK && e->parts.publish ? e->parts.publish(e->parts.arg) : status;
+    return status == DS_OK && e->shards.publish ? e->shards.publish(e->shards.arg) : status;
 }
 
 ds_status dsi_ema_swap(dsi_ema *e)
 {
     if (!dsi_live(e, "ema_swap")) return dsi_null_argument("ema_swap");
     bool in = !e->swapped;
-    ds_status status = in ? keep_own(e) : DS_OK;
+    ds_status status = in ? keep_trained(e) : DS_OK;
     if (status == DS_OK) {
         status = average_put(e, in);
         if (status == DS_OK)
@@ -182,7 +182,7 @@ ds_status dsi_ema_swap(dsi_ema *e)
         else if (in)
             average_put(e, false);
     }
-    for (int i = 0; !e->swapped && i < e->n; i++) dsi_hold(&e->at[i].own, NULL);
+    for (int i = 0; !e->swapped && i < e->n; i++) dsi_hold(&e->at[i].trained, NULL);
     return status;
 }
 
@@ -190,7 +190,7 @@ bool dsi_ema_swapped(const dsi_ema *e) { return e && e->swapped; }
 
 /* ---- checkpoints ------------------------------------------------------------------------------------------- */
 
-ds_tensor *dsi_ema_part(const dsi_ema *e, int i) { return i < e->n ? e->at[i].average : NULL; }
+ds_tensor *dsi_ema_average(const dsi_ema *e, int i) { return i < e->n ? e->at[i].average : NULL; }
 int64_t dsi_ema_updates(const dsi_ema *e) { return e->updates; }
 double dsi_ema_decay(const dsi_ema *e) { return e->decay; }
 void dsi_ema_set_updates(dsi_ema *e, int64_t updates) { e->updates = updates; }

@@ -12,7 +12,7 @@ static int64_t layout_size(ds_dtype dtype) { return (int64_t)ds_dtype_size(dtype
 /* Elements: of all parameters; of a rank's own buffers; of those that are
  * divided at stage 3, and the longest shard of one. */
 typedef struct Elements {
-    int64_t all, own, divided, shard_size;
+    int64_t all, owned, divided, shard_size;
 } Elements;
 
 static ds_dtype gradient_dtype(const dsi_zero_opts *o, const dsi_estimate_sizes *s)
@@ -36,20 +36,20 @@ static dsi_estimate estimate_state(const dsi_zero_opts *o, const dsi_estimate_si
 {
     bool masters = o->dtype != DS_F32 || o->offload_optimizer || shards_on_disk(o);
     int64_t words = s->moments + masters;
-    dsi_estimate e = {.optimizer = n.own * words * (int64_t)sizeof(float)};
+    dsi_estimate e = {.optimizer = n.owned * words * (int64_t)sizeof(float)};
     if (o->files.nvme_path) {
         e.file = e.optimizer;
-        e.optimizer = dsi_offload_needs(&o->files, n.own, s->moments + 1);
+        e.optimizer = dsi_offload_needs(&o->files, n.owned, s->moments + 1);
     }
     e.parameters = (n.all - n.divided) * layout_size(o->dtype);
     if (n.divided && shards_on_disk(o)) {
-        int64_t in_memory = n.own < o->param_files.max_in_cpu ? n.own : o->param_files.max_in_cpu;
-        e.parameters += dsi_param_swap_needs(&o->param_files, n.own, n.shard_size, o->dtype);
-        e.file += (n.own - in_memory) * layout_size(o->dtype);
+        int64_t in_memory = dsi_min(n.owned, o->param_files.max_in_cpu);
+        e.parameters += dsi_param_swap_needs(&o->param_files, n.owned, n.shard_size, o->dtype);
+        e.file += (n.owned - in_memory) * layout_size(o->dtype);
     } else if (n.divided) {
-        e.parameters += n.own * layout_size(o->dtype);
+        e.parameters += n.owned * layout_size(o->dtype);
     }
-    e.gradients = (partitions(o, s) ? n.own : n.all) * layout_size(gradient_dtype(o, s));
+    e.gradients = (partitions(o, s) ? n.owned : n.all) * layout_size(gradient_dtype(o, s));
     return e;
 }
 
@@ -85,8 +85,8 @@ dsi_estimate dsi_estimate_sizes_only(const dsi_zero_opts *o, const dsi_estimate_
 {
     int64_t ranks = s->ranks, bucket = dsi_zero_layout(o, 0, s->ranks).bucket;
     int64_t largest = dsi_min(s->largest ? s->largest : bucket, s->params);
-    Elements n = {.all = s->params, .own = s->params};
-    if (o->stage && ranks > 1) n.own = (s->params + ranks - 1) / ranks;
+    Elements n = {.all = s->params, .owned = s->params};
+    if (o->stage && ranks > 1) n.owned = (s->params + ranks - 1) / ranks;
     if (o->stage == 3 && (ranks > 1 || shards_on_disk(o))) n.divided = s->params;
     n.shard_size = (largest + ranks - 1) / ranks;
     dsi_estimate e = estimate_state(o, s, n);
@@ -176,7 +176,7 @@ static int64_t peak_with_gradients(const dsi_estimate *state, const dsi_zero_opt
 dsi_estimate dsi_estimate_pass(const dsi_zero_opts *o, const dsi_estimate_sizes *s,
                                const dsi_flat *f, const dsi_pass_event *e, int n)
 {
-    Elements elements = {.own = f->own};
+    Elements elements = {.owned = f->owned};
     int64_t largest = 0, bucket = 0;
     for (int i = 0; i < f->n; i++) {
         const dsi_flat_param *p = &f->param[i];

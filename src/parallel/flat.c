@@ -112,9 +112,9 @@ static void unit_close(dsi_flat *f, bool whole)
     if (whole && f->partition && u->ranks > 1) unit_keep_whole(f, u);
     u->shard_size = u->n / u->ranks;
     u->base = f->total;
-    u->own_at = f->own;
+    u->owned_at = f->owned;
     f->total += u->n;
-    f->own += f->partition ? u->shard_size : u->n;
+    f->owned += f->partition ? u->shard_size : u->n;
 }
 
 /* Begins an empty unit at parameter `first`. e: the experts that its ranks
@@ -172,7 +172,7 @@ bool dsi_flat_fills_unit(const dsi_flat *f, int i)
     return f->param[i].n == f->unit[f->param[i].unit].n;
 }
 
-void dsi_flat_part_of(const dsi_flat *f, int i, int rank, int64_t *begin, int64_t *end)
+void dsi_flat_shard_range(const dsi_flat *f, int i, int rank, int64_t *begin, int64_t *end)
 {
     const dsi_flat_param *p = &f->param[i];
     int64_t shard_size = f->unit[p->unit].shard_size, from = rank * shard_size - p->at;
@@ -182,14 +182,14 @@ void dsi_flat_part_of(const dsi_flat *f, int i, int rank, int64_t *begin, int64_
 
 /* Which elements of each parameter are this rank's, and their place in its flat
  * buffers. */
-static void find_own_ranges(dsi_flat *f)
+static void find_owned_ranges(dsi_flat *f)
 {
     for (int i = 0; i < f->n; i++) {
         dsi_flat_param *p = &f->param[i];
         const dsi_flat_unit *u = &f->unit[p->unit];
-        dsi_flat_part_of(f, i, u->rank, &p->begin, &p->end);
-        p->own_at = f->partition ? u->own_at + p->at + p->begin - u->rank * u->shard_size
-                                 : u->base + p->at;
+        dsi_flat_shard_range(f, i, u->rank, &p->begin, &p->end);
+        p->owned_at = f->partition ? u->owned_at + p->at + p->begin - u->rank * u->shard_size
+                                   : u->base + p->at;
     }
 }
 
@@ -204,7 +204,7 @@ dsi_flat *dsi_flat_new(ds_module *model, const dsi_flat_opts *o)
         return NULL;
     }
     units_make(f, model, o);
-    find_own_ranges(f);
+    find_owned_ranges(f);
     return f;
 }
 
@@ -243,24 +243,24 @@ static ds_tensor *flat_shard_view(const dsi_flat_param *p, const ds_tensor *x, i
     return flat_view(x, n == p->n ? p->x->shape : ds_shape(n), at);
 }
 
-ds_tensor *dsi_flat_in_own(const dsi_flat *f, int i, const ds_tensor *own)
+ds_tensor *dsi_flat_in_owned(const dsi_flat *f, int i, const ds_tensor *owned)
 {
-    return flat_shard_view(&f->param[i], own, f->param[i].own_at);
+    return flat_shard_view(&f->param[i], owned, f->param[i].owned_at);
 }
 
-ds_tensor *dsi_flat_own_in_unit(const dsi_flat *f, int i, const ds_tensor *unit)
+ds_tensor *dsi_flat_owned_in_unit(const dsi_flat *f, int i, const ds_tensor *unit)
 {
     return flat_shard_view(&f->param[i], unit, f->param[i].at + f->param[i].begin);
 }
 
-ds_tensor *dsi_flat_own_in(const dsi_flat *f, int i, const ds_tensor *whole)
+ds_tensor *dsi_flat_owned_in(const dsi_flat *f, int i, const ds_tensor *whole)
 {
     return flat_shard_view(&f->param[i], whole, f->param[i].begin);
 }
 
 ds_tensor *dsi_flat_in_param(const dsi_flat *f, int i)
 {
-    return dsi_flat_own_in(f, i, f->param[i].x);
+    return dsi_flat_owned_in(f, i, f->param[i].x);
 }
 
 const char *dsi_flat_path(const dsi_flat *f, const ds_module *model, int i)

@@ -26,7 +26,7 @@
  * Invariants:
  * - Indices: i is a parameter of the layout, `index` the same one in the module
  *   and the optimizer, k a unit.
- * - Places: `at` counts from the beginning of the unit, `own_at` from that of
+ * - Places: `at` counts from the beginning of the unit, `owned_at` from that of
  *   this rank's flat buffers, begin and end from that of the parameter. All in
  *   elements.
  * - A layout does not change after it was made. Without `partition` every rank
@@ -56,7 +56,7 @@ typedef struct dsi_flat_param {
     int unit;           /* that it is in, */
     int64_t at, n;      /* at this element of the unit; its elements */
     int64_t begin, end; /* this rank's elements: all, or those in its shard of the unit */
-    int64_t own_at;     /* place of `begin` in this rank's flat buffers */
+    int64_t owned_at;   /* place of `begin` in this rank's flat buffers */
 } dsi_flat_param;
 
 typedef struct dsi_flat_unit {
@@ -67,7 +67,7 @@ typedef struct dsi_flat_unit {
     int64_t n;          /* elements, gaps included */
     int64_t shard_size; /* elements of a shard: n / ranks */
     int64_t base;       /* elements of the units before it */
-    int64_t own_at;     /* place of this rank's shard in its flat buffers */
+    int64_t owned_at;   /* place of this rank's shard in its flat buffers */
 } dsi_flat_unit;
 
 typedef struct dsi_flat {
@@ -78,7 +78,7 @@ typedef struct dsi_flat {
     dsi_flat_param *param; /* [n] */
     dsi_flat_unit *unit;   /* [units] */
     int64_t total;         /* elements of all units */
-    int64_t own;           /* elements of a flat buffer: total, or those of this rank's shards */
+    int64_t owned;         /* elements of a flat buffer: total, or those of this rank's shards */
 } dsi_flat;
 
 typedef struct dsi_flat_opts {
@@ -105,20 +105,20 @@ DSI_SHARED ds_tensor *dsi_flat_range(const ds_tensor *x, int64_t begin, int64_t 
 /* Parameter i within `unit`, a tensor [n] laid out as its unit, with the
  * parameter's shape. */
 ds_tensor *dsi_flat_in_unit(const dsi_flat *f, int i, const ds_tensor *unit);
-/* This rank's elements of parameter i within `own`, a flat buffer [own]: with
+/* This rank's elements of parameter i within `owned`, a flat buffer [owned]: with
  * its shape if they are all, else 1-D; NULL if there are none. */
-ds_tensor *dsi_flat_in_own(const dsi_flat *f, int i, const ds_tensor *own);
+ds_tensor *dsi_flat_in_owned(const dsi_flat *f, int i, const ds_tensor *owned);
 /* The same elements within `unit`; within `whole`, a tensor of the parameter's
  * shape; within the parameter. */
-ds_tensor *dsi_flat_own_in_unit(const dsi_flat *f, int i, const ds_tensor *unit);
-ds_tensor *dsi_flat_own_in(const dsi_flat *f, int i, const ds_tensor *whole);
+ds_tensor *dsi_flat_owned_in_unit(const dsi_flat *f, int i, const ds_tensor *unit);
+ds_tensor *dsi_flat_owned_in(const dsi_flat *f, int i, const ds_tensor *whole);
 ds_tensor *dsi_flat_in_param(const dsi_flat *f, int i);
 
 /* Whether parameter i is all of its unit. */
 bool dsi_flat_fills_unit(const dsi_flat *f, int i);
 
 /* Which elements of parameter i are in the shard of a rank of its unit. */
-void dsi_flat_part_of(const dsi_flat *f, int i, int rank, int64_t *begin, int64_t *end);
+void dsi_flat_shard_range(const dsi_flat *f, int i, int rank, int64_t *begin, int64_t *end);
 
 /* Broadcasts rank 0's parameters and buffers; those of shared experts from the
  * first rank that has them. Tensors for which `skip` is true are left out;

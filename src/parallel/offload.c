@@ -24,7 +24,7 @@
 #define DEFAULT     ((int64_t)1 << 20) /* elements of a block */
 
 typedef struct Block {
-    int64_t begin, end;  /* own elements */
+    int64_t begin, end;  /* elements that this rank owns */
     int64_t word_stride; /* elements from the begin of one word to that of the next */
     int64_t at;          /* in the file, bytes */
     int first;           /* of `local_params`: with elements in it */
@@ -59,17 +59,20 @@ struct dsi_offload {
     Item *item; /* [f->n][words] */
 };
 
-static int64_t own_elements(const dsi_flat *f, int i)
+static int64_t owned_elements(const dsi_flat *f, int i)
 {
     return f->param[i].end - f->param[i].begin;
 }
-static int64_t own_end(const dsi_flat *f, int i) { return f->param[i].own_at + own_elements(f, i); }
+static int64_t owned_end(const dsi_flat *f, int i)
+{
+    return f->param[i].owned_at + owned_elements(f, i);
+}
 
 /* ---- blocks --------------------------------------------------------------------------------------------- */
 
-static int64_t offload_block_size(const dsi_offload_opts *o, int64_t own)
+static int64_t offload_block_size(const dsi_offload_opts *o, int64_t owned)
 {
-    return dsi_min(o->buffer_size > 0 ? o->buffer_size : DEFAULT, dsi_max(own, 1));
+    return dsi_min(o->buffer_size > 0 ? o->buffer_size : DEFAULT, dsi_max(owned, 1));
 }
 
 static int64_t blocks_in_memory(const dsi_offload_opts *o, int64_t blocks)
@@ -77,9 +80,9 @@ static int64_t blocks_in_memory(const dsi_offload_opts *o, int64_t blocks)
     return (int64_t)floor((double)blocks * o->in_memory + 1e-9);
 }
 
-int64_t dsi_offload_needs(const dsi_offload_opts *o, int64_t own, int words)
+int64_t dsi_offload_needs(const dsi_offload_opts *o, int64_t owned, int words)
 {
-    int64_t size = offload_block_size(o, own), blocks = (own + size - 1) / size,
+    int64_t size = offload_block_size(o, owned), blocks = (owned + size - 1) / size,
             memory = blocks_in_memory(o, blocks), file = dsi_max(blocks - memory, 1);
     int64_t each = dsi_round_up(size, ALIGN_WORDS) * words + ALIGN_WORDS;
     return (memory + dsi_min(dsi_max(o->buffer_count, 1), file)) * each * WORD;
@@ -96,7 +99,8 @@ static void block_add(dsi_offload *o, int64_t begin, int64_t end)
                .end = end,
                .at = at,
                .word_stride = dsi_round_up(end - begin, ALIGN_WORDS)};
-    while (b.first + 1 < o->n_local && own_end(o->f, o->local_params[b.first]) <= begin) b.first++;
+    while (b.first + 1 < o->n_local && owned_end(o->f, o->local_params[b.first]) <= begin)
+        b.first++;
     o->capacity = dsi_max(o->capacity, b.word_stride * o->words);
     o->block = dsi_realloc(o->block, (size_t)(o->blocks + 1) * sizeof *o->block);
     o->block[o->blocks++] = b;
@@ -107,16 +111,16 @@ static void block_add(dsi_offload *o, int64_t begin, int64_t end)
 static void cut_blocks(dsi_offload *o)
 {
     const dsi_flat *f = o->f;
-    int64_t size = offload_block_size(&o->o, f->own), begin = 0;
+    int64_t size = offload_block_size(&o->o, f->owned), begin = 0;
     bool whole = dsi_optim_needs_whole(o->optim);
     for (int k = 0; whole && k < o->n_local; k++) {
         int i = o->local_params[k];
-        if (f->param[i].own_at == begin || own_end(f, i) - begin <= size) continue;
-        block_add(o, begin, f->param[i].own_at);
-        begin = f->param[i].own_at;
+        if (f->param[i].owned_at == begin || owned_end(f, i) - begin <= size) continue;
+        block_add(o, begin, f->param[i].owned_at);
+        begin = f->param[i].owned_at;
     }
-    for (; !whole && begin + size < f->own; begin += size) block_add(o, begin, begin + size);
-    block_add(o, begin, f->own);
+    for (; !whole && begin + size < f->owned; begin += size) block_add(o, begin, begin + size);
+    block_add(o, begin, f->owned);
     o->in_file = o->blocks - (int)blocks_in_memory(&o->o, o->blocks);
 }
 
@@ -124,8 +128,8 @@ static void cut_blocks(dsi_offload *o)
  * is. Offsets count from this rank's first element of it. */
 static bool block_range(const dsi_offload *o, const Block *b, int i, dsi_range *r)
 {
-    int64_t at = o->f->param[i].own_at, from = dsi_max(at, b->begin),
-            to = dsi_min(own_end(o->f, i), b->end);
+    int64_t at = o->f->param[i].owned_at, from = dsi_max(at, b->begin),
+            to = dsi_min(owned_end(o->f, i), b->end);
     *r = (dsi_range){.param = i, .offset = from - at, .length = to - from};
     return from < to;
 }
@@ -134,7 +138,7 @@ static bool block_range(const dsi_offload *o, const Block *b, int i, dsi_range *
 static ds_tensor *block_view(const dsi_offload *o, const ds_tensor *t, const Block *b, int word,
                              dsi_range r, ds_dims shape)
 {
-    int64_t stride[DS_MAX_DIMS], from = o->f->param[r.param].own_at + r.offset;
+    int64_t stride[DS_MAX_DIMS], from = o->f->param[r.param].owned_at + r.offset;
     dsi_row_major(shape, stride);
     return dsi_view_of(t, shape, stride,
                        dsi_swap_begin(t) + word * b->word_stride + from - b->begin);
@@ -251,7 +255,7 @@ ds_status dsi_offload_store(dsi_offload *o, int i)
     return status;
 }
 
-ds_tensor *dsi_offload_part(const dsi_offload *o, int i) { return item_of(o, i, 0)->x; }
+ds_tensor *dsi_offload_shard(const dsi_offload *o, int i) { return item_of(o, i, 0)->x; }
 
 bool dsi_offload_in_memory(const dsi_offload *o, int i)
 {
@@ -279,9 +283,9 @@ static int block_list_pieces(const dsi_offload *o, const Block *b, const ds_tens
     const dsi_flat *f = o->f;
     bool whole = dsi_optim_needs_whole(o->optim);
     int n = 0;
-    for (int j = b->first; j < o->n_local && f->param[o->local_params[j]].own_at < b->end; j++) {
+    for (int j = b->first; j < o->n_local && f->param[o->local_params[j]].owned_at < b->end; j++) {
         int i = o->local_params[j];
-        ds_tensor *x = dsi_offload_part(o, i);
+        ds_tensor *x = dsi_offload_shard(o, i);
         dsi_range r;
         if (!block_range(o, b, i, &r) || !ds_grad(x)) continue;
         dsi_optim_piece *p = &pieces[n++];
@@ -301,10 +305,10 @@ static ds_status piece_finish(const dsi_offload *o, const dsi_optim_piece *p, in
 {
     int64_t end = p->begin + dsi_numel(p->p->shape);
     ds_status status = DS_OK;
-    bool last = end == own_elements(o->f, i);
+    bool last = end == owned_elements(o->f, i);
     if (!o->optim->params[o->f->param[i].index].low) {
-        ds_tensor *part = model.part(model.arg, i, true);
-        status = dsi_copy(dsi_flat_range(part, p->begin, end),
+        ds_tensor *shard = model.shard(model.arg, i, true);
+        status = dsi_copy(dsi_flat_range(shard, p->begin, end),
                           dsi_flat_range(p->p, 0, end - p->begin));
         if (status == DS_OK && last) status = model.done(model.arg, i, true);
     }
@@ -384,7 +388,7 @@ static ds_status make_items(dsi_offload *o)
     const dsi_flat *f = o->f;
     o->item = dsi_alloc((size_t)(f->n * o->words) * sizeof *o->item);
     for (int i = 0; i < f->n; i++) {
-        int64_t n = own_elements(f, i);
+        int64_t n = owned_elements(f, i);
         for (int w = 0; n && w < o->words; w++) {
             Item *it = item_of(o, i, w);
             ds_dims shape = n == f->param[i].n ? f->param[i].x->shape : ds_shape(n);
@@ -433,14 +437,14 @@ static ds_status block_fill(const dsi_offload *o, const Block *b, ds_tensor *t,
 {
     const dsi_flat *f = o->f;
     if (!dsi_fill(t, 0)) return ds_error_status();
-    for (int j = b->first; j < o->n_local && f->param[o->local_params[j]].own_at < b->end; j++) {
+    for (int j = b->first; j < o->n_local && f->param[o->local_params[j]].owned_at < b->end; j++) {
         int i = o->local_params[j];
         dsi_range r;
         if (!block_range(o, b, i, &r)) continue;
         int64_t end = r.offset + r.length;
-        ds_tensor *x = dsi_flat_range(model.part(model.arg, i, false), r.offset, end);
+        ds_tensor *x = dsi_flat_range(model.shard(model.arg, i, false), r.offset, end);
         if (dsi_copy(block_view(o, t, b, 0, r, ds_shape(r.length)), x) != DS_OK ||
-            (end == own_elements(f, i) && model.done(model.arg, i, false) != DS_OK))
+            (end == owned_elements(f, i) && model.done(model.arg, i, false) != DS_OK))
             return ds_error_status();
     }
     return DS_OK;
@@ -471,7 +475,7 @@ dsi_offload *dsi_offload_new(const dsi_flat *f, ds_optim *optim, const char *fol
     choose_words(o);
     o->local_params = dsi_alloc((size_t)f->n * sizeof *o->local_params);
     for (int i = 0; i < f->n; i++)
-        if (own_elements(f, i)) o->local_params[o->n_local++] = i;
+        if (owned_elements(f, i)) o->local_params[o->n_local++] = i;
     cut_blocks(o);
     o->buffers = (int)dsi_min(dsi_max(opts->buffer_count, 1), dsi_max(o->in_file, 1));
     o->buffer = dsi_alloc((size_t)o->buffers * sizeof *o->buffer);

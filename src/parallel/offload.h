@@ -42,10 +42,10 @@ typedef struct dsi_offload_opts {
 typedef struct dsi_offload dsi_offload;
 
 /* Access to the model's values of this rank's elements of parameter i of the
- * layout, of any dtype. part opens them for reading, or for writing all of
+ * layout, of any dtype. shard opens them for reading, or for writing all of
  * them; done ends the access. */
 typedef struct dsi_offload_model {
-    ds_tensor *(*part)(void *arg, int i, bool write);
+    ds_tensor *(*shard)(void *arg, int i, bool write);
     ds_status (*done)(void *arg, int i, bool write);
     void *arg;
 } dsi_offload_model;
@@ -59,9 +59,9 @@ void dsi_offload_free(dsi_offload *o); /* before the optimizer; NULL passes */
 
 /* The master of parameter i of the layout; NULL: this rank has none of it. Its
  * storage is away. */
-ds_tensor *dsi_offload_part(const dsi_offload *o, int i);
+ds_tensor *dsi_offload_shard(const dsi_offload *o, int i);
 
-/* The optimizer's step with the gradients of the parts. Also copies each part
+/* The optimizer's step with the gradients of the shards. Also copies each shard
  * to the model, unless the optimizer writes the low-precision copy itself
  * (dsi_optim_set_param). Blocks on files. */
 ds_status dsi_offload_step(dsi_offload *o, double g_scale, dsi_offload_model model);
@@ -70,10 +70,10 @@ ds_status dsi_offload_step(dsi_offload *o, double g_scale, dsi_offload_model mod
  * changes, store writes them to the blocks. i = -1: of all parameters. */
 void dsi_offload_release(dsi_offload *o, int i);
 ds_status dsi_offload_store(dsi_offload *o, int i);
-bool dsi_offload_in_memory(const dsi_offload *o, int i); /* part i has its storage */
+bool dsi_offload_in_memory(const dsi_offload *o, int i); /* shard i has its storage */
 
 /* Bytes of memory that it would take for that many own elements and words: a
  * master, and moments. */
-int64_t dsi_offload_needs(const dsi_offload_opts *o, int64_t own, int words);
+int64_t dsi_offload_needs(const dsi_offload_opts *o, int64_t owned, int words);
 int64_t dsi_offload_memory(const dsi_offload *o); /* bytes of buffers and blocks */
 int64_t dsi_offload_file(const dsi_offload *o);   /* bytes */

@@ -224,11 +224,11 @@ int64_t dsi_param_swap_memory(const dsi_param_swap *h)
 
 int64_t dsi_param_swap_file(const dsi_param_swap *h) { return h->file.bytes; }
 
-int64_t dsi_param_swap_needs(const dsi_param_swap_opts *o, int64_t own, int64_t longest,
+int64_t dsi_param_swap_needs(const dsi_param_swap_opts *o, int64_t owned, int64_t longest,
                              ds_dtype dtype)
 {
-    int64_t size = (int64_t)ds_dtype_size(dtype), in_memory = dsi_min(own, o->max_in_cpu);
+    int64_t size = (int64_t)ds_dtype_size(dtype), in_memory = dsi_min(owned, o->max_in_cpu);
     int64_t buffer = dsi_round_up(longest * size, DSI_AIO_ALIGN) + DSI_AIO_ALIGN;
-    if (in_memory == own) return own * size;
+    if (in_memory == owned) return owned * size;
     return in_memory * size + (o->buffer_count > 0 ? o->buffer_count : 1) * buffer;
 }

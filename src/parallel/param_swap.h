@@ -51,5 +51,5 @@ int64_t dsi_param_swap_memory(const dsi_param_swap *h); /* bytes of the buffers 
 int64_t dsi_param_swap_file(const dsi_param_swap *h);
 /* Bytes of buffers and of memory for that many own elements, of which the
  * longest shard has `longest`. */
-int64_t dsi_param_swap_needs(const dsi_param_swap_opts *o, int64_t own, int64_t longest,
+int64_t dsi_param_swap_needs(const dsi_param_swap_opts *o, int64_t owned, int64_t longest,
                              ds_dtype dtype);

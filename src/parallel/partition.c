@@ -30,11 +30,10 @@ void dsi_partition_detach(dsi_partition *p)
 {
     if (p->request) dsi_request_wait(p->request);
     p->request = NULL;
-    dsi_unref(p->gathered);
-    dsi_unref(p->shard);
-    if (p->own) dsi_set_materialize_hook(p->own, NULL, NULL);
-    dsi_unref(p->own);
-    p->gathered = p->shard = p->own = NULL;
+    dsi_hold(&p->gathered, NULL);
+    dsi_hold(&p->shard, NULL);
+    if (p->owned) dsi_set_materialize_hook(p->owned, NULL, NULL);
+    dsi_hold(&p->owned, NULL);
     if (dsi_partition_of(p->x) == p) dsi_set_materialize_hook(p->x, NULL, NULL);
 }
 
@@ -60,53 +59,53 @@ static void shard_close(const dsi_partition *p)
     if (on_disk(p)) dsi_param_swap_close(p->swap, p->unit);
 }
 
-/* The materialize hook of `own`: reads it from disk. */
-static ds_status shard_materialize(void *arg, ds_tensor *own)
+/* The materialize hook of `owned`: reads it from disk. */
+static ds_status shard_materialize(void *arg, ds_tensor *owned)
 {
     dsi_partition *p = arg;
     ds_scope *scope = ds_scope_open();
-    ds_tensor *shard = shard_open(p), *t = shard ? dsi_new(shard, own->shape) : NULL;
-    int64_t n = dsi_numel(own->shape);
+    ds_tensor *shard = shard_open(p), *t = shard ? dsi_new(shard, owned->shape) : NULL;
+    int64_t n = dsi_numel(owned->shape);
     ds_status status = t ? dsi_copy(dsi_flat_range(t, 0, n), dsi_flat_range(shard, 0, n))
                          : ds_error_status();
     if (shard) shard_close(p);
-    if (status == DS_OK) dsi_tensor_set_data(own, t);
+    if (status == DS_OK) dsi_tensor_set_data(owned, t);
     ds_scope_close(scope);
     return status;
 }
 
 ds_status dsi_shard_alloc(dsi_partition *p)
 {
-    ds_tensor *own = p->own;
-    if (!on_disk(p) || !own || own->storage) return DS_OK;
+    ds_tensor *owned = p->owned;
+    if (!on_disk(p) || !owned || owned->storage) return DS_OK;
     ds_scope *scope = ds_scope_open();
-    ds_tensor *t = dsi_new(own, own->shape);
-    if (t) dsi_tensor_set_data(own, t);
+    ds_tensor *t = dsi_new(owned, owned->shape);
+    if (t) dsi_tensor_set_data(owned, t);
     ds_scope_close(scope);
     return t ? DS_OK : ds_error_status();
 }
 
 ds_status dsi_shard_store(dsi_partition *p)
 {
-    if (!on_disk(p) || !p->own || !p->own->storage) return DS_OK;
+    if (!on_disk(p) || !p->owned || !p->owned->storage) return DS_OK;
     if (p->owner->free_buffer(p) != DS_OK ||
-        dsi_param_swap_write(p->swap, p->unit, p->own) != DS_OK)
+        dsi_param_swap_write(p->swap, p->unit, p->owned) != DS_OK)
         return ds_error_status();
-    dsi_release_storage(p->own);
+    dsi_release_storage(p->owned);
     return DS_OK;
 }
 
 void dsi_shard_evict(dsi_partition *p)
 {
-    if (on_disk(p) && p->own) dsi_release_storage(p->own);
+    if (on_disk(p) && p->owned) dsi_release_storage(p->owned);
 }
 
 ds_status dsi_shard_to_disk(dsi_partition *p, const ds_tensor *values)
 {
     int64_t n = dsi_numel(values->shape);
     ds_dims shape = n == p->n ? p->x->shape : ds_shape(n);
-    p->own = dsi_ref(dsi_new_lazy(p->x->device, p->x->dtype, shape, shard_materialize, p));
-    if (!p->own) return ds_error_status();
+    p->owned = dsi_ref(dsi_new_lazy(p->x->device, p->x->dtype, shape, shard_materialize, p));
+    if (!p->owned) return ds_error_status();
     return dsi_param_swap_write(p->swap, p->unit, values);
 }
 
@@ -183,8 +182,8 @@ ds_status dsi_partition_scatter(dsi_partition *p, int root)
     if (p->owner->wait_gathers && p->owner->wait_gathers(p) != DS_OK) return ds_error_status();
     if (ds_broadcast(p->comm, p->x, root) != DS_OK || dsi_shard_alloc(p) != DS_OK)
         return ds_error_status();
-    if (begin < end &&
-        dsi_copy(dsi_flat_range(p->own, 0, end - begin), dsi_flat_range(p->x, begin, end)) != DS_OK)
+    if (begin < end && dsi_copy(dsi_flat_range(p->owned, 0, end - begin),
+                                dsi_flat_range(p->x, begin, end)) != DS_OK)
         return ds_error_status();
     return dsi_shard_store(p);
 }

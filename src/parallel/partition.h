@@ -73,7 +73,7 @@ struct dsi_partition {
     /* This rank's elements of x, with its shape if it has all, else 1-D; NULL
      * if it has none. Counted. A view of `shard`; or lazy, and read from
      * disk. */
-    ds_tensor *own;
+    ds_tensor *owned;
 
     ds_tensor *gathered; /* [ranks * shard_size], counted; NULL unless DSI_GATHERING */
     dsi_request *request;
@@ -103,11 +103,11 @@ ds_status dsi_partition_scatter(dsi_partition *p, int root);
 
 /* ---- the shard; for one in memory these do nothing ----------------------------------------------------- */
 
-/* p->own gets memory without values, to be written; is written to disk and
+/* p->owned gets memory without values, to be written; is written to disk and
  * evicted; is evicted. */
 ds_status dsi_shard_alloc(dsi_partition *p);
 ds_status dsi_shard_store(dsi_partition *p);
 void dsi_shard_evict(dsi_partition *p);
-/* For one on disk: makes p->own, which is lazy, and writes `values`, 1-D, to
+/* For one on disk: makes p->owned, which is lazy, and writes `values`, 1-D, to
  * the disk. */
 ds_status dsi_shard_to_disk(dsi_partition *p, const ds_tensor *values);

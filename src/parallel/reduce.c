@@ -50,9 +50,9 @@ struct dsi_reduce {
     double before, after; /* factors around the sum */
     Leaf *leaf;           /* [f->n] */
     Bucket *bucket;       /* [f->units] */
-    ds_tensor *own;       /* partition: [f->own], counted */
+    ds_tensor *owned;     /* partition: [f->owned], counted */
     char *folder;         /* of files of the sums; NULL: they are in memory */
-    dsi_tree *tree;       /* has what would be in own; or NULL */
+    dsi_tree *tree;       /* has what would be in owned; or NULL */
     bool local;           /* tree: one rank, one pass: its gradients are the sum, in their place */
     bool open;            /* some pass came since the gradients were last forgotten */
     bool widen;           /* gradients are being added up in o.accum, not in their own dtype */
@@ -120,10 +120,10 @@ static ds_tensor *sums_new(const dsi_reduce *r, ds_dtype dtype, int64_t n)
 
 static ds_status shard_open(dsi_reduce *r, ds_dtype dtype)
 {
-    if (r->own && r->own->dtype == dtype) return DS_OK;
-    dsi_unref(r->own);
-    r->own = dsi_ref(sums_new(r, dtype, r->f->own));
-    return r->own ? DS_OK : ds_error_status();
+    if (r->owned && r->owned->dtype == dtype) return DS_OK;
+    dsi_unref(r->owned);
+    r->owned = dsi_ref(sums_new(r, dtype, r->f->owned));
+    return r->owned ? DS_OK : ds_error_status();
 }
 
 /* ---- a sum has arrived --------------------------------------------------------------------------------------------------- */
@@ -133,7 +133,7 @@ static ds_status shard_open(dsi_reduce *r, ds_dtype dtype)
 static ds_tensor *shard_view(const dsi_reduce *r, int k)
 {
     const dsi_flat_unit *u = &r->f->unit[k];
-    return dsi_flat_range(r->own, u->own_at, u->own_at + u->shard_size);
+    return dsi_flat_range(r->owned, u->owned_at, u->owned_at + u->shard_size);
 }
 
 static ds_tensor *bucket_shard(const dsi_reduce *r, int k, const ds_tensor *full)
@@ -155,9 +155,10 @@ static ds_status shard_accumulate(dsi_reduce *r, int k)
 {
     Bucket *b = &r->bucket[k];
     if (r->tree) return dsi_tree_add(r->tree, k, b->pieces);
-    ds_tensor *own = shard_view(r, k), *sum = b->direct ? own : bucket_shard(r, k, b->wire);
+    ds_tensor *owned = shard_view(r, k), *sum = b->direct ? owned : bucket_shard(r, k, b->wire);
     ds_status status = grad_scale(sum, factor_after(r, k));
-    if (status == DS_OK && !b->direct) status = b->added ? grad_add(own, sum) : dsi_copy(own, sum);
+    if (status == DS_OK && !b->direct)
+        status = b->added ? grad_add(owned, sum) : dsi_copy(owned, sum);
     b->added = true;
     return status;
 }
@@ -197,9 +198,8 @@ static ds_status bucket_finish(dsi_reduce *r, int k)
     b->request = NULL;
     if (status == DS_OK)
         status = r->o.partition ? bucket_keep_shard(r, k) : bucket_keep_whole(r, k);
-    dsi_unref(b->wire);
-    dsi_unref(b->pieces);
-    b->wire = b->pieces = NULL;
+    dsi_hold(&b->wire, NULL);
+    dsi_hold(&b->pieces, NULL);
     ds_scope_close(scope);
     return status;
 }
@@ -306,7 +306,7 @@ static dsi_request *bucket_send(dsi_reduce *r, int k)
     dsi_view v = dsi_v(b->wire);
     ds_comm *comm = r->f->unit[k].comm;
     b->direct = reduce_scatters(r) && r->o.partition && !b->added &&
-                r->own->dtype == b->wire->dtype;
+                r->owned->dtype == b->wire->dtype;
     /* as it arrives it is kept: neither rounded again, nor scaled, nor added to */
     b->counted = r->o.squares && factor_after(r, k) == 1 &&
                  (r->o.partition ? b->direct : b->wire == b->full);
@@ -472,8 +472,8 @@ ds_status dsi_reduce_wait(dsi_reduce *r)
 {
     if (r->status == DS_OK) r->status = buckets_finish_but(r, 0);
     if (r->status != DS_OK || !r->tree || r->local || !dsi_reduce_complete(r)) return r->status;
-    dsi_hold(&r->own, dsi_tree_total(r->tree));
-    return r->own ? DS_OK : (r->status = ds_error_status());
+    dsi_hold(&r->owned, dsi_tree_total(r->tree));
+    return r->owned ? DS_OK : (r->status = ds_error_status());
 }
 
 bool dsi_reduce_complete(const dsi_reduce *r) { return r->open && r->last; }
@@ -484,9 +484,9 @@ double dsi_reduce_seconds(const dsi_reduce *r) { return r->seconds; }
 ds_tensor *dsi_reduce_grad(const dsi_reduce *r, int i)
 {
     if (r->local) return ds_grad(r->f->param[i].x);
-    if (r->o.partition) return dsi_flat_in_own(r->f, i, r->own);
+    if (r->o.partition) return dsi_flat_in_owned(r->f, i, r->owned);
     if (!r->leaf[i].holds && !r->comm) return ds_grad(r->f->param[i].x);
-    return dsi_flat_own_in_unit(r->f, i, r->bucket[r->f->param[i].unit].full);
+    return dsi_flat_owned_in_unit(r->f, i, r->bucket[r->f->param[i].unit].full);
 }
 
 int dsi_reduce_shards(const dsi_reduce *r, dsi_view *views, double *squares)
@@ -513,9 +513,9 @@ void dsi_reduce_reset(dsi_reduce *r)
 
 int64_t dsi_reduce_bytes(const dsi_reduce *r)
 {
-    int64_t bytes = r->tree  ? dsi_tree_bytes(r->tree)
-                    : r->own ? (int64_t)r->own->storage->bytes
-                             : 0;
+    int64_t bytes = r->tree    ? dsi_tree_bytes(r->tree)
+                    : r->owned ? (int64_t)r->owned->storage->bytes
+                               : 0;
     if (r->folder) return 0;
     for (int k = 0; k < r->f->units; k++)
         if (r->bucket[k].full) bytes += (int64_t)r->bucket[k].full->storage->bytes;
@@ -571,7 +571,7 @@ void dsi_reduce_free(dsi_reduce *r)
     dsi_tree_free(r->tree);
     for (int i = 0; i < r->f->n; i++) dsi_unref(r->leaf[i].mapped);
     dsi_free(r->folder);
-    dsi_unref(r->own);
+    dsi_unref(r->owned);
     dsi_free(r->leaf);
     dsi_free(r->bucket);
     dsi_free(r);

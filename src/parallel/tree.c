@@ -9,7 +9,7 @@
 struct dsi_tree {
     const dsi_flat *f;
     ds_tensor
-        *level[MAX_LEVELS]; /* float32 [f->own], counted: bit l of done: a sum of 2^l passes */
+        *level[MAX_LEVELS]; /* float32 [f->owned], counted: bit l of done: a sum of 2^l passes */
     int64_t done;           /* passes before this one */
     bool runs;              /* a pass has begun and is not in `done` */
 };
@@ -50,14 +50,14 @@ static ds_status node_add(const ds_tensor *x, const ds_tensor *y, const ds_tenso
 static ds_tensor *level_shard(const dsi_tree *t, int l, int k)
 {
     const dsi_flat_unit *u = &t->f->unit[k];
-    return dsi_flat_range(t->level[l], u->own_at, u->own_at + u->shard_size);
+    return dsi_flat_range(t->level[l], u->owned_at, u->owned_at + u->shard_size);
 }
 
 /* Allocates the sums of level l; their memory is kept for later steps. */
 static ds_status level_open(dsi_tree *t, int l)
 {
     if (!t->level[l])
-        t->level[l] = dsi_ref(dsi_new_on(t->f->param[0].x->device, DS_F32, ds_shape(t->f->own)));
+        t->level[l] = dsi_ref(dsi_new_on(t->f->param[0].x->device, DS_F32, ds_shape(t->f->owned)));
     return t->level[l] ? DS_OK : ds_error_status();
 }
 

@@ -31,7 +31,7 @@ void dsi_tree_next(dsi_tree *t); /* a pass begins: the next micro step */
 /* pieces [ranks][shard_size] of unit k: the ranks' gradients of this micro
  * step; they are overwritten. */
 ds_status dsi_tree_add(dsi_tree *t, int k, ds_tensor *pieces);
-/* The sum of all passes, float32 [f->own], borrowed; NULL with the message.
+/* The sum of all passes, float32 [f->owned], borrowed; NULL with the message.
  * More passes may follow. */
 ds_tensor *dsi_tree_total(dsi_tree *t);
 void dsi_tree_reset(dsi_tree *t);

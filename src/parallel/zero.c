@@ -17,7 +17,7 @@
  * - All ranks call backward, step, publish and whole in the same order; these
  *   block. A failure on one rank ends the communication of all
  *   (dsi_comm_all_or_none).
- * - z->part[i] is what the optimizer updates and has the gradient during a
+ * - z->shard[i] is what the optimizer updates and has the gradient during a
  *   step; after a step, of whatever result, no gradient is left.
  *
  * Source: Rajbhandari et al., ZeRO, arXiv 1910.02054; mixed precision: arXiv 1710.03740.
@@ -71,7 +71,7 @@ void dsi_zero_zero_grad(dsi_zero *z)
     if (!z) return;
     for (int i = 0; i < z->flat->n; i++) {
         ds_set_grad_of(z->flat->param[i].x, NULL);
-        if (z->part[i]) ds_set_grad_of(z->part[i], NULL);
+        if (z->shard[i]) ds_set_grad_of(z->shard[i], NULL);
     }
     if (z->reduce) dsi_reduce_reset(z->reduce);
 }
@@ -83,17 +83,17 @@ static ds_tensor *shard_grad(const dsi_zero *z, int i)
     return dsi_acquire(g) ? g : NULL;
 }
 
-/* Sets the gradients of the parts, from which the optimizer reads them. */
+/* Sets the gradients of the shards, from which the optimizer reads them. */
 static ds_status grads_hand_over(dsi_zero *z)
 {
     for (int i = 0; i < z->flat->n; i++) {
-        ds_tensor *g = z->part[i] ? shard_grad(z, i) : NULL;
-        if (g && g->device != z->part[i]->device) { /* offload: to the optimizer's */
-            ds_tensor *sent = dsi_new_on(z->part[i]->device, g->dtype, g->shape);
+        ds_tensor *g = z->shard[i] ? shard_grad(z, i) : NULL;
+        if (g && g->device != z->shard[i]->device) { /* offload: to the optimizer's */
+            ds_tensor *sent = dsi_new_on(z->shard[i]->device, g->dtype, g->shape);
             if (dsi_copy(sent, g) != DS_OK) return ds_error_status();
             g = sent;
         }
-        if (g && g != ds_grad(z->part[i]) && ds_set_grad_of(z->part[i], g) != DS_OK)
+        if (g && g != ds_grad(z->shard[i]) && ds_set_grad_of(z->shard[i], g) != DS_OK)
             return ds_error_status();
     }
     return DS_OK;
@@ -101,11 +101,11 @@ static ds_status grads_hand_over(dsi_zero *z)
 
 /* ---- the norm: Note [Norm] ----------------------------------------------------------------------------- */
 
-static int parts_list_grads(const dsi_zero *z)
+static int shards_list_grads(const dsi_zero *z)
 {
     int n = 0;
     for (int i = 0; i < z->flat->n; i++) {
-        ds_tensor *g = z->part[i] ? ds_grad(z->part[i]) : NULL;
+        ds_tensor *g = z->shard[i] ? ds_grad(z->shard[i]) : NULL;
         if (!ds_numel(g)) continue;
         z->views[n] = dsi_norm_line(g);
         if (!z->views[n++].p) return -1;
@@ -118,8 +118,8 @@ static int parts_list_grads(const dsi_zero *z)
 static ds_status norm_start(dsi_zero *z, dsi_request **sent, double *norm)
 {
     double counted = 0; /* squares */
-    int n = z->comm ? dsi_reduce_shards(z->reduce, z->views, &counted) : parts_list_grads(z);
-    const ds_tensor *with = z->comm ? z->flat->param[0].x : z->part[0]; /* one device has them */
+    int n = z->comm ? dsi_reduce_shards(z->reduce, z->views, &counted) : shards_list_grads(z);
+    const ds_tensor *with = z->comm ? z->flat->param[0].x : z->shard[0]; /* one device has them */
     if (n < 0 || dsi_norm_of(with, n, z->views, norm) != DS_OK) return ds_error_status();
     if (!z->comm) return DS_OK;
     *sent = dsi_norm_send(z->comm, z->sums, *norm * *norm + counted);
@@ -164,7 +164,7 @@ static ds_status bad_find(dsi_zero *z)
 {
     int64_t first = z->flat->n; /* counted from the model's first */
     for (int i = z->flat->n - 1; i >= 0 && first == z->flat->n; i--) {
-        ds_tensor *g = z->part[i] ? ds_grad(z->part[i]) : NULL;
+        ds_tensor *g = z->shard[i] ? ds_grad(z->shard[i]) : NULL;
         double norm = 0;
         dsi_view v = dsi_norm_line(g);
         if (g && (!v.p || dsi_norm_of(g, 1, &v, &norm) != DS_OK)) return ds_error_status();
@@ -210,16 +210,16 @@ static ds_status units_gather(dsi_zero *z)
 static ds_status copy_master(dsi_zero *z, int i)
 {
     ds_tensor *mine = dsi_zero_shard_open(z, i, true);
-    ds_status status = dsi_copy(mine, z->part[i]);
+    ds_status status = dsi_copy(mine, z->shard[i]);
     return status == DS_OK ? dsi_zero_shard_close(z, i, true) : status;
 }
 
-/* The parts have changed: the model's parameters too, where they are whole. */
+/* The shards have changed: the model's parameters too, where they are whole. */
 static ds_status params_publish(dsi_zero *z)
 {
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && z->masters && i < z->flat->n; i++)
-        if (z->part[i] && dsi_zero_copies_master(z, i)) status = copy_master(z, i);
+        if (z->shard[i] && dsi_zero_copies_master(z, i)) status = copy_master(z, i);
     if (status == DS_OK && z->unit) status = units_gather(z);
     if (status == DS_OK && z->zero3) dsi_zero3_shards_changed(z->zero3);
     return status;
@@ -310,10 +310,10 @@ static int param_find(const dsi_zero *z, int index)
 
 const dsi_flat *dsi_zero_flat(const dsi_zero *z) { return z->flat; }
 
-ds_tensor *dsi_zero_part(const dsi_zero *z, int i)
+ds_tensor *dsi_zero_shard(const dsi_zero *z, int i)
 {
     int k = param_find(z, i);
-    return k < 0 ? NULL : z->part[k];
+    return k < 0 ? NULL : z->shard[k];
 }
 
 ds_status dsi_zero_release(dsi_zero *z, int i, bool changed)
@@ -331,7 +331,7 @@ ds_status dsi_zero_publish(dsi_zero *z)
     ds_scope *scope = ds_scope_open();
     ds_status status = z->zero3 ? dsi_zero3_wait_gathers(z->zero3) : DS_OK;
     for (int i = 0; status == DS_OK && (z->masters || z->offload) && i < z->flat->n; i++) {
-        if (z->part[i]) status = copy_master(z, i);
+        if (z->shard[i]) status = copy_master(z, i);
         if (status == DS_OK && z->offload) status = dsi_offload_store(z->offload, i);
     }
     if (status == DS_OK) status = params_publish(z);
@@ -345,13 +345,14 @@ static ds_status param_assemble(const dsi_zero *z, int k, ds_tensor *whole)
 {
     const dsi_flat *f = z->flat;
     bool materializes = z->offload && !dsi_offload_in_memory(z->offload, k);
-    ds_tensor *own = dsi_flat_own_in(f, k, whole); /* NULL: none of its elements, if it has any */
-    ds_status status = own && z->part[k] ? dsi_copy(own, z->part[k]) : DS_OK;
+    /* NULL: none of its elements, if it has any */
+    ds_tensor *owned = dsi_flat_owned_in(f, k, whole);
+    ds_status status = owned && z->shard[k] ? dsi_copy(owned, z->shard[k]) : DS_OK;
     if (materializes) dsi_offload_release(z->offload, k);
     const dsi_flat_unit *u = &f->unit[f->param[k].unit];
     for (int r = 0; status == DS_OK && z->unit && r < u->ranks; r++) {
         int64_t begin, end;
-        dsi_flat_part_of(f, k, r, &begin, &end);
+        dsi_flat_shard_range(f, k, r, &begin, &end);
         if (begin < end) status = ds_broadcast(u->comm, dsi_flat_range(whole, begin, end), r);
     }
     return status;
@@ -388,7 +389,7 @@ dsi_zero_bytes dsi_zero_memory(const dsi_zero *z)
         bytes.file += dsi_offload_file(z->offload);
         return bytes;
     }
-    if (z->masters) bytes.optimizer += z->flat->own * (int64_t)sizeof(float);
+    if (z->masters) bytes.optimizer += z->flat->owned * (int64_t)sizeof(float);
     ds_state *moments = ds_optim_state(z->optim);
     for (int i = 0; i < ds_state_len(moments); i++) {
         const ds_tensor *x = ds_state_at(moments, i);

@@ -4,11 +4,11 @@
  *
  *     stage  optimizer state  gradients  parameters  a bucket does    after the step
  *     0      whole            whole      whole       all_reduce       -
- *     1      own part         whole      whole       reduce_scatter   all_gather parts
- *     2      own part         own part   whole       reduce_scatter   all_gather parts
- *     3      own part         own part   own part    reduce_scatter   gathered before each module
+ *     1      shard            whole      whole       reduce_scatter   all_gather shards
+ *     2      shard            shard      whole       reduce_scatter   all_gather shards
+ *     3      shard            shard      shard       reduce_scatter   gathered before each module
  *
- * With one rank the own part is the whole: nothing is sent, and float32 is the
+ * With one rank the shard is the whole: nothing is sent, and float32 is the
  * plain loop.
  * SPDX-License-Identifier: MIT */
 #pragma once
@@ -27,7 +27,7 @@ typedef struct dsi_zero_opts {
     bool prescale;        /* divide by the number of ranks before the sum, not after it */
     double predivide;     /* with f: by f before, by ranks / f after; 0 is 1 */
     bool overlap_comm;    /* a bucket is reduced while backward runs */
-    bool reduce_scatter;  /* stages 1 to 3: false: all_reduce, and keep the own part */
+    bool reduce_scatter;  /* stages 1 to 3: false: all_reduce, and keep the own shard */
     int64_t reduce_bucket, allgather_bucket; /* 0: 5e8 */
 
     /* stage 3 */
@@ -55,7 +55,7 @@ dsi_flat_opts dsi_zero_layout(const dsi_zero_opts *o, int rank, int ranks);
 typedef struct dsi_zero dsi_zero;
 
 /* Converts the model, broadcasts rank 0's parameters and buffers, gives each
- * rank its part and tells the optimizer. Borrows all three; comm NULL: one
+ * rank its shard and tells the optimizer. Borrows all three; comm NULL: one
  * rank. NULL with the message if it cannot be. */
 dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const dsi_zero_opts *o);
 
@@ -97,11 +97,11 @@ const dsi_flat *dsi_zero_flat(const dsi_zero *z);
  * materializes them until the next step, so a caller that reads all of them
  * calls dsi_zero_release for
  * each. */
-ds_tensor *dsi_zero_part(const dsi_zero *z, int i);
-/* Ends the use of the part of parameter i and its moments; changed: they were
+ds_tensor *dsi_zero_shard(const dsi_zero *z, int i);
+/* Ends the use of the shard of parameter i and its moments; changed: they were
  * written. Does nothing if they are not in a file. */
 ds_status dsi_zero_release(dsi_zero *z, int i, bool changed);
-/* After the caller has changed parts: writes them to the parameters of the
+/* After the caller has changed shards: writes them to the parameters of the
  * model. Collective. */
 ds_status dsi_zero_publish(dsi_zero *z);
 /* The whole parameter i as it is trained, float32, put together from all ranks,

@@ -282,14 +282,14 @@ static ds_status unit_take_shard(Unit *u)
     if (u->k >= u->z->first_on_disk)
         p->swap = u->z->swap;
     else
-        p->shard = dsi_ref(dsi_flat_range(u->z->home, l->own_at, l->own_at + l->shard_size));
+        p->shard = dsi_ref(dsi_flat_range(u->z->home, l->owned_at, l->owned_at + l->shard_size));
     int64_t n = f->param[u->param].end - f->param[u->param].begin;
     if (!n) return DS_OK;
     ds_tensor *from = dsi_zero_init_shard(p->x);
     from = dsi_flat_range(from ? from : dsi_flat_in_param(f, u->param), 0, n);
     if (p->swap) return dsi_shard_to_disk(p, from);
-    p->own = dsi_ref(dsi_flat_in_own(f, u->param, u->z->home));
-    return dsi_copy(dsi_flat_range(p->own, 0, n), from);
+    p->owned = dsi_ref(dsi_flat_in_owned(f, u->param, u->z->home));
+    return dsi_copy(dsi_flat_range(p->owned, 0, n), from);
 }
 
 /* Makes unit k's partition from its parameter, whose storage is released. Units
@@ -322,14 +322,14 @@ static ds_status unit_partition(dsi_zero3 *z, int k)
  * own. */
 static void owner_add(dsi_zero3 *z, const ds_module *m)
 {
-    int own = ds_module_params(m);
+    int direct = ds_module_params(m); /* without those of its children */
     for (int i = 0; i < ds_module_children(m); i++) {
         const ds_module *child = ds_module_child(m, i);
-        own -= ds_module_params(child);
+        direct -= ds_module_params(child);
         owner_add(z, child);
     }
-    Owner o = {.m = m, .unit = dsi_alloc((size_t)own * sizeof *o.unit)};
-    for (int i = 0; i < own; i++) { /* a module's own parameters come first */
+    Owner o = {.m = m, .unit = dsi_alloc((size_t)direct * sizeof *o.unit)};
+    for (int i = 0; i < direct; i++) { /* a module's own parameters come first */
         dsi_partition *p = dsi_partition_of(ds_module_param_at(m, i, NULL));
         if (p && p->owner == &unit_owner) o.unit[o.n++] = (Unit *)p;
     }
@@ -355,7 +355,7 @@ static ds_status make_home(dsi_zero3 *z)
     ds_scope *scope = ds_scope_open();
     z->home = dsi_ref(
         dsi_fill(dsi_new_on(like->device, like->dtype,
-                            ds_shape(disk ? f->unit[z->first_on_disk].own_at : f->own)),
+                            ds_shape(disk ? f->unit[z->first_on_disk].owned_at : f->owned)),
                  0));
     ds_scope_close(scope);
     if (z->home && disk)
@@ -420,11 +420,11 @@ static dsi_partition *param_partition(const dsi_zero3 *z, int i)
 }
 
 bool dsi_zero3_has_unit(const dsi_zero3 *z, int unit) { return z && z->unit[unit].partitioned; }
-ds_tensor *dsi_zero3_shard(const dsi_zero3 *z, int i) { return param_partition(z, i)->own; }
+ds_tensor *dsi_zero3_shard(const dsi_zero3 *z, int i) { return param_partition(z, i)->owned; }
 
 bool dsi_zero3_on_disk(const dsi_zero3 *z, int i)
 {
-    return z && param_partition(z, i)->swap && param_partition(z, i)->own;
+    return z && param_partition(z, i)->swap && param_partition(z, i)->owned;
 }
 
 ds_status dsi_zero3_shard_alloc(dsi_zero3 *z, int i)

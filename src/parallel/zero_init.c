@@ -105,7 +105,7 @@ static ds_status made_finish(dsi_partition *p)
         dsi_partition_range(p, &begin, &end);
         p->shard = dsi_ref(made_shard_new(p));
         if (!p->shard) return ds_error_status();
-        if (begin < end) p->own = dsi_ref(dsi_flat_range(p->shard, 0, end - begin));
+        if (begin < end) p->owned = dsi_ref(dsi_flat_range(p->shard, 0, end - begin));
     }
     if (dsi_partition_scatter(p, 0) != DS_OK) return ds_error_status();
     p->unfinished = false;
@@ -226,9 +226,9 @@ ds_status dsi_zero_init_to(ds_tensor *x, ds_dtype dtype)
     if (!p || p->state == DSI_PRESENT || x->dtype == dtype) return DS_OK;
     ds_tensor *shard = dsi_to_dtype(p->shard, dtype);
     if (!shard) return ds_error_status();
-    if (p->own) {
-        ds_tensor *own = dsi_flat_range(shard, 0, dsi_numel(p->own->shape));
-        dsi_hold(&p->own, own);
+    if (p->owned) {
+        ds_tensor *owned = dsi_flat_range(shard, 0, dsi_numel(p->owned->shape));
+        dsi_hold(&p->owned, owned);
     }
     dsi_hold(&p->shard, shard);
     x->dtype = dtype;

@@ -8,7 +8,7 @@
 
 /* ---- parameters as the model has them -------------------------------------------------------------------- */
 
-ds_tensor *dsi_zero_own_shard(const dsi_zero *z, int i)
+ds_tensor *dsi_zero_model_shard(const dsi_zero *z, int i)
 {
     return dsi_zero3_has_unit(z->zero3, z->flat->param[i].unit) ? dsi_zero3_shard(z->zero3, i)
                                                                 : dsi_flat_in_param(z->flat, i);
@@ -26,7 +26,7 @@ ds_tensor *dsi_zero_shard_open(void *arg, int i, bool write)
 {
     const dsi_zero *z = arg;
     if (write && dsi_zero_on_disk(z, i) && dsi_zero3_shard_alloc(z->zero3, i) != DS_OK) return NULL;
-    return dsi_zero_own_shard(z, i);
+    return dsi_zero_model_shard(z, i);
 }
 
 ds_status dsi_zero_shard_close(void *arg, int i, bool write)
@@ -92,7 +92,7 @@ static ds_status make_layout(dsi_zero *z, int ranks)
     if (z->o.deterministic && z->flat->shared)
         return dsi_fail(DS_EINVAL, "zero: deterministic: the bits of experts that ranks share "
                                    "depend on how many tokens come together: use ep_size 1");
-    z->part = dsi_alloc((size_t)z->flat->n * sizeof *z->part);
+    z->shard = dsi_alloc((size_t)z->flat->n * sizeof *z->shard);
     z->views = dsi_alloc((size_t)z->flat->n * sizeof *z->views);
     if (!o.partition) return DS_OK;
     z->unit = dsi_alloc((size_t)z->flat->units * sizeof *z->unit);
@@ -177,12 +177,12 @@ static dsi_device *optimizer_device(const dsi_zero *z)
 static ds_status make_masters(dsi_zero *z)
 {
     const dsi_flat *f = z->flat;
-    ds_tensor *masters = dsi_new_on(optimizer_device(z), DS_F32, ds_shape(f->own));
+    ds_tensor *masters = dsi_new_on(optimizer_device(z), DS_F32, ds_shape(f->owned));
     if (!dsi_fill(masters, 0)) return ds_error_status();
     z->masters = dsi_ref(masters);
     for (int i = 0; i < f->n; i++) {
-        ds_tensor *to = dsi_flat_in_own(f, i, masters);
-        if (to && dsi_copy(to, dsi_zero_own_shard(z, i)) != DS_OK) return ds_error_status();
+        ds_tensor *to = dsi_flat_in_owned(f, i, masters);
+        if (to && dsi_copy(to, dsi_zero_model_shard(z, i)) != DS_OK) return ds_error_status();
         if (dsi_zero_on_disk(z, i)) dsi_zero3_shard_evict(z->zero3, i);
     }
     return DS_OK;
@@ -197,17 +197,17 @@ static ds_status make_offload(dsi_zero *z)
 }
 
 /* Says to the optimizer what it updates. */
-static ds_status set_parts(dsi_zero *z)
+static ds_status set_shards(dsi_zero *z)
 {
     const dsi_flat *f = z->flat;
     bool apart = z->masters || z->offload;
     for (int i = 0; i < f->n; i++) {
-        ds_tensor *x = f->param[i].x, *mine = z->unit || apart ? dsi_zero_own_shard(z, i) : x;
-        z->part[i] = dsi_ref(z->offload   ? dsi_offload_part(z->offload, i)
-                             : z->masters ? dsi_flat_in_own(f, i, z->masters)
-                                          : mine);
-        if (z->part[i] != x &&
-            dsi_optim_set_param(z->optim, f->param[i].index, z->part[i],
+        ds_tensor *x = f->param[i].x, *mine = z->unit || apart ? dsi_zero_model_shard(z, i) : x;
+        z->shard[i] = dsi_ref(z->offload   ? dsi_offload_shard(z->offload, i)
+                              : z->masters ? dsi_flat_in_owned(f, i, z->masters)
+                                           : mine);
+        if (z->shard[i] != x &&
+            dsi_optim_set_param(z->optim, f->param[i].index, z->shard[i],
                                 dsi_zero_copies_master(z, i) ? NULL : mine) != DS_OK)
             return ds_error_status();
     }
@@ -252,7 +252,7 @@ static ds_status zero_prepare(dsi_zero *z)
     else if (status == DS_OK &&
              (z->o.dtype != DS_F32 || z->o.offload_optimizer || z->o.param_files.nvme_path))
         status = make_masters(z);
-    if (status == DS_OK) status = set_parts(z);
+    if (status == DS_OK) status = set_shards(z);
     bool sums = z->comm || z->zero3 || z->o.deterministic || z->o.accum_dtype != z->o.dtype;
     if (status == DS_OK && sums) status = start_reduction(z);
     return status;
@@ -287,13 +287,13 @@ void dsi_zero_free(dsi_zero *z)
     if (!z) return;
     dsi_reduce_free(z->reduce);
     dsi_zero3_free(z->zero3);
-    for (int i = 0; z->flat && z->part && i < z->flat->n; i++) dsi_unref(z->part[i]);
+    for (int i = 0; z->flat && z->shard && i < z->flat->n; i++) dsi_unref(z->shard[i]);
     for (int k = 0; z->flat && z->unit && k < z->flat->units; k++) dsi_unref(z->unit[k]);
     dsi_offload_free(z->offload);
     dsi_unref(z->masters);
     dsi_unref(z->sums);
     dsi_flat_free(z->flat);
-    dsi_free(z->part);
+    dsi_free(z->shard);
     dsi_free(z->unit);
     dsi_free(z->gathers);
     dsi_free(z->views);

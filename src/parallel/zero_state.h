@@ -20,9 +20,9 @@ struct dsi_zero {
     ds_tensor **unit;
     dsi_request **gathers; /* [units]: those of one step */
     dsi_zero3 *zero3;      /* what has the other parameters; or NULL */
-    ds_tensor *masters;    /* float32 [own], counted; NULL: the parameters are their own, or */
+    ds_tensor *masters;    /* float32 [owned], counted; NULL: the parameters are their own, or */
     dsi_offload *offload;  /* has them, and the moments */
-    ds_tensor **part;      /* [n], counted: what the optimizer updates; NULL: nothing of this one */
+    ds_tensor **shard;     /* [n], counted: what the optimizer updates; NULL: nothing of this one */
     dsi_view *views;       /* [n]: scratch: views of the gradients of one step */
     ds_tensor
         *sums; /* float64 [ranks + 1], counted: sums of squares: of all ranks, then of this one */
@@ -30,7 +30,7 @@ struct dsi_zero {
 };
 
 /* This rank's elements of parameter i as the model has them; NULL: none. */
-ds_tensor *dsi_zero_own_shard(const dsi_zero *z, int i);
+ds_tensor *dsi_zero_model_shard(const dsi_zero *z, int i);
 /* Whether the model's own elements of parameter i are in a file; then they are
  * there between these two. */
 bool dsi_zero_on_disk(const dsi_zero *z, int i);

@@ -65,7 +65,7 @@ static void torchs_averages(void **state)
         for (int i = 0; i < STEPS; i++) {
             set(w_of(m), values[i]);
             CHECK(dsi_ema_update(e) == DS_OK);
-            check_values(dsi_ema_part(e, 0), torchs[k].average[i], 1e-6);
+            check_values(dsi_ema_average(e, 0), torchs[k].average[i], 1e-6);
         }
         dsi_ema_free(e);
         ds_module_free(m);
@@ -144,14 +144,14 @@ static void parts_of_a_rank(void **state)
     (void)state;
     ds_scope *scope = ds_scope_open();
     Keeper k = {net_new(DS_BF16), ds_zeros(DS_F32, ds_shape(2)), 0, false};
-    const dsi_ema_parts parts = {&k, keeper_part, keeper_publish};
+    const dsi_ema_shards parts = {&k, keeper_part, keeper_publish};
     dsi_ema *e = dsi_ema_new(k.m, 0.5, &parts);
     set(k.master, (float[]){1.001f, 2});
     CHECK(dsi_ema_update(e) == DS_OK);
     set(k.master, (float[]){1.003f, 4});
     CHECK(dsi_ema_update(e) == DS_OK);
-    CHECK(!dsi_ema_part(e, 1));
-    const float *average = ds_data(dsi_ema_part(e, 0));
+    CHECK(!dsi_ema_average(e, 1));
+    const float *average = ds_data(dsi_ema_average(e, 0));
     CHECK_CLOSE(average[0], 1.002, 1e-6); /* more than bfloat16 tells apart */
     CHECK(dsi_ema_swap(e) == DS_OK);
     check_values(w_of(k.m), (float[]){9, 1, 3}, 0.01);
@@ -169,7 +169,7 @@ static void a_swap_that_fails_changes_nothing(void **state)
     (void)state;
     ds_scope *scope = ds_scope_open();
     Keeper k = {net_new(DS_F32), ds_ones(DS_F32, ds_shape(2)), 0, true};
-    const dsi_ema_parts parts = {&k, keeper_part, keeper_publish};
+    const dsi_ema_shards parts = {&k, keeper_part, keeper_publish};
     dsi_ema *e = dsi_ema_new(k.m, 0.5, &parts);
     set(k.master, (float[]){5, 6});
     CHECK(dsi_ema_swap(e) == DS_ECOMM);
@@ -184,7 +184,7 @@ static void a_swap_that_fails_changes_nothing(void **state)
     ds_scope_close(scope);
 }
 
-static ds_tensor *zero_part(void *arg, int i) { return dsi_zero_part(arg, i); }
+static ds_tensor *zero_part(void *arg, int i) { return dsi_zero_shard(arg, i); }
 static ds_status zero_publish(void *arg) { return dsi_zero_publish(arg); }
 
 /* bfloat16 with masters: what is averaged is finer than the model, and comes
@@ -197,15 +197,15 @@ static void masters_of_zero(void **state)
     ds_optim *o = ds_optim_sgd(m, 1e-3);
     dsi_zero *z = dsi_zero_new(m, o, NULL, &(dsi_zero_opts){.dtype = DS_BF16});
     CHECK(z);
-    const dsi_ema_parts parts = {z, zero_part, zero_publish};
+    const dsi_ema_shards parts = {z, zero_part, zero_publish};
     dsi_ema *e = dsi_ema_new(m, 0.5, &parts);
     for (int i = 0; i < 2; i++) {
         CHECK(dsi_zero_backward(z, ds_cast(ds_sum(w_of(m)), DS_F32), 1, true) == DS_OK);
         CHECK(dsi_zero_step(z, 1, 0, true, false, NULL) == DS_OK);
         CHECK(dsi_ema_update(e) == DS_OK);
     }
-    check_values(dsi_ema_part(e, 0), (float[]){8.9985f, 8.9985f, 8.9985f}, 4e-7);
-    ds_tensor *master = dsi_zero_part(z, 0), *before = ds_clone(master);
+    check_values(dsi_ema_average(e, 0), (float[]){8.9985f, 8.9985f, 8.9985f}, 4e-7);
+    ds_tensor *master = dsi_zero_shard(z, 0), *before = ds_clone(master);
     uint16_t w = *(const uint16_t *)ds_data(w_of(m));
     CHECK(dsi_ema_swap(e) == DS_OK);
     check_values(master, (float[]){8.9985f, 8.9985f, 8.9985f}, 4e-7);

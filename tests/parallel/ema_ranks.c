@@ -17,7 +17,7 @@ typedef struct Run {
     int n;
 } Run;
 
-static ds_tensor *part(void *z, int i) { return dsi_zero_part(z, i); }
+static ds_tensor *part(void *z, int i) { return dsi_zero_shard(z, i); }
 static ds_status publish(void *z) { return dsi_zero_publish(z); }
 
 static ds_status one_step(const Run *run, dsi_zero *z, ds_module *net, int step)
@@ -58,7 +58,7 @@ static ds_status body(void *arg)
     ds_module *net = net_new();
     ds_optim *optim = ds_optim_adamw(net, 1e-2);
     dsi_zero *z = dsi_zero_new(net, optim, ds_world(), &run->o);
-    const dsi_ema_parts parts = {z, part, publish};
+    const dsi_ema_shards parts = {z, part, publish};
     dsi_ema *e = z ? dsi_ema_new(net, 0.6, &parts) : NULL;
     ds_status status = e ? follow(run, z, net, e) : ds_error_status();
     dsi_ema_free(e);

@@ -61,7 +61,7 @@ static bool is_bias(void *arg, const char *path, const ds_tensor *p)
 static ds_status read_all(dsi_zero *z, const ds_optim *optim)
 {
     for (int i = 0; i < 6; i++) {
-        ds_tensor *x = dsi_zero_part(z, i);
+        ds_tensor *x = dsi_zero_shard(z, i);
         RANK_CHECK(!x || isfinite(ds_item(ds_sum(ds_detach(x)))));
         RANK_CHECK(dsi_zero_release(z, i, i % 2) == DS_OK);
     }
@@ -284,7 +284,7 @@ static ds_status there_and_back(void *arg)
     ds_tensor *part[6];
     ds_state *state = ds_optim_state(optim), *kept = ds_state_new();
     for (int i = 0; i < 6; i++) {
-        part[i] = dsi_zero_part(z, i) ? copy_of(dsi_zero_part(z, i)) : NULL;
+        part[i] = dsi_zero_shard(z, i) ? copy_of(dsi_zero_shard(z, i)) : NULL;
         RANK_CHECK(dsi_zero_release(z, i, false) == DS_OK);
     }
     for (int i = 0; i < ds_state_len(state); i++)
@@ -297,7 +297,7 @@ static ds_status there_and_back(void *arg)
     RANK_CHECK(one_step(z, net, 1) == DS_OK && one_step(z, net, 2) == DS_OK);
     int n = values(net, want, ROOM);
     for (int i = 0; i < 6; i++) {
-        if (part[i]) RANK_CHECK(ds_copy(dsi_zero_part(z, i), part[i]) == DS_OK);
+        if (part[i]) RANK_CHECK(ds_copy(dsi_zero_shard(z, i), part[i]) == DS_OK);
         if (i % 2) RANK_CHECK(dsi_zero_release(z, i, true) == DS_OK);
     }
     RANK_CHECK(ds_optim_load(optim, kept) == DS_OK && dsi_zero_publish(z) == DS_OK);

@@ -103,7 +103,7 @@ static ds_status use_some(void *arg)
     RANK_CHECK(memcmp(before + 40, after + 40, 20 * sizeof(float)) == 0);
     RANK_CHECK(memcmp(before, after, 20 * sizeof(float)) != 0);
     ds_tensor *frozen = dsi_zero_whole(z, 4);
-    RANK_CHECK(frozen && ds_size(frozen, 1) == 4 && !dsi_zero_part(z, 4));
+    RANK_CHECK(frozen && ds_size(frozen, 1) == 4 && !dsi_zero_shard(z, 4));
     dsi_zero_free(z);
     ds_optim_free(sgd);
     ds_scope_close(scope);
@@ -131,7 +131,7 @@ static ds_status number_parts(void *arg)
     Model m = model_new(o);
     RANK_CHECK(m.z);
     for (int i = 0; i < ds_module_params(m.net); i++) {
-        ds_tensor *part = dsi_zero_part(m.z, i);
+        ds_tensor *part = dsi_zero_shard(m.z, i);
         mine += ds_numel(part);
         RANK_CHECK(!part || ds_dtype_of(part) == DS_F32);
         if (part) ds_init_constant(part, parts ? rank + 1 : 7);

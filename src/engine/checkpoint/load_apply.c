@@ -65,7 +65,7 @@ static ds_status apply_model(const dsi_loaded *l, ds_engine *e)
     ds_state *state = ds_module_state(e->model);
     ds_status status = DS_OK;
     for (int k = 0; f && status == DS_OK && k < f->n; k++) {
-        ds_tensor *part = dsi_zero_part(e->zero, f->param[k].index);
+        ds_tensor *part = dsi_zero_shard(e->zero, f->param[k].index);
         if (part)
             status = apply_weights(l, dsi_flat_path(f, e->model, k), f->param[k].begin,
                                    f->param[k].end, part);
@@ -147,7 +147,7 @@ static ds_status apply_averages(const dsi_loaded *l, ds_engine *e)
         const char *name = dsi_flat_path(f, e->model, k);
         const dsi_load_param *p = dsi_load_find_param(l, name);
         const dsi_flat_param *x = &f->param[k];
-        ds_tensor *to = dsi_ema_part(e->ema, x->index);
+        ds_tensor *to = dsi_ema_average(e->ema, x->index);
         if (!to || !p) continue;
         status = dsi_load_copy_param(p, DSI_LOAD_AVERAGE, x->begin, x->end, to);
     }

@@ -95,7 +95,7 @@ static ds_value *group_tensor(Maker *m, const dsi_save_group *g,
 static ds_tensor *param_master(const Maker *m, int k, int which)
 {
     (void)which;
-    return dsi_zero_part(m->e->zero, m->flat->param[k].index);
+    return dsi_zero_shard(m->e->zero, m->flat->param[k].index);
 }
 
 static ds_tensor *param_moment(const Maker *m, int k, int which)
@@ -106,7 +106,7 @@ static ds_tensor *param_moment(const Maker *m, int k, int which)
 static ds_tensor *param_average(const Maker *m, int k, int which)
 {
     (void)which;
-    return dsi_ema_part(m->e->ema, m->flat->param[k].index);
+    return dsi_ema_average(m->e->ema, m->flat->param[k].index);
 }
 
 /* ---- the optimizer ------------------------------------------------------------------------------------- */

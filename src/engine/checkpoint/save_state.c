@@ -64,7 +64,7 @@ static ds_value *param_value(Maker *m, int k, bool average)
 {
     int i = m->flat->param[k].index;
     return dsi_save_tensor_of(
-        &m->f->tensors, average ? dsi_ema_part(m->e->ema, i) : dsi_zero_part(m->e->zero, i), i);
+        &m->f->tensors, average ? dsi_ema_average(m->e->ema, i) : dsi_zero_shard(m->e->zero, i), i);
 }
 
 /* In the order in which torch.optim's state dict numbers parameters: group
