@@ -126,6 +126,14 @@ DS_API ds_device ds_current_device(void);
 DS_API ds_status ds_set_threads(int n);
 DS_API int ds_threads(void);
 
+/* torch.set_flush_denormal: whether this thread's CPU kernels, on their helpers
+ * too, take subnormal numbers (below 1.2e-38 in float32, 2.2e-308 in float64)
+ * as 0, and write 0 for them. Arithmetic with them is up to a hundred times
+ * slower. Off at first. Threads that are started later inherit it; it is of the
+ * whole thread, your own arithmetic included. False: this processor has no such
+ * mode, and nothing changes. */
+DS_API bool ds_set_flush_denormal(bool on);
+
 /* torch.cuda.memory_allocated, max_memory_allocated, reset_peak_memory_stats,
  * for any device: bytes of tensors that this thread has there now, and the most
  * that it had since ds_memory_reset_peak. */

@@ -250,11 +250,11 @@ static ds_profile_row *rows_collect(Profile *p, bool by_module, int *n)
     return out;
 }
 
-int ds_profile_rows(ds_profile_row *row, int room, ds_profile_opts opts)
+int ds_profile_rows(ds_profile_row *row, int most, ds_profile_opts opts)
 {
     int n;
     ds_profile_row *all = rows_collect(profile_mine(), opts.by_module, &n);
-    for (int i = 0; row && i < n && i < room; i++) row[i] = all[i];
+    for (int i = 0; row && i < n && i < most; i++) row[i] = all[i];
     dsi_free(all);
     return n;
 }

@@ -215,6 +215,24 @@ ds_status ds_set_threads(int n)
 
 int ds_threads(void) { return threads_wanted; }
 
+/* Helpers inherit the mode when they are started: the next job starts new ones. */
+bool ds_set_flush_denormal(bool on)
+{
+#if defined(__x86_64__)
+    enum { FLUSH = 0x8040 }; /* of MXCSR: flush to zero, denormals are zero */
+    unsigned mode = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(on ? mode | FLUSH : mode & ~(unsigned)FLUSH);
+#elif defined(__aarch64__)
+    uint64_t mode, flush = UINT64_C(1) << 24; /* of FPCR: FZ */
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    __asm__ volatile("msr fpcr, %0" : : "r"(on ? mode | flush : mode & ~flush));
+#else
+    return false;
+#endif
+    drop_pool();
+    return true;
+}
+
 int dsi_limit_threads(int n)
 {
     int was = limit;

@@ -53,7 +53,7 @@ static void kernel_end(dsi_stream *s, const char *name, double begun, double flo
 {
     const dsi_device_type *type = s->device->type;
     if (dsi_profile_runs()) {
-        if (!type->immediate && type->sync) type->sync(s);
+        if (!type->immediate && type->sync && !s->device->recording) type->sync(s);
         dsi_profile_add(name, false, dsi_now() - begun, flops, bytes);
     }
     dsi_trace_end();
@@ -214,21 +214,18 @@ struct dsi_observed_tables {
     dsi_fusions fusions;
 };
 
+/* clang-format off */
 #define KERNEL_NAMES(X) \
-    X(copy) \
-    X(fill) \
-    X(unary) \
-    X(unary_dx) X(binary) X(compare) X(affine) X(where) X(matmul) X(conv2d) X(conv2d_dx) \
-        X(conv2d_dw) X(max_pool2d) X(max_pool2d_dx) X(avg_pool2d) X(avg_pool2d_dx) X(softmax) \
-            X(softmax_dx) X(cross_entropy) X(cross_entropy_dx) X(batch_stats) X(batch_norm) \
-                X(batch_norm_dx) X(layer_norm) X(layer_norm_dx) X(reduce) X(norm) X(gather_rows) \
-                    X(scatter_rows) X(gather) X(scatter_add) X(dispatch) X(combine) X(combine_dw) \
-                        X(attention) X(attention_dx) X(optimizer)
+    X(copy) X(fill) X(unary) X(unary_dx) X(binary) X(compare) X(affine) X(where) X(matmul) \
+    X(conv2d) X(conv2d_dx) X(conv2d_dw) X(max_pool2d) X(max_pool2d_dx) X(avg_pool2d) \
+    X(avg_pool2d_dx) X(softmax) X(softmax_dx) X(cross_entropy) X(cross_entropy_dx) \
+    X(batch_stats) X(batch_norm) X(batch_norm_dx) X(layer_norm) X(layer_norm_dx) X(reduce) \
+    X(norm) X(gather_rows) X(scatter_rows) X(gather) X(scatter_add) X(dispatch) X(combine) \
+    X(combine_dw) X(attention) X(attention_dx) X(optimizer)
 #define FUSION_NAMES(X) \
-    X(relu_max_pool2d) \
-    X(conv2d_dx_pooled) \
-    X(conv2d_dw_pooled) \
-    X(sum_channels) X(mul_add) X(mask_scale) X(dropout) X(cumsum) X(gather_table)
+    X(relu_max_pool2d) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(sum_channels) X(mul_add) \
+    X(mask_scale) X(dropout) X(cumsum) X(gather_table)
+/* clang-format on */
 
 #define COUNT(name) +1
 _Static_assert(sizeof(dsi_kernels) == (KERNEL_NAMES(COUNT)) * sizeof(void (*)(void)), "kernels");

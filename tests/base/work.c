@@ -181,9 +181,37 @@ static void a_forked_child_works_on(void **state)
     ds_set_threads(1);
 }
 
+/* Of 400,000 elements 1e-39 x 0.5, computed by kernels, how many are 0. Bits
+ * are compared: arithmetic here is in the thread's mode too. */
+static int64_t zeros_of_tiny(void)
+{
+    static const uint32_t zero;
+    int64_t zeros = 0;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *y = ds_scale(ds_full(DS_F32, ds_shape(400000), 1e-39), 0.5);
+    const float *p = ds_data(y);
+    for (int64_t i = 0; i < ds_numel(y); i++) zeros += !memcmp(&p[i], &zero, sizeof zero);
+    ds_scope_close(scope);
+    return zeros;
+}
+
+static void subnormal_numbers_are_zero_on_demand(void **state)
+{
+    (void)state;
+    for (int threads = 1; threads <= 2; threads++) {
+        CHECK_INT(ds_set_threads(threads), DS_OK);
+        CHECK_INT(zeros_of_tiny(), 0);
+        if (!ds_set_flush_denormal(true)) continue;
+        CHECK_INT(zeros_of_tiny(), 400000);
+        CHECK(ds_set_flush_denormal(false));
+        CHECK_INT(zeros_of_tiny(), 0);
+    }
+    ds_set_threads(1);
+}
+
 TEST_MAIN(cmocka_unit_test(every_item_is_done_once), cmocka_unit_test(a_limit_is_kept),
           cmocka_unit_test(negative_sizes_do_nothing),
           cmocka_unit_test(jobs_see_what_jobs_before_wrote),
           cmocka_unit_test(nested_calls_run_inline), cmocka_unit_test(wrong_numbers_are_refused),
-          cmocka_unit_test(ranks_have_their_own_helpers),
-          cmocka_unit_test(a_forked_child_works_on), )
+          cmocka_unit_test(ranks_have_their_own_helpers), cmocka_unit_test(a_forked_child_works_on),
+          cmocka_unit_test(subnormal_numbers_are_zero_on_demand))

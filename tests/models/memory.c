@@ -57,7 +57,7 @@ static void half_of_float32(void **state)
     CHECK_CLOSE(half / single, 0.5, 0.02);
 }
 
-/* What the estimate says of a training step by the engine, and what it takes. */
+/* The estimate of a training step by the engine, beside its memory. */
 static void check_estimate(const char *config)
 {
     ds_memory_estimate said;

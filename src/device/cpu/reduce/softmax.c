@@ -21,6 +21,8 @@
 #include "device/cpu/table.h"
 #include "lines.h"
 
+#include <float.h>
+
 enum { MEAN, SUM, NONE }; /* ds_reduction */
 
 #define BUFFER 1024 /* elements of a block of rows, or of a piece of a long row */
