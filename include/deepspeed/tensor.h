@@ -146,7 +146,8 @@ typedef struct ds_step_graph ds_step_graph;
  * the CPU, and with DS_GRAPHS=off, each run is the function.
  *
  * The caller owns the result of _new, and self; NULL if step is NULL. One step
- * graph belongs to one thread and one device: that of its first input. */
+ * graph belongs to one thread and one device: that of its first input. It is
+ * freed before the optimizers that it steps. */
 DS_API ds_step_graph *ds_step_graph_new(ds_step_fn *step, void *self);
 DS_API void ds_step_graph_free(ds_step_graph *g);
 

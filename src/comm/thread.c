@@ -523,11 +523,9 @@ static void *rank_main(void *p)
     dsi_set_world(dsi_comm_new(&dsi_comm_thread, me->rank, t->size, me->world));
     ds_status status = ds_set_device(t->device);
     if (status == DS_OK) status = me->body(me->arg);
-    char why[WHY_BYTES];
-    if (status != DS_OK && ds_error())
-        snprintf(why, sizeof why, "rank %d: %s", me->rank, ds_error());
-    else
-        snprintf(why, sizeof why, "rank %d ended with status %d", me->rank, (int)status);
+    char why[WHY_BYTES], silent[64];
+    snprintf(silent, sizeof silent, "ended with status %d", (int)status);
+    snprintf(why, sizeof why, "rank %d: %s", me->rank, ds_error() ? ds_error() : silent);
     pthread_mutex_lock(&t->mutex);
     if (status != DS_OK) team_fail(t, status, why);
     t->ended_ranks[me->rank] = true;

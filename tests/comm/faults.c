@@ -66,7 +66,7 @@ static void a_failing_rank_ends_all(void **state)
 {
     (void)state;
     check_trouble(FAILS, DS_EIO, "rank 2: read: the disk of this rank is gone");
-    check_trouble(FAILS_SILENTLY, DS_ENOMEM, "rank 2 ended with status -2");
+    check_trouble(FAILS_SILENTLY, DS_ENOMEM, "rank 2: ended with status -2");
     check_trouble(ABORTS, DS_ECOMM, "rank 2: train: the loss is NaN");
 }
 
