@@ -237,6 +237,15 @@ CALL(attention_gqa_mask,
      ds_attention_with(in[0], in[1], in[2], (ds_attention_opts){.mask = in[3], .enable_gqa = true}))
 
 CALL(attention_qkvpacked, ds_attention_qkvpacked(in[0], 2, (ds_attention_opts){.causal = true}))
+/* Views of one projection [N,L,3,H,D], as models have them; the heads are joined
+ * again. */
+static ds_tensor *call_attention_projected(ds_tensor **in)
+{
+    ds_tensor *x[3];
+    for (int i = 0; i < 3; i++) x[i] = ds_transpose(ds_select(in[0], 2, i), 1, 2);
+    ds_tensor *y = ds_attention_with(x[0], x[1], x[2], (ds_attention_opts){.causal = true});
+    return ds_flatten(ds_transpose(y, 1, 2), 2);
+}
 
 /* cos and sin of positions; beside 16 bits they are float32. */
 static ds_tensor *rotary_table(ds_tensor *angle, double shift)
