@@ -117,7 +117,7 @@ bool job_result_is_known(const job_result *r)
 static bool job_result_is_final(const job_result *r, int status)
 {
     bool unfit = r->first >= 0 && r->rank[r->first].exit.error;
-    return !status || status == STATUS_REQUEUE || r->signal || r->output_error == EPIPE || unfit;
+    return !status || status == DS_EXIT_REQUEUE || r->signal || r->output_error == EPIPE || unfit;
 }
 
 /* ---- messages ------------------------------------------------------------------- */

@@ -4,9 +4,7 @@
 
 #include "node_monitor.h"
 
-/* Of a rank that has saved because its time is over, and is to be started again
- * later (EX_TEMPFAIL of sysexits.h): the job ends with it. */
-enum { STATUS_REQUEUE = 75 };
+#include <deepspeed/engine.h>
 
 typedef struct rank_state {
     int process;  /* its number, once it has started */

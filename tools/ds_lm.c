@@ -345,7 +345,8 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (!strcmp(commands[i].name, o.command)) {
             int failed = commands[i].run(&o);
-            if (failed) fprintf(stderr, "ds_lm: %s\n", ds_error() ? ds_error() : "failed");
+            if (failed && failed != DS_EXIT_REQUEUE)
+                fprintf(stderr, "ds_lm: %s\n", ds_error() ? ds_error() : "failed");
             for (int k = 0; k < 3; k++) dsi_free(o.demo_paths[k]);
             return failed;
         }

@@ -12,6 +12,7 @@
 #include "weights.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,7 +67,9 @@ static const struct argp_option options[] = {
     {0, 0, 0, 0, "Results:", 4},
     {"load", LOAD, "FILE", 0, "start from these weights: .pth of PyTorch, .safetensors", 0},
     {"save", SAVE, "FILE", 0, "write the trained weights to FILE: .pth, .safetensors", 0},
-    {"save-dir", SAVE_DIR, "DIR", 0, "write checkpoints to DIR; --load-dir resumes from them", 0},
+    {"save-dir", SAVE_DIR, "DIR", 0,
+     "write checkpoints to DIR; --load-dir resumes from them; SIGUSR1: save, end with status 75",
+     0},
     {"save-interval", SAVE_INTERVAL, "N", 0,
      "save every N steps of the optimizer (once an epoch), and at the end", 0},
     {"load-dir", LOAD_DIR, "DIR", 0, "resume from the newest checkpoint in DIR", 0},
@@ -241,6 +244,7 @@ typedef struct Program {
     FILE *trace;
     bool first;          /* this is rank 0, which prints */
     bool silent;         /* rank 0 says what this rank has found too */
+    bool stopped;        /* a signal has asked for that */
     bool due;            /* save a checkpoint at the next update */
     int64_t step, saved; /* micro steps; global steps at the last save */
     double running, sum; /* sum of losses since the last line; of the epoch */
@@ -303,6 +307,7 @@ static void make_engine(Program *p)
  * not used. */
 static bool more_steps(const Program *p)
 {
+    if (p->stopped) return false;
     return p->o.max_steps < 0 || ds_engine_global_steps(p->engine) < p->o.max_steps;
 }
 
@@ -389,6 +394,7 @@ static void train_epoch(Program *p, Progress *bar, int64_t epoch)
             p->running = 0;
         }
         save_if_due(p, bar);
+        if (p->o.save_dir) p->stopped = ds_engine_should_stop(p->engine);
     }
     if (ds_error()) return;
     if (!more_steps(p)) return;
@@ -450,7 +456,8 @@ static void train(Program *p)
     bar.last_line = p->first && !p->o.quiet && !ds_error();
     progress_end(&bar);
     trace_close(p->trace, p->o.trace);
-    if (!ds_error() && p->first && !p->o.quiet) printf("Finished Training\n");
+    if (!ds_error() && p->first && !p->o.quiet)
+        printf(p->stopped ? "Stopped by a signal\n" : "Finished Training\n");
     if (!p->o.quiet) experts_print(&p->o.experts, p->first);
 }
 
@@ -477,7 +484,7 @@ static void load_checkpoint(Program *p)
 /* Writes the weights; for fp16 and bf16 the float32 master weights. */
 static void save(const Program *p)
 {
-    if (!p->o.save || ds_error()) return;
+    if (!p->o.save || p->stopped || ds_error()) return;
     ds_state *state = ds_engine_state(p->engine, true); /* on all ranks: it may gather */
     if (p->first && ds_save(state, p->o.save) == DS_OK && !p->o.quiet)
         printf("Saved %s\n", p->o.save);
@@ -488,7 +495,7 @@ static void save(const Program *p)
 
 static void test(Program *p)
 {
-    if (!p->test || ds_error()) return;
+    if (!p->test || p->stopped || ds_error()) return;
     if (p->o.use_ema) ds_engine_swap_ema(p->engine);
     Accuracy a = evaluate(ds_engine_module(p->engine), p->test);
     if (p->o.use_ema) ds_engine_swap_ema(p->engine);
@@ -502,6 +509,7 @@ static void test(Program *p)
 static void run(Program *p)
 {
     check_options(&p->o);
+    if (p->o.save_dir) ds_stop_on_signal(SIGUSR1);
     if (ds_error() || ds_init_distributed() != DS_OK || ds_set_threads((int)p->o.threads) != DS_OK)
         return;
     p->first = ds_comm_rank(ds_world()) == 0;
@@ -522,7 +530,7 @@ int main(int argc, char **argv)
     if (fflush(stdout) != 0 && !ds_error()) ds_fail(DS_EIO, "standard output: %s", strerror(errno));
     if (ds_error() && !p.silent && (p.first || !ds_error_is_collective()))
         ds_perror("cifar10_deepspeed");
-    int status = ds_error() != NULL;
+    int status = ds_error() ? 1 : p.stopped ? DS_EXIT_REQUEUE : 0;
     best_free(&p.best);
     experts_free(&p.o.experts);
     ds_loader_free(p.test);

@@ -238,6 +238,21 @@ DS_API ds_status ds_engine_swap_ema(ds_engine *e);
 
 /* ---- checkpoints: docs/checkpoints.md ---- */
 
+/* The status with which a program ends that has saved because its time is over,
+ * and is to be started again (EX_TEMPFAIL of sysexits.h). */
+enum { DS_EXIT_REQUEUE = 75 };
+
+/* From now on `signal` (SIGUSR1, of a queue before the time limit) does not end
+ * this process, but makes ds_engine_should_stop true. Replaces the program's
+ * handler. DS_EINVAL: no such signal. */
+DS_API ds_status ds_stop_on_signal(int signal);
+
+/* Whether a rank has got such a signal: true on all ranks in the same step,
+ * about half a second after the signal or one step, whichever is later, and from
+ * then on. To be called after each step; false between the micro steps of an
+ * update. Then save, and end with DS_EXIT_REQUEUE. Collective. */
+DS_API bool ds_engine_should_stop(ds_engine *e);
+
 typedef struct ds_save_opts {
     const char *dir; /* made if it does not exist; on a file system of all ranks */
     const char *tag; /* name of the folder in dir; NULL: "global_stepN" */

@@ -28,6 +28,13 @@ typedef enum dsi_ends {
     DSI_ENDS_LATER    /* the program: it is not the last */
 } dsi_ends;
 
+/* When ranks next ask each other whether to stop (stop.c). */
+typedef struct dsi_stop {
+    int64_t next, every, asked_step; /* global steps; every 0: not asked yet */
+    double asked_at;
+    bool agreed;
+} dsi_stop;
+
 struct ds_engine {
     dsi_config *config;
     ds_comm *comm; /* borrowed */
@@ -57,8 +64,9 @@ struct ds_engine {
     bool joined;      /* an engine made the world of ranks: world_leave in initialize.c */
     bool config_made; /* optim was made from the configuration */
     bool went_backward; /* a backward waits for its step */
-    bool went_last;     /* and it was the last one of an update */
-    bool applied;       /* the last step updated */
+    dsi_stop stop;
+    bool went_last; /* and it was the last one of an update */
+    bool applied;   /* the last step updated */
 };
 
 /* engine/initialize.c: after a failure, ends the other ranks too, which would

@@ -90,3 +90,8 @@ ds_status dsi_sync_same_text(ds_comm *c, const char *text, bool *same)
     *same = low == high;
     return DS_OK;
 }
+
+ds_status dsi_sync_max(ds_comm *c, int64_t *x, int64_t n)
+{
+    return ds_comm_size(c) > 1 ? message_all_reduce(c, x, n, DS_REDUCE_MAX) : DS_OK;
+}

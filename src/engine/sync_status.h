@@ -23,3 +23,6 @@ ds_status dsi_broadcast_count(ds_comm *c, int64_t *n);
 
 /* *same: whether the text is the same on all ranks, by its hash. */
 ds_status dsi_sync_same_text(ds_comm *c, const char *text, bool *same);
+
+/* Each of the n numbers becomes the largest of all ranks. */
+ds_status dsi_sync_max(ds_comm *c, int64_t *x, int64_t n);

@@ -106,6 +106,20 @@ if [ $ranks = 2 ]; then
     has err '^deepspeed: the launcher (process [0-9]*) on .* was killed by signal 9'
     has err 'at least [0-9]* % of the time'
 fi
+# a signal that asks for the end: all ranks save after the same step
+rm -rf ck
+: >began
+"$program" $run --max_restarts 2 "$binary/cifar10_deepspeed" $sample -e 99 --save_dir ck --save_interval 40 \
+    --resume >out 2>err </dev/null &
+job=$!
+for _ in $(seq 3000); do [ ck/latest -nt began ] && break; sleep 0.01; done
+kill -USR1 $job
+wait $job
+if [ $? -eq 75 ]; then pass; else fail "SIGUSR1"; fi
+has_not err 'restart 1'
+"$binary/cifar10_deepspeed" $sample -e 0 --save_dir ck --resume >out 2>err
+if [ $? -eq 0 ]; then pass; else fail "what was saved does not load"; fi
+
 left=$(ls -A "$TMPDIR")
 if [ -z "$left" ]; then pass; else fail "left behind: $left"; fi
 

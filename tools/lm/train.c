@@ -10,6 +10,7 @@
 #include "lm.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@ typedef struct Train {
     double started, loss; /* of the steps since the last line */
     int64_t counted, first_step;
     Best best; /* of --patience; its measure is the negative loss */
+    bool stopped; /* a signal has asked for that */
 } Train;
 
 /* ---- data ---- */
@@ -240,14 +242,15 @@ static ds_status after_step(Train *t, int64_t step)
                               .seed = (uint64_t)(o->seed + step)};
         if (lm_sample(m, t->tokenizer, o->prompt, g) != DS_OK) return ds_error_status();
     }
-    if (o->save_dir && (last || (o->save_interval && step % o->save_interval == 0)))
+    t->stopped = o->save_dir && ds_engine_should_stop(t->engine);
+    if (o->save_dir && (last || t->stopped || (o->save_interval && step % o->save_interval == 0)))
         return ds_engine_save_with(t->engine, (ds_save_opts){.dir = o->save_dir});
     return ds_error() ? ds_error_status() : DS_OK;
 }
 
 static bool more_steps(const Train *t, int64_t step)
 {
-    return step < t->plan.steps && !best_is_over(&t->best);
+    return step < t->plan.steps && !t->stopped && !best_is_over(&t->best);
 }
 
 static ds_status train_loop(Train *t)
@@ -354,9 +357,10 @@ int lm_train(LmOptions *o)
         return dsi_fail(DS_EINVAL, "train needs --model, --data and --output") != DS_OK;
     ds_set_threads((int)o->threads);
     ds_status status = ds_init_distributed();
+    if (status == DS_OK && o->save_dir) status = ds_stop_on_signal(SIGUSR1);
     if (status == DS_OK) status = train_start(&t);
     if (status == DS_OK) status = train_loop(&t);
-    if (status == DS_OK && !o->no_save) status = save_model(&t);
+    if (status == DS_OK && !o->no_save && !t.stopped) status = save_model(&t);
     best_free(&t.best);
     ds_loader_free(t.eval);
     ds_engine_free(t.engine);
@@ -364,7 +368,7 @@ int lm_train(LmOptions *o)
     free(t.plan.optimizer), free(t.plan.params);
     bool failed = status != DS_OK || ds_error();
     ds_destroy_process_group();
-    return failed;
+    return failed ? 1 : t.stopped ? DS_EXIT_REQUEUE : 0;
 }
 
 int lm_eval(LmOptions *o)
