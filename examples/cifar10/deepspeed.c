@@ -406,7 +406,7 @@ static void train_epoch(Program *p, Progress *bar, int64_t epoch)
 /* --patience: the accuracy after an epoch, the same on all ranks. */
 static void measure(Program *p, Progress *bar, int64_t epoch)
 {
-    if (!p->o.patience || ds_error()) return;
+    if (!p->o.patience || p->stopped || ds_error()) return;
     Accuracy a = evaluate(ds_engine_module(p->engine), p->test);
     if (ds_error()) return;
     progress_hide(bar);

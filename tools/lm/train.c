@@ -24,7 +24,7 @@ typedef struct Train {
     LmPlan plan;
     double started, loss; /* of the steps since the last line */
     int64_t counted, first_step;
-    Best best; /* of --patience; its measure is the negative loss */
+    Best best;    /* of --patience; its measure is the negative loss */
     bool stopped; /* a signal has asked for that */
 } Train;
 

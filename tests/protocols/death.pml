@@ -1,4 +1,4 @@
-/* tests/models/death.pml: a model, for the model checker spin, of how a job on
+/* tests/protocols/death.pml: a model, for the model checker spin, of how a job on
  * one machine ends after a process of it has died.
  *
  * Each of three ranks is a program below its monitor; the monitors are children

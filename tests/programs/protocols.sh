@@ -1,6 +1,6 @@
 #!/bin/sh
-# tests/programs/models.sh BINARY_DIR: spin, a model checker, tries all
-# interleavings of tests/models/NAME.pml; then it must find the mistake in each
+# tests/programs/protocols.sh BINARY_DIR: spin, a model checker, tries all
+# interleavings of tests/protocols/NAME.pml; then it must find the mistake in each
 # variant of the model that its head lists.
 #
 # DS_FAULTS=2: how many faults a run of the model has (1); 2 take 12 million
@@ -14,11 +14,11 @@ for tool in spin cc; do command -v $tool >/dev/null || { echo "skipped: there is
 # model NAME MISTAKE OPTIMIZATION: its verification; what pan prints is in out
 model()
 {
-    spin -a -DMISTAKE="$2" -DFAULTS="${DS_FAULTS:-1}" "$here/../models/$1.pml" >out 2>err &&
+    spin -a -DMISTAKE="$2" -DFAULTS="${DS_FAULTS:-1}" "$here/../protocols/$1.pml" >out 2>err &&
         cc "$3" -w -DSAFETY -DCOLLAPSE -o pan pan.c 2>err && ./pan -m100000 >out 2>err
 }
 
-for path in "$here"/../models/*.pml; do
+for path in "$here"/../protocols/*.pml; do
     name=$(basename "$path" .pml)
     model "$name" 0 -O1
     has out 'errors: 0$'

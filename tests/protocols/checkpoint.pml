@@ -1,4 +1,4 @@
-/* tests/models/checkpoint.pml: a model, for the model checker spin, of how a
+/* tests/protocols/checkpoint.pml: a model, for the model checker spin, of how a
  * checkpoint becomes visible, how ranks die, and how they are started again.
  *
  * Three ranks train SAVES steps and save after each, with keep_last 1. FAULTS
