@@ -79,7 +79,7 @@ dsi_mapping *dsi_mapping_open(const char *what, const char *path, int *kept)
 {
     if (kept) *kept = -1;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO would wait for a writer */
-    struct stat st;
+    struct stat st = {0};
     const char *why = fd < 0 || fstat(fd, &st) ? strerror(errno)
                       : S_ISDIR(st.st_mode)    ? "is a folder"
                       : !S_ISREG(st.st_mode) || (uintmax_t)st.st_size > MAX_BYTES

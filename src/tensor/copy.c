@@ -55,9 +55,10 @@ static ds_status copy_across(ds_tensor *dst, const ds_tensor *src)
     ds_scope *scope = ds_scope_open();
     ds_tensor *sent = dsi_new_on(src->device, dst->dtype, src->shape);
     ds_tensor *got = dsi_new_on(dst->device, dst->dtype, src->shape);
-    ds_status status = sent && got ? dsi_copy(sent, src) : ds_error_status();
-    if (status == DS_OK) status = copy_bytes(got, sent);
-    if (status == DS_OK) status = dsi_copy(dst, got);
+    bool made = sent && got;
+    ds_status status = made ? dsi_copy(sent, src) : ds_error_status();
+    if (made && status == DS_OK) status = copy_bytes(got, sent);
+    if (made && status == DS_OK) status = dsi_copy(dst, got);
     ds_scope_close(scope);
     return status;
 }
