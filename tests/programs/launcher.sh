@@ -145,8 +145,10 @@ run()
     has err '^deepspeed: mpi[a-z.]* (process [0-9]*) on .* was killed by signal 9 (SIGKILL); all ranks are ended$'
     lines err 1
     gone "a killed runner"
-    # MPI_Init waits for a rank that has ended; a rank that writes too much
-    DS_TIMEOUT=1 ASAN_OPTIONS=detect_leaks=0 status 1 -q $mpi --no_local_rank --num_devs 2 /bin/sh -c \
+    # MPI_Init waits for a rank that has ended (on a busy machine mpirun would
+    # kill it within the short grace, before it is reported); a rank that writes
+    # too much
+    DS_GRACE=5 DS_TIMEOUT=1 ASAN_OPTIONS=detect_leaks=0 status 1 -q $mpi --no_local_rank --num_devs 2 /bin/sh -c \
         "[ \$RANK = 1 ] && exit 0; exec $binary/cifar10_ddp --sample --data d --max-steps 1 --quiet"
     has err '^deepspeed: rank 0 of 2: init_distributed: the ranks have not joined within 1 s (DS_TIMEOUT)'
     status 153 -q $mpi --no_local_rank --num_devs 2 /bin/sh -c 'ulimit -f 1; exec head -c 100000 /dev/zero >large.$RANK'
