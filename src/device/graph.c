@@ -22,8 +22,8 @@ struct dsi_graph {
     void *work; /* the device's; NULL: nothing is captured */
     bool capturing, forbidden;
     char why[256];
-    char host[SLOT_BYTES]; /* values of the slots */
-    void *slots;           /* the same in the device's memory */
+    _Alignas(ALIGNMENT) char host[SLOT_BYTES]; /* values of the slots */
+    void *slots;                               /* the same in the device's memory */
     size_t used;
     const dsi_step_scalars *scalars;
     int64_t scalar_uses;
