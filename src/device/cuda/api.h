@@ -2,11 +2,23 @@
  * no file of NVIDIA's toolkit is needed to compile. Names, types and numbers
  * are those of the CUDA Driver API Reference Manual; functions are looked up in
  * libcuda.so.1 at run time (driver.c).
+ *
+ * A suffix such as _v2 is a part of the symbol: the toolkit's cuda.h defines
+ * the plain names as macros of the newest one, but libcuda.so.1 still has the
+ * old functions under the plain names, with other arguments.
+ *
+ * Invariants: a value here equals NVIDIA's, because it is passed to the driver
+ * as a number. Every function returns a CUresult; one that ends with Async or
+ * that takes a stream only queues work, whose failure a later call returns.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
 #include <stddef.h>
 
+/* A device is a number; memory of a GPU is an address that only the GPU reads;
+ * all else is a pointer to what the driver does not show. All threads of the
+ * process share a GPU's primary context, but each makes it current for
+ * itself. */
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 typedef struct CUctx_st *CUcontext;
@@ -17,6 +29,9 @@ typedef struct CUfunc_st *CUfunction;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
 
+/* Some of the driver's results: those that are compared here, or that the
+ * emulator of tests/gpu returns. The driver names the others too
+ * (error_name). */
 typedef enum CUresult {
     CUDA_SUCCESS = 0,
     CUDA_ERROR_INVALID_VALUE = 1,
@@ -38,6 +53,9 @@ typedef enum CUresult {
     CUDA_ERROR_UNKNOWN = 999
 } CUresult;
 
+/* MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: bytes of shared memory that a block may
+ * have after CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES was set; without
+ * it, 48 KiB. */
 typedef enum CUdevice_attribute {
     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
     CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
@@ -55,6 +73,9 @@ typedef enum CUfunction_attribute {
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 } CUfunction_attribute;
 
+/* NON_BLOCKING: the stream does not wait for the default stream, which other
+ * libraries of the process may use. DISABLE_TIMING: an event that only orders
+ * is cheaper. PORTABLE: pinned for the contexts of all GPUs. */
 enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_DISABLE_TIMING = 2, CU_MEMHOSTALLOC_PORTABLE = 1 };
 enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 
@@ -114,6 +135,8 @@ enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
        unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void **args, \
        void **extra))
 
+/* The functions in the order of DSI_CUDA_FUNCTIONS, pointers without gaps:
+ * dsi_library_open fills the struct as an array. */
 #define DSI_CUDA_MEMBER(ours, symbol, args) CUresult(*ours) args;
 typedef struct dsi_cuda_driver {
     DSI_CUDA_FUNCTIONS(DSI_CUDA_MEMBER)

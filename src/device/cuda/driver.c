@@ -1,5 +1,10 @@
 /* device/cuda/driver.c: see driver.h. What keeps it from starting is found
  * once, and said to each who asks.
+ *
+ * Invariants: `driver` is written by driver_open_once alone, and only read
+ * after pthread_once has returned; so it needs no lock. count is above 0 only
+ * if every function was found and cuInit succeeded. `why` is empty exactly
+ * then. The library stays open until the process ends.
  * SPDX-License-Identifier: MIT */
 #include "driver.h"
 
@@ -30,6 +35,8 @@ static struct {
     char why[WHY_BYTES]; /* if count is 0 */
 } driver = {.once = PTHREAD_ONCE_INIT};
 
+/* Sets the reason why there is no device. It is no error yet: a program that
+ * does not ask for a GPU never sees it. */
 static void why(const char *format, ...) DS_PRINTF(1, 2);
 static void why(const char *format, ...)
 {
@@ -64,6 +71,8 @@ static bool new_enough(void)
     return false;
 }
 
+/* No GPU is mostly one of two mistakes: the variable hides them all (an empty
+ * value does), or a container was started without access to them. */
 static void say_no_gpu(const char *error)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
@@ -75,6 +84,8 @@ static void say_no_gpu(const char *error)
             error);
 }
 
+/* Looks up cuDriverGetVersion, then all functions, then starts the driver. The
+ * order gives the best reason: too old, before a name is missing. */
 static void driver_open_once(void)
 {
     if (!new_enough() || !open_functions(names, N_NAMES, &driver.f)) return;
@@ -93,6 +104,8 @@ static void driver_open_once(void)
             text, error);
 }
 
+/* The first call takes as long as cuInit; threads that call meanwhile wait for
+ * it. */
 const dsi_cuda_driver *dsi_cuda_open(void)
 {
     pthread_once(&driver.once, driver_open_once);

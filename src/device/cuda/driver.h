@@ -1,5 +1,12 @@
 /* device/cuda/driver.h: NVIDIA's driver, libcuda.so.1, opened when the first
  * GPU is asked for; a GPU as a device; launching kernels.
+ *
+ * Invariants: a dsi_cuda_gpu belongs to one thread, as its dsi_device does, and
+ * is used by no other, except that cuda_copy reads the context of a second
+ * device of the same thread. The driver's current context is a property of the
+ * thread: what uses a GPU's memory or stream calls dsi_cuda_enter first.
+ * Launches and copies within a GPU return before their work is done; what waits
+ * is named in memory.c.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -53,6 +60,7 @@ dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d);
     X(dropout, 75)
 
 #define DSI_CUDA_FAMILY(name, capability) DSI_CUDA_##name,
+/* An index into dsi_cuda_ptx, and into the modules of a handle. */
 typedef enum dsi_cuda_family {
     DSI_CUDA_FAMILIES(DSI_CUDA_FAMILY) DSI_CUDA_N_FAMILIES
 } dsi_cuda_family;
@@ -72,10 +80,15 @@ typedef struct dsi_cuda_grid {
 ds_status dsi_cuda_launch(dsi_stream *s, dsi_cuda_family family, const char *name,
                           const char *suffix, dsi_cuda_grid grid, const void *args);
 
+/* Unloads all modules of g, before its context is released. Kernels of it must
+ * have ended. */
 void dsi_cuda_unload(dsi_cuda_gpu *g);
 
 /* ---- graph.c: the entries of device.h for recorded work --------------------- */
 
+/* Contracts: dsi_device_type. alloc_fixed may be called while the stream is
+ * captured; free_fixed waits for the GPU. `work` is a CUgraphExec, which
+ * belongs to the caller until dsi_cuda_graph_free. */
 void *dsi_cuda_alloc_fixed(dsi_device *d, size_t bytes);
 void dsi_cuda_free_fixed(dsi_device *d, void *p);
 ds_status dsi_cuda_capture_begin(dsi_stream *s);

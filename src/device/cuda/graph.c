@@ -3,15 +3,26 @@
  *
  * The capture is "relaxed": the thread may allocate memory meanwhile, outside of
  * the stream's order. The graph itself is freed once it is compiled.
+ *
+ * Invariants: between capture_begin and capture_end nothing on the stream is
+ * done, so no call may wait for it: those of memory.c that do are refused by
+ * dsi_graph_forbid. A captured kernel keeps the values of its arguments,
+ * pointers too; the graph's pool keeps that memory (device/graph.h). A compiled
+ * graph runs once at a time: launches are on one stream, in order.
  * SPDX-License-Identifier: MIT */
 #include "driver.h"
 
+/* cuMemAlloc, not cuMemAllocAsync, which a capture would record as a node that
+ * allocates at each launch. 256-byte aligned; NULL without a message, as from
+ * alloc: the cache says what did not fit. */
 void *dsi_cuda_alloc_fixed(dsi_device *d, size_t bytes)
 {
     CUdeviceptr p = 0;
     return dsi_cuda_enter(d)->f->alloc(&p, bytes) == CUDA_SUCCESS ? (void *)(uintptr_t)p : NULL;
 }
 
+/* cuMemFree waits for all work of the GPU, so a graph in flight still reads its
+ * memory. */
 void dsi_cuda_free_fixed(dsi_device *d, void *p)
 {
     dsi_cuda_enter(d)->f->free((CUdeviceptr)(uintptr_t)p);
@@ -24,6 +35,10 @@ ds_status dsi_cuda_capture_begin(dsi_stream *s)
     return dsi_cuda_check(s->device->index, result, "recording a step");
 }
 
+/* Ends the capture in any case, so that the stream works again. Without `keep`
+ * its failure is not reported: what was captured is not wanted. The driver
+ * invalidates a capture when a call that cannot be recorded came between; then
+ * graph is NULL. */
 ds_status dsi_cuda_capture_end(dsi_stream *s, bool keep, void **work)
 {
     const dsi_cuda_gpu *g = dsi_cuda_enter(s->device);

@@ -1,4 +1,15 @@
 /* device/cuda/launch.h: the entries of kernels.h that launch_FAMILY.c has.
+ *
+ * Their contracts are in device/kernels.h: formula, shapes, dtypes, order of
+ * sums. Ops have checked shapes; an entry here refuses only what its kernel
+ * cannot do (a dtype, a stride, more elements than it counts), with DS_EINVAL
+ * and a message that begins with its name.
+ *
+ * Invariants: an entry returns when the kernel is queued, not when it has run.
+ * DS_OK then says that the driver took it; a bad index is found by the kernel,
+ * in the fault flag. An operand that is absent has p NULL. Results have the
+ * same bits on every run: how sums are cut depends on shapes, strides and
+ * alignment, never on which block runs first.
  * SPDX-License-Identifier: MIT */
 #pragma once
 

@@ -1,4 +1,14 @@
 /* device/cuda/launch_attention.c: attention of kernels.h.
+ *
+ *     p_ij = exp(scale q_i k_j + mask_ij - lse_i)
+ *     y_i  = sum over j of p_ij v_j
+ *     ds   = p (dp - dot) scale, dp_ij = dy_i v_j, dot_i = sum(dy_i y_i)
+ *     dq   = ds k, dk = ds^T q, dv = p^T dy
+ *
+ * Scores are never stored: both directions compute them by tiles. Source: Dao
+ * et al., FlashAttention, arXiv:2205.14135, and for the shared keys of K < B
+ * batches Ainslie et al., GQA, arXiv:2305.13245. Tiles are 64 rows (float64:
+ * 32), as in attention.cu; the grid here and the constant there must agree.
  * SPDX-License-Identifier: MIT */
 #include "kernels/attention.h"
 #include "launch.h"
@@ -7,10 +17,16 @@
 #include "base/error.h"
 #include "base/int.h"
 
+/* The driver's limit for blocks along z, which count batches. */
 #define MOST_Z 65535
 
+/* Strides of batch and row, in elements; that of the last dimension is 1, which
+ * attention_check has asked for. */
 static void rows_of(long long to[2], const dsi_view *v) { to[0] = v->s[0], to[1] = v->s[1]; }
 
+/* What forward and backward have in common; the outputs are the caller's to
+ * set. group: how many batches of q share a batch of k and v. A mask with
+ * stride 0 along a dimension is broadcast; without one, its strides stay 0. */
 static dsi_cuda_attention_args attention_args(double scale, bool causal, const dsi_view *q,
                                               const dsi_view *k, const dsi_view *v,
                                               const dsi_view *mask, const dsi_view *y,
@@ -72,6 +88,9 @@ ds_status dsi_cuda_attention(dsi_stream *s, double scale, bool causal, dsi_view 
     return status == DS_OK ? attention_launch(s, "attention", p.l, p.e, p.batches, &p) : status;
 }
 
+/* Three kernels in order: dot, then dq by tiles of queries, then dk and dv by
+ * tiles of keys, which add what all batches of a group give. So each sum is in
+ * one block, and its order is fixed without atomics. */
 ds_status dsi_cuda_attention_dx(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,
                                 dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
                                 dsi_view dq, dsi_view dk, dsi_view dv)

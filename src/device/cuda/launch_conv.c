@@ -1,5 +1,16 @@
 /* device/cuda/launch_conv.c: convolutions of kernels.h: by tiles, or directly in
  * float64 and for groups of few channels.
+ *
+ * Both ways are one product with gathered operands (implicit gemm), as conv.cu
+ * writes it: rows are output channels (dx: input channels), columns pixels (dw:
+ * taps), and the sum is over taps (dw: pixels). Sums of tiles are float32, also
+ * for 16-bit operands, which are rounded once.
+ *
+ * Invariants: TILE and DEPTH are those of tile.cuh. A block's x counts tiles
+ * of columns, y tiles of channels, z groups; in the backward of w, z counts
+ * groups times parts. Parts write to scratch [splits][elements of dw], and a
+ * second kernel adds them in order: no atomics, so equal shapes give equal
+ * bits.
  * SPDX-License-Identifier: MIT */
 #include "kernels/conv.h"
 #include "launch.h"
@@ -75,6 +86,9 @@ static ds_status conv_check(const char *op, const dsi_view *x, const dsi_view *w
                     (long long)in, (long long)out, (long long)taps);
 }
 
+/* Where tiles would not pay, or cannot be: a thread (dw: a block) an element.
+ * Tiles have float32 alone; z has a limit; in groups of few channels most of a
+ * tile of 64 x 64 would be empty. */
 static bool directly(const dsi_cuda_conv_args *p)
 {
     return p->dtype == DS_F64 || p->groups > MOST_Z ||
@@ -129,6 +143,9 @@ static void split_pixels(dsi_cuda_conv_args *p)
     p->splits = (int)dsi_max((p->pixels + p->split_pixels - 1) / p->split_pixels, 1);
 }
 
+/* The backward of w. Its sum is over all pixels of the batch, and its output is
+ * small: without parts a layer of few channels would keep only some of the
+ * GPU's processors busy. Pixels of no output give dw = 0. */
 ds_status dsi_cuda_conv2d_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
                              dsi_view dw)
 {

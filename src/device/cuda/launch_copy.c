@@ -1,14 +1,23 @@
 /* device/cuda/launch_copy.c: copy and fill; what is contiguous and needs no
  * conversion goes without a kernel.
+ *
+ * Views are joined first (operands.h): dense means that nothing is left of the
+ * dimensions, or one with stride 1, in which case both views have the same
+ * order in memory too. Conversions are PyTorch's on x86: a float becomes an
+ * integer by truncation, and NaN the smallest one.
  * SPDX-License-Identifier: MIT */
 #include "launch.h"
 #include "operands.h"
 
+/* Whether a view of e is one run of memory: no dimensions (one element), or one
+ * whose elements are neighbours. */
 static bool is_dense(const dsi_cuda_elements *e, int view)
 {
     return e->n == 0 || (e->n == 1 && e->s[view][0] == 1);
 }
 
+/* y = x, converted to y's dtype. Equal dtypes are moved as bits, so the payload
+ * of a NaN is kept. */
 ds_status dsi_cuda_copy(dsi_stream *s, dsi_view x, dsi_view y)
 {
     dsi_cuda_elements e = DSI_CUDA_ELEMENTS(&x, &y);
@@ -20,6 +29,8 @@ ds_status dsi_cuda_copy(dsi_stream *s, dsi_view x, dsi_view y)
                            dsi_cuda_grid_of(e.count), &e);
 }
 
+/* y = value, converted to y's dtype. Zero is all bits 0 in every dtype: the
+ * driver's memset does it. -0.0 too compares equal, and becomes 0. */
 ds_status dsi_cuda_fill(dsi_stream *s, double value, dsi_view y)
 {
     dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&y), .a = value};

@@ -1,5 +1,14 @@
 /* device/cuda/launch_dropout.c: dropout of kernels.h: mask and product in one
  * pass.
+ *
+ * The mask is Philox4x32-10 (Salmon et al., Parallel random numbers: as easy as
+ * 1, 2, 3, 2011), a function of seed and position: no state is kept on the GPU,
+ * and the number of threads does not matter. A thread draws the 4 words of one
+ * counter, for 4 neighbours in keep; so the grid has a quarter of the elements.
+ * An element is kept if its word is below (1 - p) 2^32.
+ *
+ * fresh_seed is in device memory, where a graph's launch writes it: a captured
+ * kernel would otherwise draw the same mask at each replay.
  * SPDX-License-Identifier: MIT */
 #include "kernels/dropout.h"
 #include "launch.h"

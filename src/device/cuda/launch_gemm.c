@@ -1,5 +1,20 @@
 /* device/cuda/launch_gemm.c: the product of kernels.h, by one of three kernels:
  * tensor cores, tiles, or a warp an element.
+ *
+ *     tensor cores  16 bits, compute capability 8.0, aligned operands
+ *     matmul_few    few elements with long sums: a warp an element
+ *     matmul        all else: tiles of 64 x 64 (float64: 32 x 32)
+ *
+ * Strides are arbitrary, so a transposed operand is a view; the letters in a
+ * name of gemm_mma.cu say of a and of b whether lines are along k ("n" for a,
+ * "t" for b) or across. Which kernel runs depends on the GPU's capability,
+ * dtype, shapes, strides and alignment. Sums are in float32 (float64: in
+ * float64).
+ *
+ * Invariants: a grid counts tiles of columns along x, of rows along y, batches
+ * along z; y and z hold at most MOST, so rows are cut into launches, and
+ * batches beyond are a loop in the kernel. The tile's edge here equals that of
+ * the .cu file.
  * SPDX-License-Identifier: MIT */
 #include "kernels/gemm.h"
 #include "launch.h"
@@ -13,6 +28,7 @@
 
 static unsigned tiles(int64_t n, int64_t tile) { return (unsigned)((n + tile - 1) / tile); }
 
+/* Blocks along z; each takes every MOST-th batch from its own on. */
 static unsigned batches(int64_t n) { return (unsigned)(n < MOST ? n : MOST); }
 
 /* Lines of 16-bit elements along one of the dimensions 1 and 2, 16-byte
@@ -36,6 +52,7 @@ static const char *mma_kernel(const dsi_stream *s, const dsi_view *a, const dsi_
     return lines_a && lines_b ? names[lines_a == 2][lines_b == 1] : NULL;
 }
 
+/* The address of a row; stride in elements of dtype. */
 static const void *rows_from(const void *p, int64_t row, int64_t stride, int dtype)
 {
     return (const char *)p + row * stride * (int64_t)ds_dtype_size((ds_dtype)dtype);
@@ -61,6 +78,7 @@ static ds_status launch_tiles(dsi_stream *s, dsi_cuda_family family, const char 
     return status;
 }
 
+/* Chooses the kernel. bias is read by all three, in its own dtype. */
 static ds_status launch_matmul(dsi_stream *s, const dsi_view *a, const dsi_view *b,
                                const dsi_cuda_matmul_args *p)
 {

@@ -1,4 +1,15 @@
 /* device/cuda/launch_index.c: rows and elements named by an index, experts.
+ *
+ * Invariants: an index outside of its range sets the fault flag with its place
+ * and value, and its row is not touched; the launch still returns DS_OK, and
+ * dsi_device_check reports it. What is scattered is added in the order of the
+ * index, by one thread an element: not by atomics, whose order changes from run
+ * to run. Outputs that are added to are cleared on the same stream before.
+ *
+ * Rows are scattered in one of two ways. Up to FEW_ROWS, a block a position
+ * looks at all other positions, which costs their square. Above, positions are
+ * sorted by row with a radix sort (8 bits a pass, stable, so that the positions
+ * of a row keep their order), and a block adds one row.
  * SPDX-License-Identifier: MIT */
 #include "kernels/index.h"
 #include "launch.h"
@@ -34,7 +45,11 @@ ds_status dsi_cuda_gather_table(dsi_stream *s, dsi_view x, dsi_view index, dsi_v
                            dsi_cuda_grid_of(dsi_cuda_elements_in(&y)), &a);
 }
 
-/* Sorts the positions by their row, digit by digit; returns where they are. */
+/* Sorts the positions by their row, from the lowest 8 bits of the row's number
+ * to the highest; a pass counts digits of each chunk, adds up, and places.
+ * a->to and a->from change places in each pass; at the end a->from has the
+ * result. The number of rows, y.d[0], is a key too: that of positions that are
+ * left out. */
 static ds_status sort_rows(dsi_stream *s, dsi_cuda_index *a)
 {
     dsi_cuda_grid chunks = dsi_cuda_blocks(a->chunks < BLOCKS ? a->chunks : BLOCKS, 256);
@@ -54,7 +69,9 @@ static ds_status sort_rows(dsi_stream *s, dsi_cuda_index *a)
     return status;
 }
 
-/* In time that grows with the number of rows. */
+/* Scatters n rows in time that grows with n. Scratch is one block: two arrays
+ * of n keys (row << 32 | position, so both are below 2^32), then the counts
+ * [digits][chunks]. */
 static ds_status scatter_many(dsi_stream *s, dsi_cuda_index *a, int64_t n, unsigned threads,
                               const char *suffix)
 {
@@ -104,6 +121,8 @@ ds_status dsi_cuda_scatter_add(dsi_stream *s, dsi_view dy, dsi_view index, dsi_v
                                     dsi_cuda_grid_of(dy.d[0] * dy.d[2]), &a);
 }
 
+/* Tokens to the slots of experts. A slot is named at most once, so rows are
+ * written, not added; those that no token takes stay 0. */
 ds_status dsi_cuda_dispatch(dsi_stream *s, dsi_view x, dsi_view slot, dsi_view w, dsi_view y)
 {
     dsi_cuda_index a = index_args(s, &x, &slot, &w, &y);
@@ -120,6 +139,8 @@ ds_status dsi_cuda_combine(dsi_stream *s, dsi_view x, dsi_view slot, dsi_view w,
                                     dsi_cuda_grid_of(y.d[0] * y.d[1]), &a);
 }
 
+/* A warp, 32 threads, sums one weight. The argument w is the output here, and y
+ * is dy. */
 ds_status dsi_cuda_combine_dw(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view slot, dsi_view dw)
 {
     dsi_cuda_index a = index_args(s, &x, &slot, &dw, &dy);

@@ -1,4 +1,18 @@
 /* device/cuda/launch_normalize.c: batch norm and layer norm of kernels.h.
+ *
+ *     batch norm   mean, var over N and I of each channel of [N,C,I];
+ *                  y = (x - mean) rstd weight + bias
+ *     layer norm   the same over the columns of each row of [M,D],
+ *                  rstd = 1 / sqrt(var + eps); without `mean` the mean
+ *                  counts as 0, which is RMS norm
+ *
+ * var is the biased one, as torch.nn.functional normalizes with. Sums over a
+ * channel end in double. A variance is the sum of squared differences from the
+ * mean, found by a second pass: the mean of x^2 less the square of the mean
+ * would lose its digits where the mean is large.
+ *
+ * Invariants: which threads add which elements depends on shapes and strides
+ * alone, so results have the same bits on each run. dw and db are optional.
  * SPDX-License-Identifier: MIT */
 #include "kernels/normalize.h"
 #include "launch.h"
@@ -11,6 +25,7 @@
 #define PARTS     64   /* of a layer norm's rows, whose sums are added in a second kernel */
 #define PART_ROWS 64   /* at least, in a part */
 
+/* A vector: one value a channel or a row. Absent: p NULL. */
 static dsi_cuda_line line_of(const dsi_view *v)
 {
     return (dsi_cuda_line){.p = v->p, .s = v->p ? v->s[0] : 0, .dtype = (int)v->dtype};
@@ -33,6 +48,8 @@ static dsi_cuda_norm_args channels_of(const dsi_view *a, const dsi_view *b)
     return p;
 }
 
+/* Launches a kernel that sums over channels: `width` of them a block of 256
+ * threads. A thread counts the elements of a channel in 32 bits. */
 static ds_status channels_launch(dsi_stream *s, const char *kernel, const dsi_view *x,
                                  const dsi_cuda_norm_args *p)
 {
@@ -71,6 +88,10 @@ ds_status dsi_cuda_batch_norm(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view
                                     dsi_cuda_grid_of(p.e.count), &p);
 }
 
+/* batch: mean and rstd are x's own, and so have gradients: dx = rstd weight (dy
+ * - (s1 + (x - mean) rstd^2 s2) / count), s1 = sum dy, s2 = sum dy (x - mean).
+ * Else they are running statistics, constants: dx = rstd weight dy, and the
+ * sums are needed for dw = rstd s2 and db = s1 alone. */
 ds_status dsi_cuda_batch_norm_dx(dsi_stream *s, bool batch, dsi_view dy, dsi_view x, dsi_view mean,
                                  dsi_view rstd, dsi_view weight, dsi_view dx, dsi_view dw,
                                  dsi_view db)
@@ -95,6 +116,8 @@ ds_status dsi_cuda_batch_norm_dx(dsi_stream *s, bool batch, dsi_view dy, dsi_vie
 
 /* ---- layer norm ---- */
 
+/* A row is summed by a team: a warp, or the whole block where it is long. Rows
+ * without columns need no kernel. */
 static ds_status rows_launch(dsi_stream *s, const char *kernel, const dsi_view *x,
                              dsi_cuda_norm_args *p)
 {
@@ -120,6 +143,10 @@ ds_status dsi_cuda_layer_norm(dsi_stream *s, double eps, dsi_view x, dsi_view we
     return status == DS_OK ? rows_launch(s, "layer_norm", &x, &p) : status;
 }
 
+/* dw = sum dy h, db = sum dy over rows, h = (x - mean) rstd. At most PARTS
+ * parts, each of at least PART_ROWS rows: blocks of 32 columns each write the
+ * sums of a part to scratch [parts][2][columns], and layer_norm_dw_sum adds the
+ * parts in order. */
 static ds_status layer_norm_dw(dsi_stream *s, const dsi_view *x, dsi_cuda_norm_args *p)
 {
     int64_t rows = x->d[0], columns = x->d[1];

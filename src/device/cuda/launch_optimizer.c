@@ -1,5 +1,17 @@
 /* device/cuda/launch_optimizer.c: one step of an optimizer: up to K_SPANS
  * parameters a launch.
+ *
+ * A step of all parameters is few launches instead of one a parameter: an
+ * argument holds the descriptions of K_SPANS spans, of which each block takes a
+ * piece of K_SPAN_PIECE elements. A kernel's argument may have 4096 bytes,
+ * which limits K_SPANS. Formulas: device/cpu/optim/optim.inc.
+ *
+ * Invariants: float64 spans and the others are in launches of their own, since
+ * a kernel computes in one type. Elements do not depend on each other, except
+ * in LAMB, whose sums over a span are of pieces in order. Kernels write nothing
+ * while the fault flag is set, so a step after a bad index changes no
+ * parameter. scalars, if given, is in device memory: a graph's replay reads
+ * that step's learning rate from there.
  * SPDX-License-Identifier: MIT */
 #include "device/spans.h"
 
@@ -56,6 +68,7 @@ static void set_options(dsi_cuda_optimizer *a, const dsi_optimizer *c)
     }
 }
 
+/* Blocks that a span takes. */
 static int64_t pieces_of(const dsi_span *x) { return (x->n + K_SPAN_PIECE - 1) / K_SPAN_PIECE; }
 
 /* Up to K_SPANS spans that compute in the same type, from x[*at] on; returns
@@ -85,6 +98,10 @@ static int64_t take_spans(dsi_cuda_optimizer *a, int n, const dsi_span *x, int *
     return pieces;
 }
 
+/* LAMB needs the norms of a whole parameter before it changes: moments and the
+ * sums of p^2 and u^2 by pieces; a rate a span, from lr and |p| / |u| within
+ * bounds; then p -= rate u. Source: You et al., arXiv:1904.00962. Scratch: sums
+ * [pieces][2], then rates [K_SPANS]. */
 static ds_status lamb_launch(dsi_stream *s, dsi_cuda_optimizer *a, int64_t pieces,
                              const char *suffix)
 {

@@ -1,4 +1,12 @@
 /* device/cuda/launch_pointwise.c: the pointwise entries of kernels.h.
+ *
+ * An element of the output is one thread's; operands are broadcast by strides
+ * of 0, and joined dimensions save divisions (operands.h). Formulas are in
+ * kernels.h. One kernel has all ops of a kind and takes the op as a number,
+ * which is the same for all threads: a branch, but no divergence.
+ *
+ * Floats are computed in float32, in float64 if the dtype is float64; integers
+ * and bool, where an op has them, in 64 bits.
  * SPDX-License-Identifier: MIT */
 #include "launch.h"
 #include "operands.h"
@@ -11,6 +19,8 @@ static ds_status pointwise_launch(dsi_stream *s, const char *kernel, ds_dtype dt
                            dsi_cuda_grid_of(a->e.count), a);
 }
 
+/* The common exponents without pow(): x x is rounded once, where powf may be
+ * off in the last place, and it is faster. */
 static int pow_op(double exponent)
 {
     if (exponent == 2) return K_SQUARE;
@@ -46,6 +56,8 @@ ds_status dsi_cuda_binary(dsi_stream *s, dsi_binary_op op, double alpha, dsi_vie
     return status == DS_OK ? pointwise_launch(s, "binary", y.dtype, &p) : status;
 }
 
+/* The dtype of a, not of y, which is bool, selects the instance. Dtypes above
+ * DS_BF16 are integers and bool. */
 ds_status dsi_cuda_compare(dsi_stream *s, dsi_compare_op op, dsi_view a, dsi_view b, dsi_view y)
 {
     dsi_cuda_pointwise p = {.e = DSI_CUDA_ELEMENTS(&a, &b, &y), .op = (int)op};

@@ -1,4 +1,14 @@
 /* device/cuda/launch_pool.c: the pooling entries of kernels.h.
+ *
+ * Invariants: the index of max pooling is h W + w of the maximum in its plane,
+ * int32; backward knows it alone, not the windows. Kernels count elements of a
+ * launch in 32 bits, so a larger batch is cut into launches of whole samples.
+ * Planes of x have at most 65535 rows and columns.
+ *
+ * Forward takes a thread an output. Backward of averages gathers: a thread an
+ * element of dx sums the windows that contain it. Backward of maxima takes a
+ * block a piece of a plane (c NULL), which adds all windows with an index in
+ * the piece in their order.
  * SPDX-License-Identifier: MIT */
 #include "kernels/pool.h"
 #include "launch.h"
@@ -10,6 +20,8 @@
 
 #define PIECE 2048 /* elements of a plane that a block of max_pool_dx holds: pool.cu's */
 
+/* The operands of one entry. op is the name for messages, kernel that of the
+ * kernel without suffix; back: from y's side to x's. */
 typedef struct Pooling {
     const char *op, *kernel;
     dsi_view x, y, index; /* x may be dx, y may be dy */
@@ -48,6 +60,9 @@ static void first_samples(dsi_view *v, int64_t n, bool rest)
     v->d[0] = rest ? v->d[0] - n : n;
 }
 
+/* Launches o in parts of n samples: as many as have fewer than MOST elements on
+ * both sides, at least one. o advances past what is launched. c NULL:
+ * max_pool_dx. Empty outputs need no kernel. */
 static ds_status pool_launch(dsi_stream *s, const dsi_pool2d *c, Pooling o)
 {
     ds_status status = dsi_cuda_floating(o.op, o.x.dtype);

@@ -4,6 +4,15 @@
  * output, others a block an output. Where outputs are few and terms many, a sum
  * is cut into parts, so that the GPU has work; how many depends on the shape
  * alone.
+ *
+ * Maxima take a block an output from 128 terms on; of equals the first is
+ * found, and NaN is larger than all numbers, as in PyTorch. A norm is of
+ * several tensors at once: pieces of K_NORM_PIECE elements each give a double,
+ * and one block adds the pieces in a fixed order.
+ *
+ * Invariants: no atomics; each partial sum has its place in scratch, and a
+ * second kernel adds them in order. How a sum is cut depends on shapes and
+ * strides, not on the GPU.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 
@@ -31,6 +40,8 @@ static dsi_view dimensions_of(const dsi_view *x, const dsi_view *sizes, const ds
     return v;
 }
 
+/* The distance in x between neighbours along the innermost dimension, in
+ * elements. No dimension: larger than any. */
 static int64_t inner_stride(const dsi_cuda_elements *e)
 {
     int64_t s = e->n ? e->s[0][e->n - 1] : INT64_MAX;
@@ -44,6 +55,9 @@ static bool sum_is_by_threads(const dsi_cuda_reduce *a)
     return a->out.count >= 32 && inner_stride(&a->out) < inner_stride(&a->in);
 }
 
+/* parts: as many as the GPU needs to be busy, with no fewer than THREAD_TERMS
+ * or BLOCK_TERMS terms each; `each` is terms of a part, of which the last may
+ * have fewer. An empty sum is one part without terms: 0. */
 static void choose_parts(dsi_cuda_reduce *a, bool threads)
 {
     int64_t unit = threads ? THREAD_TERMS : BLOCK_TERMS, busy = threads ? BUSY : BUSY / 256;
@@ -60,6 +74,8 @@ static const char *reduce_suffix(ds_dtype dtype)
     return dtype == DS_I64 ? "_i64" : dsi_cuda_suffix(dtype);
 }
 
+/* y = factor sum of x over the dimensions in which y's size differs from x's.
+ * partial has the type of the sum: float, or 8 bytes for float64 and int64. */
 static ds_status sum_launch(dsi_stream *s, double factor, dsi_view x, dsi_view y)
 {
     dsi_view from = dimensions_of(&x, &x, &y, true), to = dimensions_of(&y, &x, &y, true),

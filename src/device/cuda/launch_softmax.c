@@ -1,4 +1,17 @@
 /* device/cuda/launch_softmax.c: softmax and cross entropy of kernels.h.
+ *
+ *     softmax        y = exp(x - max) / sum,  dx = y (dy - sum of dy y)
+ *     log_softmax    y = x - max - log sum,   dx = dy - exp(y) sum of dy
+ *     cross entropy  lse = max + log sum exp(x - max), loss = lse - x[label]
+ *
+ * A row is (o, i) of [outer,C,inner]; classes are dimension 1, as in
+ * torch.nn.functional.cross_entropy. A team takes a row: a warp, or the block
+ * if the row has more than LONG columns.
+ *
+ * Invariants: losses of rows are summed in double, by one block, in a fixed
+ * order. A label outside of 0 .. C - 1 that is not ignore_index sets the fault
+ * flag. divisor, which backward reads, stays on the GPU: the host does not wait
+ * for it.
  * SPDX-License-Identifier: MIT */
 #include "kernels/softmax.h"
 #include "launch.h"
@@ -18,6 +31,8 @@ static dsi_cuda_grid grid_of_rows(int64_t rows, int team)
     return dsi_cuda_blocks((rows * team + TEAM - 1) / TEAM, TEAM);
 }
 
+/* op is the name for messages. a and b are x and NULL, or dy and y; y is the
+ * output. Rows without columns need no kernel. */
 static ds_status softmax_launch(dsi_stream *s, const char *op, const char *kernel, bool log,
                                 const dsi_view *a, const dsi_view *b, const dsi_view *y)
 {
@@ -80,6 +95,9 @@ static dsi_cuda_entropy_args entropy_args(dsi_stream *s, const dsi_cross_entropy
     return p;
 }
 
+/* Two kernels: rows write loss and weight to scratch (NONE: to loss), then one
+ * block writes divisor and, except for NONE, loss. It runs for NONE and for no
+ * rows too: divisor must have a value. */
 ds_status dsi_cuda_cross_entropy(dsi_stream *s, const dsi_cross_entropy *c, dsi_view x,
                                  dsi_view label, dsi_view weight, dsi_view loss, dsi_view lse,
                                  dsi_view divisor)
@@ -103,6 +121,8 @@ ds_status dsi_cuda_cross_entropy(dsi_stream *s, const dsi_cross_entropy *c, dsi_
     return status;
 }
 
+/* lse is not read: exp(x - lse) would lose the digits that x has before the
+ * point; the kernel computes maximum and sum again. */
 ds_status dsi_cuda_cross_entropy_dx(dsi_stream *s, const dsi_cross_entropy *c, dsi_view dloss,
                                     dsi_view x, dsi_view label, dsi_view weight, dsi_view lse,
                                     dsi_view divisor, dsi_view dx)

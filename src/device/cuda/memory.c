@@ -39,6 +39,8 @@ static bool attribute(const dsi_cuda_gpu *g, CUdevice_attribute which, int *valu
     return g->f->device_attribute(value, which, g->device) == CUDA_SUCCESS;
 }
 
+/* Closes a handle, also one that make_stream left half made. It waits for the
+ * stream first: cuMemFreeAsync may still be queued. */
 static void close_gpu(dsi_device *d)
 {
     dsi_cuda_gpu *g = dsi_cuda_enter(d);
@@ -130,6 +132,8 @@ static ds_status cuda_describe(int index, char *text, size_t room)
 
 /* ---- memory ---------------------------------------------------------------------------------------------- */
 
+/* NULL without a message: the cache gives unused blocks back, tries again, and
+ * then says what did not fit. */
 static void *cuda_alloc(dsi_device *d, size_t bytes)
 {
     dsi_cuda_gpu *g = dsi_cuda_enter(d);
@@ -177,6 +181,8 @@ static ds_status cuda_sync(dsi_stream *s)
     return status == DS_OK ? stream_finish(s) : status;
 }
 
+/* Waits for a copy that `started` says was queued; so the host may use its
+ * memory, pinned or not, when a copy returns. */
 static ds_status finished(dsi_stream *s, CUresult started, const char *what)
 {
     ds_status status = dsi_cuda_check(s->device->index, started, what);
@@ -225,6 +231,8 @@ static ds_status cuda_copy(dsi_stream *s, void *dst, dsi_device *from, const voi
 
 /* ---- faults ---------------------------------------------------------------------------------------------- */
 
+/* The flag is copied to pinned memory, which waits for the kernels before, and
+ * cleared only if it was set: mostly it is not. */
 static ds_status cuda_take_fault(dsi_stream *s, dsi_fault *out)
 {
     dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
@@ -239,6 +247,8 @@ static ds_status cuda_take_fault(dsi_stream *s, dsi_fault *out)
 
 /* ---- events ---------------------------------------------------------------------------------------------- */
 
+/* Makes the driver's event at its first record; it is kept, and each later
+ * record moves it to the stream's end. */
 static ds_status cuda_record(dsi_stream *s, dsi_event *e)
 {
     dsi_cuda_gpu *g = dsi_cuda_enter(s->device);

@@ -16,6 +16,8 @@
 
 enum { ENTRIES = 1024, NAME = 48, LOG = 2048 };
 
+/* A kernel that was launched once; function NULL: an unused entry. Collisions
+ * take the next entry (linear probing). */
 typedef struct Entry {
     char name[NAME];
     CUfunction function;
@@ -52,6 +54,8 @@ static ds_status refused(int index, dsi_cuda_family family, CUresult result, cha
                     *log ? ": " : "", log, advice);
 }
 
+/* Compiling takes up to seconds at a family's first launch, unless the driver
+ * has it in its own cache (~/.nv). */
 static ds_status load_family(dsi_device *d, dsi_cuda_family family)
 {
     dsi_cuda_gpu *g = d->own;
@@ -69,6 +73,7 @@ static ds_status load_family(dsi_device *d, dsi_cuda_family family)
     return result == CUDA_SUCCESS ? DS_OK : refused(d->index, family, result, log);
 }
 
+/* FNV-1a of name and suffix together (Fowler, Noll, Vo), 64 bits. */
 static size_t hash(const char *name, const char *suffix)
 {
     size_t h = 14695981039346656037u;
@@ -102,6 +107,10 @@ static Entry *find_kernel(dsi_device *d, dsi_cuda_family family, const char *nam
     return NULL;
 }
 
+/* The driver copies the argument before it returns, so it may be a local
+ * variable. Up to 48 KiB of shared memory need no attribute; above, it is set
+ * once for each larger size. An error may be an earlier kernel's: the driver
+ * reports it at the next call. */
 ds_status dsi_cuda_launch(dsi_stream *s, dsi_cuda_family family, const char *name,
                           const char *suffix, dsi_cuda_grid grid, const void *args)
 {

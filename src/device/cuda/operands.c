@@ -1,4 +1,8 @@
 /* device/cuda/operands.c: see operands.h.
+ *
+ * Invariants: the numbers of args.h, which kernels are compiled with, are those
+ * of device/kernels.h: the assertions below hold the two together. Joined
+ * dimensions never change which elements are paired, only how they are counted.
  * SPDX-License-Identifier: MIT */
 #include "operands.h"
 
@@ -72,6 +76,9 @@ static bool elements_continue(const dsi_cuda_elements *e, int n, const dsi_view 
     return true;
 }
 
+/* A kernel divides a thread's number by each dimension to find its element:
+ * fewer dimensions are fewer divisions. Contiguous operands have one, without
+ * any; in the output's order neighbouring threads write neighbours. */
 dsi_cuda_elements dsi_cuda_elements_of(int n, const dsi_view *const *views)
 {
     const dsi_view *y = views[n - 1];
@@ -93,6 +100,7 @@ dsi_cuda_grid dsi_cuda_blocks(int64_t blocks, unsigned threads)
     return (dsi_cuda_grid){.blocks = {(unsigned)blocks, 1, 1}, .threads = {threads, 1, 1}};
 }
 
+/* Less than a block is one block of whole warps. */
 dsi_cuda_grid dsi_cuda_grid_of(int64_t count)
 {
     int64_t threads = count < BLOCK ? (count + 31) / 32 * 32 : BLOCK;

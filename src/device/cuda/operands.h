@@ -1,4 +1,7 @@
 /* device/cuda/operands.h: views and dtypes as kernels take them.
+ *
+ * Invariants: an args struct holds plain pointers of the GPU and is copied at
+ * launch; it owns nothing. Dimensions and strides count elements, not bytes.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -17,6 +20,7 @@ dsi_cuda_elements dsi_cuda_elements_of(int n, const dsi_view *const *views);
 /* A view as it is: pointer, dimensions, strides. */
 dsi_cuda_view dsi_cuda_view_of(const dsi_view *v);
 
+/* The product of its dimensions; 1 for none, 0 if one is 0. */
 int64_t dsi_cuda_elements_in(const dsi_view *v);
 
 /* A thread an element: kernels loop with the stride of the grid, so that the

@@ -1,5 +1,10 @@
 /* device/cuda/ptx.c: the PTX of every family, ptx/FAMILY.ptx, as bytes of the
  * library. scripts/make_ptx makes these files.
+ *
+ * An assembler directive reads them when this file is compiled, so no C source
+ * is generated. PTX is text, and the driver reads up to a 0 byte, which is
+ * added. It is machine code of no GPU: the driver compiles it for the one that
+ * is there, also for GPUs that are newer than this library.
  * SPDX-License-Identifier: MIT */
 #include "driver.h"
 

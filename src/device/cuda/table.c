@@ -1,5 +1,9 @@
 /* device/cuda/table.c: the entries of kernels.h that CUDA has. An op whose
  * entry is missing refuses by name.
+ *
+ * A fusion that is missing is no refusal: its op runs the composition of core
+ * kernels. Ops reach these tables through dsi_device, which may have others in
+ * their place that note what runs (device/observe.h).
  * SPDX-License-Identifier: MIT */
 #include "driver.h"
 #include "launch.h"
