@@ -66,6 +66,8 @@ static bool views_fit(dsi_collective what, dsi_view in, int in_pieces, dsi_view 
 
 static dsi_request *request_start(dsi_request r) { return dsi_request_start(&r); }
 
+/* Members of a request: x is operand and result, and n its elements; or in and
+ * out are two, and n (`count`) is the elements of the smaller one, a piece. */
 #define IN_PLACE(collective, x) \
     .comm = c, .device = device, .what = (collective), .dtype = (x).dtype, .in = (x).p, \
     .out = (x).p, .n = view_numel(x)

@@ -44,6 +44,8 @@ static void world_end(void)
     self_world = NULL;
 }
 
+/* Takes c, and frees the world that was there. NULL: alone again. Log lines
+ * carry the rank from now on. */
 void dsi_set_world(ds_comm *c)
 {
     ds_comm *was = world;
@@ -119,6 +121,8 @@ void ds_comm_free(ds_comm *c)
     if (!dsi_handle_freed_by(c, "ds_comm_free")) dsi_free(c);
 }
 
+/* Collective: all ranks of c call it, as MPI_Comm_split. Any negative color
+ * means that this rank is in no part: NULL, which is no failure. */
 ds_comm *ds_comm_split(ds_comm *c, int color, int key)
 {
     if (!c) c = ds_world();
@@ -127,6 +131,7 @@ ds_comm *ds_comm_split(ds_comm *c, int color, int key)
 
 static const ds_comm *comm_or_world_const(const ds_comm *c) { return c ? c : ds_world(); }
 
+/* c NULL: the world's. A freed handle gives rank 0 of 1, with the message. */
 int ds_comm_rank(const ds_comm *c)
 {
     return !c || dsi_live(c, "comm_rank") ? comm_or_world_const(c)->rank : 0;
@@ -151,6 +156,9 @@ static const dsi_env timeout_seconds = {"DS_TIMEOUT", "seconds, from 0.001 to 1e
                      timeout_minutes = {"DEEPSPEED_TIMEOUT", "minutes, from 0.001 to 1e7",
                                         .least = 1e-3, .most = 1e7};
 
+/* DS_TIMEOUT in seconds comes before DEEPSPEED_TIMEOUT in minutes; a value that
+ * is none gives a warning and the default here. ds_init_distributed refuses it,
+ * by the function below. */
 double dsi_comm_timeout(void)
 {
     double minutes = dsi_env_number_or(&timeout_minutes, DEFAULT_TIMEOUT_S / 60);
@@ -278,6 +286,8 @@ static ds_status request_begin(dsi_request *r)
     return status;
 }
 
+/* On any thread: it ends the request's entry in the trace, and writes the time,
+ * which the rank's own thread reads after wait has returned. */
 void dsi_request_done(dsi_request *r)
 {
     /* a shutdown has not begun as others do */
@@ -301,6 +311,8 @@ static ds_status request_wait_and_log(dsi_request *r)
     return status;
 }
 
+/* Copies *like. The request is appended to the list even if a log has waited
+ * for it already: dsi_request_wait then only returns its status. */
 dsi_request *dsi_request_start(const dsi_request *like)
 {
     ds_comm *c = like->comm;
@@ -321,6 +333,7 @@ dsi_request *dsi_request_start(const dsi_request *like)
     return r;
 }
 
+/* Requests are waited for in any order, so the list is doubly linked. */
 ds_status dsi_request_wait(dsi_request *r)
 {
     if (!r) return dsi_null_argument("request_wait");

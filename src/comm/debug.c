@@ -3,6 +3,12 @@
  *
  * The descriptions have a fixed size, so that this works even where the
  * collectives themselves do not match.
+ *
+ * Invariants: the exchange is an all_gather on the same communicator, so it has
+ * a number of its own there, on all ranks alike. It is internal: neither
+ * compared nor logged. c->calls numbers what was compared, for the message: the
+ * n-th comparison of a rank is always with the n-th of the others. After a
+ * disagreement the job ends: the ranks would wait for each other.
  * SPDX-License-Identifier: MIT */
 #include "comm.h"
 

@@ -54,6 +54,8 @@ static ds_status launch_single_rank(bool *alone)
     return status;
 }
 
+/* Which MPI's launcher started this process: the plugin's name; NULL: none did.
+ * PMIx is Open MPI's protocol, PMI-1 and PMI-2 are MPICH's. */
 static const char *launcher_library(void)
 {
     if (getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK")) return "openmpi";

@@ -8,6 +8,13 @@
  *     all_to_all                    algorithm S / t      bus S / t  (p-1) / p
  *     others                        both S / t
  * and means leave out a tenth at each end.
+ *
+ * Invariants: a log belongs to its communicator and is written by the rank's
+ * own thread, when it has waited for a request. With a log each collective is
+ * waited for when it starts, as DeepSpeed's does: times would otherwise contain
+ * what the rank computes meanwhile. Volumes are counted without a log too.
+ * Records of one operation are neighbours, ordered by size; ds_comm_log_summary
+ * with stragglers takes it that all ranks have the same ones.
  * SPDX-License-Identifier: MIT */
 #include "comm.h"
 
@@ -37,6 +44,7 @@ typedef struct dsi_comm_log {
 
 /* ---- volume ------------------------------------------------------------------------------------------- */
 
+/* Of ALL_TO_ALL_ROWS: the elements that leave this rank. */
 static double elements_to_others(const dsi_request *r)
 {
     int64_t n = 0;
@@ -260,6 +268,7 @@ static ds_status log_add_straggler_row(dsi_text *t, ds_comm *c, const record *k)
     return status;
 }
 
+/* An operation's name is printed once, above the rows of its sizes. */
 static void log_add_name(dsi_text *t, const dsi_comm_log *log, int i)
 {
     const char *name = dsi_comm_names[log->records.at[i].what];

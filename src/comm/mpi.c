@@ -81,6 +81,8 @@ static void job_abort(job *j, const char *why)
     _exit(1);
 }
 
+/* Returns only if nothing is wrong: after an error of MPI its state is
+ * undefined, so the job ends. */
 static void mpi_check(const char *what, const char *wrong)
 {
     if (!wrong) return;
@@ -96,6 +98,8 @@ static void transfer_abort(job *j, const dsi_transfer *t)
     job_abort(j, why.s);
 }
 
+/* Advances all transfers, oldest first; a plugin's failure ends the job
+ * here. */
 static void job_progress(job *j)
 {
     for (dsi_transfer *t = j->first; t; t = t->after) {

@@ -1,4 +1,8 @@
 /* comm/mpi_open.h: finds the plugin of an MPI library (see mpi.h).
+ *
+ * Invariants: what it returns is a const table inside of the plugin, valid
+ * until the process ends. The version is compared, since a plugin may be left
+ * over from another installation.
  * SPDX-License-Identifier: MIT */
 #pragma once
 

@@ -1,5 +1,10 @@
 /* comm/mpi_plugin.c: messages of one MPI library; a shared object of its own
  * for each (see mpi.h).
+ *
+ * Invariants: communicators are in memory of their own, since MPI_Comm is an
+ * int in MPICH and a pointer in Open MPI; plugin_free frees it. Texts of errors
+ * are the thread's, valid until its next call. Nothing here blocks except init,
+ * split, free, finalize and abort.
  * SPDX-License-Identifier: MIT */
 #include "mpi.h"
 
@@ -111,6 +116,8 @@ static void plugin_free(void *comm)
     free(comm);
 }
 
+/* Memory at p belongs to MPI until plugin_test says that the message is done.
+ * bytes fits an int, which transfer.c sees to. The request is stored in *m. */
 static const char *plugin_send(void *comm, const void *p, size_t bytes, int to, int tag,
                                dsi_mpi_message *m)
 {

@@ -1,4 +1,7 @@
 /* comm/names.c: what DeepSpeed's comms_logger calls the operations.
+ *
+ * These names are in logs, which tools parse, and in comms_logger's prof_ops;
+ * messages of this library use its own (dsi_collective_name).
  * SPDX-License-Identifier: MIT */
 #include "comm.h"
 

@@ -44,6 +44,9 @@ COMBINE(i16, int16_t, uint16_t, MAX, MIN)
 COMBINE(i8, int8_t, uint8_t, MAX, MIN)
 COMBINE(u8, uint8_t, uint8_t, MAX, MIN)
 
+/* acc = acc op x, element by element. AVG sums here, and is divided at the end.
+ * Bool is u8: max is any, min is all. 16-bit floats have no entry: they are
+ * combined as float32. */
 static void ranks_combine(ds_dtype dtype, ds_redop op, int64_t n, void *acc, const void *x)
 {
     static void (*const by_dtype[])(ds_redop op, int64_t n, void *acc, const void *x) = {
@@ -101,6 +104,8 @@ static void reduce_convert(int64_t n, ds_dtype from, const void *x, ds_dtype to,
 SQUARES(squares_f32, float)
 SQUARES(squares_f64, double)
 
+/* The sum of squares of a block, n <= BLOCK, in double: of the rounded result,
+ * which is what a gradient's norm is of. */
 static double squares_of(ds_dtype dtype, int64_t n, const void *x)
 {
     float wide[BLOCK];

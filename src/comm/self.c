@@ -1,5 +1,10 @@
 /* comm/self.c: a world of one rank: a collective is a copy, done when it
  * starts.
+ *
+ * Invariants: nothing is outstanding between start and wait, so wait only notes
+ * the time. A request's squares are counted in start, of the result, as a
+ * backend with several ranks does. Roots other than 0, and messages, were
+ * refused in comm.c.
  * SPDX-License-Identifier: MIT */
 #include "comm.h"
 #include "reduce.h"
@@ -31,6 +36,7 @@ static ds_comm *self_split(ds_comm *c, int color, int key)
 
 static void self_close(ds_comm *c) { (void)c; }
 
+/* There is no other rank to end: the caller returns its own failure. */
 static void self_abort(ds_comm *c, const char *why) { (void)c, (void)why; }
 
 const dsi_comm_type dsi_comm_self = {.name = "self",

@@ -50,11 +50,15 @@ static void operand_bytes(const dsi_request *r, size_t *in, size_t *out)
     *out = r->out ? *out * element : 0;
 }
 
+/* Whether this rank's `in` is read: only then is it copied to the host. A rank
+ * that is not the root of a broadcast only receives. */
 static bool request_sends(const dsi_request *r)
 {
     return r->what != DSI_RECV && (r->what != DSI_BROADCAST || r->root == r->comm->rank);
 }
 
+/* Whether this rank's `out` is written: only then is it copied back. The root
+ * of a broadcast has it already; of reduce_to only the root gets a result. */
 static bool request_receives(const dsi_request *r)
 {
     bool root = r->root == r->comm->rank;
@@ -84,6 +88,8 @@ static dsi_staged *staged_take(ds_comm *c, dsi_device *device, size_t bytes)
     return s;
 }
 
+/* Once a communicator, on rank 0: through the host is slower than a backend
+ * that knew the GPU's memory would be. */
 static void staged_say(ds_comm *c, const dsi_device *device)
 {
     if (!c->stages && !c->rank)

@@ -84,6 +84,8 @@ static void stretch_reduce(const stretch *s, int64_t in_first, int from, int to,
     dsi_reduce_ranks(r->dtype, r->op, s->ranks, in, s->end - s->begin, to - from, out, squares);
 }
 
+/* The piece of stretch q, which is rank q's input, to the outputs of ranks from
+ * .. to-1. */
 static void stretch_gather(const stretch *s, int from, int to)
 {
     const dsi_request *source = s->of[s->q];
@@ -165,6 +167,9 @@ void dsi_run_piece(dsi_request *const *of, int ranks, int64_t piece, double *squ
 
 /* ---- agreement -------------------------------------------------------------------------------------- */
 
+/* Everything that decides how work is cut must be equal: pieces are numbered by
+ * one rank's request, and computed with all ranks' pointers. Purposes may
+ * differ. */
 static bool requests_match(const dsi_request *a, const dsi_request *b)
 {
     if (a->what == DSI_SEND) return a->dtype == b->dtype && a->n == b->n; /* b: its recv */

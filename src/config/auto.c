@@ -8,6 +8,12 @@
  * Invariants: only keys that the file has are filled, and the micro batch.
  * The tree is changed before
  * it is resolved, so that values from here pass the same checks as the user's.
+ *
+ * Which values are taken: an option of the program that is 0 counts as not
+ * given, and then the Trainer's default fills the key, if it has one; without
+ * either the key stays "auto", which the table may have a meaning for
+ * (dsi_config_key_auto). A number that the program does mean to be 0 is
+ * DS_ZERO.
  * SPDX-License-Identifier: MIT */
 #include "reader.h"
 
@@ -52,6 +58,7 @@ static const auto_field fields[] = {
 };
 enum { FIELDS = sizeof fields / sizeof *fields, DEFAULT_MICRO_BATCH = 8 };
 
+/* name need not end after n bytes: it may be a part of NAME=VALUE. */
 static const auto_field *field_find(const char *name, size_t n)
 {
     for (int i = 0; i < FIELDS; i++)
@@ -134,6 +141,8 @@ typedef struct auto_key {
     auto_form form;
 } auto_key;
 
+/* Each key by each of its names: the tree is still as the user wrote it, and
+ * aliases are resolved later. */
 static const auto_key filled[] = {
     {"train_micro_batch_size_per_gpu", "per_device_train_batch_size", AUTO_PLAIN},
     {"gradient_accumulation_steps", "gradient_accumulation_steps", AUTO_PLAIN},

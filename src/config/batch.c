@@ -28,6 +28,7 @@
 
 /* ---- batch --------------------------------------------------------------------------------------- */
 
+/* In the order of the members of struct batch. */
 static const char *const names[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
                                     "gradient_accumulation_steps"};
 
@@ -110,6 +111,8 @@ static const char *batch_find_auto(const json_t *given)
     return NULL;
 }
 
+/* Whether all three are known and their product is the total; 0 is never
+ * right. */
 static bool batch_holds(const batch *b)
 {
     return b->train && b->train == b->micro * b->steps * b->ranks;

@@ -117,6 +117,7 @@ void dsi_config_tree_set(json_t *tree, const char *path, json_t *value)
     dsi_free(group);
 }
 
+/* The word as a value; "auto" inside of a longer text is no such thing. */
 bool dsi_config_is_auto(const json_t *value)
 {
     return json_is_string(value) && !strcmp(json_string_value(value), "auto");
@@ -187,11 +188,15 @@ static void reader_resolve(dsi_config_reader *r)
     dsi_refuse("config: %s: %s", r->name, r->errors.s);
 }
 
+/* As dsi_config_read_auto without values: an "auto" that the table has no
+ * meaning for is then an error. */
 dsi_config *dsi_config_read(const char *text, int world_size)
 {
     return dsi_config_read_auto(text, NULL, world_size);
 }
 
+/* trees takes name and text before anything is parsed, so that dsi_config_free
+ * frees whatever there is; the syntax points into the text. */
 dsi_config *dsi_config_read_auto(const char *text, const ds_auto_values *values, int world_size)
 {
     if (!text) return dsi_refuse("config: neither a file nor a text is given");

@@ -1,5 +1,11 @@
 /* config/key.h: what is known about a key of ds_config.json; the rows are in
  * table.h.
+ *
+ * Invariants: rows are const, and the same for all configurations. A path is
+ * unique; its groups, except the top level, have rows too, before it. An alias
+ * or a deprecated key has a target and no field. min, max and words are read by
+ * the check, the message and docs/config.md alike, which therefore cannot
+ * differ; rules that depend on another key are in batch.c.
  * SPDX-License-Identifier: MIT */
 #pragma once
 

@@ -5,6 +5,10 @@
  * (RFC 4648, section 5), and DeepSpeed takes an argument that names no file for
  * such text. So do we, but only if it decodes to something that can be JSON: a
  * mistyped file name should be called that.
+ *
+ * In this order: a text that begins as JSON does, or has several lines; a path
+ * that exists; base64. The name for messages is the path, or says which of the
+ * others it was.
  * SPDX-License-Identifier: MIT */
 #include "reader.h"
 

@@ -5,6 +5,11 @@
  * in Python's form, typed groups in that of pydantic (enabled=False
  * loss_scale=0.0), some as JSON. Tools read these lines, so names and forms are
  * kept; `lines` says which key is behind which attribute.
+ *
+ * Invariants: values are those of the trees; the struct is not read, except
+ * world_size. Lines are in alphabetical order of the attribute. A key that
+ * DeepSpeed has and this library ignores is printed with the user's value or
+ * its default.
  * SPDX-License-Identifier: MIT */
 #include "reader.h"
 
@@ -18,8 +23,11 @@
 
 /* ---- values -------------------------------------------------------------------------------------- */
 
+/* The indent of a level of braces. */
 static void text_add_spaces(dsi_text *t, int level) { dsi_text_add(t, "%*s", level * INDENT, ""); }
 
+/* In quotes, with JSON's escapes, for strings; true, false and null as they
+ * are. */
 static void json_add_string(dsi_text *t, const json_t *value)
 {
     char *s = json_dumps(value, JSON_ENCODE_ANY);
@@ -256,6 +264,7 @@ static const struct {
     {"zero_optimization_stage", "zero_optimization.stage", PLAIN},
 };
 
+/* str() of a Python bool. */
 static const char *line_bool(bool x) { return x ? "True" : "False"; }
 
 /* DeepSpeed prints the torch dtype of a name in the configuration. */

@@ -18,6 +18,8 @@
 static json_t *resolve_group(dsi_config_reader *r, const dsi_config_key *of, const char *path,
                              const json_t *given);
 
+/* "group.name", or the name alone at the top level; to be freed with
+ * dsi_free. */
 static char *path_join(const char *group, const char *name)
 {
     dsi_text t = dsi_text_of("%s%s%s", group, *group ? "." : "", name);
@@ -98,6 +100,8 @@ static const dsi_config_word *key_word(const dsi_config_key *key, const json_t *
     return NULL;
 }
 
+/* A list of strings only, a new reference; NULL: it is none. An empty list is
+ * one. */
 static json_t *value_as_list(json_t *value)
 {
     size_t i;

@@ -118,6 +118,8 @@ static bool scan_skip_space(scan *c)
     }
 }
 
+/* Bytes of JSON's own: braces, commas, quotes. They need no token: an error at
+ * one is placed by the token before. */
 static void scan_put(scan *c, const char *s) { dsi_text_add_bytes(&c->s->json, s, strlen(s)); }
 
 /* One byte of the inside of a JSON string. */
@@ -172,6 +174,7 @@ static bool scan_quoted(scan *c)
     return true;
 }
 
+/* Over at most `most` bytes of indent, never over the end of a line. */
 static void scan_skip_indent(scan *c, size_t most)
 {
     for (int ch; most && ((ch = scan_peek(c, 0)) == ' ' || ch == '\t' || ch == '\r'); most--)
@@ -210,6 +213,7 @@ static bool scan_multi_line(scan *c)
 
 /* ---- values without quotes ----------------------------------------------------------------------- */
 
+/* The place after the digits that begin at i; i itself if there are none. */
 static size_t number_skip_digits(const char *s, size_t n, size_t i)
 {
     while (i < n && s[i] >= '0' && s[i] <= '9') i++;

@@ -1,5 +1,11 @@
 /* config/syntax.h: the text of a configuration as strict JSON, with the origin
  * of every byte.
+ *
+ * Invariants: text is borrowed, and must be there as long as lines are asked
+ * for. A place is a byte, counted from 0; lines and columns are computed when a
+ * message needs them. A token's place in the JSON is that of its first byte;
+ * bytes between two tokens belong to the one before. A parent comes before its
+ * children, so indices into keys only grow.
  * SPDX-License-Identifier: MIT */
 #pragma once
 

@@ -92,6 +92,7 @@ const dsi_config_key *dsi_config_key_find(const char *path)
     return NULL;
 }
 
+/* A part of the path, borrowed: rows are never freed. */
 const char *dsi_config_key_name(const dsi_config_key *key)
 {
     const char *dot = strrchr(key->path, '.');

@@ -132,6 +132,8 @@ static ds_status cifar10_check_records(dsi_cifar10_file *f)
     return cifar10_map_labels(f);
 }
 
+/* A label above 9 would index past the classes of a model; here the message
+ * names the record. */
 static ds_status cifar10_check_labels(const dsi_cifar10_file *f)
 {
     for (int64_t i = 0; i < f->n; i++)

@@ -89,6 +89,8 @@ static const uint8_t glyphs[128][8] = {
 };
 /* clang-format on */
 
+/* The rows of a letter. A character without a glyph, also each byte of one that
+ * is not ASCII, is a question mark; only a blank is empty. */
 static const uint8_t *glyph_of(char c)
 {
     static const uint8_t blank[8];
@@ -98,11 +100,14 @@ static const uint8_t *glyph_of(char c)
     return glyphs[known ? u : '?'];
 }
 
+/* Each letter has 6 columns, of which the last one is empty, so letters do not
+ * touch. */
 int64_t dsi_image_text_width(const char *text, int64_t size)
 {
     return (int64_t)strlen(text) * DSI_GLYPH_WIDTH * size;
 }
 
+/* Pixels that are not of a letter keep the color that they had. */
 void dsi_image_text(uint8_t *rgb, int64_t stride, const char *text, int64_t length, int64_t size,
                     const uint8_t color[3])
 {

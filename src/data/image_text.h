@@ -1,4 +1,7 @@
 /* data/image_text.h: short texts in an image.
+ *
+ * All sizes are pixels; `size` is the edge of the square that a pixel of the
+ * font becomes, 1 or more.
  * SPDX-License-Identifier: MIT */
 #pragma once
 

@@ -1,4 +1,8 @@
 /* data/progress.c: a bar for long transfers, as tqdm draws it.
+ *
+ * Source: tqdm's format_meter; units are powers of 1000. A column is one
+ * character on the terminal, but up to 3 bytes of UTF-8 in a cell, so `room`
+ * counts bytes and `width` columns.
  * SPDX-License-Identifier: MIT */
 #include "progress.h"
 
@@ -92,6 +96,8 @@ void dsi_progress_show(dsi_progress *p, int64_t done, int64_t total)
     if (p->on && at - p->shown >= EVERY) bar_draw(p, done, total, at);
 }
 
+/* Draws once more, so that the last line is complete, and ends it. A bar that
+ * was never on leaves no line. */
 void dsi_progress_end(dsi_progress *p, int64_t done, int64_t total)
 {
     if (!p->on) return;

@@ -1,4 +1,8 @@
 /* data/progress.h: a bar for long transfers, as tqdm draws it.
+ *
+ * Invariants: a bar belongs to one thread. Between begin and end stderr's last
+ * line is the bar's: a message in between would be overwritten. Without a
+ * terminal nothing is drawn, so logs have no bars.
  * SPDX-License-Identifier: MIT */
 #pragma once
 

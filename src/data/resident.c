@@ -28,6 +28,8 @@ void dsi_resident_free(dsi_resident *r)
     dsi_free(r);
 }
 
+/* Field 0 is kept as the bytes that it is made from, a quarter of its floats;
+ * the others as they are. */
 static ds_dtype stored_dtype(const ds_dataset *d, int f)
 {
     return f ? ds_dataset_field(d, f)->dtype : DS_U8;
@@ -38,6 +40,7 @@ static size_t stored_bytes(const ds_dataset *d, int f)
     return (size_t)dsi_numel(ds_dataset_field(d, f)->shape) * ds_dtype_size(stored_dtype(d, f));
 }
 
+/* Of all fields of a sample, as they are stored. */
 static size_t sample_bytes(const ds_dataset *d)
 {
     size_t bytes = 0;
@@ -80,6 +83,8 @@ static ds_status samples_copy(const dsi_resident *r, const dsi_byte_form *form, 
     return status;
 }
 
+/* All samples, about COPY_BYTES at a time: one copy a sample and field would
+ * cost more than its bytes. */
 static ds_status samples_upload(const dsi_resident *r)
 {
     const dsi_byte_form *form = dsi_dataset_byte_form(r->data);
@@ -93,6 +98,8 @@ static ds_status samples_upload(const dsi_resident *r)
     return status;
 }
 
+/* Allocates fields, order and table, and copies the table. What was made before
+ * a failure is freed with r. */
 static ds_status memory_make(dsi_resident *r, dsi_device *device, int64_t most)
 {
     int64_t len = ds_dataset_len(r->data), channels = ds_dataset_field(r->data, 0)->shape.d[0];
@@ -132,6 +139,8 @@ ds_status dsi_resident_new(ds_dataset *d, dsi_device *device, int64_t most, dsi_
     return status;
 }
 
+/* Returns when the indices are on the device; batches that were begun have read
+ * theirs, since the stream keeps the order. */
 ds_status dsi_resident_set_order(dsi_resident *r, const int64_t *order, int64_t n)
 {
     dsi_device *d = r->order->device;
@@ -160,6 +169,8 @@ static ds_tensor *field_gather(const dsi_resident *r, int f, dsi_view index)
                : NULL;
 }
 
+/* Nothing is copied from the host: the indices are a view of the order
+ * there. */
 bool dsi_resident_batch(const dsi_resident *r, int64_t begin, int64_t n, ds_tensor **field)
 {
     dsi_view index = dsi_v(r->order);

@@ -7,6 +7,9 @@
 
 #include <string.h>
 
+/* As torch's RandomSampler: whole permutations while they fit, then the
+ * beginning of one more. The last one is drawn in full, as PyTorch does, so
+ * that the generator is at the same place afterwards. */
 void dsi_order_random(dsi_rng *g, int64_t len, bool replacement, int64_t *order, int64_t n)
 {
     if (replacement) {
@@ -22,6 +25,7 @@ void dsi_order_random(dsi_rng *g, int64_t len, bool replacement, int64_t *order,
     dsi_free(last);
 }
 
+/* len / ranks, rounded down with drop_last, else up. */
 int64_t dsi_order_share(int64_t len, int ranks, bool drop_last)
 {
     return drop_last ? len / ranks : (len + ranks - 1) / ranks;
@@ -34,6 +38,8 @@ void dsi_order_of_rank(const int64_t *order, int64_t len, int rank, int ranks, i
     for (int64_t i = 0; i < n; i++) share[i] = order[(rank + i * ranks) % len];
 }
 
+/* Index i of the share is in batch i / batch of this rank, which is global
+ * batch i / batch, part `rank`. Beyond the end the order begins again. */
 void dsi_order_of_batches(const int64_t *order, int64_t len, int64_t batch, int rank, int ranks,
                           int64_t *share, int64_t n)
 {

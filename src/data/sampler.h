@@ -1,5 +1,9 @@
 /* data/sampler.h: the order of an epoch, index for index as PyTorch's samplers
  * give it.
+ *
+ * Invariants: orders are plain arrays of the caller; nothing is kept here. All
+ * ranks make the same order, from the same seed, and each takes its share, so
+ * that no rank has to send indices.
  * SPDX-License-Identifier: MIT */
 #pragma once
 

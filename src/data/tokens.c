@@ -15,6 +15,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+/* The file stays mapped as long as the data set lives; ids and counted point
+ * into it. */
 typedef struct Tokens {
     dsi_mapping *file;
     dsi_tokens_header head;
@@ -28,6 +30,7 @@ static int64_t tokens_len(void *self)
     return (int64_t)t->head.n / t->window;
 }
 
+/* By memcpy: the ids are in a file, and need not be aligned. */
 static int64_t token_at(const Tokens *t, int64_t i)
 {
     if (t->head.width == 2) {
@@ -40,6 +43,10 @@ static int64_t token_at(const Tokens *t, int64_t i)
     return id;
 }
 
+/* field[0] int64 [window]: the ids; field[1]: the same as labels, with -100,
+ * which the loss ignores (ignore_index), where an id does not count. Labels are
+ * not shifted: the model does that. An id outside of the vocabulary is found
+ * here, not by a kernel. */
 static ds_status tokens_get(void *self, int64_t i, void **field)
 {
     const Tokens *t = self;

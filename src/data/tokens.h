@@ -1,4 +1,7 @@
 /* data/tokens.h: the header of a file of tokens.
+ *
+ * The layout is in tokens.c; sizes are checked when a file is opened, so that
+ * what follows may index without checks. reserved is written as 0 and not read.
  * SPDX-License-Identifier: MIT */
 #pragma once
 

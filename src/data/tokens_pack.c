@@ -35,6 +35,8 @@ static ds_status pack_add(Pack *p, const char *text, size_t n, bool counts, bool
     return status;
 }
 
+/* Ends a document with `eos`, which counts in the loss, unless the tokenizer's
+ * template has done it. eos -1: none was asked for. */
 static void pack_end(Pack *p)
 {
     if (p->eos < 0) return;
@@ -76,6 +78,8 @@ static ds_status pack_json(Pack *p, const char *path, int64_t line, const char *
     return status;
 }
 
+/* A JSON value a line (JSON Lines); empty lines are skipped, and counted for
+ * messages. */
 static ds_status pack_lines(Pack *p, const char *path, const char *text, size_t n)
 {
     ds_status status = DS_OK;
@@ -89,6 +93,8 @@ static ds_status pack_lines(Pack *p, const char *path, const char *text, size_t 
     return status;
 }
 
+/* One file: its lines if its name ends with .jsonl or .json, else the whole
+ * text as one document. */
 static ds_status pack_file(Pack *p, const char *path)
 {
     size_t n;
@@ -105,6 +111,8 @@ static ds_status pack_file(Pack *p, const char *path)
     return status;
 }
 
+/* Ids have 2 bytes if the vocabulary fits them. The file appears under its name
+ * when it is complete; dsi_file_commit reports what any write before it met. */
 static ds_status pack_write(const Pack *p, const char *out, int64_t vocab)
 {
     dsi_tokens_header h = {.width = vocab <= 65536 ? 2 : 4,

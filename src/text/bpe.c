@@ -45,6 +45,7 @@ static size_t merge_slot(const dsi_bpe *b, uint32_t left, uint32_t right)
     return i;
 }
 
+/* At least 16 slots, also for no merges: a search always ends at a free one. */
 void dsi_bpe_init_merges(dsi_bpe *b, size_t n)
 {
     b->n_merge_slots = 16;
@@ -207,6 +208,8 @@ static void merge_long(dsi_bpe *b)
     }
 }
 
+/* ignore_merges: a word that is a token as a whole needs no merges. Both ways
+ * of merging give the same ids; only their time differs. */
 void dsi_bpe_encode(dsi_bpe *b, const char *word, size_t n, ds_tokens *out)
 {
     if (b->ignore_merges) {

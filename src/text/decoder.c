@@ -1,4 +1,11 @@
 /* text/decoder.c: from tokens to text.
+ *
+ * Source: the decoders of the crate tokenizers (tokenizers/src/decoders).
+ *
+ * Invariants: a step may change how many texts there are (ByteFallback, Fuse,
+ * ByteLevel) or only what is in them; the list is always complete between two
+ * steps. A pattern has scratch memory, so one thread decodes at a time, as a
+ * tokenizer is used.
  * SPDX-License-Identifier: MIT */
 #include "decoder.h"
 
@@ -122,6 +129,8 @@ static void decode_byte_level(dsi_texts *tokens)
     tokens->at[0] = text;
 }
 
+/* Steps that look at one token by itself run over all of them; the others take
+ * the list. */
 static void decoder_step_apply(const dsi_decoder_step *step, dsi_texts *tokens)
 {
     switch (step->kind) {

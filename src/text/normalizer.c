@@ -1,4 +1,10 @@
 /* text/normalizer.c: steps that change the text before it is split.
+ *
+ * Source: the normalizers of the crate tokenizers (tokenizers/src/normalizers);
+ * forms are those of Unicode Standard Annex 15.
+ *
+ * Invariants: a text is valid UTF-8 before and after each step. A step that
+ * makes it empty ends the normalization.
  * SPDX-License-Identifier: MIT */
 #include "normalizer.h"
 
@@ -18,6 +24,8 @@ void dsi_normalizer_free(dsi_normalizer *n)
     dsi_list_free(n);
 }
 
+/* Matches are never empty (regex.h), so each one advances. After a failure the
+ * rest is appended as it is. */
 ds_status dsi_replace_all(const dsi_regex *pattern, const char *content, const char *s, size_t n,
                           dsi_text *to)
 {
@@ -86,6 +94,8 @@ static void normalize_strip(const dsi_normalizer_step *step, dsi_text *text)
     text_take(text, &stripped);
 }
 
+/* One step, in place. A text that changes is written to new memory, which then
+ * replaces the old. */
 static ds_status normalizer_step_apply(const dsi_normalizer_step *step, dsi_text *text)
 {
     dsi_text changed = {0};

@@ -153,6 +153,8 @@ static ds_status step_run(const Splitter *sp, int i, const char *s, size_t n, bo
     return status;
 }
 
+/* Steps are nested calls: as deep as there are steps, for a text of any
+ * length. */
 ds_status dsi_pre_tokenize(const dsi_pre_tokenizer *p, const char *s, size_t n, bool at_start,
                            dsi_word_fn *fn, void *arg)
 {

@@ -125,6 +125,8 @@ void dsi_regex_free(dsi_regex *r)
     dsi_free(r);
 }
 
+/* NO_UTF_CHECK: s was checked once, when the text came. NOTEMPTY: callers
+ * advance by each match. */
 bool dsi_regex_find(const dsi_regex *r, const char *s, size_t n, size_t from, size_t *begin,
                     size_t *end, ds_status *status)
 {

@@ -1,4 +1,8 @@
 /* text/regex.h: patterns of tokenizer.json, which are Oniguruma's, by PCRE2.
+ *
+ * Invariants: a pattern has scratch memory of its own, so one thread uses it at
+ * a time, as a tokenizer does. Places are bytes, counted from the beginning of
+ * s, also with `from`: what is before it counts for look-behind.
  * SPDX-License-Identifier: MIT */
 #pragma once
 

@@ -1,4 +1,9 @@
 /* text/unicode.c: UTF-8 and classes of characters.
+ *
+ * Source: the Unicode Standard, table 3-7 (well-formed UTF-8), and its property
+ * White_Space. A wrong sequence ends before the first byte that cannot continue
+ * it, and becomes one U+FFFD: the practice that Unicode recommends, and Rust's
+ * from_utf8_lossy.
  * SPDX-License-Identifier: MIT */
 #include "unicode.h"
 
@@ -49,6 +54,7 @@ bool dsi_utf8_is_valid(const char *s, size_t n)
     return true;
 }
 
+/* Valid bytes are copied in runs, not by character. */
 void dsi_utf8_append_repaired(dsi_text *to, const char *s, size_t n)
 {
     uint32_t c;
@@ -67,6 +73,7 @@ void dsi_utf8_append_repaired(dsi_text *to, const char *s, size_t n)
     dsi_text_add_bytes(to, s + good, n - good);
 }
 
+/* White_Space, all of it: it has been the same set since Unicode 6.3. */
 bool dsi_is_space(uint32_t c)
 {
     return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
