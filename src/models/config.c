@@ -4,6 +4,11 @@
  * architecture does not read has no effect there, so it is ignored here; one
  * that it reads is either used, or must have the value under which it has no
  * effect. Numbers are checked for their range before anything is made of them.
+ *
+ * Invariants: a Reader borrows the JSON object; only dsi_lm_config_read
+ * releases it, and only after a failure. read_rope points the reader at an
+ * inner object and back. Values that are read after a failure are within their
+ * range or unused, so that no reader divides by zero or indexes outside.
  * SPDX-License-Identifier: MIT */
 #include "config.h"
 
@@ -21,6 +26,7 @@ typedef struct Reader {
     ds_status status;
 } Reader;
 
+/* Writes "name: text" for the first failure only: later ones follow from it. */
 static void reader_fail(Reader *r, ds_status status, const char *format, ...) DS_PRINTF(3, 4);
 static void reader_fail(Reader *r, ds_status status, const char *format, ...)
 {
@@ -57,6 +63,8 @@ static int64_t reader_int(Reader *r, const char *key, int64_t low, int64_t high,
     return low;
 }
 
+/* A number from low to high; absent: `otherwise`, which may be outside of the
+ * range and then tells the caller that the key is missing. */
 static double reader_number(Reader *r, const char *key, double low, double high, double otherwise)
 {
     const json_t *value = reader_get(r, key);
@@ -128,6 +136,8 @@ static void refuse_keys(Reader *r)
         reader_fail(r, DS_EINVAL, "partial_rotary_factor is not 1: it is not implemented");
 }
 
+/* Names are those of transformers' ACT2FN. gelu_new, gelu_fast and
+ * gelu_pytorch_tanh are one formula there, written in three ways. */
 static void read_activation(Reader *r, dsi_lm_config *c, const char *key, const char *otherwise)
 {
     static const struct {
@@ -149,6 +159,8 @@ static void read_activation(Reader *r, dsi_lm_config *c, const char *key, const 
     reader_fail(r, DS_EINVAL, "%s \"%.40s\" is not implemented", key, name);
 }
 
+/* Defaults are those of GPT2Config; -1 marks a size without a default here,
+ * whose absence is a failure. GPT-2 has as many heads of keys as of queries. */
 static void read_gpt2(Reader *r, dsi_lm_config *c)
 {
     c->hidden = reader_int(r, "n_embd", 1, 1 << 20, -1);
@@ -170,7 +182,9 @@ static void read_gpt2(Reader *r, dsi_lm_config *c)
     c->head_dim = c->hidden / c->heads;
 }
 
-/* rope_parameters (transformers 5), or rope_theta and rope_scaling (4). */
+/* rope_parameters (transformers 5), or rope_theta and rope_scaling (4). theta
+ * of the inner object has precedence. Other types (yarn, longrope, dynamic)
+ * would change the values and are refused. */
 static void read_rope(Reader *r, dsi_lm_config *c)
 {
     const json_t *own = reader_get(r, "rope_parameters"), *outer = r->json;
@@ -207,7 +221,9 @@ static void read_rope(Reader *r, dsi_lm_config *c)
     r->json = outer;
 }
 
-/* Which layers see a window of keys only. */
+/* Which layers see a window of keys only. Mistral: all layers, unless
+ * sliding_window is absent or null. Qwen: those of layer_types, else those
+ * from max_window_layers on, and only with use_sliding_window. Llama: none. */
 static void read_window(Reader *r, dsi_lm_config *c)
 {
     bool qwen = c->family == DSI_QWEN2 || c->family == DSI_QWEN3;
@@ -234,6 +250,10 @@ static void read_window(Reader *r, dsi_lm_config *c)
     }
 }
 
+/* Keys and defaults of LlamaConfig, Qwen2Config, MistralConfig, Qwen3Config.
+ * head_dim is hidden / heads unless the file has it; Qwen3's class has its own
+ * default, 128. Which biases exist is a property of the class: Qwen2 always
+ * has those of q, k, v, Mistral none. */
 static void read_llama(Reader *r, dsi_lm_config *c)
 {
     c->hidden = reader_int(r, "hidden_size", 1, 1 << 20, -1);

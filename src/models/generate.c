@@ -3,6 +3,12 @@
  * Invariants: all rows of a batch have the same length; shorter prompts have
  * padding on the left, which no position attends to, and positions count without
  * it. A row that ended goes on as padding until all have ended.
+ *
+ * The first step runs the prompt and fills the cache, every later one a single
+ * position. Column i of `ids` is position i of the row with padding counted;
+ * positions that the model is given do not count it. A Run owns its arrays and
+ * the cache, and is on the stack of one call; o and lm are borrowed. Sampling
+ * has no state: word n of a row depends on seed, row and n alone.
  * SPDX-License-Identifier: MIT */
 #include "generate.h"
 
@@ -29,7 +35,11 @@ static int choice_order(const void *a, const void *b)
 }
 
 /* Each token of past counts once: positive logits are divided, others
- * multiplied. */
+ * multiplied. Keskar et al., arXiv:1909.05858, as transformers'
+ * RepetitionPenaltyLogitsProcessor: dividing a negative logit would make the
+ * token more probable. The value is computed from the logit itself, so a token
+ * that occurs twice is not penalised twice. Ids outside of the vocabulary are
+ * skipped. */
 static void penalise(dsi_lm_choice *c, const float *logits, int64_t vocab, const int64_t *past,
                      int64_t n, double penalty)
 {
@@ -41,7 +51,10 @@ static void penalise(dsi_lm_choice *c, const float *logits, int64_t vocab, const
 }
 
 /* The k-th largest logit of n choices; 0 < k <= n. A heap of k takes n log k
- * comparisons, where sorting the vocabulary takes n log n. */
+ * comparisons, where sorting the vocabulary takes n log n. The root is the
+ * least of the k, so one comparison rejects most logits. Equal logits at the
+ * boundary are all kept by the caller, as in transformers, which removes only
+ * those below it. */
 static float logit_rank(const dsi_lm_choice *c, int64_t n, int64_t k)
 {
     float *heap = dsi_alloc((size_t)k * sizeof *heap); /* the k largest, the least one first */
@@ -69,7 +82,9 @@ static float logit_rank(const dsi_lm_choice *c, int64_t n, int64_t k)
 }
 
 /* How many of n sorted choices have probability p together, at least one
- * (Holtzman et al., arXiv:1904.09751). */
+ * (Holtzman et al., arXiv:1904.09751). Choices are sorted by falling logit.
+ * The largest logit is subtracted before exp, which cannot overflow then; the
+ * common factor cancels. */
 static int64_t nucleus(const dsi_lm_choice *c, int64_t n, double p)
 {
     double all = 0, sum = 0;
@@ -81,7 +96,9 @@ static int64_t nucleus(const dsi_lm_choice *c, int64_t n, double p)
     return n;
 }
 
-/* The order of transformers: penalty, temperature, top-k, top-p. */
+/* The order of transformers: penalty, temperature, top-k, top-p. top_k 0 is
+ * the default, 50, and below 0 no limit. If no logit is a number, the first
+ * choice is returned alone, so that a caller need not handle zero choices. */
 int64_t dsi_lm_choices(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
                        const ds_generate_opts *o, dsi_lm_choice *c)
 {
@@ -111,7 +128,9 @@ static int64_t choose_greedy(const float *logits, int64_t vocab, const int64_t *
 }
 
 /* One token of a row. Sampling draws word n of the row's own stream, so that a
- * row's tokens depend neither on the other rows nor on their number. */
+ * row's tokens depend neither on the other rows nor on their number. The word
+ * becomes a number within (0, 1), never 0 or 1; the first choice whose
+ * cumulated probability exceeds it is drawn. */
 static int64_t choose(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
                       const ds_generate_opts *o, int64_t row, dsi_lm_choice *c)
 {
@@ -283,6 +302,8 @@ static void run_open(Run *r, ds_tensor *ids)
     }
 }
 
+/* Cached tensors were kept beyond the steps' scopes, so they are dropped
+ * here. */
 static void run_close(Run *r)
 {
     for (int64_t i = 0; i < r->lm->config.layers; i++)
@@ -323,13 +344,16 @@ ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts o
 
 /* ---- generation_config.json ---- */
 
+/* Values that are no integers, and ids beyond the table's end, are left out. */
 static void stop_add(ds_generate_opts *o, const json_t *id)
 {
     if (json_is_integer(id) && o->n_stop < DS_MAX_STOP_TOKENS)
         o->stop[o->n_stop++] = json_integer_value(id);
 }
 
-/* An id or a list of ids. */
+/* An id or a list of ids. A key that is there replaces earlier ids, an absent
+ * one leaves them: so generation_config.json has precedence over
+ * config.json. */
 static void stop_read(ds_generate_opts *o, const json_t *value)
 {
     size_t i;
@@ -348,6 +372,8 @@ static double config_number(const json_t *json, const char *key)
     return json_is_number(value) && x == 0 ? DS_ZERO : x;
 }
 
+/* A missing or damaged generation_config.json is no failure: the options then
+ * come from config.json. The file's 0 of top_k is "no limit", ours -1. */
 ds_generate_opts ds_generation_config(const ds_module *model)
 {
     const dsi_lm *lm = dsi_lm_of(model);

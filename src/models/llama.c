@@ -6,6 +6,15 @@
  *     each layer: x += o_proj(attention(rope(q), rope(k), v) of input_layernorm(x))
  *                 h = post_attention_layernorm(x); x += down_proj(silu(gate_proj(h)) up_proj(h))
  *     logits = lm_head(norm(x))
+ *
+ * Invariants:
+ * - A module's struct borrows lm, the root's struct: the root owns all modules
+ *   below it, so lm outlives them. Children are found by pointer during a
+ *   forward; paths are used only while the model is built.
+ * - Modules are made in the order of transformers' state dict. Random initial
+ *   values are drawn in this order too.
+ * - The number of a layer is its index in lm->blocks, in the cache of keys and
+ *   values, and in config.sliding.
  * SPDX-License-Identifier: MIT */
 #include "lm.h"
 
@@ -19,7 +28,10 @@ typedef struct Attention {
     ds_module *q_norm, *k_norm; /* Qwen3: over a head; else NULL */
 } Attention;
 
-/* x [B,L,hidden] -> [B,L,heads,head_dim]. */
+/* x [B,L,hidden] -> [B,L,heads,head_dim]. heads is that of the projection:
+ * `heads` for queries, `kv_heads` for keys and values. norm (NULL: none) is
+ * over the last dimension, so each head is normalised by itself; Qwen3 does so
+ * before the rotation. */
 static ds_tensor *attention_heads(const Attention *a, ds_module *proj, ds_module *norm,
                                   ds_tensor *x, int64_t heads)
 {
@@ -28,6 +40,9 @@ static ds_tensor *attention_heads(const Attention *a, ds_module *proj, ds_module
     return norm ? ds_call(norm, y) : y;
 }
 
+/* x [B,L,hidden] -> the same shape. Rotation, cache, mask and scale are
+ * dsi_lm_attend's, so that all families have them alike. The width of the
+ * heads together, heads head_dim, need not be `hidden` (Qwen3). */
 static ds_tensor *attention_forward(void *self, ds_tensor *x)
 {
     Attention *a = self;
@@ -43,7 +58,9 @@ typedef struct Mlp {
     ds_module *gate_proj, *up_proj, *down_proj;
 } Mlp;
 
-/* SwiGLU (Shazeer, arXiv:2002.05202). */
+/* SwiGLU (Shazeer, arXiv:2002.05202). x [B,L,hidden] -> [B,L,inner] twice ->
+ * [B,L,hidden]: down(act(gate(x)) * up(x)), where act is config.json's
+ * hidden_act. */
 static ds_tensor *mlp_forward(void *self, ds_tensor *x)
 {
     Mlp *m = self;
@@ -55,6 +72,8 @@ typedef struct Layer {
     ds_module *self_attn, *mlp, *input_layernorm, *post_attention_layernorm;
 } Layer;
 
+/* Norms come before their part (pre-norm), so the sum x itself is never
+ * normalised within the layers; the body's last norm does it. */
 static ds_tensor *layer_forward(void *self, ds_tensor *x)
 {
     Layer *l = self;
@@ -68,6 +87,9 @@ static const ds_module_type attention_type = {"Attention", sizeof(Attention),
                             layer_type = {"DecoderLayer", sizeof(Layer), .forward = layer_forward},
                             body_type = {.name = "Model"};
 
+/* After a failure, such as a tensor that the file lacks, parameters are NULL
+ * and the rest is made without values; dsi_lm_new frees the whole tree then.
+ * std -1 is config's init_std. */
 static ds_module *attention_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, int64_t layer)
 {
     const dsi_lm_config *c = &lm->config;
@@ -88,6 +110,9 @@ static ds_module *attention_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent
     return m;
 }
 
+/* The modules "0", "1", .. of the list, which are named by the layer's number.
+ * mlp is made here, since a function of its own would only pass everything
+ * on. */
 static ds_module *layer_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, int64_t layer)
 {
     const dsi_lm_config *c = &lm->config;
@@ -114,6 +139,10 @@ static ds_module *layer_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, in
     return m;
 }
 
+/* The list of layers is made by ds_nn_module_list, which knows no builder; its
+ * part of the path, "layers.", is therefore added by hand and removed as the
+ * others are. The first failure ends the loop, since each further layer would
+ * repeat it. */
 static void llama_build(dsi_lm *lm, ds_module *root, dsi_lm_builder *b)
 {
     const dsi_lm_config *c = &lm->config;
@@ -132,6 +161,9 @@ static void llama_build(dsi_lm *lm, ds_module *root, dsi_lm_builder *b)
         lm->head = dsi_lm_linear_new(b, root, "lm_head", c->hidden, c->vocab, false, false, -1);
 }
 
+/* ids [B,L] int64 -> [B,L,hidden] after the last norm; the head is applied by
+ * the caller, which may need the last position only, or a loss in chunks. x is
+ * NULL after a failure; its layer has written the message. */
 static ds_tensor *llama_hidden(dsi_lm *lm, ds_tensor *ids)
 {
     ds_tensor *x = ds_call(lm->embed, ids);

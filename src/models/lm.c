@@ -7,6 +7,11 @@
  *   values.
  * - cache, positions, mask and window_mask are set by dsi_lm_step for the time
  *   of one forward without gradients.
+ *
+ * - A forward without a cache is causal over the whole row; with one, position
+ *   i of the input is position cache->length + i of the row. The caller moves
+ *   length after the call, so all layers of a call see the same.
+ * - json, folder, blocks and lora belong to the root and are freed with it.
  * SPDX-License-Identifier: MIT */
 #include "lm.h"
 
@@ -19,6 +24,11 @@
 
 /* ---- positions ---- */
 
+/* Llama 3.1's stretching of a frequency f, transformers'
+ * _compute_llama3_parameters. `waves` is how many turns a pair makes in the
+ * context that the model was first trained on. Slow pairs (few turns) are
+ * slowed by factor, fast ones stay, and those between are mixed linearly in
+ * the number of turns, so that the function has no step. */
 static double rope_scale_llama3(const dsi_lm_config *c, double f)
 {
     double waves = (double)c->original_positions * f / (2 * 3.14159265358979323846);
@@ -29,7 +39,9 @@ static double rope_scale_llama3(const dsi_lm_config *c, double f)
 }
 
 /* Radians that pair i turns from one position to the next, in float32 as in
- * transformers. */
+ * transformers. theta^(-2 i / D), Su et al., arXiv:2104.09864. Each step is
+ * rounded to float as there: another rounding would shift late positions by
+ * visible angles. */
 static float rope_frequency(const dsi_lm_config *c, int64_t i)
 {
     double power = pow(c->theta, (double)(float)((double)(2 * i) / (double)c->head_dim));
@@ -39,6 +51,8 @@ static float rope_frequency(const dsi_lm_config *c, int64_t i)
     return (float)f;
 }
 
+/* Moves x to device and puts it in slot, beyond the scope of this call; the
+ * tensor that was there is dropped. slot is unchanged after a failure. */
 static ds_status lm_keep(ds_tensor **slot, ds_tensor *x, ds_device device)
 {
     x = ds_to(x, device, ds_dtype_of(x));
@@ -48,7 +62,10 @@ static ds_status lm_keep(ds_tensor **slot, ds_tensor *x, ds_device device)
     return DS_OK;
 }
 
-/* cos and sin of all positions below n; a power of two of them. */
+/* cos and sin of all positions below n; a power of two of them. The table is
+ * [T,D/2]; it doubles, so that tokens one by one rebuild it only rarely. The
+ * angle is a product of floats before cos and sin are taken in double, as in
+ * transformers. */
 static ds_status lm_rope_reserve(dsi_lm *lm, int64_t n, ds_device device)
 {
     const dsi_lm_config *c = &lm->config;
@@ -78,7 +95,10 @@ ds_tensor *dsi_lm_position_ids(dsi_lm *lm, ds_tensor *ids)
     return ds_to(t, ds_device_of(ids), DS_I64);
 }
 
-/* x [B,H,L,D] with the positions of this call. */
+/* x [B,H,L,D] with the positions of this call. Rows with padding have
+ * positions of their own and look them up; else all rows share a slice of the
+ * table, which is a view and copies nothing. The table is float32, also for
+ * 16-bit x. */
 static ds_tensor *lm_rotate(dsi_lm *lm, ds_tensor *x)
 {
     if (!lm->cos) return x;
@@ -97,7 +117,10 @@ static ds_tensor *lm_rotate(dsi_lm *lm, ds_tensor *x)
 
 /* ---- attention ---- */
 
-/* Puts x [B,G,L,D] behind the positions of the cache; returns all of them. */
+/* Puts x [B,G,L,D] behind the positions of the cache; returns all of them. The
+ * result is a view of the cache; the tensor has its whole capacity from the
+ * first call on, so that no step copies earlier keys. NULL after a failure.
+ * length is not moved: other layers have yet to append. */
 static ds_tensor *cache_append(dsi_lm_cache *cache, ds_tensor **slot, ds_tensor *x)
 {
     int64_t end = cache->length + ds_size(x, 2);
@@ -108,8 +131,11 @@ static ds_tensor *cache_append(dsi_lm_cache *cache, ds_tensor **slot, ds_tensor 
     return ds_slice(*slot, 2, 0, end);
 }
 
-/* As ds_attention_with of the last `window` keys, with the weights dropped out:
- * nothing of it is fused. */
+/* As ds_attention_with of the last `window` keys, with the weights dropped
+ * out: nothing of it is fused. q [B,H,L,D], k, v [B,G,L,D] -> [B,H,L,D]. G <
+ * H: each head of keys is repeated for H / G heads of queries in a row, as in
+ * repeat_kv. It is for training only, so there is no cache, and queries and
+ * keys are the same positions. */
 static ds_tensor *attend_dropout(dsi_lm *lm, ds_tensor *q, ds_tensor *k, ds_tensor *v,
                                  int64_t window, double scale)
 {
@@ -128,6 +154,10 @@ static ds_tensor *attend_dropout(dsi_lm *lm, ds_tensor *q, ds_tensor *k, ds_tens
     return ds_matmul(ds_dropout(p, lm->config.attention_dropout, true), v);
 }
 
+/* softmax(scale q k^T + mask) v. Keys enter the cache after their rotation: a
+ * key's angle depends on its own position, so it never needs another. A single
+ * query (n 1) sees all keys of the cache and needs no causal mask; a window
+ * behind earlier positions comes as window_mask. */
 ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, ds_tensor *v)
 {
     const dsi_lm_config *c = &lm->config;
@@ -157,6 +187,7 @@ ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, 
     return ds_reshape(ds_transpose(y, 1, 2), out);
 }
 
+/* Without gradients a checkpoint would save nothing, so the block is called. */
 ds_tensor *dsi_lm_block(dsi_lm *lm, int64_t i, ds_tensor *x)
 {
     if (lm->recompute && ds_grad_enabled()) return ds_checkpoint_call(lm->blocks[i], x);
@@ -176,7 +207,9 @@ ds_tensor *dsi_lm_logits(dsi_lm *lm, ds_tensor *hidden)
     return lm->head ? ds_call(lm->head, hidden) : ds_linear(hidden, head_weight(lm), NULL);
 }
 
-/* labels [B,L] moved by one: what position t is to predict, [B L]. */
+/* labels [B,L] moved by one: what position t is to predict, [B L]. The last
+ * position of a row predicts nothing: its label is -100, which the loss
+ * ignores, as in transformers. */
 static ds_tensor *labels_shift(ds_tensor *labels)
 {
     int64_t n = ds_size(labels, 1);
@@ -187,6 +220,8 @@ static ds_tensor *labels_shift(ds_tensor *labels)
     return ds_flatten(next, 0);
 }
 
+/* what: "ids" or "labels", for the message. Only learned positions have an
+ * end; that an id is below the vocabulary is checked by the embedding. */
 static bool ids_fit(const dsi_lm *lm, const char *what, ds_tensor *ids)
 {
     int64_t n = ds_size(ids, 1);
@@ -201,6 +236,12 @@ static bool ids_fit(const dsi_lm *lm, const char *what, ds_tensor *ids)
     return true;
 }
 
+/* in: ids [B,L], and perhaps labels [B,L]. Without labels -> logits [B,L,V],
+ * or with a cache those of the last position, [B,1,V]: earlier ones choose no
+ * token. With labels -> the mean loss []; it is computed from the hidden
+ * states by an op that makes logits in chunks, since [B,L,V] would often be
+ * the largest tensor of a training. The head's weight is read without calling
+ * its module. */
 static ds_tensor *lm_forward(void *self, ds_tensor **in, int n)
 {
     dsi_lm *lm = self;
@@ -230,6 +271,8 @@ static void lm_free(void *self)
     dsi_free(lm->lora);
 }
 
+/* A language model is known by its type's free function, which all five
+ * have. */
 dsi_lm *dsi_lm_of(const ds_module *m)
 {
     const ds_module_type *type = ds_module_type_of(m);
@@ -241,6 +284,8 @@ dsi_lm *dsi_lm_of(const ds_module *m)
         architecture, sizeof(dsi_lm), .forward_n = lm_forward, .free = lm_free \
     }
 
+/* json is taken from here on: a failure frees the root, and with it json. Any
+ * message that was written while modules were made counts as a failure. */
 ds_module *dsi_lm_new(const dsi_lm_config *c, json_t *json, const char *folder, dsi_lm_builder *b)
 {
     static const ds_module_type types[] = {[DSI_GPT2] = LM_TYPE("GPT2LMHeadModel"),

@@ -13,7 +13,10 @@
 
 /* ---- building ---------------------------------------------------------------- */
 
-/* Where parameters get their first values: from a state dict, or at random. */
+/* Where parameters get their first values: from a state dict, or at random.
+ * Lives on the stack of the loader for the time of one dsi_lm_new; modules do
+ * not keep it. weights is borrowed; a parameter may share the memory of the
+ * file that it is mapped from. */
 typedef struct dsi_lm_builder {
     const ds_state *weights; /* NULL: at random */
     const char *prefix;      /* that names in weights may lack: "model." */
@@ -24,14 +27,18 @@ typedef struct dsi_lm_builder {
     int used;          /* entries of weights that became parameters */
 } dsi_lm_builder;
 
-/* A module at b's path; dsi_lm_leave(b, was) ends it. */
+/* A module at b's path; dsi_lm_leave(b, was) ends it. Calls nest like
+ * brackets: *was is the length of the path before. A root (parent NULL) adds
+ * nothing to the path. The module belongs to its parent. */
 ds_module *dsi_lm_enter(dsi_lm_builder *b, ds_module *parent, const char *name,
                         const ds_module_type *type, size_t *was);
 void dsi_lm_leave(dsi_lm_builder *b, size_t was);
-/* The value of b's weights that has this name below b's path; NULL: none. */
+/* The value of b's weights that has this name below b's path; NULL: none. The
+ * result is borrowed from the weights. */
 ds_tensor *dsi_lm_stored(const dsi_lm_builder *b, const char *name);
-/* A parameter of m: of that name in the weights, else normal with std, or, with
- * std < 0, all -std - 1 (so -1: zeros, -2: ones). */
+/* A parameter of m: of that name in the weights, else normal with std, or,
+ * with std < 0, all -std - 1 (so -1: zeros, -2: ones). NULL after a failure,
+ * also an earlier one of this thread: then nothing is read or drawn. */
 ds_tensor *dsi_lm_param(dsi_lm_builder *b, ds_module *m, const char *name, ds_dims shape,
                         double std);
 
@@ -49,18 +56,26 @@ typedef struct dsi_lm_linear {
 /* std < 0: b->std. */
 ds_module *dsi_lm_linear_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t in,
                              int64_t out, bool bias, bool conv1d, double std);
+/* Whether m was made by dsi_lm_linear_new, so that its struct is a
+ * dsi_lm_linear: these are the layers that an adapter may change. */
 bool dsi_lm_is_linear(const ds_module *m);
+/* A table [count,dim], of tokens or of positions; a new one is normal with
+ * b->std. */
 ds_module *dsi_lm_embedding_new(dsi_lm_builder *b, ds_module *parent, const char *name,
                                 int64_t count, int64_t dim);
 ds_tensor *dsi_lm_embedding_weight(ds_module *m);
-/* Layer norm with a bias, or RMS norm. */
+/* Layer norm with a bias, or RMS norm. It is over the last dimension, of size
+ * dim; weight 1, bias 0 in a new model. eps 0 is meant as 0, and not as an
+ * op's default. */
 ds_module *dsi_lm_norm_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t dim,
                            bool rms, double eps);
 ds_tensor *dsi_lm_activate(dsi_lm_activation a, ds_tensor *x);
 
 /* ---- the root ---------------------------------------------------------------------- */
 
-/* Keys and values of the positions so far, [B,G,room,D] of each layer. */
+/* Keys and values of the positions so far, [B,G,room,D] of each layer. length
+ * is the number of positions that are filled, the same for all layers and
+ * rows; a layer's tensors are made by its first call. */
 typedef struct dsi_lm_cache {
     int64_t length, room;
     ds_tensor **k, **v; /* kept; of `layers` layers */
@@ -68,14 +83,17 @@ typedef struct dsi_lm_cache {
 
 typedef struct dsi_lm dsi_lm;
 
-/* A family: makes its modules below the root and leaves their roles in lm. */
+/* A family: makes its modules below the root and leaves their roles in lm.
+ * build makes modules under the builder's path; a failure is that of ds_error.
+ * hidden is called by the root's forward, whose inputs are checked by then,
+ * and returns NULL after a failure. */
 typedef struct dsi_lm_type {
     ds_tensor *(*hidden)(dsi_lm *lm, ds_tensor *ids); /* [B,L] -> [B,L,hidden] */
     void (*build)(dsi_lm *lm, ds_module *root, dsi_lm_builder *b);
     const char *prefix; /* that published files leave out */
 } dsi_lm_type;
 
-/* The struct of a root module. */
+/* The struct of a root module. The modules are borrowed: the tree owns them. */
 struct dsi_lm {
     dsi_lm_config config;
     const dsi_lm_type *type;

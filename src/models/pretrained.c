@@ -4,6 +4,14 @@
  * file itself where the dtype allows it. The folder is not trusted: config.json
  * is checked before modules are made, shapes before parameters are, and names of
  * shards cannot leave the folder (checkpoint/shards.c).
+ *
+ * Invariants:
+ * - Loading blocks on files. With o.config all ranks load: parameters are
+ *   partitioned among them as they are made.
+ * - The state dict of the files is freed at the end of loading: parameters
+ *   that share its memory hold their own count of the mapping.
+ * - config.json and the tokenizer's files are replaced by finished ones
+ *   (dsi_file_replace), so a reader sees the old file or the new one.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/file.h"
@@ -18,8 +26,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of one file of weights, in bytes: transformers' default was "5GB",
+ * decimal. */
 #define SHARD_BYTES 5000000000
 
+/* "folder/file", which the caller frees. */
 static char *path_in(const char *folder, const char *file)
 {
     dsi_text t = {0};
@@ -29,7 +40,9 @@ static char *path_in(const char *folder, const char *file)
 
 /* ---- load ---- */
 
-/* Tensors that files have although the model computes them. */
+/* Tensors that files have although the model computes them. Old GPT-2 files
+ * have causal masks (attn.bias, masked_bias), old Llama files rotary
+ * frequencies; a tied head repeats the embeddings. */
 static bool weights_ignored(const char *name, const dsi_lm_config *c)
 {
     return dsi_ends_with(name, ".attn.bias") || dsi_ends_with(name, ".attn.masked_bias") ||
@@ -38,7 +51,9 @@ static bool weights_ignored(const char *name, const dsi_lm_config *c)
 }
 
 /* Refuses tensors that no parameter took: the model would compute other values
- * without them. */
+ * without them. The counts decide in the usual case; names are compared only
+ * if they differ, to find one for the message. A name may lack the body's
+ * prefix. */
 static ds_status weights_all_used(const ds_module *m, const ds_state *weights,
                                   const dsi_lm_builder *b, const dsi_lm_config *c)
 {
@@ -60,6 +75,9 @@ static ds_status weights_all_used(const ds_module *m, const ds_state *weights,
     return status;
 }
 
+/* All tensors of model.safetensors, or of the shards that its index names; one
+ * file is preferred, as in transformers. The caller frees it; NULL with the
+ * message. */
 static ds_state *folder_weights(const char *folder)
 {
     char *one = path_in(folder, "model.safetensors");
@@ -73,6 +91,9 @@ static ds_state *folder_weights(const char *folder)
     return weights;
 }
 
+/* o.folder may also be a config.json itself, if no weights are asked for.
+ * dsi_lm_new takes json; it is released here only where that is not reached.
+ * The scope ends the handles of stored tensors that no parameter took. */
 static ds_module *pretrained_read(ds_pretrained_opts o)
 {
     if (o.dtype > DS_BF16)
@@ -107,6 +128,9 @@ static ds_module *pretrained_read(ds_pretrained_opts o)
     return m;
 }
 
+/* With o.config the parameters are partitioned among ranks as they are made;
+ * ds_zero_init_end is called also after a failure, so that later modules are
+ * whole. */
 ds_module *ds_pretrained_load_with(ds_pretrained_opts o)
 {
     if (!o.folder) return dsi_null_operand("pretrained_load");

@@ -1,4 +1,9 @@
 /* nn/activation.c: modules without parameters: one call of an op each.
+ *
+ * An option is stored as its op takes it, 0 for the default; `describe` prints
+ * torch's extra_repr, where a default is printed as its value. Modules without
+ * state have no struct; an option of one number is the struct. Which op it is,
+ * and its formula, is in include/deepspeed/ops.h.
  * SPDX-License-Identifier: MIT */
 #include "base/option.h"
 
@@ -33,6 +38,8 @@ ds_module *ds_nn_gelu(ds_module *parent, const char *name)
     return ds_module_make(parent, name, "GELU", .forward = gelu_forward, .describe = gelu_describe);
 }
 
+/* x [N,...] -> [N,the rest]: the batch's dimension stays, as in torch's
+ * default. */
 static ds_tensor *flatten_forward(void *self, ds_tensor *x) { return (void)self, ds_flatten(x, 1); }
 
 static void flatten_describe(void *self, FILE *to)
@@ -138,6 +145,7 @@ static void dropout_describe(void *self, FILE *to)
     fprintf(to, "p=%g, inplace=False", *(double *)self);
 }
 
+/* Whole planes of [N,C,...] are dropped. */
 static ds_tensor *dropout2d_forward(void *self, ds_tensor *x)
 {
     return ds_dropout2d(x, *(double *)self, ds_module_training(ds_module_of(self)));

@@ -3,6 +3,12 @@
  *
  * Invariant: `call`, the options of ds_call_attention and of
  * ds_call_encoder_layer, is set only while their call of the module runs.
+ *
+ * The parameters belong to the module; `weight` and `weights` exclude each
+ * other, as in torch: one matrix if keys and values have E columns, else
+ * three. A mask is a term that is added to the scores; ds_attention's fused
+ * kernels are used where neither the weights nor dropout of them are asked
+ * for.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/option.h"
@@ -27,7 +33,8 @@ typedef struct MultiheadAttention {
     ds_attention_call call;
 } MultiheadAttention;
 
-/* Part i of the projections of x [...,E] for q, k, v: 0, 1, 2. */
+/* Part i of the projections of x [...,E] for q, k, v: 0, 1, 2. The rows of
+ * in_proj_weight and in_proj_bias are q's, k's, v's, E each. */
 static ds_tensor *attention_project(MultiheadAttention *a, ds_tensor *x, int i)
 {
     int64_t e = a->embed;
@@ -35,7 +42,9 @@ static ds_tensor *attention_project(MultiheadAttention *a, ds_tensor *x, int i)
     return ds_linear(x, w, a->bias ? ds_slice(a->bias, 0, i * e, (i + 1) * e) : NULL);
 }
 
-/* q, k, v, all from one product if they are projections of one tensor. */
+/* q, k, v, all from one product if they are projections of one tensor. The
+ * comparison is of handles: self-attention calls pass one three times. False
+ * after a failure. */
 static bool attention_project_all(MultiheadAttention *a, ds_tensor **x, ds_tensor **y)
 {
     if (a->weight && x[0] == x[1] && x[1] == x[2]) {
@@ -63,6 +72,8 @@ static ds_tensor *attention_split_heads(const MultiheadAttention *a, ds_tensor *
     return ds_permute(y, a->batch_first ? ds_shape(0, 2, 1, 3) : ds_shape(1, 2, 0, 3));
 }
 
+/* The heads of a position are side by side again, head 0 first. No copy is
+ * made where y's memory is in this order already. */
 static ds_tensor *attention_merge_heads(const MultiheadAttention *a, ds_tensor *y)
 {
     y = ds_permute(y, a->batch_first ? ds_shape(0, 2, 1, 3) : ds_shape(2, 0, 1, 3));
@@ -72,7 +83,9 @@ static ds_tensor *attention_merge_heads(const MultiheadAttention *a, ds_tensor *
 /* ---- masks: torch's true means "ignored" -------------------------------------------------------------- */
 
 /* A mask as a term of the scores, with `more` positions at its end that are
- * attended to. */
+ * attended to. A bool mask becomes -inf where it is true and 0 elsewhere, in
+ * x's dtype and on its device; a mask of floats is the term itself. `more`
+ * counts bias_k and the zero key, which no mask of the caller can know. */
 static ds_tensor *mask_as_term(const ds_tensor *x, ds_tensor *mask, int64_t more)
 {
     ds_device device = ds_device_of(x);
@@ -99,7 +112,9 @@ static ds_tensor *mask_causal(const ds_tensor *x, int64_t l, int64_t s)
 }
 
 /* The sum of all masks, which broadcasts to [N,H,L,S] -> *sum; NULL if there
- * are none. False with the message. */
+ * are none. False with the message. A 3-D attn_mask is torch's [N H,L,S];
+ * key_padding_mask is [N,S]. A causal mask is written out only beside other
+ * masks or if the weights are computed here. */
 static bool attention_masks(const MultiheadAttention *a, const ds_tensor *q, const ds_tensor *k,
                             int64_t more, ds_tensor **sum)
 {
@@ -124,6 +139,8 @@ static bool attention_masks(const MultiheadAttention *a, const ds_tensor *q, con
 
 /* ---- forward ------------------------------------------------------------------------------------------ */
 
+/* dims: 3, or 2 for one sample without a batch. The last dimension of keys and
+ * values is kdim and vdim where those differ from E. */
 static bool attention_check(const MultiheadAttention *a, ds_tensor **x, int dims)
 {
     static const char *const names[] = {"query", "key", "value"};
@@ -140,8 +157,12 @@ static bool attention_check(const MultiheadAttention *a, ds_tensor **x, int dims
     return true;
 }
 
-/* q [N,H,L,D], k, v [N,H,S,D] -> [N,H,L,D]; the weights, if they are asked for,
- * as PyTorch computes them then: the softmax in full. */
+/* q [N,H,L,D], k, v [N,H,S,D] -> [N,H,L,D]; the weights, if they are asked
+ * for, as PyTorch computes them then: the softmax in full. softmax(q k^T /
+ * sqrt(D) + mask) v. The weights that the caller receives are those after
+ * dropout, as torch's are; they are kept, because the forward's scope ends
+ * before ds_call_attention returns. By default they are averaged over the
+ * heads: [N,L,S]. */
 static ds_tensor *attention_weighted(MultiheadAttention *a, ds_tensor **qkv, ds_tensor *mask)
 {
     bool training = ds_module_training(ds_module_of(a));
@@ -162,7 +183,9 @@ static ds_tensor *attention_weighted(MultiheadAttention *a, ds_tensor **qkv, ds_
     return ds_matmul(w, qkv[2]);
 }
 
-/* x: query, key, value; one is all of them, two are query and the others */
+/* x: query, key, value; one is all of them, two are query and the others. For
+ * one sample the batch of size 1 is added after the projections and removed
+ * before out_proj. */
 static ds_tensor *attention_forward(void *self, ds_tensor **in, int n)
 {
     MultiheadAttention *a = self;
@@ -189,6 +212,9 @@ static ds_tensor *attention_forward(void *self, ds_tensor **in, int n)
     return ds_call(a->out, one ? ds_squeeze(y, a->batch_first ? 0 : 1) : y);
 }
 
+/* The options travel in the module's struct, since a forward takes tensors
+ * only; hooks of the module run as in every call. So one module cannot be
+ * called by two threads at a time. key NULL is query, value NULL is key. */
 ds_tensor *ds_call_attention_with(ds_module *m, ds_tensor *query, ds_tensor *key, ds_tensor *value,
                                   ds_attention_call call)
 {
@@ -210,6 +236,7 @@ ds_tensor *ds_call_attention_with(ds_module *m, ds_tensor *query, ds_tensor *key
 
 /* ---- the module --------------------------------------------------------------------------------------- */
 
+/* Its values are drawn later, by attention_init, in torch's order. */
 static ds_tensor *attention_weight(ds_module *m, const char *name, int64_t rows, int64_t columns)
 {
     return ds_module_param(m, name, ds_empty(DS_F32, ds_shape(rows, columns)));
@@ -271,6 +298,7 @@ typedef struct EncoderLayer {
     ds_encoder_layer_call call;
 } EncoderLayer;
 
+/* Self-attention with the masks of the call, then dropout: x's addend. */
 static ds_tensor *encoder_attend(EncoderLayer *l, ds_tensor *x)
 {
     const ds_encoder_layer_call *c = &l->call;
@@ -286,6 +314,9 @@ static ds_tensor *encoder_feed_forward(EncoderLayer *l, ds_tensor *x)
     return ds_call(l->dropout2, ds_call(l->linear2, y));
 }
 
+/* Vaswani et al. normalise after each sum; norm_first normalises the input of
+ * each part instead and leaves the sum alone (Xiong et al.,
+ * arXiv:2002.04745). */
 static ds_tensor *encoder_forward(void *self, ds_tensor *x)
 {
     EncoderLayer *l = self;

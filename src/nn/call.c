@@ -83,6 +83,8 @@ static ds_tensor *module_run(ds_module *m, ds_tensor **in, int n)
     return m->forward_hooks.n ? module_forward_with_hooks(m, in, n) : module_forward(m, in, n);
 }
 
+/* `after` runs also if the forward failed: it releases what `before`
+ * gathered. */
 static ds_tensor *module_hooked_run(ds_module *m, ds_tensor **in, int n)
 {
     const dsi_call_hooks *h = m->hooks;
@@ -92,6 +94,10 @@ static ds_tensor *module_hooked_run(ds_module *m, ds_tensor **in, int n)
     return y;
 }
 
+/* in: n tensors, borrowed. The result belongs to the caller's scope; all other
+ * tensors of the forward end with the call's own, except those that the graph
+ * has saved. NULL, with a message that begins with the module's path, if any
+ * of it failed. */
 ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n)
 {
     if (!dsi_live(m, "call")) return dsi_null_operand("call");
@@ -114,6 +120,8 @@ static ds_tensor *module_call(void *module, ds_tensor **in, int n)
     return ds_call_n(module, in, n);
 }
 
+/* The backward runs the module again, with its hooks, in place of keeping the
+ * forward's tensors. */
 ds_tensor *ds_checkpoint_call_n(ds_module *m, ds_tensor **in, int n)
 {
     return m ? ds_checkpoint(module_call, m, in, n) : dsi_null_operand("checkpoint_call");

@@ -1,4 +1,7 @@
 /* nn/conv.c: Conv1d, Conv2d, ConvTranspose2d. Initial values are torch.nn's.
+ *
+ * The options of the op are kept with the bias in them, as the op takes both.
+ * Their horizontal values are 0 for "as the vertical one" and -1 for 0.
  * SPDX-License-Identifier: MIT */
 #include <deepspeed/nn.h>
 
@@ -9,6 +12,7 @@ typedef struct ConvSizes {
     int64_t in, out, kernel[2], groups;
 } ConvSizes;
 
+/* kernel: of 1 dimension [kernel, 1]. False with the message. */
 static bool conv_check(const ds_module *m, ConvSizes s)
 {
     if (s.in > 0 && s.out > 0 && s.kernel[0] > 0 && s.kernel[1] > 0 && s.groups > 0 &&
@@ -30,6 +34,9 @@ static ds_tensor *conv_weight(ds_module *m, ds_dims shape)
     return ds_init_kaiming_uniform(weight, sqrt(5), DS_FAN_IN, DS_GAIN_LEAKY_RELU);
 }
 
+/* The fan in is the number of weights of one index of dimension 0, so it is
+ * right for a transposed weight in torch's sense too. NULL passes a failure
+ * on. */
 static ds_tensor *conv_bias(ds_module *m, const ds_tensor *weight, int64_t out)
 {
     if (!weight) return NULL;

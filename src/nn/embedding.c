@@ -9,6 +9,8 @@ typedef struct Embedding {
     int64_t padding_idx;
 } Embedding;
 
+/* indices int64 of any shape [...] -> [...,dim]; an index outside of the table
+ * is found by the op, on a GPU at the next synchronisation. */
 static ds_tensor *embedding_forward(void *self, ds_tensor *indices)
 {
     Embedding *e = self;

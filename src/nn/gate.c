@@ -1,5 +1,11 @@
 /* nn/gate.c: Note [Gate] of gate.h: probabilities in ops, so that they have a
  * gradient; choices, which have none, on the host.
+ *
+ * Invariants: arrays of a Plan are addresses in a dsi_routes, all in the
+ * host's memory, so that choices are plain loops. Token s's choice j is
+ * element s k + j. Choices read float32 copies of logits and probabilities;
+ * the gradient takes its way through the originals. Each route function leaves
+ * chosen, first and taken complete, and place -1 for every dropped choice.
  * SPDX-License-Identifier: MIT */
 #include "gate.h"
 
@@ -72,6 +78,7 @@ typedef struct Weights {
     ds_tensor *weight; /* [experts, hidden] */
 } Weights;
 
+/* 16-bit x in float32, others as they are; with a gradient. */
 static ds_tensor *gate_upcast(ds_tensor *x)
 {
     bool half = ds_dtype_of(x) == DS_F16 || ds_dtype_of(x) == DS_BF16;
@@ -104,7 +111,9 @@ void dsi_gate_make_wg(dsi_gate *g, ds_module *parent, int64_t hidden)
     ds_init_kaiming_uniform(w->weight, sqrt(5), DS_FAN_IN, DS_GAIN_LEAKY_RELU);
 }
 
-/* float32 [S,E] of -log(-log(u)) */
+/* float32 [S,E] of -log(-log(u)). The largest of logits + noise is a sample of
+ * their softmax (Gumbel-max trick). Both ends of u are excluded, where a
+ * logarithm would be infinite. */
 static ds_tensor *gumbel_noise(ds_dims shape)
 {
     ds_tensor *u = ds_init_uniform(ds_empty(DS_F32, shape), FLT_EPSILON, 1 - FLT_EPSILON);
@@ -134,7 +143,9 @@ static bool plan_open(const dsi_gate *g, dsi_routes *r, Plan *p)
     return p->expert && p->place && p->chosen && p->first && p->taken;
 }
 
-/* As float32 computes it in DeepSpeed. */
+/* As float32 computes it in DeepSpeed. A double would sometimes round the
+ * product to the other side of a whole number, and drop other tokens than
+ * DeepSpeed. Without dropping, chosen must be complete. */
 static int64_t gate_capacity(const dsi_gate *g, const Plan *p)
 {
     double factor = g->training ? g->o.capacity_factor : g->o.eval_capacity_factor;
@@ -151,7 +162,8 @@ static int64_t gate_capacity(const dsi_gate *g, const Plan *p)
     return room > g->o.min_capacity ? room : g->o.min_capacity;
 }
 
-/* The largest of row[0..n-1] without `except`; the first of equal ones. */
+/* The largest of row[0..n-1] without `except`; the first of equal ones. except
+ * -1: none is left out. */
 static int row_argmax(const float *row, int n, int except)
 {
     int at = except == 0 ? 1 : 0;
@@ -163,8 +175,10 @@ static int row_argmax(const float *row, int n, int except)
 /* ---- k = 1 ------------------------------------------------------------------------------------------- */
 
 /* Of the tokens that chose an expert `room` are taken: the first ones, or
- * random ones (Knuth, The Art of Computer Programming, 3.4.2, algorithm S: each
- * with the probability wanted / left). */
+ * random ones (Knuth, The Art of Computer Programming, 3.4.2, algorithm S:
+ * each with the probability wanted / left). Tokens are visited once, in their
+ * order, so places of an expert rise with the token. A comparison of two
+ * counts ends the draw as soon as all that remain are wanted. */
 static bool gate_take_tokens(Plan *p, int64_t room, bool random)
 {
     ds_tensor *counts = ds_empty(DS_I64, ds_shape(p->experts));
@@ -216,7 +230,9 @@ static bool gate_route_1(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
 /* ---- k = 2 ------------------------------------------------------------------------------------------- */
 
 /* GShard: the best expert and one of the others; places are given to all first
- * choices before any second one. */
+ * choices before any second one. The second expert is sampled by Gumbel noise
+ * on all logits without the first one's; used_token is ignored, as in
+ * DeepSpeed. */
 static bool gate_route_2(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
                          const int64_t *used, dsi_routes *r)
 {
@@ -249,6 +265,8 @@ typedef struct Bid {
     int64_t route; /* token k + choice */
 } Bid;
 
+/* By falling probability; of equal ones the earlier route, so the order does
+ * not depend on qsort. */
 static int compare_bids(const void *x, const void *y)
 {
     const Bid *a = x, *b = y;
@@ -306,7 +324,8 @@ static bool gate_route_k(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
 
 /* ---- all of it --------------------------------------------------------------------------------------- */
 
-/* E sum over e of mean(p_e) f_e */
+/* E sum over e of mean(p_e) f_e. p [S,E] has the gradient; f, the counts, has
+ * none. With k > 2 every choice counts in f, so it is divided by k. */
 static ds_tensor *gate_aux_loss(const dsi_gate *g, ds_tensor *p, const dsi_routes *r)
 {
     double tokens = (double)ds_size(p, 0), per = g->o.k > 2 ? g->o.k : 1;
@@ -315,8 +334,9 @@ static ds_tensor *gate_aux_loss(const dsi_gate *g, ds_tensor *p, const dsi_route
     return ds_scale(ds_sum(ds_mul(mean, f)), g->o.num_experts / (per * tokens));
 }
 
-/* The probabilities of the choices, of those that have a place divided by their
- * sum. */
+/* The probabilities of the choices, of those that have a place divided by
+ * their sum. The sum is at least FLT_EPSILON, so a token that was dropped by
+ * all has weights 0 and not NaN. */
 static ds_tensor *weigh(const dsi_gate *g, ds_tensor *p, const dsi_routes *r)
 {
     ds_device there = ds_device_of(p);

@@ -27,6 +27,8 @@ static bool fans(const char *what, const ds_tensor *x, double *in, double *out)
     return true;
 }
 
+/* All of these write x in place and return it, or NULL with the message; they
+ * record no graph. */
 ds_tensor *ds_init_constant(ds_tensor *x, double value)
 {
     if (!dsi_live(x, "init_constant")) return dsi_null_operand("init_constant");
@@ -163,6 +165,8 @@ static bool kaiming_std(const char *what, const ds_tensor *x, double a, ds_fan f
     return true;
 }
 
+/* U(-b, b) has the standard deviation b / sqrt(3). With a = sqrt(5) and fan
+ * in, torch.nn.Linear's choice, b is 1 / sqrt(fan). */
 ds_tensor *ds_init_kaiming_uniform(ds_tensor *x, double a, ds_fan fan, ds_gain gain)
 {
     double std;

@@ -9,6 +9,7 @@ typedef struct Linear {
     ds_tensor *bias;   /* [out], or NULL */
 } Linear;
 
+/* x [...,in] -> x W^T + b [...,out]. */
 static ds_tensor *linear_forward(void *self, ds_tensor *x)
 {
     Linear *l = self;

@@ -27,6 +27,8 @@
 
 #define HEAD_BYTES ((sizeof(ds_module) + 63) / 64 * 64)
 
+/* The user's struct begins at a multiple of 64 bytes behind the module's own,
+ * so both directions are a subtraction and neither stores a pointer. */
 void *ds_self(ds_module *m) { return m ? (char *)m + HEAD_BYTES : NULL; }
 ds_module *ds_module_of(void *self)
 {
@@ -66,6 +68,7 @@ static void *module_refuse_path(const ds_module *m, const char *what, const char
     return NULL;
 }
 
+/* path "layers.0.mlp", from m; "" is m itself. The result is borrowed. */
 ds_module *ds_submodule(const ds_module *m, const char *path)
 {
     if (!dsi_live_all("submodule", m, path)) return dsi_null_operand("submodule");
@@ -78,6 +81,8 @@ ds_module *ds_submodule(const ds_module *m, const char *path)
     return (ds_module *)m;
 }
 
+/* Of a parameter, buffer or tied tensor; the result is borrowed, and valid as
+ * long as the module. */
 ds_tensor *ds_parameter(const ds_module *m, const char *path)
 {
     if (!dsi_live_all("parameter", m, path)) return dsi_null_operand("parameter");
@@ -93,6 +98,7 @@ ds_tensor *ds_parameter(const ds_module *m, const char *path)
 
 /* ---- names ------------------------------------------------------------------------------------------- */
 
+/* From the root on; a path that is too long is cut at the end of text. */
 void dsi_module_write_path(const void *module, char *text, size_t room)
 {
     const ds_module *m = module;
@@ -167,6 +173,9 @@ ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_ty
     return m;
 }
 
+/* The type's free runs before the children are freed, so it may still use
+ * them. A quarantined module's memory is kept, so that a later use of the
+ * handle is found. */
 static void module_free_tree(ds_module *m)
 {
     bool quarantined = dsi_handle_freed(m);
@@ -239,6 +248,8 @@ static _Thread_local struct {
     void *arg;
 } on_param;
 
+/* Of this thread alone: a model that another thread makes is not
+ * partitioned. */
 void dsi_on_param(ds_status (*fn)(void *arg, ds_tensor *x), void *arg)
 {
     on_param.fn = fn;
@@ -369,6 +380,7 @@ const ds_module *dsi_module_root(const ds_module *m)
     return m;
 }
 
+/* Modules inherit the mark, so one has it itself if its parent has another. */
 bool dsi_module_is_marked(const ds_module *m)
 {
     return m->experts && (!m->parent || m->parent->experts != m->experts);

@@ -1,4 +1,12 @@
 /* nn/module_state.c: state dicts of modules: made, compared, loaded.
+ *
+ * Names are paths, "layers.0.weight". A tied parameter has several names in a
+ * module's own state dict; any of them is enough in one that is loaded.
+ * Experts of other ranks are known by their numbers and skipped.
+ *
+ * Invariants: a state dict that is made here has references to the module's
+ * tensors, not copies. Loading compares everything before it writes, so a
+ * refused state dict changes nothing.
  * SPDX-License-Identifier: MIT */
 #include "base/text.h"
 #include "tensor/tensor.h"
@@ -9,11 +17,13 @@
 
 /* ---- state dicts ------------------------------------------------------------------------------------- */
 
+/* A failure ends the walk, with the message. */
 static bool module_add_entry(void *state, const char *path, const dsi_module_entry *p)
 {
     return ds_state_set(state, path, p->x) == DS_OK;
 }
 
+/* Parameters and buffers in PyTorch's order; the caller frees it. */
 ds_state *ds_module_state(const ds_module *m)
 {
     ds_state *state = ds_state_new();
@@ -22,7 +32,8 @@ ds_state *ds_module_state(const ds_module *m)
 }
 
 /* Whether name is that of an expert that m's layer has on another rank:
- * "..list.7.weight". */
+ * "..list.7.weight". True also for the rank's own experts: state_compare looks
+ * those up first. */
 static bool module_expert_is_remote(const ds_module *m, const char *name)
 {
     char *end;
@@ -54,7 +65,9 @@ static void state_add_rest(dsi_text *bad, int n, const char *kind)
     if (n > NAMED) dsi_text_add(bad, "; %d more %s", n - NAMED, kind);
 }
 
-/* All differences, in one message. */
+/* All differences, in one message. Missing names first, then other shapes,
+ * then names that the module lacks; at most NAMED of each, the rest as a
+ * number. bad stays empty if all fits. */
 static void state_compare(const ds_module *m, const ds_state *want, const ds_state *got,
                           dsi_text *bad)
 {
@@ -84,8 +97,8 @@ static void state_compare(const ds_module *m, const ds_state *want, const ds_sta
 }
 
 /* The length of "module.", where "module.fc1.weight" is a name of one and
- * "fc1.weight" of the other; 0: no two names are
- * so. */
+ * "fc1.weight" of the other; 0: no two names are so. The first pair of names
+ * that is found decides. */
 static size_t state_prefix(const ds_state *longer, const ds_state *shorter)
 {
     for (int i = 0; i < ds_state_len(longer); i++) {
@@ -96,6 +109,7 @@ static size_t state_prefix(const ds_state *longer, const ds_state *shorter)
     return 0;
 }
 
+/* How many names begin with the first n characters of `with`. */
 static int state_count_prefix(const ds_state *state, const char *with, size_t n)
 {
     int count = 0;

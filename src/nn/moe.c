@@ -53,7 +53,8 @@ static int moe_local_experts(const MoE *l) { return l->mark.all / l->mark.ep_siz
 
 /* ---- forward ----------------------------------------------------------------------------------------- */
 
-/* n numbers that last as long as the call; NULL with the message. */
+/* n numbers that last as long as the call; NULL with the message. They are
+ * zeros, the memory of a tensor of the current scope. */
 static int64_t *moe_int64s(int64_t n)
 {
     ds_tensor *x = dsi_host_int64(ds_shape(n));
@@ -61,7 +62,8 @@ static int64_t *moe_int64s(int64_t n)
 }
 
 /* Where the rows of each of n experts begin, of which each has at least
- * `least`: [n + 1]. */
+ * `least`: [n + 1]. begin[n] is the number of all rows. least is 1 where
+ * experts are called, and 0 where rows are only sent. */
 static int64_t *moe_row_offsets(const int64_t *rows, int n, int64_t least)
 {
     int64_t *begin = rows ? moe_int64s(n + 1) : NULL;
@@ -127,7 +129,10 @@ static ds_tensor *moe_local(const MoE *l, ds_tensor *x, const dsi_routes *r, ds_
 }
 
 /* rows: received from all ranks, by rank and then by expert: count [ranks][n].
- * Sorts them by expert, runs the experts, and restores the order. */
+ * Sorts them by expert, runs the experts, and restores the order. Rows of one
+ * expert come from several ranks and are not together; slots [rows,1] say
+ * where each is among the sorted ones, and combine without weights brings the
+ * answers back. A single expert with rows needs no sorting. */
 static ds_tensor *moe_run_received(const MoE *l, ds_tensor *rows, const int64_t *count)
 {
     int n = moe_local_experts(l), ranks = l->mark.ep_size;
@@ -147,7 +152,10 @@ static ds_tensor *moe_run_received(const MoE *l, ds_tensor *rows, const int64_t 
     return ds_combine(moe_run_experts(l, sorted, begin), slots, NULL);
 }
 
-/* ep_size > 1: the ranks exchange the numbers of rows, then the rows. */
+/* ep_size > 1: the ranks exchange the numbers of rows, then the rows. taken
+ * [all] is by expert, and n experts in a row are one rank's, so it is also the
+ * list of counts by rank. Answers return by the same exchange with both lists
+ * swapped. */
 static ds_tensor *moe_expert_parallel(const MoE *l, ds_tensor *x, const dsi_routes *r, ds_tensor *w)
 {
     int n = moe_local_experts(l), all = l->mark.all;
@@ -176,6 +184,8 @@ static ds_tensor *moe_residual(const MoE *l, ds_tensor *x, ds_tensor *y)
                   ds_mul(ds_call(l->mlp, x), ds_slice(c, -1, 1, 2)));
 }
 
+/* x is kept in *at, beyond the scope of the call; the last call's is
+ * dropped. */
 static void moe_replace(ds_tensor **at, ds_tensor *x)
 {
     ds_drop(*at);

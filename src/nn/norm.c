@@ -1,5 +1,14 @@
 /* nn/norm.c: BatchNorm1d, BatchNorm2d, InstanceNorm1d, InstanceNorm2d, GroupNorm,
  * LayerNorm, RMSNorm.
+ *
+ * Batch and instance norm share a struct and a constructor; they differ in
+ * their forward. Formulas are those of the ops (ops/norm.c); here are the
+ * parameters, their first values, and which statistics are used.
+ *
+ * Invariants: the tensors in `opts` are the module's own and borrowed from the
+ * tree; a NULL says that the option is off, so describe reads the options from
+ * them. Running statistics are changed by the op, in place, and `batches`
+ * here.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/option.h"
@@ -20,6 +29,7 @@ typedef struct BatchNorm {
     ds_tensor *batches;
 } BatchNorm;
 
+/* False with the message, as torch's _check_input_dim. */
 static bool batch_norm_takes(const BatchNorm *b, const ds_tensor *x)
 {
     if (ds_ndim(x) >= b->least && ds_ndim(x) <= b->most) return true;
@@ -30,7 +40,8 @@ static bool batch_norm_takes(const BatchNorm *b, const ds_tensor *x)
                       b->most);
 }
 
-/* *batches += 1. On a GPU by kernels, whose arithmetic is that of floats. */
+/* *batches += 1. On a GPU by kernels, whose arithmetic is that of floats. The
+ * count is exact in float64 up to 2^53. */
 static ds_status count_batch(ds_tensor *batches)
 {
     if (ds_device_of(batches).kind != DS_CPU)
@@ -41,7 +52,8 @@ static ds_status count_batch(ds_tensor *batches)
 }
 
 /* Running statistics are used in evaluation, and updated in training; a
- * recomputed forward does not count as a batch. */
+ * recomputed forward does not count as a batch. Without running statistics
+ * those of the batch are used in evaluation too. */
 static ds_tensor *batch_norm_forward(void *self, ds_tensor *x)
 {
     BatchNorm *b = self;
@@ -165,6 +177,8 @@ typedef struct GroupNorm {
     ds_tensor *weight, *bias; /* [channels], or NULL */
 } GroupNorm;
 
+/* x [N,C,...]. The number of channels is checked here too, since without
+ * weight and bias the op could not see another one. */
 static ds_tensor *group_norm_forward(void *self, ds_tensor *x)
 {
     GroupNorm *g = self;
@@ -267,6 +281,7 @@ static ds_tensor *rms_norm_forward(void *self, ds_tensor *x)
     return ds_rms_norm(x, l->shape.n, l->weight, l->eps);
 }
 
+/* torch prints eps=None for its default, the epsilon of x's dtype. */
 static void rms_norm_describe(void *self, FILE *to)
 {
     LayerNorm *l = self;

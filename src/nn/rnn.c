@@ -36,12 +36,15 @@ typedef struct Rnn {
 
 /* ---- one step ------------------------------------------------------------------------------------------ */
 
+/* Gate i, counted in torch's order of rows, of x [N,G H]: a view [N,H]. */
 static ds_tensor *gate(const Rnn *r, ds_tensor *x, int i)
 {
     return ds_slice(x, -1, i * r->hidden, (i + 1) * r->hidden);
 }
 
-/* gx [N,G H]: the step's product with x; s: h [N,P], c [N,H] before -> after */
+/* gx [N,G H]: the step's product with x; s: h [N,P], c [N,H] before -> after.
+ * GRU keeps both products apart, because reset multiplies only that of h, with
+ * its bias. h is NULL after a failure. */
 static ds_rnn_state rnn_step(const Rnn *r, const Cell *cell, ds_tensor *gx, ds_rnn_state s)
 {
     ds_tensor *gh = ds_linear(s.h, cell->w_hh, cell->b_hh);
@@ -63,7 +66,9 @@ static ds_rnn_state rnn_step(const Rnn *r, const Cell *cell, ds_tensor *gx, ds_r
     return s;
 }
 
-/* x [T,N,in] -> y[0..T-1], [N,P] each; s: the state before -> after */
+/* x [T,N,in] -> y[0..T-1], [N,P] each; s: the state before -> after. y[t] is
+ * the output at time t in both directions; y is the caller's array of T
+ * handles. False if a step failed. */
 static bool rnn_run_cell(const Rnn *r, const Cell *cell, ds_tensor *x, bool reverse,
                          ds_rnn_state *s, ds_tensor **y)
 {
@@ -80,7 +85,9 @@ static bool rnn_run_cell(const Rnn *r, const Cell *cell, ds_tensor *x, bool reve
 
 /* ---- layers -------------------------------------------------------------------------------------------- */
 
-/* x [T,N,in] -> [T,N,P] or [T,N,2P]; first, last: h and c of its cells */
+/* x [T,N,in] -> [T,N,P] or [T,N,2P]; first, last: h and c of its cells. Cell k
+ * is that of layer k / directions, forward before reverse: torch's order of
+ * h_0 and h_n. */
 static ds_tensor *rnn_run_layer(const Rnn *r, int layer, ds_tensor *x, const ds_rnn_state *first,
                                 ds_rnn_state *last)
 {
@@ -110,7 +117,8 @@ static ds_tensor *rnn_join(const Rnn *r, const ds_rnn_state *last, bool c)
 }
 
 /* given [cells,N,size] (without a batch [cells,size]), or zeros, for each cell
- * -> out; false with the message. */
+ * -> out; false with the message. c: the cell's state, of size hidden; else h,
+ * of size `out`. */
 static bool rnn_first(const Rnn *r, const ds_tensor *x, ds_tensor *given, bool batch, bool c,
                       ds_rnn_state *out)
 {
@@ -131,7 +139,9 @@ static bool rnn_first(const Rnn *r, const ds_tensor *x, ds_tensor *given, bool b
     return true;
 }
 
-/* x [T,N,in] */
+/* x [T,N,in]. first, last: [cells], the caller's. Dropout is between layers,
+ * as in torch, and not after the last one. *r->state becomes h_n and c_n,
+ * kept, only if every layer ran. */
 static ds_tensor *rnn_run(Rnn *r, ds_tensor *x, bool batch, ds_rnn_state *first, ds_rnn_state *last)
 {
     ds_rnn_state given = r->state ? *r->state : (ds_rnn_state){0};
@@ -148,6 +158,8 @@ static ds_tensor *rnn_run(Rnn *r, ds_tensor *x, bool batch, ds_rnn_state *first,
     return r->state->h && (r->state->c || !lstm) ? x : NULL;
 }
 
+/* The steps are the first dimension inside, for any batch_first; a transposed
+ * view costs no copy. A sample without a batch is a batch of one. */
 static ds_tensor *rnn_forward(void *self, ds_tensor *x)
 {
     Rnn *r = self;
@@ -165,6 +177,8 @@ static ds_tensor *rnn_forward(void *self, ds_tensor *x)
     return dims == 2 ? ds_squeeze(y, 1) : time ? ds_transpose(y, 0, 1) : y;
 }
 
+/* *state is h_0, c_0 (NULL: zeros) before and h_n, c_n after, in the caller's
+ * scope; it is unchanged after a failure. */
 ds_tensor *ds_call_rnn(ds_module *m, ds_tensor *x, ds_rnn_state *state)
 {
     if (!dsi_live_all("call_rnn", m, x)) return dsi_null_operand("call_rnn");
@@ -228,6 +242,9 @@ static bool rnn_check(ds_module *m, const Rnn *r)
     return false;
 }
 
+/* Parameters are made, and so drawn, cell by cell in torch's order of its
+ * state dict. A refused option leaves a module without cells and the message.
+ * Inputs of later layers are all directions' outputs. */
 static ds_module *rnn_new(ds_module *parent, const char *name, const char *class_name, Rnn with)
 {
     ds_module_type type = {class_name, sizeof(Rnn), .forward = rnn_forward, .free = rnn_free,

@@ -2,6 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #include <deepspeed/nn.h>
 
+/* A failed child gives NULL, which the next call refuses, so the loop needs no
+ * check. Without children x is returned as it is. */
 static ds_tensor *sequential_forward(void *self, ds_tensor *x)
 {
     ds_module *m = ds_module_of(self);
@@ -15,6 +17,8 @@ ds_module *ds_nn_sequential(ds_module *parent, const char *name)
     return ds_module_new(parent, name, &type);
 }
 
+/* It has no forward: its children are called by the module that made it, and
+ * it gives their names a level of the path. */
 ds_module *ds_nn_module_list(ds_module *parent, const char *name)
 {
     static const ds_module_type type = {"ModuleList", 0, .forward = NULL};

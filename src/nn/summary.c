@@ -5,6 +5,8 @@
 
 #include <stdlib.h>
 
+/* Elements of all parameters; buffers and second names of tied ones do not
+ * count. */
 int64_t ds_module_numel(const ds_module *m)
 {
     int64_t n = 0;

@@ -2,6 +2,11 @@
  * with its gradient.
  *
  * Integers and booleans have no gradient: a cast to one of them ends the graph.
+ *
+ * Invariants: ds_to returns x itself if nothing changes, ds_clone always
+ * another tensor, ds_contiguous x itself if it is row-major. A move between
+ * devices is always of row-major elements, and the dtype changes on the
+ * source's device, before the move.
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -59,6 +64,7 @@ ds_tensor *ds_to(ds_tensor *x, ds_device device, ds_dtype dtype)
     return y;
 }
 
+/* ds_to on x's own device; x itself if it has the dtype. */
 ds_tensor *ds_cast(ds_tensor *x, ds_dtype dtype)
 {
     if (!dsi_live(x, "cast")) return dsi_null_operand("cast");
@@ -80,12 +86,16 @@ static ds_tensor *copied(ds_tensor *y, ds_tensor *x)
     return y;
 }
 
+/* New memory with x's order of dimensions (strides), with the gradient passed
+ * on. */
 ds_tensor *ds_clone(ds_tensor *x)
 {
     if (!dsi_live(x, "clone")) return dsi_null_operand("clone");
     return copied(dsi_new_like(x), x);
 }
 
+/* Kernels that walk rows ask for it. A copy is row-major; its gradient is
+ * dy. */
 ds_tensor *ds_contiguous(ds_tensor *x)
 {
     if (!dsi_live(x, "contiguous")) return dsi_null_operand("contiguous");

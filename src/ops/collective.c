@@ -4,6 +4,11 @@
  *                rows of it; y has them in the order of ranks. The backward sends the
  *                rows of dy back: it is the same collective with both lists exchanged
  *                (torch.distributed.nn.functional.all_to_all_single).
+ *
+ * Invariants: both counts lists are copied into the node, so the caller may
+ * free its own; the communicator is borrowed and must outlive the backward.
+ * The call blocks until all ranks have come. Both directions must be called by
+ * all ranks in the same order, also by ranks that send and receive no rows.
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -46,8 +51,10 @@ static void collective_remember(dsi_node *n, const ds_tensor *x, ds_comm *c, con
 }
 
 /* x [rows,...], sorted by rank: to[q] rows are sent to rank q, from[q] come
- * from it. Collective, and so is its backward, which exchanges the gradient the
- * other way. */
+ * from it. Collective, and so is its backward, which exchanges the gradient
+ * the other way. to, from: [size of c], borrowed; from[q] here must be what
+ * rank q has in to for this rank. c NULL is the world. y has as many rows as
+ * `from` in all; NULL, with the message, after a failure. */
 ds_tensor *ds_exchange_rows(ds_tensor *x, ds_comm *c, const int64_t *to, const int64_t *from)
 {
     if (!dsi_live_all("exchange_rows", x, to, from)) return dsi_null_operand("exchange_rows");

@@ -22,6 +22,8 @@ ds_tensor *ds_eq(ds_tensor *a, ds_tensor *b) { return compare("eq", DSI_EQ, a, b
 ds_tensor *ds_ne(ds_tensor *a, ds_tensor *b) { return compare("ne", DSI_NE, a, b); }
 ds_tensor *ds_lt(ds_tensor *a, ds_tensor *b) { return compare("lt", DSI_LT, a, b); }
 ds_tensor *ds_le(ds_tensor *a, ds_tensor *b) { return compare("le", DSI_LE, a, b); }
+/* Two orders are enough for kernels: a > b is b < a. A comparison with NaN is
+ * false either way, except ne. */
 ds_tensor *ds_gt(ds_tensor *a, ds_tensor *b) { return compare("gt", DSI_LT, b, a); }
 ds_tensor *ds_ge(ds_tensor *a, ds_tensor *b) { return compare("ge", DSI_LE, b, a); }
 
@@ -35,6 +37,7 @@ static bool logical_operands(const char *op, ds_tensor **a, ds_tensor **b)
     return dsi_promote(op, a, b, DS_BOOL) && dsi_broadcast(op, (*a)->shape, (*b)->shape, &shape);
 }
 
+/* Both are bool by then, so a selects: of true it is b, of false a itself. */
 ds_tensor *ds_logical_and(ds_tensor *a, ds_tensor *b)
 {
     return logical_operands("logical_and", &a, &b) ? ds_where(a, b, a) : NULL;

@@ -8,6 +8,10 @@
  * and recomputation (autograd/recompute.c), which restores the host's
  * generator, gets the same mask. For all others the host draws keep in
  * row-major order: PyTorch's numbers on the CPU.
+ *
+ * Invariants: the mask is saved, not the seed, so a backward never draws. A
+ * call that is not in training, or with p 0, returns x itself and draws
+ * nothing. A factor of 0 (p = 1) avoids 1 / 0.
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -17,7 +21,8 @@
 
 #include <string.h>
 
-/* y = keep ? factor x : 0 */
+/* y = keep ? factor x : 0. Without the fusion, where() selects, so an inf that
+ * is dropped becomes 0; a product with 0 would make NaN. */
 static bool dropout_mask(const ds_tensor *x, const ds_tensor *keep, double factor, ds_tensor *y)
 {
     if (!y) return false;
@@ -54,7 +59,11 @@ static ds_tensor *dropout_draw(const ds_tensor *x, double p)
 static void seed_draw(void *arg) { **(uint64_t **)arg = dsi_rng_u64(dsi_rng_default()); }
 static void seed_release(void *arg) { dsi_free(arg); }
 
-/* The seed of one call, drawn now; *random says where it is. */
+/* The seed of one call, drawn now; *random says where it is. While a step is
+ * being recorded the seed is in a slot of the graph, which the hook fills
+ * before each replay; it owns the copy of the slot's address. A part that is
+ * computed again would need the first run's seed at a replay, so that is
+ * refused. */
 static bool seed_take(dsi_device *d, dsi_philox *random)
 {
     static const dsi_graph_hook hook = {NULL, seed_draw, NULL, seed_release};
@@ -107,7 +116,9 @@ ds_tensor *ds_dropout(ds_tensor *x, double p, bool training)
     return y;
 }
 
-/* One draw for each plane, which broadcasts over its elements. */
+/* One draw for each plane, which broadcasts over its elements. x is multiplied
+ * by a tensor [N,C,1,...] of 0 and 1 / (1 - p), so the backward is that of
+ * ds_mul. */
 ds_tensor *ds_dropout2d(ds_tensor *x, double p, bool training)
 {
     if (!dsi_live(x, "dropout2d")) return dsi_null_operand("dropout2d");

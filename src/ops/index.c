@@ -31,8 +31,8 @@ static dsi_view embedding_rows(const ds_tensor *y, int64_t width)
 }
 
 /* Saved: index. dw is [V,D], dense; rows that no index names are 0, as is the
- * row
- * padding_idx. */
+ * row padding_idx. A row that several positions name gets the sum of their
+ * gradients. */
 static void embedding_backward(dsi_node *n, ds_tensor *dy)
 {
     const Embedding *e = dsi_attr(n);
@@ -46,7 +46,8 @@ static void embedding_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_embedding = {.name = "embedding", .backward = embedding_backward};
 
-/* w [V,D]; index int64 of any shape; padding_idx -1 (none) or a row of w. */
+/* w [V,D]; index int64 of any shape; padding_idx -1 (none) or a row of w. The
+ * values of the indices are not read here: on a GPU that would wait for it. */
 static bool embedding_check(const ds_tensor *w, const ds_tensor *index, int64_t padding_idx)
 {
     if (!dsi_want_float("embedding", w)) return false;
@@ -106,7 +107,8 @@ static void gather_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_gather = {.name = "gather", .backward = gather_backward};
 
-/* x's dimension dim, from the front; -1, with the message. */
+/* x's dimension dim, from the front; -1, with the message. Sizes must be equal
+ * except along dim; torch also accepts smaller ones. */
 static int gather_check(const ds_tensor *x, const ds_tensor *index, int dim)
 {
     if (!dsi_same_device("gather", x, index)) return -1;

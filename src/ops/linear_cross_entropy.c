@@ -23,7 +23,8 @@
 #define IGNORED           (-100)
 
 /* x [N,D] contiguous, rows begin .. end-1, as [1,rows,D] or, turned,
- * [1,D,rows]. */
+ * [1,D,rows]. The kernels' products take three dimensions; the first is a
+ * batch of one. */
 static dsi_view matrix_rows(const ds_tensor *x, int64_t begin, int64_t end, bool turned)
 {
     dsi_view v = dsi_v(x);
@@ -36,7 +37,8 @@ static dsi_view matrix_rows(const ds_tensor *x, int64_t begin, int64_t end, bool
     return v;
 }
 
-/* A buffer of any shape [rows,columns] seen as [1,rows,columns]. */
+/* A buffer of any shape [rows,columns] seen as [1,rows,columns]. The last part
+ * of rows or columns uses the beginning of the buffer only. */
 static dsi_view buffer_matrix(const ds_tensor *t, int64_t rows, int64_t columns, bool turned)
 {
     dsi_view v = dsi_v(t);
@@ -46,7 +48,8 @@ static dsi_view buffer_matrix(const ds_tensor *t, int64_t rows, int64_t columns,
     return v;
 }
 
-/* [n] repeated along rows or columns of [1,rows,columns]. */
+/* [n] repeated along rows or columns of [1,rows,columns]. of_rows: element i
+ * is all of row i, such as lse; else all of column i. */
 static dsi_view repeat_view(const ds_tensor *t, int64_t rows, int64_t columns, bool of_rows)
 {
     dsi_view v = dsi_v(t);

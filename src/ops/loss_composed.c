@@ -15,13 +15,15 @@
 
 #include <math.h>
 
-/* losses as the reduction says, in that dtype */
+/* losses as the reduction says, in that dtype. The mean is over all elements;
+ * dtype is that of the loss's operand x. */
 static ds_tensor *reduced(ds_tensor *losses, ds_reduction how, ds_dtype dtype)
 {
     ds_tensor *y = how == DS_NONE ? losses : how == DS_SUM ? ds_sum(losses) : ds_mean(losses);
     return y ? ds_cast(y, dtype) : NULL;
 }
 
+/* A scalar tensor of x's dtype on x's device, which broadcasts. */
 static ds_tensor *number_beside(const ds_tensor *x, double value)
 {
     return dsi_fill(dsi_new(x, (ds_dims){0}), value);
@@ -46,6 +48,8 @@ static bool loss_operands(const char *op, ds_tensor **x, ds_tensor **y, bool bro
 
 /* ---- distances --------------------------------------------------------------------------------------- */
 
+/* x and y broadcast, as in torch; the gradient at x = y is 0, that of
+ * ds_abs. */
 ds_tensor *ds_l1_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction)
 {
     ds_dtype dtype = x ? x->dtype : DS_F32;
@@ -65,6 +69,7 @@ static ds_tensor *huber(ds_tensor *x, ds_tensor *y, double edge)
     return ds_where(near, ds_scale(ds_mul(d, d), 0.5), far);
 }
 
+/* huber with edge beta, over beta; beta 0 is the limit, l1_loss. */
 ds_tensor *ds_smooth_l1_loss(ds_tensor *x, ds_tensor *y, double beta, ds_reduction reduction)
 {
     ds_dtype dtype = x ? x->dtype : DS_F32;

@@ -7,10 +7,15 @@
  * All transposes are views. A vector becomes a matrix of one row or column; a
  * batch of matrices times one matrix becomes one product of [(... M),K] by
  * [K,N].
+ *
+ * Invariants: a kernel gets [B,M,K] and [B,K,N] with any strides within a
+ * matrix and one stride between matrices. A stride of 0 there repeats an
+ * operand, so a broadcast copies nothing where one stride can express it.
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
-/* x with its last two dimensions exchanged. */
+/* x with its last two dimensions exchanged. A view outside of the graph, for
+ * backward. */
 static ds_tensor *matmul_transposed(const ds_tensor *x)
 {
     ds_dims shape = x->shape;
@@ -37,7 +42,9 @@ static ds_tensor *matmul_batched(const ds_tensor *x, ds_dims shape)
     return dsi_copy(copy, wide) == DS_OK ? copy : NULL;
 }
 
-/* y = a b in `dtype`, with any leading dimensions, without recording. */
+/* y = a b in `dtype`, with any leading dimensions, without recording. `dtype`
+ * may be wider than that of the operands: float32 for a sum of 16-bit products
+ * that is rounded later. */
 static ds_tensor *matmul_product(const ds_tensor *a, const ds_tensor *b, ds_dtype dtype)
 {
     int na = a->shape.n, nb = b->shape.n;
@@ -86,7 +93,8 @@ static void matmul_backward(dsi_node *n, ds_tensor *dy)
 const dsi_op dsi_op_matmul = {"matmul", matmul_backward, .acquires = true};
 
 /* [...,M,K] [K,N]: one large product of [(...M),K] instead of a batch of small
- * ones; db then needs no sum over the batch either. */
+ * ones; db then needs no sum over the batch either. a is reshaped, which
+ * copies only if its leading dimensions are not one in memory. */
 static ds_tensor *matmul_folded(ds_tensor *a, ds_tensor *b)
 {
     ds_dims out = a->shape;

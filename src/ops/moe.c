@@ -47,6 +47,7 @@ static bool slots_fit(const char *op, ds_tensor *slots, int64_t rows)
     return fits;
 }
 
+/* slots on x's device: kernels read them there. */
 static ds_tensor *slots_beside(const ds_tensor *x, ds_tensor *slots)
 {
     return ds_to(slots, dsi_device_id(x->device), DS_I64);
@@ -54,7 +55,8 @@ static ds_tensor *slots_beside(const ds_tensor *x, ds_tensor *slots)
 
 /* ---- dispatch ---------------------------------------------------------------------------------------- */
 
-/* Saved: slots. dx is combine(dy) with weights of 1. */
+/* Saved: slots. dx is combine(dy) with weights of 1. A token's gradient is the
+ * sum over its slots; dropped ones add nothing. */
 static void dispatch_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *slots = dsi_saved_tensor(n, 0), *g = ds_contiguous(dy);
@@ -89,7 +91,9 @@ ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows)
 
 /* ---- combine ----------------------------------------------------------------------------------------- */
 
-/* Saved: slots, w (may be NULL), x if dw is needed. dx is dispatch(dy, w). */
+/* Saved: slots, w (may be NULL), x if dw is needed. dx is dispatch(dy, w).
+ * Attribute: x's shape, since x itself is saved only for dw. Rows of x that no
+ * slot names get gradient 0. */
 static void combine_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *slots = dsi_saved_tensor(n, 0), *w = dsi_saved_tensor(n, 1),
@@ -111,6 +115,8 @@ static void combine_backward(dsi_node *n, ds_tensor *dy)
 /* dx reads the weights, dw reads x */
 const dsi_op dsi_op_combine = {"combine", combine_backward, .saved_for = {0, 1u << 0, 1u << 1}};
 
+/* Weights are float32 beside a 16-bit x: they are probabilities of a gate,
+ * which computes in float32. */
 static bool want_weights(const ds_tensor *x, const ds_tensor *slots, const ds_tensor *w)
 {
     ds_dtype dtype = dsi_is_16bit(x) ? DS_F32 : x->dtype;

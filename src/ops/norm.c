@@ -9,6 +9,11 @@
  * instance_norm  the same per sample and channel: batch_norm of x [1,NC,I];
  *             Ulyanov, Vedaldi, Lempitsky, arXiv:1607.08022
  * rms_norm    x [M,D], the same with mean 0 and no bias; Zhang and Sennrich, arXiv:1910.07467
+ *
+ * Invariants: mean and rstd are saved in float32 for a 16-bit x. Statistics of
+ * a batch divide by n; the running variance is of the unbiased kind, as in
+ * torch. Views of x here are [N,C,I] or [M,D], and with_channels or
+ * ds_contiguous makes x such first.
  * SPDX-License-Identifier: MIT */
 #include "base/option.h"
 #include "op.h"
@@ -85,7 +90,8 @@ static bool per_channel(const char *op, const ds_tensor *x, const ds_tensor *t, 
                       dsi_shape_text(x->shape), (long long)x->shape.d[1]);
 }
 
-/* The operands beside x fit it; op: batch_norm or instance_norm. */
+/* The operands beside x fit it; op: batch_norm or instance_norm. Each has [C]
+ * values; both running ones are given, or neither. */
 static bool batch_norm_operands(const char *op, const ds_tensor *x, ds_batch_norm_opts o)
 {
     if (!o.running_mean != !o.running_var)

@@ -1,9 +1,14 @@
 /* ops/op.c: checks and views that all op families use.
+ *
+ * A check returns false, or -1, with the message; it never changes its
+ * operands. Views here describe memory to a kernel and hold no count: they are
+ * valid as long as their tensor.
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
 /* b is NULL, or has the dtype and the device of a; else false with the
- * message. */
+ * message. Two floating dtypes are a common mistake of mixed precision, so
+ * that message says how to convert. */
 bool dsi_same_kind(const char *op, const ds_tensor *a, const ds_tensor *b)
 {
     if (!a || !b || (a->dtype == b->dtype && a->device == b->device)) return true;
@@ -26,6 +31,8 @@ bool dsi_same_device(const char *op, const ds_tensor *a, const ds_tensor *b)
                       ds_device_name(dsi_device_id(b->device)));
 }
 
+/* x NULL is false without another message: the call that made x has written
+ * one. */
 bool dsi_want_float(const char *op, const ds_tensor *x)
 {
     if (!x || dsi_is_float(x)) return x != NULL;
@@ -33,6 +40,7 @@ bool dsi_want_float(const char *op, const ds_tensor *x)
                        ds_dtype_name(x->dtype), dsi_shape_text(x->shape));
 }
 
+/* dim -1 is the last one, as in PyTorch; a scalar has dimensions -1 and 0. */
 int dsi_want_dim(const char *op, const ds_tensor *x, int dim)
 {
     int n = x->shape.n ? x->shape.n : 1, i = dsi_dim(dim, n);
@@ -42,7 +50,9 @@ int dsi_want_dim(const char *op, const ds_tensor *x, int dim)
     return i;
 }
 
-/* *out: the common shape by PyTorch's rules, from the last dimension on. */
+/* *out: the common shape by PyTorch's rules, from the last dimension on. A
+ * size of 1 becomes the other's, also if that is 0; a missing dimension is
+ * 1. */
 bool dsi_broadcast(const char *op, ds_dims a, ds_dims b, ds_dims *out)
 {
     out->n = a.n > b.n ? a.n : b.n;
@@ -57,8 +67,10 @@ bool dsi_broadcast(const char *op, ds_dims a, ds_dims b, ds_dims *out)
     return true;
 }
 
-/* The gradient of a broadcast: g summed over the dimensions in which `shape` is
- * 1 or absent. */
+/* The gradient of a broadcast: g summed over the dimensions in which `shape`
+ * is 1 or absent. The kernel sees y with as many dimensions as g, so missing
+ * ones are reduced like those of size 1. An equal shape gives a second handle
+ * on g's memory. */
 ds_tensor *dsi_sum_to(ds_tensor *g, ds_dims shape)
 {
     if (!g) return NULL;
@@ -72,6 +84,8 @@ ds_tensor *dsi_sum_to(ds_tensor *g, ds_dims shape)
                : NULL;
 }
 
+/* Without dimensions on a side, its size is 1; so a kernel along any dimension
+ * is written once, for three. */
 dsi_view dsi_v_around(const ds_tensor *x, int dim)
 {
     ds_dims d = {3, {1, 1, 1}};
@@ -80,7 +94,7 @@ dsi_view dsi_v_around(const ds_tensor *x, int dim)
 }
 
 /* Whether dimensions from .. to - 1 of x can be walked with one stride, which
- * is set then. */
+ * is set then. No dimensions, or only ones of size 1, are one with stride 0. */
 bool dsi_merged(const ds_tensor *x, int from, int to, int64_t *stride)
 {
     int64_t size = 1;

@@ -16,15 +16,18 @@ typedef struct Binary {
     ds_dims a, b; /* shapes of the operands */
 } Binary;
 
-/* Brings a and b to one device and to the dtype that they promote to, and finds
- * the shape they broadcast to; false with the message. */
+/* Brings a and b to one device and to the dtype that they promote to, and
+ * finds the shape they broadcast to; false with the message. *a and *b become
+ * the converted operands, whose graph leads to the given ones. dsi_acquire is
+ * last, since conversions make the tensors that are read. */
 static bool binary_prepare(const char *op, ds_tensor **a, ds_tensor **b, ds_dims *shape)
 {
     return dsi_promote(op, a, b, dsi_promoted(*a, *b)) &&
            dsi_broadcast(op, (*a)->shape, (*b)->shape, shape) && dsi_acquire(*a, *b);
 }
 
-/* A tensor of `shape` with the strides of an operand that has that shape. */
+/* A tensor of `shape` with the strides of an operand that has that shape. The
+ * first operand decides if both have it; row-major if neither has. */
 static ds_tensor *new_binary(const ds_tensor *a, const ds_tensor *b, ds_dims shape)
 {
     if (dsi_same_shape(a->shape, shape)) return dsi_new_like(a);
@@ -32,7 +35,9 @@ static ds_tensor *new_binary(const ds_tensor *a, const ds_tensor *b, ds_dims sha
     return dsi_new(a, shape);
 }
 
-/* y = how(a, b) of operands that were prepared. */
+/* y = how(a, b) of operands that were prepared. An operand is expanded by
+ * strides of 0, so nothing is copied. alpha is the factor of b where the op
+ * has one. */
 static ds_tensor *binary_run(dsi_binary_op how, double alpha, const ds_tensor *a,
                              const ds_tensor *b, ds_dims shape)
 {
@@ -67,6 +72,8 @@ static void add_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_add = {.name = "add", .backward = add_backward};
 
+/* PyTorch refuses both too: a fraction has no place in an integer result, and
+ * bools cannot be subtracted. */
 static bool add_check_integers(const char *op, const ds_tensor *a, const ds_tensor *b, double alpha)
 {
     if (alpha != (double)(int64_t)alpha)

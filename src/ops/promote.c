@@ -13,7 +13,8 @@ static bool dtype_is_float(ds_dtype d) { return d <= DS_BF16; }
 /* 0: bool, 1: integer, 2: float */
 static int dtype_kind(ds_dtype d) { return dtype_is_float(d) ? 2 : d != DS_BOOL; }
 
-/* Of two tensors with dimensions. */
+/* Of two tensors with dimensions. The wider dtype wins within a kind; equal
+ * widths are the two pairs below. */
 static ds_dtype promoted_pair(ds_dtype a, ds_dtype b)
 {
     if (a == b) return a;

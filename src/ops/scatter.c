@@ -7,6 +7,10 @@
  *     scatter_add    y = x, y[o,index[o,k,i],i] += src[o,k,i]
  *     scatter        the same with = in place of +=; a place named twice gets
  *                    the last, in the order of index
+ *
+ * Invariants: index_add never writes into x or source: it adds up the source
+ * in zeros of its own, and then adds x. Slices are brought to the front, so
+ * that one kernel for rows serves every dimension.
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -25,7 +29,8 @@ static int slices_check(const char *op, const ds_tensor *x, const ds_tensor *ind
     return -1;
 }
 
-/* x with dimension dim first, as a matrix of its slices. */
+/* x with dimension dim first, as a matrix of its slices. [size of dim, the
+ * rest]; usually a copy if dim is not the first dimension. */
 static ds_tensor *slices_as_rows(ds_tensor *x, int dim)
 {
     if (!x) return NULL;

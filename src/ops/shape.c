@@ -41,7 +41,8 @@ static bool strides_for(const ds_tensor *x, ds_dims shape, int64_t *stride)
     return true;
 }
 
-/* x with another shape outside of the graph: a view, or a row-major copy. */
+/* x with another shape outside of the graph: a view, or a row-major copy.
+ * shape has x's number of elements. x NULL is passed on. */
 static ds_tensor *reshape_view(ds_tensor *x, ds_dims shape)
 {
     int64_t stride[DS_MAX_DIMS];
@@ -97,6 +98,9 @@ static bool reshape_solve(const ds_tensor *x, ds_dims *shape)
                       dsi_shape_text(x->shape), (long long)have, dsi_shape_text(given));
 }
 
+/* shape: sizes, of which one may be -1 and is computed from the others. The
+ * result shares x's memory where strides allow it, so that writing to one
+ * changes the other, as in PyTorch. */
 ds_tensor *ds_reshape(ds_tensor *x, ds_dims shape)
 {
     if (!dsi_live(x, "reshape")) return dsi_null_operand("reshape");

@@ -41,6 +41,8 @@ static ds_tensor *softmax(const dsi_op *op, ds_tensor *x, int dim, bool log)
     return y;
 }
 
+/* dim may be negative. The largest element is subtracted before exp, so no
+ * finite x overflows; the result does not depend on it. */
 ds_tensor *ds_softmax(ds_tensor *x, int dim) { return softmax(&dsi_op_softmax, x, dim, false); }
 ds_tensor *ds_log_softmax(ds_tensor *x, int dim)
 {

@@ -22,6 +22,9 @@ typedef struct Keyed {
 
 #define SIGN (UINT64_C(1) << 63)
 
+/* Positive numbers get the highest bit, so they follow negative ones, whose
+ * order of bits is reversed by flipping them. All NaN are one key, the
+ * largest. */
 static uint64_t key_of_double(double x)
 {
     uint64_t bits;
@@ -31,9 +34,12 @@ static uint64_t key_of_double(double x)
     return bits & SIGN ? ~bits : bits | SIGN;
 }
 
+/* Two's complement with the sign flipped has the order of the numbers. */
 static uint64_t key_of_integer(int64_t x) { return (uint64_t)x ^ SIGN; }
 
-/* Sorts a[0..n-1] by key, stable; b is as large. Merges runs of 1, 2, 4, ... */
+/* Sorts a[0..n-1] by key, stable; b is as large. Merges runs of 1, 2, 4, ...
+ * Of equal keys the left run's come first, which makes it stable. The result
+ * is in a; b is working memory. */
 static void sort_keyed(Keyed *a, Keyed *b, int64_t n)
 {
     Keyed *from = a, *to = b;

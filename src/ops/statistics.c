@@ -21,7 +21,9 @@ typedef struct Over {
     int64_t n;     /* elements of each result */
 } Over;
 
-/* False, with the message, for a dimension that x has not, or has twice. */
+/* False, with the message, for a dimension that x has not, or has twice. No
+ * dims: all are reduced. dims may be negative, as in PyTorch; a number that no
+ * int has becomes one that is surely refused. */
 static bool over_find(const char *op, const ds_tensor *x, ds_reduce_opts o, Over *v)
 {
     *v = (Over){.kept = x->shape, .n = 1};
@@ -45,7 +47,8 @@ static bool over_find(const char *op, const ds_tensor *x, ds_reduce_opts o, Over
     return true;
 }
 
-/* over_find of a float x; 16-bit ones become float32 in *x. */
+/* over_find of a float x; 16-bit ones become float32 in *x. The caller notes
+ * x's dtype before, to round the result to it. */
 static bool statistic_check(const char *op, ds_tensor **x, ds_reduce_opts o, Over *v)
 {
     if (!dsi_live(*x, op)) return dsi_null_operand(op), false;
@@ -60,6 +63,7 @@ static ds_tensor *statistic(ds_tensor *y, const Over *v, ds_dtype dtype)
     return ds_cast(ds_reshape(y, v->shape), dtype);
 }
 
+/* The sum of shape v->kept, with its graph; a scalar is its own sum. */
 static ds_tensor *sum_over(ds_tensor *x, const Over *v)
 {
     ds_reduce_opts o = {.keepdim = true};

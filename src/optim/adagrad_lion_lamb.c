@@ -1,5 +1,10 @@
 /* optim/adagrad_lion_lamb.c: Adagrad, RMSprop and Adadelta as in torch.optim;
  * Lion and LAMB as in DeepSpeed.
+ *
+ * Each optimizer is a step, a table of its options in state dicts, a type, a
+ * table of its parameters, a constructor and an entry of optim/list.h. The
+ * step fills the kernel's struct from self and the group's values; moments are
+ * those of x, and x[i].step counts from 1.
  * SPDX-License-Identifier: MIT */
 #include "list.h"
 #include "optim.h"
@@ -94,7 +99,8 @@ static ds_status rmsprop_step(void *self, const ds_optim_values *v, const ds_opt
 }
 
 /* Moment 0 is the momentum's buffer, 1 the mean of squares, 2 the mean of
- * gradients: only those are allocated that the options need. */
+ * gradients: only those are allocated that the options need. Moment 1 is
+ * always needed. */
 static bool rmsprop_uses(const void *self, const ds_optim_values *v, int i)
 {
     return i == 0 ? v->momentum != 0 : i == 1 || ((const dsi_rmsprop *)self)->centered;

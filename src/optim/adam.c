@@ -1,5 +1,10 @@
 /* optim/adam.c: Adam and AdamW: torch.optim's, and DeepSpeed's FusedAdam and
  * CPUAdam, which are AdamW.
+ *
+ * Kingma and Ba, arXiv:1412.6980; decoupled decay: Loshchilov and Hutter,
+ * arXiv:1711.05101; amsgrad: Reddi et al., ICLR 2018. What differs between
+ * groups (rate, betas, decay) is copied into the kernel's options at each
+ * step, so self holds only what all groups share.
  * SPDX-License-Identifier: MIT */
 #include "list.h"
 #include "optim.h"
@@ -114,11 +119,13 @@ static ds_optim *adam_new(const ds_optim_type *type, ds_module *model, ds_adam_o
     return o_new;
 }
 
+/* weight_decay p is added to the gradient (torch.optim.Adam). */
 ds_optim *ds_optim_adam_with(ds_module *model, ds_adam_opts opts)
 {
     return adam_new(&adam_type, model, opts, false);
 }
 
+/* p is decayed directly, by lr weight_decay p (torch.optim.AdamW). */
 ds_optim *ds_optim_adamw_with(ds_module *model, ds_adam_opts opts)
 {
     return adam_new(&adamw_type, model, opts, true);

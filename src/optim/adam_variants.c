@@ -55,6 +55,8 @@ static ds_status adamax_step(void *self, const ds_optim_values *v, const ds_opti
                           -v->lr / (1 - pow(v->betas[0], (double)x->step)));
 }
 
+/* NAdam's momentum of step t: Dozat, ICLR workshop 2016, with torch's
+ * schedule. */
 static double mu(const Variant *s, double beta, int64_t t)
 {
     return beta * (1 - 0.5 * pow(0.96, (double)t * s->momentum_decay));

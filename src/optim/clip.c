@@ -1,5 +1,9 @@
 /* optim/clip.c: the norm of all gradients of a module, clipping by it, and by
  * value: torch.nn.utils.clip_grad.
+ *
+ * Invariants: gradients are read where they are and changed in place; none is
+ * made. The host waits for a norm, so ds_grad_norm and ds_clip_grad_norm block
+ * on a GPU. A parameter without a gradient is left out.
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
@@ -7,8 +11,9 @@
 
 #include <math.h>
 
-/* The gradients that there are, dense -> their number; -1, with the message, if
- * one cannot be had. */
+/* The gradients that there are, dense -> their number; -1, with the message,
+ * if one cannot be had. g: [n], the caller's; the tensors are borrowed from
+ * the parameters. */
 static int module_grads(const ds_module *m, int n, ds_tensor **g)
 {
     int found = 0;
@@ -21,7 +26,8 @@ static int module_grads(const ds_module *m, int n, ds_tensor **g)
     return found;
 }
 
-/* Without gradients the norm is 0. */
+/* Without gradients the norm is 0. p: 1, 2 or INFINITY. NaN also if the device
+ * fails, with the message. */
 static double grads_norm(int n, ds_tensor **g, double p)
 {
     double norm = 0;
@@ -33,7 +39,8 @@ static double grads_norm(int n, ds_tensor **g, double p)
 }
 
 /* Scales the gradients so that their norm is at most max_norm; returns what it
- * was. */
+ * was. 1e-6 keeps the quotient finite, as in torch. scale false: the norm
+ * alone. */
 static double grads_clip(ds_module *m, bool scale, double max_norm, double p)
 {
     int count = ds_module_params(m);

@@ -1,5 +1,9 @@
 /* optim/group.c: parameter groups: which parameters are in them, and the values
  * that they have of their own.
+ *
+ * Invariants: each parameter is in exactly one group, 0 at first; numbers of
+ * groups never change, and a new group is the last. Groups are made before or
+ * after steps: moments belong to parameters and move with them.
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
@@ -10,7 +14,8 @@
 /* ---- making -------------------------------------------------------------------------------------------- */
 
 /* Moves the n parameters whose number is in `picked` into a new group with the
- * values of group `like`. */
+ * values of group `like`. Addresses of groups' values that callers have are
+ * invalid afterwards. */
 static int group_new(ds_optim *o, int like, const int *picked, int n)
 {
     int group = o->n_groups++;

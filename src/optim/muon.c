@@ -33,18 +33,21 @@ static const double A = 3.4445, B = -4.7750, C = 2.0315;
 
 static ds_tensor *transposed(ds_tensor *x) { return ds_transpose(x, -2, -1); }
 
-/* B g + C g^2 of a Gram matrix g */
+/* B g + C g^2 of a Gram matrix g. Polynomials of g = x x^T act on the singular
+ * values of x alone. */
 static ds_tensor *polynomial(ds_tensor *g)
 {
     return ds_add_scaled(ds_scale(g, B), ds_matmul(g, g), C);
 }
 
-/* A x + z y */
+/* A x + z y. With z = polynomial(x x^T) this is one step of Newton and Schulz:
+ * every singular value s of x becomes A s + B s^3 + C s^5. */
 static ds_tensor *iterate(ds_tensor *z, ds_tensor *x)
 {
     return ds_add_scaled(ds_matmul(z, x), x, A);
 }
 
+/* The products are of [n,m] with n <= m. */
 static ds_tensor *orthogonal_standard(ds_tensor *x, int steps)
 {
     for (int i = 0; i < steps; i++) x = iterate(polynomial(ds_matmul(x, transposed(x))), x);
@@ -78,7 +81,11 @@ static ds_tensor *orthogonal_gram(ds_tensor *x, int steps)
     return ds_matmul(q, x);
 }
 
-/* x [..,a,b] -> near U V^T of its singular values' decomposition U S V^T. */
+/* x [..,a,b] -> near U V^T of its singular values' decomposition U S V^T. x is
+ * divided by its Frobenius norm first, which brings all singular values into
+ * (0, 1], the range of the polynomial. A tall matrix is transposed, so that
+ * the Gram matrix is the smaller one. A square one saves nothing by the Gram
+ * form. */
 static ds_tensor *orthogonal(const Muon *s, ds_tensor *x)
 {
     bool tall = ds_size(x, -2) > ds_size(x, -1);

@@ -43,6 +43,7 @@ static bool param_check(const char *optim, const ds_tensor *p, const char *path,
     return false;
 }
 
+/* For messages about the handle. */
 static void optim_describe(const void *p, char *text, size_t room)
 {
     const ds_optim *o = p;
@@ -55,7 +56,10 @@ static const dsi_handle_kind optim_kind = {
 
 /* All parameters are in group 0, with `values`. Nothing is allocated for
  * moments before the first step, so an engine can still replace the parameters
- * by masters. */
+ * by masters. The model is not kept; its parameters are counted, so they
+ * outlive a module that is freed first. self is zeroed, of type->self_size
+ * bytes, for the caller to fill. NULL, with a message that begins with the
+ * type's name. */
 ds_optim *ds_optim_new(ds_module *model, const ds_optim_type *type, ds_optim_values values)
 {
     if (!model || !type) return dsi_null_operand(type && type->name ? type->name : "optim_new");
@@ -97,6 +101,8 @@ static double option_number(const dsi_param *table, const char *name, const void
     return p ? ((const double *)((const char *)opts + p->offset))[i] : 0;
 }
 
+/* A row whose offset is at or beyond `size` belongs to configurations alone
+ * and is not in opts. A row NOT holds the opposite of the option in self. */
 ds_optim *dsi_optim_from(ds_module *model, const ds_optim_type *type, const dsi_param *table,
                          void *opts, size_t size)
 {
@@ -120,6 +126,7 @@ ds_optim *dsi_optim_from(ds_module *model, const ds_optim_type *type, const dsi_
     return o;
 }
 
+/* They are zero again at the next update, so the steps count from 1 again. */
 static void drop_moments(dsi_optim_param *x)
 {
     for (int k = 0; k < DS_OPTIM_MOMENTS; k++) dsi_unref(x->moment[k]), x->moment[k] = NULL;
@@ -155,6 +162,9 @@ void ds_optim_free(ds_optim *o)
 void *ds_optim_self(ds_optim *o) { return o ? o->self : NULL; }
 const char *ds_optim_name(const ds_optim *o) { return o ? o->type->name : NULL; }
 
+/* The gradients are dropped, not filled with zeros (set_to_none): a parameter
+ * without one is left out of the next step. Both tensors, the model's and the
+ * one that is updated, may have one. */
 void ds_optim_zero_grad(ds_optim *o)
 {
     for (int i = 0; o && i < o->n; i++) {

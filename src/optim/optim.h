@@ -14,6 +14,8 @@
 #include <deepspeed/autograd.h>
 #include <deepspeed/optim.h>
 
+/* The index of a parameter is its place in ds_module_param_at, also where ZeRO
+ * has replaced what is updated; files and groups refer to it. */
 typedef struct dsi_optim_param {
     ds_tensor *of;  /* the model's, counted */
     ds_tensor *p;   /* what is updated, counted: `of` until it is replaced; NULL: nothing here */
@@ -42,9 +44,12 @@ struct ds_optim {
 /* Whether an engine has s, so that other code may not free it. */
 void dsi_schedule_take(ds_schedule *s, bool taken);
 
-/* Whether moment i is needed by parameters of that group. */
+/* Whether moment i is needed by parameters of that group. i: 0 ..
+ * DS_OPTIM_MOMENTS - 1. It may depend on the group's values, so an answer is
+ * valid until those change. */
 bool dsi_optim_uses(const ds_optim *o, int group, int i);
-/* Those that x needs and has not yet: zeros. */
+/* Those that x needs and has not yet: zeros. Called before an update, so that
+ * a step that finds no memory changes nothing. */
 ds_status dsi_optim_make_moments(const ds_optim *o, dsi_optim_param *x);
 
 /* ---- for ZeRO, which replaces the parameters that are updated (masters, shards) -------------------------- */
@@ -61,7 +66,9 @@ ds_status dsi_optim_set_param(ds_optim *o, int i, ds_tensor *p, ds_tensor *low);
  * parts will not do. */
 bool dsi_optim_needs_whole(const ds_optim *o);
 
-/* ds_optim_step with each gradient times g_scale. */
+/* ds_optim_step with each gradient times g_scale. The factor is applied by the
+ * kernels, for a loss scale and for clipping, so that gradients are not
+ * written again. */
 ds_status dsi_optim_step_scaled(ds_optim *o, double g_scale);
 
 /* ---- for parameters and moments in files ----------------------------------------------------------------- */

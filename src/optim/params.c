@@ -91,7 +91,9 @@ static void param_set_default(const dsi_params_from *from, const dsi_param *p, v
 
 /* ---- a constructor's options -------------------------------------------------------------------------- */
 
-/* Number i of n; betas are the options beta1 and beta2. */
+/* Number i of n; betas are the options beta1 and beta2. The message's name is
+ * the table's without its s and with a number: "beta1" of "betas". *x is
+ * replaced by the default, or by 0 for DS_ZERO. */
 static bool option_check(const char *name, const dsi_param *p, int i, int n, double *x)
 {
     *x = dsi_option(*x, p->exact ? 0 : p->value[i]);
@@ -134,7 +136,9 @@ void dsi_params_to_options(const dsi_param *table, void *self)
 
 /* ---- messages ---------------------------------------------------------------------------------------- */
 
-/* "scheduler.params.warmup_num_steps is 0.5: expected ..." */
+/* "scheduler.params.warmup_num_steps is 0.5: expected ...". value is printed
+ * as JSON, of at most 80 characters; `want` follows "expected". "auto" is
+ * explained, since transformers fills it in and DeepSpeed does not. */
 static ds_status param_refuse(const dsi_params_from *f, const dsi_param *p, const json_t *value,
                               const char *want)
 {
@@ -146,6 +150,7 @@ static ds_status param_refuse(const dsi_params_from *f, const dsi_param *p, cons
     return DS_EINVAL;
 }
 
+/* what: the kind of number; the range follows from the row. */
 static ds_status param_refuse_number(const dsi_params_from *f, const dsi_param *p,
                                      const json_t *value, const char *what)
 {
@@ -178,6 +183,7 @@ static ds_status param_refuse_unknown(const dsi_params_from *f, const char *name
 
 /* ---- values ------------------------------------------------------------------------------------------ */
 
+/* Integers are numbers too. *to is unchanged after a failure. */
 static ds_status param_read_number(const dsi_params_from *f, const dsi_param *p,
                                    const json_t *value, double *to)
 {
@@ -240,8 +246,9 @@ static ds_status param_read_integer(const dsi_params_from *f, const dsi_param *p
     return DS_OK;
 }
 
-/* Milestones: sorted, so that a schedule can go through them once. *to is freed
- * by the type's free, also after a failure. */
+/* Milestones: sorted, so that a schedule can go through them once. *to is
+ * freed by the type's free, also after a failure. Equal neighbours are
+ * allowed: such a milestone counts twice, as in torch. */
 static ds_status param_read_integers(const dsi_params_from *f, const dsi_param *p,
                                      const json_t *value, dsi_int_list *to)
 {
@@ -259,6 +266,7 @@ static ds_status param_read_integers(const dsi_params_from *f, const dsi_param *
     return DS_OK;
 }
 
+/* 0 and 1 are refused. A row NOT stores the opposite. */
 static ds_status param_read_bool(const dsi_params_from *f, const dsi_param *p, const json_t *value,
                                  bool *to)
 {
@@ -313,7 +321,7 @@ static ds_status param_read(const dsi_params_from *f, const dsi_param *p, const 
 }
 
 /* Required parameters are checked last: an unknown name is often a misspelt
- * required one, and its message helps more. */
+ * required one, and its message helps more. The first failure ends it. */
 static ds_status params_read_object(const dsi_params_from *f, json_t *object,
                                     const dsi_param *table, void *self)
 {

@@ -32,6 +32,7 @@ typedef struct Replay {
     Param param[];
 } Replay;
 
+/* Of the storage: a captured kernel has addresses, not handles. */
 static void *address(const ds_tensor *x) { return x && x->storage ? x->storage->p : NULL; }
 
 /* Updates since the capture, replayed or not: the same for all parameters. */
@@ -40,6 +41,8 @@ static int64_t steps_since(const Replay *r)
     return r->o->params[r->param[0].i].step - r->param[0].begun;
 }
 
+/* Every parameter must also have made as many steps as the first one, because
+ * the slot has a single count for the group. */
 static bool param_holds(const Replay *r, const Param *x)
 {
     const dsi_optim_param *now = &r->o->params[x->i];
@@ -50,6 +53,7 @@ static bool param_holds(const Replay *r, const Param *x)
     return same;
 }
 
+/* False: the step is recorded again. Options in self are compared as bytes. */
 static bool replay_holds(void *arg)
 {
     const Replay *r = arg;

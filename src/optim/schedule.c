@@ -77,6 +77,7 @@ double ds_schedule_lr(const ds_schedule *s, int group)
     return s ? ds_optim_group_lr(s->o, group) : 0;
 }
 
+/* Called after the optimizer's step: the first call is iteration 0. */
 void ds_schedule_step(ds_schedule *s)
 {
     if (s) s->type->apply(s->self, s->o, ++s->last);

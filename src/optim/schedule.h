@@ -7,5 +7,6 @@
 
 #define DSI_PI 3.14159265358979323846
 
-/* New: the groups' learning rates. */
+/* New: the groups' learning rates. [groups], which the schedule frees with
+ * dsi_free. */
 double *dsi_schedule_base_lr(const ds_optim *o);

@@ -29,6 +29,7 @@ typedef struct Range {
     int64_t last; /* last_batch_iteration */
 } Range;
 
+/* The rate has no upper end: the run that makes the test ends it. */
 static void range_apply(void *self, ds_optim *o, int64_t it)
 {
     const Range *r = self;
@@ -39,6 +40,7 @@ static void range_apply(void *self, ds_optim *o, int64_t it)
 
 static void range_free(void *self) { dsi_free(((Range *)self)->min); }
 
+/* -> the last update that was done, -1: none. */
 static int64_t range_begin(void *self, const ds_optim *o)
 {
     (void)o;

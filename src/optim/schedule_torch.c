@@ -25,12 +25,14 @@ typedef struct Torch {
     double eta_min, factor, start, end, power;
 } Torch;
 
+/* StepLR: times gamma at each multiple of step_size. */
 static double step_next(const Torch *t, double base, double lr, int64_t e)
 {
     (void)base;
     return e > 0 && e % t->step_size == 0 ? lr * t->gamma : lr;
 }
 
+/* MultiStepLR: a milestone that is listed n times multiplies by gamma^n. */
 static double multi_step_next(const Torch *t, double base, double lr, int64_t e)
 {
     int passed = 0;
@@ -39,6 +41,7 @@ static double multi_step_next(const Torch *t, double base, double lr, int64_t e)
     return passed ? lr * pow(t->gamma, passed) : lr;
 }
 
+/* ExponentialLR: base gamma^e, one factor at a time. */
 static double exponential_next(const Torch *t, double base, double lr, int64_t e)
 {
     (void)base;
@@ -58,6 +61,8 @@ static double cosine_next(const Torch *t, double base, double lr, int64_t e)
            t->eta_min;
 }
 
+/* ConstantLR: base factor until epoch total, base from there on. The factor is
+ * divided out again, so the last bit may differ from base's, as in torch. */
 static double constant_next(const Torch *t, double base, double lr, int64_t e)
 {
     (void)base;
@@ -65,6 +70,8 @@ static double constant_next(const Torch *t, double base, double lr, int64_t e)
     return e == t->total ? lr * (1 / t->factor) : lr;
 }
 
+/* LinearLR: base (start + (end - start) e / total), then base end; the step is
+ * the ratio of two neighbouring points. */
 static double linear_next(const Torch *t, double base, double lr, int64_t e)
 {
     double rise = t->end - t->start;
@@ -74,6 +81,7 @@ static double linear_next(const Torch *t, double base, double lr, int64_t e)
     return lr * (1 + rise / ((double)t->total * t->start + (double)(e - 1) * rise));
 }
 
+/* PolynomialLR: base (1 - e / total)^power; 0 from epoch total on. */
 static double polynomial_next(const Torch *t, double base, double lr, int64_t e)
 {
     double total = (double)t->total;
@@ -95,6 +103,7 @@ static void torch_apply(void *self, ds_optim *o, int64_t it)
     for (int g = 0; g < t->groups; g++) ds_optim_set_group_lr(o, g, t->lr[g]);
 }
 
+/* The lists are the schedule's own; milestones may be absent. */
 static void torch_free(void *self)
 {
     Torch *t = self;

@@ -39,13 +39,16 @@ static void warmup_free(void *self)
     dsi_free(w->base);
 }
 
-/* 0 to 1 during the warm-up. */
+/* 0 to 1 during the warm-up. it: 0 .. steps - 1. inverse_log is computed once,
+ * as DeepSpeed does, and a product with it differs from a quotient in the last
+ * bit. */
 static double warmup_progress(const Warmup *w, int64_t it)
 {
     if (w->linear) return (double)it / (double)w->steps;
     return w->inverse_log * log((double)(it + 1));
 }
 
+/* it -1 is before the first update: the rate is min, for any gamma. */
 static void warmup_set_lr(const Warmup *w, ds_optim *o, int64_t it, double gamma)
 {
     for (int g = 0; g < ds_optim_groups(o); g++)
@@ -59,6 +62,7 @@ static void warmup_apply(void *self, ds_optim *o, int64_t it)
     warmup_set_lr(w, o, it, it < w->steps ? warmup_progress(w, it) : 1);
 }
 
+/* The rate falls linearly from max at step `steps` to min at step `total`. */
 static void decay_apply(void *self, ds_optim *o, int64_t it)
 {
     const Warmup *w = self;

@@ -1,4 +1,11 @@
 /* optim/sgd.c: stochastic gradient descent: torch.optim.SGD.
+ *
+ *     g += weight_decay p
+ *     m = momentum m + (1 - dampening) g, at the first step m = g
+ *     p -= lr m, with nesterov lr (g + momentum m), without momentum lr g
+ *
+ * The momentum's buffer is moment 0 and is made only for a group that has a
+ * momentum; the kernel computes the rule.
  * SPDX-License-Identifier: MIT */
 #include "list.h"
 #include "optim.h"
@@ -10,6 +17,7 @@ static ds_status sgd_step(void *self, const ds_optim_values *v, const ds_optim_u
     return dsi_optim_run(&(dsi_optimizer){.rule = DSI_SGD, .sgd = c}, x, n);
 }
 
+/* By group: a group whose momentum is 0 has no buffer. */
 static bool sgd_uses(const void *self, const ds_optim_values *v, int i)
 {
     (void)self, (void)i;
@@ -46,6 +54,8 @@ static const dsi_param sgd_params[] = {
     DSI_TORCH_IGNORED,
     {0}};
 
+/* torch.optim.SGD refuses the same. prefix: "sgd: " or the path of the
+ * configuration, with which the message begins. */
 static bool sgd_check(const char *prefix, const void *params)
 {
     const ds_sgd_opts *o = params;
@@ -54,6 +64,8 @@ static bool sgd_check(const char *prefix, const void *params)
                       prefix, o->momentum, o->dampening);
 }
 
+/* Options are put in place of their defaults before they are checked
+ * together. */
 ds_optim *ds_optim_sgd_with(ds_module *model, ds_sgd_opts o)
 {
     if (!dsi_params_check("sgd", sgd_params, &o, sizeof o) || !sgd_check("sgd: ", &o)) return NULL;

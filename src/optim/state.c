@@ -1,5 +1,12 @@
 /* optim/state.c: the state dict of an optimizer: moments and step counts by the
  * names of parameters.
+ *
+ * Names are "<moment>.<path>" and "step.<path>". They say nothing about groups
+ * or their values, which the program sets.
+ *
+ * Invariants: entries share the moments' memory, except steps, which are
+ * copies. Loading checks all entries and makes all moments before it writes
+ * the first one; so a refused state changes no moment's value.
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
@@ -74,7 +81,8 @@ static ds_status state_check_entry(const ds_optim *o, const char *name, const ds
     return DS_OK;
 }
 
-/* A parameter has all of its entries in the state, or none. */
+/* A parameter has all of its entries in the state, or none. A moment without
+ * its step would be corrected for a wrong bias later. */
 static ds_status check_whole(const ds_optim *o, const ds_state *state)
 {
     for (int i = 0; i < o->n; i++) {
@@ -99,7 +107,8 @@ static ds_status check_whole(const ds_optim *o, const ds_state *state)
     return DS_OK;
 }
 
-/* Parameters that the state does not name lose their moments and count. */
+/* Parameters that the state does not name lose their moments and count. They
+ * begin again, as new ones do. */
 ds_status ds_optim_load(ds_optim *o, const ds_state *state)
 {
     if (!o || !state) return dsi_null_argument("optim_load");

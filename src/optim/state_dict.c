@@ -15,6 +15,7 @@
 
 /* ---- save ---------------------------------------------------------------------------------------------- */
 
+/* A float32 tensor without dimensions, as torch stores a step. */
 static ds_value *scalar(double x)
 {
     ds_scope *scope = ds_scope_open();
@@ -23,7 +24,9 @@ static ds_value *scalar(double x)
     return v;
 }
 
-/* {"step": ..., "exp_avg": ...} */
+/* {"step": ..., "exp_avg": ...}. number is the parameter's place among all
+ * groups. A parameter whose row would be empty, as SGD's without a momentum,
+ * gets none. */
 static ds_status add_state(const ds_optim *o, const dsi_optim_param *x, ds_value *state,
                            int64_t number)
 {
