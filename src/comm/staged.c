@@ -78,11 +78,10 @@ static dsi_staged *staged_take(ds_comm *c, dsi_device *device, size_t bytes)
         return s;
     }
     char *host = device->type->alloc_host(device, bytes);
-    if (!host) {
-        dsi_fail(DS_ENOMEM, "%s: there are no %zu bytes of pinned host memory for a tensor on %s",
-                 ds_comm_backend(c), bytes, ds_device_name(dsi_device_id(device)));
-        return NULL;
-    }
+    if (!host)
+        return dsi_refuse_with(
+            DS_ENOMEM, "%s: there are no %zu bytes of pinned host memory for a tensor on %s",
+            ds_comm_backend(c), bytes, ds_device_name(dsi_device_id(device)));
     s = dsi_alloc(sizeof *s);
     *s = (dsi_staged){.device = device, .host = host, .bytes = bytes};
     return s;

@@ -3,12 +3,13 @@
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "classify.h"
+#include "nets.h"
 
 #include <deepspeed/optim.h>
 
 #include <dlfcn.h>
 
-enum { BATCH = 4, WIDTH = 24, STEPS = 7 };
+enum { BATCH = 4, STEPS = 7 };
 
 static const ds_device cpu = {DS_CPU, 0}, gpu = {DS_CUDA, 0};
 
@@ -17,7 +18,7 @@ typedef struct Training {
     ds_module *net;
     ds_optim *optim;
     ds_step_graph *graph;
-    bool image;                             /* the tutorial's network; else small_net */
+    bool image;                             /* the tutorial's network; else dropout_net */
     bool reads, draws, keeps, zero_outside; /* what spoils a graph, and what does not */
     int bad_step;                           /* its labels are no classes; -1: none */
     int other_batch;                        /* the step with another batch size; -1: none */
@@ -26,7 +27,7 @@ typedef struct Training {
     size_t bytes;
 } Training;
 
-static ds_module *small_net(void)
+static ds_module *dropout_net(void)
 {
     ds_module *net = ds_nn_sequential(NULL, "net");
     ds_nn_linear(net, "a", WIDTH, WIDTH);
@@ -47,28 +48,6 @@ static ds_tensor *training_step(void *self, ds_tensor *const *in, int n)
     if (t->reads && ds_item(loss) > 1e9) return NULL;
     if (ds_backward(loss) != DS_OK || ds_optim_step(t->optim) != DS_OK) return NULL;
     return loss;
-}
-
-static ds_optim *optimizer_new(int rule, ds_module *net)
-{
-    switch (rule) {
-    case 0:
-        return ds_optim_sgd(net, 0.1, .momentum = 0.9, .nesterov = true, .weight_decay = 0.01);
-    case 1:
-        return ds_optim_adam(net, 0.01, .amsgrad = true, .weight_decay = 0.01);
-    case 2:
-        return ds_optim_adamw(net, 0.01, .weight_decay = 0.1);
-    case 3:
-        return ds_optim_adagrad(net, 0.1, .lr_decay = 0.1);
-    case 4:
-        return ds_optim_rmsprop(net, 0.01, .centered = true, .momentum = 0.5);
-    case 5:
-        return ds_optim_adadelta(net, 1);
-    case 6:
-        return ds_optim_lion(net, 0.01, .weight_decay = 0.1);
-    default:
-        return ds_optim_lamb(net, 0.01, .weight_decay = 0.1);
-    }
 }
 
 static void values_take(Training *t)
@@ -104,7 +83,7 @@ static void training_begin(Training *t, int rule, bool with_graph)
 {
     CHECK_INT(ds_set_device(gpu), DS_OK);
     ds_seed(11);
-    t->net = t->image ? net_new() : small_net();
+    t->net = t->image ? net_new() : dropout_net();
     t->optim = optimizer_new(rule, t->net);
     t->graph = with_graph ? ds_step_graph_new(training_step, t) : NULL;
     CHECK(t->optim && (t->graph || !with_graph));
@@ -161,7 +140,7 @@ static void the_tutorials_network(void **state)
 static void every_rule(void **state)
 {
     (void)state;
-    for (int rule = 0; rule < 8; rule++) compare((Training){NO_STEP}, rule);
+    for (int rule = 0; rule < RULES; rule++) compare((Training){NO_STEP}, rule);
     compare((Training){NO_STEP, .zero_outside = true}, 0);
 }
 

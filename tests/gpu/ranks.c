@@ -3,8 +3,9 @@
  * the CPU.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
+#include "nets.h"
 
-enum { RANKS = 3, N = 12, WIDTH = 24, BATCH = 4, STEPS = 3 };
+enum { RANKS = 3, N = 12, BATCH = 4, STEPS = 3 };
 
 typedef struct Run {
     ds_device_kind kind;
@@ -142,16 +143,6 @@ static void refuses_two_devices(void **state)
 }
 
 /* ---- training ---------------------------------------------------------------------------------------- */
-
-static ds_module *small_net(void)
-{
-    ds_seed(5);
-    ds_module *net = ds_nn_sequential(NULL, "net");
-    ds_nn_linear(net, "a", WIDTH, WIDTH);
-    ds_nn_relu(net, "b");
-    ds_nn_linear(net, "c", WIDTH, 1);
-    return net;
-}
 
 static ds_tensor *batch(int step)
 {

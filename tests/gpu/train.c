@@ -6,12 +6,13 @@
 #include "check.h"
 #include "classify.h"
 #include "folder.h"
+#include "nets.h"
 
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BATCH = 4, WIDTH = 24 };
+enum { BATCH = 4 };
 
 static const ds_device cpu = {DS_CPU, 0}, gpu = {DS_CUDA, 0};
 
@@ -128,38 +129,6 @@ static void nothing_is_updated_after_a_fault(void **state)
 
 /* ---- optimizers -------------------------------------------------------------------------------------- */
 
-static ds_module *small_net(void)
-{
-    ds_seed(5);
-    ds_module *net = ds_nn_sequential(NULL, "net");
-    ds_nn_linear(net, "a", WIDTH, WIDTH);
-    ds_nn_relu(net, "b");
-    ds_nn_linear(net, "c", WIDTH, 1);
-    return net;
-}
-
-static ds_optim *optimizer_new(int rule, ds_module *net)
-{
-    switch (rule) {
-    case 0:
-        return ds_optim_sgd(net, 0.1, .momentum = 0.9, .nesterov = true, .weight_decay = 0.01);
-    case 1:
-        return ds_optim_adam(net, 0.01, .amsgrad = true, .weight_decay = 0.01);
-    case 2:
-        return ds_optim_adamw(net, 0.01, .weight_decay = 0.1);
-    case 3:
-        return ds_optim_adagrad(net, 0.1, .lr_decay = 0.1);
-    case 4:
-        return ds_optim_rmsprop(net, 0.01, .centered = true, .momentum = 0.5);
-    case 5:
-        return ds_optim_adadelta(net, 1);
-    case 6:
-        return ds_optim_lion(net, 0.01, .weight_decay = 0.1);
-    default:
-        return ds_optim_lamb(net, 0.01, .weight_decay = 0.1);
-    }
-}
-
 static void optimizer_train(int rule, ds_device device, double *losses, int steps)
 {
     CHECK_INT(ds_set_device(device), DS_OK);
@@ -186,7 +155,7 @@ static void every_rule(void **state)
 {
     (void)state;
     double want[5], got[5];
-    for (int rule = 0; rule < 8; rule++) {
+    for (int rule = 0; rule < RULES; rule++) {
         optimizer_train(rule, cpu, want, 5);
         optimizer_train(rule, gpu, got, 5);
         for (int i = 0; i < 5; i++) CHECK_CLOSE(got[i], want[i], 2e-5 * (1 + fabs(want[i])));
