@@ -74,8 +74,7 @@ static bool storage_fill(const Reader *r, dsi_pickle_storage *s, ds_dtype dtype,
         s->flat = dsi_ref(
             dsi_from_blob(dtype, s->numel, (void *)(uintptr_t)bytes, dsi_mapping_unref, r->file));
     } else {
-        ds_tensor *x = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), dtype,
-                                  ds_shape(s->numel));
+        ds_tensor *x = dsi_new_host(dtype, ds_shape(s->numel));
         if (x && n) memcpy(ds_data_mut(x), bytes, n);
         if (r->trusted) dsi_count_read(n);
         if (x && r->swapped) swap_elements(ds_data_mut(x), s->numel, size);

@@ -141,7 +141,7 @@ static bool resolve_unsigned(Walk *w, ds_value *v, const Wide *wide, int64_t num
     w->bomb = w->widened > MANY + 16 * w->file_bytes;
     if (w->bomb) return resolve_wrong(w, "repeats elements to more bytes than are read");
     ds_scope *scope = ds_scope_open();
-    ds_tensor *x = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), wide->to, r->shape);
+    ds_tensor *x = dsi_new_host(wide->to, r->shape);
     bool fits = x && upcast_elements(r, ds_data(s->flat), wide, x);
     if (x && !fits)
         resolve_wrong(w, "is a tensor of %s with elements from 2^63 on, which there are not",

@@ -461,7 +461,7 @@ static ds_tensor *read_tensor(dsi_mapping *file, const char *path, const Entry *
                                         file);
         return dsi_view_of(flat, e->shape, stride, 0);
     }
-    ds_tensor *x = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), e->dtype, e->shape);
+    ds_tensor *x = dsi_new_host(e->dtype, e->shape);
     if (x && bytes) memcpy(ds_data_mut(x), p, bytes);
     return x;
 }

@@ -236,7 +236,7 @@ static ds_status value_materialize(ds_value *v)
     if (v->tensor.x) return DS_OK;
     DSI_ASSERT(from);
     ds_scope *scope = ds_scope_open();
-    ds_tensor *x = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), from->dtype, from->shape);
+    ds_tensor *x = dsi_new_host(from->dtype, from->shape);
     size_t bytes = (size_t)ds_numel(x) * ds_dtype_size(from->dtype);
     ds_status status = x ? DS_OK : ds_error_status();
     if (x && bytes) status = from->read(from->arg, 0, ds_data_mut(x), bytes);

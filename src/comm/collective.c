@@ -176,22 +176,14 @@ static ds_status collective_in_place(ds_comm *c, ds_tensor *x, dsi_request r)
     return status;
 }
 
-static bool operands_share_device(dsi_collective what, const ds_tensor *in, const ds_tensor *out)
-{
-    if (!in || !out || in->device == out->device) return true;
-    char from[32];
-    snprintf(from, sizeof from, "%s", ds_device_name(dsi_device_id(in->device)));
-    return dsi_refuse("%s: in is on %s, but out is on %s", dsi_collective_name(what), from,
-                      ds_device_name(dsi_device_id(out->device)));
-}
-
 /* in or out is NULL where this rank has none; r holds the rest. */
 static ds_status collective_in_out(ds_comm *c, ds_tensor *in, ds_tensor *out, dsi_request r)
 {
     ds_scope *scope = ds_scope_open();
     operand i = {0}, o = {0};
     ds_status status;
-    if (dsi_live(c, dsi_collective_name(r.what)) && operands_share_device(r.what, in, out) &&
+    if (dsi_live(c, dsi_collective_name(r.what)) &&
+        dsi_same_device(dsi_collective_name(r.what), in, out) &&
         (!in || operand_open(&i, r.what, in, true, false)) &&
         (!out || operand_open(&o, r.what, out, false, true))) {
         r.comm = c;

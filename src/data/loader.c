@@ -138,8 +138,7 @@ static ds_status slot_own_memory(ds_loader *l, slot *s)
         ds_dims shape = {field->shape.n + 1, {l->rows}};
         memcpy(shape.d + 1, field->shape.d, (size_t)field->shape.n * sizeof *shape.d);
         ds_scope *here = ds_scope_open();
-        s->field[f] = ds_keep(
-            dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), field->dtype, shape));
+        s->field[f] = ds_keep(dsi_new_host(field->dtype, shape));
         ds_scope_close(here);
         if (!s->field[f]) return ds_error_status();
         s->data[f] = dsi_v(s->field[f]).p;

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "tensor/tensor.h"
 
 #include <deepspeed/autograd.h>
 
@@ -352,23 +353,16 @@ static ds_tensor *weigh(const dsi_gate *g, ds_tensor *p, const dsi_routes *r)
 
 static const ds_device host = {DS_CPU, 0};
 
-ds_tensor *dsi_host_int64(ds_dims shape)
-{
-    ds_device now = ds_current_device();
-    ds_set_device(host);
-    ds_tensor *x = ds_zeros(DS_I64, shape);
-    ds_set_device(now);
-    return x;
-}
+static ds_tensor *int64s_new(ds_dims shape) { return dsi_fill(dsi_new_host(DS_I64, shape), 0); }
 
 /* All zeros: no token has chosen, none has a place. */
 static bool open_routes(const dsi_gate *g, int64_t tokens, dsi_routes *r)
 {
-    r->expert = dsi_host_int64(ds_shape(tokens, g->o.k));
-    r->place = dsi_host_int64(ds_shape(tokens, g->o.k));
-    r->chosen = dsi_host_int64(ds_shape(g->o.num_experts));
-    r->first = dsi_host_int64(ds_shape(g->o.num_experts));
-    r->taken = dsi_host_int64(ds_shape(g->o.num_experts));
+    r->expert = int64s_new(ds_shape(tokens, g->o.k));
+    r->place = int64s_new(ds_shape(tokens, g->o.k));
+    r->chosen = int64s_new(ds_shape(g->o.num_experts));
+    r->first = int64s_new(ds_shape(g->o.num_experts));
+    r->taken = int64s_new(ds_shape(g->o.num_experts));
     return r->expert && r->place && r->chosen && r->first && r->taken;
 }
 

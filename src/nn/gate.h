@@ -55,9 +55,6 @@ struct dsi_gate {
     dsi_route_fn *route; /* by k; a test may set another one */
 };
 
-/* Zeros, int64, in the host's memory. */
-ds_tensor *dsi_host_int64(ds_dims shape);
-
 /* Sets all but wg; false, with the message, which begins with the layer's name,
  * for options that cannot be. */
 bool dsi_gate_open(dsi_gate *g, const char *name, const ds_moe_opts *o);

@@ -118,10 +118,9 @@ ds_tensor *ds_init_trunc_normal(ds_tensor *x, double mean, double std, double lo
             "init_trunc_normal: std is %g, the bounds are %g and %g: expected std > 0 "
             "and bounds in order",
             std, low, high);
-    dsi_device *cpu = dsi_device_get((ds_device){DS_CPU, 0});
-    ds_tensor *host = dsi_new_on(cpu, DS_F32, x->shape);
-    ds_tensor *fresh = dsi_new_on(cpu, DS_F32, x->shape);
-    ds_tensor *chance = dsi_new_on(cpu, DS_F32, x->shape);
+    ds_tensor *host = dsi_new_host(DS_F32, x->shape);
+    ds_tensor *fresh = dsi_new_host(DS_F32, x->shape);
+    ds_tensor *chance = dsi_new_host(DS_F32, x->shape);
     if (!host || !fresh || !chance) return NULL;
     truncation t = {mean,
                     std,
@@ -247,13 +246,10 @@ ds_tensor *ds_init_orthogonal(ds_tensor *x, double gain)
                           ds_dtype_name(x->dtype), dsi_shape_text(x->shape));
     int64_t rows = x->shape.d[0], columns = rows ? ds_numel(x) / rows : 0;
     if (!rows || !columns) return x;
-    dsi_device *cpu = dsi_device_get((ds_device){DS_CPU, 0});
-    ds_tensor *drawn = dsi_new_on(cpu, x->dtype == DS_F64 ? DS_F64 : DS_F32,
-                                  ds_shape(rows, columns));
+    ds_tensor *drawn = dsi_new_host(x->dtype == DS_F64 ? DS_F64 : DS_F32, ds_shape(rows, columns));
     if (!dsi_fill_normal("init_orthogonal", drawn, 0, 1)) return NULL;
     bool tall = rows >= columns;
-    ds_tensor *v = dsi_new_on(cpu, DS_F64,
-                              tall ? ds_shape(columns, rows) : ds_shape(rows, columns));
+    ds_tensor *v = dsi_new_host(DS_F64, tall ? ds_shape(columns, rows) : ds_shape(rows, columns));
     if (!v || dsi_copy(v, tall ? ds_transpose(drawn, 0, 1) : drawn) != DS_OK) return NULL;
     double *p = dsi_v(v).p;
     orthonormalize(p, tall ? columns : rows, tall ? rows : columns);

@@ -27,6 +27,7 @@
 #include "moe.h"
 
 #include "base/error.h"
+#include "tensor/tensor.h"
 
 #include <deepspeed/autograd.h>
 
@@ -57,7 +58,7 @@ static int moe_local_experts(const MoE *l) { return l->mark.all / l->mark.ep_siz
  * zeros, the memory of a tensor of the current scope. */
 static int64_t *moe_int64s(int64_t n)
 {
-    ds_tensor *x = dsi_host_int64(ds_shape(n));
+    ds_tensor *x = dsi_fill(dsi_new_host(DS_I64, ds_shape(n)), 0);
     return x ? ds_data_mut(x) : NULL;
 }
 
@@ -109,7 +110,7 @@ static ds_tensor *moe_run_experts(const MoE *l, ds_tensor *rows, const int64_t *
 /* Slots [S,k]: the row of each choice, if experts' rows begin there. */
 static ds_tensor *moe_slots(const dsi_routes *r, const int64_t *begin)
 {
-    ds_tensor *slots = begin ? dsi_host_int64(ds_shape_of(r->expert)) : NULL;
+    ds_tensor *slots = begin ? dsi_new_host(DS_I64, ds_shape_of(r->expert)) : NULL;
     int64_t *slot = slots ? ds_data_mut(slots) : NULL;
     const int64_t *expert = ds_data(r->expert), *place = ds_data(r->place);
     if (!slot || !expert || !place) return NULL;
@@ -143,7 +144,7 @@ static ds_tensor *moe_run_received(const MoE *l, ds_tensor *rows, const int64_t 
     if (!begin) return NULL;
     if (n == 1 && sum[0] > 0) return moe_run_experts(l, rows, begin);
 
-    ds_tensor *slots = dsi_host_int64(ds_shape(ds_size(rows, 0), 1));
+    ds_tensor *slots = dsi_new_host(DS_I64, ds_shape(ds_size(rows, 0), 1));
     int64_t *slot = slots ? ds_data_mut(slots) : NULL, *next = moe_row_offsets(sum, n, 1);
     if (!next || (!slot && ds_size(rows, 0))) return NULL;
     for (int i = 0; slot && i < ranks * n; i++)
@@ -159,7 +160,7 @@ static ds_tensor *moe_run_received(const MoE *l, ds_tensor *rows, const int64_t 
 static ds_tensor *moe_expert_parallel(const MoE *l, ds_tensor *x, const dsi_routes *r, ds_tensor *w)
 {
     int n = moe_local_experts(l), all = l->mark.all;
-    ds_tensor *counts = dsi_host_int64(ds_shape(all)); /* [ranks][n]: from each rank */
+    ds_tensor *counts = dsi_new_host(DS_I64, ds_shape(all)); /* [ranks][n]: from each rank */
     if (!counts || ds_all_to_all(l->mark.expert, counts, r->taken) != DS_OK) return NULL;
     const int64_t *count = ds_data(counts), *taken = ds_data(r->taken);
     int64_t *to = moe_int64s(l->mark.ep_size), *from = moe_int64s(l->mark.ep_size);

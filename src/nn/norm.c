@@ -12,6 +12,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/option.h"
+#include "tensor/tensor.h"
 
 #include <deepspeed/autograd.h>
 #include <deepspeed/nn.h>
@@ -106,7 +107,7 @@ static ds_module *batch_norm_new(ds_module *parent, const char *name, const ds_m
         b->opts.running_mean = ds_module_buffer(m, "running_mean", ds_zeros(DS_F32, c));
         b->opts.running_var = ds_module_buffer(m, "running_var", ds_ones(DS_F32, c));
         b->batches = ds_module_buffer(m, "num_batches_tracked",
-                                      ds_to(ds_scalar(DS_I64, 0), (ds_device){DS_CPU, 0}, DS_I64));
+                                      dsi_fill(dsi_new_host(DS_I64, (ds_dims){0}), 0));
     }
     return m;
 }

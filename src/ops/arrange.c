@@ -72,7 +72,7 @@ int ds_chunk(ds_tensor *x, int chunks, int dim, ds_tensor **out)
 static ds_tensor *rearranged(ds_tensor *x, int dim, int64_t n, int64_t (*place)(int64_t, int64_t),
                              int64_t begin)
 {
-    ds_tensor *host = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), DS_I64, ds_shape(n));
+    ds_tensor *host = dsi_new_host(DS_I64, ds_shape(n));
     int64_t *p = ds_data_mut(host);
     for (int64_t i = 0; p && i < n; i++) p[i] = place(i - begin, x->shape.d[dim]);
     ds_tensor *index = p ? ds_to(host, dsi_device_id(x->device), DS_I64) : NULL;

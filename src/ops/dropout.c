@@ -46,7 +46,7 @@ const dsi_op dsi_op_dropout = {.name = "dropout", .backward = dropout_backward};
 /* bool of x's shape on x's device, each true with probability 1 - p */
 static ds_tensor *dropout_draw(const ds_tensor *x, double p)
 {
-    ds_tensor *keep = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), DS_BOOL, x->shape);
+    ds_tensor *keep = dsi_new_host(DS_BOOL, x->shape);
     uint8_t *k = ds_data_mut(keep);
     dsi_rng *rng = dsi_rng_default();
     /* 32 random bits an element: p is exact to 2^-32 */

@@ -23,14 +23,6 @@ bool dsi_same_kind(const char *op, const ds_tensor *a, const ds_tensor *b)
                       ds_dtype_name(b->dtype), ds_device_name(dsi_device_id(b->device)));
 }
 
-bool dsi_same_device(const char *op, const ds_tensor *a, const ds_tensor *b)
-{
-    if (!a || !b || a->device == b->device) return true;
-    return dsi_refuse("%s: operands are on %s and %s: expected the same device (ds_to)", op,
-                      ds_device_name(dsi_device_id(a->device)),
-                      ds_device_name(dsi_device_id(b->device)));
-}
-
 /* x NULL is false without another message: the call that made x has written
  * one. */
 bool dsi_want_float(const char *op, const ds_tensor *x)

@@ -51,7 +51,6 @@ bool dsi_promote(const char *op, ds_tensor **a, ds_tensor **b, ds_dtype dtype);
 /* True if a and b (which may be NULL) agree in dtype and device; else sets the
  * message. */
 bool dsi_same_kind(const char *op, const ds_tensor *a, const ds_tensor *b);
-bool dsi_same_device(const char *op, const ds_tensor *a, const ds_tensor *b); /* device alone */
 bool dsi_want_float(const char *op, const ds_tensor *x);
 
 /* dim counted from the front, for x of at least one dimension (a scalar counts

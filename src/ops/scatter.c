@@ -215,11 +215,10 @@ static bool scatter_sources(const ds_tensor *index, int dim, int64_t size, const
 /* src where the index names a place of x, x elsewhere. */
 static ds_tensor *scatter_from(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src)
 {
-    dsi_device *host = dsi_device_get((ds_device){DS_CPU, 0});
     ds_dims shape = index->shape;
     shape.d[dim] = x->shape.d[dim];
-    ds_tensor *from = dsi_fill(dsi_new_on(host, DS_I64, shape), 0),
-              *taken = dsi_fill(dsi_new_on(host, DS_BOOL, shape), 0);
+    ds_tensor *from = dsi_fill(dsi_new_host(DS_I64, shape), 0),
+              *taken = dsi_fill(dsi_new_host(DS_BOOL, shape), 0);
     const int64_t *at = ds_data(index);
     if (!from || !taken || !at ||
         !scatter_sources(index, dim, shape.d[dim], at, ds_data_mut(from), ds_data_mut(taken)))

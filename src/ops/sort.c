@@ -72,7 +72,7 @@ static ds_tensor *sort_order(ds_tensor *x, int dim, bool descending, int64_t k)
     int64_t outer = lines.d[0], n = lines.d[1], inner = lines.d[2];
     if (shape.n) shape.d[dim] = k;
     const void *values = sort_values(x);
-    ds_tensor *order = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), DS_I64, shape);
+    ds_tensor *order = dsi_new_host(DS_I64, shape);
     int64_t *p = ds_data_mut(order);
     if (!values || !p) return NULL;
     Keyed *line = dsi_alloc((size_t)(2 * n + 1) * sizeof *line);
@@ -200,7 +200,7 @@ ds_tensor *ds_multinomial(ds_tensor *x, int64_t draws, bool replacement)
     int64_t n = shape.d[shape.n - 1], rows = shape.n == 2 ? shape.d[0] : 1;
     shape.d[shape.n - 1] = draws;
     const double *w = sort_values(x);
-    ds_tensor *y = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), DS_I64, shape);
+    ds_tensor *y = dsi_new_host(DS_I64, shape);
     int64_t *out = ds_data_mut(y);
     for (int64_t r = 0; r < rows; r++)
         if (!w || !out || !weights_check(w + r * n, n, r, replacement ? 1 : draws)) return NULL;

@@ -232,8 +232,7 @@ static ds_status start_reduction(dsi_zero *z)
                                                   .folder = folder});
     dsi_free(folder);
     if (!z->comm) return DS_OK;
-    z->sums = dsi_ref(dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), DS_F64,
-                                 ds_shape(dsi_comm_size(z->comm) + 1)));
+    z->sums = dsi_ref(dsi_new_host(DS_F64, ds_shape(dsi_comm_size(z->comm) + 1)));
     return z->sums ? DS_OK : ds_error_status();
 }
 

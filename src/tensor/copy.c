@@ -165,7 +165,7 @@ const void *ds_data(ds_tensor *x)
     ds_tensor *y = dsi_is_contiguous(x) ? x : dsi_new(x, x->shape);
     if (y != x && dsi_copy(y, x) != DS_OK) return NULL;
     if (host) return dsi_v(y).p;
-    ds_tensor *z = dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), x->dtype, x->shape);
+    ds_tensor *z = dsi_new_host(x->dtype, x->shape);
     return dsi_copy(z, y) == DS_OK ? dsi_v(z).p : NULL;
 }
 

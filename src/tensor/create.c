@@ -53,7 +53,7 @@ static ds_tensor *host_staging(ds_tensor *x, ds_dtype dtype)
 {
     if (!x) return NULL;
     if (x->device->type->kind == DS_CPU && x->dtype == dtype && dsi_is_contiguous(x)) return x;
-    return dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), dtype, x->shape);
+    return dsi_new_host(dtype, x->shape);
 }
 
 /* Copies `host`, made by host_staging, to x; returns x, or NULL. The dtype is

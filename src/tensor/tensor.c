@@ -156,6 +156,11 @@ ds_tensor *dsi_new_on(dsi_device *d, ds_dtype dtype, ds_dims shape)
     return dsi_scope_add(x);
 }
 
+ds_tensor *dsi_new_host(ds_dtype dtype, ds_dims shape)
+{
+    return dsi_new_on(dsi_device_get((ds_device){DS_CPU, 0}), dtype, shape);
+}
+
 ds_tensor *dsi_new(const ds_tensor *like, ds_dims shape)
 {
     return like ? dsi_new_on(like->device, like->dtype, shape) : NULL;
@@ -348,6 +353,14 @@ size_t ds_dtype_size(ds_dtype dtype)
 const char *ds_dtype_name(ds_dtype dtype)
 {
     return (unsigned)dtype < DS_DTYPES ? dtypes[dtype].name : "?";
+}
+
+bool dsi_same_device(const char *op, const ds_tensor *a, const ds_tensor *b)
+{
+    if (!a || !b || a->device == b->device) return true;
+    return dsi_refuse("%s: operands are on %s and %s: expected the same device (ds_to)", op,
+                      ds_device_name(dsi_device_id(a->device)),
+                      ds_device_name(dsi_device_id(b->device)));
 }
 
 bool dsi_same_layout(const ds_tensor *a, const ds_tensor *b)

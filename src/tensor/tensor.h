@@ -89,6 +89,8 @@ struct ds_tensor {
 ds_tensor *dsi_new(const ds_tensor *like, ds_dims shape);
 ds_tensor *dsi_new_dtype(const ds_tensor *like, ds_dtype dtype, ds_dims shape);
 ds_tensor *dsi_new_on(dsi_device *d, ds_dtype dtype, ds_dims shape);
+ds_tensor *dsi_new_host(ds_dtype dtype,
+                        ds_dims shape); /* on the CPU, whatever the current device is */
 /* The same shape and dtype; the same order of dimensions in memory if x is
  * dense, else row-major. */
 ds_tensor *dsi_new_like(const ds_tensor *x);
@@ -197,6 +199,9 @@ ds_tensor *dsi_fill_normal(const char *what, ds_tensor *x, double mean, double s
 
 DSI_SHARED int64_t dsi_numel(ds_dims shape);
 bool dsi_same_shape(ds_dims a, ds_dims b);
+/* True if a and b, which may be NULL, are on one device; else false, with the
+ * message of `op`. */
+bool dsi_same_device(const char *op, const ds_tensor *a, const ds_tensor *b);
 bool dsi_same_layout(const ds_tensor *a, const ds_tensor *b); /* shapes and strides */
 bool dsi_is_contiguous(const ds_tensor *x);                   /* row-major, without gaps */
 bool dsi_is_dense(const ds_tensor *x); /* without gaps and repeats, in some order of dimensions */

@@ -129,7 +129,7 @@ static ds_status mix_devices(void *arg)
     ds_tensor *x = values(DS_F32, N);
     CHECK_INT(use_own_device(arg), DS_OK);
     CHECK_INT(ds_all_gather(NULL, ds_zeros(DS_F32, ds_shape(2 * N)), x), DS_EINVAL);
-    CHECK_ERROR("all_gather: in is on cpu, but out is on cuda:");
+    CHECK_ERROR("all_gather: operands are on cpu and cuda:");
     ds_error_clear();
     ds_scope_close(scope);
     return DS_OK;
