@@ -40,6 +40,7 @@ enum {
     CHECKPOINTING,
     SEED,
     THREADS,
+    DEVICE,
     LOG_INTERVAL,
     EVAL_INTERVAL,
     SAMPLE_INTERVAL,
@@ -91,6 +92,7 @@ static const struct argp_option options[] = {
     {"gradient-checkpointing", CHECKPOINTING, 0, 0, "less memory: layers run again in backward", 0},
     {"seed", SEED, "N", 0, "of initial weights, order and samples (42)", 0},
     {"threads", THREADS, "N", 0, "threads of the kernels (1)", 0},
+    {"device", DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cpu)", 0},
     {"demo", DEMO, 0, 0, "train a small model on The Devil's Dictionary, in minutes", 0},
     {0, 0, 0, 0, "Adapters (LoRA, in PEFT's files):", 2},
     {"lora-r", LORA_R, "N", 0, "train adapters of this rank in place of the weights", 0},
@@ -133,6 +135,7 @@ static const ArgsField fields[] = {
     ARGS_TEXT(LORA_TARGETS, LmOptions, lora_targets),
     ARGS_WHOLE(LORA_R, LmOptions, lora_r, 1, 1 << 20),
     ARGS_REAL(LORA_ALPHA, LmOptions, lora_alpha),
+    ARGS_TEXT(DEVICE, LmOptions, device),
     ARGS_TEXT(PROMPT, LmOptions, prompt),
     ARGS_TEXT(SAVE_DIR, LmOptions, save_dir),
     ARGS_TEXT(LOAD_DIR, LmOptions, load_dir),
@@ -237,9 +240,10 @@ ds_status lm_sample(ds_module *model, ds_tokenizer *t, const char *prompt, ds_ge
     ds_status status = ds_encode(t, prompt, strlen(prompt), &ids, (ds_encode_opts){0});
     if (status != DS_OK) return status;
     ds_scope *scope = ds_scope_open();
-    ds_tensor *in = ds_zeros(DS_I64, ds_shape(1, ids.n ? ids.n : 1));
-    int64_t *p = ds_data_mut(in);
-    for (int64_t i = 0; p && i < ids.n; i++) p[i] = ids.ids[i];
+    int64_t n = ids.n ? ids.n : 1, *prompt_ids = dsi_alloc((size_t)n * sizeof *prompt_ids);
+    for (int64_t i = 0; i < ids.n; i++) prompt_ids[i] = ids.ids[i];
+    ds_tensor *in = ds_from_data(DS_I64, ds_shape(1, n), prompt_ids);
+    dsi_free(prompt_ids);
     Printer printer = {ds_decode_stream_new(t, false)};
     opts.on_token = print_token, opts.arg = &printer;
     fputs(prompt, stdout);
@@ -344,15 +348,18 @@ int main(int argc, char **argv)
     lm_defaults(&o);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (!strcmp(commands[i].name, o.command)) {
-            int failed = commands[i].run(&o);
+            ds_device device;
+            int failed = o.device && (ds_device_parse(o.device, &device) != DS_OK ||
+                                      ds_set_device(device) != DS_OK);
+            if (!failed) failed = commands[i].run(&o);
             if (failed && failed != DS_EXIT_REQUEUE)
                 fprintf(stderr, "ds_lm: %s\n", ds_error() ? ds_error() : "failed");
             for (int k = 0; k < 3; k++) dsi_free(o.demo_paths[k]);
             return failed;
         }
     fprintf(stderr,
-            "ds_lm: there is no command \"%s\": expected train, eval, generate, tokenize or "
-            "tokenizer\n",
+            "ds_lm: there is no command \"%s\": expected train, eval, generate, tokenize, "
+            "tokenizer or merge\n",
             o.command);
     return 2;
 }

@@ -101,8 +101,9 @@ typedef struct ds_generate_opts {
     void *arg;
 } ds_generate_opts;
 
-/* model.generate: ids int64 [B,L], the prompts -> int64 [B,N], the tokens that
- * follow, N <= max_new_tokens: ds_generate(model, ids, .max_new_tokens = 100).
+/* model.generate: ids int64 [B,L], the prompts, on any device -> int64 [B,N] on
+ * the same, the tokens that follow, N <= max_new_tokens:
+ * ds_generate(model, ids, .max_new_tokens = 100).
  * Keys and values of earlier positions are kept (in the model's dtype), so that
  * a token costs one position. Greedy tokens are those of transformers. Order:
  * repetition penalty, temperature, top_k, top_p. */

@@ -18,6 +18,7 @@
 #include "base/option.h"
 #include "base/philox.h"
 #include "lm.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -151,6 +152,7 @@ static int64_t choose(const float *logits, int64_t vocab, const int64_t *past, i
 
 typedef struct Run {
     dsi_lm *lm;
+    ds_device device; /* of the model; ids and choices are in host memory */
     const ds_generate_opts *o;
     dsi_lm_cache cache;
     int64_t rows, prompt, vocab;
@@ -166,7 +168,7 @@ typedef struct Run {
 static ds_tensor *step_mask(const Run *r, int64_t n, int64_t window)
 {
     int64_t past = r->cache.length, all = past + n;
-    ds_tensor *mask = ds_zeros(DS_BOOL, ds_shape(r->rows, 1, n, all));
+    ds_tensor *mask = dsi_fill(dsi_new_host(DS_BOOL, ds_shape(r->rows, 1, n, all)), 0);
     uint8_t *p = ds_data_mut(mask);
     for (int64_t row = 0; p && row < r->rows; row++)
         for (int64_t i = 0; i < n; i++, p += all) {
@@ -174,20 +176,20 @@ static ds_tensor *step_mask(const Run *r, int64_t n, int64_t window)
                                                                 : r->pads[row];
             for (int64_t j = from < 0 ? 0 : from; j <= past + i; j++) p[j] = 1;
         }
-    return mask;
+    return ds_to(mask, r->device, DS_BOOL);
 }
 
 /* int64 [B,n]: positions, which padding does not count in, as transformers
  * derives them from the attention mask. */
 static ds_tensor *step_positions(const Run *r, int64_t n)
 {
-    ds_tensor *t = ds_zeros(DS_I64, ds_shape(r->rows, n));
+    ds_tensor *t = dsi_new_host(DS_I64, ds_shape(r->rows, n));
     int64_t *p = ds_data_mut(t);
     for (int64_t i = 0; p && i < r->rows * n; i++) {
         int64_t at = r->cache.length + i % n - r->pads[i / n];
         p[i] = at > 0 ? at : 0;
     }
-    return t;
+    return ds_to(t, r->device, DS_I64);
 }
 
 /* float32 logits [B,V] of the last of n positions that follow the cache. The
@@ -198,7 +200,7 @@ static ds_tensor *run_step(Run *r, int64_t n)
 {
     dsi_lm *lm = r->lm;
     int64_t room = r->prompt + r->o->max_new_tokens, window = lm->config.window;
-    ds_tensor *in = ds_zeros(DS_I64, ds_shape(r->rows, n));
+    ds_tensor *in = dsi_new_host(DS_I64, ds_shape(r->rows, n));
     int64_t *p = ds_data_mut(in);
     for (int64_t i = 0; p && i < r->rows * n; i++)
         p[i] = r->ids[i / n * room + r->cache.length + i % n];
@@ -209,7 +211,7 @@ static ds_tensor *run_step(Run *r, int64_t n)
     if (window && r->cache.length + n > window && (r->padded || r->cache.length))
         ok = ok && (lm->window_mask = step_mask(r, n, window));
     lm->cache = &r->cache;
-    ds_tensor *y = ok ? ds_call(ds_module_of(lm), in) : NULL;
+    ds_tensor *y = ok ? ds_call(ds_module_of(lm), ds_to(in, r->device, DS_I64)) : NULL;
     lm->cache = NULL, lm->mask = lm->positions = lm->window_mask = NULL;
     r->cache.length += n;
     return y ? ds_cast(ds_reshape(y, ds_shape(r->rows, r->vocab)), DS_F32) : NULL;
@@ -321,6 +323,7 @@ ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts o
     if (!o.max_new_tokens) o.max_new_tokens = 20;
     if (!generate_check(lm, ids, &o)) return NULL;
     Run r = {.lm = lm,
+             .device = ds_device_of(dsi_lm_embedding_weight(lm->embed)),
              .o = &o,
              .rows = ds_size(ids, 0),
              .prompt = ds_size(ids, 1),
@@ -331,7 +334,7 @@ ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts o
     run_open(&r, ids);
     ds_scope_close(scope);
     int64_t n = run_all(&r);
-    ds_tensor *out = n < 0 ? NULL : ds_zeros(DS_I64, ds_shape(r.rows, n));
+    ds_tensor *out = n < 0 ? NULL : dsi_new_host(DS_I64, ds_shape(r.rows, n));
     int64_t *p = out ? ds_data_mut(out) : NULL;
     for (int64_t i = 0; p && i < r.rows; i++)
         memcpy(p + i * n, r.ids + i * (r.prompt + o.max_new_tokens) + r.prompt,
@@ -339,7 +342,7 @@ ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts o
     run_close(&r);
     ds_module_train(model, training);
     ds_set_grad(recording);
-    return out;
+    return ds_to(out, ds_device_of(ids), DS_I64);
 }
 
 /* ---- generation_config.json ---- */

@@ -51,7 +51,8 @@ static void shape_text(ds_dims d, char *text, size_t room)
         n += (size_t)snprintf(text + n, room - n, i ? ", %lld" : "%lld", (long long)d.d[i]);
 }
 
-/* The stored tensor in the dtype that is wanted: its own memory where it has it. */
+/* The stored tensor on the current device, in the dtype that is wanted: the
+ * file's own memory where it has that dtype. */
 static ds_tensor *param_stored(dsi_lm_builder *b, const char *name, ds_dims shape)
 {
     ds_tensor *x = dsi_lm_stored(b, name);
@@ -66,7 +67,7 @@ static ds_tensor *param_stored(dsi_lm_builder *b, const char *name, ds_dims shap
         return dsi_refuse("pretrained: %s%s is %s: expected a floating-point dtype", b->path, name,
                           ds_dtype_name(ds_dtype_of(x)));
     b->used++;
-    return b->stored_dtype ? x : ds_cast(x, b->dtype);
+    return ds_to(x, ds_current_device(), b->stored_dtype ? ds_dtype_of(x) : b->dtype);
 }
 
 /* std: of a normal distribution around 0; below 0: all values are -std - 1, so

@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -72,8 +73,8 @@ static ds_status lm_rope_reserve(dsi_lm *lm, int64_t n, ds_device device)
     int64_t pairs = c->head_dim / 2, room = 64;
     if (lm->cos && ds_size(lm->cos, 0) >= n) return DS_OK;
     while (room < n) room *= 2;
-    ds_tensor *cosines = ds_zeros(DS_F32, ds_shape(room, pairs));
-    ds_tensor *sines = ds_zeros(DS_F32, ds_shape(room, pairs));
+    ds_tensor *cosines = dsi_new_host(DS_F32, ds_shape(room, pairs));
+    ds_tensor *sines = dsi_new_host(DS_F32, ds_shape(room, pairs));
     float *x = ds_data_mut(cosines), *y = ds_data_mut(sines);
     if (!x || !y) return ds_error_status();
     for (int64_t i = 0; i < pairs; i++) {
@@ -125,8 +126,8 @@ static ds_tensor *cache_append(dsi_lm_cache *cache, ds_tensor **slot, ds_tensor 
 {
     int64_t end = cache->length + ds_size(x, 2);
     if (!*slot && x)
-        *slot = ds_keep(ds_zeros(
-            ds_dtype_of(x), ds_shape(ds_size(x, 0), ds_size(x, 1), cache->room, ds_size(x, 3))));
+        *slot = ds_keep(
+            dsi_new(x, ds_shape(ds_size(x, 0), ds_size(x, 1), cache->room, ds_size(x, 3))));
     if (ds_copy(ds_slice(*slot, 2, cache->length, end), x) != DS_OK) return NULL;
     return ds_slice(*slot, 2, 0, end);
 }
@@ -146,8 +147,11 @@ static ds_tensor *attend_dropout(dsi_lm *lm, ds_tensor *q, ds_tensor *k, ds_tens
         v = ds_reshape(ds_expand(ds_unsqueeze(v, 2), all), ds_shape_of(q));
     }
     ds_tensor *scores = ds_scale(ds_matmul(q, ds_transpose(k, -2, -1)), scale);
+    ds_device device = ds_device_of(q);
     ds_tensor *least = ds_full(ds_dtype_of(scores), (ds_dims){0}, -INFINITY);
-    ds_tensor *key = ds_arange(DS_I64, 0, (double)n, 1), *query = ds_unsqueeze(key, 1);
+    ds_tensor *key = ds_to(ds_arange(DS_I64, 0, (double)n, 1), device, DS_I64);
+    ds_tensor *query = ds_unsqueeze(key, 1);
+    least = ds_to(least, device, ds_dtype_of(scores));
     scores = ds_where(ds_lt(query, key), least, scores); /* j <= i */
     if (window) scores = ds_where(ds_lt(key, ds_shift(query, 1 - (double)window)), least, scores);
     ds_tensor *p = ds_softmax(scores, -1);

@@ -78,7 +78,7 @@ static ds_tensor *adapter_matrix(const Add *add, ds_module *layer, const char *p
             return dsi_refuse("lora: %s is [%lld, %lld]: expected [%lld, %lld]", key,
                               (long long)got.d[0], (long long)got.d[1], (long long)shape.d[0],
                               (long long)shape.d[1]);
-        x = ds_cast(x, dtype);
+        x = ds_to(x, ds_current_device(), dtype);
     } else if (name[5] == 'A') {
         x = ds_empty(DS_F32, shape);
         x = ds_cast(ds_init_kaiming_uniform(x, sqrt(5), DS_FAN_IN, DS_GAIN_LEAKY_RELU), dtype);

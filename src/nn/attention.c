@@ -105,7 +105,7 @@ static ds_tensor *mask_as_term(const ds_tensor *x, ds_tensor *mask, int64_t more
 /* bool [L,S], true where query i may not see key j */
 static ds_tensor *mask_causal(const ds_tensor *x, int64_t l, int64_t s)
 {
-    ds_tensor *mask = ds_zeros(DS_BOOL, ds_shape(l, s));
+    ds_tensor *mask = dsi_new_host(DS_BOOL, ds_shape(l, s));
     uint8_t *p = mask ? ds_data_mut(mask) : NULL;
     for (int64_t i = 0; p && i < l * s; i++) p[i] = i % s > i / s;
     return p ? ds_to(mask, ds_device_of(x), DS_BOOL) : NULL;

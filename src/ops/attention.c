@@ -210,7 +210,7 @@ static ds_tensor *attention_window(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_
     int rows_at = q->shape.n - 2, n = 0;
     int64_t length = q->shape.d[rows_at], keys = k->shape.d[rows_at], w = o.window;
     int64_t most = WINDOW_ROWS + w - 1, blocks = (length + WINDOW_ROWS - 1) / WINDOW_ROWS;
-    ds_tensor *mask = ds_zeros(DS_BOOL, ds_shape(WINDOW_ROWS, most));
+    ds_tensor *mask = dsi_fill(dsi_new_host(DS_BOOL, ds_shape(WINDOW_ROWS, most)), 0);
     uint8_t *p = mask ? ds_data_mut(mask) : NULL;
     for (int64_t r = 0; p && r < WINDOW_ROWS; r++) memset(p + r * most + r, 1, (size_t)w);
     mask = ds_to(mask, ds_device_of(q), DS_BOOL);

@@ -37,7 +37,7 @@ static double to_place(const ds_tensor *x, double place)
 
 static ds_tensor *axis_nearest(ds_tensor *x, Axis a)
 {
-    ds_tensor *index = ds_empty(DS_I64, ds_shape(a.out));
+    ds_tensor *index = dsi_new_host(DS_I64, ds_shape(a.out));
     int64_t *k = index ? ds_data_mut(index) : NULL;
     for (int64_t i = 0; k && i < a.out; i++) {
         k[i] = (int64_t)floor(to_place(x, (double)i * a.step));
@@ -62,8 +62,9 @@ static void axis_neighbours(const ds_tensor *x, Axis a, bool align, int64_t *k0,
 
 static ds_tensor *axis_linear(ds_tensor *x, Axis a, bool align)
 {
-    ds_tensor *k0 = ds_empty(DS_I64, ds_shape(a.out)), *k1 = ds_empty(DS_I64, ds_shape(a.out));
-    ds_tensor *t = ds_empty(DS_F64, ds_shape(a.out));
+    ds_tensor *k0 = dsi_new_host(DS_I64, ds_shape(a.out)),
+              *k1 = dsi_new_host(DS_I64, ds_shape(a.out));
+    ds_tensor *t = dsi_new_host(DS_F64, ds_shape(a.out));
     if (!x || !ds_data_mut(k0) || !ds_data_mut(k1) || !ds_data_mut(t)) return NULL;
     axis_neighbours(x, a, align, ds_data_mut(k0), ds_data_mut(k1), ds_data_mut(t));
     ds_dims along = {.n = x->shape.n - a.dim, .d = {a.out}}; /* t from dimension dim on */

@@ -12,7 +12,7 @@
 typedef struct LmOptions {
     const char *command;
     const char *model, *tokenizer, *output, *config, *adapter, *eval_data, *prompt;
-    const char *load_dir, *save_dir, *tensorboard, *schedule, *lora_targets;
+    const char *load_dir, *save_dir, *tensorboard, *lora_targets, *device;
     const char *data[LM_FILES];
     char *demo_paths[3]; /* owned: paths that --demo made, to which others point */
     int64_t n_data, context, batch, grad_accum, epochs, max_steps, warmup, seed, threads;

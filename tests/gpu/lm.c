@@ -1,0 +1,95 @@
+/* tests/gpu/lm.c: language models on the emulated GPU beside the CPU: greedy
+ * tokens with padding, and losses of training, of each family; interpolation,
+ * whose positions the host computes. What differs in its paths: Mistral's window
+ * masks, Llama's table of rotations, GPT-2's learned positions.
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+
+#include <deepspeed.h>
+
+enum { ROWS = 2, LENGTH = 6, NEW = 6, STEPS = 2 };
+
+static const ds_device cpu = {DS_CPU, 0}, gpu = {DS_CUDA, 0};
+
+/* Row 0 has two tokens of padding. */
+static void generate_tokens(ds_module *m, int64_t *tokens)
+{
+    static const int64_t prompt[ROWS][LENGTH] = {{0, 0, 36, 6, 66, 4}, {165, 115, 33, 70, 5, 25}};
+    static const int64_t present[ROWS][LENGTH] = {{0, 0, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1}};
+    ds_tensor *ids = ds_from_data(DS_I64, ds_shape(ROWS, LENGTH), prompt);
+    ds_tensor *mask = ds_from_data(DS_I64, ds_shape(ROWS, LENGTH), present);
+    ds_tensor *y = ds_generate(m, ids, NEW, .attention_mask = mask, .repetition_penalty = 1.3);
+    CHECK(y != NULL);
+    CHECK_INT(ds_device_of(y).kind, ds_device_of(ids).kind);
+    CHECK_INT(ds_numel(y), ROWS * NEW);
+    memcpy(tokens, ds_data(y), ROWS * NEW * sizeof *tokens);
+}
+
+static void train_losses(ds_module *m, double *losses)
+{
+    static const int64_t text[ROWS * LENGTH] = {5, 9, 33, 70, 5, 25, 36, 6, 66, 4, 9, 12};
+    ds_optim *adam = ds_optim_adamw(m, 0.01);
+    for (int step = 0; step < STEPS; step++) {
+        ds_tensor *x = ds_from_data(DS_I64, ds_shape(ROWS, LENGTH), text);
+        ds_tensor *loss = ds_call(m, x, x);
+        losses[step] = ds_item(loss);
+        CHECK_INT(ds_backward(loss), DS_OK);
+        CHECK_INT(ds_optim_step(adam), DS_OK);
+        ds_optim_zero_grad(adam);
+    }
+    ds_optim_free(adam);
+}
+
+static void model_run(const char *folder, ds_device device, int64_t *tokens, double *losses)
+{
+    CHECK_INT(ds_set_device(device), DS_OK);
+    ds_scope *scope = ds_scope_open();
+    ds_module *m = ds_pretrained_load(folder);
+    CHECK(m != NULL);
+    CHECK_INT(ds_device_of(ds_module_param_at(m, 0, NULL)).kind, device.kind);
+    generate_tokens(m, tokens);
+    train_losses(m, losses);
+    ds_module_free(m);
+    ds_scope_close(scope);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
+static void models_equal_the_cpu(void **state)
+{
+    (void)state;
+    static const char *const folders[] = {
+        DS_GOLDEN "/lm/models/gpt2-tied", DS_GOLDEN "/lm/models/mistral-window",
+        DS_GOLDEN "/lm/models/llama-rope3", DS_GOLDEN "/lm/models/qwen2-tied",
+        DS_GOLDEN "/lm/models/qwen3"};
+    for (int i = 0; i < (quick() ? 2 : 5); i++) {
+        int64_t want[ROWS * NEW], got[ROWS * NEW];
+        double want_loss[STEPS], got_loss[STEPS];
+        model_run(folders[i], cpu, want, want_loss);
+        model_run(folders[i], gpu, got, got_loss);
+        for (int k = 0; k < ROWS * NEW; k++) CHECK_INT(got[k], want[k]);
+        for (int k = 0; k < STEPS; k++) CHECK_CLOSE(got_loss[k], want_loss[k], 1e-5);
+    }
+}
+
+static void interpolates(void **state)
+{
+    (void)state;
+    for (int mode = DS_NEAREST; mode <= DS_BILINEAR; mode++) {
+        if (mode == DS_LINEAR) continue;
+        ds_scope *scope = ds_scope_open();
+        ds_seed(1);
+        ds_tensor *x = ds_randn(DS_F32, ds_shape(1, 2, 3, 4)), *y[2];
+        for (int on = 0; on < 2; on++) {
+            CHECK_INT(ds_set_device(on ? gpu : cpu), DS_OK);
+            y[on] = ds_interpolate(ds_to(x, on ? gpu : cpu, DS_F32), .size = ds_shape(5, 7),
+                                   .mode = (ds_interpolate_mode)mode);
+            CHECK(y[on] != NULL);
+        }
+        CHECK_INT(ds_set_device(cpu), DS_OK);
+        const float *want = ds_data(y[0]), *got = ds_data(y[1]);
+        for (int i = 0; i < 70; i++) CHECK_CLOSE(got[i], want[i], 1e-6);
+        ds_scope_close(scope);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(models_equal_the_cpu), cmocka_unit_test(interpolates))
