@@ -241,6 +241,7 @@ typedef struct Program {
     Options o;
     ds_engine *engine;
     ds_loader *train, *test;
+    ds_step_graph *graph; /* of train_step */
     FILE *trace;
     bool first;          /* this is rank 0, which prints */
     bool silent;         /* rank 0 says what this rank has found too */
@@ -320,16 +321,26 @@ static bool will_print(const ds_engine *e)
            (ds_engine_global_steps(e) + 1) % every == 0;
 }
 
-/* Forward, backward, update; returns the loss. */
-static double train_step(Program *p, Progress *bar, const ds_batch *b)
+/* Forward, backward, update, on a batch; returns the loss. A GPU records this
+ * and launches it as a graph. */
+static ds_tensor *train_step(void *self, ds_tensor *const *batch, int n)
+{
+    Program *p = self;
+    ds_module *net = ds_engine_module(p->engine);
+    (void)n;
+    ds_tensor *loss = ds_cross_entropy(ds_engine_forward(p->engine, batch[0]), batch[1]);
+    experts_count(&p->o.experts, net);
+    ds_engine_backward(p->engine, experts_loss(&p->o.experts, net, loss));
+    ds_engine_step(p->engine);
+    return loss;
+}
+
+/* A step; returns the value of its loss. */
+static double train_batch(Program *p, Progress *bar, const ds_batch *b)
 {
     double lr = ds_engine_lr(p->engine), scale = ds_engine_loss_scale(p->engine);
-    ds_tensor *loss = ds_cross_entropy(ds_engine_forward(p->engine, b->x), b->y);
-    experts_count(&p->o.experts, ds_engine_module(p->engine));
-    ds_engine_backward(p->engine, experts_loss(&p->o.experts, ds_engine_module(p->engine), loss));
     if (will_print(p->engine)) progress_hide(bar);
-    ds_engine_step(p->engine);
-    double value = ds_item(loss);
+    double value = ds_item(ds_step_graph_run(p->graph, (ds_tensor *const[]){b->x, b->y}, 2));
     p->step++;
     if (p->trace)
         fprintf(p->trace, "%lld,%.9g,%.9g,%.9g,%.9g,%lld\n", (long long)p->step, value, lr,
@@ -381,7 +392,7 @@ static void train_epoch(Program *p, Progress *bar, int64_t epoch)
     ds_batch b;
     show_epoch(p, bar, epoch + 1);
     for (; more_steps(p) && ds_loader_next(p->train, &b); i++) {
-        double loss = train_step(p, bar, &b);
+        double loss = train_batch(p, bar, &b);
         p->running += loss;
         p->sum += loss;
         progress_add(bar, 1, p->sum / (double)(i + 1));
@@ -443,6 +454,7 @@ static void train(Program *p)
     progress_begin(&bar, p->first && !p->o.quiet, "it", batches_left(p), "");
     show_epoch(p, &bar, 0);
     p->best.patience = p->o.patience;
+    p->graph = ds_engine_step_graph_new(p->engine, train_step, p);
     while (ds_loader_epoch(p->train) < p->o.epochs && more_steps(p) && !ds_error()) {
         int64_t epoch = ds_loader_epoch(p->train);
         train_epoch(p, &bar, epoch);
@@ -531,6 +543,7 @@ int main(int argc, char **argv)
     if (ds_error() && !p.silent && (p.first || !ds_error_is_collective()))
         ds_perror("cifar10_deepspeed");
     int status = ds_error() ? 1 : p.stopped ? DS_EXIT_REQUEUE : 0;
+    ds_step_graph_free(p.graph);
     best_free(&p.best);
     experts_free(&p.o.experts);
     ds_loader_free(p.test);

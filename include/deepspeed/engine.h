@@ -132,6 +132,20 @@ DS_API ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss);
  * float32, and nothing was updated. Collective at a boundary. */
 DS_API ds_status ds_engine_step(ds_engine *e);
 
+/* A step graph (ds_step_graph_new) for micro steps of e: `step` calls
+ * ds_engine_forward, ds_engine_backward and ds_engine_step once each, and returns
+ * the loss. On a GPU the micro steps of an update are recorded kind by kind (the
+ * first, those between, the last), and launched as graphs, with the same bits.
+ * Clipping, and the skipping of a step, are then decided on the GPU, and the host
+ * waits once a micro step, in which it also reads the loss: ds_item of the result
+ * is free. On several ranks, with an optimizer in host memory, and with
+ * wall_clock_breakdown or memory_breakdown each run is the function, and one line
+ * of the log says why.
+ *
+ * The caller frees the result (ds_step_graph_free), before e. NULL if e or step
+ * is NULL. */
+DS_API ds_step_graph *ds_engine_step_graph_new(ds_engine *e, ds_step_fn *step, void *self);
+
 /* engine.zero_grad: resets the gradients; ds_engine_step does that too. */
 DS_API void ds_engine_zero_grad(ds_engine *e);
 

@@ -167,7 +167,7 @@ static ds_tensor *grad_as_own(ds_tensor *g, const ds_tensor *leaf)
 static ds_status grad_forbid_old(const ds_tensor *leaf)
 {
     const ds_tensor *old = leaf->grad;
-    if (!dsi_graph_recording(leaf->device) ||
+    if (!dsi_graph_recording(leaf->device) || dsi_graph_accumulates(leaf->device) ||
         (old->storage && dsi_graph_allocated(leaf->device, old->storage->p)))
         return DS_OK;
     return dsi_graph_forbid(leaf->device,

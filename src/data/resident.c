@@ -153,7 +153,7 @@ static ds_tensor *field_gather(const dsi_resident *r, int f, dsi_view index)
     const ds_field *field = ds_dataset_field(r->data, f);
     ds_dims shape = {field->shape.n + 1, {index.d[0]}};
     memcpy(shape.d + 1, field->shape.d, (size_t)field->shape.n * sizeof *shape.d);
-    ds_tensor *y = dsi_new_on(r->order->device, field->dtype, shape);
+    ds_tensor *y = dsi_new_on(r->order->device, f ? field->dtype : DS_F32, shape);
     if (!y) return NULL;
     dsi_view x = dsi_v(r->field[f]);
     int64_t elements = x.d[1], channels = r->table->shape.d[0];
@@ -165,7 +165,7 @@ static ds_tensor *field_gather(const dsi_resident *r, int f, dsi_view index)
     x.s[1] = x.d[2], x.s[2] = 1;
     return dsi_run_fusion(y, gather_table, x, index, dsi_v(r->table),
                           dsi_v_shape(y, ds_shape(index.d[0], channels, elements / channels)))
-               ? y
+               ? dsi_to_dtype(y, field->dtype)
                : NULL;
 }
 

@@ -12,8 +12,8 @@ typedef struct dsi_byte_form {
     /* As the type's get, but field[0] receives the bytes, uint8 of the field's
      * shape. */
     ds_status (*get)(void *self, int64_t i, void **field);
-    /* [channels, 256]: the float of each byte; channels are the outermost
-     * dimension of the field. NULL: the field is bytes itself. */
+    /* [channels, 256]: the float of each byte, which becomes the field's dtype;
+     * channels are the outermost dimension of the field. NULL: the field is bytes itself. */
     const float *(*table)(void *self);
 } dsi_byte_form;
 

@@ -479,10 +479,24 @@ static ds_status cast_get(void *self, int64_t i, void **field)
     return status;
 }
 
+static ds_status cast_get_bytes(void *self, int64_t i, void **field)
+{
+    const ds_dataset *d = ((cast *)self)->data;
+    return dsi_dataset_byte_form(d)->get(ds_dataset_self((ds_dataset *)d), i, field);
+}
+
+static const float *cast_table(void *self)
+{
+    const ds_dataset *d = ((cast *)self)->data;
+    return dsi_dataset_byte_form(d)->table(ds_dataset_self((ds_dataset *)d));
+}
+
 /* Only fields of another floating-point dtype are converted; labels stay. */
 ds_dataset *ds_transform_cast(ds_dataset *d, ds_dtype dtype)
 {
     static const ds_dataset_type type = {"Cast", sizeof(cast), inner_len, cast_get, inner_free};
+    static const dsi_byte_form bytes = {cast_get_bytes, cast_table};
+    bool first = true; /* no other field is converted */
     if (!d) return refuse_null_dataset("cast");
     if (!is_float(dtype))
         return REFUSE(d, "cast: %s: expected a floating-point dtype", ds_dtype_name(dtype));
@@ -492,6 +506,7 @@ ds_dataset *ds_transform_cast(ds_dataset *d, ds_dtype dtype)
         fields[f] = *ds_dataset_field(d, f);
         t.from[f] = fields[f].dtype;
         if (!is_float(t.from[f]) || t.from[f] == dtype) continue;
+        first = first && f == 0;
         fields[f].dtype = dtype;
         t.n[f] = dsi_numel(fields[f].shape);
         t.at[f] = t.bytes;
@@ -500,6 +515,7 @@ ds_dataset *ds_transform_cast(ds_dataset *d, ds_dtype dtype)
     ds_dataset *out = ds_dataset_new(&type, ds_dataset_fields(d), fields);
     if (!out) return refuse_dataset(d);
     ds_dataset_on_epoch(out, inner_epoch);
+    if (first && dsi_dataset_byte_form(d)) dsi_dataset_set_byte_form(out, &bytes);
     *(cast *)ds_dataset_self(out) = t;
     return out;
 }

@@ -8,8 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SLOT_BYTES ((size_t)4096) /* all slots of a graph; copied before each launch */
-#define ALIGNMENT  16
+#define SLOT_BYTES   ((size_t)4096) /* all slots of a graph; copied before each launch */
+#define RESULT_BYTES ((size_t)256)  /* all results, behind them; copied after it */
+#define ALIGNMENT    16
 
 typedef struct Hook {
     const dsi_graph_hook *type;
@@ -20,12 +21,13 @@ struct dsi_graph {
     dsi_device *d;
     dsi_block_pool *pool;
     void *work; /* the device's; NULL: nothing is captured */
-    bool capturing, forbidden;
+    bool capturing, forbidden, unnoted, accumulates;
     char why[256];
-    _Alignas(ALIGNMENT) char host[SLOT_BYTES]; /* values of the slots */
-    void *slots;                               /* the same in the device's memory */
-    size_t used;
+    _Alignas(ALIGNMENT) char host[SLOT_BYTES + RESULT_BYTES]; /* values of slots and results */
+    char *slots;                                              /* the same in the device's memory */
+    size_t used, results;                                     /* bytes of slots, of results */
     const dsi_step_scalars *scalars;
+    dsi_graph_decision decision;
     int64_t scalar_uses;
     struct {
         DSI_LIST(Hook)
@@ -47,7 +49,7 @@ void dsi_graph_reset(dsi_graph *g)
     g->work = NULL;
     for (int i = 0; i < g->hooks.n; i++) g->hooks.at[i].type->release(g->hooks.at[i].arg);
     g->hooks.n = 0;
-    g->used = 0;
+    g->used = g->results = 0;
     g->forbidden = false;
 }
 
@@ -69,14 +71,16 @@ ds_status dsi_graph_begin(dsi_graph *g, bool capture)
     ds_status status = DS_OK;
     if (d->recording) return dsi_fail(DS_ESTATE, "step_graph: a step is recorded inside of a step");
     dsi_graph_reset(g);
-    if (capture && !g->slots) g->slots = d->type->alloc_fixed(d, SLOT_BYTES);
+    if (capture && !g->slots) g->slots = d->type->alloc_fixed(d, sizeof g->host);
     if (capture && !g->slots)
-        return dsi_fail(DS_ENOMEM, "step_graph: no memory for %zu bytes on %s", SLOT_BYTES,
+        return dsi_fail(DS_ENOMEM, "step_graph: no memory for %zu bytes on %s", sizeof g->host,
                         ds_device_name(dsi_device_id(d)));
     if (capture) status = d->type->capture_begin(&d->stream);
     if (status != DS_OK) return status;
     g->capturing = capture;
     g->scalar_uses = 0;
+    g->decision = (dsi_graph_decision){0};
+    g->unnoted = g->accumulates = false;
     d->recording = g;
     dsi_pool_use(d, g->pool);
     return DS_OK;
@@ -111,7 +115,16 @@ bool dsi_graph_holds(const dsi_graph *g)
 
 ds_status dsi_graph_launch(dsi_graph *g)
 {
-    return g->d->type->graph_launch(&g->d->stream, g->work, g->slots, g->host, g->used);
+    const dsi_device_type *type = g->d->type;
+    ds_status status = type->graph_launch(&g->d->stream, g->work, g->slots, g->host, g->used);
+    if (status == DS_OK && g->results)
+        status = type->copy_out(&g->d->stream, g->host + SLOT_BYTES, g->slots + SLOT_BYTES,
+                                g->results);
+    for (int i = 0; status == DS_OK && i < g->hooks.n; i++) {
+        const Hook *h = &g->hooks.at[i];
+        if (h->type->after) status = h->type->after(h->arg);
+    }
+    return status;
 }
 
 ds_status dsi_graph_replay(dsi_graph *g)
@@ -120,12 +133,7 @@ ds_status dsi_graph_replay(dsi_graph *g)
         const Hook *h = &g->hooks.at[i];
         if (h->type->before) h->type->before(h->arg);
     }
-    ds_status status = dsi_graph_launch(g);
-    for (int i = 0; status == DS_OK && i < g->hooks.n; i++) {
-        const Hook *h = &g->hooks.at[i];
-        if (h->type->after) status = h->type->after(h->arg);
-    }
-    return status;
+    return dsi_graph_launch(g);
 }
 
 /* ---- in a step ---------------------------------------------------------------------------------------- */
@@ -141,9 +149,28 @@ ds_status dsi_graph_forbid(dsi_device *d, const char *why)
     if (!g) return DS_OK;
     if (g->capturing)
         return dsi_fail(DS_ESTATE, "step_graph: %s, which it did not when it ran before", why);
+    if (g->unnoted) return DS_OK;
     if (!g->forbidden) snprintf(g->why, sizeof g->why, "%s", why);
     g->forbidden = true;
     return DS_OK;
+}
+
+bool dsi_graph_note(dsi_device *d, bool on)
+{
+    if (!d || !d->recording) return true;
+    bool was = !d->recording->unnoted;
+    d->recording->unnoted = !on;
+    return was;
+}
+
+void dsi_graph_accumulate(dsi_device *d)
+{
+    if (d->recording) d->recording->accumulates = true;
+}
+
+bool dsi_graph_accumulates(const dsi_device *d)
+{
+    return d->recording && d->recording->accumulates;
 }
 
 void dsi_graph_add_hook(dsi_device *d, const dsi_graph_hook *hook, void *arg)
@@ -152,19 +179,38 @@ void dsi_graph_add_hook(dsi_device *d, const dsi_graph_hook *hook, void *arg)
     dsi_list_add(&d->recording->hooks, (Hook){hook, arg});
 }
 
+/* The next bytes of those from `begin` on; their address here to *host. */
+static void *graph_memory(dsi_graph *g, size_t bytes, size_t begin, size_t size, size_t *used,
+                          void *host)
+{
+    size_t at = begin + *used;
+    if (bytes > size - *used) {
+        dsi_fail(DS_ESTATE, "step_graph: its changing values take more than %zu bytes", size);
+        return NULL;
+    }
+    *used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    char *value = g->host + at;
+    memcpy(host, &value, sizeof value);
+    return g->slots + at;
+}
+
 void *dsi_graph_slot(dsi_device *d, size_t bytes, void *host)
 {
     dsi_graph *g = d->recording;
     DSI_ASSERT(dsi_graph_capturing(d));
-    size_t at = g->used;
-    if (bytes > SLOT_BYTES - at) {
-        dsi_fail(DS_ESTATE, "step_graph: its changing values take more than %zu bytes", SLOT_BYTES);
-        return NULL;
-    }
-    g->used = (at + bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    char *value = g->host + at;
-    memcpy(host, &value, sizeof value);
-    return (char *)g->slots + at;
+    return graph_memory(g, bytes, 0, SLOT_BYTES, &g->used, host);
+}
+
+void *dsi_graph_result(dsi_device *d, size_t bytes, void *host)
+{
+    dsi_graph *g = d->recording;
+    DSI_ASSERT(dsi_graph_capturing(d));
+    return graph_memory(g, bytes, SLOT_BYTES, RESULT_BYTES, &g->results, host);
+}
+
+bool dsi_graph_has_results(const dsi_device *d)
+{
+    return dsi_graph_capturing(d) && d->recording->results;
 }
 
 bool dsi_graph_allocated(const dsi_device *d, const void *p)
@@ -187,4 +233,14 @@ void dsi_graph_set_scalars(dsi_device *d, const dsi_step_scalars *scalars)
 int64_t dsi_graph_scalar_uses(const dsi_device *d)
 {
     return d->recording ? d->recording->scalar_uses : 0;
+}
+
+dsi_graph_decision dsi_graph_decided(const dsi_device *d)
+{
+    return dsi_graph_capturing(d) ? d->recording->decision : (dsi_graph_decision){0};
+}
+
+void dsi_graph_decide(dsi_device *d, dsi_graph_decision decision)
+{
+    if (d->recording) d->recording->decision = decision;
 }

@@ -6,7 +6,8 @@
  * it is captured: nothing is computed, the device keeps the work. A replay does
  * the captured work without the step's host code, so that whatever the host
  * decides or counts in a step is a hook, and whatever it hands to kernels and
- * changes from step to step is in a slot.
+ * changes from step to step is in a slot. What it would have read in between is
+ * a result, which it reads after the launch.
  *
  * Invariants:
  * - A device handle records at most one graph at a time: d->recording.
@@ -14,7 +15,9 @@
  *   blocks stay its own as long as the graph lives: the addresses
  *   that were captured stay valid.
  * - Hooks are called in the order in which they were added, which is the order
- *   of the host code that they stand for.
+ *   of the host code that they stand for. `after` is called after the launch of
+ *   a capture too: code that captures leaves to it what depends on results.
+ * - A launch waits for the device if the graph has a result, and once.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -25,8 +28,8 @@ typedef struct dsi_graph dsi_graph;
 /* A part of the step's host code, for replays. */
 typedef struct dsi_graph_hook {
     bool (*holds)(void *arg);      /* what was captured is still valid; optional */
-    void (*before)(void *arg);     /* writes slots, draws random numbers; optional */
-    ds_status (*after)(void *arg); /* the work is launched; optional */
+    void (*before)(void *arg);     /* of a replay: writes slots, draws random numbers; optional */
+    ds_status (*after)(void *arg); /* results are there; optional */
     void (*release)(void *arg);    /* the graph is freed or recorded again */
 } dsi_graph_hook;
 
@@ -45,8 +48,8 @@ const char *dsi_graph_why_not(const dsi_graph *g);
 
 bool dsi_graph_captured(const dsi_graph *g);
 bool dsi_graph_holds(const dsi_graph *g); /* by its hooks */
-ds_status dsi_graph_launch(dsi_graph *g); /* right after the capture: without hooks */
-ds_status dsi_graph_replay(dsi_graph *g); /* hooks, launch, hooks */
+ds_status dsi_graph_launch(dsi_graph *g); /* right after the capture: without `before` */
+ds_status dsi_graph_replay(dsi_graph *g); /* `before`, launch, `after` */
 void dsi_graph_reset(dsi_graph *g);       /* drops the work, its hooks and slots */
 
 /* ---- for code that runs in a step ------------------------------------------- */
@@ -59,12 +62,26 @@ bool dsi_graph_capturing(const dsi_device *d);
  * otherwise. */
 ds_status dsi_graph_forbid(dsi_device *d, const char *why);
 
+/* Until it is set back, what d does while it is observed is not noted: a capture
+ * does it in another way. Returns how it was. */
+bool dsi_graph_note(dsi_device *d, bool on);
+
+/* The step may add to gradients of earlier steps: its caller sees to it, by a
+ * hook, that they are where they were. */
+void dsi_graph_accumulate(dsi_device *d);
+bool dsi_graph_accumulates(const dsi_device *d);
+
 /* Only while d captures: adds a hook. arg is the graph's, until release. */
 void dsi_graph_add_hook(dsi_device *d, const dsi_graph_hook *hook, void *arg);
 
 /* Only while d captures: `bytes` of device memory whose values each launch
  * takes from *host, which hooks may write. NULL with the message. */
 void *dsi_graph_slot(dsi_device *d, size_t bytes, void *host);
+
+/* The same the other way: memory whose values each launch copies to *host
+ * before `after`. */
+void *dsi_graph_result(dsi_device *d, size_t bytes, void *host);
+bool dsi_graph_has_results(const dsi_device *d); /* of the step that d captures */
 
 /* Whether p was allocated since the recording of d began. */
 bool dsi_graph_allocated(const dsi_device *d, const void *p);
@@ -74,3 +91,11 @@ bool dsi_graph_allocated(const dsi_device *d, const void *p);
 const dsi_step_scalars *dsi_graph_use_scalars(dsi_device *d);
 void dsi_graph_set_scalars(dsi_device *d, const dsi_step_scalars *scalars);
 int64_t dsi_graph_scalar_uses(const dsi_device *d);
+
+/* What the step that d captures decides on the device, for updates that come
+ * after it; NULL: nothing, or no more. host: where launches copy it to. */
+typedef struct dsi_graph_decision {
+    const dsi_step_result *device, *host;
+} dsi_graph_decision;
+dsi_graph_decision dsi_graph_decided(const dsi_device *d);
+void dsi_graph_decide(dsi_device *d, dsi_graph_decision decision);

@@ -239,10 +239,24 @@ typedef struct dsi_lamb {
 /* What changes from step to step, in device memory: a step that was recorded
  * once can be replayed after these were written. */
 typedef struct dsi_step_scalars {
-    double lr;            /* in place of the rule's */
-    double unscale, clip; /* both multiply each span's g_scale */
-    int64_t steps;        /* added to each span's step */
+    double lr;     /* in place of the rule's */
+    int64_t steps; /* added to each span's step */
 } dsi_step_scalars;
+
+/* What a step found out and decided, in device memory: what kernel step_result
+ * writes, optimizers read, and the host reads after the step. */
+typedef struct dsi_step_result {
+    double loss;     /* NaN: there is none */
+    double norm;     /* of the unscaled gradients; NaN: there is none */
+    double g_factor; /* by which gradients are unscaled and clipped */
+    double skip;     /* 1: nothing is updated; else 0 */
+    double fault;    /* op of the device's fault flag; 0: none */
+} dsi_step_result;
+
+typedef struct dsi_step_limits {
+    double max_norm;               /* gradients are clipped to it; 0: they are not */
+    bool finite_loss, finite_norm; /* the update is skipped if it is inf or NaN */
+} dsi_step_limits;
 
 typedef struct dsi_optimizer {
     dsi_rule rule; /* which member of the union counts; lr is the first field of each */
@@ -255,7 +269,10 @@ typedef struct dsi_optimizer {
         dsi_lion lion;
         dsi_lamb lamb;
     };
-    const dsi_step_scalars *scalars; /* device memory; NULL: all is as given by value */
+    /* in device memory, each optional */
+    const dsi_step_scalars *scalars; /* NULL: all is as given by value */
+    const double *g_factor;          /* multiplies each span's g_scale */
+    const double *skip;              /* not 0: nothing is written */
 } dsi_optimizer;
 
 /* Random numbers by counter: Philox4x32-10 (Salmon et al., Parallel random
@@ -420,6 +437,13 @@ typedef struct dsi_kernels {
     /* One step of the rule on each of n spans, whose g counts g_scale times. It
      * writes nothing while the device's fault flag is set. */
     ds_status (*optimizer)(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x);
+    /* What the step does, decided on the device: unscale [] float64, 1 / loss
+     * scale; loss [] of any floating dtype and norm [] float64, of the scaled
+     * gradients, are optional -> result float64 [5], a dsi_step_result:
+     *   norm = unscale norm, g_factor = unscale min(1, max_norm / (norm + 1e-6)),
+     *   skip = the fault flag is set, or what must be finite is not */
+    ds_status (*step_result)(dsi_stream *s, const dsi_step_limits *c, dsi_view unscale,
+                             dsi_view loss, dsi_view norm, dsi_view result);
 } dsi_kernels;
 
 /* ---- fusions: optional. "=" names the composition that ops use without ------- */

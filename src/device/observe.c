@@ -158,6 +158,9 @@ ENTRY(own_kernels, attention_dx, "attention_dx",
       (s, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv),
       2.5 * attention_flops(&q, &v, causal), &dy, &q, &k, &v, &mask, &y, &lse, &dq, &dk, &dv)
 
+ENTRY(own_kernels, step_result, "step_result",
+      (S, const dsi_step_limits *c, V unscale, V loss, V norm, V result),
+      (s, c, unscale, loss, norm, result), 0, &unscale, &loss, &norm, &result)
 ENTRY(used_fusions, relu_max_pool2d, "relu_max_pool2d", (S, const dsi_pool2d *c, V x, V y, V index),
       (s, c, x, y, index), 0, &x, &y, &index)
 ENTRY(used_fusions, conv2d_dx_pooled, "conv2d_dx_pooled",
@@ -221,7 +224,7 @@ struct dsi_observed_tables {
     X(avg_pool2d_dx) X(softmax) X(softmax_dx) X(cross_entropy) X(cross_entropy_dx) \
     X(batch_stats) X(batch_norm) X(batch_norm_dx) X(layer_norm) X(layer_norm_dx) X(reduce) \
     X(norm) X(gather_rows) X(scatter_rows) X(gather) X(scatter_add) X(dispatch) X(combine) \
-    X(combine_dw) X(attention) X(attention_dx) X(optimizer)
+    X(combine_dw) X(attention) X(attention_dx) X(optimizer) X(step_result)
 #define FUSION_NAMES(X) \
     X(relu_max_pool2d) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(sum_channels) X(mul_add) \
     X(mask_scale) X(dropout) X(cumsum) X(gather_table)

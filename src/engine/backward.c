@@ -9,6 +9,7 @@
 
 #include "log_lines.h"
 #include "monitor_scalars.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 
@@ -34,14 +35,19 @@ static ds_status backward_check_order(const ds_engine *e, const ds_tensor *loss)
     return DS_OK;
 }
 
-/* Reads the loss if on_nan or a monitor needs its value. A loss that is inf or
- * NaN ends the training, unless fp16 or "on_nan": "continue" is set. */
-static ds_status check_loss_is_finite(ds_engine *e, const ds_tensor *loss)
+bool dsi_engine_ends_on_nan(const ds_engine *e)
 {
-    bool must_be_finite = !e->config->fp16.enabled && e->config->on_nan == DSI_NAN_ERROR;
-    if (!must_be_finite && !dsi_engine_is_monitored(e)) return DS_OK;
-    double value = ds_item(loss);
-    if (isfinite(value) || !must_be_finite) {
+    return !e->config->fp16.enabled && e->config->on_nan == DSI_NAN_ERROR;
+}
+
+bool dsi_engine_needs_loss(const ds_engine *e)
+{
+    return dsi_engine_ends_on_nan(e) || dsi_engine_is_monitored(e);
+}
+
+ds_status dsi_engine_take_loss(ds_engine *e, double value)
+{
+    if (isfinite(value) || !dsi_engine_ends_on_nan(e)) {
         e->loss_sum += value / (double)e->config->gradient_accumulation_steps;
         return DS_OK;
     }
@@ -51,17 +57,36 @@ static ds_status check_loss_is_finite(ds_engine *e, const ds_tensor *loss)
                     (long long)e->global_steps, value);
 }
 
+/* Reads the loss if on_nan or a monitor needs its value. A step that is captured
+ * reads it after its launch. */
+static ds_status read_loss(ds_engine *e, const ds_tensor *loss)
+{
+    if (!dsi_engine_needs_loss(e) || dsi_graph_capturing(loss->device)) return DS_OK;
+    bool was = dsi_graph_note(loss->device, false);
+    double value = ds_item(loss);
+    dsi_graph_note(loss->device, was);
+    return dsi_engine_take_loss(e, value);
+}
+
+/* By which the loss counts in the backward pass. */
+double dsi_engine_loss_factor(const ds_engine *e)
+{
+    double factor = e->scaler.scale / (double)e->config->gradient_accumulation_steps;
+    return e->config->gradient_sum ? factor * ds_comm_size(e->comm) : factor; /* it is averaged */
+}
+
 ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss)
 {
     if (!dsi_live_all("engine_backward", e, loss)) return dsi_null_argument("engine_backward");
-    if (backward_check_order(e, loss) != DS_OK || check_loss_is_finite(e, loss) != DS_OK)
+    if (backward_check_order(e, loss) != DS_OK || dsi_engine_record_backward(e, loss) != DS_OK ||
+        read_loss(e, loss) != DS_OK)
         return dsi_engine_abort_ranks(e);
     bool last = ds_engine_is_gradient_accumulation_boundary(e);
-    double factor = e->scaler.scale / (double)e->config->gradient_accumulation_steps;
-    if (e->config->gradient_sum) factor *= ds_comm_size(e->comm); /* the reduction averages */
     dsi_engine_log_memory(e, "before backward");
     dsi_phase_start(e->timers, DSI_BWD);
-    ds_status status = dsi_zero_backward(e->zero, loss, factor, last);
+    ds_status status = dsi_graph_capturing(loss->device)
+                           ? dsi_engine_capture_backward(e, loss, last)
+                           : dsi_zero_backward(e->zero, loss, dsi_engine_loss_factor(e), last);
     dsi_phase_stop(e->timers, DSI_BWD);
     dsi_phase_split_backward(e->timers, dsi_zero_reducing(e->zero));
     dsi_engine_log_memory(e, "after backward");

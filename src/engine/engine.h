@@ -65,13 +65,33 @@ struct ds_engine {
     bool config_made; /* optim was made from the configuration */
     bool went_backward; /* a backward waits for its step */
     dsi_stop stop;
-    bool went_last; /* and it was the last one of an update */
-    bool applied;   /* the last step updated */
+    bool went_last;                /* and it was the last one of an update */
+    struct dsi_captured *captured; /* step_graph.c: from a captured backward to its step */
+    bool applied;                  /* the last step updated */
 };
 
 /* engine/initialize.c: after a failure, ends the other ranks too, which would
  * wait for this one. Returns the status of the failure. */
 ds_status dsi_engine_abort_ranks(const ds_engine *e);
+
+/* engine/backward.c: what follows from the value of a loss: DS_ESTATE if it is
+ * inf or NaN and ends the training. */
+bool dsi_engine_needs_loss(const ds_engine *e);
+ds_status dsi_engine_take_loss(ds_engine *e, double value);
+bool dsi_engine_ends_on_nan(const ds_engine *e); /* fp16 skips the step, which is no error */
+
+/* engine/step.c: whether inf or NaN among the gradients matters; what follows an
+ * update or its skipping, before the averages; what follows each micro step. */
+bool dsi_engine_checks_overflow(const ds_engine *e);
+ds_status dsi_engine_updated(ds_engine *e, const dsi_zero_step_result *r);
+ds_status dsi_engine_end_step(ds_engine *e, bool boundary, ds_status status);
+
+/* engine/step_graph.c: while the device of the loss records a step. A captured
+ * step is finished by a hook, after each of its launches. */
+ds_status dsi_engine_record_backward(const ds_engine *e, const ds_tensor *loss);
+ds_status dsi_engine_capture_backward(ds_engine *e, ds_tensor *loss, bool last);
+ds_status dsi_engine_capture_step(ds_engine *e, bool boundary);
+double dsi_engine_loss_factor(const ds_engine *e); /* backward.c: of the loss in a pass */
 
 /* engine/zero_options.c */
 dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c);

@@ -31,13 +31,15 @@
 
 #include "checkpoint/save.h"
 #include "log_lines.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 
-/* Whether inf or NaN among the gradients matters: fp16 skips the step, bf16 if
- * check_grad_overflow is set; in float32 it ends the training. */
-static bool step_checks_overflow(const dsi_config *c)
+/* fp16 skips the step, bf16 if check_grad_overflow is set; in float32 it ends the
+ * training. */
+bool dsi_engine_checks_overflow(const ds_engine *e)
 {
+    const dsi_config *c = e->config;
     if (c->fp16.enabled) return true;
     if (c->bf16.enabled) return c->bf16.check_grad_overflow;
     return c->on_nan == DSI_NAN_ERROR && c->gradient_clipping > 0; /* the norm is there anyway */
@@ -53,28 +55,49 @@ static ds_status step_refuse_nan(const ds_engine *e, const dsi_zero_step_result 
                     (long long)e->global_steps, r->bad ? r->bad : "another rank");
 }
 
+ds_status dsi_engine_updated(ds_engine *e, const dsi_zero_step_result *r)
+{
+    const dsi_config *c = e->config;
+    e->norm = r->overflow ? INFINITY : r->norm;
+    e->applied = !r->overflow;
+    if (r->overflow) {
+        if (!c->fp16.enabled && !c->bf16.enabled) return step_refuse_nan(e, r);
+        e->skipped_steps++;
+        dsi_engine_log_overflow(e, r->bad);
+    } else {
+        dsi_phases_log_update(e->timers, (int)c->zero.stage, r->gather_s, r->gradients_s,
+                              r->update_s);
+        if (e->schedule) ds_schedule_step(e->schedule);
+    }
+    return dsi_scaler_update(&e->scaler, r->overflow);
+}
+
 /* Updates the parameters, or skips the update because of an overflow. */
 static ds_status step_update(ds_engine *e)
 {
     const dsi_config *c = e->config;
-    double scale = e->scaler.scale;
     dsi_zero_step_result r = {.norm = NAN};
-    ds_status status = dsi_zero_step(e->zero, scale, c->gradient_clipping, step_checks_overflow(c),
-                                     c->zero.compute_grad_norm, &r);
-    if (status != DS_OK) return status;
-    e->norm = r.overflow ? INFINITY : r.norm;
-    e->applied = !r.overflow;
-    if (r.overflow) {
-        if (!c->fp16.enabled && !c->bf16.enabled) return step_refuse_nan(e, &r);
-        e->skipped_steps++;
-        dsi_engine_log_overflow(e, r.bad);
-    } else {
-        dsi_phases_log_update(e->timers, (int)c->zero.stage, r.gather_s, r.gradients_s, r.update_s);
-        if (e->schedule) ds_schedule_step(e->schedule);
-        if (e->ema) status = dsi_ema_update(e->ema);
+    ds_status status = dsi_zero_step(e->zero, e->scaler.scale, c->gradient_clipping,
+                                     dsi_engine_checks_overflow(e), c->zero.compute_grad_norm, &r);
+    if (status == DS_OK) status = dsi_engine_updated(e, &r);
+    return status == DS_OK && e->applied && e->ema ? dsi_ema_update(e->ema) : status;
+}
+
+ds_status dsi_engine_end_step(ds_engine *e, bool boundary, ds_status status)
+{
+    if (boundary) {
+        e->global_steps += status == DS_OK;
+        e->global_samples += status == DS_OK ? e->config->train_batch_size : 0;
+        dsi_progress_step(e->progress, e->global_steps);
     }
-    if (status == DS_OK) status = dsi_scaler_update(&e->scaler, r.overflow);
-    return status;
+    dsi_phase_stop(e->timers, DSI_STEP);
+    dsi_engine_poll_async_save(e);
+    e->micro_steps++;
+    e->accumulated = boundary ? 0 : e->accumulated + 1;
+    if (status == DS_OK) status = dsi_engine_log_step(e, boundary);
+    dsi_engine_log_memory(e, "after step");
+    if (boundary) e->loss_sum = 0;
+    return status == DS_OK ? DS_OK : dsi_engine_abort_ranks(e);
 }
 
 ds_status ds_engine_step(ds_engine *e)
@@ -96,23 +119,11 @@ ds_status ds_engine_step(ds_engine *e)
     }
     e->went_backward = false;
     e->applied = false;
-    ds_status status = DS_OK;
+    if (dsi_graph_capturing(ds_module_param_at(e->model, 0, NULL)->device))
+        return dsi_engine_capture_step(e, boundary);
     dsi_engine_log_memory(e, "before step");
     dsi_phase_start(e->timers, DSI_STEP);
-    if (boundary) {
-        status = step_update(e);
-        e->global_steps += status == DS_OK;
-        e->global_samples += status == DS_OK ? e->config->train_batch_size : 0;
-        dsi_progress_step(e->progress, e->global_steps);
-    }
-    dsi_phase_stop(e->timers, DSI_STEP);
-    dsi_engine_poll_async_save(e);
-    e->micro_steps++;
-    e->accumulated = boundary ? 0 : e->accumulated + 1;
-    if (status == DS_OK) status = dsi_engine_log_step(e, boundary);
-    dsi_engine_log_memory(e, "after step");
-    if (boundary) e->loss_sum = 0;
-    return status == DS_OK ? DS_OK : dsi_engine_abort_ranks(e);
+    return dsi_engine_end_step(e, boundary, boundary ? step_update(e) : DS_OK);
 }
 
 void ds_engine_zero_grad(ds_engine *e)

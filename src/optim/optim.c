@@ -468,7 +468,10 @@ ds_status dsi_optim_run(const dsi_optimizer *c, const ds_optim_update *x, int n)
 {
     dsi_span *spans = dsi_optim_spans(x, n);
     dsi_optimizer rule = *c;
-    if (dsi_graph_recording(x[0].p->device)) rule.scalars = dsi_graph_use_scalars(x[0].p->device);
+    dsi_device *d = x[0].p->device;
+    const dsi_step_result *decided = dsi_graph_decided(d).device;
+    if (dsi_graph_recording(d)) rule.scalars = dsi_graph_use_scalars(d);
+    if (decided) rule.g_factor = &decided->g_factor, rule.skip = &decided->skip;
     bool ran = dsi_run_named(x[0].p, dsi_rule_name(c->rule), kernels, optimizer, &rule, n, spans);
     dsi_free(spans);
     return ran ? DS_OK : ds_error_status();

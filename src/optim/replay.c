@@ -29,6 +29,7 @@ typedef struct Replay {
     ds_optim_values values;
     void *self; /* a copy */
     dsi_step_scalars *host;
+    const dsi_step_result *result; /* after a launch; NULL: every step updates */
     Param param[];
 } Replay;
 
@@ -83,6 +84,15 @@ static void replay_before(void *arg)
     }
 }
 
+/* A step that the device has skipped is not counted. */
+static ds_status replay_after(void *arg)
+{
+    const Replay *r = arg;
+    if (!r->result || r->result->skip == 0) return DS_OK;
+    for (int i = 0; i < r->n; i++) r->o->params[r->param[i].i].step--;
+    return DS_OK;
+}
+
 static void replay_release(void *arg)
 {
     Replay *r = arg;
@@ -111,7 +121,7 @@ static Replay *replay_new(ds_optim *o, int group, const int *updated, int n)
 
 ds_status dsi_replay_begin(ds_optim *o, int group, const int *updated, int n)
 {
-    static const dsi_graph_hook hook = {replay_holds, replay_before, NULL, replay_release};
+    static const dsi_graph_hook hook = {replay_holds, replay_before, replay_after, replay_release};
     dsi_device *d = n ? o->params[updated[0]].p->device : NULL;
     if (!dsi_graph_recording(d)) return DS_OK;
     o->scalar_uses = dsi_graph_scalar_uses(d);
@@ -119,9 +129,10 @@ ds_status dsi_replay_begin(ds_optim *o, int group, const int *updated, int n)
     dsi_step_scalars *host = NULL;
     const dsi_step_scalars *scalars = dsi_graph_slot(d, sizeof *host, &host);
     if (!scalars) return ds_error_status();
-    *host = (dsi_step_scalars){.lr = o->groups[group].lr, .unscale = 1, .clip = 1};
+    *host = (dsi_step_scalars){.lr = o->groups[group].lr};
     Replay *r = replay_new(o, group, updated, n);
     r->host = host;
+    r->result = dsi_graph_decided(d).host;
     dsi_graph_add_hook(d, &hook, r);
     dsi_graph_set_scalars(d, scalars);
     return DS_OK;

@@ -18,7 +18,10 @@
 #include "ema.h"
 
 #include "base/mem.h"
+#include "device/graph.h"
 #include "tensor/tensor.h"
+
+#include <string.h>
 
 typedef struct Average {
     char *path;
@@ -111,6 +114,54 @@ void dsi_ema_free(dsi_ema *e)
 
 /* ---- the update -------------------------------------------------------------------------------------- */
 
+/* An update in a step that the device captures: its launches count it, and the
+ * addresses of the spans must stay. */
+typedef struct Replay {
+    dsi_ema *ema;
+    const dsi_step_result *result; /* NULL: every step updates */
+    int n;
+    dsi_span span[];
+} Replay;
+
+static bool replay_holds(void *arg)
+{
+    const Replay *r = arg;
+    const dsi_ema *e = r->ema;
+    int k = 0;
+    if (e->swapped || !e->updates) return false;
+    for (int i = 0; i < e->n; i++) {
+        const ds_tensor *average = e->at[i].average, *x = average ? shard_of(e, i) : NULL;
+        if (!average) continue;
+        if (!x || !x->storage || dsi_v(average).p != r->span[k].p || dsi_v(x).p != r->span[k].g)
+            return false;
+        k++;
+    }
+    return k == r->n;
+}
+
+static ds_status replay_after(void *arg)
+{
+    const Replay *r = arg;
+    if (!r->result || r->result->skip == 0) r->ema->updates++;
+    return DS_OK;
+}
+
+static ds_status update_run(dsi_ema *e, const ds_tensor *any, dsi_optimizer *rule, int n)
+{
+    static const dsi_graph_hook hook = {replay_holds, NULL, replay_after, dsi_free};
+    dsi_device *d = any->device;
+    dsi_graph_decision decided = dsi_graph_decided(d);
+    if (decided.device) rule->skip = &decided.device->skip;
+    if (!dsi_run(any, optimizer, rule, n, e->spans)) return ds_error_status();
+    if (!dsi_graph_capturing(d)) return DS_OK;
+    Replay *r = dsi_alloc(sizeof *r + (size_t)n * sizeof *r->span);
+    *r = (Replay){.ema = e, .result = decided.host, .n = n};
+    memcpy(r->span, e->spans, (size_t)n * sizeof *r->span);
+    dsi_graph_add_hook(d, &hook, r);
+    e->updates--; /* the launch counts it */
+    return DS_OK;
+}
+
 /* One kernel call over the spans of all parameters. */
 ds_status dsi_ema_update(dsi_ema *e)
 {
@@ -118,7 +169,7 @@ ds_status dsi_ema_update(dsi_ema *e)
     if (e->swapped)
         return dsi_fail(DS_ESTATE, "ema_update: the averages are in the place of the parameters: "
                                    "swap them back before the next step");
-    const dsi_optimizer rule = {.rule = DSI_SGD, .sgd = {.lr = 1 - e->decay, .weight_decay = 1}};
+    dsi_optimizer rule = {.rule = DSI_SGD, .sgd = {.lr = 1 - e->decay, .weight_decay = 1}};
     const ds_tensor *any = NULL;
     int n = 0;
     for (int i = 0; i < e->n; i++) {
@@ -135,7 +186,7 @@ ds_status dsi_ema_update(dsi_ema *e)
                                    .g_dtype = x->dtype,
                                    .g_scale = -1};
     }
-    if (e->updates && n && !dsi_run(any, optimizer, &rule, n, e->spans)) return ds_error_status();
+    if (e->updates && n && update_run(e, any, &rule, n) != DS_OK) return ds_error_status();
     e->updates++;
     return DS_OK;
 }

@@ -71,5 +71,14 @@ ds_tensor *dsi_reduce_grad(const dsi_reduce *r, int i);
  * elements on this rank, of each on one of the ranks. */
 int dsi_reduce_shards(const dsi_reduce *r, dsi_view *views, double *squares);
 
+/* What a backward pass on one rank begins with and leaves, apart from values: for
+ * a pass that a device has captured. It holds the buckets' memory. Not for a
+ * tree. NULL for NULL, which passes. */
+typedef struct dsi_reduce_record dsi_reduce_record;
+dsi_reduce_record *dsi_reduce_record_new(const dsi_reduce *r);
+void dsi_reduce_record_free(dsi_reduce_record *x);
+bool dsi_reduce_is_as(const dsi_reduce *r, const dsi_reduce_record *x);
+void dsi_reduce_set_as(dsi_reduce *r, const dsi_reduce_record *x);
+
 void dsi_reduce_reset(dsi_reduce *r); /* the gradients; their memory stays for the next ones */
 int64_t dsi_reduce_bytes(const dsi_reduce *r); /* of that memory */

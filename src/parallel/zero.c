@@ -120,7 +120,10 @@ static ds_status norm_start(dsi_zero *z, dsi_request **sent, double *norm)
     double counted = 0; /* squares */
     int n = z->comm ? dsi_reduce_shards(z->reduce, z->views, &counted) : shards_list_grads(z);
     const ds_tensor *with = z->comm ? z->flat->param[0].x : z->shard[0]; /* one device has them */
-    if (n < 0 || dsi_norm_of(with, n, z->views, norm) != DS_OK) return ds_error_status();
+    bool was = dsi_graph_note(with->device, false); /* a capture leaves it on the device */
+    ds_status status = n < 0 ? ds_error_status() : dsi_norm_of(with, n, z->views, norm);
+    dsi_graph_note(with->device, was);
+    if (status != DS_OK) return status;
     if (!z->comm) return DS_OK;
     *sent = dsi_norm_send(z->comm, z->sums, *norm * *norm + counted);
     return *sent ? DS_OK : ds_error_status();
@@ -249,7 +252,10 @@ static ds_status params_update(dsi_zero *z, double scale, double *from, dsi_zero
  * Collective. */
 static ds_status step_skip(dsi_zero *z, dsi_zero_step_result *out)
 {
+    dsi_device *d = z->flat->param[0].x->device;
+    bool was = dsi_graph_note(d, false);
     ds_status status = bad_find(z);
+    dsi_graph_note(d, was);
     if (z->zero3) dsi_zero3_shards_changed(z->zero3);
     out->overflow = true;
     out->bad = z->bad;
@@ -297,6 +303,139 @@ ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool ch
     ds_scope_close(scope);
     if (out) *out = result;
     return dsi_comm_all_or_none(z->comm, status);
+}
+
+/* ---- steps that a device captures ---------------------------------------------------------------------- */
+
+const char *dsi_zero_why_no_graph(const dsi_zero *z)
+{
+    bool apart = z->masters && z->masters->device != z->flat->param[0].x->device;
+    if (z->comm) return "it exchanges gradients with other ranks";
+    if (z->offload || z->zero3 || apart) return "its optimizer is in host memory or in files";
+    return z->o.deterministic ? "gradients are added up in a fixed order (deterministic)" : NULL;
+}
+
+/* The gradients of a captured micro step: those that it adds to, which must be
+ * where they were, and those that it leaves. */
+typedef struct MicroGrads {
+    dsi_zero *z;
+    int n;
+    bool last;
+    dsi_reduce_record *reduce_before, *reduce_after;
+    struct {
+        ds_tensor *before, *after; /* counted; NULL: none */
+    } of[];
+} MicroGrads;
+
+static const void *grad_address(const ds_tensor *g)
+{
+    return g && g->storage ? g->storage->p : NULL;
+}
+
+static bool micro_grads_hold(void *arg)
+{
+    const MicroGrads *m = arg;
+    for (int i = 0; i < m->n; i++)
+        if (grad_address(ds_grad(m->z->flat->param[i].x)) != grad_address(m->of[i].before))
+            return false;
+    return dsi_reduce_is_as(m->z->reduce, m->reduce_before);
+}
+
+/* The last micro step's are of no use after the update. */
+static ds_status micro_grads_set(void *arg)
+{
+    const MicroGrads *m = arg;
+    ds_status status = DS_OK;
+    for (int i = 0; status == DS_OK && !m->last && i < m->n; i++)
+        status = ds_set_grad_of(m->z->flat->param[i].x, m->of[i].after);
+    if (!m->last) dsi_reduce_set_as(m->z->reduce, m->reduce_after);
+    return status;
+}
+
+static void micro_grads_release(void *arg)
+{
+    MicroGrads *m = arg;
+    for (int i = 0; i < m->n; i++) dsi_unref(m->of[i].before), dsi_unref(m->of[i].after);
+    dsi_reduce_record_free(m->reduce_before);
+    dsi_reduce_record_free(m->reduce_after);
+    dsi_free(m);
+}
+
+ds_status dsi_zero_capture_backward(dsi_zero *z, ds_tensor *loss, const double *factor, bool last)
+{
+    static const dsi_graph_hook hook = {micro_grads_hold, NULL, micro_grads_set,
+                                        micro_grads_release};
+    const dsi_flat *f = z->flat;
+    dsi_view v = {.p = (void *)factor, .dtype = DS_F64};
+    MicroGrads *m = dsi_alloc(sizeof *m + (size_t)f->n * sizeof *m->of);
+    m->z = z, m->n = f->n, m->last = last;
+    m->reduce_before = dsi_reduce_record_new(z->reduce);
+    for (int i = 0; i < f->n; i++) m->of[i].before = dsi_ref(ds_grad(f->param[i].x));
+    dsi_graph_add_hook(loss->device, &hook, m);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *seed = dsi_new(loss, loss->shape);
+    ds_status status = dsi_copy(seed, dsi_borrow(loss->device, v));
+    if (status == DS_OK && z->reduce) status = dsi_reduce_begin(z->reduce, last);
+    if (status == DS_OK) status = ds_backward_from(loss, seed);
+    if (status == DS_OK && z->reduce) status = dsi_reduce_end(z->reduce);
+    ds_scope_close(scope);
+    for (int i = 0; i < f->n; i++) m->of[i].after = dsi_ref(ds_grad(f->param[i].x));
+    m->reduce_after = dsi_reduce_record_new(z->reduce);
+    return status;
+}
+
+/* The norm of the gradients into device memory at p. */
+static bool norm_capture(const dsi_zero *z, void *p)
+{
+    const ds_tensor *x = z->flat->param[0].x;
+    const dsi_view norm = {.p = p, .dtype = DS_F64};
+    int n = shards_list_grads(z);
+    if (n <= 0) return n == 0 && dsi_run(x, fill, 0.0, norm);
+    return dsi_run(x, norm, 2, n, z->views, norm);
+}
+
+static ds_status capture_decide(const dsi_zero *z, const dsi_zero_capture *c)
+{
+    const ds_tensor *x = z->flat->param[0].x;
+    bool wanted = c->update && (c->want_norm || c->limits.finite_norm || c->limits.max_norm > 0);
+    void *norm = wanted ? dsi_cache_alloc(x->device, sizeof(double)) : NULL;
+    bool done = (!wanted || (norm && norm_capture(z, norm))) && dsi_acquire(c->loss) &&
+                dsi_run(x, step_result, &c->limits,
+                        (dsi_view){.p = (void *)c->unscale, .dtype = DS_F64}, dsi_v(c->loss),
+                        (dsi_view){.p = norm, .dtype = DS_F64},
+                        (dsi_view){.p = (void *)c->decision.device,
+                                   .dtype = DS_F64,
+                                   .n = 1,
+                                   .d = {sizeof(dsi_step_result) / sizeof(double)},
+                                   .s = {1}});
+    if (norm) dsi_cache_free(x->device, norm, sizeof(double));
+    return done ? DS_OK : ds_error_status();
+}
+
+ds_status dsi_zero_capture_step(dsi_zero *z, const dsi_zero_capture *c)
+{
+    dsi_zero_step_result ignored;
+    double from = 0;
+    ds_scope *scope = ds_scope_open();
+    ds_status status = c->update ? grads_hand_over(z) : DS_OK;
+    if (status == DS_OK) status = capture_decide(z, c);
+    if (status == DS_OK && c->update) {
+        dsi_graph_decide(z->flat->param[0].x->device, c->decision);
+        status = params_update(z, 1, &from, &ignored);
+    }
+    ds_scope_close(scope);
+    return status;
+}
+
+ds_status dsi_zero_capture_end(dsi_zero *z, bool overflow, const char **bad)
+{
+    dsi_zero_step_result r = {0};
+    ds_scope *scope = ds_scope_open();
+    ds_status status = overflow ? step_skip(z, &r) : DS_OK;
+    dsi_zero_zero_grad(z);
+    ds_scope_close(scope);
+    *bad = r.bad;
+    return status;
 }
 
 /* ---- for checkpoints and averages ---------------------------------------------------------------------- */

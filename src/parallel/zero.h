@@ -13,6 +13,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "device/graph.h"
 #include "offload.h"
 #include "param_swap.h"
 
@@ -82,6 +83,30 @@ typedef struct dsi_zero_step_result {
  * it is the same on all ranks. out may be NULL. */
 ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,
                         bool want_norm, dsi_zero_step_result *out);
+
+/* ---- steps that a device captures (device/graph.h) ---------------------------------------------------- */
+
+/* Why a step of z cannot be captured, in one line; NULL: it can. */
+const char *dsi_zero_why_no_graph(const dsi_zero *z);
+
+/* As dsi_zero_backward, with the factor in a slot: [] float64. A micro step that
+ * is not the last one gives its gradients to the parameters at each replay. */
+ds_status dsi_zero_capture_backward(dsi_zero *z, ds_tensor *loss, const double *factor, bool last);
+
+typedef struct dsi_zero_capture {
+    bool update;            /* false: a micro step that does not update */
+    bool want_norm;         /* also if neither clipping nor overflow needs it */
+    dsi_step_limits limits; /* what makes the device skip the update, and clipping */
+    const double *unscale;  /* a slot: 1 / loss scale */
+    const ds_tensor *loss;
+    dsi_graph_decision decision; /* where the result goes */
+} dsi_zero_capture;
+
+/* As dsi_zero_step, but what is done is decided on the device. After each
+ * launch: dsi_zero_capture_end. */
+ds_status dsi_zero_capture_step(dsi_zero *z, const dsi_zero_capture *c);
+/* Resets the gradients; *bad: after an overflow, as in dsi_zero_step_result. */
+ds_status dsi_zero_capture_end(dsi_zero *z, bool overflow, const char **bad);
 
 void dsi_zero_zero_grad(dsi_zero *z); /* forgets the gradients */
 void dsi_zero_free(dsi_zero *z);      /* the model keeps its parameters, whole, in its dtype */

@@ -69,6 +69,7 @@ bool dsi_acquire_to_write(const ds_tensor *x)
 {
     if (!dsi_acquire(x)) return false;
     if (x && x->storage->reader) dsi_flush_relu(x->storage->reader);
+    if (x) ((ds_tensor *)x)->has_item = false;
     return true;
 }
 

@@ -100,8 +100,7 @@ ds_tensor *dsi_to_current(ds_tensor *x)
     return dsi_copy(y, x) == DS_OK ? y : NULL;
 }
 
-/* Element i of host memory as a double. */
-static double element_as_double(const void *p, ds_dtype dtype, int64_t i)
+double dsi_element(const void *p, ds_dtype dtype, int64_t i)
 {
     switch (dtype) {
     case DS_F32:
@@ -127,6 +126,12 @@ static double element_as_double(const void *p, ds_dtype dtype, int64_t i)
     return NAN;
 }
 
+void dsi_set_item(ds_tensor *x, double value)
+{
+    x->item = value;
+    x->has_item = true;
+}
+
 double ds_item(const ds_tensor *x)
 {
     if (!dsi_live(x, "item")) return NAN;
@@ -134,12 +139,13 @@ double ds_item(const ds_tensor *x)
         dsi_fail(DS_EINVAL, "item: x is %s: expected one element", dsi_shape_text(x->shape));
         return NAN;
     }
+    if (x->has_item) return x->item;
     if (!dsi_acquire(x)) return NAN;
     dsi_view v = dsi_v(x);
-    if (x->device->type->kind == DS_CPU) return element_as_double(v.p, x->dtype, 0);
+    if (x->device->type->kind == DS_CPU) return dsi_element(v.p, x->dtype, 0);
     double element;
     if (copy_to_host(x->device, &element, v.p, ds_dtype_size(x->dtype)) != DS_OK) return NAN;
-    return element_as_double(&element, x->dtype, 0);
+    return dsi_element(&element, x->dtype, 0);
 }
 
 ds_status dsi_norm(dsi_device *d, double p, int n, const dsi_view *x, double *out)

@@ -1,14 +1,19 @@
 /* tensor/step_graph.c: ds_step_graph: a step that is launched as one graph.
  *
+ * Steps of one kind (step_graph.h; most programs have one):
  *   run 1, 2   the step's function, while the device observes (device/graph.h)
  *   run 3      it is captured, and launched
  *   from 4 on  inputs are copied to those of the capture, hooks, launch, hooks
  *
+ * A capture that does not hold at one step is kept, since a step that was run by
+ * the function may have come between; at the second in a row it is dropped.
+ *
  * Invariants: in[] and out are those of the capture, held as long as its work
  * may be launched; all other storage of the captured step is the graph's pool.
  * A run that cannot be a replay is the function itself. `observed` counts runs
- * of the function since the last capture that did not hold any more.
+ * of the function since the last capture was dropped.
  * SPDX-License-Identifier: MIT */
+#include "step_graph.h"
 #include "base/env.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -19,13 +24,23 @@
 #include <string.h>
 
 enum { OBSERVED = 2, MOST_INPUTS = 16 };
+enum { MOST_DROPS = 3, LEAST_REPLAYS = 8 }; /* drops, and replays for each: fewer are no gain */
+
+/* The runs of one kind. */
+typedef struct Recording {
+    dsi_graph *graph; /* NULL before the first run */
+    int observed, failed, drops, n;
+    int64_t replays;
+    ds_tensor *in[MOST_INPUTS], *out; /* counted; out NULL: nothing is captured */
+    const void *item; /* out's value after a launch, in the graph; NULL: not there */
+} Recording;
 
 struct ds_step_graph {
     ds_step_fn *step;
     void *self;
-    dsi_graph *graph; /* of the device of the first run; NULL: none */
-    int observed, n;
-    ds_tensor *in[MOST_INPUTS], *out; /* counted */
+    int (*kind)(void *arg); /* NULL: all steps are of kind 0 */
+    void *kind_arg;
+    Recording of[DSI_STEP_KINDS];
     bool begun, running, off, told;
     char why[320];
 };
@@ -43,14 +58,21 @@ ds_step_graph *ds_step_graph_new(ds_step_fn *step, void *self)
     return g;
 }
 
-/* The capture is not valid any more, or ends. */
-static void capture_drop(ds_step_graph *g)
+void dsi_step_graph_set_kinds(ds_step_graph *g, int (*kind)(void *arg), void *arg)
 {
-    if (g->graph) dsi_graph_reset(g->graph);
-    for (int i = 0; i < g->n; i++) dsi_unref(g->in[i]);
-    dsi_unref(g->out);
-    g->out = NULL;
-    g->n = g->observed = 0;
+    g->kind = kind;
+    g->kind_arg = arg;
+}
+
+/* The capture is not valid any more, or ends. */
+static void capture_drop(Recording *r)
+{
+    if (r->graph) dsi_graph_reset(r->graph);
+    for (int i = 0; i < r->n; i++) dsi_unref(r->in[i]);
+    dsi_unref(r->out);
+    r->out = NULL;
+    r->item = NULL;
+    r->n = r->observed = r->failed = 0;
 }
 
 void ds_step_graph_free(ds_step_graph *g)
@@ -61,12 +83,20 @@ void ds_step_graph_free(ds_step_graph *g)
         return;
     }
     bool quarantined = dsi_handle_freed_by(g, "ds_step_graph_free");
-    capture_drop(g);
-    dsi_graph_free(g->graph);
+    for (int k = 0; k < DSI_STEP_KINDS; k++) {
+        capture_drop(&g->of[k]);
+        dsi_graph_free(g->of[k].graph);
+    }
     if (!quarantined) dsi_free(g);
 }
 
-bool ds_step_graph_replays(const ds_step_graph *g) { return g && g->out; }
+static int kind_now(const ds_step_graph *g) { return g->kind ? g->kind(g->kind_arg) : 0; }
+
+bool ds_step_graph_replays(const ds_step_graph *g)
+{
+    int kind = g ? kind_now(g) : -1;
+    return kind >= 0 && g->of[kind].out;
+}
 
 const char *ds_step_graph_why_not(const ds_step_graph *g) { return g && g->off ? g->why : NULL; }
 
@@ -86,17 +116,16 @@ static void tell(ds_step_graph *g, const char *what, const char *why)
 }
 
 /* At the first run: whether this device has graphs, and the user wants them. */
-static ds_status choose(ds_step_graph *g, dsi_device *d)
+static ds_status choose(ds_step_graph *g, const dsi_device *d)
 {
     static const char *const words[] = {"on", "off", NULL};
     int off = 0;
     g->begun = true;
     ds_status status = dsi_env_word("DS_GRAPHS", words, &off);
     if (status != DS_OK) return status;
-    if (!off) g->graph = dsi_graph_new(d);
     if (off)
         turn_off(g, "DS_GRAPHS is off");
-    else if (!g->graph)
+    else if (!d->type->capture_begin)
         turn_off(g, "this device has no graphs");
     return DS_OK;
 }
@@ -114,57 +143,80 @@ static ds_tensor *call(ds_step_graph *g, ds_tensor *const *in, int n)
     return dsi_scope_return(scope, out ? dsi_ref(dsi_alias(out)) : NULL);
 }
 
-static ds_tensor *observe(ds_step_graph *g, ds_tensor *const *in, int n)
+static ds_tensor *observe(ds_step_graph *g, Recording *r, ds_tensor *const *in, int n)
 {
-    if (dsi_graph_begin(g->graph, false) != DS_OK) return NULL;
+    if (dsi_graph_begin(r->graph, false) != DS_OK) return NULL;
     ds_tensor *out = call(g, in, n);
-    const char *why = dsi_graph_why_not(g->graph);
+    const char *why = dsi_graph_why_not(r->graph);
     if (out && why) {
         turn_off(g, why);
         tell(g, "each step is launched kernel by kernel", why);
     }
-    g->observed++;
-    return dsi_graph_end(g->graph, false) == DS_OK ? out : NULL;
+    r->observed++;
+    return dsi_graph_end(r->graph, false) == DS_OK ? out : NULL;
 }
 
 /* Tensors of the capture's own, with the values of in. */
-static bool inputs_make(ds_step_graph *g, ds_tensor *const *in, int n)
+static bool inputs_make(Recording *r, ds_tensor *const *in, int n)
 {
     ds_scope *scope = ds_scope_open();
     bool good = true;
     for (int i = 0; good && i < n; i++) {
         ds_tensor *own = dsi_acquire(in[i]) ? dsi_new_like(in[i]) : NULL;
         good = own && dsi_copy(own, in[i]) == DS_OK;
-        if (good) g->in[g->n++] = dsi_ref(own);
+        if (good) r->in[r->n++] = dsi_ref(own);
     }
     ds_scope_close(scope);
     return good;
 }
 
-static ds_tensor *capture(ds_step_graph *g, ds_tensor *const *in, int n)
+/* The host waits for each launch: then it reads the only element of out too. */
+static bool item_capture(Recording *r, const ds_tensor *out)
 {
-    if (!inputs_make(g, in, n) || dsi_graph_begin(g->graph, true) != DS_OK) {
-        capture_drop(g);
+    dsi_device *d = out->device;
+    void *host = NULL;
+    if (!dsi_graph_has_results(d) || dsi_numel(out->shape) != 1) return true;
+    void *p = dsi_graph_result(d, ds_dtype_size(out->dtype), &host);
+    ds_scope *scope = ds_scope_open();
+    bool done = p && dsi_copy(dsi_borrow(d, (dsi_view){.p = p, .dtype = out->dtype}), out) == DS_OK;
+    ds_scope_close(scope);
+    r->item = host;
+    return done;
+}
+
+/* The step's result for its caller. */
+static ds_tensor *result(const Recording *r)
+{
+    ds_tensor *y = dsi_alias(r->out);
+    if (r->item) dsi_set_item(y, dsi_element(r->item, y->dtype, 0));
+    return y;
+}
+
+static ds_tensor *capture(ds_step_graph *g, Recording *r, ds_tensor *const *in, int n)
+{
+    if (!inputs_make(r, in, n) || dsi_graph_begin(r->graph, true) != DS_OK) {
+        capture_drop(r);
         return NULL;
     }
-    ds_tensor *out = call(g, g->in, g->n);
-    ds_status status = dsi_graph_end(g->graph, out != NULL);
-    if (out && status == DS_OK) status = dsi_graph_launch(g->graph);
+    ds_tensor *out = call(g, r->in, r->n);
+    if (out && !item_capture(r, out)) out = NULL;
+    ds_status status = dsi_graph_end(r->graph, out != NULL);
+    if (out && status == DS_OK) status = dsi_graph_launch(r->graph);
     if (!out || status != DS_OK) {
-        capture_drop(g);
+        capture_drop(r);
         return NULL;
     }
-    g->out = dsi_ref(out);
-    return out;
+    r->out = dsi_ref(out);
+    return result(r);
 }
 
 /* NULL: in can be copied to the inputs of the capture; else why not. */
-static const char *inputs_differ(const ds_step_graph *g, ds_tensor *const *in, int n)
+static const char *inputs_differ(const Recording *r, ds_tensor *const *in, int n)
 {
     static _Thread_local char text[200];
-    if (n != g->n) return "another number of inputs than it was recorded with";
+    if (n != r->n) return "another number of inputs than it was recorded with";
     for (int i = 0; i < n; i++) {
-        const ds_tensor *a = in[i], *b = g->in[i];
+        const ds_tensor *a = in[i], *b = r->in[i];
         if (a->dtype == b->dtype && a->device == b->device && dsi_same_shape(a->shape, b->shape))
             continue;
         snprintf(text, sizeof text, "input %d is %s %s, and the recorded one %s %s", i,
@@ -175,11 +227,38 @@ static const char *inputs_differ(const ds_step_graph *g, ds_tensor *const *in, i
     return NULL;
 }
 
-static ds_tensor *replay(ds_step_graph *g, ds_tensor *const *in, int n)
+static ds_tensor *replay(Recording *r, ds_tensor *const *in, int n)
 {
     for (int i = 0; i < n; i++)
-        if (in[i] != g->in[i] && dsi_copy(g->in[i], in[i]) != DS_OK) return NULL;
-    return dsi_graph_replay(g->graph) == DS_OK ? dsi_alias(g->out) : NULL;
+        if (in[i] != r->in[i] && dsi_copy(r->in[i], in[i]) != DS_OK) return NULL;
+    r->failed = 0;
+    r->replays++;
+    return dsi_graph_replay(r->graph) == DS_OK ? result(r) : NULL;
+}
+
+/* The capture did not hold at two steps in a row. */
+static void capture_failed(ds_step_graph *g, Recording *r)
+{
+    capture_drop(r);
+    if (++r->drops <= MOST_DROPS || r->replays > (int64_t)LEAST_REPLAYS * r->drops) return;
+    const char *why = "a value of its optimizer that is not the learning rate changes at each "
+                      "step, or a tensor moves";
+    turn_off(g, why);
+    tell(g, "each step is launched kernel by kernel", why);
+}
+
+static ds_tensor *run_kind(ds_step_graph *g, Recording *r, ds_tensor *const *in, int n)
+{
+    const char *differ = r->out ? inputs_differ(r, in, n) : NULL;
+    if (differ) {
+        tell(g, "this step is launched kernel by kernel, and others like it", differ);
+        return call(g, in, n);
+    }
+    if (r->out && dsi_graph_holds(r->graph)) return replay(r, in, n);
+    if (r->out && !r->failed++) return call(g, in, n);
+    if (r->out) capture_failed(g, r);
+    if (g->off) return call(g, in, n);
+    return r->observed < OBSERVED ? observe(g, r, in, n) : capture(g, r, in, n);
 }
 
 ds_tensor *ds_step_graph_run(ds_step_graph *g, ds_tensor *const *in, int n)
@@ -193,13 +272,9 @@ ds_tensor *ds_step_graph_run(ds_step_graph *g, ds_tensor *const *in, int n)
     if (ds_error()) return NULL;
     dsi_device *d = n ? in[0]->device : dsi_device_current();
     if (!d || (!g->begun && choose(g, d) != DS_OK)) return NULL;
-    if (g->off) return call(g, in, n);
-    const char *differ = g->out ? inputs_differ(g, in, n) : NULL;
-    if (differ) {
-        tell(g, "this step is launched kernel by kernel, and others like it", differ);
-        return call(g, in, n);
-    }
-    if (g->out && dsi_graph_holds(g->graph)) return replay(g, in, n);
-    if (g->out) capture_drop(g);
-    return g->observed < OBSERVED ? observe(g, in, n) : capture(g, in, n);
+    int kind = kind_now(g);
+    if (g->off || kind < 0) return call(g, in, n);
+    Recording *r = &g->of[kind];
+    if (!r->graph) r->graph = dsi_graph_new(d);
+    return run_kind(g, r, in, n);
 }

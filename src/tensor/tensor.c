@@ -296,6 +296,7 @@ void dsi_tensor_set_data(ds_tensor *x, const ds_tensor *y)
     x->device = y->device;
     x->dtype = y->dtype;
     x->offset = y->offset;
+    x->has_item = false;
     memcpy(x->stride, y->stride, sizeof x->stride);
 }
 

@@ -81,6 +81,9 @@ struct ds_tensor {
     ds_tensor *pooled[3];
 
     dsi_hooks *hooks; /* owned; NULL: none */
+
+    double item; /* dsi_set_item */
+    bool has_item;
 };
 
 /* ---- life: dsi_new.. returns a handle owned by the current scope -------------------------------------- */
@@ -221,6 +224,11 @@ dsi_view dsi_v_expand(const ds_tensor *x, ds_dims shape); /* broadcast to shape,
 /* The first entry of a state dict that has entry i's tensor: i, unless that is
  * tied to an earlier one. */
 int dsi_state_first(const ds_state *state, int i);
+
+/* The only element of x, which the caller knows: ds_item returns it without
+ * waiting for the device, until this handle is written to. */
+void dsi_set_item(ds_tensor *x, double value);
+double dsi_element(const void *host, ds_dtype dtype, int64_t i); /* element i, as a double */
 
 /* Sets each element of x to value. Returns x; NULL if x is NULL or, with the
  * message, after a failure. */

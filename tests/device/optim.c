@@ -439,12 +439,14 @@ static void scalars_in_memory(void **state)
     (void)state;
     dsi_device *d = dsi_device_current();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        dsi_step_scalars now = {.unscale = 0.5, .clip = 0.25};
+        dsi_step_scalars now = {0};
+        const double factor = 0.125, skip = 1;
         dsi_optimizer by_value = options_of(&cases[i]), recorded = by_value;
         double lr = by_value.sgd.lr; /* the first field of all rules */
         dsi_span x[SPANS], y[SPANS];
         make_spans(DS_F32, x, 3), make_spans(DS_F32, y, 3);
         recorded.scalars = &now;
+        recorded.g_factor = &factor;
         recorded.sgd.lr = NAN;
         for (int j = 0; j < SPANS; j++) y[j].step = 1; /* as at the recording */
         for (int t = 1; t <= 3; t++) {
@@ -455,9 +457,51 @@ static void scalars_in_memory(void **state)
             CHECK_INT(d->kernels->optimizer(&d->stream, &by_value, SPANS, x), DS_OK);
             CHECK_INT(d->kernels->optimizer(&d->stream, &recorded, SPANS, y), DS_OK);
         }
+        recorded.skip = &skip;
+        CHECK_INT(d->kernels->optimizer(&d->stream, &recorded, SPANS, y), DS_OK);
         for (int j = 0; j < SPANS; j++)
             CHECK(!memcmp(x[j].p, y[j].p, (size_t)sizes[j] * sizeof(float)));
         free_spans(x), free_spans(y);
+    }
+}
+
+/* The same numbers as the engine computes on the host. */
+static void decides_what_a_step_does(void **state)
+{
+    (void)state;
+    dsi_device *d = dsi_device_current();
+    const struct {
+        double unscale;
+        float loss;
+        double norm, max_norm, factor;
+        bool skip;
+    } rows[] = {{0.5, 3, 4, 1, 0.5 * (1 / (2 + 1e-6)), false}, /* norm 2 is clipped to 1 */
+                {0.5, 3, 1, 1, 0.5, false},
+                {0.25, 3, 1e30, 0, 0.25, false},
+                {1, NAN, 1, 1, 1 / (1 + 1e-6), true},
+                {1, 1, INFINITY, 0, 1, true},
+                {1, 1, NAN, 1, NAN, true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        double unscale = rows[i].unscale, norm = rows[i].norm;
+        float loss = rows[i].loss;
+        dsi_step_result r;
+        dsi_step_limits c = {.max_norm = rows[i].max_norm};
+        dsi_view u = {.p = &unscale, .dtype = DS_F64}, l = {.p = &loss, .dtype = DS_F32},
+                 n = {.p = &norm, .dtype = DS_F64},
+                 out = {.p = &r, .dtype = DS_F64, .n = 1, .d = {5}, .s = {1}};
+        for (int strict = 0; strict < 2; strict++) {
+            c.finite_loss = c.finite_norm = strict;
+            CHECK_INT(d->kernels->step_result(&d->stream, &c, u, l, n, out), DS_OK);
+            CHECK(r.g_factor == rows[i].factor || isnan(rows[i].factor));
+            CHECK(r.fault == 0 && r.skip == (strict && rows[i].skip));
+            CHECK(r.norm == unscale * norm || isnan(norm));
+        }
+        CHECK_INT(d->kernels->step_result(&d->stream, &c, u, (dsi_view){0}, (dsi_view){0}, out),
+                  DS_OK);
+        CHECK(isnan(r.loss) && isnan(r.norm) && r.skip == 1);
+        l.dtype = DS_I64;
+        CHECK_INT(d->kernels->step_result(&d->stream, &c, u, l, n, out), DS_EINVAL);
+        CHECK_ERROR("step_result: no cpu kernel for int64");
     }
 }
 
@@ -484,4 +528,5 @@ static void refuses_dtypes(void **state)
 TEST_MAIN(cmocka_unit_test(float32), cmocka_unit_test(float64), cmocka_unit_test(bfloat16),
           cmocka_unit_test(float16), cmocka_unit_test(masters),
           cmocka_unit_test(parts_are_the_whole), cmocka_unit_test(threads_change_nothing),
-          cmocka_unit_test(scalars_in_memory), cmocka_unit_test(refuses_dtypes))
+          cmocka_unit_test(scalars_in_memory), cmocka_unit_test(decides_what_a_step_does),
+          cmocka_unit_test(refuses_dtypes))

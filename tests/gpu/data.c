@@ -13,7 +13,7 @@ enum { BATCH = 7, SAMPLES = 40 };
 static const char *folder;
 static const ds_device cpu = {DS_CPU, 0}, gpu = {DS_CUDA, 0};
 
-typedef enum Kind { PLAIN, TORCHVISION, FLIPPED } Kind;
+typedef enum Kind { PLAIN, TORCHVISION, FLIPPED, BF16, FP16 } Kind;
 
 static ds_dataset *images(Kind kind)
 {
@@ -23,6 +23,7 @@ static ds_dataset *images(Kind kind)
     d = ds_subset(d, 11, SAMPLES);
     if (kind != PLAIN) d = ds_transform_normalize(ds_transform_to_float(d), 3, mean, std);
     if (kind == FLIPPED) d = ds_transform_random_flip(d, 0.5, 3);
+    if (kind >= BF16) d = ds_transform_cast(d, kind == BF16 ? DS_BF16 : DS_F16);
     return d;
 }
 
@@ -41,7 +42,7 @@ static float *batches(ds_device device, Kind kind, bool shuffle, size_t *bytes)
         while (ds_loader_next(l, &b)) {
             CHECK(ds_device_of(b.x).kind == device.kind && ds_device_of(b.y).kind == device.kind);
             const int64_t *labels = ds_data(b.y);
-            memcpy(x, ds_data(b.x), (size_t)b.size * IMAGE * sizeof *x);
+            memcpy(x, ds_data(ds_cast(b.x, DS_F32)), (size_t)b.size * IMAGE * sizeof *x);
             x += b.size * IMAGE;
             for (int64_t i = 0; i < b.size; i++) *y++ = (float)labels[i];
         }
@@ -55,7 +56,7 @@ static void the_same_batches(void **state)
 {
     (void)state;
     size_t n, before = ds_memory_allocated(gpu);
-    for (int kind = PLAIN; kind <= FLIPPED; kind++) {
+    for (int kind = PLAIN; kind <= FP16; kind++) {
         float *want = batches(cpu, kind, kind != TORCHVISION, &n);
         float *got = batches(gpu, kind, kind != TORCHVISION, &n);
         CHECK(!memcmp(want, got, n));
@@ -80,12 +81,14 @@ static void batches_wait_for_nothing(void **state)
     (void)state;
     ds_batch b;
     CHECK_INT(ds_set_device(gpu), DS_OK);
-    ds_loader *l = ds_loader_new(images(PLAIN), BATCH, .shuffle = true);
-    CHECK(ds_loader_next(l, &b));
-    long before = syncs();
-    for (int i = 0; i < 3; i++) CHECK(ds_loader_next(l, &b));
-    CHECK_INT(syncs() - before, 0);
-    ds_loader_free(l);
+    for (int half = 0; half < 2; half++) {
+        ds_loader *l = ds_loader_new(images(half ? BF16 : PLAIN), BATCH, .shuffle = true);
+        CHECK(ds_loader_next(l, &b));
+        long before = syncs();
+        for (int i = 0; i < 3; i++) CHECK(ds_loader_next(l, &b));
+        CHECK_INT(syncs() - before, 0);
+        ds_loader_free(l);
+    }
     CHECK_INT(ds_set_device(cpu), DS_OK);
 }
 

@@ -188,6 +188,19 @@ OPTIMIZER(adadelta, .rule = DSI_ADADELTA, .adadelta = {0.1, 0.9, 1e-8, 0.01, fal
 OPTIMIZER(lion, .rule = DSI_LION, .lion = {0.1, 0.9, 0.99, 0.01})
 OPTIMIZER(lamb, .rule = DSI_LAMB, .lamb = {0.1, 0.9, 0.99, 1e-8, 0.01, 10, 0.01, true, false})
 
+/* With a loss and a norm; without. */
+static ds_status step_result_of(Trial *t, bool given)
+{
+    const dsi_step_limits limits = {.max_norm = 0.5, .finite_loss = given, .finite_norm = given};
+    dsi_view loss = trial_operand(t, t->dtype, DENSE, 0.5, 2, false, DIMS(1)),
+             norm = trial_operand(t, DS_F64, DENSE, 0.5, 2, false, DIMS(1));
+    return CALL(t, step_result, &limits, trial_operand(t, DS_F64, DENSE, 0.5, 2, false, DIMS(1)),
+                given ? loss : ABSENT, given ? norm : ABSENT,
+                trial_operand(t, DS_F64, DENSE, 0, 0, true, DIMS(5)));
+}
+static ds_status step_result_given(Trial *t) { return step_result_of(t, true); }
+static ds_status step_result_absent(Trial *t) { return step_result_of(t, false); }
+
 const SelfCase selftest_math[] = {
     {"copy", "", copy_same, 1, false},
     {"copy", "to float32", copy_to_float, 1, false},
@@ -225,4 +238,6 @@ const SelfCase selftest_math[] = {
     {"optimizer", "adadelta", adadelta, 8, true},
     {"optimizer", "lion", lion, 4, true},
     {"optimizer", "lamb", lamb, 8, true},
+    {"step_result", "", step_result_given, 1, true},
+    {"step_result", "no loss, no norm", step_result_absent, 1, true},
     {0}};

@@ -28,7 +28,7 @@
     X(gather) X(scatter_add)                                                   \
     X(dispatch) X(combine) X(combine_dw)             /* index/moe.c */         \
     X(attention) X(attention_dx)                     /* attention/attention.c */ \
-    X(optimizer)                                     /* optim/optim.c */
+    X(optimizer) X(step_result)                      /* optim/optim.c */
 
 /* Not dropout: on the CPU its masks are PyTorch's, drawn in order. */
 #define CPU_FUSIONS(X)                                                         \

@@ -25,9 +25,12 @@
     _Static_assert((int)K_##constant == (int)DSI_##constant, "optimizer.h: " #constant);
 DSI_OPTIMIZER_RULES(SAME_RULE)
 _Static_assert(sizeof(dsi_cuda_step) == sizeof(dsi_step_scalars) &&
-                   offsetof(dsi_cuda_step, clip) == offsetof(dsi_step_scalars, clip) &&
                    offsetof(dsi_cuda_step, steps) == offsetof(dsi_step_scalars, steps),
                "optimizer.h: the scalars of a step");
+#define SAME_RESULT(field) (offsetof(dsi_cuda_result, field) == offsetof(dsi_step_result, field))
+_Static_assert(sizeof(dsi_cuda_result) == sizeof(dsi_step_result) && SAME_RESULT(norm) &&
+                   SAME_RESULT(g_factor) && SAME_RESULT(skip) && SAME_RESULT(fault),
+               "optimizer.h: the result of a step");
 _Static_assert(sizeof(dsi_cuda_optimizer) <= 4096, "optimizer.h: an argument's limit");
 
 /* The options of every rule in one form. */
@@ -125,6 +128,8 @@ ds_status dsi_cuda_optimizer_step(dsi_stream *s, const dsi_optimizer *c, int n, 
     dsi_cuda_optimizer a = {.rule = (int)c->rule,
                             .lr = c->sgd.lr, /* the first field of every rule's options */
                             .scalars = (const dsi_cuda_step *)c->scalars,
+                            .g_factor = c->g_factor,
+                            .skip = c->skip,
                             .fault = dsi_cuda_fault(s)};
     ds_status status = dsi_spans_check("cuda", c->rule, n, x);
     set_options(&a, c);
@@ -139,4 +144,21 @@ ds_status dsi_cuda_optimizer_step(dsi_stream *s, const dsi_optimizer *c, int n, 
                                            dsi_cuda_blocks(pieces, 256), &a);
         }
     return status;
+}
+
+ds_status dsi_cuda_step_result_of(dsi_stream *s, const dsi_step_limits *c, dsi_view unscale,
+                                  dsi_view loss, dsi_view norm, dsi_view result)
+{
+    dsi_cuda_step_result a = {.unscale = unscale.p,
+                              .norm = norm.p,
+                              .loss = loss.p,
+                              .loss_dtype = (int)loss.dtype,
+                              .finite_loss = c->finite_loss,
+                              .finite_norm = c->finite_norm,
+                              .max_norm = c->max_norm,
+                              .fault = dsi_cuda_fault(s),
+                              .result = result.p};
+    ds_status status = loss.p ? dsi_cuda_floating("step_result", loss.dtype) : DS_OK;
+    if (status != DS_OK) return status;
+    return dsi_cuda_launch(s, DSI_CUDA_optimizer, "step_result", "", dsi_cuda_blocks(1, 32), &a);
 }

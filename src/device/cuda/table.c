@@ -57,6 +57,7 @@ const dsi_kernels dsi_cuda_kernels = {
     .combine_dw = dsi_cuda_combine_dw,
 
     .optimizer = dsi_cuda_optimizer_step,
+    .step_result = dsi_cuda_step_result_of,
 };
 
 const dsi_fusions dsi_cuda_fusions = {

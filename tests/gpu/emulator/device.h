@@ -114,6 +114,13 @@ static inline float __fmul_rn(float a, float b)
     return c;
 }
 static inline float __fadd_rn(float a, float b) { return a + b; }
+static inline double __dmul_rn(double a, double b)
+{
+    volatile double c = a * b;
+    return c;
+}
+static inline double __dadd_rn(double a, double b) { return a + b; }
+static inline double __ddiv_rn(double a, double b) { return a / b; }
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 template <class T> static inline T __ldg(const T *p) { return *p; }
 template <class T> static inline T __ldcs(const T *p) { return *p; }

@@ -278,18 +278,18 @@ static ds_status optim_run(dsi_stream *s, const dsi_optimizer *c, int n, const d
     return c->rule == DSI_LAMB ? optim_lamb(s, &c->lamb, n, x) : optim_pass(c, n, x);
 }
 
-/* The scalars in memory replace those given by value. */
-static ds_status optim_run_scalars(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x)
+/* What is in memory counts in place of what is given by value. */
+static ds_status optim_run_recorded(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x)
 {
     const dsi_step_scalars *now = c->scalars;
     dsi_optimizer options = *c;
     dsi_span *spans = dsi_scratch(s, (size_t)n * sizeof *spans);
     if (!spans) return DS_ENOMEM;
-    options.sgd.lr = now->lr; /* the first field of every rule's options */
+    if (now) options.sgd.lr = now->lr; /* the first field of every rule's options */
     for (int i = 0; i < n; i++) {
         spans[i] = x[i];
-        spans[i].g_scale *= now->unscale * now->clip;
-        spans[i].step += now->steps;
+        if (c->g_factor) spans[i].g_scale *= *c->g_factor;
+        if (now) spans[i].step += now->steps;
     }
     ds_status status = optim_run(s, &options, n, spans);
     dsi_scratch_release(s, spans);
@@ -299,6 +299,37 @@ static ds_status optim_run_scalars(dsi_stream *s, const dsi_optimizer *c, int n,
 ds_status KERNEL(optimizer)(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x)
 {
     ds_status status = dsi_spans_check("cpu", c->rule, n, x);
-    if (status != DS_OK || n == 0 || s->device->fault.op) return status;
-    return c->scalars ? optim_run_scalars(s, c, n, x) : optim_run(s, c, n, x);
+    if (status != DS_OK || n == 0 || s->device->fault.op || (c->skip && *c->skip != 0))
+        return status;
+    return c->scalars || c->g_factor ? optim_run_recorded(s, c, n, x) : optim_run(s, c, n, x);
+}
+
+static double scalar_value(const dsi_view *v)
+{
+    if (!v->p) return NAN;
+    switch (v->dtype) {
+    case DS_F32:
+        return *(const float *)v->p;
+    case DS_F16:
+        return dsi_f16_to_f32(*(const uint16_t *)v->p);
+    case DS_BF16:
+        return dsi_bf16_to_f32(*(const uint16_t *)v->p);
+    default:
+        return *(const double *)v->p;
+    }
+}
+
+ds_status KERNEL(step_result)(dsi_stream *s, const dsi_step_limits *c, dsi_view unscale,
+                              dsi_view loss, dsi_view norm, dsi_view result)
+{
+    if (loss.p && loss.dtype > DS_BF16) return no_dtype("step_result", loss.dtype);
+    dsi_step_result r = {.g_factor = *(const double *)unscale.p, .loss = scalar_value(&loss)};
+    r.norm = scalar_value(&norm) * r.g_factor;
+    double clip = c->max_norm / (r.norm + 1e-6);
+    if (c->max_norm > 0 && !(clip >= 1)) r.g_factor *= clip;
+    r.fault = (double)s->device->fault.op;
+    r.skip = r.fault != 0 || (c->finite_loss && !isfinite(r.loss)) ||
+             (c->finite_norm && !isfinite(r.norm));
+    memcpy(result.p, &r, sizeof r);
+    return DS_OK;
 }

@@ -12,6 +12,9 @@ struct Step {
     long long step;
 };
 
+/* Nothing is written: the same for all threads. */
+DEVICE bool skips(const dsi_cuda_optimizer &P) { return P.fault->op || (P.skip && *P.skip != 0); }
+
 DEVICE double power(double b, long long n) { return pow(b, (double)n); }
 
 DEVICE Step step_of(const dsi_cuda_optimizer &P, const dsi_cuda_span &x)
@@ -19,9 +22,9 @@ DEVICE Step step_of(const dsi_cuda_optimizer &P, const dsi_cuda_span &x)
     Step s = {P.lr, x.g_scale, 1, 1, x.step};
     if (P.scalars) {
         s.lr = P.scalars->lr;
-        s.scale *= P.scalars->unscale * P.scalars->clip;
         s.step += P.scalars->steps;
     }
+    if (P.g_factor) s.scale *= *P.g_factor;
     if (P.maximize) s.scale = -s.scale;
     if (P.bias_correction) {
         s.sum_m = 1 - power(P.b1, s.step);
@@ -55,8 +58,7 @@ DEVICE C adam(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &
     e.m = (C)P.b1 * e.m + (C)(1 - P.b1) * g;
     C v = e.v = (C)P.b2 * e.v + (C)(1 - P.b2) * g * g;
     if (P.amsgrad) v = e.vmax = e.vmax > v ? e.vmax : v;
-    return shrink * p -
-           (C)(s.lr / s.sum_m) * e.m / (root(v) * (C)(1 / sqrt(s.sum_v)) + (C)P.eps);
+    return shrink * p - (C)(s.lr / s.sum_m) * e.m / (root(v) * (C)(1 / sqrt(s.sum_v)) + (C)P.eps);
 }
 
 template <class C>
@@ -85,14 +87,16 @@ DEVICE C adadelta(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<
     return p - (C)s.lr * delta;
 }
 
-template <class C> DEVICE C lion(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
+template <class C>
+DEVICE C lion(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
 {
     C way = (C)P.b1 * e.m + (C)(1 - P.b1) * g, lr = (C)s.lr;
     e.m = (C)P.b2 * e.m + (C)(1 - P.b2) * g;
     return (C)(1 - s.lr * P.decay) * p - (signbit(way) ? -lr : lr);
 }
 
-template <class C> DEVICE C adagrad(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
+template <class C>
+DEVICE C adagrad(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
 {
     C lr = (C)(s.lr / (1 + (double)(s.step - 1) * P.lr_decay));
     g += (C)P.decay * p;
@@ -107,15 +111,22 @@ template <class C> DEVICE C lamb_u(const dsi_cuda_optimizer &P, C p, const Momen
     return e.m / (root(e.v + under) + beside) + (C)P.decay * p;
 }
 
-template <class C> DEVICE C new_value(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
+template <class C>
+DEVICE C new_value(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
 {
     switch (P.rule) {
-    case K_SGD: return sgd(P, s, p, g, e);
-    case K_ADAM: return adam(P, s, p, g, e);
-    case K_ADAGRAD: return adagrad(P, s, p, g, e);
-    case K_RMSPROP: return rmsprop(P, s, p, g, e);
-    case K_ADADELTA: return adadelta(P, s, p, g, e);
-    default: return lion(P, s, p, g, e);
+    case K_SGD:
+        return sgd(P, s, p, g, e);
+    case K_ADAM:
+        return adam(P, s, p, g, e);
+    case K_ADAGRAD:
+        return adagrad(P, s, p, g, e);
+    case K_RMSPROP:
+        return rmsprop(P, s, p, g, e);
+    case K_ADADELTA:
+        return adadelta(P, s, p, g, e);
+    default:
+        return lion(P, s, p, g, e);
     }
 }
 
@@ -135,7 +146,8 @@ template <class C> DEVICE Moments<C> read_moments(const dsi_cuda_span &x, long l
 DEVICE float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? 0 : x; }
 DEVICE double flushed(double x) { return fabs(x) < 2.2250738585072014e-308 ? 0 : x; }
 
-template <class C> DEVICE void write_moments(const dsi_cuda_span &x, long long i, const Moments<C> &e)
+template <class C>
+DEVICE void write_moments(const dsi_cuda_span &x, long long i, const Moments<C> &e)
 {
     if (x.m) ((C *)x.m)[i] = flushed(e.m);
     if (x.v) ((C *)x.v)[i] = flushed(e.v);
@@ -159,7 +171,7 @@ template <class C> DEVICE void optimizer_piece(const dsi_cuda_optimizer &P)
 {
     SHARED(Step, s, [1]);
     const dsi_cuda_span &x = P.x[span_of_block(P)];
-    if ((sizeof(C) == 8) != (x.dtype == K_F64) || P.fault->op) return;
+    if ((sizeof(C) == 8) != (x.dtype == K_F64) || skips(P)) return;
     if (threadIdx.x == 0) s[0] = step_of(P, x);
     __syncthreads();
     long long begin = (blockIdx.x - x.first) * K_SPAN_PIECE, end = min(begin + K_SPAN_PIECE, x.n);
@@ -193,7 +205,7 @@ template <class C> DEVICE void lamb_moments(const dsi_cuda_optimizer &P)
 {
     SHARED(double, part, [256]);
     const dsi_cuda_span &x = P.x[span_of_block(P)];
-    if ((sizeof(C) == 8) != (x.dtype == K_F64) || P.fault->op) return;
+    if ((sizeof(C) == 8) != (x.dtype == K_F64) || skips(P)) return;
     Step s = step_of(P, x);
     long long begin = (blockIdx.x - x.first) * K_SPAN_PIECE, end = min(begin + K_SPAN_PIECE, x.n);
     double p2 = 0, u2 = 0;
@@ -221,7 +233,7 @@ KERNEL(lamb_rates, dsi_cuda_optimizer, 256)
     const dsi_cuda_span &x = P.x[blockIdx.x];
     long long pieces = (x.n + K_SPAN_PIECE - 1) / K_SPAN_PIECE;
     double p2 = 0, u2 = 0;
-    if (P.fault->op) return;
+    if (skips(P)) return;
     for (long long i = threadIdx.x; i < pieces; i += blockDim.x)
         p2 += P.sums[2 * (x.first + i)], u2 += P.sums[2 * (x.first + i) + 1];
     p2 = block_sum(p2, part);
@@ -240,7 +252,7 @@ template <class C> DEVICE void lamb_apply(const dsi_cuda_optimizer &P)
 {
     int k = span_of_block(P);
     const dsi_cuda_span &x = P.x[k];
-    if ((sizeof(C) == 8) != (x.dtype == K_F64) || P.fault->op) return;
+    if ((sizeof(C) == 8) != (x.dtype == K_F64) || skips(P)) return;
     long long begin = (blockIdx.x - x.first) * K_SPAN_PIECE, end = min(begin + K_SPAN_PIECE, x.n);
     for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
         C p = load<C>(x.p, x.dtype, i);
@@ -249,3 +261,21 @@ template <class C> DEVICE void lamb_apply(const dsi_cuda_optimizer &P)
 }
 KERNEL(lamb_apply_f32, dsi_cuda_optimizer, 256) { lamb_apply<float>(P); }
 KERNEL(lamb_apply_f64, dsi_cuda_optimizer, 256) { lamb_apply<double>(P); }
+
+/* ---- what a step does ---- */
+
+/* One thread. Products and sums are rounded one by one, as on the host. */
+KERNEL(step_result, dsi_cuda_step_result, 32)
+{
+    dsi_cuda_result r;
+    if (threadIdx.x != 0) return;
+    r.loss = P.loss ? load<double>(P.loss, P.loss_dtype, 0) : NAN;
+    r.g_factor = *P.unscale;
+    r.norm = P.norm ? __dmul_rn(*P.norm, r.g_factor) : NAN;
+    double clip = __ddiv_rn(P.max_norm, __dadd_rn(r.norm, 1e-6));
+    if (P.max_norm > 0 && !(clip >= 1)) r.g_factor = __dmul_rn(r.g_factor, clip);
+    r.fault = (double)P.fault->op;
+    r.skip = P.fault->op || (P.finite_loss && !isfinite(r.loss)) ||
+             (P.finite_norm && !isfinite(r.norm));
+    *P.result = r;
+}

@@ -10,9 +10,23 @@ enum { K_LAMB_MOMENTS = 1, K_LAMB_APPLY };
 
 /* dsi_step_scalars */
 typedef struct dsi_cuda_step {
-    double lr, unscale, clip;
+    double lr;
     long long steps;
 } dsi_cuda_step;
+
+/* dsi_step_result, and what decides it; loss and norm are optional */
+typedef struct dsi_cuda_result {
+    double loss, norm, g_factor, skip, fault;
+} dsi_cuda_result;
+
+typedef struct dsi_cuda_step_result {
+    const double *unscale, *norm;
+    const void *loss;
+    int loss_dtype, finite_loss, finite_norm;
+    double max_norm;
+    const dsi_cuda_fault_flag *fault;
+    dsi_cuda_result *result;
+} dsi_cuda_step_result;
 
 /* dsi_span, as far as a kernel needs it */
 typedef struct dsi_cuda_span {
@@ -30,7 +44,8 @@ typedef struct dsi_cuda_optimizer {
     int nesterov, maximize, decoupled, amsgrad, bias_correction, centered, eps_inside;
     double lr, b1, b2, eps, decay;      /* b1: momentum, beta1, alpha, rho */
     double take, lr_decay, most, least; /* SGD's 1 - dampening; LAMB's bounds */
-    const dsi_cuda_step *scalars;       /* optional */
+    const dsi_cuda_step *scalars;       /* these three are optional */
+    const double *g_factor, *skip;
     const dsi_cuda_fault_flag *fault;
     double *sums;  /* LAMB: [pieces][2], of p^2 and u^2 */
     double *rates; /* LAMB: [spans] */
