@@ -72,6 +72,8 @@ foreach(source ${DS_TEST_SOURCES})
         set(count 1)
         if(name STREQUAL "ranks")
             set(count 3)
+        elseif(name STREQUAL "data_parallel")
+            set(count 4)
         endif()
         set_tests_properties(gpu/${name} PROPERTIES
             ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=${count};${DS_TEST_ENVIRONMENT}")
@@ -90,6 +92,12 @@ if(DS_GPU_TESTS AND TARGET test_gpu_mistakes AND NOT DS_SANITIZE)
         ds_mistakes(gpu_mistakes_sanitized -fsanitize=address,undefined -fno-sanitize-recover=all
             -fno-sanitize=vptr)
     endif()
+endif()
+
+if(DS_GPU_TESTS AND TARGET test_gpu_data_parallel)
+    add_test(NAME gpu/data_parallel.lazy COMMAND test_gpu_data_parallel)
+    set_tests_properties(gpu/data_parallel.lazy PROPERTIES LABELS gpu TIMEOUT 120
+        ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=4;DS_TEST_QUICK=1;FAKE_CUDA_LAZY=1")
 endif()
 
 # In another order of threads, with work that is done only at a synchronisation;

@@ -55,6 +55,12 @@ DS_API bool ds_ddp_set_sync(ds_ddp *d, bool on);
 
 typedef struct ds_data_parallel ds_data_parallel;
 
+typedef struct ds_data_parallel_opts {
+    /* [replicas] numbers of GPUs, the module's first; NULL: the module's GPU and
+     * those after it. Without GPUs: NULL */
+    const int *device_ids;
+} ds_data_parallel_opts;
+
 /* torch.nn.DataParallel: one process with `replicas` of the module, 1 or more,
  * each on its own thread; the first is the module itself, on the caller's. A
  * call divides its inputs along dimension 0, the samples, as torch.chunk does
@@ -64,21 +70,31 @@ typedef struct ds_data_parallel ds_data_parallel;
  * order of replicas, so that each run gives the same bits. Any ds_optim does
  * the rest.
  *
+ * A module on a GPU has each replica on a GPU of its own, and its inputs are on
+ * the module's GPU. Each call copies inputs, parameters and buffers to the other
+ * GPUs, and the outputs back; the backward copies their gradients. A step with
+ * replicas cannot be a step graph.
+ *
  * make(arg) returns a module of the same structure. It is called once for each
- * further replica, on its thread, one after the other. Its initial values do
- * not matter: its parameters become the module's memory, and its buffers start
- * each call as copies of the module's. Changes of buffers by the first replica
- * stay, those by others are lost. Training mode and requires_grad are the
- * module's at each call.
+ * further replica, on its thread, one after the other; new tensors are then on
+ * the replica's device. Its initial values do not matter: its parameters become
+ * the module's memory (on a GPU, copies of it), and its buffers start each call
+ * as copies of the module's. Changes of buffers by the first replica stay, those
+ * by others are lost. Training mode and requires_grad are the module's at each
+ * call.
  *
  * ds_threads() is divided among the replicas; each has at least one thread. The
  * first replica draws random numbers from the caller's generator; each other
  * one from its own, which the caller's seeds at each call.
  *
- * Borrows the module, which must live longer. Refuses (NULL) a module on a GPU,
- * and a replica with another structure. */
+ * Borrows the module, which must live longer. Refuses (NULL) a module whose
+ * tensors are on several devices, more replicas than GPUs, and a replica with
+ * another structure. */
 DS_API ds_data_parallel *ds_data_parallel_new(ds_module *module, int replicas,
                                               ds_module *(*make)(void *arg), void *arg);
+DS_API ds_data_parallel *ds_data_parallel_new_with(ds_module *module, int replicas,
+                                                   ds_module *(*make)(void *arg), void *arg,
+                                                   ds_data_parallel_opts opts);
 DS_API void ds_data_parallel_free(ds_data_parallel *dp); /* NULL passes */
 
 /* The module, borrowed. */

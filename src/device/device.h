@@ -31,8 +31,8 @@ typedef struct dsi_device_type {
     ds_status (*copy_in)(dsi_stream *s, void *dst, const void *host, size_t bytes);
     /* finished on return */
     ds_status (*copy_out)(dsi_stream *s, void *host, const void *src, size_t bytes);
-    /* from a device of this kind, another one or the same; within one it is
-     * only ordered on s */
+    /* from a device of this kind, another one or the same; ordered on s, and
+     * between two devices on the stream of `from` too */
     ds_status (*copy)(dsi_stream *s, void *dst, dsi_device *from, const void *src, size_t bytes);
     ds_status (*record)(dsi_stream *s, dsi_event *e); /* may be recorded again */
     ds_status (*wait)(dsi_stream *s, dsi_event *e);   /* s, for what was recorded */

@@ -10,6 +10,9 @@
  * Invariants:
  * - The graphs of the replicas' outputs stay on their threads, in `graph`,
  *   until that node is freed or its backward has run.
+ * - On GPUs each replica has one of its own; the model is on the first. Work of
+ *   replicas begins after `ready`, which the model's stream reaches once all that
+ *   they read is there, and all that was read of them.
  * - Replica 0 runs its backward inside of the node's, on the model's leaves:
  *   their gradients so far are put aside, and the sum over the replicas is
  *   accumulated afterwards as the node's.
@@ -17,6 +20,7 @@
 #include "autograd/node.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "device/graph.h"
 #include "replica.h"
 
 #include <deepspeed/parallel.h>
@@ -45,6 +49,8 @@ struct ds_data_parallel {
     ds_tensor **edge;                 /* [DSI_MAX_INPUTS + slots] of a node: inputs, parameters */
     ds_tensor **aside, **first;       /* [slots] gradients: as they were; of replica 0. Counted */
     Call *calls;                      /* calls whose node exists */
+    dsi_device *home;                 /* of the model */
+    dsi_event ready;                  /* on its stream */
 };
 
 static ds_tensor *model_tensor(const ds_data_parallel *dp, int slot)
@@ -63,22 +69,100 @@ static void find_param_slots(ds_data_parallel *dp)
     }
 }
 
-/* Replicas are threads that read each other's memory. */
-static bool tensors_are_on_cpu(ds_tensor *const *x, int n, const char *what)
+static bool is_at_home(const ds_data_parallel *dp, const ds_tensor *x, const char *what)
 {
-    for (int i = 0; i < n; i++)
-        if (x[i]->device->type->kind != DS_CPU)
-            return dsi_refuse("data_parallel: the %s on %s: replicas are threads on the CPU; for "
-                              "GPUs start one rank on each (ds_ddp_new)",
-                              what, ds_device_name(dsi_device_id(x[i]->device)));
+    if (x->device == dp->home) return true;
+    return dsi_refuse(
+        "data_parallel: the %s on %s: expected %s, where the module's first parameter "
+        "is (ds_to)",
+        what, ds_device_name(dsi_device_id(x->device)), ds_device_name(dsi_device_id(dp->home)));
+}
+
+/* Buffers may be on the CPU. */
+static bool model_is_at_home(const ds_data_parallel *dp)
+{
+    for (int i = 0; i < dp->slots; i++) {
+        const ds_tensor *x = model_tensor(dp, i);
+        bool counts = dp->is_parameter[i] || x->device->type->kind != DS_CPU;
+        if (counts && !is_at_home(dp, x, "module has a tensor")) return false;
+    }
     return true;
 }
 
-static bool model_is_on_cpu(const ds_data_parallel *dp)
+/* device_ids: different GPUs, the module's first. */
+static bool check_device_ids(ds_device home, int replicas, const int *id)
 {
-    for (int i = 0; i < dp->slots; i++) {
-        ds_tensor *x = model_tensor(dp, i);
-        if (!tensors_are_on_cpu(&x, 1, "model is")) return false;
+    int count = ds_device_count(DS_CUDA);
+    if (!id) return true;
+    if (home.kind == DS_CPU)
+        return dsi_refuse("data_parallel: device_ids are GPUs, and the module is on the CPU: move "
+                          "it to cuda:%d first (ds_set_device), or leave them out",
+                          id[0]);
+    for (int r = 0; r < replicas; r++) {
+        if (id[r] < 0 || id[r] >= count)
+            return dsi_refuse(
+                "data_parallel: device_ids[%d] is %d: there are %d GPUs here, 0 to %d", r, id[r],
+                count, count - 1);
+        for (int k = 0; k < r; k++)
+            if (id[k] == id[r])
+                return dsi_refuse("data_parallel: device_ids[%d] and [%d] are both %d: expected a "
+                                  "GPU for each replica",
+                                  k, r, id[r]);
+    }
+    return id[0] == home.index ||
+           dsi_refuse("data_parallel: the module is on cuda:%d: expected it on cuda:%d, "
+                      "device_ids[0]",
+                      home.index, id[0]);
+}
+
+/* The device of replica r: the CPU, or a GPU of its own. */
+static ds_device replica_device(ds_device home, int r, const int *id)
+{
+    if (home.kind == DS_CPU) return home;
+    return (ds_device){home.kind, id ? id[r] : (home.index + r) % ds_device_count(home.kind)};
+}
+
+static bool check_replicas(ds_device home, int replicas, bool can_make, const int *id)
+{
+    int count = ds_device_count(home.kind);
+    if (replicas < 1 || replicas > MAX_REPLICAS)
+        return dsi_refuse("data_parallel: %d replicas: expected 1 to %d", replicas, MAX_REPLICAS);
+    if (replicas > 1 && !can_make) return dsi_refuse("data_parallel: make is NULL");
+    if (home.kind != DS_CPU && replicas > count)
+        return dsi_refuse("data_parallel: %d replicas: expected at most one for each GPU, and "
+                          "there %s %d here",
+                          replicas, count == 1 ? "is" : "are", count);
+    return check_device_ids(home, replicas, id);
+}
+
+static ds_data_parallel *data_parallel_alloc(dsi_replica *first, dsi_device *home, int replicas)
+{
+    ds_data_parallel *dp = dsi_alloc(sizeof *dp);
+    dp->home = home;
+    dp->replicas = replicas;
+    dp->replica[0] = first;
+    dp->slots = ds_state_len(first->tensors);
+    size_t slots = (size_t)dp->slots;
+    dp->is_parameter = dsi_alloc(slots);
+    dp->edge = dsi_alloc((DSI_MAX_INPUTS + slots) * sizeof *dp->edge);
+    dp->aside = dsi_alloc(slots * sizeof *dp->aside);
+    dp->first = dsi_alloc(slots * sizeof *dp->first);
+    find_param_slots(dp);
+    return dp;
+}
+
+static bool make_replicas(ds_data_parallel *dp, ds_module *(*make)(void *arg), void *arg,
+                          const int *device_ids)
+{
+    ds_device home = dp->replica[0]->device;
+    if (dp->replicas > 1 && !model_is_at_home(dp)) return false;
+    for (int r = 1; r < dp->replicas; r++) {
+        dp->buffer[r] = dsi_alloc((size_t)dp->slots * sizeof **dp->buffer);
+        dp->replica[r] = dsi_replica_new(r, dp->replica[0], replica_device(home, r, device_ids),
+                                         make, arg);
+        if (dp->replica[r]) continue;
+        dsi_fail_in("data_parallel", ds_error_status());
+        return false;
     }
     return true;
 }
@@ -86,33 +170,33 @@ static bool model_is_on_cpu(const ds_data_parallel *dp)
 ds_data_parallel *ds_data_parallel_new(ds_module *module, int replicas,
                                        ds_module *(*make)(void *arg), void *arg)
 {
+    return ds_data_parallel_new_with(module, replicas, make, arg, (ds_data_parallel_opts){0});
+}
+
+ds_data_parallel *ds_data_parallel_new_with(ds_module *module, int replicas,
+                                            ds_module *(*make)(void *arg), void *arg,
+                                            ds_data_parallel_opts opts)
+{
     if (!dsi_live(module, "data_parallel")) return dsi_null_operand("data_parallel");
-    if (replicas < 1 || replicas > MAX_REPLICAS)
-        return dsi_refuse("data_parallel: %d replicas: expected 1 to %d", replicas, MAX_REPLICAS);
-    if (replicas > 1 && !make) return dsi_refuse("data_parallel: make is NULL");
-    ds_data_parallel *dp = dsi_alloc(sizeof *dp);
-    dp->replicas = replicas;
-    dp->replica[0] = dsi_replica_of(module);
-    dp->slots = ds_state_len(dp->replica[0]->tensors);
-    size_t slots = (size_t)dp->slots;
-    dp->is_parameter = dsi_alloc(slots);
-    dp->edge = dsi_alloc((DSI_MAX_INPUTS + slots) * sizeof *dp->edge);
-    dp->aside = dsi_alloc(slots * sizeof *dp->aside);
-    dp->first = dsi_alloc(slots * sizeof *dp->first);
-    find_param_slots(dp);
-    if (replicas > 1 && !model_is_on_cpu(dp)) {
-        ds_data_parallel_free(dp);
+    dsi_replica *first = dsi_replica_of(module);
+    dsi_device *home = dsi_device_get(first->device);
+    if (!home || !check_replicas(first->device, replicas, make != NULL, opts.device_ids)) {
+        dsi_replica_free(first);
         return NULL;
     }
-    for (int r = 1; r < replicas; r++) {
-        dp->buffer[r] = dsi_alloc(slots * sizeof **dp->buffer);
-        dp->replica[r] = dsi_replica_new(r, dp->replica[0], make, arg);
-        if (dp->replica[r]) continue;
-        dsi_fail_in("data_parallel", ds_error_status());
-        ds_data_parallel_free(dp);
-        return NULL;
-    }
-    return dp;
+    ds_data_parallel *dp = data_parallel_alloc(first, home, replicas);
+    if (make_replicas(dp, make, arg, opts.device_ids)) return dp;
+    ds_data_parallel_free(dp);
+    return NULL;
+}
+
+/* The model's stream comes to this point: replicas go on there. */
+static ds_status home_record(ds_data_parallel *dp)
+{
+    ds_status status = dp->home->type->record(&dp->home->stream, &dp->ready);
+    for (int r = 1; r < dp->replicas; r++)
+        if (dp->replica[r]) dp->replica[r]->ready = &dp->ready;
+    return status;
 }
 
 static void call_free_graphs(Call *c)
@@ -130,11 +214,13 @@ void ds_data_parallel_free(ds_data_parallel *dp)
         call_free_graphs(c);
         c->dp = NULL;
     }
+    if (dp->replicas > 1 && dp->replica[1]) home_record(dp);
     for (int r = dp->replicas - 1; r >= 0; r--) {
         for (int i = 0; dp->buffer[r] && i < dp->slots; i++) dsi_unref(dp->buffer[r][i]);
         dsi_free(dp->buffer[r]);
         dsi_replica_free(dp->replica[r]);
     }
+    if (dp->ready.handle) dp->home->type->free_event(dp->home, &dp->ready);
     dsi_free(dp->is_parameter);
     dsi_free(dp->edge);
     dsi_free(dp->aside);
@@ -206,6 +292,7 @@ static dsi_view chunk_rows(const Call *c, dsi_view v, int r)
 static ds_status run_replicas(const Call *c, ds_status (*job)(dsi_replica *r))
 {
     dsi_replica *const *replica = c->dp->replica;
+    if (home_record(c->dp) != DS_OK) return ds_error_status();
     for (int r = 0; r < c->chunks; r++) replica[r]->graph = c->graph[r];
     for (int r = 0; r < c->chunks; r++) dsi_replica_start(replica[r], job);
     for (int r = 0; r < c->chunks; r++) dsi_replica_wait(replica[r]);
@@ -311,6 +398,13 @@ static ds_status replicas_prepare(const Call *c, ds_tensor **in)
 
 /* ---- outputs ------------------------------------------------------------------------------------------- */
 
+/* place, memory of `to` = v, memory of replica r. */
+static ds_status replica_fetch(const ds_tensor *to, const dsi_replica *r, dsi_view v,
+                               dsi_view place)
+{
+    return dsi_copy(dsi_borrow(to->device, place), dsi_replica_borrow(r->device, v));
+}
+
 static bool outputs_match(dsi_view a, dsi_view b)
 {
     if (a.n != b.n || a.dtype != b.dtype) return false;
@@ -343,22 +437,26 @@ static ds_tensor *join_outputs(Call *c)
     ds_tensor *y = dsi_is_channels_last(first) ? dsi_new_channels_last(first, shape)
                                                : dsi_new(first, shape);
     for (int r = 0; y && r < c->chunks; r++)
-        if (!dsi_run(y, copy, replica[r]->y, chunk_rows(c, dsi_v(y), r))) y = NULL;
+        if (replica_fetch(y, replica[r], replica[r]->y, chunk_rows(c, dsi_v(y), r)) != DS_OK)
+            y = NULL;
     return y;
 }
 
 /* ---- backward ------------------------------------------------------------------------------------------ */
 
-/* sum += v, of sum's shape. */
-static ds_status sum_add(ds_tensor *sum, dsi_view v)
+/* sum += v, of sum's shape, memory of replica r. */
+static ds_status sum_add(ds_tensor *sum, const dsi_replica *r, dsi_view v)
 {
-    if (v.dtype != sum->dtype) {
-        ds_tensor *wide = dsi_new(sum, sum->shape);
-        if (!dsi_run(wide, copy, v, dsi_v(wide))) return ds_error_status();
-        v = dsi_v(wide);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *g = dsi_replica_borrow(r->device, v);
+    if (g && g->device != sum->device) {
+        ds_tensor *here = dsi_new_on(sum->device, v.dtype, sum->shape);
+        g = dsi_copy(here, g) == DS_OK ? here : NULL;
     }
-    return dsi_run_op(sum, binary, DSI_ADD, 1.0, dsi_v(sum), v, dsi_v(sum)) ? DS_OK
-                                                                            : ds_error_status();
+    g = dsi_to_dtype(g, sum->dtype);
+    bool added = g && dsi_run_op(sum, binary, DSI_ADD, 1.0, dsi_v(sum), dsi_v(g), dsi_v(sum));
+    ds_scope_close(scope);
+    return added ? DS_OK : ds_error_status();
 }
 
 /* The sum over the replicas of a parameter's gradients, in their order; that of
@@ -374,7 +472,7 @@ static ds_tensor *sum_over_replicas(const Call *c, int slot)
     sum = sum ? dsi_to_dtype(sum, dtype) : dsi_fill(dsi_new_dtype(p, dtype, p->shape), 0);
     for (int r = 1; sum && r < c->chunks; r++) {
         dsi_view g = dp->replica[r]->grad[slot];
-        if (g.p && sum_add(sum, g) != DS_OK) return NULL;
+        if (g.p && sum_add(sum, dp->replica[r], g) != DS_OK) return NULL;
     }
     return dsi_to_dtype(sum, p->dtype);
 }
@@ -385,9 +483,11 @@ static ds_tensor *join_dx(const Call *c, int j)
     ds_tensor *dx = dsi_new_on(c->graph[0]->x[j]->device, c->dtype[j], c->shape[j]);
     for (int r = 0; dx && r < c->chunks; r++) {
         int64_t from = r * c->chunk, left = c->shape[j].d[0] - from;
-        dsi_view rows = view_rows(dsi_v(dx), from, left < c->chunk ? left : c->chunk),
-                 g = c->dp->replica[r]->dx[j];
-        if (!(g.p ? dsi_run(dx, copy, g, rows) : dsi_run(dx, fill, 0, rows))) dx = NULL;
+        dsi_view rows = view_rows(dsi_v(dx), from, left < c->chunk ? left : c->chunk);
+        const dsi_replica *replica = c->dp->replica[r];
+        if (replica->dx[j].p ? replica_fetch(dx, replica, replica->dx[j], rows) != DS_OK
+                             : !dsi_run(dx, fill, 0, rows))
+            dx = NULL;
     }
     return dx;
 }
@@ -487,7 +587,9 @@ ds_tensor *ds_data_parallel_call_n(ds_data_parallel *dp, ds_tensor **in, int n)
     int64_t samples = in[0]->shape.d[0];
     int64_t chunk = (samples + dp->replicas - 1) / dp->replicas; /* torch.chunk */
     if (chunk == samples) return ds_call_n(dp->replica[0]->module, in, n);
-    if (!tensors_are_on_cpu(in, n, "input is")) return NULL;
+    for (int j = 0; j < n; j++)
+        if (!is_at_home(dp, in[j], "input is")) return NULL;
+    if (dsi_graph_forbid(dp->home, "it runs replicas (ds_data_parallel)") != DS_OK) return NULL;
     Call *c = call_new(dp, in, n, chunk, (int)((samples + chunk - 1) / chunk));
     ds_status status = replicas_prepare(c, in);
     if (status == DS_OK) status = run_replicas(c, dsi_replica_forward);

@@ -35,27 +35,50 @@ static bool tensor_matches_view(const ds_tensor *x, const dsi_view *v)
     return !memcmp(x->stride, v->s, (size_t)v->n * sizeof *v->s);
 }
 
-/* Points the module's parameters and buffers to the caller's present memory. */
-static void replica_map_memory(dsi_replica *r)
+ds_tensor *dsi_replica_borrow(ds_device device, dsi_view v)
 {
-    for (int i = 0; i < ds_state_len(r->tensors); i++) {
+    dsi_device *d = dsi_device_get(device);
+    return d ? dsi_borrow(d, v) : NULL;
+}
+
+/* x's own memory = the values of v, in v's dtype. */
+static ds_status parameter_copy(const dsi_replica *r, ds_tensor *x, dsi_view v)
+{
+    ds_tensor *from = dsi_replica_borrow(r->home, v);
+    if (from && x->dtype != v.dtype) {
+        ds_tensor *own = dsi_new_on(x->device, v.dtype, x->shape);
+        if (!own) return ds_error_status();
+        dsi_tensor_set_data(x, own);
+    }
+    return dsi_copy(x, from);
+}
+
+/* Gives the module's parameters and buffers the caller's present values: as
+ * handles on its memory, or copied to this replica's GPU. A model on a GPU may
+ * have buffers on the CPU (num_batches_tracked). */
+static ds_status replica_set_parameters(dsi_replica *r)
+{
+    ds_status status = DS_OK;
+    for (int i = 0; i < ds_state_len(r->tensors) && status == DS_OK; i++) {
         ds_tensor *x = ds_state_at(r->tensors, i);
         x->requires_grad = r->trained[i];
-        if (!tensor_matches_view(x, &r->memory[i]))
+        if (x->device->type->kind != DS_CPU)
+            status = parameter_copy(r, x, r->memory[i]);
+        else if (!tensor_matches_view(x, &r->memory[i]))
             dsi_tensor_set_data(x, dsi_borrow(x->device, r->memory[i]));
     }
+    return status;
 }
 
 /* v's values in memory of this thread; laid out as v is, if v is dense. */
-static ds_tensor *view_copy(dsi_device *d, dsi_view v)
+static ds_tensor *view_copy(const dsi_replica *r, dsi_view v)
 {
-    ds_tensor *x = dsi_new_on(d, v.dtype, dsi_view_dims(v));
+    dsi_device *d = dsi_device_get(r->device);
+    ds_tensor *from = dsi_replica_borrow(r->home, v);
+    ds_tensor *x = d && from ? dsi_new_on(d, v.dtype, from->shape) : NULL;
     if (!x) return NULL;
-    int64_t row_major[DS_MAX_DIMS];
-    memcpy(row_major, x->stride, sizeof row_major);
-    memcpy(x->stride, v.s, sizeof x->stride);
-    if (!dsi_is_dense(x)) memcpy(x->stride, row_major, sizeof row_major);
-    return dsi_run(x, copy, v, dsi_v(x)) ? x : NULL;
+    if (dsi_is_dense(from)) memcpy(x->stride, from->stride, sizeof x->stride);
+    return dsi_copy(x, from) == DS_OK ? x : NULL;
 }
 
 ds_status dsi_replica_forward(dsi_replica *r)
@@ -63,10 +86,10 @@ ds_status dsi_replica_forward(dsi_replica *r)
     dsi_replica_graph *s = r->graph;
     if (r->worker) {
         dsi_rng_seed(dsi_rng_default(), r->seed);
-        replica_map_memory(r);
+        if (replica_set_parameters(r) != DS_OK) return ds_error_status();
     }
     for (int j = 0; j < s->n; j++) {
-        if (!s->x[j]) s->x[j] = dsi_ref(view_copy(dsi_device_current(), r->in[j]));
+        if (!s->x[j]) s->x[j] = dsi_ref(view_copy(r, r->in[j]));
         if (!s->x[j]) return ds_error_status();
         s->x[j]->requires_grad = r->collects[j];
     }
@@ -84,7 +107,7 @@ ds_status dsi_replica_backward(dsi_replica *r)
     dsi_replica_graph *s = r->graph;
     int slots = ds_state_len(r->tensors);
     for (int i = 0; i < slots; i++) ds_set_grad_of(ds_state_at(r->tensors, i), NULL);
-    ds_tensor *dy = view_copy(s->y->device, r->dy);
+    ds_tensor *dy = view_copy(r, r->dy);
     ds_status status = dy ? DS_OK : ds_error_status();
     if (dy && ds_requires_grad(s->y)) status = ds_backward_from(s->y, dy);
     dsi_hold(&s->y, NULL);
@@ -105,6 +128,34 @@ static void replica_run_job(dsi_replica *r)
     dsi_trace_end();
 }
 
+/* This thread's stream on `which` waits until the caller's is `ready`. */
+static ds_status stream_wait_ready(const dsi_replica *r, ds_device which)
+{
+    dsi_device *d = dsi_device_get(which);
+    if (!d) return ds_error_status();
+    return r->ready ? d->type->wait(&d->stream, r->ready) : DS_OK;
+}
+
+/* The stream that reads the caller's memory, and that which may use again what
+ * the caller has read. */
+static void streams_begin(dsi_replica *r)
+{
+    r->status = stream_wait_ready(r, r->device);
+    if (r->status == DS_OK) r->status = stream_wait_ready(r, r->home);
+    if (r->status != DS_OK) snprintf(r->why, sizeof r->why, "%s", ds_error());
+}
+
+/* Waits for the replica's GPU, so that the caller may read what it made, and
+ * release what it read. The GPU's faults are failures of the job. */
+static void stream_end(dsi_replica *r)
+{
+    dsi_device *d = dsi_device_get(r->device);
+    ds_status status = d ? dsi_device_check(d) : ds_error_status();
+    if (r->status != DS_OK || status == DS_OK) return;
+    r->status = status;
+    snprintf(r->why, sizeof r->why, "%s", ds_error());
+}
+
 /* Thread-local modes of the caller do not reach the worker: they are set for
  * each job. */
 static void replica_run_on_worker(void *replica)
@@ -113,9 +164,12 @@ static void replica_run_on_worker(void *replica)
     ds_error_clear();
     ds_set_threads(r->threads);
     ds_set_grad(r->recording);
+    streams_begin(r);
     replica_graph_free(r->released);
     r->released = NULL;
+    if (r->status != DS_OK) return;
     replica_run_job(r);
+    stream_end(r);
 }
 
 static void replica_run_on_caller(dsi_replica *r)
@@ -176,6 +230,8 @@ dsi_replica *dsi_replica_of(ds_module *module)
 {
     ds_state *tensors = ds_module_state(module);
     dsi_replica *r = replica_alloc(0, ds_state_len(tensors));
+    r->home = ds_state_len(tensors) ? ds_device_of(ds_state_at(tensors, 0)) : ds_current_device();
+    r->device = r->home;
     r->module = module;
     r->tensors = tensors;
     return r;
@@ -184,7 +240,6 @@ dsi_replica *dsi_replica_of(ds_module *module)
 typedef struct Recipe {
     dsi_replica *r;
     const dsi_replica *like;
-    ds_device device;
     ds_module *(*make)(void *arg);
     void *arg;
 } Recipe;
@@ -219,7 +274,7 @@ static void replica_make_module(void *recipe)
     dsi_trace_name_thread(name);
     dsi_log_set_rank(r->number); /* only replica 0 logs */
     ds_scope *scope = ds_scope_open();
-    r->status = ds_set_device(a->device);
+    r->status = ds_set_device(r->device);
     if (r->status == DS_OK) r->module = a->make(a->arg);
     r->tensors = ds_module_state(r->module);
     if (!r->module && !ds_error()) dsi_fail(DS_EINVAL, "make gave no module");
@@ -229,15 +284,16 @@ static void replica_make_module(void *recipe)
     ds_scope_close(scope);
 }
 
-dsi_replica *dsi_replica_new(int number, const dsi_replica *like, ds_module *(*make)(void *arg),
-                             void *arg)
+dsi_replica *dsi_replica_new(int number, const dsi_replica *like, ds_device device,
+                             ds_module *(*make)(void *arg), void *arg)
 {
-    dsi_device *d = dsi_device_current();
-    dsi_worker *worker = d ? dsi_worker_new() : NULL;
+    dsi_worker *worker = dsi_worker_new();
     if (!worker) return NULL;
     dsi_replica *r = replica_alloc(number, ds_state_len(like->tensors));
     r->worker = worker;
-    Recipe recipe = {r, like, dsi_device_id(d), make, arg};
+    r->device = device;
+    r->home = like->device;
+    Recipe recipe = {r, like, make, arg};
     dsi_worker_start(worker, replica_make_module, &recipe);
     dsi_worker_wait(worker);
     if (r->status == DS_OK) return r;
@@ -249,6 +305,7 @@ dsi_replica *dsi_replica_new(int number, const dsi_replica *like, ds_module *(*m
 static void replica_free_module(void *replica)
 {
     dsi_replica *r = replica;
+    streams_begin(r);
     replica_graph_free(r->released);
     ds_state_free(r->tensors);
     ds_module_free(r->module);

@@ -2,14 +2,18 @@
  * the data that it and the caller exchange.
  *
  * Note [Replicas] A tensor belongs to the thread that made it, so a replica has
- * a module of its own. Its parameters and buffers are handles of its thread on
- * memory of the caller: parameters on the model's, buffers on copies that the
- * caller refreshes.
+ * a module of its own. On the CPU its parameters and buffers are handles of its
+ * thread on memory of the caller: parameters on the model's, buffers on copies
+ * that the caller refreshes. On a GPU of its own they are the replica's memory,
+ * into which each forward copies those.
  *
  * Invariants:
  * - While a replica works, the caller changes none of that memory; while it
  *   waits, the caller may read what it made.
- * - Threads exchange views of memory, never handles.
+ * - Threads exchange views of memory, never handles. A thread that reads memory
+ *   of another GPU has its own handle on that GPU, with a stream of its own.
+ * - Streams: a job's work begins after all that the caller's stream was given
+ *   before (`ready`), and is done when the job returns.
  * - Replica 0 is the model itself, and works on the caller's thread.
  * SPDX-License-Identifier: MIT */
 #pragma once
@@ -32,7 +36,8 @@ typedef struct dsi_replica_graph {
 
 typedef struct dsi_replica {
     int number;
-    dsi_worker *worker; /* NULL: replica 0 */
+    ds_device device, home; /* its own; the model's. CPU: one and the same */
+    dsi_worker *worker;     /* NULL: replica 0 */
     ds_module *module;
     ds_state *tensors; /* of the module: parameters and buffers; "slots" below */
 
@@ -42,6 +47,7 @@ typedef struct dsi_replica {
     dsi_view in[DSI_MAX_INPUTS];   /* its rows; copied, unless the share has x already */
     bool collects[DSI_MAX_INPUTS]; /* whether x is to have a gradient */
     dsi_view dy;
+    dsi_event *ready; /* on the caller's stream: inputs, parameters, dy are there */
     bool recording;
     int threads;
     uint64_t seed;               /* of its generator */
@@ -58,12 +64,16 @@ typedef struct dsi_replica {
     dsi_view dx[DSI_MAX_INPUTS]; /* likewise */
 } dsi_replica;
 
-/* The model as replica 0: module is borrowed. */
+/* The model as replica 0, on the device of its first tensor: module is
+ * borrowed. */
 dsi_replica *dsi_replica_of(ds_module *module);
-/* Another replica, with a thread, whose module make(arg) gives there: like's
- * structure. NULL with the message. */
-dsi_replica *dsi_replica_new(int number, const dsi_replica *like, ds_module *(*make)(void *arg),
-                             void *arg);
+/* Another replica, with a thread, whose module make(arg) gives there, on
+ * `device`: like's structure. NULL with the message. */
+dsi_replica *dsi_replica_new(int number, const dsi_replica *like, ds_device device,
+                             ds_module *(*make)(void *arg), void *arg);
+/* A tensor of this thread on memory v of another thread's on `device`; NULL
+ * with the message. */
+ds_tensor *dsi_replica_borrow(ds_device device, dsi_view v);
 void dsi_replica_free(dsi_replica *r); /* all that it kept; NULL passes */
 
 /* Jobs: forward gives share->y and y, backward grad and dx. */

@@ -87,6 +87,29 @@ status 0 $run $few --with_cuda --moe --num_experts 2
 status 1 LOCAL_RANK=1 FAKE_CUDA_FAIL=cuDevicePrimaryCtxRetain=46 $run $sample --with_cuda
 has err 'cuda:1: this GPU cannot be used: .*(CUDA_ERROR_DEVICE_UNAVAILABLE)'
 
+# ---- one process, a replica on each GPU: the losses of replicas on the CPU
+run=$1/cifar10_dataparallel
+four="$sample --max_steps 3 --batch_size 5 --no_eval --seed 1"
+for n in 2 4; do
+    ids=$(seq -s , 0 $((n - 1)))
+    status 0 $run $four --device_ids $ids --trace cpu.csv
+    status 0 FAKE_CUDA_COUNT=$n $run $four --device cuda --trace gpu.csv
+    has out "^Let's use $n GPUs!\$"
+    paste -d , cpu.csv gpu.csv | awk -F , 'NR > 1 && (($2 - $6)^2 > 1e-10 || ($4 - $8)^2 > 1e-8)' >far
+    lines far 0
+    if [ -n "${DS_TEST_QUICK-}" ]; then break; fi
+done
+status 0 FAKE_CUDA_COUNT=3 $run $few --device cuda --device_ids 2,1
+has out "^Let's use 2 GPUs!\$"
+status 0 FAKE_CUDA_COUNT=1 $run $few --device cuda
+has_not out 'GPUs!'
+status 1 $run $few --device cuda --device_ids 0,2
+has err 'data_parallel: device_ids\[1\] is 2: there are 2 GPUs here, 0 to 1$'
+status 1 $run $few --device cuda:1
+has err 'device cuda:1: expected cpu or cuda; --device-ids chooses GPUs$'
+status 1 FAKE_CUDA_BYTES=1073741824,65536 $run $few --device cuda
+has err 'replica 1: .*no memory for .* on cuda:1: '
+
 # ---- a GPU a rank
 if [ -e "$1/libdeepspeed_openmpi.so" ] && command -v mpirun >/dev/null; then
     run=$1/deepspeed

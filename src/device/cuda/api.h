@@ -27,6 +27,7 @@ typedef struct CUevent_st *CUevent;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUgraph_st *CUgraph;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUgraphExec_st *CUgraphExec;
 
 /* Some of the driver's results: those that are compared here, or that the
@@ -64,6 +65,13 @@ typedef enum CUdevice_attribute {
     CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115
 } CUdevice_attribute;
 
+/* CUmemAccessDesc with the location's type DEVICE and the flags PROT_READWRITE:
+ * which GPU may access a pool's memory. */
+typedef struct CUmemAccessDesc {
+    int location_type, location_id, flags;
+} CUmemAccessDesc;
+enum { CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
+
 typedef enum CUjit_option {
     CU_JIT_ERROR_LOG_BUFFER = 5,
     CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6
@@ -90,6 +98,11 @@ enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
     X(device_bytes, cuDeviceTotalMem_v2, (size_t * bytes, CUdevice device)) \
     X(device_attribute, cuDeviceGetAttribute, \
       (int *value, CUdevice_attribute which, CUdevice device)) \
+    X(can_access_peer, cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice peer)) \
+    X(default_pool, cuDeviceGetDefaultMemPool, (CUmemoryPool * pool, CUdevice device)) \
+    X(pool_access, cuMemPoolSetAccess, \
+      (CUmemoryPool pool, const CUmemAccessDesc *access, size_t n)) \
+    X(context_access, cuCtxEnablePeerAccess, (CUcontext peer, unsigned flags)) \
     X(context_retain, cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device)) \
     X(context_release, cuDevicePrimaryCtxRelease_v2, (CUdevice device)) \
     X(context_enter, cuCtxSetCurrent, (CUcontext context)) \

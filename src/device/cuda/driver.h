@@ -2,8 +2,8 @@
  * GPU is asked for; a GPU as a device; launching kernels.
  *
  * Invariants: a dsi_cuda_gpu belongs to one thread, as its dsi_device does, and
- * is used by no other, except that cuda_copy reads the context of a second
- * device of the same thread. The driver's current context is a property of the
+ * is used by no other, except that cuda_copy uses the stream and the context of
+ * a second device of the same thread. The driver's current context is a property of the
  * thread: what uses a GPU's memory or stream calls dsi_cuda_enter first.
  * Launches and copies within a GPU return before their work is done; what waits
  * is named in memory.c.
@@ -34,6 +34,8 @@ typedef struct dsi_cuda_gpu {
     int processors;        /* multiprocessors */
     CUdeviceptr fault;     /* a dsi_fault in the GPU's memory, which kernels set */
     dsi_fault *fault_seen; /* pinned: where the flag is copied to */
+    CUevent crossing;      /* orders streams of two GPUs around a copy; NULL: none so far */
+    unsigned peers_opened; /* bit i: access between this GPU and GPU i was asked for */
     struct dsi_cuda_modules *modules;
 } dsi_cuda_gpu;
 

@@ -13,6 +13,7 @@
 #include "driver.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "device/graph.h"
 
@@ -48,6 +49,7 @@ static void close_gpu(dsi_device *d)
     dsi_cuda_unload(g);
     if (g->fault) g->f->free(g->fault);
     if (g->fault_seen) g->f->free_host(g->fault_seen);
+    if (g->crossing) g->f->event_free(g->crossing);
     if (d->stream.handle) g->f->stream_free(d->stream.handle);
     g->f->context_enter(NULL);
     g->f->context_release(g->device);
@@ -209,8 +211,55 @@ static ds_status cuda_copy_out(dsi_stream *s, void *host, const void *src, size_
     return finished(s, result, "copying from it");
 }
 
-/* Between two GPUs both streams are waited for: src is complete before, and may
- * be released after. */
+/* Lets GPU `from` access the memory of `owner`, so that copies need no detour
+ * through the host's. Access that cannot be had is no failure: the driver makes
+ * the detour. */
+static void open_access(const dsi_cuda_gpu *owner, const dsi_cuda_gpu *from)
+{
+    CUmemoryPool pool;
+    const CUmemAccessDesc access = {CU_MEM_LOCATION_TYPE_DEVICE, from->device,
+                                    CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    if (!owner->pools) {
+        from->f->context_enter(from->context);
+        from->f->context_access(owner->context, 0);
+    } else if (from->f->default_pool(&pool, owner->device) == CUDA_SUCCESS) {
+        from->f->pool_access(pool, &access, 1);
+    }
+}
+
+/* Once for each two handles. */
+static void open_peers(const dsi_device *to, const dsi_device *from)
+{
+    dsi_cuda_gpu *a = to->own;
+    const dsi_cuda_gpu *b = from->own;
+    int can = 0;
+    if (a->peers_opened & 1u << from->index) return;
+    a->peers_opened |= 1u << from->index;
+    if (a->f->can_access_peer(&can, a->device, b->device) == CUDA_SUCCESS && can) {
+        open_access(a, b);
+        open_access(b, a);
+    } else {
+        dsi_log(DSI_INFO,
+                "cuda:%d and cuda:%d cannot access each other's memory: the driver "
+                "copies through the host's",
+                to->index, from->index);
+    }
+}
+
+/* Work given to `later` from now on waits for all that `earlier` was given; the
+ * host does not wait. */
+static CUresult streams_order(const dsi_device *earlier, const dsi_device *later)
+{
+    dsi_cuda_gpu *g = dsi_cuda_enter(earlier);
+    CUresult result = CUDA_SUCCESS;
+    if (!g->crossing) result = g->f->event_new(&g->crossing, CU_EVENT_DISABLE_TIMING);
+    if (result == CUDA_SUCCESS) result = g->f->event_record(g->crossing, earlier->stream.handle);
+    if (result != CUDA_SUCCESS) return result;
+    return dsi_cuda_enter(later)->f->stream_wait(later->stream.handle, g->crossing, 0);
+}
+
+/* Between two GPUs, ordered on both streams: src is complete before, and may be
+ * released after. */
 static ds_status cuda_copy(dsi_stream *s, void *dst, dsi_device *from, const void *src,
                            size_t bytes)
 {
@@ -221,12 +270,16 @@ static ds_status cuda_copy(dsi_stream *s, void *dst, dsi_device *from, const voi
             to->index, dsi_cuda_enter(to)->f->copy(address(dst), address(src), bytes, s->handle),
             "copying");
     ds_status status = dsi_graph_forbid(to, "it copies from another GPU");
-    if (status == DS_OK) status = cuda_sync(&from->stream);
+    if (status == DS_OK) status = dsi_graph_forbid(from, "it copies to another GPU");
     if (status != DS_OK) return status;
+    open_peers(to, from);
+    CUresult result = streams_order(from, to);
     const dsi_cuda_gpu *a = from->own, *b = dsi_cuda_enter(to);
-    CUresult result = b->f->copy_peer(address(dst), b->context, address(src), a->context, bytes,
-                                      s->handle);
-    return finished(s, result, "copying from another GPU");
+    if (result == CUDA_SUCCESS)
+        result = b->f->copy_peer(address(dst), b->context, address(src), a->context, bytes,
+                                 s->handle);
+    if (result == CUDA_SUCCESS) result = streams_order(to, from);
+    return dsi_cuda_check(to->index, result, "copying from another GPU");
 }
 
 /* ---- faults ---------------------------------------------------------------------------------------------- */

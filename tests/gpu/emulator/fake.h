@@ -1,7 +1,8 @@
 /* tests/gpu/emulator/fake.h: libcuda.so.1 without a GPU: what src/device/cuda
  * calls of the driver, strict where the real one is. Kernels run on the CPU.
  *
- *     FAKE_CUDA_COUNT=2        GPUs, of FAKE_CUDA_BYTES=1073741824 each
+ *     FAKE_CUDA_COUNT=2        GPUs, of FAKE_CUDA_BYTES=1073741824 each; or a list, a number for each
+ *     FAKE_CUDA_PEERS=0        no GPU can access the memory of another
  *     FAKE_CUDA_POOLS=0        no stream-ordered memory
  *     FAKE_CUDA_CAPABILITY=90  compute capability
  *     FAKE_CUDA_VERSION=12040  what cuDriverGetVersion says
@@ -42,6 +43,9 @@ SHOWN long fake_cuda_launches(void);
 /* Launches of graphs; and how often the host waited for a stream, so far. */
 SHOWN long fake_cuda_graph_launches(void);
 SHOWN long fake_cuda_syncs(void);
+/* Bytes that were copied between GPUs so far: directly, or (staged) by way of
+ * the host's memory, for want of access. */
+SHOWN long fake_cuda_peer_bytes(bool staged);
 
 CUresult fake_must_fail(const char *function);
 #define MAY_FAIL() \
@@ -55,6 +59,7 @@ CUresult fake_must_fail(const char *function);
     } while (0)
 
 long fake_setting(const char *name, long otherwise);
+size_t fake_gpu_bytes(int gpu);
 void fake_count(int change); /* of fake_cuda_live */
 void fake_lock(void);
 void fake_unlock(void);

@@ -30,6 +30,14 @@ long fake_setting(const char *name, long otherwise)
     return value ? atol(value) : otherwise;
 }
 
+size_t fake_gpu_bytes(int gpu)
+{
+    const char *list = getenv("FAKE_CUDA_BYTES");
+    if (!list) return (size_t)1 << 30;
+    for (int i = 0; i < gpu && strchr(list, ','); i++) list = strchr(list, ',') + 1;
+    return (size_t)atol(list);
+}
+
 CUresult fake_must_fail(const char *function)
 {
     const char *wish = getenv("FAKE_CUDA_FAIL"), *code = wish ? strchr(wish, '=') : NULL;
@@ -112,8 +120,7 @@ CUresult cuDeviceGetName(char *name, int room, CUdevice device)
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
-    (void)device;
-    *bytes = (size_t)fake_setting("FAKE_CUDA_BYTES", 1 << 30);
+    *bytes = fake_gpu_bytes(device);
     return CUDA_SUCCESS;
 }
 
@@ -167,13 +174,56 @@ CUresult cuCtxSetCurrent(CUcontext context)
     return CUDA_SUCCESS;
 }
 
+/* ---- peers: whose memory a GPU may access ---- */
+
+static bool access_given[FAKE_MOST][FAKE_MOST]; /* [owner][from] */
+static long peer_bytes[2];                      /* [staged] */
+
+long fake_cuda_peer_bytes(bool staged) { return peer_bytes[staged]; }
+
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+{
+    MAY_FAIL();
+    *can = device != peer && fake_setting("FAKE_CUDA_PEERS", 1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
+{
+    *pool = (CUmemoryPool)(void *)&contexts[device];
+    return CUDA_SUCCESS;
+}
+
+static CUresult give_access(int owner, int from)
+{
+    NEED(fake_setting("FAKE_CUDA_PEERS", 1) && owner != from, INVALID_DEVICE);
+    __atomic_store_n(&access_given[owner][from], true, __ATOMIC_SEQ_CST);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t n)
+{
+    NEED(n == 1 && access->location_type == CU_MEM_LOCATION_TYPE_DEVICE &&
+             access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+         INVALID_VALUE);
+    return give_access((int)((char *)pool - contexts), access->location_id);
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+    NEED(now >= 0 && !flags, INVALID_CONTEXT);
+    return give_access((int)((char *)peer - contexts), now);
+}
+
 CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src,
                            CUcontext src_context, size_t bytes, CUstream stream)
 {
     MAY_FAIL();
-    char *to = fake_real(dst, bytes, (int)((char *)dst_context - contexts));
-    char *from = fake_real(src, bytes, (int)((char *)src_context - contexts));
+    int a = (int)((char *)dst_context - contexts), b = (int)((char *)src_context - contexts);
+    char *to = fake_real(dst, bytes, a), *from = fake_real(src, bytes, b);
     NEED(to && from, INVALID_VALUE);
+    bool direct = __atomic_load_n(&access_given[b][a], __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&peer_bytes[!direct], (long)bytes, __ATOMIC_SEQ_CST);
     return fake_submit(stream,
                        (fake_work){.kind = FAKE_COPY, .to = to, .from = from, .bytes = bytes});
 }

@@ -70,7 +70,7 @@ CUresult cuMemGetInfo_v2(size_t *unused, size_t *all)
 {
     MAY_FAIL();
     NEED(fake_now() >= 0, INVALID_CONTEXT);
-    *all = (size_t)fake_setting("FAKE_CUDA_BYTES", 1 << 30);
+    *all = fake_gpu_bytes(fake_now());
     *unused = *all - gpus[fake_now()].used;
     return CUDA_SUCCESS;
 }
@@ -81,7 +81,7 @@ static CUresult allocate(CUdeviceptr *p, size_t bytes, bool pooled)
     NEED(now >= 0, INVALID_CONTEXT);
     NEED(bytes, INVALID_VALUE);
     fake_lock();
-    size_t room = (size_t)fake_setting("FAKE_CUDA_BYTES", 1 << 30), at = gpus[now].top;
+    size_t room = fake_gpu_bytes(now), at = gpus[now].top;
     bool fits = bytes <= room - gpus[now].used && at + pages(bytes) <= ROOM;
     if (fits) {
         if (!gpus[now].range) map_gpu(now);
