@@ -7,6 +7,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cores.h"
 
+#include "gpus.h"
+
 #include "base/mem.h"
 
 #include <ctype.h>
@@ -67,12 +69,14 @@ static bool cores_read_file(const char *path, cores *c)
 
 /* Is cpu the first one of its core that this process may use?
  * (Hyper-threading.) */
-static bool is_first_of_core(int cpu, const cpu_set_t *may)
+static bool is_first_of_core(const char *root, int cpu, const cpu_set_t *may)
 {
-    char path[100];
     cores siblings;
-    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
-    if (!cores_read_file(path, &siblings)) return true;
+    dsi_text path = dsi_text_of("%s/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list",
+                                root, cpu);
+    bool read = cores_read_file(path.s, &siblings);
+    dsi_text_free(&path);
+    if (!read) return true;
     int first = cpu;
     for (int i = siblings.n - 1; i >= 0; i--)
         if (CPU_ISSET_S((size_t)siblings.at[i], CPUS / 8, may)) first = siblings.at[i];
@@ -94,7 +98,7 @@ static void cores_add_node(cores *c, const cores *of_node, cpu_set_t *may, int *
     int before = c->n;
     for (int i = 0; i < of_node->n; i++) {
         int cpu = of_node->at[i];
-        if (CPU_ISSET_S((size_t)cpu, CPUS / 8, may) && is_first_of_core(cpu, may))
+        if (CPU_ISSET_S((size_t)cpu, CPUS / 8, may) && is_first_of_core("", cpu, may))
             dsi_list_add(c, cpu);
     }
     for (int i = 0; i < of_node->n; i++) CPU_CLR_S((size_t)of_node->at[i], CPUS / 8, may);
@@ -149,18 +153,72 @@ bool cores_share(const cores *all, const int *node, int n_nodes, int r, int n, c
     return true;
 }
 
-/* Threads that the program starts later inherit the binding. */
-bool cores_bind(const char *list, int r, int n, dsi_text *why)
+bool cores_share_of_node(const char *root, const int *node, int r, int n, cores *share)
 {
-    cores all, share;
+    cores of_node = {0};
+    int before = 0, ranks = 0, kept = 0;
+    *share = (cores){0};
+    for (int i = 0; i < n; i++) {
+        before += i < r && node[i] == node[r];
+        ranks += node[i] == node[r];
+    }
+    dsi_text path = dsi_text_of("%s/sys/devices/system/node/node%d/cpulist", root, node[r]);
+    if (cores_read_file(path.s, &of_node)) {
+        cpu_set_t *may = allowed_processors();
+        for (int i = 0; i < of_node.n; i++) {
+            int cpu = of_node.at[i];
+            if (CPU_ISSET_S((size_t)cpu, CPUS / 8, may) && is_first_of_core(root, cpu, may))
+                of_node.at[kept++] = cpu;
+        }
+        dsi_free(may);
+    }
+    dsi_text_free(&path);
+    int each = kept / ranks;
+    for (int i = 0; i < each; i++) dsi_list_add(share, of_node.at[each * before + i]);
+    dsi_list_free(&of_node);
+    return each > 0;
+}
+
+/* Of the ranks that are near their GPUs: true if each of them has a core. All
+ * ranks decide the same. */
+static bool share_near_gpu(const int *gpu, int r, int n, cores *share)
+{
+    int *node = dsi_alloc((size_t)n * sizeof *node);
+    cores one;
+    bool near = gpu && gpus_numa_nodes("", gpu, n, node);
+    for (int i = 0; i < n && near; i++) {
+        near = cores_share_of_node("", node, i, n, &one);
+        dsi_list_free(&one);
+    }
+    if (near) near = cores_share_of_node("", node, r, n, share);
+    dsi_free(node);
+    return near;
+}
+
+/* Equal parts of the list, or of the machine. */
+static bool share_of_all(const char *list, int r, int n, cores *share, dsi_text *why)
+{
+    cores all;
     int *node = NULL, n_nodes = 0;
-    char threads[20];
     if (list && !cores_parse(list, &all, why)) return false;
     if (!list) cores_of_machine(&all, &node, &n_nodes);
-    bool good = cores_share(&all, node, n_nodes, r, n, &share);
+    bool good = cores_share(&all, node, n_nodes, r, n, share);
     if (!good)
         dsi_text_add(why, "--bind_cores_to_rank: %d cores for %d ranks: each needs one at least",
                      all.n, n);
+    dsi_free(node);
+    dsi_list_free(&all);
+    return good;
+}
+
+/* Threads that the program starts later inherit the binding. */
+bool cores_bind(const char *list, const int *gpu, int r, int n, dsi_text *why)
+{
+    cores share;
+    char threads[20];
+    bool near = !list && share_near_gpu(gpu, r, n, &share);
+    bool good = near || share_of_all(list, r, n, &share, why);
+    if (!good) return false;
     cpu_set_t *set = dsi_alloc(CPUS / 8);
     for (int i = 0; i < share.n; i++) CPU_SET_S((size_t)share.at[i], CPUS / 8, set);
     if (good && sched_setaffinity(0, CPUS / 8, set)) {
@@ -171,8 +229,6 @@ bool cores_bind(const char *list, int r, int n, dsi_text *why)
     snprintf(threads, sizeof threads, "%d", share.n);
     if (good) setenv("OMP_NUM_THREADS", threads, 1);
     dsi_free(set);
-    dsi_free(node);
-    dsi_list_free(&all);
     dsi_list_free(&share);
     return good;
 }

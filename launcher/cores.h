@@ -24,7 +24,13 @@ void cores_of_machine(cores *c, int **node, int *n_nodes);
  * ranks. */
 bool cores_share(const cores *all, const int *node, int n_nodes, int r, int n, cores *share);
 
+/* The share of rank r of n near its GPU: an equal part of the cores of NUMA node
+ * node[r], among the ranks whose GPUs are there too. root: a folder in front of
+ * /sys, for tests; else "". false: a rank would have no core. */
+bool cores_share_of_node(const char *root, const int *node, int r, int n, cores *share);
+
 /* Binds this process to the share of local rank r of n, and sets
  * OMP_NUM_THREADS to the number of processors. list: as for cores_parse; NULL:
- * all of the machine. false with `why`. */
-bool cores_bind(const char *list, int r, int n, dsi_text *why);
+ * all of the machine. gpu: [n] each rank's GPU, whose NUMA node decides; NULL,
+ * or not known: equal parts. false with `why`. */
+bool cores_bind(const char *list, const int *gpu, int r, int n, dsi_text *why);

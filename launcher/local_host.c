@@ -2,13 +2,14 @@
  * SPDX-License-Identifier: MIT */
 #include "local_host.h"
 
+#include "gpus.h"
+
 #include "base/env.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "base/text.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <ifaddrs.h>
 #include <limits.h>
@@ -21,23 +22,6 @@
 #include <unistd.h>
 
 /* ---- devices ---------------------------------------------------------------------- */
-
-/* /dev/nvidia0, /dev/nvidia1, ...: right in containers too, and needs no
- * driver. */
-static int count_gpus(void)
-{
-    static const char prefix[] = "nvidia";
-    int n = 0;
-    DIR *dev = opendir("/dev");
-    for (struct dirent *e; dev && (e = readdir(dev));) {
-        const char *number = e->d_name + sizeof prefix - 1;
-        if (!strncmp(e->d_name, prefix, sizeof prefix - 1) && *number &&
-            !number[strspn(number, "0123456789")])
-            n++;
-    }
-    if (dev) closedir(dev);
-    return n;
-}
 
 bool local_host_gpus_hidden(void)
 {
@@ -53,7 +37,7 @@ int local_host_devices(bool *known)
     *known = true;
     if (dsi_env_number(&local_size, &size) != DS_OK) return -1;
     if (size >= 0) return (int)size;
-    int gpus = local_host_gpus_hidden() ? 0 : count_gpus();
+    int gpus = local_host_gpus_hidden() ? 0 : gpus_count("");
     *known = gpus > 0;
     return gpus ? gpus : 1;
 }

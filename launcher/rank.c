@@ -192,8 +192,9 @@ static bool rank_prepare(const rank_options *o, const ds_hosts *world, const ran
                      strerror(errno));
         return false;
     }
-    if (o->bind && !cores_bind(o->core_list, p->local_rank, world->at[p->node].n_slots, why))
-        return false;
+    const ds_host *node = &world->at[p->node];
+    const int *gpu = local_host_gpus_hidden() ? NULL : node->slots;
+    if (o->bind && !cores_bind(o->core_list, gpu, p->local_rank, node->n_slots, why)) return false;
     char *master = o->master_addr ? dsi_strdup(o->master_addr) : rank_place_master(why);
     if (!master) return false;
     rank_set_environment(o, world, p, master);

@@ -7,6 +7,7 @@
  * SPDX-License-Identifier: MIT */
 #include "resources.h"
 
+#include "gpus.h"
 #include "local_host.h"
 #include "select.h"
 
@@ -134,6 +135,16 @@ static ds_status find_all(ds_hosts *h, host_origin *origin, dsi_text *notices, c
     return resources_of_machine(h, notices, o);
 }
 
+ds_status resources_check_gpus(const options *o, int gpus)
+{
+    if (!gpus || o->num_gpus <= gpus || getenv("LOCAL_SIZE")) return DS_OK;
+    return dsi_fail(
+        DS_EINVAL,
+        "--num_gpus %d: this machine has %d GPU%s: expected at most %d; for ranks on the "
+        "CPU --num_devs %d",
+        o->num_gpus, gpus, gpus == 1 ? "" : "s", gpus, o->num_gpus);
+}
+
 /* More ranks than slots are allowed, as in DeepSpeed; on GPUs they are seldom
  * what was meant, so a notice mentions them. */
 static void note_overuse(const ds_hosts *h, host_origin origin, dsi_text *notices, int per_node)
@@ -181,7 +192,9 @@ ds_status resources_find(ds_hosts *h, host_origin *origin, dsi_text *notices, co
     if (status != DS_OK) return status;
     /* with a number of ranks per host, all hosts get that number */
     if (options_ranks_per_node(o) <= 0) remove_empty(h, notices);
-    status = *origin == HOSTS_LOCAL ? DS_OK : check_node_count(h, *origin, o);
+    status = *origin == HOSTS_LOCAL
+                 ? resources_check_gpus(o, local_host_gpus_hidden() ? 0 : gpus_count(""))
+                 : check_node_count(h, *origin, o);
     if (status != DS_OK) return status;
     select_counts(h, options_nodes(o), -1);
     note_overuse(h, *origin, notices, options_ranks_per_node(o));

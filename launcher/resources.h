@@ -22,3 +22,8 @@ ds_status resources_find(ds_hosts *h, host_origin *origin, dsi_text *notices, co
 
 /* Is the same command typed on each of several nodes? */
 bool resources_per_node(const options *o, bool have_hostfile);
+
+/* DS_EINVAL, with the message, for --num_gpus beyond the GPUs of this machine.
+ * gpus: how many it has; 0: none, or all are hidden, and ranks compute on the
+ * CPU. */
+ds_status resources_check_gpus(const options *o, int gpus);

@@ -80,12 +80,12 @@ static int bind_here(void)
     cores c;
     int *node, n_nodes;
     cores_of_machine(&c, &node, &n_nodes);
-    bool good = cores_bind(NULL, c.n - 1, c.n, &why) && !sched_getaffinity(0, sizeof set, &set) &&
-                CPU_COUNT(&set) == 1 && CPU_ISSET((size_t)c.at[c.n - 1], &set) &&
-                !strcmp(getenv("OMP_NUM_THREADS"), "1");
-    good = good && !cores_bind(NULL, 0, 2, &why) && strstr(why.s, "each needs one");
+    bool good = cores_bind(NULL, NULL, c.n - 1, c.n, &why) &&
+                !sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) == 1 &&
+                CPU_ISSET((size_t)c.at[c.n - 1], &set) && !strcmp(getenv("OMP_NUM_THREADS"), "1");
+    good = good && !cores_bind(NULL, NULL, 0, 2, &why) && strstr(why.s, "each needs one");
     why.n = 0;
-    good = good && !cores_bind("8000", 0, 1, &why) && strstr(why.s, "8000");
+    good = good && !cores_bind("8000", NULL, 0, 1, &why) && strstr(why.s, "8000");
     dsi_list_free(&c);
     free(node);
     dsi_text_free(&why);
