@@ -68,6 +68,17 @@ static inline void check_error(const char *part, const char *file, int line)
     ds_error_clear();
 }
 
+/* Element i of x, counted row-major, becomes the value: x is contiguous, and on
+ * any device. */
+static inline void set_element(ds_tensor *x, int64_t i, double value)
+{
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *line = ds_reshape(ds_detach(x), ds_shape(ds_numel(x)));
+    CHECK_INT(ds_copy(ds_slice(line, 0, i, i + 1), ds_full(ds_dtype_of(x), ds_shape(1), value)),
+              DS_OK);
+    ds_scope_close(scope);
+}
+
 #define TEST_MAIN(...) \
     int main(void) \
     { \

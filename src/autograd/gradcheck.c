@@ -54,30 +54,41 @@ static ds_status gradients_by_backward(const Check *c)
 {
     ds_scope *scope = ds_scope_open();
     ds_tensor *y = gradcheck_call(c);
-    ds_tensor *w = y ? dsi_new(y, y->shape) : NULL;
-    double *p = w ? ds_data_mut(w) : NULL;
-    for (int64_t i = 0, n = ds_numel(w); p && i < n; i++) p[i] = weight(i);
-    ds_status status = p ? ds_backward_from(y, w) : ds_error_status();
+    ds_tensor *w = y ? dsi_new(y, y->shape) : NULL,
+              *host = y ? dsi_new_host(DS_F64, y->shape) : NULL;
+    double *p = host ? ds_data_mut(host) : NULL;
+    for (int64_t i = 0, n = ds_numel(host); p && i < n; i++) p[i] = weight(i);
+    ds_status status = dsi_copy(w, host);
+    if (status == DS_OK) status = ds_backward_from(y, w);
     ds_scope_close(scope);
     return status;
+}
+
+/* *out = L with element i of x = value, on whatever device it is. */
+static ds_status loss_with(const Check *c, ds_tensor *x, int64_t i, double value, double *out)
+{
+    ds_scope *scope = ds_scope_open();
+    const int64_t none = 0;
+    bool set = dsi_acquire_to_write(x) &&
+               dsi_fill(dsi_view_of(x, (ds_dims){0}, &none, x->offset + i), value);
+    ds_scope_close(scope);
+    if (!set) return ds_error_status();
+    return out ? weighted_loss(c, out) : DS_OK;
 }
 
 /* Changes one element at a time, and restores it. An input without a gradient
  * must have no influence on L. */
 static ds_status check_input(const Check *c, int k)
 {
-    double *x = ds_data_mut(c->in[k]);
-    ds_tensor *grad = ds_grad(c->in[k]);
-    const double *g = grad ? ds_data(grad) : NULL;
-    if (!x) return ds_error_status();
-    for (int64_t i = 0, n = ds_numel(c->in[k]); i < n; i++) {
-        double was = x[i], up = 0, down = 0;
-        x[i] = was + c->o.eps;
-        ds_status a = weighted_loss(c, &up);
-        x[i] = was - c->o.eps;
-        ds_status b = weighted_loss(c, &down);
-        x[i] = was;
-        if (a != DS_OK || b != DS_OK) return ds_error_status();
+    ds_tensor *x = c->in[k], *grad = ds_grad(x);
+    const double *g = grad ? ds_data(grad) : NULL, *values = ds_data(x);
+    if (!values) return ds_error_status();
+    for (int64_t i = 0, n = ds_numel(x); i < n; i++) {
+        double was = values[i], up = 0, down = 0;
+        ds_status a = loss_with(c, x, i, was + c->o.eps, &up);
+        ds_status b = loss_with(c, x, i, was - c->o.eps, &down);
+        if (a != DS_OK || b != DS_OK || loss_with(c, x, i, was, NULL) != DS_OK)
+            return ds_error_status();
         double want = (up - down) / (2 * c->o.eps), got = g ? g[i] : 0;
         if (!(fabs(got - want) <= c->o.atol + c->o.rtol * fabs(want)))
             return dsi_fail(DS_EINVAL,
@@ -102,6 +113,11 @@ ds_status ds_gradcheck(ds_tensor *(*f)(void *arg, ds_tensor **in, int n), void *
         if (in[i]->dtype != DS_F64)
             return dsi_fail(DS_EINVAL, "gradcheck: input %d is %s: expected float64", i,
                             ds_dtype_name(in[i]->dtype));
+        if (!dsi_is_contiguous(in[i]))
+            return dsi_fail(DS_EINVAL,
+                            "gradcheck: input %d %s is not contiguous: give a "
+                            "ds_contiguous copy",
+                            i, dsi_shape_text(in[i]->shape));
         ds_set_grad_of(in[i], NULL);
     }
     ds_status status = gradients_by_backward(&c);

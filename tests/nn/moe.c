@@ -45,8 +45,7 @@ static int64_t total(ds_tensor *x)
 static void lean_to_first(ds_module *moe)
 {
     ds_tensor *wg = ds_module_param_at(moe, 0, NULL);
-    float *w = ds_data_mut(wg);
-    for (int64_t i = 0; i < ds_numel(wg); i++) w[i] = i < 4 ? 5 : -5;
+    for (int64_t i = 0; i < ds_numel(wg); i++) set_element(wg, i, i < 4 ? 5 : -5);
 }
 
 static ds_tensor *positive(int64_t n) { return ds_shift(ds_abs(tokens(n)), 0.5); }
@@ -202,9 +201,9 @@ static void sampling_follows_p(void **state)
     ds_module *two = MOE(.num_experts = 3, .k = 2, .min_capacity = -1, .no_drop_tokens = true);
     ds_init_constant(ds_module_param_at(moe, 0, NULL), 0);
     ds_init_constant(ds_module_param_at(two, 0, NULL), 0);
-    ((float *)ds_data_mut(ds_module_param_at(moe, 0, NULL)))[0] = logf(3); /* p = 3/4, 1/4 */
-    float *w = ds_data_mut(ds_module_param_at(two, 0, NULL));
-    w[0] = 9, w[4] = logf(3); /* first expert 0; of the others 3/4 and 1/4 */
+    set_element(ds_module_param_at(moe, 0, NULL), 0, logf(3)); /* p = 3/4, 1/4 */
+    set_element(ds_module_param_at(two, 0, NULL), 0, 9);       /* first expert 0, */
+    set_element(ds_module_param_at(two, 0, NULL), 4, logf(3)); /* of the others 3/4 and 1/4 */
     ds_scope *scope = ds_scope_open();
     ds_tensor *x = ds_ones(DS_F32, ds_shape(4000, 4));
     CHECK(ds_call(moe, x) && ds_call(two, x));

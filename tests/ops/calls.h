@@ -250,7 +250,8 @@ static ds_tensor *call_attention_projected(ds_tensor **in)
 /* cos and sin of positions; beside 16 bits they are float32. */
 static ds_tensor *rotary_table(ds_tensor *angle, double shift)
 {
-    ds_tensor *t = ds_zeros(DS_F64, ds_shape_of(angle)), *from = ds_cast(angle, DS_F64);
+    ds_tensor *t = ds_to(ds_zeros(DS_F64, ds_shape_of(angle)), (ds_device){DS_CPU, 0}, DS_F64);
+    ds_tensor *from = ds_cast(angle, DS_F64);
     const double *a = from ? ds_data(from) : NULL;
     double *p = t ? ds_data_mut(t) : NULL;
     for (int64_t i = 0; a && p && i < ds_numel(t); i++) p[i] = cos(3 * a[i] + shift);
