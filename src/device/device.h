@@ -53,6 +53,8 @@ typedef struct dsi_device_type {
     ds_status (*graph_launch)(dsi_stream *s, void *work, void *slots, const void *host,
                               size_t bytes);
     void (*graph_free)(dsi_device *d, void *work);
+    /* For self-tests: runs one instruction that kernels use, by its name. Optional. */
+    ds_status (*probe)(dsi_stream *s, const char *name, void *memory);
     bool immediate; /* a kernel's work is done when it returns: ops look at the
                        flag right after it */
 } dsi_device_type;

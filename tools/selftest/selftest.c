@@ -7,6 +7,7 @@
 
 #include "cases.h"
 #include "graph.h"
+#include "probe.h"
 
 #include "base/error.h"
 #include "base/mem.h"
@@ -156,16 +157,21 @@ static void add_row(json_t *rows, const SelfCase *c, const Outcome *o)
                                           verdicts[o->verdict], "message", o->why));
 }
 
+static void add_outcome(Selftest *s, const SelfCase *row, const Outcome *out)
+{
+    s->count[out->verdict]++;
+    if (s->o.json)
+        add_row(s->rows, row, out);
+    else
+        print_row(row, out);
+}
+
 static void run_cases(Selftest *s, const SelfCase *c)
 {
     for (; c->kernel; c++) {
         if (!c->run) continue;
         Outcome out = run_case(s, c);
-        s->count[out.verdict]++;
-        if (s->o.json)
-            add_row(s->rows, c, &out);
-        else
-            print_row(c, &out);
+        add_outcome(s, c, &out);
     }
 }
 
@@ -176,11 +182,22 @@ static void run_graph(Selftest *s)
     Outcome out = {.verdict = SAME, .runs = 1, .tolerance = 0};
     if (!selftest_graph((ds_device){DS_CUDA, 0}, out.why, sizeof out.why)) out.verdict = DIFFERS;
     ds_error_clear();
-    s->count[out.verdict]++;
-    if (s->o.json)
-        add_row(s->rows, &row, &out);
-    else
-        print_row(&row, &out);
+    add_outcome(s, &row, &out);
+}
+
+/* A row for each instruction that kernels use by inline PTX; none on a GPU that
+ * lacks them. */
+static void run_probes(Selftest *s)
+{
+    for (int k = 0; s->gpu->type->probe && selftest_probes[k]; k++) {
+        const SelfCase row = {.kernel = "PTX", .what = selftest_probes[k]};
+        Outcome out = {.verdict = SAME, .runs = s->o.quick ? 2 : REPEATS, .tolerance = 0};
+        for (int i = 0; i < out.runs && out.verdict == SAME; i++)
+            if (!selftest_probe(s->gpu, k, out.why, sizeof out.why))
+                out.verdict = ds_error_status() == DS_EDEVICE ? MISSING : DIFFERS;
+        ds_error_clear();
+        add_outcome(s, &row, &out);
+    }
 }
 
 /* Bytes in use that were not before. */
@@ -230,6 +247,7 @@ int selftest_gpu(selftest_options o)
     else
         printf("%-18s %-26s %5s %10s %10s %12s  %s\n", "kernel", "case", "runs", "error",
                "tolerance", "time", "result");
+    run_probes(&s);
     run_cases(&s, selftest_math);
     run_cases(&s, selftest_nn);
     run_graph(&s);

@@ -59,7 +59,8 @@ dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d);
     X(normalize, 75) \
     X(conv, 75) \
     X(attention, 75) \
-    X(dropout, 75)
+    X(dropout, 75) \
+    X(probe, 80)
 
 #define DSI_CUDA_FAMILY(name, capability) DSI_CUDA_##name,
 /* An index into dsi_cuda_ptx, and into the modules of a handle. */
@@ -98,6 +99,10 @@ ds_status dsi_cuda_capture_end(dsi_stream *s, bool keep, void **work);
 ds_status dsi_cuda_graph_launch(dsi_stream *s, void *work, void *slots, const void *host,
                                 size_t bytes);
 void dsi_cuda_graph_free(dsi_device *d, void *work);
+
+/* probe.c: runs a wrapper of kernels/ptx.cuh by its name; memory: a
+ * dsi_cuda_probe_memory on the GPU. */
+ds_status dsi_cuda_run_probe(dsi_stream *s, const char *wrapper, void *memory);
 
 /* ---- the tables ------------------------------------------------------------ */
 

@@ -355,4 +355,5 @@ const dsi_device_type dsi_cuda = {
     .capture_end = dsi_cuda_capture_end,
     .graph_launch = dsi_cuda_graph_launch,
     .graph_free = dsi_cuda_graph_free,
+    .probe = dsi_cuda_run_probe,
 };
