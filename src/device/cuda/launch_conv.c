@@ -1,12 +1,14 @@
-/* device/cuda/launch_conv.c: convolutions of kernels.h: by tiles, or directly in
- * float64 and for groups of few channels.
+/* device/cuda/launch_conv.c: convolutions of kernels.h: by tiles, in 16 bits by
+ * tensor cores where they are; directly in float64 and for groups of few
+ * channels.
  *
  * Both ways are one product with gathered operands (implicit gemm), as conv.cu
  * writes it: rows are output channels (dx: input channels), columns pixels (dw:
  * taps), and the sum is over taps (dw: pixels). Sums of tiles are float32, also
  * for 16-bit operands, which are rounded once.
  *
- * Invariants: TILE and DEPTH are those of tile.cuh. A block's x counts tiles
+ * Invariants: TILE is that of conv.cuh; DEPTH is a multiple of those of tile.cuh
+ * and tile_mma.cuh. A block's x counts tiles
  * of columns, y tiles of channels, z groups; in the backward of w, z counts
  * groups times parts. Parts write to scratch [splits][elements of dw], and a
  * second kernel adds them in order: no atomics, so equal shapes give equal
@@ -20,7 +22,7 @@
 #include "base/int.h"
 
 #define TILE      64
-#define DEPTH     16 /* of a step of a tile; parts of sums are multiples of it */
+#define DEPTH     32 /* of a step of a tile, at most; parts of sums are multiples of it */
 #define FEW       64 /* channels in times out of a group: below, tiles would be empty */
 #define MOST_Z    65535
 #define SPLITS    64  /* parts of dw's sum, at most */
@@ -95,6 +97,17 @@ static bool directly(const dsi_cuda_conv_args *p)
            (p->groups > 1 && (int64_t)p->c * p->k < FEW);
 }
 
+/* Launches the kernel `tile`, for 16 bits on tensor cores if they are there. */
+static ds_status tile_launch(dsi_stream *s, const char *tile, dsi_cuda_grid grid,
+                             const dsi_cuda_conv_args *p)
+{
+    const dsi_cuda_gpu *g = s->device->own;
+    bool half = p->dtype == DS_F16 || p->dtype == DS_BF16;
+    bool mma = half && g->capability >= 80;
+    const char *suffix = !mma ? "" : p->dtype == DS_F16 ? "_f16" : "_bf16";
+    return dsi_cuda_launch(s, mma ? DSI_CUDA_conv_mma : DSI_CUDA_conv, tile, suffix, grid, p);
+}
+
 static unsigned tiles(int64_t n) { return (unsigned)((n + TILE - 1) / TILE); }
 
 /* y or dx: `channels` of each group */
@@ -107,7 +120,7 @@ static ds_status conv_launch(dsi_stream *s, const char *tile, const char *direct
                                dsi_cuda_grid_of((int64_t)p->groups * channels * p->pixels), p);
     dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p->pixels), 256);
     grid.blocks[1] = tiles(channels), grid.blocks[2] = (unsigned)p->groups;
-    return dsi_cuda_launch(s, DSI_CUDA_conv, tile, "", grid, p);
+    return tile_launch(s, tile, grid, p);
 }
 
 ds_status dsi_cuda_conv2d(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
@@ -162,7 +175,7 @@ ds_status dsi_cuda_conv2d_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, ds
     if (bytes && !(p.part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
     dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p.taps), 256);
     grid.blocks[1] = tiles(p.k), grid.blocks[2] = (unsigned)(p.groups * p.splits);
-    status = dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_tile", "", grid, &p);
+    status = tile_launch(s, "conv2d_dw_tile", grid, &p);
     if (status == DS_OK && bytes)
         status = dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_sum", "", dsi_cuda_grid_of(elements),
                                  &p);
