@@ -32,8 +32,8 @@ ds_state *ds_module_state(const ds_module *m)
 }
 
 /* Whether name is that of an expert that m's layer has on another rank:
- * "..list.7.weight". True also for the rank's own experts: state_compare looks
- * those up first. */
+ * "..list.7.weight". True also for the rank's own experts: callers look those
+ * up first. */
 static bool module_expert_is_remote(const ds_module *m, const char *name)
 {
     char *end;
@@ -181,9 +181,9 @@ static ds_status state_divide(const ds_module *m, const ds_state *mine, const ds
     }
     for (int i = 0; i < ds_state_len(state) && status == DS_OK; i++) {
         const char *name = ds_state_name(state, i);
-        ds_state *to = ds_state_get(mine, name) ? fits[1] : unexpected;
-        if (to && !module_expert_is_remote(m, name))
-            status = ds_state_set(to, name, ds_state_at(state, i));
+        bool own = ds_state_get(mine, name); /* asked first: see module_expert_is_remote */
+        ds_state *to = own ? fits[1] : module_expert_is_remote(m, name) ? NULL : unexpected;
+        if (to) status = ds_state_set(to, name, ds_state_at(state, i));
     }
     return status;
 }

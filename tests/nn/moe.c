@@ -228,7 +228,8 @@ static void jitter_moves_the_gate_alone(void **state)
     ds_tensor *x = tokens(64);
     const float *a = ds_data(ds_call(moe, x)), *b = ds_data(ds_call(moe, x));
     double most = 0;
-    for (int i = 0; i < 256; i++) most = fmax(most, fabs((double)a[i] - b[i]));
+    for (int i = 0; i < 256; i++) /* gcc 12 for aarch64 crashes at an fmax here */
+        if (fabs((double)a[i] - b[i]) > most) most = fabs((double)a[i] - b[i]);
     CHECK(most > 0 && most < 0.2);
     ds_module_train(moe, false);
     a = ds_data(ds_call(moe, x)), b = ds_data(ds_call(moe, x));
@@ -450,6 +451,13 @@ static ds_status load_shared(void *arg)
     RANK_CHECK(ds_module_load(moe, whole) == DS_EINVAL);
     RANK_CHECK(strstr(ds_error(), "unknown deepspeed_moe.experts.deepspeed_experts.24.bias"));
     ds_error_clear();
+    /* a part: the rank's own experts load, those of other ranks are not unexpected */
+    ds_state *missing, *unexpected;
+    ds_init_constant(mine, -1);
+    RANK_CHECK(ds_module_load_partial(moe, whole, &missing, &unexpected) == DS_OK);
+    RANK_CHECK(*(const float *)ds_data(mine) == (float)(1 + 2 * (24 / ranks) * rank));
+    RANK_CHECK(ds_state_len(missing) == 0 && ds_state_len(unexpected) == 1);
+    ds_state_free(missing), ds_state_free(unexpected);
     ds_state_free(whole);
     ds_module_free(all);
     ds_module_free(moe);
