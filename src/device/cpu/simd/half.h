@@ -14,6 +14,27 @@ ALWAYS_INLINE bool is_half(ds_dtype dtype) { return dtype == DS_F16 || dtype == 
  * those of several operands stay in the first cache. */
 #define HALF_PIECE 512
 
+/* aarch64 has a type for float16, whose conversions compilers vectorise. */
+#if defined(__aarch64__)
+ALWAYS_INLINE float f16_to_float(uint16_t bits)
+{
+    __fp16 h;
+    memcpy(&h, &bits, sizeof h);
+    return (float)h;
+}
+
+ALWAYS_INLINE uint16_t float_to_f16(float x)
+{
+    __fp16 h = (__fp16)x;
+    uint16_t bits;
+    memcpy(&bits, &h, sizeof bits);
+    return bits;
+}
+#else
+#define f16_to_float dsi_f16_to_f32
+#define float_to_f16 dsi_f32_to_f16
+#endif
+
 /* from and to do not overlap */
 ALWAYS_INLINE void f16_to_floats(const uint16_t *restrict from, float *restrict to, int64_t n)
 {
@@ -28,7 +49,7 @@ ALWAYS_INLINE void f16_to_floats(const uint16_t *restrict from, float *restrict 
     for (; i + 8 <= n; i += 8)
         _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from + i))));
 #endif
-    for (; i < n; i++) to[i] = dsi_f16_to_f32(from[i]);
+    for (; i < n; i++) to[i] = f16_to_float(from[i]);
 #endif
 }
 
@@ -48,7 +69,7 @@ ALWAYS_INLINE void floats_to_f16(const float *restrict from, uint16_t *restrict 
         _mm_storeu_si128((void *)(to + i),
                          _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
 #endif
-    for (; i < n; i++) to[i] = dsi_f32_to_f16(from[i]);
+    for (; i < n; i++) to[i] = float_to_f16(from[i]);
 #endif
 }
 

@@ -5,8 +5,9 @@
  * generic, avx2 or avx512. Functions seen across files are named by
  * KERNEL(name); all others are static.
  *
- * vf is VF floats: 4 (generic: SSE2, NEON or plain C by the compiler's own
- * vectors), 8 or 16.
+ * vf is VF floats: 4 (generic: the compiler's own vectors, which are SSE2 on
+ * x86-64 and NEON on aarch64, where a product and a sum become one fmla), 8 or
+ * 16.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -100,20 +101,24 @@ ALWAYS_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
 ALWAYS_INLINE vf vf_add(vf a, vf b) { return a + b; }
 ALWAYS_INLINE vf vf_sub(vf a, vf b) { return a - b; }
 ALWAYS_INLINE vf vf_mul(vf a, vf b) { return a * b; }
-ALWAYS_INLINE vf vf_max(vf a, vf b)
+ALWAYS_INLINE vf vf_max(vf a, vf b) /* b if either is NaN, as above */
 {
-    vf m;
-    for (int i = 0; i < VF; i++) m[i] = a[i] > b[i] ? a[i] : b[i];
-    return m;
+    typedef int32_t bits __attribute__((__vector_size__(16)));
+    bits more = a > b;
+    return (vf)(((bits)a & more) | ((bits)b & ~more));
 }
 ALWAYS_INLINE float vf_sum(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+/* lane by lane: a call of memcpy would save all vectors in memory */
 ALWAYS_INLINE vf vf_load_n(const float *p, int n)
 {
     vf v = vf_zero();
-    memcpy(&v, p, (size_t)n * sizeof *p);
+    UNROLL for (int i = 0; i < VF; i++) if (i < n) v[i] = p[i];
     return v;
 }
-ALWAYS_INLINE void vf_store_n(float *p, vf v, int n) { memcpy(p, &v, (size_t)n * sizeof *p); }
+ALWAYS_INLINE void vf_store_n(float *p, vf v, int n)
+{
+    UNROLL for (int i = 0; i < VF; i++) if (i < n) p[i] = v[i];
+}
 #endif
 
 /* Keeps gcc from folding this load into each FMA that uses it (it repeats the
@@ -137,6 +142,18 @@ ALWAYS_INLINE unsigned denormals_off(void)
     return was;
 }
 ALWAYS_INLINE void denormals_on(unsigned was) { _mm_setcsr(was); }
+#elif defined(__aarch64__)
+ALWAYS_INLINE unsigned denormals_off(void)
+{
+    uint64_t was;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(was));
+    __asm__ volatile("msr fpcr, %0" : : "r"(was | 1 << 24)); /* FZ */
+    return (unsigned)was;
+}
+ALWAYS_INLINE void denormals_on(unsigned was)
+{
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)was));
+}
 #else
 ALWAYS_INLINE unsigned denormals_off(void) { return 0; }
 ALWAYS_INLINE void denormals_on(unsigned was) { (void)was; }
