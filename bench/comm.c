@@ -1,9 +1,14 @@
 /* bench/comm.c: latency and bandwidth of collectives by size, compared with a
  * memory copy.
  *
- *     bench_comm                       2 and 4 ranks as threads
- *     mpirun -n 4 bench_comm           4 ranks as processes
+ *     bench_comm                              2 and 4 ranks as threads
+ *     mpirun -n 4 bench_comm                  4 ranks as processes
+ *     mpirun -n 2 bench_comm BYTES ...        all_reduce of float32 alone, in turns with copies: on each line
+ *                                             BYTES, its median and least microseconds, and those of the copies
  *
+ * The copies are what an all_reduce of two ranks of one host moves through memory
+ * that they share, if it uses copies alone: each copies half of its data in, and
+ * half of the other's out, for the parts of the sum and for the sum.
  * Bus bandwidth is defined as in NCCL's tests: the bytes that an ideal ring
  * sends on each link.
  * SPDX-License-Identifier: MIT */
@@ -13,9 +18,14 @@
 #include "tensor/tensor.h"
 
 #include <deepspeed.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static const int64_t sizes[] = {0, 4, 1024, 65536, 262144, 1 << 20, 16 << 20, 64 << 20}; /* bytes */
 enum { SIZES = sizeof sizes / sizeof *sizes };
@@ -128,9 +138,98 @@ static void copies(void)
     free(b);
 }
 
-int main(void)
+/* ---- two ranks, beside copies through shared memory --------------------------------------------------- */
+
+enum { CHUNK = 128 << 10, CHUNKS = 4 };
+
+/* Memory that both ranks have: what each has written and read, in chunks. */
+typedef struct lane {
+    _Alignas(64) _Atomic uint64_t written;
+    _Alignas(64) _Atomic uint64_t read;
+    _Alignas(64) char chunk[CHUNKS][CHUNK];
+} lane;
+
+/* [2], NULL where the system has no memfd. */
+static lane *lanes_open(void)
+{
+    ds_scope *scope = ds_scope_open();
+    int fd = -1;
+    if (!ds_comm_rank(ds_world())) {
+        fd = memfd_create("bench_comm", 0);
+        if (fd >= 0 && ftruncate(fd, 2 * sizeof(lane))) fd = -1;
+    }
+    ds_tensor *where = ds_full(DS_I64, ds_shape(2), 0);
+    int64_t *at = ds_data_mut(where);
+    at[0] = getpid();
+    at[1] = fd;
+    ds_broadcast(NULL, where, 0);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)at[0], (long long)at[1]);
+    if (fd < 0) fd = open(path, O_RDWR);
+    void *p = mmap(NULL, 2 * sizeof(lane), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ds_scope_close(scope);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+static void await(_Atomic uint64_t *counter, uint64_t value)
+{
+    for (int i = 0; atomic_load(counter) < value; i++)
+        if (i > 1000) sched_yield();
+}
+
+/* Copies `bytes` to the other rank, and as many from it. */
+static void exchange(lane *lanes, int rank, const char *from, char *to, size_t bytes)
+{
+    lane *mine = &lanes[rank], *other = &lanes[!rank];
+    for (size_t at = 0; at < bytes; at += CHUNK) {
+        size_t n = bytes - at < CHUNK ? bytes - at : CHUNK;
+        uint64_t k = atomic_load(&mine->written);
+        if (k >= CHUNKS) await(&other->read, k + 1 - CHUNKS);
+        memcpy(mine->chunk[k % CHUNKS], from + at, n);
+        atomic_store(&mine->written, k + 1);
+        await(&other->written, k + 1);
+        memcpy(to + at, other->chunk[k % CHUNKS], n);
+        atomic_store(&mine->read, k + 1);
+    }
+}
+
+/* One line: see the head of this file. */
+static void beside_copies(lane *lanes, size_t bytes)
+{
+    int rank = ds_comm_rank(ds_world()), repeats = bytes < 1 << 20 ? 500 : 15;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = ds_zeros(DS_F32, ds_shape((int64_t)(bytes / sizeof(float))));
+    char *p = ds_data_mut(x), *half = p + bytes / 2;
+    double *took = malloc((size_t)repeats * sizeof *took),
+           *copied = malloc((size_t)repeats * sizeof *took);
+    for (int i = -3; i < repeats; i++) {
+        double begun = dsi_now();
+        if (ds_all_reduce(NULL, x, DS_REDUCE_SUM) != DS_OK) fprintf(stderr, "%s\n", ds_error());
+        double summed = dsi_now();
+        if (lanes) {
+            exchange(lanes, rank, rank ? p : half, rank ? half : p, bytes / 2);
+            exchange(lanes, rank, rank ? half : p, rank ? p : half, bytes / 2);
+        }
+        if (i >= 0) took[i] = summed - begun, copied[i] = dsi_now() - summed;
+    }
+    double middle = median(took, repeats), of_copies = median(copied, repeats);
+    if (!rank)
+        printf("%zu %.1f %.1f %.1f %.1f\n", bytes, middle * 1e6, took[0] * 1e6, of_copies * 1e6,
+               copied[0] * 1e6);
+    free(took);
+    free(copied);
+    ds_scope_close(scope);
+}
+
+int main(int argc, char **argv)
 {
     ds_status status = ds_init_distributed();
+    if (status == DS_OK && argc > 1) {
+        lane *lanes = ds_comm_size(ds_world()) == 2 ? lanes_open() : NULL;
+        for (int i = 1; i < argc; i++) beside_copies(lanes, strtoul(argv[i], NULL, 10));
+        ds_destroy_process_group();
+        return 0;
+    }
     if (status == DS_OK && !ds_comm_rank(ds_world())) copies();
     if (status == DS_OK && ds_comm_size(ds_world()) > 1) {
         status = table(NULL);

@@ -1,7 +1,8 @@
 /* comm/mpi.c: ranks as processes that MPI started.
  *
- * The process has one job: the plugin, and the list of active transfers
- * (transfer.c). A transfer progresses when job_progress is called: by a rank
+ * The process has one job: the plugin, and the list of active transfers, which
+ * are messages (transfer.c) or, among ranks of one host, copies through memory
+ * that they share (shm.c). A transfer progresses when job_progress is called: by a rank
  * that starts or waits for one, and, where each rank of the host has a second
  * processor, by a helper thread as long as there are any, so that a reduction
  * runs during backward.
@@ -19,9 +20,10 @@
  *    that no other rank waits for it.
  * SPDX-License-Identifier: MIT */
 #include "mpi_open.h"
-#include "transfer.h"
+#include "shm.h"
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/error.h"
 #include "base/thread.h"
 
@@ -37,7 +39,8 @@
 #define SPIN_S        200e-6 /* busy-wait before sleeping */
 #define YIELD_AFTER_S 2e-6   /* busy-wait before yielding at each turn */
 #define NAP_US        50
-#define FINALIZE_S    1.0 /* for MPICH's MPI_Finalize between hosts */
+#define SLEEP_S       0.01 /* at most, if another process is to wake this one */
+#define FINALIZE_S    1.0  /* for MPICH's MPI_Finalize between hosts */
 /* A yield takes SLOW_S or longer if other processes want the processor. After
  * SLOW_YIELDS of these in a row waits do not yield for CROWDED_S. */
 #define SLOW_S      200e-6
@@ -62,6 +65,12 @@ typedef struct job {
     int slow_yields;      /* in a row; this and crowded_until are the rank's thread's */
     double crowded_until; /* dsi_now: until then waits nap in place of yielding */
 } job;
+
+/* What a communicator has of its own. */
+typedef struct mpi_place {
+    void *comm;   /* the plugin's */
+    dsi_shm *shm; /* NULL: not all of its ranks are on one host */
+} mpi_place;
 
 /* MPI is initialised once a process, and atexit must find it. Set and read by
  * the rank's own thread. */
@@ -98,14 +107,19 @@ static void transfer_abort(job *j, const dsi_transfer *t)
     job_abort(j, why.s);
 }
 
-/* Advances all transfers, oldest first; a plugin's failure ends the job
- * here. */
-static void job_progress(job *j)
+/* Advances all transfers, oldest first; a failure ends the job here. True: some
+ * copies through shared memory were made. */
+static bool job_progress(job *j)
 {
+    bool moved = false;
     for (dsi_transfer *t = j->first; t; t = t->after) {
-        dsi_transfer_advance(t);
+        if (t->shm)
+            moved |= dsi_shm_advance(t->shm);
+        else
+            dsi_transfer_advance(t);
         if (t->wrong.n) transfer_abort(j, t);
     }
+    return moved;
 }
 
 static void job_remove_transfer(job *j, dsi_transfer *t)
@@ -151,11 +165,16 @@ static void job_start_helper(job *j, int local_size)
 static ds_status mpi_start(dsi_request *r)
 {
     job *j = the_job;
+    mpi_place *place = r->comm->own;
     dsi_transfer *t = dsi_alloc(sizeof *t);
     *t = (dsi_transfer){
-        .r = r, .mpi = j->mpi, .comm = r->comm->own, .max_tag = j->max_tag, .kept = &j->kept};
+        .r = r, .mpi = j->mpi, .comm = place->comm, .max_tag = j->max_tag, .kept = &j->kept};
     r->own = t;
     pthread_mutex_lock(&j->mutex);
+    if (place->shm && dsi_shm_takes(r)) {
+        t->shm = place->shm;
+        dsi_shm_add(t);
+    }
     *(j->last ? &j->last->after : &j->first) = t;
     j->last = t;
     job_progress(j);
@@ -173,7 +192,10 @@ static void transfer_time_out(dsi_transfer *t, double waited)
     dsi_text why = dsi_text_of(
         "%s, number %llu of a communicator of %d, is stuck for %.3g s (DS_TIMEOUT)",
         dsi_request_text(t->r), (unsigned long long)t->r->number, t->r->comm->size, waited);
-    dsi_transfer_missing(t, &ranks);
+    if (t->shm)
+        dsi_shm_missing(t, &ranks);
+    else
+        dsi_transfer_missing(t, &ranks);
     if (ranks.n) dsi_text_add(&why, "; nothing came from rank%s", ranks.s);
     job_abort(the_job, why.s);
 }
@@ -182,7 +204,10 @@ static void transfer_time_out(dsi_transfer *t, double waited)
 static void transfer_probe(dsi_transfer *t)
 {
     pthread_mutex_lock(&the_job->mutex);
-    dsi_transfer_probe(t);
+    if (t->shm)
+        dsi_shm_probe(t);
+    else
+        dsi_transfer_probe(t);
     if (t->wrong.n) transfer_abort(the_job, t);
     pthread_mutex_unlock(&the_job->mutex);
 }
@@ -204,23 +229,41 @@ static void job_yield(job *j, double now)
     if (j->slow_yields >= SLOW_YIELDS) j->crowded_until = after + CROWDED_S;
 }
 
+/* Sleeps until there may be something to do. A rank that only waits for others
+ * of its host is woken by them: many ranks on few processors would have no time
+ * to compute if all of them looked all the time. */
+static void job_sleep(job *j, dsi_transfer *t)
+{
+    dsi_shm_nap nap;
+    bool messages = false;
+    pthread_mutex_lock(&j->mutex);
+    for (dsi_transfer *u = j->first; u; u = u->after) messages |= !u->finished && u->shm != t->shm;
+    bool woken = t->shm && !messages && !t->finished && dsi_shm_may_sleep(t->shm, &nap);
+    pthread_mutex_unlock(&j->mutex);
+    if (woken)
+        dsi_shm_sleep(t->shm, &nap, SLEEP_S);
+    else
+        usleep(NAP_US);
+}
+
 /* Blocks until t is done; false: it was not within `limit` seconds. */
 static bool transfer_wait(dsi_transfer *t, double limit)
 {
     job *j = the_job;
-    double begun = dsi_now();
+    double begun = dsi_now(), moved = begun;
     for (;;) {
         pthread_mutex_lock(&j->mutex);
-        job_progress(j);
+        bool some = job_progress(j);
         bool done = t->finished;
         pthread_mutex_unlock(&j->mutex);
         if (done) return true;
-        double now = dsi_now(), spent = now - begun;
-        if (spent > limit) return false;
-        if (spent > SPIN_S) {
+        double now = dsi_now();
+        if (some) moved = now;
+        if (now - begun > limit) return false;
+        if (now - moved > SPIN_S) {
             transfer_probe(t);
-            usleep(NAP_US);
-        } else if (spent > YIELD_AFTER_S) {
+            job_sleep(j, t);
+        } else if (now - moved > YIELD_AFTER_S) {
             job_yield(j, now);
         }
     }
@@ -244,10 +287,22 @@ static ds_status mpi_wait(dsi_request *r)
 
 static ds_comm *mpi_comm_new(const dsi_mpi_place *p)
 {
-    ds_comm *c = dsi_comm_new(&dsi_comm_mpi, p->rank, p->size, p->comm);
+    mpi_place *own = dsi_alloc(sizeof *own);
+    *own = (mpi_place){.comm = p->comm};
+    ds_comm *c = dsi_comm_new(&dsi_comm_mpi, p->rank, p->size, own);
     c->local_rank = p->local_rank;
     c->local_size = p->local_size;
     return c;
+}
+
+/* Collective over c: its ranks share memory from now on, if they are on one
+ * host. */
+static void mpi_share_memory(ds_comm *c)
+{
+    static const char *const kinds[] = {"shared", "messages", NULL};
+    int kind = dsi_env_word_or("DS_COLLECTIVES", kinds, 0, "ranks of a host share memory");
+    if (c->size > 1 && c->local_size == c->size)
+        ((mpi_place *)c->own)->shm = dsi_shm_open(c, kind == 0);
 }
 
 /* Collective over c. */
@@ -256,9 +311,12 @@ static ds_comm *mpi_split(ds_comm *c, int color, int key)
     dsi_mpi_place part;
     if (ds_barrier(c) != DS_OK) return NULL; /* with a time limit, which MPI's split has not */
     pthread_mutex_lock(&the_job->mutex);
-    mpi_check("comm_split", the_job->mpi->split(c->own, color, key, &part));
+    mpi_check("comm_split", the_job->mpi->split(((mpi_place *)c->own)->comm, color, key, &part));
     pthread_mutex_unlock(&the_job->mutex);
-    return part.comm ? mpi_comm_new(&part) : NULL;
+    if (!part.comm) return NULL;
+    ds_comm *made = mpi_comm_new(&part);
+    mpi_share_memory(made);
+    return made;
 }
 
 /* A rank whose last call failed waits for the others only a moment: they may
@@ -390,9 +448,13 @@ static void job_close(job *j, bool several_hosts)
 static void mpi_close(ds_comm *c)
 {
     job *j = the_job;
+    mpi_place *place = c->own;
+    dsi_shm_leave(place->shm);
     if (c == j->world) job_shutdown_barrier(c);
     pthread_mutex_lock(&j->mutex);
-    j->mpi->free(c->own);
+    dsi_shm_close(place->shm);
+    j->mpi->free(place->comm);
+    dsi_free(place);
     pthread_mutex_unlock(&j->mutex);
     if (c == j->world) job_close(j, c->local_size < c->size);
 }
@@ -461,6 +523,7 @@ ds_comm *dsi_mpi_world(const char *library)
     job_start_helper(j, place.local_size);
     the_job = j;
     atexit(job_at_exit);
+    mpi_share_memory(j->world);
     return j->world;
 }
 

@@ -171,13 +171,11 @@ static bool tag_is_other_collective(const dsi_transfer *t, const dsi_message *m,
            mine % 4 != 3;
 }
 
-/* A rank that leaves because it failed ends the job within DSI_SHUTDOWN_S, with
- * its message; another says nothing. */
-static void transfer_await_cause(dsi_transfer *t, const dsi_message *m)
+void dsi_transfer_await_cause(dsi_transfer *t, int rank)
 {
     if (!t->left) t->left = dsi_now();
     if (dsi_now() - t->left > DSI_SHUTDOWN_S + 1)
-        dsi_text_add(&t->wrong, "rank %d has left (ds_destroy_process_group) without it", m->rank);
+        dsi_text_add(&t->wrong, "rank %d has left (ds_destroy_process_group) without it", rank);
 }
 
 void dsi_transfer_probe(dsi_transfer *t)
@@ -196,7 +194,7 @@ void dsi_transfer_probe(dsi_transfer *t)
          * this is the next one */
         bool missing = t->mpi->test(&m->m, &m->done, &received) || !m->done;
         if (missing && left)
-            transfer_await_cause(t, m);
+            dsi_transfer_await_cause(t, m->rank);
         else if (!left && (missing || received != m->bytes))
             transfer_wrong_size(t, m, missing ? bytes : received);
     }

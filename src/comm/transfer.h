@@ -22,8 +22,13 @@ typedef struct dsi_buffer {
     size_t bytes;
 } dsi_buffer;
 
+typedef struct dsi_shm dsi_shm; /* comm/shm.h */
+
 typedef struct dsi_transfer {
     dsi_request *r;
+    dsi_shm *shm; /* it goes through this memory: see shm.h; NULL: messages */
+    uint32_t first_segment, segments;
+    struct dsi_transfer *next; /* of the same memory */
     const dsi_mpi *mpi;
     void *comm;
     int max_tag;
@@ -47,6 +52,10 @@ void dsi_transfer_advance(dsi_transfer *t);
  * collective, a shutdown: then t->wrong. Costs more than to advance. */
 void dsi_transfer_probe(dsi_transfer *t);
 void dsi_transfer_free(dsi_transfer *t);
+
+/* A rank that t waits for has begun to shut down: t->wrong after a while. It ends
+ * the job itself within DSI_SHUTDOWN_S, with its message, if it has failed. */
+void dsi_transfer_await_cause(dsi_transfer *t, int rank);
 
 /* "s 1, 3": the ranks from which messages are missing now; "" if none */
 void dsi_transfer_missing(const dsi_transfer *t, dsi_text *ranks);

@@ -171,14 +171,16 @@ static const trouble troubles[] = {
 #define TROUBLES ((int)(sizeof troubles / sizeof *troubles))
 
 /* All at the same time, since a job in trouble mostly waits. */
-static void check_troubles(const mpi *m, int n)
+static void check_troubles(const mpi *m, int n, const char *env)
 {
     FILE *job[TROUBLES];
     char text[256], said[20000];
     int troubled = n == 2 ? TROUBLES : TROUBLES - 1;
     for (int i = 0; i < troubled; i++) {
-        snprintf(text, sizeof text, "test_comm_mpi %s", troubles[i].name);
-        job[i] = start_job(m, n, troubles[i].env, text);
+        char name[128], all[256];
+        snprintf(name, sizeof name, "test_comm_mpi %s", troubles[i].name);
+        snprintf(all, sizeof all, "%s %s", env, troubles[i].env);
+        job[i] = start_job(m, n, all, name);
     }
     for (int i = 0; i < troubled; i++) {
         int status = end_job(job[i], said, sizeof said);
@@ -187,7 +189,7 @@ static void check_troubles(const mpi *m, int n)
         if (rank)
             snprintf(text, sizeof text, "%.*s%d%s", (int)(rank - part), part, n - 1, rank + 2);
         if (status == 0 || status == 124 || !strstr(said, text))
-            fail_msg("%s, %d ranks, %s: status %d, want \"%s\"; it said: %s", m->name, n,
+            fail_msg("%s, %d ranks, %s %s: status %d, want \"%s\"; it said: %s", m->name, n, env,
                      troubles[i].name, status, text, said);
     }
 }
@@ -200,6 +202,7 @@ static void check_mpi(const mpi *m)
         if (n != 3) check_good(m, n, "", "test_comm_collectives");
         if (n > 1) check_good(m, n, "", "test_comm_messages");
         if (n % 2 == 0) check_good(m, n, "", "test_engine_moe");
+        if (n == 2 || n == 4) check_good(m, n, "DS_COLLECTIVES=messages", "test_comm_collectives");
     }
     check_good(m, 2, "DS_DEBUG=comm", "test_comm_collectives");
     /* each request that ends in a trace has begun there */
@@ -207,7 +210,8 @@ static void check_mpi(const mpi *m)
         m, 2, "DS_TRACE=$own/t",
         "test_comm_mpi none && awk '/\"b\"/ {b++} /\"e\"/ {e++} END {exit !b || b != e}' $own/t*");
     check_good(m, 3, "DS_DEBUG=comm", "test_comm_messages");
-    for (int n = 2 * step; n <= 4; n += 2) check_troubles(m, n);
+    for (int n = 2 * step; n <= 4; n += 2) check_troubles(m, n, "");
+    check_troubles(m, 2, "DS_COLLECTIVES=messages");
 }
 
 static void test_mpi(const mpi *m)
