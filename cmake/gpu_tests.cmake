@@ -72,7 +72,7 @@ foreach(source ${DS_TEST_SOURCES})
         set(count 1)
         if(name STREQUAL "ranks")
             set(count 3)
-        elseif(name STREQUAL "data_parallel")
+        elseif(name MATCHES "^(data_parallel|zero)$")
             set(count 4)
         endif()
         set_tests_properties(gpu/${name} PROPERTIES
