@@ -122,6 +122,13 @@ if(DS_GPU_TESTS AND TARGET test_gpu_ops)
     endforeach()
 endif()
 
+# The estimate of --estimate_memory beside the memory of two emulated GPUs.
+if(DS_GPU_TESTS AND TARGET test_engine_estimate AND NOT DS_SANITIZE)
+    add_test(NAME gpu/on/engine/estimate COMMAND ${PROJECT_SOURCE_DIR}/tests/gpu/on_cpu $<TARGET_FILE:test_engine_estimate>)
+    set_tests_properties(gpu/on/engine/estimate PROPERTIES LABELS gpu TIMEOUT 120
+        ENVIRONMENT "FAKE_CUDA_COUNT=2;${DS_TEST_ENVIRONMENT}")
+endif()
+
 # The PTX files are of their sources.
 if(NOT DS_SANITIZE)
     add_test(NAME gpu/ptx COMMAND ${PROJECT_SOURCE_DIR}/scripts/make_ptx --check)

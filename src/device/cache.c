@@ -4,7 +4,9 @@
  * Sizes are rounded up to classes, four to each power of two, so that the
  * blocks of one training step fit those of the next; a class is a stack of free
  * blocks. When the device is full, unused blocks are given back and the
- * allocation is tried once more.
+ * allocation is tried once more. They are given back too when blocks take more
+ * than twice the most that was in use at a time: shapes that change from step to
+ * step leave blocks in many classes.
  *
  * Invariants: a block belongs to the cache or, for good, to one pool. Pools are
  * few: each free looks for the block in all of them.
@@ -23,6 +25,7 @@
 #define CLASSES   164 /* up to MAX_BYTES */
 #define PAD_BYTES 64  /* a vector load may run past the end */
 #define ALIGNMENT 64
+#define SLACK     ((size_t)2 << 20) /* bytes of unused blocks that are never too many */
 
 typedef struct Stack {
     DSI_LIST(void *)
@@ -112,10 +115,18 @@ static size_t block_bytes(int class)
     return (size_t)(class % 4 + 5) * quarter * ALIGNMENT;
 }
 
+/* With a new block of that size, the cache would have too many unused ones. */
+static bool has_too_many(const dsi_cache *c, size_t bytes)
+{
+    size_t peak = c->use.live + bytes > c->peak ? c->use.live + bytes : c->peak;
+    return c->use.held + bytes > 2 * peak + SLACK;
+}
+
 /* From the device, for `pool` or, if that is NULL, for the cache. */
 static void *fresh(dsi_device *d, const dsi_block_pool *pool, size_t bytes)
 {
     void *(*alloc)(dsi_device *, size_t) = pool ? d->type->alloc_fixed : d->type->alloc;
+    if (!pool && !d->recording && has_too_many(d->cache, bytes)) dsi_cache_empty(d);
     void *p = alloc(d, bytes + PAD_BYTES);
     if (!p && !d->recording) { /* what is freed while work is captured would be captured too */
         dsi_cache_empty(d);

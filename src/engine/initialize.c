@@ -254,6 +254,14 @@ static bool gpu_refuses_offload(const ds_engine *e, const dsi_config_zero *c)
     return true;
 }
 
+/* Blocks of the parameters as they were before they were converted and divided
+ * are not needed again. */
+static void release_unused_blocks(const ds_module *model)
+{
+    const ds_tensor *x = ds_module_param_at(model, 0, NULL);
+    if (x) dsi_cache_empty(x->device);
+}
+
 /* Without an optimizer the engine only evaluates: the model is converted,
  * nothing is partitioned. */
 static ds_status zero_make(ds_engine *e)
@@ -422,6 +430,7 @@ static ds_status parts_make(ds_engine *e, const ds_init *init)
     if (status == DS_OK) status = optimizer_check_params(e);
     if (status == DS_OK) status = optimizer_check_tested(e);
     if (status == DS_OK) status = zero_make(e);
+    if (status == DS_OK) release_unused_blocks(e->model);
     if (status == DS_OK) status = schedule_make(e, init);
     if (status == DS_OK) status = monitor_make(e);
     if (status == DS_OK) status = data_check_same(e, init->training_data);
