@@ -118,6 +118,10 @@ if [ -e "$1/libdeepspeed_openmpi.so" ] && command -v mpirun >/dev/null; then
         status 0 $run -q --num_gpus 2 $program_of_rank $few --trace gpu.csv
         has gpu.csv '^2,2\.'
     done
+    status 0 LOCAL_SIZE=2 $run --include localhost:1 $deepspeed $few --with_cuda
+    has out 'Setting CUDA_VISIBLE_DEVICES=1$'
+    status 0 $run --nproc_per_node 2 --bind_cores_to_rank --bind_core_list 0-1 $1/cifar10_ddp $few --device cuda
+    has out 'Setting CUDA_VISIBLE_DEVICES=0,1$'
     status 1 $run -q --num_gpus 3 $deepspeed $few --with_cuda
     has err 'local rank 2 has no GPU of its own, there are 2 here: start at most 2 ranks on this machine'
 fi
