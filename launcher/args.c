@@ -213,7 +213,10 @@ static int64_t option_read_number(struct argp_state *state, const option_row *f,
             argp_error(state, "--%s %s: expected a number from %ld to %lld", f->name, text, f->low,
                        (long long)high);
         else
-            argp_error(state, "--%s %s: expected a number, at least %ld", f->name, text, f->low);
+            argp_error(state, "--%s %s: expected a number, at least %ld%s", f->name, text, f->low,
+                       f->kind != NUMBER64 ? ""
+                       : *f->arg == 'B'    ? ", such as 16GB"
+                                           : ", such as 124M");
     }
     return n;
 }

@@ -100,6 +100,8 @@ static void refused(void **state)
     REFUSED("--num_gpus two: expected a number from -1 to 65536", "--num_gpus", "two", "train");
     REFUSED("--num_gpus 70000", "--num-gpus=70000", "train");
     REFUSED("--master_port 0: expected a number from 1 to 65535", "--master_port=0", "train");
+    REFUSED("--memory lots: expected a number, at least 1, such as 16GB", "--init_config", "-",
+            "--memory=lots");
     REFUSED("--nnodes 0: expected a number, at least 1", "--nnodes=0", "train");
     REFUSED("--node_rank 1x", "--node_rank=1x", "train");
     REFUSED("--num_nodes 99999999999", "--num_nodes=99999999999", "train");
