@@ -98,7 +98,8 @@ void job_folders_remove(const job_folders *f)
 /* Where ranks of this machine have their shared memory, unless the user says. */
 static void set_shared_folder(const char *folder)
 {
-    setenv("OMPI_MCA_btl_vader_backing_directory", folder, 0);
+    setenv("OMPI_MCA_btl_vader_backing_directory", folder, 0); /* Open MPI 4 */
+    setenv("OMPI_MCA_btl_sm_backing_directory", folder, 0);    /* 5 */
     setenv("OMPI_MCA_osc_sm_backing_directory", folder, 0);
 }
 

@@ -225,10 +225,11 @@ static bool is_network_set(const launch_plan *p)
 {
     static const char *const names[] = {
         "OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_btl_tcp_if_exclude", "OMPI_MCA_oob_tcp_if_include",
-        "OMPI_MCA_oob_tcp_if_exclude"};
+        "OMPI_MCA_oob_tcp_if_exclude", "PRTE_MCA_prte_if_include",    "PRTE_MCA_prte_if_exclude"};
     bool set = false;
-    for (int i = 0; i < 4; i++) set = set || getenv(names[i]);
-    for (char **a = p->launcher_args; a && *a; a++) set = set || strstr(*a, "tcp_if_");
+    for (int i = 0; i < 6; i++) set = set || getenv(names[i]);
+    for (char **a = p->launcher_args; a && *a; a++)
+        set = set || strstr(*a, "tcp_if_") || strstr(*a, "prte_if_");
     return set;
 }
 
@@ -273,7 +274,8 @@ static void choose_network(const node_session *s)
     struct in_addr base = {htonl(own & mask)};
     snprintf(network, sizeof network, "%s/%d", inet_ntoa(base), __builtin_popcount(mask));
     setenv("OMPI_MCA_btl_tcp_if_include", network, 1);
-    setenv("OMPI_MCA_oob_tcp_if_include", network, 1);
+    setenv("OMPI_MCA_oob_tcp_if_include", network, 1); /* version 4 */
+    setenv("PRTE_MCA_prte_if_include", network, 1);    /* version 5 */
 }
 
 /* ---- the launcher ------------------------------------------------------------------ */

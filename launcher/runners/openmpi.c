@@ -5,12 +5,14 @@
  * why it is there. mpirun quotes what ssh hands to a shell.
  * SPDX-License-Identifier: MIT */
 #include "environment.h"
+#include "program.h"
 #include "runners.h"
 
 enum { SSH_AT_ONCE = 128 }; /* Open MPI's own limit */
 
 #include "base/error.h"
 
+#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,11 +43,15 @@ static ds_status openmpi_check_tools(const launch_plan *p)
 /* Has the user set this MCA parameter? mpirun refuses two values of one. */
 static bool is_set_by_user(const launch_plan *p, const char *parameter)
 {
-    dsi_text name = dsi_text_of("OMPI_MCA_%s", parameter);
-    bool set = getenv(name.s) != NULL;
-    for (char **e = p->environment; e && *e; e++) /* .deepspeed_env */
-        set = set || (!strncmp(*e, name.s, name.n) && (*e)[name.n] == '=');
-    dsi_text_free(&name);
+    static const char *const prefixes[] = {"OMPI_MCA_", "PRTE_MCA_"};
+    bool set = false;
+    for (int i = 0; i < 2; i++) {
+        dsi_text name = dsi_text_of("%s%s", prefixes[i], parameter);
+        set = set || getenv(name.s);
+        for (char **e = p->environment; e && *e; e++) /* .deepspeed_env */
+            set = set || (!strncmp(*e, name.s, name.n) && (*e)[name.n] == '=');
+        dsi_text_free(&name);
+    }
     for (char **a = p->launcher_args; a && *a && a[1]; a++)
         set = set || (strstr(*a, "mca") && **a == '-' && !strcmp(a[1], parameter));
     return set;
@@ -55,6 +61,45 @@ static void add_mca(argv_list *argv, const launch_plan *p, const char *parameter
 {
     if (is_set_by_user(p, parameter)) return;
     argv_add_words(argv, "--mca", parameter, value);
+}
+
+/* Is it Open MPI 5 or later, whose mpirun runs PRRTE's prterun? That is
+ * installed beside mpirun, as orterun is beside that of version 4. */
+static bool has_prrte(const launch_plan *p)
+{
+    char *found = program_on_path(p->runner_program), path[PATH_MAX] = "";
+    char *slash = found && realpath(found, path) ? strrchr(path, '/') : NULL;
+    dsi_free(found);
+    if (!slash || slash + sizeof "/prterun" > path + sizeof path) return false;
+    strcpy(slash, "/orterun");
+    bool orte = access(path, X_OK) == 0;
+    strcpy(slash, "/prterun");
+    return !orte && access(path, X_OK) == 0;
+}
+
+/* A parameter of mpirun and its daemons, by the name that ORTE has for it, the
+ * runtime of Open MPI 4. PRRTE has others, and knows some of ORTE's. */
+static void add_daemon_mca(argv_list *argv, const launch_plan *p, const char *parameter,
+                           const char *value)
+{
+    static const char *const names[][2] = {{"plm_rsh_", "plm_ssh_"},
+                                           {"orte_", "prte_"},
+                                           {"oob_tcp_if_", "prte_if_"},
+                                           {"if_base_do_not_resolve", "prte_do_not_resolve"}};
+    if (!has_prrte(p)) {
+        add_mca(argv, p, parameter, value);
+        return;
+    }
+    dsi_text name = dsi_text_of("%s", parameter);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t n = strlen(names[i][0]);
+        if (strncmp(parameter, names[i][0], n)) continue;
+        dsi_text_free(&name);
+        name = dsi_text_of("%s%s", names[i][1], parameter + n);
+    }
+    if (!is_set_by_user(p, parameter) && !is_set_by_user(p, name.s))
+        argv_add_words(argv, "--prtemca", name.s, value);
+    dsi_text_free(&name);
 }
 
 /* ---- the command line -------------------------------------------------------- */
@@ -70,7 +115,7 @@ static bool is_oversubscribed(int ranks)
  * than cores. */
 static void add_local(argv_list *argv, const launch_plan *p)
 {
-    add_mca(argv, p, "plm", "isolated"); /* does not look for ssh */
+    if (!has_prrte(p)) add_mca(argv, p, "plm", "isolated"); /* does not look for ssh */
     if (is_oversubscribed(p->world_size)) add_mca(argv, p, "mpi_yield_when_idle", "1");
     argv_add(argv, "-H");
     argv_add(argv, "localhost:%d", p->world_size);
@@ -87,31 +132,31 @@ static void add_node_monitor(argv_list *argv, const launch_plan *p)
     if (p->n_hosts > SSH_AT_ONCE) {
         char n[20];
         snprintf(n, sizeof n, "%d", p->n_hosts);
-        add_mca(argv, p, "plm_rsh_num_concurrent", n);
+        add_daemon_mca(argv, p, "plm_rsh_num_concurrent", n);
     }
     for (const char *c = p->deepspeed; *c; c++)
         dsi_text_add(&agent, strchr(" \t\"'\\$`&;()<>|*?[]#~", *c) ? "\\%c" : "%c", *c);
-    dsi_text_add(&agent, " --node_monitor " NODE_SECRET " orted");
-    if (!strstr(p->deepspeed, "  ")) add_mca(argv, p, "orte_launch_agent", agent.s);
+    dsi_text_add(&agent, " --node_monitor " NODE_SECRET " %s", has_prrte(p) ? "prted" : "orted");
+    if (!strstr(p->deepspeed, "  ")) add_daemon_mca(argv, p, "orte_launch_agent", agent.s);
     dsi_text_free(&agent);
 }
 
 static void add_remote(argv_list *argv, const launch_plan *p, const openmpi_remote *remote)
 {
     char *hosts = runner_host_list(p, remote->name);
-    if (!remote->choose_component) add_mca(argv, p, "plm", "rsh");
-    add_mca(argv, p, "plm_rsh_agent", remote->agent);
-    add_mca(argv, p, "plm_rsh_no_tree_spawn", "1"); /* no ssh between other hosts */
-    if (remote->joined) add_mca(argv, p, "if_base_do_not_resolve", "1");
+    if (!remote->choose_component) add_daemon_mca(argv, p, "plm", has_prrte(p) ? "ssh" : "rsh");
+    add_daemon_mca(argv, p, "plm_rsh_agent", remote->agent);
+    add_daemon_mca(argv, p, "plm_rsh_no_tree_spawn", "1"); /* no ssh between other hosts */
+    if (remote->joined) add_daemon_mca(argv, p, "if_base_do_not_resolve", "1");
     add_node_monitor(argv, p);
     if (!is_set_by_user(p, "btl_tcp_if_include"))
         add_mca(argv, p, "btl_tcp_if_exclude", "lo,docker0,podman0,virbr0");
-    if (!is_set_by_user(p, "oob_tcp_if_include"))
-        add_mca(argv, p, "oob_tcp_if_exclude", "lo,docker0,podman0,virbr0");
+    if (!is_set_by_user(p, "oob_tcp_if_include") && !is_set_by_user(p, "prte_if_include"))
+        add_daemon_mca(argv, p, "oob_tcp_if_exclude", "lo,docker0,podman0,virbr0");
     /* mpirun and orted notice a cut network within 20 s */
-    add_mca(argv, p, "oob_tcp_keepalive_time", "10");
-    add_mca(argv, p, "oob_tcp_keepalive_intvl", "3");
-    add_mca(argv, p, "oob_tcp_keepalive_probes", "3");
+    add_daemon_mca(argv, p, "oob_tcp_keepalive_time", "10");
+    add_daemon_mca(argv, p, "oob_tcp_keepalive_intvl", "3");
+    add_daemon_mca(argv, p, "oob_tcp_keepalive_probes", "3");
     argv_add_words(argv, "-H", hosts);
     dsi_free(hosts);
 }
@@ -120,10 +165,10 @@ static void add_remote(argv_list *argv, const launch_plan *p, const openmpi_remo
  * It forwards its own parameters by itself. */
 static void add_exports(argv_list *argv, const launch_plan *p)
 {
-    static const char *const own[] = {"OMPI_MCA_", "PDSH_", "HYDRA_"};
+    static const char *const own[] = {"OMPI_MCA_", "PRTE_MCA_", "PDSH_", "HYDRA_"};
     for (char **e = p->environment; e && *e; e++) {
         bool skip = false;
-        for (int i = 0; i < 3; i++) skip = skip || !strncmp(*e, own[i], strlen(own[i]));
+        for (int i = 0; i < 4; i++) skip = skip || !strncmp(*e, own[i], strlen(own[i]));
         if (skip) continue;
         argv_add(argv, "-x");
         argv_add(argv, "%.*s", (int)strcspn(*e, "="), *e);
@@ -143,8 +188,12 @@ void openmpi_add_mpirun(argv_list *argv, const launch_plan *p, const openmpi_rem
     }
     /* To name the components saves 170 ms of each start. */
     add_mca(argv, p, "pml", "ob1");
-    add_mca(argv, p, "btl", "self,vader,tcp");
-    add_mca(argv, p, "osc", "pt2pt,sm");
+    if (has_prrte(p)) { /* its tcp complains where it has no network */
+        add_mca(argv, p, "btl", remote ? "self,sm,tcp" : "self,sm");
+    } else {
+        add_mca(argv, p, "btl", "self,vader,tcp");
+        add_mca(argv, p, "osc", "pt2pt,sm");
+    }
     if (remote)
         add_remote(argv, p, remote);
     else

@@ -122,6 +122,27 @@ static void several_hosts(void **state)
     REFUSED("--bind_core_list: \"3-1\"", "--bind_core_list=3-1", "train");
 }
 
+/* Open MPI 5 has other names, and is known by the programs beside mpirun. */
+static void open_mpi_5(void **state)
+{
+    (void)state;
+    dry_program("prterun", "");
+    const char *c = dry_command(dry("--num_gpus=2", "train"));
+    HAS(c, "--mca pml ob1 --mca btl self,sm -H localhost:2 ");
+    HAS_NOT(c, "isolated");
+    HAS(c = dry_command(dry("-H", "odd", "train")),
+        "--mca pml ob1 --mca btl self,sm,tcp --prtemca plm ssh --prtemca plm_ssh_agent ssh -o "
+        "BatchMode=yes --prtemca plm_ssh_no_tree_spawn 1 --leave-session-attached --prtemca "
+        "prte_launch_agent ");
+    HAS(c, " --node_monitor NODE-SECRET prted ");
+    HAS(c, "--prtemca prte_if_exclude lo,");
+    HAS(c, "--prtemca oob_tcp_keepalive_time 10");
+    dry_set("PRTE_MCA_prte_if_include", "eth0");
+    HAS_NOT(dry_command(dry("-H", "odd", "train")), "prte_if_exclude");
+    dry_program("orterun", "");
+    HAS(dry_command(dry("--num_gpus=2", "train")), "--mca plm isolated");
+}
+
 /* What the user says about Open MPI takes the place of what we say. */
 static void users_words(void **state)
 {
@@ -295,6 +316,6 @@ static void names(void **state)
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, dry_end)
-TEST_MAIN(TEST(program_words), TEST(one_machine), TEST(root), TEST(several_hosts),
+TEST_MAIN(TEST(program_words), TEST(one_machine), TEST(root), TEST(several_hosts), TEST(open_mpi_5),
           TEST(users_words), TEST(devices), TEST(nodes), TEST(slurm), TEST(empty_hosts),
           TEST(missing), TEST(names))

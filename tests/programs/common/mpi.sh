@@ -12,9 +12,15 @@ export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy
 # Without this all jobs that run at the same time bind their ranks to the first
 # processors.
 export OMPI_MCA_hwloc_base_binding_policy=none PRTE_MCA_hwloc_default_binding_policy=none
-# Only this machine: no ssh, and no network but loopback.
-export OMPI_MCA_plm=isolated OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader,tcp
-export OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo
+# Only this machine: no ssh, and no network but loopback. Version 5, which has
+# no orterun, does not start on loopback alone.
+export OMPI_MCA_pml=ob1
+if command -v orterun >/dev/null; then
+    export OMPI_MCA_plm=isolated OMPI_MCA_btl=self,vader,tcp
+    export OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo
+else
+    export OMPI_MCA_btl=self,sm
+fi
 
 # Open MPI does not free all its memory at the end. A job hangs if one
 # collective takes a minute: a busy machine makes the whole job slow, and no
