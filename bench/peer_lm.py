@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""bench/peer_lm.py BUILD [demo|speed] [--steps N] [--threads N]: ds_lm beside PyTorch and transformers, with the Python
-that runs this.
+"""bench/peer_lm.py BUILD [demo|speed|tokens] [--steps N] [--threads N] [--runs N] [--tokenizer FILE]: ds_lm beside PyTorch,
+transformers and tokenizers, with the Python that runs this.
 
 demo   trains the model of `ds_lm train --demo` in PyTorch too, from the same initial weights, with the same batches (the
        order is PyTorch's for the same seed) and the same rule; prints the losses and the difference of the last ones.
-speed  a GPT-2 of 124 million parameters with random weights: time until it is loaded, greedy tokens per second, and
-       tokens per second of its tokenizer, each in turns, best of 3.
+speed  a GPT-2 of 124 million parameters with random weights: time until it is loaded, and greedy tokens; in turns.
+tokens --tokenizer FILE: 10 MB of mixed text beside the package tokenizers, on one thread.
 SPDX-License-Identifier: MIT"""
 import argparse
 import json
 import math
 import os
+import random
 import re
 import resource
+import statistics
 import struct
 import subprocess
 import sys
@@ -20,6 +22,8 @@ import tempfile
 import time
 import warnings
 
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+import tokenizers
 import torch
 import transformers
 
@@ -95,55 +99,107 @@ def demo(program, folder, steps):
     print(f"CPU seconds: {ours_cpu:.1f}, PyTorch {time.process_time() - began:.1f}")
 
 
-def speed(program, folder, threads):
+def print_ratio(name, ours, theirs, unit, scale=1.0):
+    """Medians of times that were taken in turns."""
+    a, b = statistics.median(ours) * scale, statistics.median(theirs) * scale
+    print(f"{name}: {a:.4g} {unit}, peer {b:.4g} {unit}, {b / a:.2f} times as fast", flush=True)
+
+
+def mixed_text(megabytes):
+    """Prose, code, numbers, ten scripts, emoji, long lines and runs of spaces; the bytes are valid UTF-8."""
+    draw = random.Random(1)
+    root = os.path.join(os.path.dirname(__file__), "..")
+    prose = open(f"{root}/assets/devils_dictionary.txt", encoding="utf-8").read()
+    code = open(f"{root}/src/models/generate.c", encoding="utf-8").read()
+    scripts = [(0x41, 0x5A), (0xC0, 0x17F), (0x391, 0x3C9), (0x410, 0x44F), (0x5D0, 0x5EA), (0x627, 0x64A), (0x905, 0x939),
+               (0xE01, 0xE2E), (0x3042, 0x3093), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3), (0x1F600, 0x1F64F)]
+    parts, size = [], 0
+    while size < megabytes * 1000000:
+        kind = draw.randrange(4)
+        if kind < 2:
+            source = code if kind else prose
+            at = draw.randrange(len(source) - 4000)
+            part = source[at:at + draw.randrange(200, 4000)]
+        elif kind == 2:
+            low, high = draw.choice(scripts)
+            part = " ".join("".join(chr(draw.randint(low, high)) for _ in range(draw.randint(1, 9))) for _ in range(200))
+        else:
+            part = draw.choice([" " * 70, "\n\n", "x" * 3000, "\t", f"{draw.random()} {draw.randrange(10 ** 9)}\n"])
+        parts.append(part)
+        size += len(part.encode())
+    return "".join(parts)
+
+
+def tokenizing(build, folder, tokenizer, runs):
+    text, path = mixed_text(10), f"{folder}/mixed.txt"
+    open(path, "w", encoding="utf-8", newline="").write(text)
+    theirs = tokenizers.Tokenizer.from_file(tokenizer)
+    times, their_times = [], []
+    for _ in range(runs):
+        out, _, _ = run(f"{build}/bench_tokenizer", tokenizer, path, f"{folder}/ids")
+        times.append(float(re.search(r"encode ([0-9.]+) s", out)[1]))
+        began = time.process_time()
+        ids = theirs.encode(text, add_special_tokens=False).ids
+        their_times.append(time.process_time() - began)
+    data = open(f"{folder}/ids", "rb").read()
+    same = struct.pack(f"<{len(ids)}I", *ids) == data
+    print_ratio(f"{tokenizer}: encode {os.path.getsize(path) / 1e6:.1f} MB", times, their_times, "s")
+    print(f"  {len(ids)} ids, {'equal' if same else 'NOT EQUAL'}")
+
+
+def generating(program, folder, threads, runs):
     torch.manual_seed(1)
     config = transformers.GPT2Config(bos_token_id=0, eos_token_id=None)
-    model = transformers.GPT2LMHeadModel(config)
-    model.save_pretrained(folder)
+    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
     text = os.path.join(os.path.dirname(__file__), "..", "assets", "devils_dictionary.txt")
     run(program, "tokenizer", "--data", text, "--vocab-size", "5000", "--output", folder)
     new, prompt = 100, "ABILITY, n."
 
     def generate(n):
-        return run(program, "generate", "--model", folder, "--prompt", prompt, "--max-new-tokens", str(n), "--greedy",
-                   "--threads", str(threads))
+        _, wall, cpu = run(program, "generate", "--model", folder, "--prompt", prompt, "--max-new-tokens", str(n), "--greedy",
+                           "--threads", str(threads))
+        return wall, cpu
+
+    def their_generate(model, n):
+        began = time.process_time()
+        model.generate(ids, max_new_tokens=n, do_sample=False, pad_token_id=0)
+        return time.process_time() - began
 
     torch.set_num_threads(threads)
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json")
     ids = torch.tensor([tokenizer.encode(prompt)])
-    best = {}
-    for _ in range(3):
-        _, _, short = generate(1)
-        _, _, long = generate(new + 1)
-        times = {"one token, load included": short, "a token": (long - short) / new}
+    first, their_first, token, their_token, ready = [], [], [], [], []
+    for _ in range(runs):
+        wall, short = generate(1)
+        first.append(short), ready.append(wall)
+        token.append((generate(new + 1)[1] - short) / new)
         began = time.process_time()
-        theirs = transformers.GPT2LMHeadModel.from_pretrained(folder).eval()
+        model = transformers.GPT2LMHeadModel.from_pretrained(folder).eval()
         loaded = time.process_time() - began
-        theirs.generate(ids, max_new_tokens=1, do_sample=False, pad_token_id=0)
-        their_short = time.process_time() - began
-        began = time.process_time()
-        theirs.generate(ids, max_new_tokens=new + 1, do_sample=False, pad_token_id=0)
-        middle = time.process_time()
-        theirs.generate(ids, max_new_tokens=1, do_sample=False, pad_token_id=0)
-        their_long = middle - began - (time.process_time() - middle)
-        pairs = {"one token, load included": (short, their_short), "a token": (times["a token"], their_long / new)}
-        for name, (a, b) in pairs.items():
-            best[name] = min(best.get(name, (9e9, 9e9))[0], a), min(best.get(name, (9e9, 9e9))[1], b)
-        best["load alone"] = 0, min(best.get("load alone", (0, 9e9))[1], loaded)
-    print("CPU seconds, best of 3 (import of Python's libraries is not counted)")
-    for name, (a, b) in best.items():
-        print(f"{name}: {a:.4f}, transformers {b:.4f}" + (f", ratio {b / a:.2f}" if a else ""))
+        short = their_generate(model, 1)
+        their_first.append(loaded + short)
+        their_token.append((their_generate(model, new + 1) - their_generate(model, 1)) / new)
+    print(f"GPT-2 of 124 million parameters, float32, {threads} thread(s); CPU time, medians of {runs} in turns; the import of "
+          "Python's libraries is not counted")
+    print_ratio("  load, and one token", first, their_first, "ms", 1e3)
+    print_ratio("  a token", token, their_token, "ms", 1e3)
+    print(f"  ds_lm from its start to the end of one token: {statistics.median(ready) * 1e3:.0f} ms of wall time")
 
 
 parser = argparse.ArgumentParser()
 parser.add_argument("build")
-parser.add_argument("what", nargs="?", default="demo", choices=["demo", "speed"])
+parser.add_argument("what", nargs="?", default="demo", choices=["demo", "speed", "tokens"])
 parser.add_argument("--steps", type=int, default=600)
 parser.add_argument("--threads", type=int, default=1)
+parser.add_argument("--runs", type=int, default=5)
+parser.add_argument("--tokenizer", action="append", default=[])
 given = parser.parse_args()
 torch.set_num_threads(given.threads)
 with tempfile.TemporaryDirectory() as folder:
     if given.what == "demo":
         demo(f"{given.build}/ds_lm", folder, given.steps)
+    elif given.what == "speed":
+        generating(f"{given.build}/ds_lm", folder, given.threads, given.runs)
     else:
-        speed(f"{given.build}/ds_lm", folder, given.threads)
+        for tokenizer in given.tokenizer:
+            tokenizing(given.build, folder, tokenizer, given.runs)

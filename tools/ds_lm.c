@@ -259,7 +259,7 @@ int lm_generate(LmOptions *o)
 {
     if (!o->model) return ds_fail(DS_EINVAL, "generate needs --model") != DS_OK;
     ds_set_threads((int)o->threads);
-    ds_module *m = ds_pretrained_load(o->model);
+    ds_module *m = ds_pretrained_load(o->model, .dtype = o->bf16 ? DS_BF16 : DS_F32);
     ds_tokenizer *t = m && lm_adapter(m, o) == DS_OK ? lm_tokenizer_load(o) : NULL;
     ds_generate_opts g = ds_generation_config(m);
     g.do_sample = !o->greedy;

@@ -158,6 +158,34 @@ static void vectors(void **state)
              4);
 }
 
+/* Products NN of few rows: chunks of columns, blocks of k, and the bits of the
+ * same rows in a product of more. */
+static void few_rows(void **state)
+{
+    (void)state;
+    each_isa((Case[]){{1, 1, 5003, 390, ROWS, ROWS, ROWS, true, false, DS_F32},
+                      {1, 4, 1101, 9, COLS, ROWS, ROWS, false, false, DS_F32},
+                      {2, 3, 1400, 6, ROWS, ROWS, SPARSE, true, true, DS_F32}},
+             3);
+    enum { M = 9, N = 133, K = 391 };
+    uint64_t draws = 3;
+    dsi_stream *s = &dsi_device_current()->stream;
+    dsi_view a = make(DS_F32, 1, M, K, ROWS), b = make(DS_F32, 1, K, N, ROWS), none = {0};
+    dsi_view y = make(DS_F32, 1, M, N, ROWS), few = make(DS_F32, 1, M, N, ROWS);
+    fill(&a, &draws), fill(&b, &draws);
+    FOR_EACH_ISA(kernels)
+    {
+        CHECK(kernels->matmul(s, a, b, none, y) == DS_OK);
+        for (int m = 1; m <= 4; m++) {
+            dsi_view a_m = a, y_m = few;
+            a_m.d[1] = y_m.d[1] = m;
+            CHECK(kernels->matmul(s, a_m, b, none, y_m) == DS_OK);
+            CHECK(!memcmp(y.p, few.p, (size_t)m * N * sizeof(float)));
+        }
+    }
+    free(a.p), free(b.p), free(y.p), free(few.p);
+}
+
 static void nothing_to_sum(void **state)
 {
     (void)state;
@@ -199,5 +227,5 @@ static void refusals(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(all_sizes_small), cmocka_unit_test(all_layouts), cmocka_unit_test(large),
-          cmocka_unit_test(vectors), cmocka_unit_test(nothing_to_sum), cmocka_unit_test(not_finite),
-          cmocka_unit_test(refusals))
+          cmocka_unit_test(vectors), cmocka_unit_test(few_rows), cmocka_unit_test(nothing_to_sum),
+          cmocka_unit_test(not_finite), cmocka_unit_test(refusals))

@@ -377,7 +377,7 @@ int lm_eval(LmOptions *o)
         return dsi_fail(DS_EINVAL, "eval needs --model and --data") != DS_OK;
     ds_set_threads((int)o->threads);
     ds_tokenizer *t = lm_tokenizer_load(o);
-    ds_module *m = t ? ds_pretrained_load(o->model) : NULL;
+    ds_module *m = t ? ds_pretrained_load(o->model, .dtype = o->bf16 ? DS_BF16 : DS_F32) : NULL;
     bool ready = m && lm_adapter(m, o) == DS_OK;
     char path[64];
     snprintf(path, sizeof path, "/tmp/ds_lm.%d.tokens", (int)getpid());

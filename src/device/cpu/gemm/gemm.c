@@ -5,7 +5,8 @@
  * a time and b by vectors along N. So a row-major b and any a (products NN and
  * TN) need no packing while both fit into the caches. Other operands are packed
  * first (gemm_pack.c), K_BLOCK elements of k at a time. A product NT of few
- * rows is computed by dot products instead (dots.h).
+ * rows is computed by dot products instead (dots.h), one NN of very few along
+ * the rows of b (few_rows.h).
  *
  *     b -> panels of TILE_COLS columns [K_BLOCK][TILE_COLS]     they fill a quarter of the second cache
  *     a -> groups of TILE_ROWS rows    [K_BLOCK][TILE_ROWS]     only if its rows do not lie along k
@@ -37,6 +38,7 @@
 #include "device/cpu/simd/upcast.h"
 #include "device/cpu/table.h"
 #include "dots.h"
+#include "few_rows.h"
 #include "gemm_amx.h"
 #include "gemm_pack.h"
 #include "tile.h"
@@ -89,14 +91,16 @@ typedef struct Block {
     int64_t rows, panels;       /* rows, and panels of columns, of an item */
     int64_t down, across;       /* number of items along m, along n */
     bool dots;                  /* by dot products, not by tiles */
+    bool few;                   /* by few_rows */
     bool far;                   /* y is too large for the caches: prefetch it */
 } Block;
 
-/* Computes y[row .. row + rows - 1] of the panel that begins at column j. */
-static void run_panel(const Block *x, int64_t batch, int64_t row, int64_t rows, int64_t j)
+/* Computes y[row .. row + rows - 1] of `cols` columns from j on: a panel, or the
+ * columns of an item if `few`. */
+static void run_panel(const Block *x, int64_t batch, int64_t row, int64_t rows, int64_t j,
+                      int64_t cols)
 {
     const Product *p = &x->of;
-    int cols = (int)dsi_min(TILE_COLS, p->n - j);
     const float *a = (const float *)p->a.p + batch * p->a.batch + row * p->a.row;
     const float *b = (const float *)p->b.p + batch * p->b.batch + j * p->b.col;
     const float *bias = p->bias ? p->bias + j : NULL;
@@ -126,7 +130,10 @@ static void run_panel(const Block *x, int64_t batch, int64_t row, int64_t rows, 
     if (x->packed_b) t.b = x->packed_b + j * p->k, t.bk = TILE_COLS;
     if (x->packed_a) t.a = x->packed_a + row * p->k, t.am = 1, t.ak = TILE_ROWS;
     t.a_tile = TILE_ROWS * (x->packed_a ? p->k : p->a.row); /* row is a multiple of TILE_ROWS */
-    tile(t, rows, cols);
+    if (x->few)
+        few_rows(t, rows, cols);
+    else
+        tile(t, rows, (int)cols);
 }
 
 /* Prefetches the lines of the tile of y at (row, j), for writing. */
@@ -147,15 +154,17 @@ static void run_item(const Block *x, int64_t batch, int64_t row, int64_t col)
 {
     int64_t last_row = dsi_min(row + x->rows, x->of.m);
     int64_t last_col = dsi_min(col + x->panels * TILE_COLS, x->of.n);
-    int64_t step = x->panels == 1 ? x->rows : TILE_ROWS;
+    int64_t step = x->panels == 1 ? x->rows : TILE_ROWS,
+            width = x->few ? last_col - col : TILE_COLS;
     for (; row < last_row; row += step)
-        for (int64_t j = col; j < last_col; j += TILE_COLS) {
+        for (int64_t j = col; j < last_col; j += width) {
             bool more = j + TILE_COLS < last_col;
             if (x->far && more)
                 prefetch_tile(&x->of, batch, row, j + TILE_COLS);
             else if (x->far && row + step < x->of.m)
                 prefetch_tile(&x->of, batch, row + step, col);
-            run_panel(x, batch, row, dsi_min(step, last_row - row), j);
+            run_panel(x, batch, row, dsi_min(step, last_row - row), j,
+                      dsi_min(width, last_col - j));
         }
 }
 
@@ -211,6 +220,8 @@ static void run_in_place(const Product *p, bool dots)
     int64_t each = dots ? p->k : gemm_depth(p->k), k = 0;
     Block x = {.of = *p, .rows = ROW_BLOCK, .panels = 1, .dots = dots, .far = !dots && is_far(p)};
     if (x.far) x.rows = TILE_ROWS, x.panels = dsi_div_up(p->n, TILE_COLS);
+    x.few = !dots && p->m <= FEW_ROWS && p->n >= 2 * TILE_COLS;
+    if (x.few) x.far = false, x.panels = dsi_div_up(dsi_div_up(p->n, TILE_COLS), ds_threads());
     do {
         set_k(&x.of, p, k, each);
         gemm_multiply(&x);
