@@ -8,7 +8,8 @@
  * Scores are never stored: both directions compute them by tiles. Source: Dao
  * et al., FlashAttention, arXiv:2205.14135, and for the shared keys of K < B
  * batches Ainslie et al., GQA, arXiv:2305.13245. Tiles are 64 rows (float64:
- * 32), as in attention.cu; the grid here and the constant there must agree.
+ * 32), as in attention.cuh; 16 bits are multiplied by tensor cores from compute
+ * capability 8.0 on. The grid here and the constant there must agree.
  * SPDX-License-Identifier: MIT */
 #include "kernels/attention.h"
 #include "launch.h"
@@ -73,10 +74,15 @@ static ds_status attention_launch(dsi_stream *s, const char *kernel, int64_t row
                                   int64_t batches, const dsi_cuda_attention_args *p)
 {
     int64_t tile = p->dtype == DS_F64 ? 32 : 64;
+    const dsi_cuda_gpu *g = s->device->own;
+    bool mma = g->capability >= 80 && (p->dtype == DS_F16 || p->dtype == DS_BF16);
+    const char *suffix = !mma                 ? dsi_cuda_suffix((ds_dtype)p->dtype)
+                         : p->dtype == DS_F16 ? "_f16"
+                                              : "_bf16";
     dsi_cuda_grid grid = dsi_cuda_blocks((rows + tile - 1) / tile, 256);
     grid.blocks[1] = (unsigned)((width + tile - 1) / tile), grid.blocks[2] = (unsigned)batches;
-    return dsi_cuda_launch(s, DSI_CUDA_attention, kernel, dsi_cuda_suffix((ds_dtype)p->dtype), grid,
-                           p);
+    return dsi_cuda_launch(s, mma ? DSI_CUDA_attention_mma : DSI_CUDA_attention, kernel, suffix,
+                           grid, p);
 }
 
 ds_status dsi_cuda_attention(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,

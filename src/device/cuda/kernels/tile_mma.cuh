@@ -49,6 +49,15 @@ DEVICE void mma_tile_put(half_bits (&to)[MMA_TILE][MMA_LINE], const half_bits (&
     for (int j = 0; j < MMA_EACH; j++) to[s.i + j * s.di][s.k + j * s.dk] = from[j];
 }
 
+/* acc += a [16,16] b [16,8] */
+template <bool BF16> DEVICE void mma_tile_mma(float (&acc)[4], const unsigned *a, const unsigned *b)
+{
+    if (BF16)
+        mma_bf16_16816(acc, a, b, acc);
+    else
+        mma_f16_16816(acc, a, b, acc);
+}
+
 /* acc += a warp's 16 x 32 of a [row ..][k ..] times b [column ..][k ..], over
  * `depth` of k; lines of `line` elements. */
 template <bool BF16>
@@ -67,12 +76,7 @@ DEVICE void mma_tile_step(float (&acc)[4][4], const half_bits *a, const half_bit
                 y[j],
                 &b[(column + j * 16 + lane / 16 * 8 + lane % 8) * line + k + lane / 8 % 2 * 8]);
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            if (BF16)
-                mma_bf16_16816(acc[j], x, &y[j / 2][j % 2 * 2], acc[j]);
-            else
-                mma_f16_16816(acc[j], x, &y[j / 2][j % 2 * 2], acc[j]);
-        }
+        for (int j = 0; j < 4; j++) mma_tile_mma<BF16>(acc[j], x, &y[j / 2][j % 2 * 2]);
     }
 }
 
