@@ -7,3 +7,4 @@
 /* Whether steps of training on that GPU as a CUDA graph have the same bits as
  * without; else why not. */
 bool selftest_graph(ds_device gpu, char *why, size_t room);
+bool selftest_engine_graph(ds_device gpu, char *why, size_t room); /* micro steps of an engine */

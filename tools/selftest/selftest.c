@@ -175,14 +175,21 @@ static void run_cases(Selftest *s, const SelfCase *c)
     }
 }
 
-/* A row for steps as graphs. */
-static void run_graph(Selftest *s)
+/* Rows for steps as graphs. */
+static void run_graphs(Selftest *s)
 {
-    static const SelfCase row = {.kernel = "step_graph", .what = "8 steps beside the same without"};
-    Outcome out = {.verdict = SAME, .runs = 1, .tolerance = 0};
-    if (!selftest_graph((ds_device){DS_CUDA, 0}, out.why, sizeof out.why)) out.verdict = DIFFERS;
-    ds_error_clear();
-    add_outcome(s, &row, &out);
+    static const struct {
+        SelfCase row;
+        bool (*run)(ds_device gpu, char *why, size_t room);
+    } graphs[] = {
+        {{.kernel = "step_graph", .what = "12 steps beside the same"}, selftest_graph},
+        {{.kernel = "step_graph", .what = "of an engine in fp16"}, selftest_engine_graph}};
+    for (int k = 0; k < 2; k++) {
+        Outcome out = {.verdict = SAME, .runs = 1, .tolerance = 0};
+        if (!graphs[k].run((ds_device){DS_CUDA, 0}, out.why, sizeof out.why)) out.verdict = DIFFERS;
+        ds_error_clear();
+        add_outcome(s, &graphs[k].row, &out);
+    }
 }
 
 /* A row for each instruction that kernels use by inline PTX; none on a GPU that
@@ -250,6 +257,6 @@ int selftest_gpu(selftest_options o)
     run_probes(&s);
     run_cases(&s, selftest_math);
     run_cases(&s, selftest_nn);
-    run_graph(&s);
+    run_graphs(&s);
     return finish(&s, name, memory_kept(&s, before), now() - start);
 }
