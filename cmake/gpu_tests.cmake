@@ -116,7 +116,7 @@ if(DS_GPU_TESTS AND TARGET test_gpu_ops)
         string(REPLACE "/" "_" target test_${name})
         if(TARGET ${target})
             add_test(NAME gpu/on/${name} COMMAND ${PROJECT_SOURCE_DIR}/tests/gpu/on_cpu $<TARGET_FILE:${target}>)
-            set_tests_properties(gpu/on/${name} PROPERTIES LABELS gpu TIMEOUT 120
+            set_tests_properties(gpu/on/${name} PROPERTIES LABELS gpu TIMEOUT 300
                 ENVIRONMENT "DS_TEST_QUICK=1;${DS_TEST_ENVIRONMENT}")
         endif()
     endforeach()
