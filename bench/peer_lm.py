@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench/peer_lm.py BUILD [demo|speed|tokens] [--steps N] [--threads N] [--runs N] [--tokenizer FILE]: ds_lm beside PyTorch,
+"""bench/peer_lm.py BUILD [demo|speed|tokens] [--steps N] [--threads N] [--runs N] [--bf16] [--tokenizer FILE]: ds_lm beside PyTorch,
 transformers and tokenizers, with the Python that runs this.
 
 demo   trains the model of `ds_lm train --demo` in PyTorch too, from the same initial weights, with the same batches (the
@@ -147,7 +147,7 @@ def tokenizing(build, folder, tokenizer, runs):
     print(f"  {len(ids)} ids, {'equal' if same else 'NOT EQUAL'}")
 
 
-def generating(program, folder, threads, runs):
+def generating(program, folder, threads, runs, bf16):
     torch.manual_seed(1)
     config = transformers.GPT2Config(bos_token_id=0, eos_token_id=None)
     transformers.GPT2LMHeadModel(config).save_pretrained(folder)
@@ -157,7 +157,7 @@ def generating(program, folder, threads, runs):
 
     def generate(n):
         _, wall, cpu = run(program, "generate", "--model", folder, "--prompt", prompt, "--max-new-tokens", str(n), "--greedy",
-                           "--threads", str(threads))
+                           "--threads", str(threads), *(["--bf16"] if bf16 else []))
         return wall, cpu
 
     def their_generate(model, n):
@@ -165,6 +165,7 @@ def generating(program, folder, threads, runs):
         model.generate(ids, max_new_tokens=n, do_sample=False, pad_token_id=0)
         return time.process_time() - began
 
+    dtype = torch.bfloat16 if bf16 else torch.float32
     torch.set_num_threads(threads)
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json")
     ids = torch.tensor([tokenizer.encode(prompt)])
@@ -174,12 +175,12 @@ def generating(program, folder, threads, runs):
         first.append(short), ready.append(wall)
         token.append((generate(new + 1)[1] - short) / new)
         began = time.process_time()
-        model = transformers.GPT2LMHeadModel.from_pretrained(folder).eval()
+        model = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=dtype).eval()
         loaded = time.process_time() - began
         short = their_generate(model, 1)
         their_first.append(loaded + short)
         their_token.append((their_generate(model, new + 1) - their_generate(model, 1)) / new)
-    print(f"GPT-2 of 124 million parameters, float32, {threads} thread(s); CPU time, medians of {runs} in turns; the import of "
+    print(f"GPT-2 of 124 million parameters, {dtype}, {threads} thread(s); CPU time, medians of {runs} in turns; the import of "
           "Python's libraries is not counted")
     print_ratio("  load, and one token", first, their_first, "ms", 1e3)
     print_ratio("  a token", token, their_token, "ms", 1e3)
@@ -191,6 +192,7 @@ parser.add_argument("build")
 parser.add_argument("what", nargs="?", default="demo", choices=["demo", "speed", "tokens"])
 parser.add_argument("--steps", type=int, default=600)
 parser.add_argument("--threads", type=int, default=1)
+parser.add_argument("--bf16", action="store_true")
 parser.add_argument("--runs", type=int, default=5)
 parser.add_argument("--tokenizer", action="append", default=[])
 given = parser.parse_args()
@@ -199,7 +201,7 @@ with tempfile.TemporaryDirectory() as folder:
     if given.what == "demo":
         demo(f"{given.build}/ds_lm", folder, given.steps)
     elif given.what == "speed":
-        generating(f"{given.build}/ds_lm", folder, given.threads, given.runs)
+        generating(f"{given.build}/ds_lm", folder, given.threads, given.runs, given.bf16)
     else:
         for tokenizer in given.tokenizer:
             tokenizing(given.build, folder, tokenizer, given.runs)

@@ -2,6 +2,7 @@
  * strides, beside a plain sum.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
+#include "base/half.h"
 #include "kernels.h"
 
 #include "device/device.h"
@@ -186,6 +187,51 @@ static void few_rows(void **state)
     free(a.p), free(b.p), free(y.p), free(few.p);
 }
 
+/* The same in bfloat16, of rows of b (NN) and of its columns (NT), of which one
+ * is behind the last whole block. */
+static void few_rows_bf16(void **state)
+{
+    (void)state;
+    enum { M = 4, N = 1030, K = 131 };
+    uint64_t draws = 5;
+    dsi_stream *s = &dsi_device_current()->stream;
+    for (int layout = ROWS; layout <= COLS; layout++) {
+        dsi_view a = make(DS_F32, 1, M, K, ROWS), b = make(DS_F32, 1, K, N, layout);
+        dsi_view line = make(DS_F32, 1, 1, N, ROWS), *all[] = {&a, &b, &line};
+        dsi_view y = make(DS_BF16, 1, M, N, ROWS);
+        for (int i = 0; i < 3; i++) { /* numbers of bfloat16 */
+            fill(all[i], &draws);
+            for (int64_t k = 0; k < all[i]->d[1] * all[i]->d[2]; k++)
+                put(all[i], k, round(at(all[i], k) * 128) / 128);
+        }
+        dsi_view a16 = make(DS_BF16, 1, M, K, ROWS), b16 = make(DS_BF16, 1, K, N, layout);
+        dsi_view line16 = make(DS_BF16, 1, 1, N, ROWS);
+        dsi_view terms = {.p = line.p, .dtype = DS_F32, .n = 1, .d = {N}, .s = {1}};
+        dsi_view bias = {.p = line16.p, .dtype = DS_BF16, .n = 1, .d = {N}, .s = {1}};
+        const dsi_kernels *host = dsi_device_current()->kernels;
+        CHECK(host->copy(s, a, a16) == DS_OK && host->copy(s, b, b16) == DS_OK);
+        CHECK(host->copy(s, line, line16) == DS_OK);
+        FOR_EACH_ISA(kernels)
+        {
+            for (int m = 1; m <= M; m++)
+                for (int threads = 1; threads <= 3; threads += 2) {
+                    dsi_view a_m = a16, y_m = y;
+                    a_m.d[1] = y_m.d[1] = m;
+                    ds_set_threads(threads);
+                    CHECK(kernels->matmul(s, a_m, b16, bias, y_m) == DS_OK);
+                    Case c = {1, m, N, K, ROWS, layout, ROWS, true, false, DS_BF16};
+                    for (int64_t i = 0; i < m * N; i++) {
+                        double scale, want = expected(&c, &a, &b, &terms, 0, i / N, i % N, &scale);
+                        double got = (double)dsi_bf16_to_f32(((uint16_t *)y.p)[i]);
+                        CHECK_CLOSE(got, want, fabs(want) / 256 + 1e-6 * scale);
+                    }
+                }
+            ds_set_threads(1);
+        }
+        free(a.p), free(b.p), free(line.p), free(y.p), free(a16.p), free(b16.p), free(line16.p);
+    }
+}
+
 static void nothing_to_sum(void **state)
 {
     (void)state;
@@ -227,5 +273,6 @@ static void refusals(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(all_sizes_small), cmocka_unit_test(all_layouts), cmocka_unit_test(large),
-          cmocka_unit_test(vectors), cmocka_unit_test(few_rows), cmocka_unit_test(nothing_to_sum),
-          cmocka_unit_test(not_finite), cmocka_unit_test(refusals))
+          cmocka_unit_test(vectors), cmocka_unit_test(few_rows), cmocka_unit_test(few_rows_bf16),
+          cmocka_unit_test(nothing_to_sum), cmocka_unit_test(not_finite),
+          cmocka_unit_test(refusals))
