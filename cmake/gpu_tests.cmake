@@ -28,6 +28,23 @@ if(DS_CUDA AND CMAKE_CXX_COMPILER AND (NOT DS_TEST_FOLDERS OR "gpu" IN_LIST DS_T
     target_link_options(fake_libcuda PRIVATE -Wl,-soname,libcuda.so.1)
     set_target_properties(fake_libcuda PROPERTIES PREFIX "" OUTPUT_NAME libcuda SUFFIX .so.1
         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu)
+
+    # libnccl.so.2 for the emulator's GPUs
+    file(GLOB DS_FAKE_NCCL CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/gpu/fake_nccl/*.cpp)
+    add_library(fake_libnccl MODULE ${DS_FAKE_NCCL})
+    target_include_directories(fake_libnccl PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+    target_compile_definitions(fake_libnccl PRIVATE _GNU_SOURCE)
+    target_compile_options(fake_libnccl PRIVATE -Wall -Wextra -fvisibility=hidden -std=c++17 -fno-exceptions)
+    if(DS_SANITIZE STREQUAL "address")
+        target_compile_options(fake_libnccl PRIVATE -fsanitize=address,undefined
+            -fno-sanitize-recover=all -fno-sanitize=vptr)
+        target_link_options(fake_libnccl PRIVATE -fsanitize=address,undefined)
+    endif()
+    target_link_libraries(fake_libnccl PRIVATE $<TARGET_FILE:fake_libcuda> Threads::Threads rt)
+    add_dependencies(fake_libnccl fake_libcuda)
+    target_link_options(fake_libnccl PRIVATE -Wl,-soname,libnccl.so.2)
+    set_target_properties(fake_libnccl PROPERTIES PREFIX "" OUTPUT_NAME libnccl SUFFIX .so.2
+        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu)
 endif()
 
 # Kernels with planted mistakes, plain and with sanitizers whatever the build.
@@ -65,14 +82,12 @@ foreach(source ${DS_TEST_SOURCES})
     if(name STREQUAL "real")
         continue()
     endif()
-    add_dependencies(test_gpu_${name} fake_libcuda)
+    add_dependencies(test_gpu_${name} fake_libcuda fake_libnccl)
     target_compile_definitions(test_gpu_${name} PRIVATE FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>")
     target_link_libraries(test_gpu_${name} PRIVATE ${CMAKE_DL_LIBS})
     if(NOT name STREQUAL "driver")
         set(count 1)
-        if(name STREQUAL "ranks")
-            set(count 3)
-        elseif(name MATCHES "^(data_parallel|zero)$")
+        if(name MATCHES "^(ranks|nccl|data_parallel|zero)$")
             set(count 4)
         endif()
         set_tests_properties(gpu/${name} PROPERTIES
@@ -98,6 +113,18 @@ if(DS_GPU_TESTS AND TARGET test_gpu_data_parallel)
     add_test(NAME gpu/data_parallel.lazy COMMAND test_gpu_data_parallel)
     set_tests_properties(gpu/data_parallel.lazy PROPERTIES LABELS gpu TIMEOUT 120
         ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=4;DS_TEST_QUICK=1;FAKE_CUDA_LAZY=1")
+endif()
+
+# The same without NCCL; and with work that is done only at a synchronisation,
+# collectives that take long, and sums in another order of ranks.
+if(DS_GPU_TESTS AND TARGET test_gpu_ranks)
+    set(DS_RANKS_ENVIRONMENT LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu FAKE_CUDA_COUNT=4 ${DS_TEST_ENVIRONMENT})
+    add_test(NAME gpu/ranks.host COMMAND test_gpu_ranks)
+    add_test(NAME gpu/ranks.late COMMAND test_gpu_ranks)
+    set_tests_properties(gpu/ranks.host PROPERTIES LABELS gpu TIMEOUT 120
+        ENVIRONMENT "${DS_RANKS_ENVIRONMENT};DS_NCCL=off")
+    set_tests_properties(gpu/ranks.late PROPERTIES LABELS gpu TIMEOUT 120
+        ENVIRONMENT "${DS_RANKS_ENVIRONMENT};FAKE_CUDA_LAZY=1;FAKE_NCCL_DELAY=2000;FAKE_NCCL_ORDER=ring")
 endif()
 
 # In another order of threads, with work that is done only at a synchronisation;

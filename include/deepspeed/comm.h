@@ -54,8 +54,10 @@ DS_API ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg);
 
 /* ---- collectives: c NULL is ds_world() --------------------------------------------------------------- */
 
-/* x, out and in are on the CPU, or on one GPU of this rank: these go through
- * pinned host memory. */
+/* x, out and in are on the CPU, or on one GPU of this rank: these go by
+ * NCCL if all ranks have it, else through pinned host memory (docs/communication.md). By
+ * NCCL, a call may return before the GPU has done it: what reads the tensor
+ * waits. */
 
 /* Sums of float16 and bfloat16 are taken in float32 and rounded once. Between
  * threads they are taken in the order of ranks, so that every rank and every

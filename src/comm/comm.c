@@ -17,7 +17,7 @@
  *    the job instead, since other ranks may never start them.
  *  - world and self_world belong to this thread and are freed when it ends.
  * SPDX-License-Identifier: MIT */
-#include "comm.h"
+#include "nccl.h"
 
 #include "base/clock.h"
 #include "base/env.h"
@@ -114,6 +114,7 @@ void ds_comm_free(ds_comm *c)
      * may never start theirs. */
     if (c->oldest && ds_error()) c->type->abort(c, ds_error());
     while (c->oldest) request_end(c->oldest);
+    dsi_nccl_free(c);
     c->type->close(c);
     dsi_staged_free(c);
     dsi_comm_log_free(c->log);
@@ -275,12 +276,15 @@ static ds_status request_begin(dsi_request *r)
 {
     ds_comm *c = r->comm;
     if (request_check(r) != DS_OK) return DS_EINVAL;
-    if (c->compares && !r->internal && !dsi_is_message(r) && !dsi_comm_agrees(r)) return DS_ECOMM;
-    r->number = request_next_number(r);
+    bool on_gpu = r->device && r->device->type->kind != DS_CPU;
+    bool compares = c->compares || (c->debug && on_gpu); /* NCCL compares nothing */
+    if (compares && !r->internal && !dsi_is_message(r) && !dsi_comm_agrees(r)) return DS_ECOMM;
+    if (on_gpu && dsi_nccl_carries(r, &r->nccl) != DS_OK) return ds_error_status();
     r->begun = dsi_now();
     if (dsi_trace_on()) dsi_trace_async_begin(dsi_request_text(r), (uint64_t)(uintptr_t)r);
-    if (r->device && r->device->type->kind != DS_CPU && dsi_staged_open(r) != DS_OK)
-        return ds_error_status();
+    if (r->nccl) return dsi_nccl_start(r);
+    r->number = request_next_number(r);
+    if (on_gpu && dsi_staged_open(r) != DS_OK) return ds_error_status();
     ds_status status = c->type->start(r);
     if (status != DS_OK && r->staged) (void)dsi_staged_close(r, false);
     return status;
@@ -302,7 +306,7 @@ static ds_status request_wait_and_log(dsi_request *r)
     r->waited = true;
     double begun = dsi_now();
     dsi_trace_begin("wait for others");
-    ds_status status = r->comm->type->wait(r);
+    ds_status status = r->nccl ? dsi_nccl_wait(r) : r->comm->type->wait(r);
     dsi_trace_end();
     if (r->staged && dsi_staged_close(r, status == DS_OK) != DS_OK) status = ds_error_status();
     dsi_profile_add(dsi_collective_name(r->what), true, dsi_now() - begun, 0,

@@ -51,6 +51,7 @@ typedef struct dsi_request {
     uint64_t number;     /* of this communicator, from 0; SEND, RECV: from this rank to that */
     double begun, ended; /* dsi_now() */
     void *own;           /* the backend's */
+    bool nccl;           /* carried by NCCL, not by the backend */
     struct dsi_staged *staged; /* in and out are this copy's; NULL: the caller's */
     ds_message *message;       /* what the caller of isend or irecv has of it; or NULL */
     bool waited;               /* with status, by start already: see ds_comm_log_start */
@@ -68,6 +69,9 @@ typedef struct dsi_comm_type {
     ds_status (*wait)(dsi_request *r);                 /* leaves nothing behind in r->own */
     bool compares;                              /* notices by itself when ranks do not agree */
     void (*abort)(ds_comm *c, const char *why); /* ends the job on all other ranks */
+    /* A failure of the job on another rank; or, if `ended`, a rank that has
+     * left. Does not wait. NULL: other ranks do not outlive a failure. */
+    ds_status (*failed)(ds_comm *c, bool ended);
 } dsi_comm_type;
 
 struct ds_comm {
@@ -82,7 +86,7 @@ struct ds_comm {
     uint64_t *messages;           /* [2 size]: begun to each rank, and from each; or NULL */
     double sent;                  /* bytes; see dsi_comm_volume */
     struct dsi_staged *staged;    /* blocks of host memory that no request uses */
-    bool stages;                  /* it has said that it does */
+    struct dsi_nccl *nccl;        /* NULL: no collective of tensors on a GPU yet */
     struct dsi_comm_log *log;     /* NULL: off */
 };
 

@@ -12,7 +12,6 @@
 #include "comm.h"
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/mem.h"
 
 #define ALIGN ((size_t)64)
@@ -87,16 +86,6 @@ static dsi_staged *staged_take(ds_comm *c, dsi_device *device, size_t bytes)
     return s;
 }
 
-/* Once a communicator, on rank 0: through the host is slower than a backend
- * that knew the GPU's memory would be. */
-static void staged_say(ds_comm *c, const dsi_device *device)
-{
-    if (!c->stages && !c->rank)
-        dsi_log(DSI_INFO, "%d ranks exchange tensors on %s by %s, through pinned host memory",
-                c->size, device->type->name, c->type->name);
-    c->stages = true;
-}
-
 ds_status dsi_staged_open(dsi_request *r)
 {
     size_t in, out;
@@ -112,7 +101,6 @@ ds_status dsi_staged_open(dsi_request *r)
     if (!s) return DS_ENOMEM;
     s->in = r->in;
     s->out = r->out;
-    staged_say(r->comm, r->device);
     r->staged = s;
     if (r->in) r->in = s->host + in_at;
     if (r->out) r->out = s->host + out_at;

@@ -495,13 +495,29 @@ static void thread_abort(ds_comm *c, const char *why)
     pthread_mutex_unlock(&g->team->mutex);
 }
 
+/* For ranks that wait for a GPU. */
+static ds_status thread_failed(ds_comm *c, bool ended)
+{
+    const group *g = c->own;
+    team *t = g->team;
+    ds_status status = DS_OK;
+    pthread_mutex_lock(&t->mutex);
+    if (t->failed) status = dsi_fail(DS_ECOMM, "%s", t->why);
+    for (int r = 0; ended && status == DS_OK && r < g->size; r++)
+        if (t->ended_ranks[g->member[r]])
+            status = dsi_fail(DS_ECOMM, "rank %d ended without it", r);
+    pthread_mutex_unlock(&t->mutex);
+    return status;
+}
+
 const dsi_comm_type dsi_comm_thread = {.name = "thread",
                                        .close = thread_close,
                                        .split = thread_split,
                                        .start = thread_start,
                                        .wait = thread_wait,
                                        .compares = true,
-                                       .abort = thread_abort};
+                                       .abort = thread_abort,
+                                       .failed = thread_failed};
 
 /* ---- ds_run_ranks ------------------------------------------------------------------------------------- */
 

@@ -11,6 +11,14 @@ typedef struct dsi_event {
     void *handle;
 } dsi_event;
 
+/* What a host that waits for a device looks at meanwhile, `waited` seconds after
+ * it began to wait: whether the work that it waits for can still end. A failure
+ * ends the wait. */
+typedef struct dsi_device_watch {
+    ds_status (*check)(struct dsi_device_watch *w, double waited);
+    struct dsi_device_watch *next;
+} dsi_device_watch;
+
 /* One const struct a kind of device: dsi_cpu; dsi_cuda. Typed members, so that
  * the compiler checks them. */
 typedef struct dsi_device_type {
@@ -40,6 +48,14 @@ typedef struct dsi_device_type {
     ds_status (*sync)(dsi_stream *s);
     /* Waits for s; the fault flag -> *out; clears it. NULL: kernels set none. */
     ds_status (*take_fault)(dsi_stream *s, dsi_fault *out);
+    /* ---- work beside that of the stream: all of these or none ---- */
+    ds_status (*stream_open)(dsi_device *d,
+                             dsi_stream *out); /* ordered with others by events alone */
+    void (*stream_close)(dsi_stream *s);       /* its work has ended */
+    ds_status (*reached)(dsi_stream *s, const dsi_event *e, bool *out);  /* does not wait */
+    ds_status (*identify)(const dsi_device *d, char *text, size_t size); /* the hardware behind it,
+                                                                            unlike any other of this
+                                                                            machine */
     /* ---- recorded work (graph.h): all of these or none ---- */
     void *(*alloc_fixed)(dsi_device *d, size_t bytes); /* not ordered on the stream, also while
                                                           work is captured */
@@ -74,6 +90,7 @@ struct dsi_device {
     void *own;                            /* of its kind */
     dsi_stream stream;                    /* of this thread */
     struct dsi_cache *cache;
+    dsi_device_watch *watches;   /* what waits of the host look at */
     struct dsi_graph *recording; /* graph.h: the graph that a step is recorded for; NULL: none */
 };
 

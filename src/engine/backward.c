@@ -78,8 +78,10 @@ double dsi_engine_loss_factor(const ds_engine *e)
 ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss)
 {
     if (!dsi_live_all("engine_backward", e, loss)) return dsi_null_argument("engine_backward");
+    /* a GPU's value is there after a wait: the pass is queued before */
+    bool now = loss->device->type->immediate;
     if (backward_check_order(e, loss) != DS_OK || dsi_engine_record_backward(e, loss) != DS_OK ||
-        read_loss(e, loss) != DS_OK)
+        (now && read_loss(e, loss) != DS_OK))
         return dsi_engine_abort_ranks(e);
     bool last = ds_engine_is_gradient_accumulation_boundary(e);
     dsi_engine_log_memory(e, "before backward");
@@ -90,6 +92,7 @@ ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss)
     dsi_phase_stop(e->timers, DSI_BWD);
     dsi_phase_split_backward(e->timers, dsi_zero_reducing(e->zero));
     dsi_engine_log_memory(e, "after backward");
+    if (status == DS_OK && !now) status = read_loss(e, loss);
     e->went_backward = status == DS_OK;
     e->went_last = last;
     return status == DS_OK ? DS_OK : dsi_engine_abort_ranks(e);

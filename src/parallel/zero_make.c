@@ -219,12 +219,14 @@ static ds_status start_reduction(dsi_zero *z)
     /* with parameters and moments in files, gradients are all that would grow
      * with the model */
     char *folder = z->offload ? folder_in(z, z->o.param_files.nvme_path) : NULL;
+    /* a GPU's sums need not pass the host */
+    bool on_host = ds_device_of(z->flat->param[0].x).kind == DS_CPU;
     z->reduce = dsi_reduce_new(z->flat, z->comm,
                                &(dsi_reduce_opts){.partition = z->o.stage >= 2,
                                                   .tree = z->o.deterministic,
                                                   .all_reduce = !z->o.reduce_scatter,
                                                   .overlap = z->o.overlap_comm,
-                                                  .squares = true,
+                                                  .squares = on_host,
                                                   .prescale = z->o.prescale,
                                                   .predivide = z->o.predivide,
                                                   .accum = z->o.accum_dtype,

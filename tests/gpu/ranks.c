@@ -5,7 +5,7 @@
 #include "check.h"
 #include "nets.h"
 
-enum { RANKS = 3, N = 12, BATCH = 4, STEPS = 3 };
+enum { RANKS = 4, N = 12, BATCH = 4, STEPS = 3 };
 
 typedef struct Run {
     ds_device_kind kind;
@@ -77,7 +77,7 @@ static void rows_and_messages(Run *run)
     int64_t to[RANKS] = {rank + 1}, from[RANKS] = {0};
     for (int r = 0; r < RANKS && rank == 0; r++) from[r] = r + 1;
     ds_tensor *in = ds_reshape(values(DS_F32, 2 * (rank + 1)), ds_shape(rank + 1, 2));
-    ds_tensor *out = ds_zeros(DS_F32, ds_shape(rank ? 0 : 6, 2));
+    ds_tensor *out = ds_zeros(DS_F32, ds_shape(rank ? 0 : RANKS * (RANKS + 1) / 2, 2));
     CHECK_INT(ds_all_to_all_rows(NULL, out, from, in, to), DS_OK);
     see(run, out);
     ds_tensor *got = ds_zeros(DS_F32, ds_shape(N)), *mine = values(DS_F32, N);

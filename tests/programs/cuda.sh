@@ -130,6 +130,22 @@ if [ -e "$1/libdeepspeed_openmpi.so" ] && command -v mpirun >/dev/null; then
     has out 'Setting CUDA_VISIBLE_DEVICES=1$'
     status 0 $run --nproc_per_node 2 --bind_cores_to_rank --bind_core_list 0-1 $1/cifar10_ddp $few --device cuda
     has out 'Setting CUDA_VISIBLE_DEVICES=0,1$'
+    # by NCCL (tests/gpu/fake_nccl) and without it, beside the CPU
+    two="$run -q --num_gpus 2 $1/cifar10_ddp $few --seed 1"
+    status 0 $two --trace cpu.csv
+    for nccl in on off; do
+        status 0 DS_NCCL=$nccl DS_LOG=info $two --device cuda --trace gpu.csv
+        has out 'INFO.* 2 ranks exchange tensors on GPUs by '
+        paste -d , cpu.csv gpu.csv | awk -F , 'NR > 1 && (($2 - $6)^2 > 1e-10 || ($4 - $8)^2 > 1e-8)' >far
+        lines far 0
+    done
+    # one that is killed, hangs or fails ends the others
+    status 137 FAKE_NCCL_DIE=1:9 $two --device cuda
+    has err 'rank 1 on localhost .* was killed by signal 9 (SIGKILL)'
+    status 1 FAKE_NCCL_HANG=1:9 DS_TIMEOUT=5 $two --device cuda
+    has err 'rank [01] of 2: broadcast of 84 float32 at root 0, number 8 on cuda:[01]: stuck for 5 s (DS_TIMEOUT)'
+    status 1 FAKE_NCCL_ERROR=1:9:6 $two --device cuda
+    has err 'rank 1 of 2: broadcast of 84 .* NCCL says: remote process exited .* (ncclRemoteError): an error'
     status 1 $run -q --num_gpus 3 $deepspeed $few --with_cuda
     has err 'local rank 2 has no GPU of its own, there are 2 here: start at most 2 ranks on this machine'
 fi

@@ -47,6 +47,7 @@ typedef enum CUresult {
     CUDA_ERROR_INVALID_HANDLE = 400,
     CUDA_ERROR_ILLEGAL_STATE = 401,
     CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_ILLEGAL_ADDRESS = 700,
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
@@ -95,6 +96,7 @@ enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
     X(device_count, cuDeviceGetCount, (int *count)) \
     X(device_get, cuDeviceGet, (CUdevice * device, int index)) \
     X(device_name, cuDeviceGetName, (char *name, int room, CUdevice device)) \
+    X(device_bus, cuDeviceGetPCIBusId, (char *bus, int room, CUdevice device)) \
     X(device_bytes, cuDeviceTotalMem_v2, (size_t * bytes, CUdevice device)) \
     X(device_attribute, cuDeviceGetAttribute, \
       (int *value, CUdevice_attribute which, CUdevice device)) \
@@ -125,8 +127,10 @@ enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
     X(stream_new, cuStreamCreate, (CUstream * stream, unsigned flags)) \
     X(stream_free, cuStreamDestroy_v2, (CUstream stream)) \
     X(stream_sync, cuStreamSynchronize, (CUstream stream)) \
+    X(stream_query, cuStreamQuery, (CUstream stream)) \
     X(stream_wait, cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags)) \
     X(event_new, cuEventCreate, (CUevent * event, unsigned flags)) \
+    X(event_query, cuEventQuery, (CUevent event)) \
     X(event_record, cuEventRecord, (CUevent event, CUstream stream)) \
     X(event_free, cuEventDestroy_v2, (CUevent event)) \
     X(capture_begin, cuStreamBeginCapture_v2, (CUstream stream, int mode)) \

@@ -34,6 +34,7 @@ typedef struct dsi_cuda_gpu {
     int processors;        /* multiprocessors */
     CUdeviceptr fault;     /* a dsi_fault in the GPU's memory, which kernels set */
     dsi_fault *fault_seen; /* pinned: where the flag is copied to */
+    bool fault_is_seen;    /* no kernel was launched since */
     CUevent crossing;      /* orders streams of two GPUs around a copy; NULL: none so far */
     unsigned peers_opened; /* bit i: access between this GPU and GPU i was asked for */
     struct dsi_cuda_modules *modules;

@@ -57,8 +57,9 @@ ds_status dsi_cuda_capture_end(dsi_stream *s, bool keep, void **work)
 ds_status dsi_cuda_graph_launch(dsi_stream *s, void *work, void *slots, const void *host,
                                 size_t bytes)
 {
-    const dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
+    dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
     CUresult result = CUDA_SUCCESS;
+    g->fault_is_seen = false;
     if (bytes) result = g->f->copy_in((CUdeviceptr)(uintptr_t)slots, host, bytes, s->handle);
     if (result == CUDA_SUCCESS) result = g->f->graph_launch(work, s->handle);
     return dsi_cuda_check(s->device->index, result, "launching a step");

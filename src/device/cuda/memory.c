@@ -12,12 +12,14 @@
  * SPDX-License-Identifier: MIT */
 #include "driver.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "device/graph.h"
 
 #include <stdio.h>
+#include <unistd.h>
 
 #define OLDEST 75 /* compute capability of Turing: what the PTX is for */
 
@@ -171,8 +173,37 @@ static void cuda_free_host(dsi_device *d, void *p) { dsi_cuda_enter(d)->f->free_
 
 /* ---- copies ---------------------------------------------------------------------------------------------- */
 
+/* What is watched is asked every WATCH_S; after SPIN_S the host naps between two
+ * looks at the stream. */
+#define WATCH_S 1e-3
+#define SPIN_S  100e-6
+#define NAP_US  20
+
+static ds_status stream_watch(dsi_stream *s)
+{
+    double begun = dsi_now(), next = WATCH_S;
+    CUresult result;
+    while ((result = dsi_cuda_enter(s->device)->f->stream_query(s->handle)) ==
+           CUDA_ERROR_NOT_READY) {
+        double waited = dsi_now() - begun;
+        if (waited > SPIN_S) usleep(NAP_US);
+        if (waited < next) continue;
+        next = waited + WATCH_S;
+        for (dsi_device_watch *w = s->device->watches; w; w = w->next)
+            if (w->check(w, waited) != DS_OK) return ds_error_status();
+    }
+    return DS_OK; /* what else went wrong, the wait below says */
+}
+
+/* Also before calls that wait in the driver, where nothing is watched. */
+static ds_status stream_await(dsi_stream *s)
+{
+    return s->device->watches ? stream_watch(s) : DS_OK;
+}
+
 static ds_status stream_finish(dsi_stream *s)
 {
+    if (stream_await(s) != DS_OK) return ds_error_status();
     CUresult result = dsi_cuda_enter(s->device)->f->stream_sync(s->handle);
     return dsi_cuda_check(s->device->index, result, "waiting for its stream");
 }
@@ -207,8 +238,14 @@ static ds_status cuda_copy_out(dsi_stream *s, void *host, const void *src, size_
     if (dsi_graph_forbid(s->device, "it reads a value on the host (ds_item, ds_data, a norm)") !=
         DS_OK)
         return ds_error_status();
-    CUresult result = dsi_cuda_enter(s->device)->f->copy_out(host, address(src), bytes, s->handle);
-    return finished(s, result, "copying from it");
+    if (stream_await(s) != DS_OK) return ds_error_status();
+    dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
+    CUresult result = g->f->copy_out(host, address(src), bytes, s->handle);
+    if (result == CUDA_SUCCESS)
+        result = g->f->copy_out(g->fault_seen, g->fault, sizeof(dsi_fault), s->handle);
+    ds_status status = finished(s, result, "copying from it");
+    g->fault_is_seen = status == DS_OK;
+    return status;
 }
 
 /* Lets GPU `from` access the memory of `owner`, so that copies need no detour
@@ -284,17 +321,22 @@ static ds_status cuda_copy(dsi_stream *s, void *dst, dsi_device *from, const voi
 
 /* ---- faults ---------------------------------------------------------------------------------------------- */
 
-/* The flag is copied to pinned memory, which waits for the kernels before, and
- * cleared only if it was set: mostly it is not. */
+/* The flag is copied to pinned memory, which waits for the kernels before, unless
+ * a copy to the host has brought it since the last of them. It is cleared only if
+ * it was set: mostly it is not. */
 static ds_status cuda_take_fault(dsi_stream *s, dsi_fault *out)
 {
     dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
-    CUresult result = g->f->copy_out(g->fault_seen, g->fault, sizeof *out, s->handle);
-    ds_status status = finished(s, result, "looking at its faults");
-    if (status != DS_OK) return status;
+    if (!g->fault_is_seen) {
+        CUresult looked = g->f->copy_out(g->fault_seen, g->fault, sizeof *out, s->handle);
+        ds_status status = finished(s, looked, "looking at its faults");
+        if (status != DS_OK) return status;
+        g->fault_is_seen = true;
+    }
     *out = *g->fault_seen;
     if (out->op == DSI_NO_FAULT) return DS_OK;
-    result = g->f->set(g->fault, 0, sizeof *out, s->handle);
+    g->fault_is_seen = false;
+    CUresult result = g->f->set(g->fault, 0, sizeof *out, s->handle);
     return dsi_cuda_check(s->device->index, result, "clearing its faults");
 }
 
@@ -328,6 +370,37 @@ static void cuda_event_free(dsi_device *d, dsi_event *e)
     e->handle = NULL;
 }
 
+/* ---- further streams ---------------------------------------------------------------------------------------- */
+
+static ds_status cuda_stream_open(dsi_device *d, dsi_stream *out)
+{
+    CUstream stream = NULL;
+    CUresult result = dsi_cuda_enter(d)->f->stream_new(&stream, CU_STREAM_NON_BLOCKING);
+    *out = (dsi_stream){d, stream};
+    return dsi_cuda_check(d->index, result, "a stream");
+}
+
+static void cuda_stream_close(dsi_stream *s)
+{
+    if (s->handle) dsi_cuda_enter(s->device)->f->stream_free(s->handle);
+    s->handle = NULL;
+}
+
+static ds_status cuda_reached(dsi_stream *s, const dsi_event *e, bool *out)
+{
+    CUresult result = e->handle ? dsi_cuda_enter(s->device)->f->event_query(e->handle)
+                                : CUDA_SUCCESS;
+    *out = result == CUDA_SUCCESS;
+    if (result == CUDA_ERROR_NOT_READY) return DS_OK;
+    return dsi_cuda_check(s->device->index, result, "looking at an event");
+}
+
+static ds_status cuda_identify(const dsi_device *d, char *text, size_t size)
+{
+    const dsi_cuda_gpu *g = d->own;
+    return dsi_cuda_check(d->index, g->f->device_bus(text, (int)size, g->device), "its PCI bus");
+}
+
 const dsi_device_type dsi_cuda = {
     .name = "cuda",
     .kind = DS_CUDA,
@@ -349,6 +422,10 @@ const dsi_device_type dsi_cuda = {
     .free_event = cuda_event_free,
     .sync = cuda_sync,
     .take_fault = cuda_take_fault,
+    .stream_open = cuda_stream_open,
+    .stream_close = cuda_stream_close,
+    .reached = cuda_reached,
+    .identify = cuda_identify,
     .alloc_fixed = dsi_cuda_alloc_fixed,
     .free_fixed = dsi_cuda_free_fixed,
     .capture_begin = dsi_cuda_capture_begin,

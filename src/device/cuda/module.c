@@ -124,6 +124,7 @@ ds_status dsi_cuda_launch(dsi_stream *s, dsi_cuda_family family, const char *nam
     Entry *e = find_kernel(s->device, family, name, suffix);
     if (!e) return ds_error_status();
     CUresult result = CUDA_SUCCESS;
+    g->fault_is_seen = false;
     if (grid.shared > 48 << 10 && grid.shared > e->shared) {
         result = g->f->function_set(e->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                                     (int)grid.shared);

@@ -7,14 +7,17 @@
  *     FAKE_CUDA_CAPABILITY=90  compute capability
  *     FAKE_CUDA_VERSION=12040  what cuDriverGetVersion says
  *     FAKE_CUDA_FAIL=cuLaunchKernel=700    what fails, and with which CUresult; all=700: everything after cuInit
- *     FAKE_CUDA_LAZY=1         queued work is done at a synchronisation, and not before
+ *     FAKE_CUDA_LAZY=1         queued work is done at a synchronisation, and not before; collectives
+ *                              that wait for other streams or processes are looked at now and then
  *     FAKE_CUDA_LOG=1          names each kernel on stderr
  *
  * Invariants: all state is under one lock, which is recursive and is held while
  * kernels run. A stream or an event is an object whose first byte is its GPU's
  * number. Work of a stream is done in order; without FAKE_CUDA_LAZY when it is
  * given. While a stream captures, its work is kept in a graph; a call that the driver
- * refuses meanwhile spoils the capture.
+ * refuses meanwhile spoils the capture. A stream whose first work is not ready
+ * (a collective, for which others must come) is blocked; whoever waits, and a thread
+ * of the driver's own, tries all streams again.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -46,6 +49,16 @@ SHOWN long fake_cuda_syncs(void);
 /* Bytes that were copied between GPUs so far: directly, or (staged) by way of
  * the host's memory, for want of access. */
 SHOWN long fake_cuda_peer_bytes(bool staged);
+/* Kernels that ran while a collective was under way on another stream of their
+ * GPU, so far. */
+SHOWN long fake_cuda_overlapped(void);
+
+/* For the NCCL of tests: queues a call, which is made again and again until it
+ * returns true; the context's GPU (-1: none); where bytes of that GPU really
+ * are (NULL: not within one allocation). */
+SHOWN CUresult fake_cuda_submit_call(CUstream stream, bool (*call)(void *arg), void *arg);
+SHOWN int fake_cuda_now(void);
+SHOWN char *fake_cuda_real(CUdeviceptr p, size_t bytes);
 
 CUresult fake_must_fail(const char *function);
 #define MAY_FAIL() \
@@ -82,13 +95,16 @@ void fake_gates(bool open);
 enum { FAKE_ARGS = 4096 };
 
 typedef struct fake_work {
-    enum { FAKE_COPY, FAKE_SET, FAKE_FREE, FAKE_KERNEL, FAKE_WAIT } kind;
+    enum { FAKE_COPY, FAKE_SET, FAKE_FREE, FAKE_KERNEL, FAKE_WAIT, FAKE_CALL } kind;
     char *to, *from; /* real addresses; from may be `own` */
     size_t bytes;
     char *own; /* malloced, freed after */
     CUdeviceptr p;
     struct fake_stream *other; /* WAIT: its work up to number `until` */
     long until;
+    bool (*call)(void *arg);
+    void *arg;
+    bool called; /* once at least */
     CUfunction function;
     unsigned grid[3], block[3], shared;
     struct fake_work *next;
@@ -97,7 +113,8 @@ typedef struct fake_work {
 CUresult fake_submit(CUstream stream, fake_work w);
 /* Whether the stream captures; then the capture is spoilt. */
 bool fake_spoil_capture(CUstream stream);
-void fake_drain_all(void); /* all streams of all GPUs */
+/* With the lock held once: waits for all streams of all GPUs. */
+void fake_drain_all(void);
 
 /* ---- module.c ---- */
 

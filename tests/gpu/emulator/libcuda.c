@@ -65,6 +65,7 @@ CUresult cuGetErrorName(CUresult error, const char **name)
                  ROW(DEVICE_UNAVAILABLE),
                  ROW(ILLEGAL_ADDRESS),
                  ROW(NOT_FOUND),
+                 ROW(NOT_READY),
                  ROW(INVALID_PTX),
                  ROW(UNSUPPORTED_PTX_VERSION),
                  ROW(NO_BINARY_FOR_GPU),
@@ -115,6 +116,12 @@ CUresult cuDeviceGet(CUdevice *device, int index)
 CUresult cuDeviceGetName(char *name, int room, CUdevice device)
 {
     snprintf(name, (size_t)room, "Fake %d", device);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetPCIBusId(char *bus, int room, CUdevice device)
+{
+    snprintf(bus, (size_t)room, "0000:%02x:00.0", (unsigned)fake_setting("FAKE_CUDA_BUS", device));
     return CUDA_SUCCESS;
 }
 

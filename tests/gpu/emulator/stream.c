@@ -3,8 +3,10 @@
  * SPDX-License-Identifier: MIT */
 #include "fake.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct Graph {
     fake_work *first, **last;
@@ -25,17 +27,34 @@ typedef struct Event {
     long until;
 } Event;
 
+#define NAP_US      50
+#define NAP_LAZY_US 20000
+
 static fake_stream *streams;
-static long syncs, graph_launches;
+static long syncs, graph_launches, overlapped;
+static bool has_calls; /* so far */
+static bool helper_runs;
 
 long fake_cuda_syncs(void) { return syncs; }
 long fake_cuda_graph_launches(void) { return graph_launches; }
+long fake_cuda_overlapped(void) { return overlapped; }
 
-/* ---- queued work ---- */
+static bool is_lazy(void) { return fake_setting("FAKE_CUDA_LAZY", 0); }
 
-static void drain(fake_stream *s, long until);
+/* ---- queued work: with the lock held ---- */
 
-static void work_do(fake_work *w)
+static bool drain(fake_stream *s, long until);
+
+/* Whether a collective has begun and not ended on another stream of the GPU. */
+static bool call_is_open(const fake_stream *beside)
+{
+    for (const fake_stream *s = streams; s; s = s->next)
+        if (s != beside && s->gpu == beside->gpu && s->first && s->first->called) return true;
+    return false;
+}
+
+/* False: it is not ready. */
+static bool work_do(const fake_stream *s, fake_work *w)
 {
     switch (w->kind) {
     case FAKE_COPY:
@@ -48,32 +67,94 @@ static void work_do(fake_work *w)
         fake_release(w->p);
         break;
     case FAKE_KERNEL:
+        overlapped += call_is_open(s);
         fake_run_kernel(w);
         break;
     case FAKE_WAIT:
-        drain(w->other, w->until);
-        break;
+        return drain(w->other, w->until);
+    case FAKE_CALL:
+        w->called = true;
+        return w->call(w->arg);
     }
-    free(w->own);
+    return true;
 }
 
-static void drain(fake_stream *s, long until)
+/* False: its first work is not ready. */
+static bool drain(fake_stream *s, long until)
 {
     bool known = false; /* the stream may be gone, with its work done */
     for (fake_stream *t = streams; t; t = t->next) known = known || t == s;
     while (known && s->first && s->done < until) {
         fake_work *w = s->first;
+        if (!work_do(s, w)) return false;
         s->first = w->next;
         if (!s->first) s->last = &s->first;
         s->done++;
-        work_do(w);
+        free(w->own);
         free(w);
+    }
+    return true;
+}
+
+/* Does what is ready on all streams; whether that was all. */
+static bool drain_ready(void)
+{
+    bool all = true;
+    for (fake_stream *s = streams; s; s = s->next) all = drain(s, s->submitted) && all;
+    return all;
+}
+
+static void nap(unsigned us)
+{
+    fake_unlock();
+    usleep(us);
+    fake_lock();
+}
+
+/* With the lock held once. */
+static void wait_for(fake_stream *s)
+{
+    long until = s->submitted;
+    while (!drain(s, until)) {
+        drain_ready();
+        nap(NAP_US);
     }
 }
 
 void fake_drain_all(void)
 {
-    for (fake_stream *s = streams; s; s = s->next) drain(s, s->submitted);
+    while (!drain_ready()) nap(NAP_US);
+}
+
+/* Tries streams that are blocked, since a real GPU needs no call of its host. */
+static void *helper_main(void *arg)
+{
+    (void)arg;
+    fake_lock();
+    do nap(is_lazy() ? NAP_LAZY_US : NAP_US);
+    while (!drain_ready());
+    helper_runs = false;
+    fake_unlock();
+    return NULL;
+}
+
+static void helper_start(void)
+{
+    pthread_t thread;
+    if (helper_runs || pthread_create(&thread, NULL, helper_main, NULL)) return;
+    pthread_detach(thread);
+    helper_runs = true;
+}
+
+CUresult fake_cuda_submit_call(CUstream stream, bool (*call)(void *arg), void *arg)
+{
+    NEED(!fake_spoil_capture(stream), STREAM_CAPTURE_UNSUPPORTED);
+    fake_lock();
+    has_calls = true;
+    CUresult result = fake_submit(stream, (fake_work){.kind = FAKE_CALL, .call = call, .arg = arg});
+    helper_start();
+    fake_unlock();
+    return result;
 }
 
 CUresult fake_submit(CUstream stream, fake_work w)
@@ -88,7 +169,7 @@ CUresult fake_submit(CUstream stream, fake_work w)
     *last = &queued->next;
     if (!s->graph) {
         s->submitted++;
-        if (!fake_setting("FAKE_CUDA_LAZY", 0)) drain(s, s->submitted);
+        if (!is_lazy()) drain(s, s->submitted);
     }
     fake_unlock();
     return CUDA_SUCCESS;
@@ -121,7 +202,7 @@ CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream
         stream, (fake_work){.kind = FAKE_COPY, .to = dst, .from = from, .bytes = bytes});
     if (result || fake_is_pinned(dst)) return result;
     fake_lock();
-    drain((fake_stream *)stream, ((fake_stream *)stream)->submitted);
+    wait_for((fake_stream *)stream);
     fake_unlock();
     return CUDA_SUCCESS;
 }
@@ -169,7 +250,7 @@ CUresult cuStreamDestroy_v2(CUstream stream)
     NEED(fake_is_ours(stream), INVALID_HANDLE);
     fake_stream *s = (fake_stream *)stream, **at = &streams;
     fake_lock();
-    drain(s, s->submitted);
+    wait_for(s);
     while (*at != s) at = &(*at)->next;
     *at = s->next;
     fake_unlock();
@@ -185,9 +266,22 @@ CUresult cuStreamSynchronize(CUstream stream)
     NEED(!fake_spoil_capture(stream), STREAM_CAPTURE_UNSUPPORTED);
     fake_lock();
     syncs++;
-    drain((fake_stream *)stream, ((fake_stream *)stream)->submitted);
+    wait_for((fake_stream *)stream);
     fake_unlock();
     return CUDA_SUCCESS;
+}
+
+/* A host that asks waits: with FAKE_CUDA_LAZY the work is done here too. */
+CUresult cuStreamQuery(CUstream stream)
+{
+    MAY_FAIL();
+    NEED(fake_is_ours(stream), INVALID_HANDLE);
+    NEED(!fake_spoil_capture(stream), STREAM_CAPTURE_UNSUPPORTED);
+    fake_stream *s = (fake_stream *)stream;
+    fake_lock();
+    bool done = drain(s, s->submitted) || (drain_ready(), drain(s, s->submitted));
+    fake_unlock();
+    return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
@@ -211,12 +305,27 @@ CUresult cuEventCreate(CUevent *event, unsigned flags)
     return CUDA_SUCCESS;
 }
 
+CUresult cuEventQuery(CUevent event)
+{
+    MAY_FAIL();
+    NEED(fake_is_ours(event), INVALID_HANDLE);
+    const Event *e = (const Event *)event;
+    bool done = true; /* as it was never recorded, or its stream is gone */
+    fake_lock();
+    for (fake_stream *s = streams; s; s = s->next)
+        if (s == e->stream) done = s->done >= e->until;
+    fake_unlock();
+    return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
     NEED(fake_is_ours(event) && fake_is_ours(stream), INVALID_HANDLE);
     Event *e = (Event *)event;
+    fake_lock();
     e->stream = (fake_stream *)stream;
     e->until = e->stream->submitted;
+    fake_unlock();
     return CUDA_SUCCESS;
 }
 

@@ -1,0 +1,479 @@
+/* comm/nccl.c: collectives of tensors on GPUs by NCCL: Note [NCCL] of nccl.h.
+ *
+ *     all_reduce, reduce_to, reduce_scatter, all_gather, broadcast     NCCL's own
+ *     gather_to, scatter_from, all_to_all, all_to_all_rows             a group of sends and receives
+ *
+ * What stays with the backend: messages of two ranks, which may be begun in any
+ * order, while NCCL needs one order on both ranks; sums of int16, which NCCL has
+ * not; max and min of floats, where NCCL may drop a NaN; and requests that want
+ * squares, which the host adds up.
+ *
+ * Invariants:
+ * - All ranks start the same collectives in the same order, so they are in that
+ *   order on the streams of all ranks.
+ * - An operation is in the list from its start until it is waited for and has
+ *   ended on the GPU; then it is used again. It keeps a copy of the request for
+ *   messages, since requests end earlier.
+ * - Calls of NCCL that return ncclInProgress are waited for (nccl_settle), so
+ *   that what follows on the stream is behind them.
+ * - After a failure `comm` is NULL and `why` says why; nothing is queued any
+ *   more, and what was queued has been aborted.
+ * - NCCL works on the thread's current context, which the device's entries set:
+ *   each call of NCCL follows one of them.
+ * SPDX-License-Identifier: MIT */
+#include "nccl.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/trace.h"
+#include "device/graph.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#define NAP_US      20
+#define ENDED_S     2.0  /* a rank that has ended is missed only after this */
+#define FINALIZE_S  10.0 /* then the communicator is aborted */
+#define MESSAGE_ROW 512
+
+typedef struct operation {
+    struct operation *next;
+    dsi_request like;
+    dsi_event done;
+    bool waited, ended;
+} operation;
+
+typedef struct dsi_nccl {
+    dsi_device_watch watch; /* first */
+    ds_comm *c;
+    dsi_device *device;
+    const dsi_nccl_functions *f;
+    ncclComm_t comm; /* NULL: through the host, or after a failure */
+    bool on;
+    dsi_stream stream;
+    dsi_event ready;            /* the operands of the latest start */
+    operation *oldest, *newest; /* queued, oldest first */
+    operation *unused;
+    uint64_t begun;
+    char *why; /* NULL: nothing has failed */
+} dsi_nccl;
+
+/* ---- failure ------------------------------------------------------------------------------------------- */
+
+/* Aborts NCCL's communicator, whose kernels then end, and the job. The request
+ * is one of n, or NULL for its making. */
+static ds_status nccl_fail(dsi_nccl *n, const dsi_request *r, const char *why)
+{
+    if (!n->why) {
+        dsi_text text = {0};
+        if (r)
+            dsi_text_add(&text, "%s, number %llu on %s: %s", dsi_request_text(r),
+                         (unsigned long long)r->number, ds_device_name(dsi_device_id(n->device)),
+                         why);
+        else
+            dsi_text_add(&text, "NCCL of %d ranks on %s: %s", n->c->size,
+                         ds_device_name(dsi_device_id(n->device)), why);
+        n->why = text.s;
+        if (n->comm) n->f->abort(n->comm);
+        n->comm = NULL;
+        dsi_fail(DS_ECOMM, "%s", n->why);
+        dsi_comm_abort(n->c, n->why);
+        return DS_ECOMM;
+    }
+    return dsi_fail(DS_ECOMM, "%s", n->why);
+}
+
+static ds_status nccl_fail_result(dsi_nccl *n, const dsi_request *r, ncclResult_t result)
+{
+    char why[MESSAGE_ROW];
+    const char *detail = n->comm ? n->f->last_error(n->comm) : NULL;
+    bool details = detail && *detail;
+    snprintf(why, sizeof why, "NCCL says: %s (%s)%s%.300s", n->f->error_text(result),
+             dsi_nccl_result_name(result), details ? ": " : "", details ? detail : "");
+    return nccl_fail(n, r, why);
+}
+
+static ds_status nccl_fail_timeout(dsi_nccl *n, const dsi_request *r, double waited)
+{
+    char why[MESSAGE_ROW];
+    snprintf(why, sizeof why, "stuck for %.3g s (DS_TIMEOUT) in NCCL, on this rank or another one",
+             waited);
+    return nccl_fail(n, r, why);
+}
+
+/* Whether another rank has failed, or, if `ended`, has left. */
+static ds_status nccl_check_others(dsi_nccl *n, const dsi_request *r, bool ended)
+{
+    ds_comm *c = n->c;
+    int before = dsi_error_count();
+    if (!c->type->failed || c->type->failed(c, ended) == DS_OK) return DS_OK;
+    char why[MESSAGE_ROW];
+    snprintf(why, sizeof why, "%.500s", dsi_error_latest());
+    dsi_error_forget(before);
+    return nccl_fail(n, r, why);
+}
+
+/* ---- waiting on the host ------------------------------------------------------------------------------- */
+
+/* Until a call of NCCL that goes on in the background has ended. */
+static ds_status nccl_settle(dsi_nccl *n, const dsi_request *r, ncclResult_t result)
+{
+    double begun = dsi_now(), limit = dsi_comm_timeout();
+    while (result == ncclInProgress) {
+        ncclResult_t asked = n->f->async_error(n->comm, &result);
+        if (asked != ncclSuccess) result = asked;
+        double waited = dsi_now() - begun;
+        if (result != ncclInProgress) break;
+        if (waited > limit) return nccl_fail_timeout(n, r, waited);
+        if (nccl_check_others(n, r, waited > ENDED_S) != DS_OK) return DS_ECOMM;
+        usleep(NAP_US);
+    }
+    return result == ncclSuccess ? DS_OK : nccl_fail_result(n, r, result);
+}
+
+static bool operation_ended(dsi_nccl *n, operation *o)
+{
+    if (!o->ended && n->device->type->reached(&n->stream, &o->done, &o->ended) != DS_OK)
+        o->ended = false; /* the wait that comes says what is wrong */
+    return o->ended;
+}
+
+/* The oldest operation that has not ended on the GPU, or NULL. Those before it
+ * that were waited for are unused from now on. */
+static operation *operation_pending(dsi_nccl *n)
+{
+    while (n->oldest && n->oldest->waited && operation_ended(n, n->oldest)) {
+        operation *o = n->oldest;
+        n->oldest = o->next;
+        if (!n->oldest) n->newest = NULL;
+        o->next = n->unused;
+        n->unused = o;
+    }
+    operation *o = n->oldest;
+    while (o && operation_ended(n, o)) o = o->next;
+    return o;
+}
+
+/* The device's watch: see Note [NCCL]. */
+static ds_status nccl_check(dsi_device_watch *watch, double waited)
+{
+    dsi_nccl *n = (dsi_nccl *)watch;
+    if (n->why) return dsi_fail(DS_ECOMM, "%s", n->why);
+    const operation *o = operation_pending(n);
+    if (!o) return DS_OK;
+    ncclResult_t error = ncclSuccess, asked = n->f->async_error(n->comm, &error);
+    if (asked != ncclSuccess) error = asked;
+    if (error != ncclSuccess && error != ncclInProgress)
+        return nccl_fail_result(n, &o->like, error);
+    if (waited > dsi_comm_timeout()) return nccl_fail_timeout(n, &o->like, waited);
+    return nccl_check_others(n, &o->like, waited > ENDED_S);
+}
+
+/* Until o has ended on the GPU. */
+static ds_status operation_finish(dsi_nccl *n, operation *o)
+{
+    ds_status status = DS_OK;
+    for (double begun = dsi_now(); status == DS_OK && !operation_ended(n, o); usleep(NAP_US))
+        status = nccl_check(&n->watch, dsi_now() - begun);
+    return status;
+}
+
+/* ---- life ---------------------------------------------------------------------------------------------- */
+
+/* The root's number for the communicator that is to be made, on all ranks. */
+static ds_status share_id(dsi_nccl *n, ncclUniqueId *id)
+{
+    struct {
+        ncclResult_t result;
+        ncclUniqueId id;
+    } root = {0};
+    ds_comm *c = n->c;
+    if (!c->rank) root.result = n->f->get_id(&root.id);
+    ds_status status = dsi_request_run(
+        &(dsi_request){DSI_NUMBERS(c, DSI_BROADCAST, DS_U8, &root, &root, (int64_t)sizeof root),
+                       .internal = true});
+    *id = root.id;
+    if (status != DS_OK || root.result == ncclSuccess) return status;
+    return nccl_fail_result(n, NULL, root.result);
+}
+
+static ds_status communicator_make(dsi_nccl *n)
+{
+    ncclUniqueId id;
+    ncclConfig_t config = {.size = sizeof config,
+                           .magic = NCCL_CONFIG_MAGIC,
+                           .version = NCCL_CONFIG_VERSION,
+                           .blocking = 0,
+                           .cgaClusterSize = NCCL_CONFIG_UNDEF_INT,
+                           .minCTAs = NCCL_CONFIG_UNDEF_INT,
+                           .maxCTAs = NCCL_CONFIG_UNDEF_INT,
+                           .splitShare = NCCL_CONFIG_UNDEF_INT};
+    if (share_id(n, &id) != DS_OK) return ds_error_status();
+    if (n->device->type->stream_open(n->device, &n->stream) != DS_OK) return ds_error_status();
+    ncclResult_t result = n->f->init(&n->comm, n->c->size, id, n->c->rank, &config);
+    if (!n->comm) return nccl_fail_result(n, NULL, result);
+    return nccl_settle(n, NULL, result);
+}
+
+/* One line on rank 0 of the world about what carries what. Groups use the same. */
+static void nccl_say(const dsi_nccl *n, const char *why_not)
+{
+    const ds_comm *c = n->c;
+    int version = dsi_nccl_open()->version;
+    if (c->rank || c != ds_world()) return;
+    if (n->on)
+        dsi_log(DSI_INFO,
+                "%d ranks exchange tensors on GPUs by NCCL %d.%d.%d, and those on the host by %s",
+                c->size, version / 10000, version % 10000 / 100, version % 100, c->type->name);
+    else
+        dsi_log(dsi_nccl_open()->off ? DSI_INFO : DSI_WARNING,
+                "%d ranks exchange tensors on GPUs by %s through pinned host memory, without NCCL: "
+                "%s",
+                c->size, c->type->name, why_not);
+}
+
+/* Collective; see Note [NCCL]. */
+static ds_status nccl_join(ds_comm *c, dsi_device *device)
+{
+    dsi_nccl *n = dsi_alloc(sizeof *n);
+    dsi_text why = {0};
+    *n = (dsi_nccl){.watch = {.check = nccl_check}, .c = c, .device = device};
+    c->nccl = n;
+    n->f = &dsi_nccl_open()->f;
+    ds_status status = dsi_nccl_agree(c, device, &n->on, &why);
+    if (status == DS_OK && n->on) status = communicator_make(n);
+    if (status == DS_OK) nccl_say(n, why.s);
+    dsi_text_free(&why);
+    if (!n->on) return status;
+    n->watch.next = device->watches;
+    device->watches = &n->watch;
+    return dsi_comm_all_or_none(c, status);
+}
+
+static void operations_free(dsi_nccl *n, operation *o)
+{
+    while (o) {
+        operation *next = o->next;
+        n->device->type->free_event(n->device, &o->done);
+        dsi_free(o);
+        o = next;
+    }
+}
+
+/* Whether the communicator has ended by itself: all that was queued is done, and
+ * NCCL is through. */
+static bool nccl_finalize(dsi_nccl *n)
+{
+    double begun = dsi_now();
+    if (ds_error()) return false; /* others may never come */
+    if (n->newest && operation_finish(n, n->newest) != DS_OK) return false;
+    ncclResult_t result = n->f->finalize(n->comm);
+    while (result == ncclInProgress && dsi_now() - begun < FINALIZE_S) {
+        usleep(NAP_US);
+        if (n->f->async_error(n->comm, &result) != ncclSuccess) return false;
+    }
+    return result == ncclSuccess;
+}
+
+void dsi_nccl_free(ds_comm *c)
+{
+    dsi_nccl *n = c->nccl;
+    if (!n) return;
+    dsi_device_watch **at = &n->device->watches;
+    bool ended = n->comm && nccl_finalize(n);
+    if (n->comm) (ended ? n->f->destroy : n->f->abort)(n->comm);
+    while (*at && *at != &n->watch) at = &(*at)->next;
+    if (*at) *at = n->watch.next;
+    operations_free(n, n->oldest);
+    operations_free(n, n->unused);
+    if (n->on) n->device->type->free_event(n->device, &n->ready);
+    if (n->stream.handle) n->device->type->stream_close(&n->stream);
+    dsi_free(n->why);
+    dsi_free(n);
+    c->nccl = NULL;
+}
+
+/* ---- what NCCL carries --------------------------------------------------------------------------------- */
+
+/* -1: NCCL has no sums of it. */
+static int reduced_type(ds_dtype dtype)
+{
+    static const signed char types[] = {[DS_F32] = ncclFloat32, [DS_F64] = ncclFloat64,
+                                        [DS_F16] = ncclFloat16, [DS_BF16] = ncclBfloat16,
+                                        [DS_I64] = ncclInt64,   [DS_I32] = ncclInt32,
+                                        [DS_I16] = -1,          [DS_I8] = ncclInt8,
+                                        [DS_U8] = ncclUint8,    [DS_BOOL] = ncclUint8};
+    return types[dtype];
+}
+
+static bool collective_reduces(dsi_collective what)
+{
+    return what == DSI_ALL_REDUCE || what == DSI_REDUCE || what == DSI_REDUCE_SCATTER;
+}
+
+/* By properties that all ranks' requests share. */
+static bool request_fits(const dsi_request *r)
+{
+    bool real = r->dtype <= DS_BF16, orders = r->op == DS_REDUCE_MAX || r->op == DS_REDUCE_MIN;
+    if (dsi_is_message(r) || r->squares) return false;
+    return !collective_reduces(r->what) || (reduced_type(r->dtype) >= 0 && !(real && orders));
+}
+
+ds_status dsi_nccl_carries(const dsi_request *r, bool *out)
+{
+    ds_comm *c = r->comm;
+    *out = false;
+    if (c->size == 1 || !r->device->type->stream_open || dsi_is_message(r)) return DS_OK;
+    if (!c->nccl && nccl_join(c, r->device) != DS_OK) return ds_error_status();
+    dsi_nccl *n = c->nccl;
+    *out = n->on && request_fits(r);
+    if (!*out || n->device == r->device) return DS_OK;
+    char why[MESSAGE_ROW];
+    snprintf(
+        why, sizeof why,
+        "its tensor is on %s, but this rank's NCCL communicator is on another GPU: use one GPU "
+        "a rank, or DS_NCCL=off",
+        ds_device_name(dsi_device_id(r->device)));
+    return nccl_fail(n, r, why);
+}
+
+/* ---- collectives ---------------------------------------------------------------------------------------- */
+
+/* The elements [at, at + n) of an operand that go to a rank or come from it. */
+typedef struct piece {
+    int64_t at, n;
+} piece;
+
+static int64_t counts_sum(const int64_t *x, int n)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++) sum += x[i];
+    return sum;
+}
+
+/* Of `in`, to rank q. */
+static piece piece_sent(const dsi_request *r, int q)
+{
+    bool root = r->root == r->comm->rank;
+    switch (r->what) {
+    case DSI_GATHER:
+        return (piece){0, q == r->root ? r->n : 0};
+    case DSI_SCATTER:
+        return (piece){q * r->n, root ? r->n : 0};
+    case DSI_ALL_TO_ALL_ROWS:
+        return (piece){counts_sum(r->counts, q), r->counts[q]};
+    default:
+        return (piece){q * r->n, r->n};
+    }
+}
+
+/* Of `out`, from rank q. */
+static piece piece_received(const dsi_request *r, int q)
+{
+    bool root = r->root == r->comm->rank;
+    const int64_t *from = r->counts ? r->counts + r->comm->size : NULL;
+    switch (r->what) {
+    case DSI_GATHER:
+        return (piece){q * r->n, root ? r->n : 0};
+    case DSI_SCATTER:
+        return (piece){0, q == r->root ? r->n : 0};
+    case DSI_ALL_TO_ALL_ROWS:
+        return (piece){counts_sum(from, q), from[q]};
+    default:
+        return (piece){q * r->n, r->n};
+    }
+}
+
+/* Sends and receives between all pairs, as one group, so that they do not wait
+ * for each other. */
+static ncclResult_t exchange(const dsi_nccl *n, const dsi_request *r)
+{
+    size_t element = ds_dtype_size(r->dtype);
+    ncclStream stream = n->stream.handle;
+    ncclResult_t result = n->f->group_begin();
+    for (int q = 0; result == ncclSuccess && q < r->comm->size; q++) {
+        piece to = piece_sent(r, q), from = piece_received(r, q);
+        if (to.n)
+            result = n->f->send((const char *)r->in + (size_t)to.at * element,
+                                (size_t)to.n * element, ncclInt8, q, n->comm, stream);
+        if (from.n && result == ncclSuccess)
+            result = n->f->recv((char *)r->out + (size_t)from.at * element,
+                                (size_t)from.n * element, ncclInt8, q, n->comm, stream);
+    }
+    ncclResult_t ended = n->f->group_end();
+    return result == ncclSuccess ? ended : result;
+}
+
+static ncclResult_t collective_call(const dsi_nccl *n, const dsi_request *r)
+{
+    static const ncclRedOp_t ops[] = {[DS_REDUCE_SUM] = ncclSum,
+                                      [DS_REDUCE_AVG] = ncclAvg,
+                                      [DS_REDUCE_MAX] = ncclMax,
+                                      [DS_REDUCE_MIN] = ncclMin};
+    size_t count = (size_t)r->n, bytes = count * ds_dtype_size(r->dtype);
+    ncclDataType_t type = (ncclDataType_t)reduced_type(r->dtype);
+    ncclStream stream = n->stream.handle;
+    if (!count && r->what != DSI_ALL_TO_ALL_ROWS) return ncclSuccess;
+    switch (r->what) {
+    case DSI_ALL_REDUCE:
+        return n->f->all_reduce(r->in, r->out, count, type, ops[r->op], n->comm, stream);
+    case DSI_REDUCE:
+        return n->f->reduce(r->in, r->out, count, type, ops[r->op], r->root, n->comm, stream);
+    case DSI_REDUCE_SCATTER:
+        return n->f->reduce_scatter(r->in, r->out, count, type, ops[r->op], n->comm, stream);
+    case DSI_ALL_GATHER:
+        return n->f->all_gather(r->in, r->out, bytes, ncclInt8, n->comm, stream);
+    case DSI_BROADCAST:
+        return n->f->broadcast(r->in, r->out, bytes, ncclInt8, r->root, n->comm, stream);
+    default:
+        return exchange(n, r);
+    }
+}
+
+static operation *operation_new(dsi_nccl *n, const dsi_request *r)
+{
+    (void)operation_pending(n); /* what has ended is unused */
+    operation *o = n->unused;
+    if (o)
+        n->unused = o->next;
+    else
+        o = dsi_alloc(sizeof *o);
+    o->next = NULL;
+    o->like = *r;
+    o->waited = o->ended = false;
+    return o;
+}
+
+ds_status dsi_nccl_start(dsi_request *r)
+{
+    dsi_nccl *n = r->comm->nccl;
+    dsi_device *d = n->device;
+    r->number = n->begun++;
+    if (n->why) return dsi_fail(DS_ECOMM, "%s", n->why);
+    ds_status status = dsi_graph_forbid(d, "it exchanges tensors with other ranks");
+    if (status == DS_OK) status = d->type->record(&d->stream, &n->ready);
+    if (status == DS_OK) status = d->type->wait(&n->stream, &n->ready);
+    if (status == DS_OK) status = nccl_settle(n, r, collective_call(n, r));
+    if (status != DS_OK) return status;
+    operation *o = operation_new(n, r);
+    status = d->type->record(&n->stream, &o->done);
+    *(n->newest ? &n->newest->next : &n->oldest) = o;
+    n->newest = r->own = o;
+    return status;
+}
+
+/* With a log or a trace the host waits too, so that times are the
+ * collective's. */
+ds_status dsi_nccl_wait(dsi_request *r)
+{
+    dsi_nccl *n = r->comm->nccl;
+    operation *o = r->own;
+    ds_status status = n->why ? dsi_fail(DS_ECOMM, "%s", n->why)
+                              : n->device->type->wait(&n->device->stream, &o->done);
+    if (status == DS_OK && (r->comm->log || dsi_trace_on())) status = operation_finish(n, o);
+    o->waited = true;
+    dsi_request_done(r);
+    return status;
+}

@@ -1,0 +1,51 @@
+/* comm/nccl.h: collectives of tensors on GPUs by NCCL, beside a communicator
+ * whose backend carries what is on the host.
+ *
+ * Note [NCCL]: the first collective of tensors on GPUs asks all ranks of its
+ * communicator, by the backend, whether they have NCCL and a GPU each. If so,
+ * they make a communicator of NCCL's, and from then on such collectives are
+ * queued on a stream of its own: start makes that stream wait for the device's
+ * stream, wait makes the device's stream wait for the collective. The host
+ * waits for nothing. If not, they go through pinned host memory (staged.c).
+ *
+ * While the host waits for the device (dsi_device_watch), it looks for NCCL's
+ * asynchronous errors, for other ranks' failures and at the time limit. Each of
+ * them aborts NCCL's communicator, which ends its kernels, and then the job.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "comm.h"
+#include "nccl_api.h"
+
+/* ---- nccl_open.c -------------------------------------------------------------------------------------- */
+
+typedef struct dsi_nccl_library {
+    dsi_nccl_functions f;
+    int version;   /* 22105 is 2.21.5; 0: there is none */
+    bool off;      /* DS_NCCL=off */
+    bool required; /* DS_NCCL names it, so that it must be there */
+    char why[512]; /* there is none, or it is off */
+} dsi_nccl_library;
+
+/* Opened once a process, as DS_NCCL says. */
+const dsi_nccl_library *dsi_nccl_open(void);
+
+/* Collective, on the host: whether all ranks of c can use NCCL, each on a GPU of
+ * its own. If not: *on is false, and *why says it in one line, alike on all
+ * ranks. Fails on all ranks where DS_NCCL names a library that one of them
+ * cannot open. */
+ds_status dsi_nccl_agree(ds_comm *c, const dsi_device *device, bool *on, dsi_text *why);
+
+const char *dsi_nccl_result_name(ncclResult_t result); /* "ncclSystemError" */
+
+/* ---- nccl.c ------------------------------------------------------------------------------------------- */
+
+/* Whether NCCL will carry r, whose operands are on r->device. The first call on
+ * a communicator is a collective. A failure: all ranks have failed. */
+ds_status dsi_nccl_carries(const dsi_request *r, bool *out);
+
+/* As the entries of dsi_comm_type. number is that among the requests that NCCL
+ * carries. */
+ds_status dsi_nccl_start(dsi_request *r);
+ds_status dsi_nccl_wait(dsi_request *r);
+void dsi_nccl_free(ds_comm *c); /* before the backend closes; waits for what was begun */
