@@ -173,6 +173,7 @@ static bool refused_by(const char *op, const char *message)
 {
     static const char *const other[][2] = {{"scaled_dot_product_attention", "attention"},
                                            {"sdpa", "attention"},
+                                           {"embedding_bag", "embedding"},
                                            {"orthogonal_", "init_orthogonal"},
                                            {"xavier_uniform_", "init_xavier_uniform"}};
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)

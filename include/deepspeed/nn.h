@@ -158,6 +158,10 @@ typedef struct ds_linear_opts {
 DS_API ds_module *ds_nn_linear_with(ds_module *parent, const char *name, int64_t in,
                                     ds_linear_opts opts);
 
+/* ds_bilinear(x1, x2): ds_call_n(m, in, 2). weight [out, in1, in2], bias [out]. */
+DS_API ds_module *ds_nn_bilinear(ds_module *parent, const char *name, int64_t in1, int64_t in2,
+                                 int64_t out, bool no_bias);
+
 typedef struct ds_nn_conv2d_opts {
     int kernel, kernel_w; /* _w: 0 means "the same", -1 none, as in ds_conv2d_opts */
     int stride, stride_w;
@@ -172,6 +176,19 @@ typedef struct ds_nn_conv2d_opts {
     ds_nn_conv2d_with(parent, name, in, out, (ds_nn_conv2d_opts){.kernel = __VA_ARGS__})
 DS_API ds_module *ds_nn_conv2d_with(ds_module *parent, const char *name, int64_t in, int64_t out,
                                     ds_nn_conv2d_opts opts);
+
+typedef struct ds_nn_conv3d_opts {
+    ds_dims kernel;                    /* ds_shape(depth, height, width), or one number for all */
+    ds_dims stride, padding, dilation; /* as in ds_conv3d_opts */
+    int groups;
+    bool no_bias;
+} ds_nn_conv3d_opts;
+
+/* weight [out, in/groups, kernel...], bias [out]. */
+#define ds_nn_conv3d(parent, name, in, out, ...) \
+    ds_nn_conv3d_with(parent, name, in, out, (ds_nn_conv3d_opts){.kernel = __VA_ARGS__})
+DS_API ds_module *ds_nn_conv3d_with(ds_module *parent, const char *name, int64_t in, int64_t out,
+                                    ds_nn_conv3d_opts opts);
 
 typedef struct ds_nn_conv1d_opts {
     int kernel, stride, padding, dilation, groups; /* as in ds_conv1d_opts */
@@ -251,6 +268,12 @@ DS_API ds_module *ds_nn_layer_norm_with(ds_module *parent, const char *name, ds_
 DS_API ds_module *ds_nn_embedding(ds_module *parent, const char *name, int64_t count, int64_t dim,
                                   int64_t padding_idx);
 
+/* weight [count, dim]: ds_embedding_bag of indices [B,L], or by ds_call_n of
+ * (indices, offsets or NULL, per_sample_weights). Row padding_idx (-1: none)
+ * starts at 0 and stays. */
+DS_API ds_module *ds_nn_embedding_bag(ds_module *parent, const char *name, int64_t count,
+                                      int64_t dim, ds_bag_mode mode, int64_t padding_idx);
+
 DS_API ds_module *ds_nn_dropout(ds_module *parent, const char *name, double p);
 DS_API ds_module *ds_nn_dropout2d(ds_module *parent, const char *name, double p);
 DS_API ds_module *ds_nn_identity(ds_module *parent, const char *name);
@@ -272,10 +295,14 @@ DS_API ds_module *ds_nn_softplus(ds_module *parent, const char *name, double bet
                                  double threshold);
 DS_API ds_module *ds_nn_softmax(ds_module *parent, const char *name, int dim);
 DS_API ds_module *ds_nn_log_softmax(ds_module *parent, const char *name, int dim);
+/* weight [n], 1 or the number of channels, which starts at `init`; 0: 0.25 */
+DS_API ds_module *ds_nn_prelu(ds_module *parent, const char *name, int64_t n, double init);
 DS_API ds_module *ds_nn_flatten(ds_module *parent, const char *name); /* from dim 1 */
 DS_API ds_module *ds_nn_max_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts);
 DS_API ds_module *ds_nn_avg_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts);
 DS_API ds_module *ds_nn_adaptive_avg_pool2d(ds_module *parent, const char *name, int64_t h,
+                                            int64_t w);
+DS_API ds_module *ds_nn_adaptive_max_pool2d(ds_module *parent, const char *name, int64_t h,
                                             int64_t w);
 
 /* Calls its children in order. Children are made with the Sequential as parent

@@ -9,12 +9,15 @@
  * 16-bit operands are computed in float32, and the result is rounded once. An
  * op has a gradient for each floating-point operand unless it says "no
  * gradient". A dimension dim < 0 counts from the last one. "View": the result
- * shares x's memory.
+ * shares x's memory. Convolution and pooling are in ops_conv.h, softmax and
+ * losses in ops_loss.h.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_OPS_H
 #define DEEPSPEED_OPS_H
 
 #include <deepspeed/comm.h>
+#include <deepspeed/ops_conv.h>
+#include <deepspeed/ops_loss.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -125,6 +128,9 @@ DS_API ds_tensor *ds_elu(ds_tensor *x, double alpha);
 DS_API ds_tensor *ds_celu(ds_tensor *x, double alpha);
 /* ln(1 + exp(beta x)) / beta [1]; x where beta x > threshold [20] */
 DS_API ds_tensor *ds_softplus(ds_tensor *x, double beta, double threshold);
+/* torch.nn.functional.prelu: x > 0 ? x : weight x; weight [1], or [C] for x
+ * [N,C,...] */
+DS_API ds_tensor *ds_prelu(ds_tensor *x, ds_tensor *weight);
 
 /* ---- products ------------------------------------------------------------------------------------- */
 
@@ -144,211 +150,10 @@ DS_API ds_tensor *ds_einsum(const char *equation, ds_tensor **x, int n);
  *   x [...,in], w [out,in], b [out] or NULL -> [...,out] */
 DS_API ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b);
 
-/* ---- convolution and pooling ---------------------------------------------------------------------- */
-
-/* Sizes are in elements. A member whose name ends in _w is the horizontal
- * value: 0 means the same as the vertical one, -1 means zero. */
-typedef struct ds_conv2d_opts {
-    ds_tensor *bias;          /* [K] or NULL */
-    int stride, stride_w;     /* 0: 1 */
-    int padding, padding_w;   /* zeros on each side */
-    int dilation, dilation_w; /* 0: 1 */
-    int groups;               /* 0: 1 */
-} ds_conv2d_opts;
-
-/* torch.nn.functional.conv2d, a cross-correlation.
- *   x [N,C,H,W], w [K,C/groups,R,S], .bias [K] or NULL -> [N,K,P,Q]
- *   P = (H + 2 padding - dilation (R-1) - 1) / stride + 1, Q likewise
- * Refuses x without 4 dimensions, channels that are not C, groups that do not
- * divide C and K, and windows larger than the padded input. */
-#define ds_conv2d(x, w, ...) ds_conv2d_with(x, w, (ds_conv2d_opts){.bias = __VA_ARGS__})
-DS_API ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts opts);
-
-typedef struct ds_conv1d_opts {
-    ds_tensor *bias; /* [K] or NULL */
-    int stride;      /* 0: 1 */
-    int padding;     /* zeros on each side */
-    int dilation;    /* 0: 1 */
-    int groups;      /* 0: 1 */
-    bool same;       /* padding="same": the output is as long as the input; stride 1 */
-} ds_conv1d_opts;
-
-/* torch.nn.functional.conv1d, a cross-correlation.
- *   x [N,C,L], w [K,C/groups,R], .bias [K] or NULL -> [N,K,M]; or [C,L] -> [K,M]
- *   M = (L + 2 padding - dilation (R-1) - 1) / stride + 1
- * Refuses what ds_conv2d refuses. */
-#define ds_conv1d(x, w, ...) ds_conv1d_with(x, w, (ds_conv1d_opts){.bias = __VA_ARGS__})
-DS_API ds_tensor *ds_conv1d_with(ds_tensor *x, ds_tensor *w, ds_conv1d_opts opts);
-
-typedef struct ds_conv_transpose2d_opts {
-    ds_tensor *bias;                      /* [K] or NULL */
-    int stride, stride_w;                 /* 0: 1 */
-    int padding, padding_w;               /* rows and columns cut from each side of y */
-    int output_padding, output_padding_w; /* added at the end; below stride or dilation */
-    int groups;                           /* 0: 1 */
-    int dilation, dilation_w;             /* 0: 1 */
-} ds_conv_transpose2d_opts;
-
-/* torch.nn.functional.conv_transpose2d, the gradient of conv2d for its input
- * (Zeiler et al., CVPR 2010):
- *   x [N,C,H,W], w [C,K/groups,R,S], .bias [K] or NULL -> [N,K,P,Q];
- *   or [C,H,W] -> [K,P,Q]
- *   P = (H-1) stride - 2 padding + dilation (R-1) + output_padding + 1, Q likewise */
-#define ds_conv_transpose2d(x, w, ...) \
-    ds_conv_transpose2d_with(x, w, (ds_conv_transpose2d_opts){.bias = __VA_ARGS__})
-DS_API ds_tensor *ds_conv_transpose2d_with(ds_tensor *x, ds_tensor *w,
-                                           ds_conv_transpose2d_opts opts);
-
-typedef struct ds_pool2d_opts {
-    int kernel, kernel_w;
-    int stride, stride_w;     /* 0: as the kernel */
-    int padding, padding_w;   /* at most half the kernel; -inf for max, 0 for the average */
-    int dilation, dilation_w; /* max only; 0: 1 */
-    bool ceil_mode; /* P and Q rounded up; a window begins in the input or its left padding */
-    /* Max: NULL, or *indices becomes int64 [N,C,P,Q]: h W + w of each maximum. */
-    ds_tensor **indices;
-    bool exclude_pad; /* average: count_include_pad = False */
-    int divisor;      /* average: divisor_override; 0: the size of the window */
-} ds_pool2d_opts;
-
-/* torch.nn.functional.max_pool2d and avg_pool2d: of each window the maximum (a
- * NaN wins; the gradient is the first maximum's) or the average.
- *   x [N,C,H,W] -> [N,C,P,Q], or [C,H,W] -> [C,P,Q]
- *   P = (H + 2 padding - dilation (kernel-1) - 1) / stride + 1, Q likewise */
-#define ds_max_pool2d(x, ...) ds_max_pool2d_with(x, (ds_pool2d_opts){.kernel = __VA_ARGS__})
-DS_API ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts opts);
-#define ds_avg_pool2d(x, ...) ds_avg_pool2d_with(x, (ds_pool2d_opts){.kernel = __VA_ARGS__})
-DS_API ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts opts);
-
-typedef struct ds_pool1d_opts {
-    int kernel, stride, padding, dilation; /* as in ds_pool2d_opts */
-    bool ceil_mode, exclude_pad;
-    ds_tensor **indices; /* max: int64 [N,C,P], the place of each maximum */
-} ds_pool1d_opts;
-
-/* torch.nn.functional.max_pool1d and avg_pool1d: x [N,C,L] -> [N,C,P], or [C,L]
- * -> [C,P]; P as in ds_max_pool2d. */
-#define ds_max_pool1d(x, ...) ds_max_pool1d_with(x, (ds_pool1d_opts){.kernel = __VA_ARGS__})
-DS_API ds_tensor *ds_max_pool1d_with(ds_tensor *x, ds_pool1d_opts opts);
-#define ds_avg_pool1d(x, ...) ds_avg_pool1d_with(x, (ds_pool1d_opts){.kernel = __VA_ARGS__})
-DS_API ds_tensor *ds_avg_pool1d_with(ds_tensor *x, ds_pool1d_opts opts);
-
-/* torch.nn.functional.adaptive_avg_pool2d: averages of the rows
- * floor(i H / h) to ceil((i+1) H / h) - 1, of columns likewise.
- *   x [N,C,H,W] -> [N,C,h,w] */
-DS_API ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w);
-
-typedef enum ds_interpolate_mode {
-    DS_NEAREST = 0,
-    DS_LINEAR,   /* x [N,C,L] */
-    DS_BILINEAR, /* x [N,C,H,W] */
-    DS_AREA      /* adaptive averages, x [N,C,H,W] */
-} ds_interpolate_mode;
-
-typedef struct ds_interpolate_opts {
-    ds_dims size;          /* .d: of each dimension after [N,C], .n of them; one is for all */
-    double scale_factor;   /* instead of size: output size = floor(input size * factor) */
-    double scale_factor_w; /* of the columns; 0: the same */
-    ds_interpolate_mode mode;
-    bool align_corners; /* linear modes: the first and the last elements stay where they are */
-    bool recompute_scale_factor; /* sample by the ratio of sizes, not by the given factor */
-} ds_interpolate_opts;
-
-/* torch.nn.functional.interpolate: x [N,C,L] or [N,C,H,W] resized.
- *   nearest  y[i] = x[floor(i s)], s = 1 / scale_factor, or input size / output size
- *   linear   y[i] between the neighbours of x at max(0, (i + 1/2) s - 1/2); with
- *            align_corners at i (input size - 1) / (output size - 1); bilinear:
- *            along rows and columns
- *     ds_interpolate(x, .scale_factor = 2, .mode = DS_BILINEAR)
- * Refuses size beside scale_factor, neither, and align_corners for other modes. */
-#define ds_interpolate(x, ...) ds_interpolate_with(x, (ds_interpolate_opts){__VA_ARGS__})
-DS_API ds_tensor *ds_interpolate_with(ds_tensor *x, ds_interpolate_opts opts);
-
-/* ---- softmax and losses --------------------------------------------------------------------------- */
-
-/* torch.nn.functional.softmax and log_softmax along dim; the shape is x's. */
-DS_API ds_tensor *ds_softmax(ds_tensor *x, int dim);     /* exp(x - max) / sum exp(x - max) */
-DS_API ds_tensor *ds_log_softmax(ds_tensor *x, int dim); /* x - max - log sum exp(x - max) */
-
-/* Of the losses of all elements: their mean, their sum, or each one. */
-typedef enum ds_reduction { DS_MEAN = 0, DS_SUM, DS_NONE } ds_reduction;
-
-typedef struct ds_cross_entropy_opts {
-    ds_tensor *weight;      /* [C] weights of the classes, without a gradient; NULL: all 1 */
-    double label_smoothing; /* 0 to 1 */
-    int64_t ignore_index;   /* the label that is left out, if .ignore; else -100 is */
-    bool ignore;
-    ds_reduction reduction;
-} ds_cross_entropy_opts;
-
-/* torch.nn.functional.cross_entropy: -log softmax(logits)[label].
- *   logits [N,C] or [N,C,d1,...], labels int64 [N] or [N,d1,...], or
- *   probabilities of the logits' shape and dtype
- *   -> [], or [N] or [N,d1,...] for DS_NONE
- * Beside probabilities t it is -sum over c of weight[c] t[c] log softmax[c], the
- * mean is over N and d1,..., and .ignore_index is refused.
- * The mean is over the labels that are not ignored, weighted by .weight; NaN if
- * there are none. Refuses labels outside 0 to C - 1. */
-DS_API ds_tensor *ds_cross_entropy(ds_tensor *logits, ds_tensor *labels);
-DS_API ds_tensor *ds_cross_entropy_with(ds_tensor *logits, ds_tensor *labels,
-                                        ds_cross_entropy_opts opts);
-
-/* cross_entropy(x w^T, labels), mean, for the head of a language model: the
- * logits [N,V] are never in memory, but for small ones.
- *   x [N,D], w [V,D], labels int64 [N], -100: ignored -> [], float32 beside
- *   16-bit x and w
- * NaN if all labels are ignored. */
-DS_API ds_tensor *ds_linear_cross_entropy(ds_tensor *x, ds_tensor *w, ds_tensor *labels);
-
-/* torch.nn.functional.mse_loss: the mean of (x - y)^2 -> [], or as reduction
- * says; for DS_NONE the shape is x's. x and y have the same shape. */
-DS_API ds_tensor *ds_mse_loss(ds_tensor *x, ds_tensor *y);
-DS_API ds_tensor *ds_mse_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction);
-
-/* torch.nn.functional.nll_loss: -weight[label] x[label] of log probabilities x
- * [N,C,...] or [C]; labels, options and result as for cross_entropy, without
- * .label_smoothing. */
-DS_API ds_tensor *ds_nll_loss(ds_tensor *x, ds_tensor *labels);
-DS_API ds_tensor *ds_nll_loss_with(ds_tensor *x, ds_tensor *labels, ds_cross_entropy_opts opts);
-
-/* torch.nn.functional.l1_loss: |x - y|. smooth_l1_loss: d = |x - y|, d < beta ?
- * d^2 / (2 beta) : d - beta / 2; beta 0: 1, DS_ZERO: l1_loss. huber_loss: d <
- * delta ? d^2 / 2 : delta (d - delta / 2); delta 0: 1. x and y broadcast. */
-DS_API ds_tensor *ds_l1_loss(ds_tensor *x, ds_tensor *y);
-DS_API ds_tensor *ds_l1_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction);
-DS_API ds_tensor *ds_smooth_l1_loss(ds_tensor *x, ds_tensor *y, double beta,
-                                    ds_reduction reduction);
-DS_API ds_tensor *ds_huber_loss(ds_tensor *x, ds_tensor *y, double delta, ds_reduction reduction);
-
-typedef struct ds_binary_cross_entropy_opts {
-    ds_tensor *weight;     /* of the losses; broadcasts; without a gradient; NULL: 1 */
-    ds_tensor *pos_weight; /* with logits: of the targets' part; broadcasts; NULL: 1 */
-    ds_reduction reduction;
-} ds_binary_cross_entropy_opts;
-
-/* torch.nn.functional.binary_cross_entropy: -(t log x + (1 - t) log(1 - x)) of
- * probabilities x, logarithms at least -100; and of logits x, with sigmoid(x) in
- * place of x. The target t has x's shape. The first refuses an x outside of 0 to
- * 1, for which it waits for the device. */
-DS_API ds_tensor *ds_binary_cross_entropy(ds_tensor *x, ds_tensor *target);
-DS_API ds_tensor *ds_binary_cross_entropy_with(ds_tensor *x, ds_tensor *target,
-                                               ds_binary_cross_entropy_opts opts);
-DS_API ds_tensor *ds_binary_cross_entropy_with_logits(ds_tensor *x, ds_tensor *target,
-                                                      ds_binary_cross_entropy_opts opts);
-
-typedef struct ds_kl_div_opts {
-    ds_reduction reduction;
-    bool batchmean;  /* in place of .reduction: the sum, divided by x's first size */
-    bool log_target; /* the target is a logarithm too */
-} ds_kl_div_opts;
-
-/* torch.nn.functional.kl_div: t (log t - x), x being log probabilities; 0 where
- * t is 0. */
-DS_API ds_tensor *ds_kl_div(ds_tensor *x, ds_tensor *target, ds_kl_div_opts opts);
-
-/* torch.nn.functional.cosine_similarity: x1 x2 / (|x1| |x2|) along dim, each
- * norm at least eps (0: 1e-8). x1 and x2 broadcast. */
-DS_API ds_tensor *ds_cosine_similarity(ds_tensor *x1, ds_tensor *x2, int dim, double eps);
+/* torch.nn.functional.bilinear: y[...,o] = sum over i, j of x1[...,i] w[o,i,j]
+ * x2[...,j] + b[o].
+ *   x1 [...,I], x2 [...,J] with equal leading sizes, w [O,I,J], b [O] or NULL -> [...,O] */
+DS_API ds_tensor *ds_bilinear(ds_tensor *x1, ds_tensor *x2, ds_tensor *w, ds_tensor *b);
 
 /* ---- normalisation -------------------------------------------------------------------------------- */
 
@@ -452,6 +257,13 @@ DS_API ds_tensor *ds_logsumexp(ds_tensor *x, ds_reduce_opts opts);
  * without a gradient. */
 DS_API ds_tensor *ds_cumsum(ds_tensor *x, int dim);
 
+/* torch.prod: of all elements -> [], or over dimensions; 1 of none. torch.cumprod:
+ * y[k] = x[0] ... x[k] along dim, in log2 K passes. Gradients do not divide, so
+ * zeros are no special case. Of integers and bools int64, without a gradient. */
+DS_API ds_tensor *ds_prod(ds_tensor *x);
+DS_API ds_tensor *ds_prod_with(ds_tensor *x, ds_reduce_opts opts);
+DS_API ds_tensor *ds_cumprod(ds_tensor *x, int dim);
+
 /* ---- shape ------------------------------------------------------------------------- */
 
 /* x.reshape(shape): the same elements in row-major order; one size may be -1,
@@ -505,6 +317,9 @@ DS_API ds_tensor *ds_flip(ds_tensor *x, ds_dims dims);
 DS_API ds_tensor *ds_roll(ds_tensor *x, ds_dims shifts, ds_dims dims);
 DS_API ds_tensor *ds_repeat(ds_tensor *x, ds_dims repeats);
 DS_API ds_tensor *ds_repeat_interleave(ds_tensor *x, int64_t repeats, int dim);
+/* Slice k of dimension dim repeats[k] times; repeats is int64 [size] or [1], and
+ * none is below 0. The host reads repeats, which waits for a GPU. */
+DS_API ds_tensor *ds_repeat_interleave_tensor(ds_tensor *x, ds_tensor *repeats, int dim);
 
 typedef enum ds_pad_mode {
     DS_PAD_CONSTANT = 0, /* .value */
@@ -534,6 +349,25 @@ DS_API ds_tensor *ds_triu(ds_tensor *x, int64_t diagonal);
  * [...], name -> [...,D]. Row padding_idx gets no gradient; -1: each row does.
  * Refuses indices outside 0 to V - 1. */
 DS_API ds_tensor *ds_embedding(ds_tensor *weight, ds_tensor *indices, int64_t padding_idx);
+
+typedef enum ds_bag_mode { DS_BAG_MEAN = 0, DS_BAG_SUM } ds_bag_mode;
+
+typedef struct ds_embedding_bag_opts {
+    ds_tensor *offsets; /* int64 [B]: where bags begin, ascending from 0; NULL: rows are bags */
+    ds_tensor
+        *per_sample_weights; /* factors of the rows, of indices' shape; with .mode DS_BAG_SUM */
+    ds_bag_mode mode;
+} ds_embedding_bag_opts;
+
+/* torch.nn.functional.embedding_bag, without mode "max": of each bag of indices
+ * the mean or sum of the rows of weight [V,D]; 0 of an empty bag. indices int64
+ * [B,L], or [M] with .offsets -> [B,D]. Row padding_idx (-1: none) counts in
+ * neither, and gets no gradient. The host reads offsets, which waits for a GPU. */
+#define ds_embedding_bag(weight, indices, padding_idx, ...) \
+    ds_embedding_bag_with(weight, indices, padding_idx, \
+                          (ds_embedding_bag_opts){.offsets = __VA_ARGS__})
+DS_API ds_tensor *ds_embedding_bag_with(ds_tensor *weight, ds_tensor *indices, int64_t padding_idx,
+                                        ds_embedding_bag_opts opts);
 
 /* torch.gather: y[i][k] = x[i][index[i][k]] along dim = 1, likewise along
  * others. x: any dtype. index: int64, with x's sizes except along dim; its

@@ -1,4 +1,4 @@
-/* nn/activation.c: modules without parameters: one call of an op each.
+/* nn/activation.c: modules of one op each, without parameters but for PReLU.
  *
  * An option is stored as its op takes it, 0 for the default; `describe` prints
  * torch's extra_repr, where a default is printed as its value. Modules without
@@ -257,5 +257,48 @@ ds_module *ds_nn_adaptive_avg_pool2d(ds_module *parent, const char *name, int64_
     ds_module *m = ds_module_make(parent, name, "AdaptiveAvgPool2d", 2 * sizeof h, adaptive_forward,
                                   .describe = adaptive_describe);
     memcpy(ds_self(m), (int64_t[]){h, w}, 2 * sizeof h);
+    return m;
+}
+
+static ds_tensor *adaptive_max_forward(void *self, ds_tensor *x)
+{
+    const int64_t *size = self;
+    return ds_adaptive_max_pool2d(x, size[0], size[1], NULL);
+}
+
+ds_module *ds_nn_adaptive_max_pool2d(ds_module *parent, const char *name, int64_t h, int64_t w)
+{
+    ds_module *m = ds_module_make(parent, name, "AdaptiveMaxPool2d", 2 * sizeof h,
+                                  adaptive_max_forward, .describe = adaptive_describe);
+    memcpy(ds_self(m), (int64_t[]){h, w}, 2 * sizeof h);
+    return m;
+}
+
+/* ---- PReLU ------------------------------------------------------------------------------------------- */
+
+typedef struct PReLU {
+    ds_tensor *weight; /* [n] */
+} PReLU;
+
+static ds_tensor *prelu_forward(void *self, ds_tensor *x)
+{
+    return ds_prelu(x, ((PReLU *)self)->weight);
+}
+
+static void prelu_describe(void *self, FILE *to)
+{
+    fprintf(to, "num_parameters=%lld", (long long)ds_numel(((PReLU *)self)->weight));
+}
+
+ds_module *ds_nn_prelu(ds_module *parent, const char *name, int64_t n, double init)
+{
+    ds_module *m = ds_module_make(parent, name, "PReLU", sizeof(PReLU), prelu_forward,
+                                  .describe = prelu_describe);
+    if (n < 1)
+        ds_fail(DS_EINVAL, "PReLU %s: n = %lld: expected at least 1", ds_module_name(m),
+                (long long)n);
+    else
+        ((PReLU *)ds_self(m))->weight = ds_module_param(
+            m, "weight", ds_full(DS_F32, ds_shape(n), dsi_option(init, 0.25)));
     return m;
 }

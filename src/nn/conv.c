@@ -1,4 +1,4 @@
-/* nn/conv.c: Conv1d, Conv2d, ConvTranspose2d. Initial values are torch.nn's.
+/* nn/conv.c: Conv1d, Conv2d, Conv3d, ConvTranspose2d. Initial values are torch.nn's.
  *
  * The options of the op are kept with the bias in them, as the op takes both.
  * Their horizontal values are 0 for "as the vertical one" and -1 for 0.
@@ -9,40 +9,99 @@
 
 /* Sizes of a layer before it has parameters. */
 typedef struct ConvSizes {
-    int64_t in, out, kernel[2], groups;
+    int64_t in, out, groups; /* groups 0: 1 */
+    ds_dims kernel;          /* of 1 to 3 dimensions */
+    bool transposed, no_bias;
 } ConvSizes;
 
-/* kernel: of 1 dimension [kernel, 1]. False with the message. */
+/* False with the message. */
 static bool conv_check(const ds_module *m, ConvSizes s)
 {
-    if (s.in > 0 && s.out > 0 && s.kernel[0] > 0 && s.kernel[1] > 0 && s.groups > 0 &&
-        s.in % s.groups == 0 && s.out % s.groups == 0)
+    int64_t least = s.kernel.d[0];
+    for (int i = 1; i < s.kernel.n; i++)
+        if (s.kernel.d[i] < least) least = s.kernel.d[i];
+    if (s.in > 0 && s.out > 0 && least > 0 && s.groups > 0 && s.in % s.groups == 0 &&
+        s.out % s.groups == 0)
         return true;
     ds_fail(DS_EINVAL,
-            "%s %s: in = %lld, out = %lld, kernel %lld x %lld, groups = %lld: expected sizes of "
-            "at least 1, and groups to divide in and out",
+            "%s %s: in = %lld, out = %lld, the smallest kernel size is %lld, groups = %lld: "
+            "expected sizes of at least 1, and groups to divide in and out",
             ds_module_type_of(m)->name, ds_module_name(m), (long long)s.in, (long long)s.out,
-            (long long)s.kernel[0], (long long)s.kernel[1], (long long)s.groups);
+            (long long)least, (long long)s.groups);
     return false;
 }
 
-/* Draws weight, of shape [_, channels, ...], and then bias [out], from U(-b, b),
- * b = 1 / sqrt(channels kernel kernel_w). */
-static ds_tensor *conv_weight(ds_module *m, ds_dims shape)
+/* Makes the weight [out, in/groups, kernel...], transposed [in, out/groups,
+ * kernel...], and draws it and then the bias [out] from U(-b, b), b = 1 / sqrt(n),
+ * n weights with one index of dimension 0: that is torch's fan in for a
+ * transposed weight too. Returns the weight, and sets *bias unless there is
+ * none; refused sizes leave a module without parameters, and the message. */
+static ds_tensor *conv_params(ds_module *m, ConvSizes s, ds_tensor **bias)
 {
+    if (!s.groups) s.groups = 1;
+    if (!conv_check(m, s)) return NULL;
+    ds_dims shape = ds_shape(s.out, s.in / s.groups);
+    if (s.transposed) shape = ds_shape(s.in, s.out / s.groups);
+    for (int i = 0; i < s.kernel.n; i++) shape.d[shape.n++] = s.kernel.d[i];
     ds_tensor *weight = ds_module_param(m, "weight", ds_empty(DS_F32, shape));
-    return ds_init_kaiming_uniform(weight, sqrt(5), DS_FAN_IN, DS_GAIN_LEAKY_RELU);
+    weight = ds_init_kaiming_uniform(weight, sqrt(5), DS_FAN_IN, DS_GAIN_LEAKY_RELU);
+    if (!weight || s.no_bias) return weight;
+    double bound = 1 / sqrt((double)(ds_numel(weight) / ds_size(weight, 0)));
+    *bias = ds_module_param(m, "bias", ds_empty(DS_F32, ds_shape(s.out)));
+    *bias = ds_init_uniform(*bias, -bound, bound);
+    return weight;
 }
 
-/* The fan in is the number of weights of one index of dimension 0, so it is
- * right for a transposed weight in torch's sense too. NULL passes a failure
- * on. */
-static ds_tensor *conv_bias(ds_module *m, const ds_tensor *weight, int64_t out)
+/* The vertical and the horizontal value of an option, 0 being `usual`. */
+static ds_dims conv_pair(int h, int w, int usual)
 {
-    if (!weight) return NULL;
-    double bound = 1 / sqrt((double)(ds_numel(weight) / ds_size(weight, 0)));
-    ds_tensor *bias = ds_module_param(m, "bias", ds_empty(DS_F32, ds_shape(out)));
-    return ds_init_uniform(bias, -bound, bound);
+    h = h ? h : usual;
+    return ds_shape(h, w == 0 ? h : w == -1 ? 0 : w);
+}
+
+/* Of depth, height, width. */
+static ds_dims conv_triple(ds_dims d, int64_t usual)
+{
+    int64_t one = d.n ? d.d[0] : usual;
+    return d.n == 3 ? d : ds_shape(one, one, one);
+}
+
+/* What torch's extra_repr prints; no dimensions: there is no such option. */
+typedef struct ConvText {
+    ds_dims stride, padding, dilation, output_padding;
+    int groups; /* 0: 1 */
+    const ds_tensor *bias;
+    bool same, transposed;
+} ConvText;
+
+/* ", name=(a, b)"; nothing if all are `usual` */
+static void conv_describe_dims(FILE *to, const char *name, ds_dims d, int64_t usual)
+{
+    bool all = true;
+    for (int i = 0; i < d.n; i++) all = all && d.d[i] == usual;
+    if (all) return;
+    fprintf(to, ", %s=(", name);
+    for (int i = 0; i < d.n; i++) fprintf(to, i ? ", %lld" : "%lld", (long long)d.d[i]);
+    fputs(d.n == 1 ? ",)" : ")", to);
+}
+
+/* What has its default is left out, but kernel_size and stride never. */
+static void conv_describe(FILE *to, const ds_tensor *weight, ConvText t)
+{
+    ds_dims kernel = {.n = ds_ndim(weight) - 2};
+    int64_t groups = t.groups ? t.groups : 1;
+    for (int i = 0; i < kernel.n; i++) kernel.d[i] = ds_size(weight, 2 + i);
+    int64_t first = ds_size(weight, 0), second = ds_size(weight, 1) * groups;
+    fprintf(to, "%lld, %lld", (long long)(t.transposed ? first : second),
+            (long long)(t.transposed ? second : first));
+    conv_describe_dims(to, "kernel_size", kernel, -1);
+    conv_describe_dims(to, "stride", t.stride, -1);
+    if (t.same) fputs(", padding=same", to);
+    conv_describe_dims(to, "padding", t.padding, 0);
+    conv_describe_dims(to, "dilation", t.dilation, 1);
+    conv_describe_dims(to, "output_padding", t.output_padding, 0);
+    if (groups != 1) fprintf(to, ", groups=%lld", (long long)groups);
+    if (!t.bias) fputs(", bias=False", to);
 }
 
 /* ---- Conv2d ------------------------------------------------------------------------------------------ */
@@ -58,34 +117,19 @@ static ds_tensor *conv2d_forward(void *self, ds_tensor *x)
     return ds_conv2d_with(x, c->weight, c->opts);
 }
 
-/* ", name=(h, w)"; nothing for the default */
-static void conv_describe_pair(FILE *to, const char *name, int h, int w, int usual)
-{
-    h = h ? h : usual;
-    w = w == 0 ? h : w == -1 ? 0 : w;
-    if (usual < 0 || h != usual || w != usual) fprintf(to, ", %s=(%d, %d)", name, h, w);
-}
-
-/* torch's extra_repr: what has its default is left out, but kernel_size and
- * stride never. */
 static void conv2d_describe(void *self, FILE *to)
 {
     Conv2d *c = self;
     const ds_conv2d_opts *o = &c->opts;
-    int groups = o->groups ? o->groups : 1, stride = o->stride ? o->stride : 1;
-    fprintf(to, "%lld, %lld", (long long)ds_size(c->weight, 1) * groups,
-            (long long)ds_size(c->weight, 0));
-    conv_describe_pair(to, "kernel_size", (int)ds_size(c->weight, 2), (int)ds_size(c->weight, 3),
-                       -1);
-    conv_describe_pair(to, "stride", stride, o->stride_w, -1);
-    conv_describe_pair(to, "padding", o->padding, o->padding_w, 0);
-    conv_describe_pair(to, "dilation", o->dilation, o->dilation_w, 1);
-    if (groups != 1) fprintf(to, ", groups=%d", groups);
-    if (!o->bias) fputs(", bias=False", to);
+    conv_describe(to, c->weight,
+                  (ConvText){.stride = conv_pair(o->stride, o->stride_w, 1),
+                             .padding = conv_pair(o->padding, o->padding_w, 0),
+                             .dilation = conv_pair(o->dilation, o->dilation_w, 1),
+                             .groups = o->groups,
+                             .bias = o->bias});
 }
 
-/* weight [out, in / groups, kernel, kernel_w], bias [out]. Refused sizes leave a
- * module without parameters and the message. */
+/* weight [out, in / groups, kernel, kernel_w], bias [out]. */
 ds_module *ds_nn_conv2d_with(ds_module *parent, const char *name, int64_t in, int64_t out,
                              ds_nn_conv2d_opts o)
 {
@@ -93,8 +137,6 @@ ds_module *ds_nn_conv2d_with(ds_module *parent, const char *name, int64_t in, in
                                         .describe = conv2d_describe};
     ds_module *m = ds_module_new(parent, name, &type);
     Conv2d *c = ds_self(m);
-    int64_t r = o.kernel, s = o.kernel_w ? o.kernel_w : r, groups = o.groups ? o.groups : 1;
-    if (!conv_check(m, (ConvSizes){in, out, {r, s}, groups})) return m;
     c->opts = (ds_conv2d_opts){.stride = o.stride,
                                .stride_w = o.stride_w,
                                .padding = o.padding,
@@ -102,8 +144,9 @@ ds_module *ds_nn_conv2d_with(ds_module *parent, const char *name, int64_t in, in
                                .dilation = o.dilation,
                                .dilation_w = o.dilation_w,
                                .groups = o.groups};
-    c->weight = conv_weight(m, ds_shape(out, in / groups, r, s));
-    if (!o.no_bias) c->opts.bias = conv_bias(m, c->weight, out);
+    ds_dims kernel = ds_shape(o.kernel, o.kernel_w ? o.kernel_w : o.kernel);
+    c->weight = conv_params(m, (ConvSizes){in, out, o.groups, kernel, .no_bias = o.no_bias},
+                            &c->opts.bias);
     return m;
 }
 
@@ -124,15 +167,13 @@ static void conv1d_describe(void *self, FILE *to)
 {
     Conv1d *c = self;
     const ds_conv1d_opts *o = &c->opts;
-    int groups = o->groups ? o->groups : 1;
-    fprintf(to, "%lld, %lld, kernel_size=(%lld,), stride=(%d,)",
-            (long long)ds_size(c->weight, 1) * groups, (long long)ds_size(c->weight, 0),
-            (long long)ds_size(c->weight, 2), o->stride ? o->stride : 1);
-    if (o->same) fputs(", padding=same", to);
-    if (o->padding) fprintf(to, ", padding=(%d,)", o->padding);
-    if (o->dilation > 1) fprintf(to, ", dilation=(%d,)", o->dilation);
-    if (groups != 1) fprintf(to, ", groups=%d", groups);
-    if (!o->bias) fputs(", bias=False", to);
+    conv_describe(to, c->weight,
+                  (ConvText){.stride = ds_shape(o->stride ? o->stride : 1),
+                             .padding = ds_shape(o->padding),
+                             .dilation = ds_shape(o->dilation ? o->dilation : 1),
+                             .groups = o->groups,
+                             .bias = o->bias,
+                             .same = o->same});
 }
 
 /* weight [out, in / groups, kernel], bias [out]. */
@@ -143,15 +184,14 @@ ds_module *ds_nn_conv1d_with(ds_module *parent, const char *name, int64_t in, in
                                         .describe = conv1d_describe};
     ds_module *m = ds_module_new(parent, name, &type);
     Conv1d *c = ds_self(m);
-    int64_t groups = o.groups ? o.groups : 1;
-    if (!conv_check(m, (ConvSizes){in, out, {o.kernel, 1}, groups})) return m;
     c->opts = (ds_conv1d_opts){.stride = o.stride,
                                .padding = o.padding,
                                .dilation = o.dilation,
                                .groups = o.groups,
                                .same = o.same};
-    c->weight = conv_weight(m, ds_shape(out, in / groups, o.kernel));
-    if (!o.no_bias) c->opts.bias = conv_bias(m, c->weight, out);
+    ds_dims kernel = ds_shape(o.kernel);
+    c->weight = conv_params(m, (ConvSizes){in, out, o.groups, kernel, .no_bias = o.no_bias},
+                            &c->opts.bias);
     return m;
 }
 
@@ -172,21 +212,17 @@ static void conv_transpose2d_describe(void *self, FILE *to)
 {
     ConvTranspose2d *c = self;
     const ds_conv_transpose2d_opts *o = &c->opts;
-    int groups = o->groups ? o->groups : 1, stride = o->stride ? o->stride : 1;
-    fprintf(to, "%lld, %lld", (long long)ds_size(c->weight, 0),
-            (long long)ds_size(c->weight, 1) * groups);
-    conv_describe_pair(to, "kernel_size", (int)ds_size(c->weight, 2), (int)ds_size(c->weight, 3),
-                       -1);
-    conv_describe_pair(to, "stride", stride, o->stride_w, -1);
-    conv_describe_pair(to, "padding", o->padding, o->padding_w, 0);
-    conv_describe_pair(to, "dilation", o->dilation, o->dilation_w, 1);
-    conv_describe_pair(to, "output_padding", o->output_padding, o->output_padding_w, 0);
-    if (groups != 1) fprintf(to, ", groups=%d", groups);
-    if (!o->bias) fputs(", bias=False", to);
+    conv_describe(to, c->weight,
+                  (ConvText){.stride = conv_pair(o->stride, o->stride_w, 1),
+                             .padding = conv_pair(o->padding, o->padding_w, 0),
+                             .dilation = conv_pair(o->dilation, o->dilation_w, 1),
+                             .output_padding = conv_pair(o->output_padding, o->output_padding_w, 0),
+                             .groups = o->groups,
+                             .bias = o->bias,
+                             .transposed = true});
 }
 
-/* weight [in, out / groups, kernel, kernel_w], bias [out]: b is that of out /
- * groups channels, as torch computes it. */
+/* weight [in, out / groups, kernel, kernel_w], bias [out]. */
 ds_module *ds_nn_conv_transpose2d_with(ds_module *parent, const char *name, int64_t in, int64_t out,
                                        ds_nn_conv_transpose2d_opts o)
 {
@@ -195,8 +231,6 @@ ds_module *ds_nn_conv_transpose2d_with(ds_module *parent, const char *name, int6
                                         .describe = conv_transpose2d_describe};
     ds_module *m = ds_module_new(parent, name, &type);
     ConvTranspose2d *c = ds_self(m);
-    int64_t r = o.kernel, s = o.kernel_w ? o.kernel_w : r, groups = o.groups ? o.groups : 1;
-    if (!conv_check(m, (ConvSizes){in, out, {r, s}, groups})) return m;
     c->opts = (ds_conv_transpose2d_opts){.stride = o.stride,
                                          .stride_w = o.stride_w,
                                          .padding = o.padding,
@@ -206,7 +240,49 @@ ds_module *ds_nn_conv_transpose2d_with(ds_module *parent, const char *name, int6
                                          .groups = o.groups,
                                          .dilation = o.dilation,
                                          .dilation_w = o.dilation_w};
-    c->weight = conv_weight(m, ds_shape(in, out / groups, r, s));
-    if (!o.no_bias) c->opts.bias = conv_bias(m, c->weight, out);
+    ds_dims kernel = ds_shape(o.kernel, o.kernel_w ? o.kernel_w : o.kernel);
+    c->weight = conv_params(m, (ConvSizes){in, out, o.groups, kernel, true, o.no_bias},
+                            &c->opts.bias);
+    return m;
+}
+
+/* ---- Conv3d ------------------------------------------------------------------------------------------ */
+
+typedef struct Conv3d {
+    ds_tensor *weight;   /* [out, in/groups, kernel...] */
+    ds_conv3d_opts opts; /* .bias [out], or NULL */
+} Conv3d;
+
+static ds_tensor *conv3d_forward(void *self, ds_tensor *x)
+{
+    Conv3d *c = self;
+    return ds_conv3d_with(x, c->weight, c->opts);
+}
+
+static void conv3d_describe(void *self, FILE *to)
+{
+    Conv3d *c = self;
+    const ds_conv3d_opts *o = &c->opts;
+    conv_describe(to, c->weight,
+                  (ConvText){.stride = conv_triple(o->stride, 1),
+                             .padding = conv_triple(o->padding, 0),
+                             .dilation = conv_triple(o->dilation, 1),
+                             .groups = o->groups,
+                             .bias = o->bias});
+}
+
+/* weight [out, in / groups, kernel...], bias [out]. */
+ds_module *ds_nn_conv3d_with(ds_module *parent, const char *name, int64_t in, int64_t out,
+                             ds_nn_conv3d_opts o)
+{
+    static const ds_module_type type = {"Conv3d", sizeof(Conv3d), .forward = conv3d_forward,
+                                        .describe = conv3d_describe};
+    ds_module *m = ds_module_new(parent, name, &type);
+    Conv3d *c = ds_self(m);
+    c->opts = (ds_conv3d_opts){
+        .stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups};
+    ds_dims kernel = conv_triple(o.kernel, 0);
+    c->weight = conv_params(m, (ConvSizes){in, out, o.groups, kernel, .no_bias = o.no_bias},
+                            &c->opts.bias);
     return m;
 }

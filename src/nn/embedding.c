@@ -1,4 +1,4 @@
-/* nn/embedding.c: Embedding.
+/* nn/embedding.c: Embedding, EmbeddingBag.
  * SPDX-License-Identifier: MIT */
 #include <deepspeed/nn.h>
 
@@ -26,6 +26,23 @@ static void embedding_describe(void *self, FILE *to)
 
 /* weight [count, dim] from N(0, 1); the row padding_idx is 0 and gets no
  * gradient. padding_idx -1: none. */
+static ds_tensor *embedding_weight(ds_module *m, int64_t count, int64_t dim, int64_t padding_idx)
+{
+    if (count <= 0 || dim <= 0 || padding_idx >= count) {
+        ds_fail(DS_EINVAL,
+                "%s %s: count = %lld, dim = %lld, padding_idx = %lld: expected at least 1, 1, and "
+                "-1 or a row",
+                ds_module_type_of(m)->name, ds_module_name(m), (long long)count, (long long)dim,
+                (long long)padding_idx);
+        return NULL;
+    }
+    ds_tensor *weight = ds_module_param(m, "weight", ds_empty(DS_F32, ds_shape(count, dim)));
+    ds_init_normal(weight, 0, 1);
+    float *w = padding_idx >= 0 && weight ? ds_data_mut(weight) : NULL;
+    if (w) memset(w + padding_idx * dim, 0, (size_t)dim * sizeof *w);
+    return weight;
+}
+
 ds_module *ds_nn_embedding(ds_module *parent, const char *name, int64_t count, int64_t dim,
                            int64_t padding_idx)
 {
@@ -34,18 +51,45 @@ ds_module *ds_nn_embedding(ds_module *parent, const char *name, int64_t count, i
                                         .describe = embedding_describe};
     ds_module *m = ds_module_new(parent, name, &type);
     Embedding *e = ds_self(m);
-    if (count <= 0 || dim <= 0 || padding_idx >= count) {
-        ds_fail(DS_EINVAL,
-                "Embedding %s: count = %lld, dim = %lld, padding_idx = %lld: expected at least 1, "
-                "1, and "
-                "-1 or a row",
-                ds_module_name(m), (long long)count, (long long)dim, (long long)padding_idx);
-        return m;
-    }
     e->padding_idx = padding_idx < 0 ? -1 : padding_idx;
-    e->weight = ds_module_param(m, "weight", ds_empty(DS_F32, ds_shape(count, dim)));
-    ds_init_normal(e->weight, 0, 1);
-    float *w = padding_idx >= 0 && e->weight ? ds_data_mut(e->weight) : NULL;
-    if (w) memset(w + padding_idx * dim, 0, (size_t)dim * sizeof *w);
+    e->weight = embedding_weight(m, count, dim, padding_idx);
+    return m;
+}
+
+/* ---- EmbeddingBag ------------------------------------------------------------------------------------ */
+
+typedef struct EmbeddingBag {
+    Embedding table;
+    ds_bag_mode mode;
+} EmbeddingBag;
+
+/* indices, then offsets or NULL, then per_sample_weights or NULL */
+static ds_tensor *embedding_bag_forward(void *self, ds_tensor **in, int n)
+{
+    EmbeddingBag *e = self;
+    if (n < 1 || n > 3)
+        return ds_fail(DS_EINVAL, "EmbeddingBag: %d inputs: expected 1 to 3", n), NULL;
+    return ds_embedding_bag(e->table.weight, in[0], e->table.padding_idx, n > 1 ? in[1] : NULL,
+                            .per_sample_weights = n > 2 ? in[2] : NULL, .mode = e->mode);
+}
+
+static void embedding_bag_describe(void *self, FILE *to)
+{
+    EmbeddingBag *e = self;
+    embedding_describe(&e->table, to);
+    fprintf(to, ", mode='%s'", e->mode == DS_BAG_MEAN ? "mean" : "sum");
+}
+
+ds_module *ds_nn_embedding_bag(ds_module *parent, const char *name, int64_t count, int64_t dim,
+                               ds_bag_mode mode, int64_t padding_idx)
+{
+    static const ds_module_type type = {"EmbeddingBag", sizeof(EmbeddingBag),
+                                        .forward_n = embedding_bag_forward,
+                                        .describe = embedding_bag_describe};
+    ds_module *m = ds_module_new(parent, name, &type);
+    EmbeddingBag *e = ds_self(m);
+    e->mode = mode;
+    e->table.padding_idx = padding_idx < 0 ? -1 : padding_idx;
+    e->table.weight = embedding_weight(m, count, dim, padding_idx);
     return m;
 }

@@ -1,4 +1,4 @@
-/* nn/linear.c: Linear. Initial values are torch.nn.Linear's.
+/* nn/linear.c: Linear, Bilinear. Initial values are torch.nn's.
  * SPDX-License-Identifier: MIT */
 #include <deepspeed/nn.h>
 
@@ -51,6 +51,50 @@ ds_module *ds_nn_linear_with(ds_module *parent, const char *name, int64_t in, ds
     }
     if (o.no_bias) return m;
     l->bias = ds_module_param(m, "bias", ds_empty(DS_F32, ds_shape(o.out)));
+    ds_init_uniform(l->bias, -bound, bound);
+    return m;
+}
+
+/* ---- Bilinear ---------------------------------------------------------------------------------------- */
+
+typedef struct Bilinear {
+    ds_tensor *weight; /* [out, in1, in2] */
+    ds_tensor *bias;   /* [out], or NULL */
+} Bilinear;
+
+static ds_tensor *bilinear_forward(void *self, ds_tensor **in, int n)
+{
+    Bilinear *l = self;
+    if (n != 2) return ds_fail(DS_EINVAL, "Bilinear: %d inputs: expected 2", n), NULL;
+    return ds_bilinear(in[0], in[1], l->weight, l->bias);
+}
+
+static void bilinear_describe(void *self, FILE *to)
+{
+    Bilinear *l = self;
+    fprintf(to, "in1_features=%lld, in2_features=%lld, out_features=%lld, bias=%s",
+            (long long)ds_size(l->weight, 1), (long long)ds_size(l->weight, 2),
+            (long long)ds_size(l->weight, 0), l->bias ? "True" : "False");
+}
+
+/* Both from U(-b, b), b = 1 / sqrt(in1), weight first. */
+ds_module *ds_nn_bilinear(ds_module *parent, const char *name, int64_t in1, int64_t in2,
+                          int64_t out, bool no_bias)
+{
+    static const ds_module_type type = {"Bilinear", sizeof(Bilinear), .forward_n = bilinear_forward,
+                                        .describe = bilinear_describe};
+    ds_module *m = ds_module_new(parent, name, &type);
+    Bilinear *l = ds_self(m);
+    if (in1 <= 0 || in2 <= 0 || out <= 0) {
+        ds_fail(DS_EINVAL, "Bilinear %s: in1 = %lld, in2 = %lld, out = %lld: expected at least 1",
+                ds_module_name(m), (long long)in1, (long long)in2, (long long)out);
+        return m;
+    }
+    double bound = 1 / sqrt((double)in1);
+    l->weight = ds_module_param(m, "weight", ds_empty(DS_F32, ds_shape(out, in1, in2)));
+    ds_init_uniform(l->weight, -bound, bound);
+    if (no_bias) return m;
+    l->bias = ds_module_param(m, "bias", ds_empty(DS_F32, ds_shape(out)));
     ds_init_uniform(l->bias, -bound, bound);
     return m;
 }

@@ -166,6 +166,39 @@ ds_tensor *ds_repeat_interleave(ds_tensor *x, int64_t repeats, int dim)
     return x ? repeated(x, dim, repeats, true) : NULL;
 }
 
+/* The place in x of each slice of the result; NULL with the message. */
+static ds_tensor *repeats_places(const ds_tensor *x, int dim, ds_tensor *repeats)
+{
+    int64_t size = x->shape.n ? x->shape.d[dim] : 1, total = 0, n = 0;
+    if (repeats->dtype != DS_I64 || repeats->shape.n != 1 ||
+        (repeats->shape.d[0] != size && repeats->shape.d[0] != 1))
+        return dsi_refuse("repeat_interleave: repeats are %s %s, dimension %d of x %s has %lld "
+                          "elements: expected int64 [%lld] or [1]",
+                          ds_dtype_name(repeats->dtype), dsi_shape_text(repeats->shape), dim,
+                          dsi_shape_text(x->shape), (long long)size, (long long)size);
+    const int64_t *each = ds_data(repeats);
+    int one = repeats->shape.d[0] == 1 ? 0 : 1;
+    for (int64_t k = 0; each && k < size; total += each[one * k++])
+        if (each[one * k] < 0)
+            return dsi_refuse("repeat_interleave: %lld repeats: expected 0 or more",
+                              (long long)each[one * k]);
+    ds_tensor *places = each ? dsi_new_host(DS_I64, ds_shape(total)) : NULL;
+    int64_t *at = ds_data_mut(places);
+    for (int64_t k = 0; at && k < size; k++)
+        for (int64_t i = 0; i < each[one * k]; i++) at[n++] = k;
+    return at ? ds_to(places, dsi_device_id(x->device), DS_I64) : NULL;
+}
+
+ds_tensor *ds_repeat_interleave_tensor(ds_tensor *x, ds_tensor *repeats, int dim)
+{
+    if (!dsi_live_all("repeat_interleave", x, repeats))
+        return dsi_null_operand("repeat_interleave");
+    if ((dim = dsi_want_dim("repeat_interleave", x, dim)) < 0) return NULL;
+    ds_tensor *places = repeats_places(x, dim, repeats);
+    if (!x->shape.n) x = ds_unsqueeze(x, 0);
+    return places && x ? ds_index_select(x, dim, places) : NULL;
+}
+
 /* ---- padding ----------------------------------------------------------------------------------------- */
 
 typedef struct Pad {

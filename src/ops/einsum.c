@@ -285,3 +285,40 @@ ds_tensor *ds_einsum(const char *equation, ds_tensor **x, int n)
     for (int i = 0; i < order.n; i++) order.d[i] = place_of(y, e.out.label[i]);
     return order.n ? ds_permute(y->x, order) : y->x;
 }
+
+/* ---- bilinear ---------------------------------------------------------------------------------------- */
+
+static bool bilinear_check(const ds_tensor *x1, const ds_tensor *x2, const ds_tensor *w,
+                           const ds_tensor *b)
+{
+    if (!dsi_want_float("bilinear", x1) || !dsi_same_kind("bilinear", x1, x2) ||
+        !dsi_same_kind("bilinear", x1, w) || !dsi_same_kind("bilinear", x1, b))
+        return false;
+    int n = x1->shape.n;
+    bool good = n && x2->shape.n == n && w->shape.n == 3 && w->shape.d[1] == x1->shape.d[n - 1] &&
+                w->shape.d[2] == x2->shape.d[n - 1] &&
+                (!b || (b->shape.n == 1 && b->shape.d[0] == w->shape.d[0]));
+    for (int i = 0; good && i < n - 1; i++) good = x1->shape.d[i] == x2->shape.d[i];
+    return good ||
+           dsi_invalid("bilinear: x1 is %s, x2 is %s, weight is %s, bias is %s: expected [...,I], "
+                       "[...,J], [O,I,J] and [O]",
+                       dsi_shape_text(x1->shape), dsi_shape_text(x2->shape),
+                       dsi_shape_text(w->shape), b ? dsi_shape_text(b->shape) : "NULL");
+}
+
+/* 16-bit operands are computed in float32, so that y is rounded once. */
+ds_tensor *ds_bilinear(ds_tensor *x1, ds_tensor *x2, ds_tensor *w, ds_tensor *b)
+{
+    if (!dsi_live_all("bilinear", x1, x2, w)) return dsi_null_operand("bilinear");
+    if (!bilinear_check(x1, x2, w, b)) return NULL;
+    ds_dims shape = x1->shape;
+    ds_dtype dtype = x1->dtype;
+    shape.d[shape.n - 1] = w->shape.d[0];
+    int64_t rows = 1;
+    for (int i = 0; i < shape.n - 1; i++) rows *= shape.d[i];
+    ds_tensor *in[] = {ds_reshape(dsi_upcast(x1), ds_shape(rows, w->shape.d[1])), dsi_upcast(w),
+                       ds_reshape(dsi_upcast(x2), ds_shape(rows, w->shape.d[2]))};
+    ds_tensor *y = ds_einsum("ni,oij,nj->no", in, 3);
+    if (b) y = ds_add(y, dsi_upcast(b));
+    return y ? ds_cast(ds_reshape(y, shape), dtype) : NULL;
+}

@@ -141,8 +141,7 @@ static ds_tensor *batch_norm_upcast_statistics(ds_tensor *x, ds_batch_norm_opts 
 
 /* Sets *mean and *rstd = 1 / sqrt(var + eps), both [C], to those that this call
  * normalises with: of the batch, which also update the running ones, or the
- * running
- * ones. */
+ * running ones. */
 static bool batch_norm_statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch,
                                   ds_tensor **mean, ds_tensor **rstd)
 {
@@ -166,9 +165,11 @@ static bool batch_norm_statistics(const ds_tensor *x, ds_batch_norm_opts o, bool
  * ones are updated once, also if the part runs again for its gradients. */
 ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
 {
-    bool batch = o.training || !o.running_mean;
+    bool batch = o.training;
     if (!dsi_live(x, "batch_norm")) return dsi_null_operand("batch_norm");
     if (!dsi_want_float("batch_norm", x)) return NULL;
+    if (!batch && !o.running_mean)
+        return dsi_refuse("batch_norm: neither .training nor .running_mean: expected one of them");
     if (!batch_norm_check(x, o, batch)) return NULL;
     if (o.running_mean && (dsi_is_16bit(o.running_mean) || dsi_is_16bit(o.running_var)))
         return batch_norm_upcast_statistics(x, o);

@@ -447,3 +447,22 @@ ds_tensor *ds_neg(ds_tensor *x)
     if (x && !dsi_is_float(x)) return ds_mul(x, ds_scalar(DS_I8, -1));
     return affine("neg", x, -1, 0);
 }
+
+/* ---- prelu ------------------------------------------------------------------------------------------- */
+
+/* Made of where and mul; the weight's gradient is dy x where x is not above 0. */
+ds_tensor *ds_prelu(ds_tensor *x, ds_tensor *weight)
+{
+    if (!dsi_live_all("prelu", x, weight)) return dsi_null_operand("prelu");
+    if (!dsi_want_float("prelu", x) || !dsi_same_kind("prelu", x, weight)) return NULL;
+    int64_t channels = x->shape.n > 1 ? x->shape.d[1] : 1;
+    ds_dims shape = {.n = x->shape.n > 1 ? x->shape.n - 1 : 1, .d = {dsi_numel(weight->shape)}};
+    if (weight->shape.n > 1 || (shape.d[0] != 1 && shape.d[0] != channels))
+        return dsi_refuse("prelu: x is %s, weight is %s: expected [1] or [%lld]",
+                          dsi_shape_text(x->shape), dsi_shape_text(weight->shape),
+                          (long long)channels);
+    for (int i = 1; i < shape.n; i++) shape.d[i] = 1;
+    ds_tensor *zero = dsi_fill(dsi_new(x, (ds_dims){0}), 0);
+    ds_tensor *slope = x->shape.n ? ds_reshape(weight, shape) : ds_reshape(weight, (ds_dims){0});
+    return ds_where(ds_gt(x, zero), x, ds_mul(slope, x));
+}

@@ -230,6 +230,69 @@ ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
     return y;
 }
 
+/* Window i of n along a dimension is places [*begin, *end); the same for averages. */
+static void adaptive_window(int64_t i, int64_t n, int64_t size, int64_t *begin, int64_t *end)
+{
+    *begin = i * size / n, *end = ((i + 1) * size + n - 1) / n;
+}
+
+/* int64 [h w, L] on x's device: the places in a plane [H,W] of each window in
+ * row-major order; a window with fewer than L repeats its first one, which
+ * changes neither the maximum nor which one is the first. */
+static ds_tensor *adaptive_places(const ds_tensor *x, int64_t h, int64_t w)
+{
+    int64_t height = x->shape.d[2], width = x->shape.d[3], most[2] = {0, 0}, r[2], c[2];
+    for (int64_t i = 0; i < h; i++) {
+        adaptive_window(i, h, height, &r[0], &r[1]);
+        if (r[1] - r[0] > most[0]) most[0] = r[1] - r[0];
+    }
+    for (int64_t i = 0; i < w; i++) {
+        adaptive_window(i, w, width, &c[0], &c[1]);
+        if (c[1] - c[0] > most[1]) most[1] = c[1] - c[0];
+    }
+    int64_t length = most[0] * most[1];
+    ds_tensor *places = dsi_new_host(DS_I64, ds_shape(h * w, length));
+    int64_t *at = ds_data_mut(places);
+    for (int64_t i = 0; at && i < h * w; i++, at += length) {
+        int64_t n = 0;
+        adaptive_window(i / w, h, height, &r[0], &r[1]);
+        adaptive_window(i % w, w, width, &c[0], &c[1]);
+        for (int64_t row = r[0]; row < r[1]; row++)
+            for (int64_t column = c[0]; column < c[1]; column++) at[n++] = row * width + column;
+        for (; n < length; n++) at[n] = at[0];
+    }
+    return at ? ds_to(places, dsi_device_id(x->device), DS_I64) : NULL;
+}
+
+/* Made of index_select, which copies the windows, and max. */
+ds_tensor *ds_adaptive_max_pool2d(ds_tensor *x, int64_t h, int64_t w, ds_tensor **indices)
+{
+    if (indices) *indices = NULL;
+    if (!dsi_live(x, "adaptive_max_pool2d")) return dsi_null_operand("adaptive_max_pool2d");
+    if (!dsi_want_float("adaptive_max_pool2d", x)) return NULL;
+    ds_dims shape = x->shape;
+    if (shape.n < 3 || shape.n > 4 || h < 1 || w < 1 || !dsi_numel(shape))
+        return dsi_refuse("adaptive_max_pool2d: x is %s, the output %lld x %lld: expected "
+                          "[N,C,H,W] or [C,H,W], and at least 1 x 1",
+                          dsi_shape_text(shape), (long long)h, (long long)w);
+    int64_t rows = shape.n == 4 ? shape.d[0] * shape.d[1] : shape.d[0], windows = h * w;
+    ds_tensor *places = shape.n == 4 ? adaptive_places(x, h, w)
+                                     : adaptive_places(ds_unsqueeze(x, 0), h, w);
+    if (!places) return NULL;
+    int64_t length = places->shape.d[1];
+    shape.d[shape.n - 2] = h, shape.d[shape.n - 1] = w;
+    ds_tensor *lines = ds_index_select(ds_reshape(x, ds_shape(rows, -1)), 1,
+                                       ds_reshape(places, ds_shape(windows * length)));
+    lines = ds_reshape(lines, ds_shape(rows, windows, length));
+    ds_tensor *y = ds_reshape(ds_max(lines, 2, false), shape);
+    if (y && indices) {
+        places = ds_expand(ds_unsqueeze(places, 0), ds_shape(rows, windows, length));
+        *indices = ds_reshape(ds_gather(places, 2, ds_unsqueeze(ds_argmax(lines, 2), 2)), shape);
+        if (!*indices) return NULL;
+    }
+    return y;
+}
+
 /* ---- one dimension ----------------------------------------------------------------------------------- */
 
 /* x [N,C,L] or [C,L] as images [N,C,1,L] of one row, and the options that make

@@ -1,4 +1,4 @@
-/* ops/scan.c: running sums along a dimension.
+/* ops/scan.c: running sums and products along a dimension.
  *
  * y[k] = sum over j <= k of x[j], dx[j] = sum over k >= j of dy[k]
  * SPDX-License-Identifier: MIT */
@@ -61,4 +61,20 @@ ds_tensor *ds_cumsum(ds_tensor *x, int dim)
 
     dsi_set_attr(dsi_record(&dsi_op_cumsum, y, x), &dim, sizeof dim);
     return y;
+}
+
+/* Element k times element k - step, for step = 1, 2, 4, ...: made of other ops,
+ * whose gradients do not divide by x. */
+ds_tensor *ds_cumprod(ds_tensor *x, int dim)
+{
+    if (!dsi_live(x, "cumprod")) return dsi_null_operand("cumprod");
+    if ((dim = dsi_want_dim("cumprod", x, dim)) < 0) return NULL;
+    ds_dtype dtype = dsi_is_float(x) ? x->dtype : DS_I64;
+    int64_t size = x->shape.n ? x->shape.d[dim] : 1;
+    x = dsi_is_float(x) ? dsi_upcast(x) : ds_cast(x, DS_I64);
+    for (int64_t step = 1; step < size && x; step *= 2) {
+        ds_tensor *rest = ds_mul(ds_slice(x, dim, step, size), ds_slice(x, dim, 0, size - step));
+        x = ds_cat((ds_tensor *[]){ds_slice(x, dim, 0, step), rest}, 2, dim);
+    }
+    return x ? ds_cast(x, dtype) : NULL;
 }

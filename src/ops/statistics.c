@@ -1,7 +1,8 @@
 /* ops/statistics.c: of all elements or over dimensions: largest and smallest,
- * variance, norms, log sum exp; made of other ops.
+ * products, variance, norms, log sum exp; made of other ops.
  *
  *     amax       y = max x, dx = dy / m at the m elements that are the maximum
+ *     prod       y = x0 x1 ..., by halves
  *     var        y = sum (x - mean)^2 / (n - correction)
  *     norm       y = (sum |x|^p)^(1/p), max |x|, min |x|; of zeros the gradient is 0
  *     logsumexp  y = log sum exp x, dx = dy exp(x - y)
@@ -132,6 +133,34 @@ ds_tensor *ds_amin_with(ds_tensor *x, ds_reduce_opts opts)
 {
     return extreme("amin", x, opts, false);
 }
+
+/* ---- products ---------------------------------------------------------------------------------------- */
+
+/* x [n,k], k at least 1 -> [n,1]: one half times the other, k - 1 products. */
+static ds_tensor *rows_product(ds_tensor *x)
+{
+    for (int64_t k; x && (k = x->shape.d[1]) > 1;) {
+        int64_t half = k / 2;
+        ds_tensor *y = ds_mul(ds_slice(x, 1, 0, half), ds_slice(x, 1, half, 2 * half));
+        x = k % 2 ? ds_cat((ds_tensor *[]){y, ds_slice(x, 1, k - 1, k)}, 2, 1) : y;
+    }
+    return x;
+}
+
+ds_tensor *ds_prod_with(ds_tensor *x, ds_reduce_opts o)
+{
+    Over v;
+    if (!dsi_live(x, "prod")) return dsi_null_operand("prod");
+    if (!over_find("prod", x, o, &v)) return NULL;
+    ds_dtype dtype = dsi_is_float(x) ? x->dtype : DS_I64;
+    x = dsi_is_float(x) ? dsi_upcast(x) : ds_cast(x, DS_I64);
+    if (!x || !x->shape.n) return statistic(x, &v, dtype);
+    if (!v.n) return statistic(ds_shift(sum_over(x, &v), 1), &v, dtype);
+    ds_dims rows = ds_shape(dsi_numel(v.kept), v.n);
+    return statistic(rows_product(ds_reshape(ds_permute(x, v.last), rows)), &v, dtype);
+}
+
+ds_tensor *ds_prod(ds_tensor *x) { return ds_prod_with(x, (ds_reduce_opts){0}); }
 
 /* ---- variance ---------------------------------------------------------------------------------------- */
 

@@ -66,6 +66,10 @@ MAKE(identity, ds_nn_identity(NULL, "m"))
 MAKE(silu, ds_nn_silu(NULL, "m"))
 MAKE(softmax, ds_nn_softmax(NULL, "m", -1))
 MAKE(log_softmax, ds_nn_log_softmax(NULL, "m", 1))
+MAKE(conv3d, ds_nn_conv3d(NULL, "m", 4, 6, ds_shape(2, 1, 3), .stride = ds_shape(2),
+                          .padding = ds_shape(0, 0, 1), .groups = 2))
+MAKE(prelu, ds_nn_prelu(NULL, "m", 3, 0))
+MAKE(adaptive_max, ds_nn_adaptive_max_pool2d(NULL, "m", 2, 3))
 MAKE(adaptive, ds_nn_adaptive_avg_pool2d(NULL, "m", 2, 3))
 
 MAKE(leaky_relu, ds_nn_leaky_relu(NULL, "m", 0))
@@ -131,6 +135,12 @@ static const Layer layers[] = {
     {selu, {2, {3, 4}}, "", "SELU()"},
     {softmax, {2, {3, 4}}, "", "Softmax(dim=-1)"},
     {log_softmax, {2, {3, 4}}, "", "LogSoftmax(dim=1)"},
+    {conv3d,
+     {5, {1, 4, 4, 3, 5}},
+     "weight bias ",
+     "Conv3d(4, 6, kernel_size=(2, 1, 3), stride=(2, 2, 2), padding=(0, 0, 1), groups=2)"},
+    {prelu, {3, {2, 3, 4}}, "weight ", "PReLU(num_parameters=3)"},
+    {adaptive_max, {4, {1, 2, 5, 4}}, "", "AdaptiveMaxPool2d(output_size=(2, 3))"},
     {adaptive, {4, {1, 2, 5, 4}}, "", "AdaptiveAvgPool2d(output_size=(2, 3))"},
     {lstm,
      {3, {2, 4, 5}},
@@ -308,6 +318,10 @@ static void refusals(void **state)
     (void)state;
     REFUSED(ds_nn_conv1d(NULL, "m", 3, 4, 3, .groups = 2), "Conv1d m: in = 3, out = 4");
     REFUSED(ds_nn_conv_transpose2d(NULL, "m", 3, 4, 0), "ConvTranspose2d m: in = 3, out = 4");
+    REFUSED(ds_nn_conv3d(NULL, "m", 3, 4, ds_shape(2, 0, 2)), "Conv3d m: in = 3, out = 4");
+    REFUSED(ds_nn_bilinear(NULL, "m", 3, 0, 2, false), "Bilinear m: in1 = 3, in2 = 0");
+    REFUSED(ds_nn_prelu(NULL, "m", 0, 0), "PReLU m: n = 0");
+    REFUSED(ds_nn_embedding_bag(NULL, "m", 3, 2, DS_BAG_SUM, 3), "EmbeddingBag m: count = 3");
     REFUSED(ds_nn_group_norm(NULL, "m", 3, 4), "GroupNorm m: groups = 3, channels = 4");
     REFUSED(ds_nn_multihead_attention(NULL, "m", 8, 3), "MultiheadAttention m: embed_dim = 8");
     REFUSED(ds_nn_lstm(NULL, "m", 3, 4, .proj_size = 4), "LSTM m: input_size = 3");

@@ -251,6 +251,24 @@ static void order_and_places(void **state)
     REFUSES(ds_multinomial(ds_scale(in, 0), 1, true), "multinomial: row 0 has 0 weights", "1");
     REFUSES(ds_cumsum(in, 2), "cumsum: dimension 2", "[3, 4]");
     REFUSES(ds_amax(x(ds_shape(2, 0))), "amax: x is [2, 0]", "elements");
+    REFUSES(ds_cumprod(in, 2), "cumprod: dimension 2", "[3, 4]");
+    REFUSES(ds_prelu(in, x(ds_shape(3))), "prelu: x is [3, 4], weight is [3]", "[4]");
+    REFUSES(ds_bilinear(in, in, in, NULL), "bilinear: ", "[O,I,J]");
+    REFUSES(ds_adaptive_max_pool2d(in, 1, 1, NULL), "adaptive_max_pool2d: x is [3, 4]", "[C,H,W]");
+    REFUSES(ds_conv3d(x(ds_shape(2, 1, 2, 2)), x(ds_shape(1, 2, 2, 1, 1)), NULL), "conv3d: x is ",
+            "larger than the padded input in dimension 2");
+    REFUSES(ds_conv3d(x(ds_shape(2, 1, 2, 2)), x(ds_shape(1, 2, 1, 1, 1)), NULL,
+                      .stride = ds_shape(1, 0, 1)),
+            "conv3d: stride is 0", "at least 1");
+    REFUSES(ds_embedding_bag(in, ds_zeros(DS_I64, ds_shape(2)), -1, NULL),
+            "embedding_bag: weight is [3, 4], indices are int64 [2]", "[B,L]");
+    REFUSES(ds_embedding_bag(in, ds_zeros(DS_I64, ds_shape(2)), -1, ds_ones(DS_I64, ds_shape(1))),
+            "embedding_bag: offsets[0] is 1", "0 as the first");
+    REFUSES(ds_embedding_bag(in, ds_zeros(DS_I64, ds_shape(2, 1)), 3, NULL),
+            "embedding_bag: padding_idx is 3", "3 rows");
+    REFUSES(ds_repeat_interleave_tensor(in, ds_zeros(DS_I64, ds_shape(2)), 0),
+            "repeat_interleave: repeats are int64 [2]", "int64 [3]");
+    REFUSES(ds_batch_norm_with(in, (ds_batch_norm_opts){0}), "batch_norm: neither", ".training");
     REFUSES(ds_var(i), "var: x is int64", "ds_cast");
     REFUSES(ds_norm_with(in, (ds_norm_opts){.dims = ds_shape(1, 1)}), "norm: dimension 1 occurs",
             "[1, 1]");

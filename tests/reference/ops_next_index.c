@@ -75,6 +75,16 @@ static ds_tensor *topk(OpRun *run)
 }
 
 static ds_tensor *cumsum(OpRun *run) { return ds_cumsum(x_of(run), dim_of(run)); }
+static ds_tensor *cumprod(OpRun *run) { return ds_cumprod(x_of(run), dim_of(run)); }
+
+static ds_tensor *embedding_bag(OpRun *run)
+{
+    bool sum = !strcmp(reference_text(run->attrs, "mode", "mean"), "sum");
+    return ds_embedding_bag(op_input(run, "weight"), x_of(run), op_int(run, "padding_idx", -1),
+                            op_input(run, "offsets"),
+                            .per_sample_weights = op_input(run, "per_sample_weights"),
+                            .mode = sum ? DS_BAG_SUM : DS_BAG_MEAN);
+}
 
 /* ---- over dimensions --------------------------------------------------------------------------------- */
 
@@ -85,6 +95,7 @@ static ds_reduce_opts reduce_opts(OpRun *run)
 }
 
 static ds_tensor *sum(OpRun *run) { return ds_sum_with(x_of(run), reduce_opts(run)); }
+static ds_tensor *prod(OpRun *run) { return ds_prod_with(x_of(run), reduce_opts(run)); }
 static ds_tensor *logsumexp(OpRun *run) { return ds_logsumexp(x_of(run), reduce_opts(run)); }
 
 static ds_var_opts var_opts(OpRun *run)
@@ -162,9 +173,8 @@ static ds_tensor *repeat(OpRun *run)
 
 static ds_tensor *repeat_interleave(OpRun *run)
 {
-    ds_tensor *x = x_of(run);
-    if (op_input(run, "repeats"))
-        reference_skip(run->r, "ds_repeat_interleave takes a number of repeats");
+    ds_tensor *x = x_of(run), *repeats = op_input(run, "repeats");
+    if (repeats) return ds_repeat_interleave_tensor(x, repeats, dim_of(run));
     if (!op_has(run, "dim")) x = ds_flatten(x, 0);
     return ds_repeat_interleave(x, op_int(run, "repeats", 1), dim_of(run));
 }
@@ -194,6 +204,9 @@ static const OpRow rows[] = {
     {"sort", sort, "dim descending stable"},
     {"topk", topk, "k dim largest"},
     {"cumsum", cumsum, "dim"},
+    {"cumprod", cumprod, "dim"},
+    {"embedding_bag", embedding_bag, "mode padding_idx"},
+    {"prod", prod, "dim keepdim"},
     {"sum", sum, "dim keepdim"},
     {"logsumexp", logsumexp, "dim keepdim"},
     {"var", var, "dim correction keepdim"},

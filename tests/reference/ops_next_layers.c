@@ -16,8 +16,6 @@ static ds_tensor *batch_norm(OpRun *run)
                             .momentum = op_number(run, "momentum", 0.1),
                             .eps = op_number(run, "eps", 1e-5)};
     if (o.momentum == 0) o.momentum = DS_ZERO;
-    if (!o.training && !o.running_mean)
-        reference_skip(run->r, "without running statistics batch_norm takes the batch's own");
     ds_tensor *y = ds_batch_norm_with(op_input(run, "input"), o);
     op_output(run, "running_mean_after", o.running_mean);
     op_output(run, "running_var_after", o.running_var);
@@ -59,6 +57,24 @@ static ds_tensor *conv1d(OpRun *run)
                         .same = same};
     if (!o.stride) o.stride = -1; /* 0 is the default here */
     return ds_conv1d_with(op_input(run, "input"), op_input(run, "weight"), o);
+}
+
+static ds_tensor *conv3d(OpRun *run)
+{
+    return ds_conv3d(op_input(run, "input"), op_input(run, "weight"), op_input(run, "bias"),
+                     .stride = reference_dims(run->attrs, "stride"),
+                     .padding = reference_dims(run->attrs, "padding"),
+                     .dilation = reference_dims(run->attrs, "dilation"),
+                     .groups = (int)op_int(run, "groups", 1));
+}
+
+static ds_tensor *adaptive_max_pool2d(OpRun *run)
+{
+    ds_dims d = reference_dims(run->attrs, "output_size");
+    ds_tensor *indices;
+    ds_tensor *y = ds_adaptive_max_pool2d(op_input(run, "input"), d.d[0], d.d[d.n > 1], &indices);
+    op_output(run, "indices", indices);
+    return y;
 }
 
 static ds_tensor *conv_transpose2d(OpRun *run)
@@ -242,6 +258,16 @@ static ds_module *init_module(const char *name, const json_t *a)
                           .num_layers = (int)reference_int(a, "num_layers", 0),
                           .bidirectional = reference_bool(a, "bidirectional", false)};
     if (!strcmp(name, "Conv1d")) return ds_nn_conv1d(NULL, name, in, out, kernel);
+    if (!strcmp(name, "Conv3d")) return ds_nn_conv3d(NULL, name, in, out, ds_shape(kernel));
+    if (!strcmp(name, "EmbeddingBag"))
+        return ds_nn_embedding_bag(NULL, name, reference_int(a, "num_embeddings", 0),
+                                   reference_int(a, "embedding_dim", 0), DS_BAG_MEAN, -1);
+    if (!strcmp(name, "Bilinear"))
+        return ds_nn_bilinear(NULL, name, reference_int(a, "in1_features", 0),
+                              reference_int(a, "in2_features", 0),
+                              reference_int(a, "out_features", 0), false);
+    if (!strcmp(name, "PReLU"))
+        return ds_nn_prelu(NULL, name, reference_int(a, "num_parameters", 0), 0);
     if (!strcmp(name, "ConvTranspose2d"))
         return ds_nn_conv_transpose2d(NULL, name, in, out, kernel,
                                       .groups = (int)reference_int(a, "groups", 1));
@@ -318,6 +344,8 @@ static const OpRow rows[] = {
     {"instance_norm", instance_norm, "use_input_stats momentum eps"},
     {"group_norm", group_norm, "num_groups eps"},
     {"conv1d", conv1d, "stride padding dilation groups"},
+    {"conv3d", conv3d, "stride padding dilation groups"},
+    {"adaptive_max_pool2d", adaptive_max_pool2d, "output_size"},
     {"conv_transpose2d", conv_transpose2d, "stride padding output_padding dilation groups"},
     {"max_pool1d", max_pool1d, "kernel stride padding dilation ceil_mode"},
     {"avg_pool1d", avg_pool1d, "kernel stride padding ceil_mode count_include_pad"},

@@ -1,0 +1,158 @@
+/* deepspeed/ops_conv.h: convolution, pooling, resizing; what holds for all
+ * ops is in ops.h, which includes this file.
+ * SPDX-License-Identifier: MIT */
+#ifndef DEEPSPEED_OPS_CONV_H
+#define DEEPSPEED_OPS_CONV_H
+
+#include <deepspeed/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Sizes are in elements. A member whose name ends in _w is the horizontal
+ * value: 0 means the same as the vertical one, -1 means zero. */
+typedef struct ds_conv2d_opts {
+    ds_tensor *bias;          /* [K] or NULL */
+    int stride, stride_w;     /* 0: 1 */
+    int padding, padding_w;   /* zeros on each side */
+    int dilation, dilation_w; /* 0: 1 */
+    int groups;               /* 0: 1 */
+} ds_conv2d_opts;
+
+/* torch.nn.functional.conv2d, a cross-correlation.
+ *   x [N,C,H,W], w [K,C/groups,R,S], .bias [K] or NULL -> [N,K,P,Q]
+ *   P = (H + 2 padding - dilation (R-1) - 1) / stride + 1, Q likewise
+ * Refuses x without 4 dimensions, channels that are not C, groups that do not
+ * divide C and K, and windows larger than the padded input. */
+#define ds_conv2d(x, w, ...) ds_conv2d_with(x, w, (ds_conv2d_opts){.bias = __VA_ARGS__})
+DS_API ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts opts);
+
+typedef struct ds_conv1d_opts {
+    ds_tensor *bias; /* [K] or NULL */
+    int stride;      /* 0: 1 */
+    int padding;     /* zeros on each side */
+    int dilation;    /* 0: 1 */
+    int groups;      /* 0: 1 */
+    bool same;       /* padding="same": the output is as long as the input; stride 1 */
+} ds_conv1d_opts;
+
+/* torch.nn.functional.conv1d, a cross-correlation.
+ *   x [N,C,L], w [K,C/groups,R], .bias [K] or NULL -> [N,K,M]; or [C,L] -> [K,M]
+ *   M = (L + 2 padding - dilation (R-1) - 1) / stride + 1
+ * Refuses what ds_conv2d refuses. */
+#define ds_conv1d(x, w, ...) ds_conv1d_with(x, w, (ds_conv1d_opts){.bias = __VA_ARGS__})
+DS_API ds_tensor *ds_conv1d_with(ds_tensor *x, ds_tensor *w, ds_conv1d_opts opts);
+
+typedef struct ds_conv3d_opts {
+    ds_tensor *bias;  /* [K] or NULL */
+    ds_dims stride;   /* ds_shape(depth, height, width), or one number for all; none: 1 */
+    ds_dims padding;  /* likewise: zeros on each side; none: 0 */
+    ds_dims dilation; /* likewise; none: 1 */
+    int groups;       /* 0: 1 */
+} ds_conv3d_opts;
+
+/* torch.nn.functional.conv3d, a cross-correlation.
+ *   x [N,C,D,H,W] or [C,D,H,W], w [K,C/groups,T,R,S] -> [N,K,O,P,Q]
+ *   O = (D + 2 padding - dilation (T-1) - 1) / stride + 1, P and Q likewise
+ * It is conv2d of the T planes that make a plane of the output, as channels:
+ * they are copied, T times x's memory at stride 1. */
+#define ds_conv3d(x, w, ...) ds_conv3d_with(x, w, (ds_conv3d_opts){.bias = __VA_ARGS__})
+DS_API ds_tensor *ds_conv3d_with(ds_tensor *x, ds_tensor *w, ds_conv3d_opts opts);
+
+typedef struct ds_conv_transpose2d_opts {
+    ds_tensor *bias;                      /* [K] or NULL */
+    int stride, stride_w;                 /* 0: 1 */
+    int padding, padding_w;               /* rows and columns cut from each side of y */
+    int output_padding, output_padding_w; /* added at the end; below stride or dilation */
+    int groups;                           /* 0: 1 */
+    int dilation, dilation_w;             /* 0: 1 */
+} ds_conv_transpose2d_opts;
+
+/* torch.nn.functional.conv_transpose2d, the gradient of conv2d for its input
+ * (Zeiler et al., CVPR 2010):
+ *   x [N,C,H,W], w [C,K/groups,R,S], .bias [K] or NULL -> [N,K,P,Q];
+ *   or [C,H,W] -> [K,P,Q]
+ *   P = (H-1) stride - 2 padding + dilation (R-1) + output_padding + 1, Q likewise */
+#define ds_conv_transpose2d(x, w, ...) \
+    ds_conv_transpose2d_with(x, w, (ds_conv_transpose2d_opts){.bias = __VA_ARGS__})
+DS_API ds_tensor *ds_conv_transpose2d_with(ds_tensor *x, ds_tensor *w,
+                                           ds_conv_transpose2d_opts opts);
+
+typedef struct ds_pool2d_opts {
+    int kernel, kernel_w;
+    int stride, stride_w;     /* 0: as the kernel */
+    int padding, padding_w;   /* at most half the kernel; -inf for max, 0 for the average */
+    int dilation, dilation_w; /* max only; 0: 1 */
+    bool ceil_mode; /* P and Q rounded up; a window begins in the input or its left padding */
+    /* Max: NULL, or *indices becomes int64 [N,C,P,Q]: h W + w of each maximum. */
+    ds_tensor **indices;
+    bool exclude_pad; /* average: count_include_pad = False */
+    int divisor;      /* average: divisor_override; 0: the size of the window */
+} ds_pool2d_opts;
+
+/* torch.nn.functional.max_pool2d and avg_pool2d: of each window the maximum (a
+ * NaN wins; the gradient is the first maximum's) or the average.
+ *   x [N,C,H,W] -> [N,C,P,Q], or [C,H,W] -> [C,P,Q]
+ *   P = (H + 2 padding - dilation (kernel-1) - 1) / stride + 1, Q likewise */
+#define ds_max_pool2d(x, ...) ds_max_pool2d_with(x, (ds_pool2d_opts){.kernel = __VA_ARGS__})
+DS_API ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts opts);
+#define ds_avg_pool2d(x, ...) ds_avg_pool2d_with(x, (ds_pool2d_opts){.kernel = __VA_ARGS__})
+DS_API ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts opts);
+
+typedef struct ds_pool1d_opts {
+    int kernel, stride, padding, dilation; /* as in ds_pool2d_opts */
+    bool ceil_mode, exclude_pad;
+    ds_tensor **indices; /* max: int64 [N,C,P], the place of each maximum */
+} ds_pool1d_opts;
+
+/* torch.nn.functional.max_pool1d and avg_pool1d: x [N,C,L] -> [N,C,P], or [C,L]
+ * -> [C,P]; P as in ds_max_pool2d. */
+#define ds_max_pool1d(x, ...) ds_max_pool1d_with(x, (ds_pool1d_opts){.kernel = __VA_ARGS__})
+DS_API ds_tensor *ds_max_pool1d_with(ds_tensor *x, ds_pool1d_opts opts);
+#define ds_avg_pool1d(x, ...) ds_avg_pool1d_with(x, (ds_pool1d_opts){.kernel = __VA_ARGS__})
+DS_API ds_tensor *ds_avg_pool1d_with(ds_tensor *x, ds_pool1d_opts opts);
+
+/* torch.nn.functional.adaptive_avg_pool2d: averages of the rows
+ * floor(i H / h) to ceil((i+1) H / h) - 1, of columns likewise.
+ *   x [N,C,H,W] -> [N,C,h,w] */
+DS_API ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w);
+
+/* torch.nn.functional.adaptive_max_pool2d: the maxima of the same windows; NaN
+ * wins, of equal ones the first in row-major order.
+ *   x [N,C,H,W] -> [N,C,h,w], or [C,H,W] -> [C,h,w]
+ * *indices, unless indices is NULL, becomes their places, int64 of the result's
+ * shape: row * W + column. Made of index_select and max: it copies the windows. */
+DS_API ds_tensor *ds_adaptive_max_pool2d(ds_tensor *x, int64_t h, int64_t w, ds_tensor **indices);
+
+typedef enum ds_interpolate_mode {
+    DS_NEAREST = 0,
+    DS_LINEAR,   /* x [N,C,L] */
+    DS_BILINEAR, /* x [N,C,H,W] */
+    DS_AREA      /* adaptive averages, x [N,C,H,W] */
+} ds_interpolate_mode;
+
+typedef struct ds_interpolate_opts {
+    ds_dims size;          /* .d: of each dimension after [N,C], .n of them; one is for all */
+    double scale_factor;   /* instead of size: output size = floor(input size * factor) */
+    double scale_factor_w; /* of the columns; 0: the same */
+    ds_interpolate_mode mode;
+    bool align_corners; /* linear modes: the first and the last elements stay where they are */
+    bool recompute_scale_factor; /* sample by the ratio of sizes, not by the given factor */
+} ds_interpolate_opts;
+
+/* torch.nn.functional.interpolate: x [N,C,L] or [N,C,H,W] resized.
+ *   nearest  y[i] = x[floor(i s)], s = 1 / scale_factor, or input size / output size
+ *   linear   y[i] between the neighbours of x at max(0, (i + 1/2) s - 1/2); with
+ *            align_corners at i (input size - 1) / (output size - 1); bilinear:
+ *            along rows and columns
+ *     ds_interpolate(x, .scale_factor = 2, .mode = DS_BILINEAR)
+ * Refuses size beside scale_factor, neither, and align_corners for other modes. */
+#define ds_interpolate(x, ...) ds_interpolate_with(x, (ds_interpolate_opts){__VA_ARGS__})
+DS_API ds_tensor *ds_interpolate_with(ds_tensor *x, ds_interpolate_opts opts);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
