@@ -399,8 +399,8 @@ DS_API ds_tensor *ds_topk(ds_tensor *x, int64_t k, int dim, bool smallest, ds_te
 
 /* torch.multinomial: int64 [draws] or [N,draws], classes drawn with the weights
  * x [C] or [N,C], which need not add up to 1; each once, unless `replacement`.
- * Draws from this thread's generator, on the host; the distribution is
- * PyTorch's, the numbers are not. No gradient. */
+ * Draws from this thread's generator, on the host, PyTorch's numbers for float32
+ * and float64 x. No gradient. */
 DS_API ds_tensor *ds_multinomial(ds_tensor *x, int64_t draws, bool replacement);
 
 /* torch.nn.functional.one_hot: labels int64 [...], 0 to classes - 1 -> int64

@@ -143,35 +143,42 @@ static bool weights_check(const double *w, int64_t n, int64_t row, int64_t wante
                       (long long)row, (long long)positive, (long long)wanted);
 }
 
-/* With replacement: the class in whose share of the running sums a uniform
- * number falls. */
-static void draw_with(const double *w, int64_t n, int64_t draws, double *sums, int64_t *out)
+/* A number as PyTorch holds it: in float32 unless x is float64. */
+static double held(double value, bool narrow) { return narrow ? (double)(float)value : value; }
+
+/* With replacement: the first class whose share of the running sums reaches a
+ * uniform number. */
+static void draw_with(const double *w, int64_t n, int64_t draws, bool narrow, double *sums,
+                      int64_t *out)
 {
     double total = 0, u;
-    for (int64_t i = 0; i < n; i++) sums[i] = total += w[i];
+    for (int64_t i = 0; i < n; i++) sums[i] = total = held(total + w[i], narrow);
+    for (int64_t i = 0; i < n; i++) sums[i] = held(sums[i] / total, narrow);
     for (int64_t d = 0; d < draws; d++) {
-        dsi_rng_uniform_f64(dsi_rng_default(), &u, 1, 0, total);
+        dsi_rng_uniform_f64(dsi_rng_default(), &u, 1, 0, 1);
         int64_t low = 0, high = n - 1;
-        while (low < high) { /* the first whose sum is above u */
+        while (low < high) {
             int64_t middle = low + (high - low) / 2;
-            if (sums[middle] <= u)
+            if (sums[middle] < u)
                 low = middle + 1;
             else
                 high = middle;
         }
-        while (w[low] == 0) low--; /* rounding at the end of the last share */
+        while (low + 1 < n && w[low] == 0) low++; /* u is 0 and so is the first weight */
+        while (w[low] == 0) low--;                /* rounding at the end of the last share */
         out[d] = low;
     }
 }
 
-/* Without: the largest of w / e, e exponential (Efraimidis and Spirakis, IPL 97
- * (2006)). */
-static void draw_without(const double *w, int64_t n, int64_t draws, Keyed *keys, int64_t *out)
+/* Without, and for one draw: the largest of w / e, e exponential (Efraimidis and
+ * Spirakis, IPL 97 (2006)). */
+static void draw_without(const double *w, int64_t n, int64_t draws, bool narrow, Keyed *keys,
+                         int64_t *out)
 {
     for (int64_t i = 0; i < n; i++) {
         double u;
         dsi_rng_uniform_f64(dsi_rng_default(), &u, 1, 0, 1);
-        double key = w[i] > 0 ? w[i] / (-log1p(-u) + 0x1p-60) : -1;
+        double key = w[i] > 0 ? held(w[i] / held(-log1p(-u), narrow), narrow) : -1;
         keys[i] = (Keyed){~key_of_double(key), i};
     }
     sort_keyed(keys, keys + n, n);
@@ -200,16 +207,17 @@ ds_tensor *ds_multinomial(ds_tensor *x, int64_t draws, bool replacement)
     int64_t n = shape.d[shape.n - 1], rows = shape.n == 2 ? shape.d[0] : 1;
     shape.d[shape.n - 1] = draws;
     const double *w = sort_values(x);
+    bool narrow = x->dtype != DS_F64;
     ds_tensor *y = dsi_new_host(DS_I64, shape);
     int64_t *out = ds_data_mut(y);
     for (int64_t r = 0; r < rows; r++)
         if (!w || !out || !weights_check(w + r * n, n, r, replacement ? 1 : draws)) return NULL;
     Keyed *keys = dsi_alloc((size_t)(2 * n) * sizeof *keys);
     for (int64_t r = 0; r < rows; r++)
-        if (replacement)
-            draw_with(w + r * n, n, draws, (double *)keys, out + r * draws);
+        if (replacement && draws > 1)
+            draw_with(w + r * n, n, draws, narrow, (double *)keys, out + r * draws);
         else
-            draw_without(w + r * n, n, draws, keys, out + r * draws);
+            draw_without(w + r * n, n, draws, narrow, keys, out + r * draws);
     dsi_free(keys);
     return ds_to(y, dsi_device_id(x->device), DS_I64);
 }

@@ -75,5 +75,26 @@ static void rows(void **state)
     ds_scope_close(scope);
 }
 
+/* torch.manual_seed(0); torch.multinomial(torch.tensor([1., 2, 3, 4, 5]), ...);
+ * torch.rand(1) */
+static void drawn_as_by_pytorch(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = floats(ds_shape(5), (float[]){1, 2, 3, 4, 5});
+    ds_seed(0);
+    const int64_t *y = ds_data(ds_multinomial(x, 3, false));
+    assert_memory_equal(y, ((int64_t[]){2, 4, 1}), 3 * sizeof *y);
+    CHECK_CLOSE(ds_item(ds_rand(DS_F32, ds_shape(1))), 0.3489, 5e-5);
+    ds_seed(0);
+    y = ds_data(ds_multinomial(x, 6, true));
+    assert_memory_equal(y, ((int64_t[]){4, 4, 3, 4, 3, 4}), 6 * sizeof *y);
+    CHECK_CLOSE(ds_item(ds_rand(DS_F32, ds_shape(1))), 0.0223, 5e-5);
+    ds_seed(0); /* one draw is one without replacement */
+    CHECK_INT(*(const int64_t *)ds_data(ds_multinomial(x, 1, true)), 2);
+    CHECK_CLOSE(ds_item(ds_rand(DS_F32, ds_shape(1))), 0.3489, 5e-5);
+    ds_scope_close(scope);
+}
+
 TEST_MAIN(cmocka_unit_test(maxima), cmocka_unit_test(one_hot), cmocka_unit_test(comparisons),
-          cmocka_unit_test(rows))
+          cmocka_unit_test(rows), cmocka_unit_test(drawn_as_by_pytorch))
