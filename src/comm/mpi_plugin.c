@@ -9,10 +9,14 @@
 #include "mpi.h"
 
 #include <mpi.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(dsi_mpi_message), "a request fits into a message");
+
+#define RANKS_A_PROCESSOR 4 /* beyond which ranks that spin in MPI stop each other */
 
 static _Thread_local char text[MPI_MAX_ERROR_STRING];
 
@@ -71,12 +75,20 @@ static int plugin_max_tag(void)
 }
 
 /* With more ranks than processors Open MPI yields in each call that finds
- * nothing. On a busy machine that costs milliseconds a call; offer_processor of
- * mpi.c does it here. A setting of the user stays. */
-static void turn_yields_off(void)
+ * nothing. On a busy machine that costs milliseconds a call; job_yield of mpi.c
+ * does it here. But MPI_Init and MPI_Comm_split block in MPI: with many ranks on
+ * each processor those that spin there leave no time to the rank that they wait
+ * for (64 ranks on 2 cores: 21 s, with yields 3 s). A setting of the user
+ * stays. */
+static void choose_yields(void)
 {
 #ifdef OPEN_MPI
-    setenv("OMPI_MCA_mpi_yield_when_idle", "0", 0);
+    const char *ranks = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    cpu_set_t allowed;
+    long processors = sched_getaffinity(0, sizeof allowed, &allowed) ? sysconf(_SC_NPROCESSORS_ONLN)
+                                                                     : CPU_COUNT(&allowed);
+    bool crowded = ranks && strtol(ranks, NULL, 10) > RANKS_A_PROCESSOR * processors;
+    setenv("OMPI_MCA_mpi_yield_when_idle", crowded ? "1" : "0", 0);
 #endif
 }
 
@@ -84,7 +96,7 @@ static void turn_yields_off(void)
  * communicator of its own keeps our messages apart from the program's. */
 static const char *plugin_init(dsi_mpi_place *world)
 {
-    turn_yields_off();
+    choose_yields();
     int level;
     MPI_Comm comm;
     int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);

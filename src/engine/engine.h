@@ -35,6 +35,12 @@ typedef struct dsi_stop {
     bool agreed;
 } dsi_stop;
 
+/* Memory into which a state is copied; p from malloc, or NULL. */
+typedef struct dsi_copy_buffer {
+    char *p;
+    size_t bytes;
+} dsi_copy_buffer;
+
 struct ds_engine {
     dsi_config *config;
     ds_comm *comm; /* borrowed */
@@ -50,6 +56,7 @@ struct ds_engine {
     dsi_throughput throughput;
     struct dsi_async_save *async_save; /* a checkpoint that is being written; NULL: none */
     bool async_save_logged;            /* its failure was printed */
+    dsi_copy_buffer copy_buffer;       /* what it writes; kept for the next one */
     dsi_progress *progress;            /* for the launcher; NULL: nobody watches */
     char *loaded;                      /* folder of the last checkpoint that was loaded */
 

@@ -21,6 +21,7 @@
 #include "sync_status.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- ranks --------------------------------------------------------------------------------------------- */
@@ -493,6 +494,7 @@ void ds_engine_free(ds_engine *e)
 {
     if (!dsi_live(e, "engine_free")) return;
     dsi_engine_end_async_save(e);
+    free(e->copy_buffer.p);
     bool known = !ds_error() || ds_error_is_collective(); /* no rank waits for this one */
     if (e->comm && !known) dsi_engine_abort_ranks(e);
     if (e->config && e->config->comms_logger.enabled && !ds_error())

@@ -50,6 +50,17 @@ same w.safetensors v.safetensors
 train --max_steps 4 --load_dir c --save_dir c --deepspeed_config "$same_but"
 [ "$(cat c/latest)" = global_step4 ] && pass || fail "latest"
 
+# ---- a job that was started again goes on from what it has saved since, and not from the universal one again
+mv c/global_step3_universal away
+TORCHELASTIC_RESTART_COUNT=1 && export TORCHELASTIC_RESTART_COUNT
+train --max_steps 6 --load_dir c --deepspeed_config "$universal" --save e.safetensors
+same a.safetensors e.safetensors
+TORCHELASTIC_RESTART_COUNT=0
+"$bin/cifar10_deepspeed" --sample --data d --no_eval --quiet --load_dir c --deepspeed_config "$universal" >out 2>err &&
+    fail "the first start loads what latest_universal names" || pass
+unset TORCHELASTIC_RESTART_COUNT
+mv away c/global_step3_universal
+
 # ---- mistakes lose nothing
 status 1 --input_folder nowhere --output_folder o
 has err "Directory 'nowhere' doesn't exist"

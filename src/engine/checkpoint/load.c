@@ -13,7 +13,8 @@
  *            counters, position in the data, random numbers        sync
  *
  * With "checkpoint": {"load_universal": true} the folder is the tag's or that of
- * latest_universal, and no other is tried.
+ * latest_universal, and no other is tried. A job that was started again has saved
+ * since: if `latest` is newer, it goes on there.
  *
  * A folder without a manifest is DeepSpeed's, unless it has files that only
  * this library writes: then it was not copied completely.
@@ -28,7 +29,9 @@
 #include "folder.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static ds_status load_fail_in(ds_status status) { return dsi_fail_in("engine_load", status); }
 
@@ -150,13 +153,52 @@ static ds_status load_find_universal(const ds_engine *e, const ds_load_opts *o, 
     return status;
 }
 
+/* Whether the launcher or Slurm has started this job again. */
+static bool job_was_restarted(void)
+{
+    static const char *const counts[] = {"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        const char *count = getenv(counts[i]);
+        if (count && strtol(count, NULL, 10) > 0) return true;
+    }
+    return false;
+}
+
+/* Whether DIR/latest was written after DIR/latest_universal. */
+static bool latest_is_newer(const char *dir)
+{
+    struct stat latest, universal;
+    char *a = dsi_path_in(dir, DSI_LATEST), *b = dsi_path_in(dir, DSI_LATEST_UNIVERSAL);
+    bool newer = stat(a, &latest) == 0 &&
+                 (stat(b, &universal) != 0 || latest.st_mtim.tv_sec > universal.st_mtim.tv_sec ||
+                  (latest.st_mtim.tv_sec == universal.st_mtim.tv_sec &&
+                   latest.st_mtim.tv_nsec > universal.st_mtim.tv_nsec));
+    dsi_free(a);
+    dsi_free(b);
+    return newer;
+}
+
+/* checkpoint.load_universal is for the first start: after a restart the work
+ * since then counts. Rank 0 decides for all. */
+static ds_status load_wants_universal(const ds_engine *e, const ds_load_opts *o, bool *universal)
+{
+    int64_t wants = e->config->checkpoint.load_universal;
+    if (wants && !o->tag && job_was_restarted() && latest_is_newer(o->dir)) wants = 0;
+    ds_status status = dsi_broadcast_count(e->comm, &wants);
+    *universal = wants != 0;
+    return status;
+}
+
 /* With a tag only that folder is tried: the program asked for it. */
 static ds_status load_find_folder(const ds_engine *e, const ds_load_opts *o, char **folder)
 {
-    if (e->config->checkpoint.load_universal) return load_find_universal(e, o, folder);
+    bool universal;
+    ds_status status = load_wants_universal(e, o, &universal);
+    if (status != DS_OK) return status;
+    if (universal) return load_find_universal(e, o, folder);
     if (!o->tag) return load_find_newest(e, o, folder);
     char *mine = ds_comm_rank(e->comm) == 0 ? dsi_folder_find(o->dir, o->tag) : NULL;
-    ds_status status = load_try_folder(e, mine, folder);
+    status = load_try_folder(e, mine, folder);
     dsi_free(mine);
     return status;
 }

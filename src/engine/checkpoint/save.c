@@ -166,7 +166,7 @@ static ds_status save_make_values(dsi_save_job *j, ds_engine *e, const ds_save_o
                         j->saving);
     ds_status status = dsi_save_files_make(&j->files, e, o);
     if (status == DS_OK && e->config->checkpoint.async)
-        status = dsi_save_tensors_copy(&j->files.tensors);
+        status = dsi_save_tensors_copy(&j->files.tensors, &e->copy_buffer);
     return status;
 }
 

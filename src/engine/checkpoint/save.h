@@ -40,7 +40,7 @@ typedef struct dsi_save_tensor {
     DSI_LIST(dsi_save_chunk)
     size_t bytes;
     dsi_zero *zero; /* which releases them; or NULL */
-    char *copy;     /* NULL: none */
+    char *copy;     /* in the engine's copy_buffer; NULL: none */
 } dsi_save_tensor;
 
 typedef struct dsi_save_tensors {
@@ -57,8 +57,9 @@ ds_value *dsi_save_tensor_value(dsi_save_tensor *s, ds_dtype dtype, ds_dims shap
 /* x as a tensor of one chunk. x NULL: NULL. */
 ds_value *dsi_save_tensor_of(dsi_save_tensors *all, ds_tensor *x, int param);
 
-/* Copies all of them: the memory they came from may change then. */
-ds_status dsi_save_tensors_copy(dsi_save_tensors *all);
+/* Copies all of them into *buffer, which grows as needed: the memory they came
+ * from may change then. The tensors are read from there until they are freed. */
+ds_status dsi_save_tensors_copy(dsi_save_tensors *all, dsi_copy_buffer *buffer);
 void dsi_save_tensors_free(dsi_save_tensors *all);
 
 /* ---- the files of a rank ------------------------------------------------------------------------------- */

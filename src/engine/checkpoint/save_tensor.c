@@ -113,32 +113,34 @@ static void tensor_drop_chunks(dsi_save_tensor *s)
     dsi_list_free(s);
 }
 
-/* Huge pages: faulting in pages of 4 KiB takes longer than the copy. */
-static char *copy_alloc(size_t bytes)
+/* Room for `bytes` in *b. It is kept from save to save, since fresh pages take
+ * longer than the copy; huge ones make the first save quicker. */
+static bool buffer_reserve(dsi_copy_buffer *b, size_t bytes)
 {
     size_t whole = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    if (bytes < HUGE_PAGE) return malloc(bytes ? bytes : 1);
-    char *p = aligned_alloc(HUGE_PAGE, whole);
-    if (p) (void)madvise(p, whole, MADV_HUGEPAGE); /* a hint */
-    return p;
+    if (b->bytes >= bytes) return true;
+    free(b->p);
+    *b = (dsi_copy_buffer){bytes < HUGE_PAGE ? malloc(bytes) : aligned_alloc(HUGE_PAGE, whole),
+                           bytes};
+    if (!b->p) b->bytes = 0;
+    if (b->p && bytes >= HUGE_PAGE) (void)madvise(b->p, whole, MADV_HUGEPAGE); /* a hint */
+    return b->p != NULL;
 }
 
 /* Chunks of a tensor are released as soon as it is copied. */
-ds_status dsi_save_tensors_copy(dsi_save_tensors *all)
+ds_status dsi_save_tensors_copy(dsi_save_tensors *all, dsi_copy_buffer *buffer)
 {
+    size_t bytes = tensors_bytes(all), at = 0;
+    if (!buffer_reserve(buffer, bytes))
+        return dsi_fail(DS_ENOMEM,
+                        "engine_save: no memory for the copy of an asynchronous save (%lld MB): "
+                        "leave \"checkpoint\": {\"async\": true} out",
+                        (long long)(bytes >> 20));
     for (int i = 0; i < all->n; i++) {
         dsi_save_tensor *s = all->at[i];
-        char *copy = copy_alloc(s->bytes);
-        if (!copy)
-            return dsi_fail(
-                DS_ENOMEM,
-                "engine_save: no memory for the copy of an asynchronous save (%lld MB): leave "
-                "\"checkpoint\": {\"async\": true} out",
-                (long long)(tensors_bytes(all) >> 20));
-        if (tensor_read(s, 0, copy, s->bytes) != DS_OK) {
-            free(copy);
-            return ds_error_status();
-        }
+        char *copy = buffer->p + at;
+        if (s->bytes && tensor_read(s, 0, copy, s->bytes) != DS_OK) return ds_error_status();
+        at += s->bytes;
         s->copy = copy;
         tensor_drop_chunks(s);
     }
@@ -149,7 +151,6 @@ void dsi_save_tensors_free(dsi_save_tensors *all)
 {
     for (int i = 0; i < all->n; i++) {
         tensor_drop_chunks(all->at[i]);
-        free(all->at[i]->copy);
         dsi_free(all->at[i]);
     }
     dsi_list_free(all);
