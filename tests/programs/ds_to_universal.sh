@@ -50,7 +50,7 @@ same w.safetensors v.safetensors
 train --max_steps 4 --load_dir c --save_dir c --deepspeed_config "$same_but"
 [ "$(cat c/latest)" = global_step4 ] && pass || fail "latest"
 
-# ---- a job that was started again goes on from what it has saved since, and not from the universal one again
+# ---- a job that was started again continues from what it has saved since, not from the universal one again
 mv c/global_step3_universal away
 TORCHELASTIC_RESTART_COUNT=1 && export TORCHELASTIC_RESTART_COUNT
 train --max_steps 6 --load_dir c --deepspeed_config "$universal" --save e.safetensors

@@ -14,7 +14,7 @@
  *
  * With "checkpoint": {"load_universal": true} the folder is the tag's or that of
  * latest_universal, and no other is tried. A job that was started again has saved
- * since: if `latest` is newer, it goes on there.
+ * since: if `latest` is newer, it continues there.
  *
  * A folder without a manifest is DeepSpeed's, unless it has files that only
  * this library writes: then it was not copied completely.
