@@ -156,12 +156,9 @@ static ds_status load_find_universal(const ds_engine *e, const ds_load_opts *o, 
 /* Whether the launcher or Slurm has started this job again. */
 static bool job_was_restarted(void)
 {
-    static const char *const counts[] = {"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"};
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        const char *count = getenv(counts[i]);
-        if (count && strtol(count, NULL, 10) > 0) return true;
-    }
-    return false;
+    const char *launcher = getenv("TORCHELASTIC_RESTART_COUNT"),
+               *slurm = getenv("SLURM_RESTART_COUNT");
+    return (launcher && strtol(launcher, NULL, 10) > 0) || (slurm && strtol(slurm, NULL, 10) > 0);
 }
 
 /* Whether DIR/latest was written after DIR/latest_universal. */
