@@ -147,8 +147,6 @@ UNARY(gelu_tanh, AS(x, 0.5) * x * (1 + TANH(TANH_INNER(x))))
 UNARY(sigmoid, 1 / (1 + EXP(-x)))
 UNARY(silu, x / (1 + EXP(-x)))
 UNARY(tanh, TANH(x))
-UNARY(sin, SIN(x))
-UNARY(cos, COS(x))
 UNARY(erf, ERF(x))
 UNARY(expm1, EXPM1(x))
 UNARY(log1p, LOG1P(x))
@@ -157,12 +155,27 @@ UNARY(ceil, CEIL(x))
 UNARY(round, ROUND(x))
 UNARY(sign, AS(x, x > 0) - AS(x, x < 0))
 
-/* with a parameter */
-#define PARAMETER(x) AS(x, *(const double *)arg)
-UNARY(leaky_relu, x > 0 ? x : PARAMETER(x) * x)
-UNARY(elu, x > 0 ? x : PARAMETER(x) * EXPM1(x))
+/* With a parameter, which is read before the loop. Both sides of a condition are
+ * values: a branch would not be vectorised. */
+#define UNARY_P_LINE(name, T, suffix, left, right, condition) \
+    static void name##_line_##suffix(const void *arg, int64_t n, void *const *p) \
+    { \
+        const T *in = p[0], param = (T) * (const double *)arg; \
+        T *y = p[1]; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            T x = in[i], yes = left, no = right; \
+            y[i] = condition ? yes : no; \
+        } \
+    }
+#define UNARY_P(name, condition, left, right) \
+    UNARY_P_LINE(name, float, f32, left, right, condition) \
+    UNARY_P_LINE(name, double, f64, left, right, condition)
+
+UNARY_P(leaky_relu, x > 0, x, param *x)
+UNARY_P(elu, x > 0, x, param *EXPM1(x))
 /* max(x, 0) + log(1 + e^-|x|): nothing overflows below the threshold either */
-UNARY(softplus, x > PARAMETER(x) ? x : (x < 0 ? 0 : x) + LOG1P(EXP(-ABS(x))))
+UNARY_P(softplus, x > param, x, (x < 0 ? 0 : x) + LOG1P(EXP(-ABS(x))))
 
 /* min(max(x + 3, 0), 6) */
 #define HARD(x) ((x) + 3 < 0 ? 0 : (x) + 3 > 6 ? 6 : (x) + 3)
@@ -278,14 +291,27 @@ BINARY(sqrt_dx, a / (b + b))
 BINARY(sigmoid_dx, a *b *(1 - b))
 BINARY(tanh_dx, a *(1 - b * b))
 BINARY(abs_dx, a *(AS(b, b > 0) - AS(b, b < 0)))
-BINARY(sin_dx, a *COS(b))
-BINARY(cos_dx, -a *SIN(b))
 BINARY(erf_dx, a *(AS(b, 1.12837916709551257390) * EXP(-b * b)))
 BINARY(expm1_dx, a *(b + 1))
 BINARY(log1p_dx, a / (1 + b))
-BINARY(leaky_relu_dx, b > 0 ? a : PARAMETER(a) * a)
-BINARY(elu_dx, b > 0 ? a : a * (PARAMETER(a) * EXP(b)))
-BINARY(softplus_dx, b > PARAMETER(b) ? a : a / (1 + EXP(-b)))
+#define BINARY_P_LINE(name, T, suffix, left, right, condition) \
+    static void name##_line_##suffix(const void *arg, int64_t n, void *const *p) \
+    { \
+        const T *dy = p[0], *saved = p[1], param = (T) * (const double *)arg; \
+        T *y = p[2]; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            T a = dy[i], b = saved[i], yes = left, no = right; \
+            y[i] = condition ? yes : no; \
+        } \
+    }
+#define BINARY_P(name, condition, left, right) \
+    BINARY_P_LINE(name, float, f32, left, right, condition) \
+    BINARY_P_LINE(name, double, f64, left, right, condition)
+
+BINARY_P(leaky_relu_dx, b > 0, a, param *a)
+BINARY_P(elu_dx, b > 0, a, a *(param *EXP(b)))
+BINARY_P(softplus_dx, b > param, a, a / (1 + EXP(-b)))
 BINARY(hardswish_dx, b <= -3 ? 0 : b < 3 ? a * (b / 3 + AS(b, 0.5)) : a)
 BINARY(mish_dx, a *_Generic((b), float : mish_slope_f32, double : mish_slope_f64)(b))
 /* (x Phi(x))' = Phi(x) + x phi(x), phi the normal density */
@@ -315,6 +341,51 @@ GELU_TANH_DX(double, f64)
 #define GELU_TANH_SLOPE(x) \
     _Generic((x), float : gelu_tanh_slope_f32, double : gelu_tanh_slope_f64)(x)
 BINARY(gelu_tanh_dx, a *GELU_TANH_SLOPE(b))
+
+/* ---- sin and cos ------------------------------------------------------------------------------------ */
+
+/* y = exact(x), for n <= HALF_PIECE floats; each is computed by vmath.h where it
+ * can be. */
+ALWAYS_INLINE void turned(const float *x, float *y, int64_t n, uint32_t turns, float exact(float))
+{
+    int far = 0;
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = sin_turned_f32(x[i], turns);
+        far |= !(fabsf(x[i]) <= SIN_MOST);
+    }
+    for (int64_t i = 0; far && i < n; i++)
+        if (!(fabsf(x[i]) <= SIN_MOST)) y[i] = exact(x[i]);
+}
+
+#define TURNED(name, turns, exact, exact_dx) \
+    static void name##_line_f32(const void *arg, int64_t n, void *const *p) \
+    { \
+        float turn[HALF_PIECE], *y = p[1]; \
+        (void)arg; \
+        for (int64_t at = 0; at < n; at += HALF_PIECE) { \
+            int64_t m = n - at < HALF_PIECE ? n - at : HALF_PIECE; \
+            turned((const float *)p[0] + at, turn, m, turns, exact##f); \
+            memcpy(y + at, turn, (size_t)m * sizeof *y); \
+        } \
+    } \
+    static void name##_dx_line_f32(const void *arg, int64_t n, void *const *p) \
+    { \
+        const float *dy = p[0]; \
+        float turn[HALF_PIECE], *y = p[2]; \
+        (void)arg; \
+        for (int64_t at = 0; at < n; at += HALF_PIECE) { \
+            int64_t m = n - at < HALF_PIECE ? n - at : HALF_PIECE; \
+            turned((const float *)p[1] + at, turn, m, turns + 1, exact_dx##f); \
+            for (int64_t i = 0; i < m; i++) y[at + i] = dy[at + i] * turn[i]; \
+        } \
+    } \
+    UNARY_LINE(name, double, f64, exact(x)) \
+    BINARY_LINE(name##_dx, double, f64, a *exact_dx(b))
+
+static float minus_sinf(float x) { return -sinf(x); }
+static double minus_sin(double x) { return -sin(x); }
+TURNED(sin, 0, sin, cos)
+TURNED(cos, 1, cos, minus_sin)
 
 /* ---- relu: of 16 bits by the bits ------------------------------------------------------------------- */
 

@@ -7,7 +7,7 @@
  * minimax fits in the relative error, made by Remez' exchange algorithm in
  * 200-bit arithmetic. Doubles go to the C library.
  *   EXP(x), LOG(x), TANH(x), NORMAL(x), ... choose by the type of x.
- * SIN, COS and ERF of floats go to the C library too.
+ * sin_turned_f32 is for |x| <= SIN_MOST.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -137,6 +137,44 @@ ALWAYS_INLINE float normal_f32(float x)
     return x < 0 ? tail : 1.0f - tail;
 }
 
+/* erf(x) = 2 normal(sqrt(2) x) - 1, below 0.75 by its Taylor series. */
+ALWAYS_INLINE float erf_f32(float x)
+{
+    float a = fabsf(x), u = x * x;
+    float p = 1.458916921e-6f; /* 1 / (8! 17), 1 / (7! 15), ... */
+    p = p * u - 1.322751323e-5f;
+    p = p * u + 1.068376068e-4f;
+    p = p * u - 7.575757576e-4f;
+    p = p * u + 4.62962963e-3f;
+    p = p * u - 2.380952381e-2f;
+    p = p * u + 0.1f;
+    p = p * u - 0.3333333333f;
+    float small = x + x * (0.128379167f + 1.128379167f * u * p);
+    float large = 1.0f - 2.0f * normal_f32(-1.414213562f * a);
+    large = x < 0 ? -large : large;
+    return a < 0.75f ? small : large;
+}
+
+/* sin(x + turns pi/2), x = n pi/2 + r with r in [-pi/4, pi/4]: sin or cos of r by
+ * polynomials (Cephes' sinf). pi/2 is split so that n times its first two parts
+ * is exact up to SIN_MOST. */
+#define SIN_MOST 8192.0f /* farther out the C library is right */
+ALWAYS_INLINE float sin_turned_f32(float x, uint32_t turns)
+{
+    const float round = 0x1.8p23f;
+    float t = x * 0.6366197724f + round, n = t - round;
+    uint32_t quarter = float_bits(t) + turns;
+    float r = ((x - n * 1.5703125f) - n * 4.837512969970703125e-4f) - n * 7.549789954891882e-8f;
+    float u = r * r;
+    float odd = ((-1.9515295891e-4f * u + 8.3321608736e-3f) * u - 0.16666654611f) * u * r + r;
+    float even = ((2.443315711809948e-5f * u - 1.388731625493765e-3f) * u + 4.166664568298827e-2f) *
+                     u * u -
+                 0.5f * u + 1.0f;
+    odd = u == 0 ? r : odd; /* -0, subnormal numbers */
+    float y = quarter & 1 ? even : odd;
+    return quarter & 2 ? -y : y;
+}
+
 /* exp(x) - 1 = (u - 1) (x / log u) and log(1 + x) = log(u) (x / (u - 1)), u = exp(x)
  * or 1 + x as it was rounded: its error cancels (Kahan; Higham, Accuracy and
  * Stability of Numerical Algorithms, 1.14.1). */
@@ -167,9 +205,7 @@ static inline double normal_f64(double x) { return 0.5 * (1 + erf(x * 0.70710678
 #define ABS(x)        _Generic((x), float : fabsf, double : fabs)(x)
 #define EXPM1(x)      _Generic((x), float : expm1_f32, double : expm1)(x)
 #define LOG1P(x)      _Generic((x), float : log1p_f32, double : log1p)(x)
-#define SIN(x)        _Generic((x), float : sinf, double : sin)(x)
-#define COS(x)        _Generic((x), float : cosf, double : cos)(x)
-#define ERF(x)        _Generic((x), float : erff, double : erf)(x)
+#define ERF(x)        _Generic((x), float : erf_f32, double : erf)(x)
 #define FLOOR(x)      _Generic((x), float : floorf, double : floor)(x)
 #define CEIL(x)       _Generic((x), float : ceilf, double : ceil)(x)
 #define ROUND(x)      _Generic((x), float : rintf, double : rint)(x) /* of two the even one */
