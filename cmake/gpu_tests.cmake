@@ -40,10 +40,12 @@ if(DS_CUDA AND CMAKE_CXX_COMPILER AND (NOT DS_TEST_FOLDERS OR "gpu" IN_LIST DS_T
             -fno-sanitize-recover=all -fno-sanitize=vptr)
         target_link_options(fake_libnccl PRIVATE -fsanitize=address,undefined)
     endif()
-    target_link_libraries(fake_libnccl PRIVATE $<TARGET_FILE:fake_libcuda> Threads::Threads rt)
+    # by its path: CMake may make -lcuda of it, which may be NVIDIA's
+    target_link_libraries(fake_libnccl PRIVATE "-Wl,--no-as-needed,$<TARGET_FILE:fake_libcuda>" Threads::Threads rt)
     add_dependencies(fake_libnccl fake_libcuda)
     target_link_options(fake_libnccl PRIVATE -Wl,-soname,libnccl.so.2)
     set_target_properties(fake_libnccl PROPERTIES PREFIX "" OUTPUT_NAME libnccl SUFFIX .so.2
+        BUILD_RPATH ${PROJECT_BINARY_DIR}/gpu
         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu)
 endif()
 

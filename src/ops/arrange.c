@@ -177,12 +177,13 @@ static ds_tensor *repeats_places(const ds_tensor *x, int dim, ds_tensor *repeats
                           ds_dtype_name(repeats->dtype), dsi_shape_text(repeats->shape), dim,
                           dsi_shape_text(x->shape), (long long)size, (long long)size);
     const int64_t *each = ds_data(repeats);
+    if (!each) return NULL;
     int one = repeats->shape.d[0] == 1 ? 0 : 1;
-    for (int64_t k = 0; each && k < size; total += each[one * k++])
+    for (int64_t k = 0; k < size; total += each[one * k++])
         if (each[one * k] < 0)
             return dsi_refuse("repeat_interleave: %lld repeats: expected 0 or more",
                               (long long)each[one * k]);
-    ds_tensor *places = each ? dsi_new_host(DS_I64, ds_shape(total)) : NULL;
+    ds_tensor *places = dsi_new_host(DS_I64, ds_shape(total));
     int64_t *at = ds_data_mut(places);
     for (int64_t k = 0; at && k < size; k++)
         for (int64_t i = 0; i < each[one * k]; i++) at[n++] = k;

@@ -182,9 +182,7 @@ static void cuda_free_host(dsi_device *d, void *p) { dsi_cuda_enter(d)->f->free_
 static ds_status stream_watch(dsi_stream *s)
 {
     double begun = dsi_now(), next = WATCH_S;
-    CUresult result;
-    while ((result = dsi_cuda_enter(s->device)->f->stream_query(s->handle)) ==
-           CUDA_ERROR_NOT_READY) {
+    while (dsi_cuda_enter(s->device)->f->stream_query(s->handle) == CUDA_ERROR_NOT_READY) {
         double waited = dsi_now() - begun;
         if (waited > SPIN_S) usleep(NAP_US);
         if (waited < next) continue;
