@@ -70,7 +70,7 @@ void dsi_utf8_append_repaired(dsi_text *to, const char *s, size_t n)
         i += (size_t)-length;
         good = i;
     }
-    dsi_text_add_bytes(to, s + good, n - good);
+    dsi_text_add_bytes(to, n ? s + good : "", n - good); /* without bytes s may be NULL */
 }
 
 /* White_Space, all of it: it has been the same set since Unicode 6.3. */
