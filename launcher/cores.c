@@ -217,15 +217,13 @@ bool cores_bind(const char *list, const int *gpu, int r, int n, dsi_text *why)
     cores share;
     char threads[20];
     bool near = !list && share_near_gpu(gpu, r, n, &share);
-    bool good = near || share_of_all(list, r, n, &share, why);
-    if (!good) return false;
+    if (!near && !share_of_all(list, r, n, &share, why)) return false;
     cpu_set_t *set = dsi_alloc(CPUS / 8);
     for (int i = 0; i < share.n; i++) CPU_SET_S((size_t)share.at[i], CPUS / 8, set);
-    if (good && sched_setaffinity(0, CPUS / 8, set)) {
+    bool good = sched_setaffinity(0, CPUS / 8, set) == 0;
+    if (!good)
         dsi_text_add(why, "--bind_cores_to_rank: processors %d to %d of this machine: %s",
                      share.at[0], share.at[share.n - 1], strerror(errno));
-        good = false;
-    }
     snprintf(threads, sizeof threads, "%d", share.n);
     if (good) setenv("OMP_NUM_THREADS", threads, 1);
     dsi_free(set);

@@ -38,6 +38,20 @@ static ds_status openmpi_check_tools(const launch_plan *p)
     return dsi_fail(DS_EINVAL, NOT_INSTALLED("ssh", "openssh-client"));
 }
 
+/* Is it Open MPI 5 or later, whose mpirun runs PRRTE's prterun? That is
+ * installed beside mpirun, as orterun is beside that of version 4. */
+static bool has_prrte(const launch_plan *p)
+{
+    char *found = program_on_path(p->runner_program), path[PATH_MAX] = "";
+    char *slash = found && realpath(found, path) ? strrchr(path, '/') : NULL;
+    dsi_free(found);
+    if (!slash || slash + sizeof "/prterun" > path + sizeof path) return false;
+    strcpy(slash, "/orterun");
+    bool orte = access(path, X_OK) == 0;
+    strcpy(slash, "/prterun");
+    return !orte && access(path, X_OK) == 0;
+}
+
 /* ---- MCA parameters ---------------------------------------------------------- */
 
 /* Has the user set this MCA parameter? mpirun refuses two values of one. */
@@ -63,30 +77,16 @@ static void add_mca(argv_list *argv, const launch_plan *p, const char *parameter
     argv_add_words(argv, "--mca", parameter, value);
 }
 
-/* Is it Open MPI 5 or later, whose mpirun runs PRRTE's prterun? That is
- * installed beside mpirun, as orterun is beside that of version 4. */
-static bool has_prrte(const launch_plan *p)
-{
-    char *found = program_on_path(p->runner_program), path[PATH_MAX] = "";
-    char *slash = found && realpath(found, path) ? strrchr(path, '/') : NULL;
-    dsi_free(found);
-    if (!slash || slash + sizeof "/prterun" > path + sizeof path) return false;
-    strcpy(slash, "/orterun");
-    bool orte = access(path, X_OK) == 0;
-    strcpy(slash, "/prterun");
-    return !orte && access(path, X_OK) == 0;
-}
-
 /* A parameter of mpirun and its daemons, by the name that ORTE has for it, the
  * runtime of Open MPI 4. PRRTE has others, and knows some of ORTE's. */
-static void add_daemon_mca(argv_list *argv, const launch_plan *p, const char *parameter,
+static void add_daemon_mca(argv_list *argv, const launch_plan *p, bool prrte, const char *parameter,
                            const char *value)
 {
     static const char *const names[][2] = {{"plm_rsh_", "plm_ssh_"},
                                            {"orte_", "prte_"},
                                            {"oob_tcp_if_", "prte_if_"},
                                            {"if_base_do_not_resolve", "prte_do_not_resolve"}};
-    if (!has_prrte(p)) {
+    if (!prrte) {
         add_mca(argv, p, parameter, value);
         return;
     }
@@ -113,9 +113,9 @@ static bool is_oversubscribed(int ranks)
 
 /* -H localhost:N: as many slots as ranks, or mpirun would refuse more ranks
  * than cores. */
-static void add_local(argv_list *argv, const launch_plan *p)
+static void add_local(argv_list *argv, const launch_plan *p, bool prrte)
 {
-    if (!has_prrte(p)) add_mca(argv, p, "plm", "isolated"); /* does not look for ssh */
+    if (!prrte) add_mca(argv, p, "plm", "isolated"); /* does not look for ssh */
     if (is_oversubscribed(p->world_size)) add_mca(argv, p, "mpi_yield_when_idle", "1");
     argv_add(argv, "-H");
     argv_add(argv, "localhost:%d", p->world_size);
@@ -124,7 +124,7 @@ static void add_local(argv_list *argv, const launch_plan *p)
 /* Each orted runs below a node monitor (node_monitor.h), and remains its child:
  * ssh stays connected. NODE_SECRET is replaced by the job's when it starts.
  * mpirun splits the agent at blanks and a shell of the host reads it again. */
-static void add_node_monitor(argv_list *argv, const launch_plan *p)
+static void add_node_monitor(argv_list *argv, const launch_plan *p, bool prrte)
 {
     dsi_text agent = {0};
     if (!runner_has_argument(p, "--leave-session-attached"))
@@ -132,31 +132,32 @@ static void add_node_monitor(argv_list *argv, const launch_plan *p)
     if (p->n_hosts > SSH_AT_ONCE) {
         char n[20];
         snprintf(n, sizeof n, "%d", p->n_hosts);
-        add_daemon_mca(argv, p, "plm_rsh_num_concurrent", n);
+        add_daemon_mca(argv, p, prrte, "plm_rsh_num_concurrent", n);
     }
     for (const char *c = p->deepspeed; *c; c++)
         dsi_text_add(&agent, strchr(" \t\"'\\$`&;()<>|*?[]#~", *c) ? "\\%c" : "%c", *c);
-    dsi_text_add(&agent, " --node_monitor " NODE_SECRET " %s", has_prrte(p) ? "prted" : "orted");
-    if (!strstr(p->deepspeed, "  ")) add_daemon_mca(argv, p, "orte_launch_agent", agent.s);
+    dsi_text_add(&agent, " --node_monitor " NODE_SECRET " %s", prrte ? "prted" : "orted");
+    if (!strstr(p->deepspeed, "  ")) add_daemon_mca(argv, p, prrte, "orte_launch_agent", agent.s);
     dsi_text_free(&agent);
 }
 
-static void add_remote(argv_list *argv, const launch_plan *p, const openmpi_remote *remote)
+static void add_remote(argv_list *argv, const launch_plan *p, bool prrte,
+                       const openmpi_remote *remote)
 {
     char *hosts = runner_host_list(p, remote->name);
-    if (!remote->choose_component) add_daemon_mca(argv, p, "plm", has_prrte(p) ? "ssh" : "rsh");
-    add_daemon_mca(argv, p, "plm_rsh_agent", remote->agent);
-    add_daemon_mca(argv, p, "plm_rsh_no_tree_spawn", "1"); /* no ssh between other hosts */
-    if (remote->joined) add_daemon_mca(argv, p, "if_base_do_not_resolve", "1");
-    add_node_monitor(argv, p);
+    if (!remote->choose_component) add_daemon_mca(argv, p, prrte, "plm", prrte ? "ssh" : "rsh");
+    add_daemon_mca(argv, p, prrte, "plm_rsh_agent", remote->agent);
+    add_daemon_mca(argv, p, prrte, "plm_rsh_no_tree_spawn", "1"); /* no ssh between other hosts */
+    if (remote->joined) add_daemon_mca(argv, p, prrte, "if_base_do_not_resolve", "1");
+    add_node_monitor(argv, p, prrte);
     if (!is_set_by_user(p, "btl_tcp_if_include"))
         add_mca(argv, p, "btl_tcp_if_exclude", "lo,docker0,podman0,virbr0");
     if (!is_set_by_user(p, "oob_tcp_if_include") && !is_set_by_user(p, "prte_if_include"))
-        add_daemon_mca(argv, p, "oob_tcp_if_exclude", "lo,docker0,podman0,virbr0");
+        add_daemon_mca(argv, p, prrte, "oob_tcp_if_exclude", "lo,docker0,podman0,virbr0");
     /* mpirun and orted notice a cut network within 20 s */
-    add_daemon_mca(argv, p, "oob_tcp_keepalive_time", "10");
-    add_daemon_mca(argv, p, "oob_tcp_keepalive_intvl", "3");
-    add_daemon_mca(argv, p, "oob_tcp_keepalive_probes", "3");
+    add_daemon_mca(argv, p, prrte, "oob_tcp_keepalive_time", "10");
+    add_daemon_mca(argv, p, prrte, "oob_tcp_keepalive_intvl", "3");
+    add_daemon_mca(argv, p, prrte, "oob_tcp_keepalive_probes", "3");
     argv_add_words(argv, "-H", hosts);
     dsi_free(hosts);
 }
@@ -178,6 +179,7 @@ static void add_exports(argv_list *argv, const launch_plan *p)
 /* remote: NULL if all ranks are on this machine. */
 void openmpi_add_mpirun(argv_list *argv, const launch_plan *p, const openmpi_remote *remote)
 {
+    const bool prrte = has_prrte(p);
     argv_add(argv, "%s", p->runner_program);
     if (geteuid() == 0) argv_add(argv, "--allow-run-as-root");
     if (!runner_has_argument(p, "--bind-to")) { /* a rank binds itself (cores.h) */
@@ -188,16 +190,16 @@ void openmpi_add_mpirun(argv_list *argv, const launch_plan *p, const openmpi_rem
     }
     /* To name the components saves 170 ms of each start. */
     add_mca(argv, p, "pml", "ob1");
-    if (has_prrte(p)) { /* its tcp complains where it has no network */
+    if (prrte) { /* its tcp complains where it has no network */
         add_mca(argv, p, "btl", remote ? "self,sm,tcp" : "self,sm");
     } else {
         add_mca(argv, p, "btl", "self,vader,tcp");
         add_mca(argv, p, "osc", "pt2pt,sm");
     }
     if (remote)
-        add_remote(argv, p, remote);
+        add_remote(argv, p, prrte, remote);
     else
-        add_local(argv, p);
+        add_local(argv, p, prrte);
     argv_add(argv, "-np");
     argv_add(argv, "%d", p->world_size);
     argv_add_all(argv, p->launcher_args);
