@@ -83,20 +83,6 @@ static ds_tensor *run_step(Run *r, int step, double factor)
     return r->graph ? ds_step_graph_run(r->graph, in, 2) : engine_step(r, in, 2);
 }
 
-static void values_add(Run *r)
-{
-    ds_scope *scope = ds_scope_open();
-    int n = ds_module_params(ds_engine_module(r->e));
-    for (int i = 0; i < n; i++) {
-        ds_tensor *p = ds_to(ds_module_param_at(ds_engine_module(r->e), i, NULL), cpu, DS_F32);
-        size_t bytes = (size_t)ds_numel(p) * sizeof(float);
-        r->values = realloc(r->values, r->bytes + bytes);
-        memcpy((char *)r->values + r->bytes, ds_data(p), bytes);
-        r->bytes += bytes;
-    }
-    ds_scope_close(scope);
-}
-
 static void run_micro_step(Run *r, int step, const char *folder)
 {
     ds_scope *scope = ds_scope_open();
@@ -139,10 +125,10 @@ static void run_all(Run *r, bool graph, int steps)
         if (ds_step_graph_why_not(r->graph)) fail_msg("%s", ds_step_graph_why_not(r->graph));
         CHECK(ds_step_graph_replays(r->graph));
     }
-    values_add(r);
+    values_add(ds_engine_module(r->e), &r->values, &r->bytes);
     if (r->plan.ema) {
         CHECK_INT(ds_engine_swap_ema(r->e), DS_OK);
-        values_add(r);
+        values_add(ds_engine_module(r->e), &r->values, &r->bytes);
     }
     if (folder) folder_remove();
 }
@@ -299,7 +285,7 @@ static void step_refused(Run *r, int64_t label, double factor, const char *messa
     CHECK_ERROR(message);
     CHECK_INT(ds_engine_global_steps(r->e), steps);
     r->values = NULL, r->bytes = 0;
-    values_add(r);
+    values_add(ds_engine_module(r->e), &r->values, &r->bytes);
     CHECK(!memcmp(before, r->values, r->bytes));
     free(before);
     ds_scope_close(scope);

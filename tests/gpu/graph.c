@@ -50,22 +50,6 @@ static ds_tensor *training_step(void *self, ds_tensor *const *in, int n)
     return loss;
 }
 
-static void values_take(Training *t)
-{
-    int64_t n = 0, at = 0;
-    int count = ds_module_params(t->net);
-    for (int i = 0; i < count; i++) n += ds_numel(ds_module_param_at(t->net, i, NULL));
-    t->bytes = (size_t)n * sizeof *t->values;
-    t->values = malloc(t->bytes + 1);
-    ds_scope *scope = ds_scope_open();
-    for (int i = 0; i < count; i++) {
-        ds_tensor *p = ds_module_param_at(t->net, i, NULL);
-        memcpy(t->values + at, ds_data(p), (size_t)ds_numel(p) * sizeof *t->values);
-        at += ds_numel(p);
-    }
-    ds_scope_close(scope);
-}
-
 /* Inputs on the GPU; the learning rate changes at each step. */
 static ds_tensor *training_run(Training *t, int step)
 {
@@ -112,7 +96,7 @@ static void train(Training *t, int rule, bool with_graph)
         CHECK_INT(ds_step_graph_replays(t->graph), recorded);
         CHECK_INT(ds_step_graph_why_not(t->graph) != NULL, !recorded);
     }
-    values_take(t);
+    values_add(t->net, &t->values, &t->bytes);
 }
 
 /* The same with a graph and without, to the bit. */
@@ -198,7 +182,8 @@ static void a_bad_label_updates_nothing(void **state)
     CHECK(isnan(ds_item(loss)));
     CHECK_ERROR("cross_entropy: label 10 at index 1 is outside 0..9");
     ds_scope_close(scope);
-    values_take(&t);
+    t.values = NULL, t.bytes = 0;
+    values_add(t.net, &t.values, &t.bytes);
     CHECK(!memcmp(before, t.values, t.bytes));
     free(before);
     free(t.values);

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <deepspeed.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum { WIDTH = 24 }; /* inputs of the small network */
 
@@ -39,4 +41,20 @@ static inline ds_optim *optimizer_new(int rule, ds_module *net)
     default:
         return ds_optim_lamb(net, 0.01, .weight_decay = 0.1);
     }
+}
+
+/* Appends the values of all parameters, as float32: *values (NULL at first, to be
+ * freed) grows, and *bytes. */
+static inline void values_add(ds_module *net, float **values, size_t *bytes)
+{
+    ds_scope *scope = ds_scope_open();
+    int n = ds_module_params(net);
+    for (int i = 0; i < n; i++) {
+        ds_tensor *p = ds_to(ds_module_param_at(net, i, NULL), (ds_device){DS_CPU, 0}, DS_F32);
+        size_t more = (size_t)ds_numel(p) * sizeof(float);
+        *values = realloc(*values, *bytes + more);
+        memcpy((char *)*values + *bytes, ds_data(p), more);
+        *bytes += more;
+    }
+    ds_scope_close(scope);
 }
