@@ -286,7 +286,7 @@ static void step_refused(Run *r, int64_t label, double factor, const char *messa
     CHECK_INT(ds_engine_global_steps(r->e), steps);
     r->values = NULL, r->bytes = 0;
     values_add(ds_engine_module(r->e), &r->values, &r->bytes);
-    CHECK(!memcmp(before, r->values, r->bytes));
+    CHECK(before && r->values && !memcmp(before, r->values, r->bytes));
     free(before);
     ds_scope_close(scope);
 }

@@ -184,7 +184,7 @@ static void a_bad_label_updates_nothing(void **state)
     ds_scope_close(scope);
     t.values = NULL, t.bytes = 0;
     values_add(t.net, &t.values, &t.bytes);
-    CHECK(!memcmp(before, t.values, t.bytes));
+    CHECK(before && t.values && !memcmp(before, t.values, t.bytes));
     free(before);
     free(t.values);
     training_end(&t);
