@@ -151,5 +151,6 @@ ds_step_graph *ds_engine_step_graph_new(ds_engine *e, ds_step_fn *step, void *se
     if (!dsi_live(e, "engine_step_graph_new")) return dsi_null_operand("engine_step_graph_new");
     ds_step_graph *g = ds_step_graph_new(step, self);
     if (g) dsi_step_graph_set_kinds(g, step_kind, e);
+    if (g && ds_comm_rank(e->comm)) dsi_step_graph_quiet(g);
     return g;
 }

@@ -64,6 +64,8 @@ void dsi_step_graph_set_kinds(ds_step_graph *g, int (*kind)(void *arg), void *ar
     g->kind_arg = arg;
 }
 
+void dsi_step_graph_quiet(ds_step_graph *g) { g->told = true; }
+
 /* The capture is not valid any more, or ends. */
 static void capture_drop(Recording *r)
 {

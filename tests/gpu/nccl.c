@@ -5,7 +5,6 @@
 #include "check.h"
 #include "nets.h"
 
-#include "base/clock.h"
 #include "caught.h"
 #include "folder.h"
 
@@ -65,25 +64,23 @@ static ds_status three_sums(void *arg)
     return ds_error_status();
 }
 
-static void run_sums(const char *message, double seconds)
+static void run_sums(const char *message)
 {
-    double begun = dsi_now();
     CHECK_INT(ds_run_ranks(2, three_sums, NULL), message ? DS_ECOMM : DS_OK);
     if (message) CHECK_ERROR(message);
-    CHECK(dsi_now() - begun < seconds);
 }
 
 static void goes_on(void **state)
 {
     (void)state;
-    run_sums(NULL, 30);
+    run_sums(NULL);
 }
 
 #define FAILS(name, message) \
     static void name(void **state) \
     { \
         (void)state; \
-        run_sums(message, 30); \
+        run_sums(message); \
     }
 FAILS(no_library, "NCCL: /nowhere/libnccl.so.2 cannot be opened (")
 FAILS(no_path, "DS_NCCL=yes: expected on, off, or the path of libnccl.so.2")
@@ -111,7 +108,7 @@ static void failures(void **state)
     apart(stuck, "FAKE_NCCL_HANG=1:3", "DS_TIMEOUT=1", NULL);
 }
 
-static void two_ranks_add(void) { run_sums(NULL, 30); }
+static void two_ranks_add(void) { run_sums(NULL); }
 
 /* Through the host instead, with the same values; the reason is a warning. */
 static void host_because(const char *why)
