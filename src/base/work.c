@@ -1,16 +1,22 @@
 /* base/work.c: threads inside a kernel.
  *
  * Each thread that uses them (a rank) has its own pool of helpers, so that
- * ranks never wait for each other. A job is divided into one part for each
+ * ranks never wait for each other. A job is divided into PIECES parts for each
  * thread; the parts that no thread has started are bits of one word, `open`:
  *
  *     caller   writes the job, sets the bits, runs part 0, then the parts whose bits are still set, then
  *              waits for the parts that helpers took
  *     helper   sees a bit, clears it (and so owns that part), runs it, counts it as done
  *
- * Helper k prefers bit k, so that the same part of the next kernel finds its
- * data in the same cache. A helper that sleeps, or that the system does not
- * run, takes no bit: the caller runs its part and is no slower than alone.
+ * Helper k begins with the k-th share of the bits, so that the same part of the
+ * next kernel finds its data in the same cache. A helper that sleeps, or that the
+ * system does not run, takes no bit: the caller runs its parts and is no slower
+ * than alone.
+ *
+ * A helper that loses its processor within a part does delay the caller, by some
+ * milliseconds. It is *late* if the caller has waited for it much longer than a
+ * part takes. Then the processor is wanted by another process, and the caller
+ * works alone for a while: BACK_OFF_NS, twice as long after each further time.
  *
  * Helpers look for bits for SPIN_NS (fork and join take some hundred
  * nanoseconds then), and sleep on a condition variable afterwards: an idle
@@ -44,11 +50,16 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-#define MAX_THREADS 64     /* bits of a word */
-#define SPIN_NS     100000 /* how long a helper looks for work before it sleeps */
-#define PATIENCE_NS 20000  /* how long anybody spins before it offers its processor to others */
-#define LARGE       8      /* a job that could be cut into so many parts is worth waking helpers */
-#define CACHE_LINE  64
+#define MAX_THREADS      64     /* bits of a word */
+#define SPIN_NS          100000 /* how long a helper looks for work before it sleeps */
+#define PATIENCE_NS      20000 /* how long anybody spins before it offers its processor to others */
+#define PIECES           4     /* parts for each thread, if there are enough items */
+#define LATE_NS          200000 /* a helper is not late before the caller has waited so long */
+#define BACK_OFF_NS      10000000
+#define MOST_BACK_OFF_NS 640000000
+#define TRUSTED          200 /* jobs without a late helper, after which the next one counts as the first */
+#define LARGE            8 /* a job that could be cut into so many parts is worth waking helpers */
+#define CACHE_LINE       64
 
 typedef struct job {
     void (*body)(void *arg, int64_t begin, int64_t end);
@@ -70,7 +81,12 @@ typedef struct pool {
     pthread_cond_t wake;
     bool quit;
     int helpers;
-    int64_t last_small; /* when a small job found sleepers; the caller's */
+    /* the caller's */
+    int64_t last_small;  /* when a small job found sleepers */
+    int64_t alone_until; /* 0, or until when it works alone */
+    int64_t back_off;    /* how long it works alone after the next late helper; 0: BACK_OFF_NS */
+    int on_time;         /* jobs since the last late helper */
+    int pieces;          /* parts for each thread */
     struct helper {
         pthread_t thread;
         struct pool *pool;
@@ -85,12 +101,13 @@ static _Thread_local bool inside; /* this thread is running a part: what it star
 
 /* ---- the helpers' side -------------------------------------------------------------------------- */
 
-/* Takes an open part, the one numbered `like` if it can; -1: there is none. */
+/* Takes the first open part from `like` on, else the first of all; -1: there is
+ * none. */
 static int part_claim(pool *p, int like)
 {
     uint64_t open = atomic_load_explicit(&p->open, memory_order_relaxed);
     while (open) {
-        uint64_t bit = open >> like & 1 ? (uint64_t)1 << like : open & -open;
+        uint64_t from = open >> like << like, bit = from ? from & -from : open & -open;
         if (atomic_compare_exchange_weak_explicit(&p->open, &open, open & ~bit,
                                                   memory_order_acquire, memory_order_relaxed))
             return __builtin_ctzll(bit);
@@ -143,7 +160,7 @@ static void *pool_helper_main(void *arg)
     inside = true;
     while (wait_for_work(h->pool)) {
         int part;
-        while ((part = part_claim(h->pool, h->k)) >= 0) {
+        while ((part = part_claim(h->pool, h->k * h->pool->pieces)) >= 0) {
             part_run(&h->pool->job, part);
             atomic_fetch_add_explicit(&h->pool->done, 1, memory_order_release);
         }
@@ -186,6 +203,7 @@ static pool *pool_new(int threads)
     pthread_mutex_init(&p->mutex, NULL);
     pthread_cond_init(&p->wake, NULL);
     int available = dsi_processors();
+    p->pieces = MAX_THREADS / threads < PIECES ? MAX_THREADS / threads : PIECES;
     for (int k = 1; k < threads && k < available; k++) {
         struct helper *h = &p->helper[p->helpers];
         *h = (struct helper){.pool = p, .k = k};
@@ -242,18 +260,50 @@ int dsi_limit_threads(int n)
 
 /* ---- the caller's side -------------------------------------------------------------------------- */
 
-static void wait_for_helpers(pool *p, int parts)
+/* Returns for how many nanoseconds it waited; 0 if it was a moment only. */
+static int64_t wait_for_helpers(pool *p, int parts)
 {
-    int64_t patient_until = 0;
+    int64_t begun = 0, now = 0;
     for (int i = 1; atomic_load_explicit(&p->done, memory_order_acquire) != parts; i++) {
         dsi_relax();
         if (i % 32) continue;
         /* A helper that long in a part may have lost its processor: to us,
          * perhaps. */
-        int64_t now = dsi_now_ns();
-        if (!patient_until) patient_until = now + PATIENCE_NS;
-        if (now > patient_until) sched_yield();
+        now = dsi_now_ns();
+        if (!begun) begun = now;
+        if (now - begun > PATIENCE_NS) sched_yield();
     }
+    return now - begun;
+}
+
+/* Notes whether a helper was late, after a wait for `waited` of a job whose parts
+ * took the caller `part_ns` each. */
+static void helpers_judge(pool *p, int64_t waited, int64_t part_ns)
+{
+    if (waited < LATE_NS || waited < 2 * part_ns) {
+        if (++p->on_time >= TRUSTED) p->on_time = 0, p->back_off = 0;
+        return;
+    }
+    if (!p->back_off) p->back_off = BACK_OFF_NS;
+    p->alone_until = dsi_now_ns() + p->back_off;
+    p->on_time = 0;
+    if (p->back_off < MOST_BACK_OFF_NS) p->back_off *= 2;
+}
+
+/* True while the caller works alone because a helper was late. */
+static bool works_alone(pool *p)
+{
+    if (p->alone_until && dsi_now_ns() >= p->alone_until) p->alone_until = 0;
+    return p->alone_until;
+}
+
+/* Parts of a job of `most` at most. Of a job that is limited, one for each
+ * thread, so that no more threads take one. */
+static int job_parts(const pool *p, int64_t most)
+{
+    int parts = (p->helpers + 1) * (limit ? 1 : p->pieces);
+    if (parts > most) parts = (int)most;
+    return limit && parts > limit ? limit : parts;
 }
 
 /* See the head of this file. */
@@ -282,11 +332,10 @@ void dsi_parallel(int64_t n, int64_t grain, void (*body)(void *arg, int64_t begi
         return;
     }
     pool *p = my_pool();
-    int parts = p->helpers + 1 < most ? p->helpers + 1 : (int)most;
-    if (limit && parts > limit) parts = limit;
+    int parts = job_parts(p, most);
     int asleep = atomic_load_explicit(&p->sleepers, memory_order_relaxed);
     bool wake = asleep && pays_to_wake(p, most);
-    if (parts == 1 || (asleep == p->helpers && !wake)) {
+    if (!p->helpers || parts == 1 || (asleep == p->helpers && !wake) || works_alone(p)) {
         body(arg, 0, n);
         return;
     }
@@ -300,10 +349,12 @@ void dsi_parallel(int64_t n, int64_t grain, void (*body)(void *arg, int64_t begi
 
     inside = true;
     int part = 0, own = 0;
+    int64_t begun = dsi_now_ns();
     do {
         part_run(&p->job, part);
         own++;
     } while ((part = part_claim(p, 0)) >= 0);
     inside = false;
-    wait_for_helpers(p, parts - own);
+    int64_t waited = wait_for_helpers(p, parts - own);
+    helpers_judge(p, waited, waited < LATE_NS ? 0 : (dsi_now_ns() - waited - begun) / own);
 }

@@ -197,7 +197,8 @@ static void forward_run_share(void *arg, int64_t begin, int64_t end)
 {
     Job *o = arg;
     int64_t units = o->N * o->row_blocks, packed_n = -1;
-    float *source = o->sources + atomic_fetch_add(&o->cut.taken, 1) * o->source_size;
+    int slot = slot_take(&o->cut);
+    float *source = o->sources + slot * o->source_size;
     for (int64_t u = begin * units / o->cut.quanta; u < end * units / o->cut.quanta; u++) {
         int64_t n = u / o->row_blocks, block = u % o->row_blocks;
         const float *x = (const float *)o->x.p + n * o->x.s[0];
@@ -208,6 +209,7 @@ static void forward_run_share(void *arg, int64_t begin, int64_t end)
         }
         sample_rows(o, n, x, block * o->P / o->row_blocks, (block + 1) * o->P / o->row_blocks);
     }
+    slot_release(&o->cut, slot);
 }
 
 /* ---- preparing a job -------------------------------------------------------------------------------------- */
