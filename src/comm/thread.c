@@ -32,6 +32,7 @@
  *    change. So one of the two sees the other, and no wake-up is lost.
  * SPDX-License-Identifier: MIT */
 #include "thread.h"
+#include "thread_slots.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -50,95 +51,8 @@
 
 #define SPIN_NS        50000
 #define YIELD_AFTER_NS 2000 /* how long to spin before offering the processor at each turn */
-#define WHY_BYTES      1024
-
-typedef struct slot {
-    struct group *group;
-    uint64_t number;
-    int arrived, left; /* ranks */
-    int users;         /* the helper's list, and the helper */
-    int64_t pieces;
-    _Atomic bool open, ended;
-    _Atomic int64_t next, done; /* pieces */
-    double *squares;            /* [pieces]; NULL: not wanted */
-    struct slot *behind;        /* in the helper's list */
-    dsi_request *of[];          /* [size] */
-} slot;
-
-typedef struct group {
-    struct team *team;
-    int refs; /* ranks that have not closed it, and slots that the helper has */
-    int size;
-    int *member;         /* [size] ranks of the team */
-    int *called;         /* [size] ranks of the communicator: 0, 1, .. but in a pair */
-    struct group **pair; /* [size][size]: from one rank to another, as they are needed; or NULL */
-    /* slots number oldest .. newest-1; that of number k is ring[k % room], NULL
-     * when all have left */
-    slot **ring;
-    uint64_t oldest, newest, room;
-} group;
-
-/* All ranks of one ds_run_ranks. The mutex guards all that is not atomic, in
- * groups and slots too. */
-typedef struct team {
-    pthread_mutex_t mutex;
-    pthread_cond_t changed; /* a slot opened or ended, a rank went, the team failed */
-    _Atomic int sleepers;
-    int size;
-    ds_device device;    /* that ranks begin on */
-    bool *ended_ranks;   /* [size] ranks whose body has returned */
-    bool oversubscribed; /* more ranks than processors: a rank that spins slows the others */
-    _Atomic bool failed;
-    ds_status status; /* of the first failure */
-    char why[WHY_BYTES];
-    bool helper_wanted, helper_runs, quit;
-    pthread_t helper;
-    pthread_cond_t work;
-    slot *first_work, *last_work;
-} team;
 
 /* ---- slots ----------------------------------------------------------------------------------------- */
-
-/* Makes room for slots up to `number`. */
-static void group_grow_ring(group *g, uint64_t number)
-{
-    uint64_t room = g->room ? g->room : 16;
-    while (number - g->oldest >= room) room *= 2;
-    if (room == g->room) return;
-    slot **ring = dsi_alloc(room * sizeof *ring);
-    for (uint64_t k = g->oldest; g->room && k < g->newest; k++)
-        ring[k % room] = g->ring[k % g->room];
-    dsi_free(g->ring);
-    g->ring = ring;
-    g->room = room;
-}
-
-static slot *slot_at(group *g, uint64_t number)
-{
-    group_grow_ring(g, number);
-    slot **m = &g->ring[number % g->room];
-    if (*m) return *m;
-    *m = dsi_alloc(sizeof **m + (size_t)g->size * sizeof(dsi_request *));
-    **m = (slot){.group = g, .number = number};
-    if (number >= g->newest) g->newest = number + 1;
-    return *m;
-}
-
-static void slot_free(slot *m)
-{
-    if (m) dsi_free(m->squares);
-    dsi_free(m);
-}
-
-/* Frees m if no thread will use it again. */
-static void slot_release(slot *m)
-{
-    group *g = m->group;
-    if (m->users || m->left < g->size) return;
-    g->ring[m->number % g->room] = NULL;
-    while (g->oldest < g->newest && !g->ring[g->oldest % g->room]) g->oldest++;
-    slot_free(m);
-}
 
 static void team_wake(team *t)
 {
@@ -283,28 +197,6 @@ static void slot_sleep_until_ended(slot *m)
     pthread_mutex_unlock(&t->mutex);
 }
 
-static void group_free(group *g)
-{
-    for (uint64_t k = g->oldest; k < g->newest; k++) slot_free(g->ring[k % g->room]);
-    for (int k = 0; g->pair && k < g->size * g->size; k++)
-        if (g->pair[k]) group_free(g->pair[k]);
-    dsi_free(g->pair);
-    dsi_free(g->ring);
-    dsi_free(g->member);
-    dsi_free(g->called);
-    dsi_free(g);
-}
-
-static group *group_new(team *t, int size)
-{
-    group *g = dsi_alloc(sizeof *g);
-    *g = (group){.team = t, .refs = size, .size = size};
-    g->member = dsi_alloc((size_t)size * sizeof *g->member);
-    g->called = dsi_alloc((size_t)size * sizeof *g->called);
-    for (int r = 0; r < size; r++) g->called[r] = r;
-    return g;
-}
-
 /* With the mutex held: where r's rank meets the others, and the number that it
  * has there. */
 static group *group_of(const dsi_request *r, int *place)
@@ -318,7 +210,7 @@ static group *group_of(const dsi_request *r, int *place)
     if (!g->pair) g->pair = dsi_alloc((size_t)g->size * (size_t)g->size * sizeof *g->pair);
     group **pair = &g->pair[ends[0] * g->size + ends[1]];
     if (*pair) return *pair;
-    *pair = group_new(g->team, 2);
+    *pair = dsi_group_new(g->team, 2);
     for (int k = 0; k < 2; k++)
         (*pair)->called[k] = ends[k], (*pair)->member[k] = g->member[ends[k]];
     return *pair;
@@ -343,8 +235,8 @@ static void *team_helper_main(void *arg)
         slot_work(m);
         pthread_mutex_lock(&t->mutex);
         m->users--;
-        slot_release(m);
-        if (!--g->refs) group_free(g);
+        dsi_slot_release(m);
+        if (!--g->refs) dsi_group_free(g);
     }
     pthread_mutex_unlock(&t->mutex);
     return NULL;
@@ -390,7 +282,7 @@ static ds_status thread_start(dsi_request *r)
     if (!t->failed) {
         int place;
         group *g = group_of(r, &place);
-        slot *m = slot_at(g, r->number);
+        slot *m = dsi_slot_at(g, r->number);
         r->own = m;
         m->of[place] = r;
         last = ++m->arrived == g->size;
@@ -421,7 +313,7 @@ static ds_status thread_wait(dsi_request *r)
     }
     pthread_mutex_lock(&t->mutex);
     m->left++;
-    slot_release(m);
+    dsi_slot_release(m);
     ds_status status = opened ? DS_OK : team_failure(t, r);
     pthread_mutex_unlock(&t->mutex);
     return status;
@@ -436,7 +328,7 @@ static void thread_close(ds_comm *c)
     pthread_mutex_lock(&t->mutex);
     bool last = !--g->refs;
     pthread_mutex_unlock(&t->mutex);
-    if (last) group_free(g);
+    if (last) dsi_group_free(g);
 }
 
 static ds_status split_gather(ds_comm *c, const int64_t *in, int64_t n, int64_t *out)
@@ -471,13 +363,13 @@ static ds_comm *thread_split(ds_comm *c, int color, int key)
         n = split_choose_ranks((const int64_t(*)[2])words, c->size, color, chosen);
         while (chosen[rank] != c->rank) rank++;
         if (!rank) {
-            g = group_new(old->team, n);
+            g = dsi_group_new(old->team, n);
             for (int k = 0; k < n; k++) g->member[k] = old->member[chosen[k]];
         }
     }
     address = (int64_t)(intptr_t)g;
     good = good && split_gather(c, &address, 1, addresses) == DS_OK;
-    if (!good && g) group_free(g);
+    if (!good && g) dsi_group_free(g);
     if (good && n) g = (group *)(intptr_t)addresses[chosen[0]];
     dsi_free(words);
     dsi_free(addresses);
@@ -588,7 +480,7 @@ ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg)
     if (!body) return dsi_null_argument("run_ranks");
     team t;
     team_open(&t, n);
-    group *world = group_new(&t, n);
+    group *world = dsi_group_new(&t, n);
     rank_thread *ranks = dsi_alloc((size_t)n * sizeof *ranks);
     int begun = 0, error = 0;
     for (int r = 0; r < n; r++) world->member[r] = r;
@@ -606,7 +498,7 @@ ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg)
         world->refs -= n - begun;
         bool unused = !world->refs;
         pthread_mutex_unlock(&t.mutex);
-        if (unused) group_free(world);
+        if (unused) dsi_group_free(world);
     }
     for (int r = 0; r < begun; r++) pthread_join(ranks[r].thread, NULL);
     ds_status status = t.failed ? dsi_fail(t.status, "%s", t.why) : DS_OK;
