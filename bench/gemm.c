@@ -31,8 +31,9 @@
         V a[CHAINS], m = set(x); \
         for (int i = 0; i < CHAINS; i++) a[i] = set((float)i); \
         double t = dsi_now(), sum = 0; \
-        for (int n = 0; n < ROUNDS; n++) \
+        for (int n = 0; n < ROUNDS; n++) { \
             _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) a[i] = fma(a[i], m, m); \
+        } \
         t = dsi_now() - t; \
         for (int i = 0; i < CHAINS; i++) sum += (double)a[i][0]; \
         return sum == 1 ? 0 : 2.0 * (lanes)*CHAINS * ROUNDS / t / 1e9; \
