@@ -133,6 +133,12 @@ if(DS_GPU_TESTS AND TARGET test_gpu_ranks)
         ENVIRONMENT "${DS_RANKS_ENVIRONMENT};FAKE_CUDA_LAZY=1;FAKE_NCCL_DELAY=2000;FAKE_NCCL_ORDER=ring")
 endif()
 
+if(DS_GPU_TESTS AND TARGET test_gpu_zero)
+    add_test(NAME gpu/zero.lazy COMMAND test_gpu_zero)
+    set_tests_properties(gpu/zero.lazy PROPERTIES LABELS gpu TIMEOUT 120
+        ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=4;DS_TEST_QUICK=1;FAKE_CUDA_LAZY=1")
+endif()
+
 # In another order of threads, with work that is done only at a synchronisation;
 # and tests of other folders on the GPU.
 if(DS_GPU_TESTS AND TARGET test_gpu_ops)

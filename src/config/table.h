@@ -144,7 +144,7 @@ GROUP("zero_optimization.offload_param", NULL_FIRST,
       "stage 3: where parameters wait; null: nowhere")
 SUPPORTED("zero_optimization.offload_param.device", WORD(devices), "\"none\"",
           zero.offload_param.device,
-          "cpu: they are in host memory in any case; nvme: a file a rank")
+          "cpu: the host's memory, where a model on the CPU has them anyway; nvme: a file a rank")
 SUPPORTED("zero_optimization.offload_param.nvme_path", TEXT, "null", zero.offload_param.nvme_path,
           "nvme: a folder that is there")
 SUPPORTED("zero_optimization.offload_param.buffer_count", COUNT_FROM(0), "5",

@@ -52,7 +52,11 @@ typedef struct dsi_device_type {
     ds_status (*stream_open)(dsi_device *d,
                              dsi_stream *out); /* ordered with others by events alone */
     void (*stream_close)(dsi_stream *s);       /* its work has ended */
-    ds_status (*reached)(dsi_stream *s, const dsi_event *e, bool *out);  /* does not wait */
+    ds_status (*reached)(dsi_stream *s, const dsi_event *e, bool *out); /* does not wait */
+    /* Copies to and from pinned memory that are only queued: it stays as it is,
+     * or unread, until s is through with them. */
+    ds_status (*queue_in)(dsi_stream *s, void *dst, const void *pinned, size_t bytes);
+    ds_status (*queue_out)(dsi_stream *s, void *pinned, const void *src, size_t bytes);
     ds_status (*identify)(const dsi_device *d, char *text, size_t size); /* the hardware behind it,
                                                                             unlike any other of this
                                                                             machine */

@@ -237,22 +237,12 @@ static bool offload_lacks_path(int device, const char *path)
     return device == DSI_OFFLOAD_NVME && (!path || !*path); /* "" would be the root */
 }
 
-/* What is not there for parameters on a GPU: all but an optimizer in host memory. */
-static bool gpu_refuses_offload(const ds_engine *e, const dsi_config_zero *c)
+/* Whether the parameters of a model on a GPU wait in host memory, or in files. */
+static bool params_leave_gpu(const ds_engine *e, const dsi_config_zero *c)
 {
     const ds_tensor *x = ds_module_param_at(e->model, 0, NULL);
-    ds_device device = x ? ds_device_of(x) : (ds_device){DS_CPU, 0};
-    bool files = c->offload_optimizer.device == DSI_OFFLOAD_NVME;
-    if (device.kind == DS_CPU || (!files && c->offload_param.device == DSI_OFFLOAD_NONE))
-        return false;
-    dsi_fail(
-        DS_EINVAL,
-        files ? "initialize: zero_optimization.offload_optimizer.device \"nvme\" is for models on "
-                "the CPU, and this one is on %s: use \"cpu\""
-              : "initialize: zero_optimization.offload_param is for models on the CPU, and this "
-                "one is on %s: without it, stage 3 divides the parameters among the GPUs",
-        ds_device_name(device));
-    return true;
+    return x && ds_device_of(x).kind != DS_CPU && c->stage == 3 &&
+           c->offload_param.device != DSI_OFFLOAD_NONE;
 }
 
 /* Blocks of the parameters as they were before they were converted and divided
@@ -282,7 +272,7 @@ static ds_status zero_make(ds_engine *e)
                         "initialize: zero_optimization.%s.device is \"nvme\", but there is no "
                         "nvme_path: name a folder on that disk",
                         lacks);
-    if (gpu_refuses_offload(e, c)) return ds_error_status();
+    o.offload_param = params_leave_gpu(e, c);
     zero_log(e, &o);
     e->zero = dsi_zero_new(e->model, e->optim, e->comm, &o);
     return e->zero ? DS_OK : ds_error_status();

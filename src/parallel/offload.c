@@ -144,9 +144,9 @@ static ds_tensor *block_view(const dsi_offload *o, const ds_tensor *t, const Blo
                        dsi_swap_begin(t) + word * b->word_stride + from - b->begin);
 }
 
-static ds_tensor *new_memory(const dsi_offload *o, int64_t elements)
+static ds_tensor *new_memory(int64_t elements)
 {
-    return dsi_swap_buffer_new(o->f->param[0].x->device, DS_F32, elements).t;
+    return dsi_swap_buffer_new(NULL, DS_F32, elements).t;
 }
 
 /* ---- input and output ----------------------------------------------------------------------------------- */
@@ -299,7 +299,7 @@ static int block_list_pieces(const dsi_offload *o, const Block *b, const ds_tens
 
 /* The masters to the model, where the optimizer has not written them: in
  * float32, and to parameters in files; and parameters whose last piece it was
- * have been updated. */
+ * have been updated, by the optimizer too. */
 static ds_status piece_finish(const dsi_offload *o, const dsi_optim_piece *p, int i,
                               dsi_offload_model model)
 {
@@ -310,8 +310,8 @@ static ds_status piece_finish(const dsi_offload *o, const dsi_optim_piece *p, in
         ds_tensor *shard = model.shard(model.arg, i, true);
         status = dsi_copy(dsi_flat_range(shard, p->begin, end),
                           dsi_flat_range(p->p, 0, end - p->begin));
-        if (status == DS_OK && last) status = model.done(model.arg, i, true);
     }
+    if (status == DS_OK && last) status = model.done(model.arg, i, true);
     if (status == DS_OK && last) status = dsi_optim_count(o->optim, o->f->param[i].index);
     return status;
 }
@@ -386,6 +386,7 @@ static void choose_words(dsi_offload *o)
 static ds_status make_items(dsi_offload *o)
 {
     const dsi_flat *f = o->f;
+    dsi_device *host = dsi_device_get((ds_device){DS_CPU, 0});
     o->item = dsi_alloc((size_t)(f->n * o->words) * sizeof *o->item);
     for (int i = 0; i < f->n; i++) {
         int64_t n = owned_elements(f, i);
@@ -393,7 +394,7 @@ static ds_status make_items(dsi_offload *o)
             Item *it = item_of(o, i, w);
             ds_dims shape = n == f->param[i].n ? f->param[i].x->shape : ds_shape(n);
             ds_scope *scope = ds_scope_open();
-            ds_tensor *x = dsi_new_lazy(f->param[i].x->device, DS_F32, shape, item_materialize, it);
+            ds_tensor *x = dsi_new_lazy(host, DS_F32, shape, item_materialize, it);
             *it = (Item){o, i, w, dsi_ref(x)};
             ds_scope_close(scope);
             if (!x) return ds_error_status();
@@ -417,7 +418,7 @@ static ds_status offload_open_file(dsi_offload *o, const char *folder)
 static ds_status offload_make_memory(dsi_offload *o)
 {
     for (int i = 0; i < o->buffers; i++) {
-        o->buffer[i].t = new_memory(o, o->capacity);
+        o->buffer[i].t = new_memory(o->capacity);
         if (!o->buffer[i].t) return ds_error_status();
     }
     if (o->o.pin_memory)
@@ -425,7 +426,7 @@ static ds_status offload_make_memory(dsi_offload *o)
                      (size_t)(o->capacity * WORD));
     for (int k = o->in_file; k < o->blocks; k++) {
         Block *b = &o->block[k];
-        b->memory = new_memory(o, b->word_stride * o->words);
+        b->memory = new_memory(b->word_stride * o->words);
         if (!b->memory) return ds_error_status();
     }
     return DS_OK;

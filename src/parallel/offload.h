@@ -16,7 +16,8 @@
  *
  * and the results have the bits that they have in memory: an optimizer's rule
  * updates each element by itself; for the rules that do not, a block holds
- * whole parameters. Gradients and the model's parameters stay in memory.
+ * whole parameters. Gradients and the model's parameters stay in memory. Blocks
+ * are in the host's, also where the model is on a GPU.
  *
  * Outside of a step, masters and moments are lazy tensors (tensor/lazy.c): ops
  * that read or write one (checkpoints, averages) materialize it from disk, and

@@ -167,7 +167,8 @@ static ds_status choose_places(dsi_param_swap *h, const ds_module *model, int fi
     return DS_OK;
 }
 
-static ds_status param_swap_make_buffers(dsi_param_swap *h, const dsi_param_swap_opts *o)
+static ds_status param_swap_make_buffers(dsi_param_swap *h, const dsi_param_swap_opts *o,
+                                         dsi_staging *staging)
 {
     const ds_tensor *like = h->f->param[0].x;
     int64_t size = (int64_t)ds_dtype_size(like->dtype),
@@ -175,7 +176,7 @@ static ds_status param_swap_make_buffers(dsi_param_swap *h, const dsi_param_swap
     int wanted = (int)dsi_min(dsi_max(o->buffer_count, 1), dsi_max(h->in_file, 1));
     h->buffer = dsi_alloc((size_t)wanted * sizeof *h->buffer);
     for (; h->buffers < wanted; h->buffers++) {
-        dsi_swap_buffer b = dsi_swap_buffer_new(like->device, like->dtype, n);
+        dsi_swap_buffer b = dsi_swap_buffer_new(staging, like->dtype, n);
         if (!b.t) return ds_error_status();
         h->buffer[h->buffers] = (Buffer){.swap = b, .unit = -1};
     }
@@ -185,7 +186,8 @@ static ds_status param_swap_make_buffers(dsi_param_swap *h, const dsi_param_swap
 }
 
 dsi_param_swap *dsi_param_swap_new(const dsi_flat *f, const ds_module *model, int first,
-                                   const char *folder, const dsi_param_swap_opts *o)
+                                   const char *folder, const dsi_param_swap_opts *o,
+                                   dsi_staging *staging)
 {
     dsi_param_swap *h = dsi_alloc(sizeof *h);
     h->f = f;
@@ -196,7 +198,7 @@ dsi_param_swap *dsi_param_swap_new(const dsi_flat *f, const ds_module *model, in
     ds_status status = choose_places(h, model, first, o);
     if (status == DS_OK)
         status = dsi_aio_file_open(&h->file, "offload_param", folder, name.s, h->bytes);
-    if (status == DS_OK) status = param_swap_make_buffers(h, o);
+    if (status == DS_OK) status = param_swap_make_buffers(h, o, staging);
     dsi_text_free(&name);
     if (status == DS_OK) return h;
     dsi_param_swap_free(h);

@@ -13,6 +13,7 @@
 
 #include "base/aio.h"
 #include "flat.h"
+#include "staging.h"
 
 /* As the keys of offload_param of that name. */
 typedef struct dsi_param_swap_opts {
@@ -27,9 +28,11 @@ typedef struct dsi_param_swap_opts {
 typedef struct dsi_param_swap dsi_param_swap;
 
 /* For the solo units of f from unit `first` on. folder: in nvme_path. model:
- * for names in messages. NULL with the message. */
+ * for names in messages. staging: of the GPU that has the parameters; NULL: the
+ * host has. NULL with the message. */
 dsi_param_swap *dsi_param_swap_new(const dsi_flat *f, const ds_module *model, int first,
-                                   const char *folder, const dsi_param_swap_opts *o);
+                                   const char *folder, const dsi_param_swap_opts *o,
+                                   dsi_staging *staging);
 void dsi_param_swap_free(dsi_param_swap *h); /* NULL passes */
 
 /* Unit k's shard [shard_size], in a buffer that is kept for it until it is

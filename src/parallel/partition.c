@@ -30,6 +30,8 @@ void dsi_partition_detach(dsi_partition *p)
 {
     if (p->request) dsi_request_wait(p->request);
     p->request = NULL;
+    if (p->gathered && p->staging) dsi_staging_join(p->staging, &p->brought);
+    if (p->staging) dsi_staging_forget(p->staging, &p->brought);
     dsi_hold(&p->gathered, NULL);
     dsi_hold(&p->shard, NULL);
     if (p->owned) dsi_set_materialize_hook(p->owned, NULL, NULL);
@@ -104,7 +106,8 @@ ds_status dsi_shard_to_disk(dsi_partition *p, const ds_tensor *values)
 {
     int64_t n = dsi_numel(values->shape);
     ds_dims shape = n == p->n ? p->x->shape : ds_shape(n);
-    p->owned = dsi_ref(dsi_new_lazy(p->x->device, p->x->dtype, shape, shard_materialize, p));
+    dsi_device *host = dsi_device_get((ds_device){DS_CPU, 0});
+    p->owned = dsi_ref(dsi_new_lazy(host, p->x->dtype, shape, shard_materialize, p));
     if (!p->owned) return ds_error_status();
     return dsi_param_swap_write(p->swap, p->unit, values);
 }
@@ -119,28 +122,57 @@ static void set_state(dsi_partition *p, dsi_partition_state state)
     p->state = state;
 }
 
+/* A shard of the host's goes to its place in `all`, on the GPU; *shard becomes
+ * that. The GPU waits for it here if other ranks do, else where it is used. */
+static ds_status shard_bring(dsi_partition *p, const ds_tensor *all, ds_tensor **shard)
+{
+    int64_t at = p->shard_size * dsi_comm_rank(p->comm);
+    ds_tensor *from = *shard;
+    *shard = dsi_flat_range(all, at, at + p->shard_size);
+    if (!p->staging) return dsi_copy(*shard, dsi_flat_range(from, 0, p->shard_size));
+    ds_status status = dsi_staging_copy(p->staging, *shard, from, &p->brought);
+    if (status != DS_OK || dsi_comm_size(p->comm) == 1) return status;
+    return dsi_staging_join(p->staging, &p->brought);
+}
+
 ds_status dsi_partition_gather_start(dsi_partition *p)
 {
     if (p->state != DSI_EVICTED) return DS_OK;
     ds_tensor *all = dsi_new(p->x, ds_shape(p->shard_size * dsi_comm_size(p->comm)));
     ds_tensor *shard = all ? shard_open(p) : NULL;
     if (!shard) return ds_error_status();
-    p->request = dsi_all_gather_start(p->comm, all->device, dsi_v(shard), dsi_v(all));
-    if (!p->request) {
+    bool apart = shard->device != all->device;
+    ds_status status = apart ? shard_bring(p, all, &shard) : DS_OK;
+    if (status == DS_OK && (!apart || dsi_comm_size(p->comm) > 1)) {
+        p->request = dsi_all_gather_start(p->comm, all->device, dsi_v(shard), dsi_v(all));
+        if (!p->request) status = ds_error_status();
+    }
+    if (status != DS_OK) {
         shard_close(p);
-        return ds_error_status();
+        return status;
     }
     p->gathered = dsi_ref(all);
     set_state(p, DSI_GATHERING);
     return DS_OK;
 }
 
+/* What was gathered is there for the GPU's stream; a buffer of the swap may be
+ * read into again, so the host waits for its copy. */
+static ds_status gather_wait(dsi_partition *p)
+{
+    ds_status status = p->request ? dsi_request_wait(p->request) : DS_OK;
+    p->request = NULL;
+    if (p->staging && status == DS_OK) status = dsi_staging_join(p->staging, &p->brought);
+    if (p->staging && on_disk(p) && dsi_staging_wait(p->staging) != DS_OK)
+        status = ds_error_status();
+    return status;
+}
+
 /* Ends the gather; x gets what was gathered if it is wanted. */
 static ds_status gather_end(dsi_partition *p, bool wanted)
 {
     if (p->state != DSI_GATHERING) return DS_OK;
-    ds_status status = dsi_request_wait(p->request);
-    p->request = NULL;
+    ds_status status = gather_wait(p);
     shard_close(p);
     bool present = wanted && status == DS_OK;
     if (present) {

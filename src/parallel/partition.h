@@ -20,8 +20,8 @@
  * - The ranks of `comm` call gather_start, scatter and ds_gathered in the same
  *   order for the same parameters: these are collectives. gather_wait, gather,
  *   cancel and scatter block; evict does not.
- * - While DSI_GATHERING, other ranks read this rank's shard: it must not be
- *   written, and a buffer that holds it stays open.
+ * - While DSI_GATHERING, other ranks, or the GPU, read this rank's shard: it
+ *   must not be written, and a buffer that holds it stays open.
  * - DSI_PRESENT with users > 0, or with `unfinished`: evict does nothing.
  * - A rank whose gather fails ends the communication of all ranks of `world`,
  *   so that none waits for it.
@@ -70,13 +70,15 @@ struct dsi_partition {
     ds_tensor *shard;     /* [shard_size], counted; NULL: on disk */
     dsi_param_swap *swap; /* where it is then, as shard `unit`; borrowed */
     int unit;
+    dsi_staging *staging; /* borrowed; of x's GPU, where the shard is the host's; or NULL */
     /* This rank's elements of x, with its shape if it has all, else 1-D; NULL
      * if it has none. Counted. A view of `shard`; or lazy, and read from
      * disk. */
     ds_tensor *owned;
 
-    ds_tensor *gathered; /* [ranks * shard_size], counted; NULL unless DSI_GATHERING */
-    dsi_request *request;
+    ds_tensor *gathered;  /* [ranks * shard_size], counted; NULL unless DSI_GATHERING */
+    dsi_request *request; /* NULL then: one rank, whose shard comes from the host */
+    dsi_event brought;    /* the shard has come from there */
 };
 
 /* x's partition, of any owner; NULL: it has none. */

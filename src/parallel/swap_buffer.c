@@ -17,12 +17,13 @@ int64_t dsi_swap_begin(const ds_tensor *t)
     return (dsi_round_up(p, DSI_AIO_ALIGN) - p) / (int64_t)ds_dtype_size(t->dtype);
 }
 
-dsi_swap_buffer dsi_swap_buffer_new(dsi_device *d, ds_dtype dtype, int64_t elements)
+dsi_swap_buffer dsi_swap_buffer_new(dsi_staging *staging, ds_dtype dtype, int64_t elements)
 {
-    int64_t room = DSI_AIO_ALIGN / (int64_t)ds_dtype_size(dtype);
+    int64_t all = elements + DSI_AIO_ALIGN / (int64_t)ds_dtype_size(dtype);
     ds_scope *scope = ds_scope_open();
     dsi_swap_buffer b = {0};
-    b.t = dsi_ref(dsi_fill(dsi_new_on(d, dtype, ds_shape(elements + room)), 0));
+    b.t = dsi_ref(staging ? dsi_staging_memory(staging, dtype, all)
+                          : dsi_fill(dsi_new_host(dtype, ds_shape(all)), 0));
     ds_scope_close(scope);
     return b;
 }

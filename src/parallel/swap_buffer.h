@@ -8,16 +8,16 @@
 #pragma once
 
 #include "base/aio.h"
-#include "tensor/tensor.h"
+#include "staging.h"
 
 typedef struct dsi_swap_buffer {
     ds_tensor *t;  /* counted */
     dsi_aio_op op; /* the last one that was started */
 } dsi_swap_buffer;
 
-/* A buffer of zeros; its tensor is NULL, with the message, if there is no
- * memory. */
-dsi_swap_buffer dsi_swap_buffer_new(dsi_device *d, ds_dtype dtype, int64_t elements);
+/* A buffer of zeros in the host's memory: of staging; NULL: not pinned. Its
+ * tensor is NULL, with the message, if there is no memory. */
+dsi_swap_buffer dsi_swap_buffer_new(dsi_staging *staging, ds_dtype dtype, int64_t elements);
 int64_t dsi_swap_begin(const ds_tensor *t);
 
 /* Reads `bytes` at `at` of the file into the buffer, from its beginning; or

@@ -88,15 +88,14 @@ static ds_status grads_hand_over(dsi_zero *z)
 {
     for (int i = 0; i < z->flat->n; i++) {
         ds_tensor *g = z->shard[i] ? shard_grad(z, i) : NULL;
-        if (g && g->device != z->shard[i]->device) { /* offload: to the optimizer's */
-            ds_tensor *sent = dsi_new_on(z->shard[i]->device, g->dtype, g->shape);
-            if (dsi_copy(sent, g) != DS_OK) return ds_error_status();
-            g = sent;
+        if (g && g->device != z->shard[i]->device) {
+            g = dsi_zero_host_grad(z, i, g);
+            if (!g) return ds_error_status();
         }
         if (g && g != ds_grad(z->shard[i]) && ds_set_grad_of(z->shard[i], g) != DS_OK)
             return ds_error_status();
     }
-    return DS_OK;
+    return dsi_zero_host_grads_wait(z);
 }
 
 /* ---- the norm: Note [Norm] ----------------------------------------------------------------------------- */
@@ -213,7 +212,8 @@ static ds_status units_gather(dsi_zero *z)
 static ds_status copy_master(dsi_zero *z, int i)
 {
     ds_tensor *mine = dsi_zero_shard_open(z, i, true);
-    ds_status status = dsi_copy(mine, z->shard[i]);
+    bool itself = mine && mine->storage && mine->storage == z->shard[i]->storage;
+    ds_status status = itself ? DS_OK : dsi_copy(mine, z->shard[i]);
     return status == DS_OK ? dsi_zero_shard_close(z, i, true) : status;
 }
 
@@ -221,8 +221,13 @@ static ds_status copy_master(dsi_zero *z, int i)
 static ds_status params_publish(dsi_zero *z)
 {
     ds_status status = DS_OK;
-    for (int i = 0; status == DS_OK && z->masters && i < z->flat->n; i++)
-        if (z->shard[i] && dsi_zero_copies_master(z, i)) status = copy_master(z, i);
+    for (int i = 0; status == DS_OK && z->masters && i < z->flat->n; i++) {
+        if (z->sent && z->sent[i])
+            status = dsi_zero_host_send(z, i);
+        else if (z->shard[i] && dsi_zero_copies_master(z, i))
+            status = copy_master(z, i);
+    }
+    if (status == DS_OK) status = dsi_zero_host_sent(z);
     if (status == DS_OK && z->unit) status = units_gather(z);
     if (status == DS_OK && z->zero3) dsi_zero3_shards_changed(z->zero3);
     return status;
@@ -309,9 +314,8 @@ ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool ch
 
 const char *dsi_zero_why_no_graph(const dsi_zero *z)
 {
-    bool apart = z->masters && z->masters->device != z->flat->param[0].x->device;
     if (z->comm) return "it exchanges gradients with other ranks";
-    if (z->offload || z->zero3 || apart) return "its optimizer is in host memory or in files";
+    if (z->offload || z->zero3 || z->staging) return "its optimizer is in host memory or in files";
     return z->o.deterministic ? "gradients are added up in a fixed order (deterministic)" : NULL;
 }
 
@@ -469,6 +473,7 @@ ds_status dsi_zero_publish(dsi_zero *z)
     if (!dsi_live(z, "zero_publish")) return dsi_null_argument("zero_publish");
     ds_scope *scope = ds_scope_open();
     ds_status status = z->zero3 ? dsi_zero3_wait_gathers(z->zero3) : DS_OK;
+    if (status == DS_OK) status = dsi_zero_host_wait(z);
     for (int i = 0; status == DS_OK && (z->masters || z->offload) && i < z->flat->n; i++) {
         if (z->shard[i]) status = copy_master(z, i);
         if (status == DS_OK && z->offload) status = dsi_offload_store(z->offload, i);

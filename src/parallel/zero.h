@@ -42,6 +42,7 @@ typedef struct dsi_zero_opts {
      * Gradients are reduced in every pass; stage 0 works as stage 1. */
     bool deterministic;
 
+    bool offload_param;     /* on a GPU, stage 3: this rank's shards of parameters in host memory */
     bool offload_optimizer; /* masters and moments in host memory, apart from the parameters; */
     dsi_offload_opts files; /* or, if nvme_path is not NULL, in a file: Note [Offload] */
     /* stage 3: likewise this rank's shards of parameters: Note [Param swap];

@@ -307,6 +307,7 @@ static ds_status unit_partition(dsi_zero3 *z, int k)
                            .n = z->f->param[l->first].n,
                            .shard_size = l->shard_size,
                            .live = &z->live,
+                           .staging = z->o.staging,
                            .unit = k};
     DSI_ASSERT(u->z);
     if (unit_take_shard(u) != DS_OK) return ds_error_status();
@@ -352,14 +353,14 @@ static ds_status make_home(dsi_zero3 *z)
         if (left >= 0) z->first_on_disk++;
     }
     bool disk = z->first_on_disk < f->units;
+    int64_t n = disk ? f->unit[z->first_on_disk].owned_at : f->owned;
     ds_scope *scope = ds_scope_open();
-    z->home = dsi_ref(
-        dsi_fill(dsi_new_on(like->device, like->dtype,
-                            ds_shape(disk ? f->unit[z->first_on_disk].owned_at : f->owned)),
-                 0));
+    z->home = dsi_ref(z->o.staging
+                          ? dsi_staging_memory(z->o.staging, like->dtype, n)
+                          : dsi_fill(dsi_new_on(like->device, like->dtype, ds_shape(n)), 0));
     ds_scope_close(scope);
     if (z->home && disk)
-        z->swap = dsi_param_swap_new(f, z->model, z->first_on_disk, o->nvme_path, o);
+        z->swap = dsi_param_swap_new(f, z->model, z->first_on_disk, o->nvme_path, o, z->o.staging);
     return z->home && (z->swap || !disk) ? DS_OK : ds_error_status();
 }
 

@@ -28,6 +28,7 @@
 typedef struct dsi_zero3_opts {
     int64_t prefetch, max_live, max_reuse_distance; /* elements */
     dsi_param_swap_opts swap;                       /* nvme_path NULL: shards stay in memory */
+    dsi_staging *staging; /* that memory is the host's; NULL: where the parameters are */
 } dsi_zero3_opts;
 
 typedef struct dsi_zero3 dsi_zero3;

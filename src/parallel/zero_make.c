@@ -16,15 +16,19 @@ ds_tensor *dsi_zero_model_shard(const dsi_zero *z, int i)
 
 bool dsi_zero_on_disk(const dsi_zero *z, int i) { return dsi_zero3_on_disk(z->zero3, i); }
 
+static bool is_sent(const dsi_zero *z, int i) { return z->sent && z->sent[i]; }
+
 bool dsi_zero_copies_master(const dsi_zero *z, int i)
 {
-    bool apart = z->masters && z->masters->device != z->flat->param[i].x->device;
+    bool apart = z->masters && dsi_zero_model_shard(z, i) && !is_sent(z, i) &&
+                 z->masters->device != dsi_zero_model_shard(z, i)->device;
     return z->o.dtype == DS_F32 || apart || dsi_zero_on_disk(z, i);
 }
 
 ds_tensor *dsi_zero_shard_open(void *arg, int i, bool write)
 {
     const dsi_zero *z = arg;
+    if (write && is_sent(z, i)) return z->sent[i];
     if (write && dsi_zero_on_disk(z, i) && dsi_zero3_shard_alloc(z->zero3, i) != DS_OK) return NULL;
     return dsi_zero_model_shard(z, i);
 }
@@ -32,6 +36,7 @@ ds_tensor *dsi_zero_shard_open(void *arg, int i, bool write)
 ds_status dsi_zero_shard_close(void *arg, int i, bool write)
 {
     const dsi_zero *z = arg;
+    if (write && is_sent(z, i)) return dsi_zero_host_send(z, i);
     if (!dsi_zero_on_disk(z, i)) return DS_OK;
     if (write) return dsi_zero3_shard_store(z->zero3, i);
     dsi_zero3_shard_evict(z->zero3, i);
@@ -68,7 +73,8 @@ dsi_flat_opts dsi_zero_layout(const dsi_zero_opts *o, int rank, int ranks)
 {
     int64_t bucket = o->reduce_bucket ? o->reduce_bucket : DSI_ZERO_BUCKET;
     int64_t gather = o->allgather_bucket ? o->allgather_bucket : DSI_ZERO_BUCKET;
-    bool away = o->stage == 3 && o->param_files.nvme_path; /* from one rank too */
+    /* from one rank too */
+    bool away = o->stage == 3 && (o->param_files.nvme_path || o->offload_param);
     bool partition = (o->stage > 0 && ranks > 1) || away;
     bool divide = o->stage == 3 && (ranks > 1 || away);
     if (partition && gather < bucket) bucket = gather;
@@ -139,7 +145,8 @@ static ds_status make_zero3(dsi_zero *z)
     dsi_zero3_opts o = {.prefetch = z->o.prefetch_bucket,
                         .max_live = z->o.max_live,
                         .max_reuse_distance = z->o.max_reuse_distance,
-                        .swap = z->o.param_files};
+                        .swap = z->o.param_files,
+                        .staging = z->o.offload_param ? z->staging : NULL};
     char *folder = folder_in(z, o.swap.nvme_path);
     o.swap.nvme_path = folder;
     z->zero3 = dsi_zero3_new(z->model, z->flat, z->comm, &o);
@@ -177,11 +184,13 @@ static dsi_device *optimizer_device(const dsi_zero *z)
 static ds_status make_masters(dsi_zero *z)
 {
     const dsi_flat *f = z->flat;
-    ds_tensor *masters = dsi_new_on(optimizer_device(z), DS_F32, ds_shape(f->owned));
-    if (!dsi_fill(masters, 0)) return ds_error_status();
-    z->masters = dsi_ref(masters);
+    bool sent = z->staging && z->o.offload_optimizer && z->o.dtype == DS_F32;
+    z->masters = dsi_ref(
+        sent ? dsi_staging_memory(z->staging, DS_F32, f->owned)
+             : dsi_fill(dsi_new_on(optimizer_device(z), DS_F32, ds_shape(f->owned)), 0));
+    if (!z->masters) return ds_error_status();
     for (int i = 0; i < f->n; i++) {
-        ds_tensor *to = dsi_flat_in_owned(f, i, masters);
+        ds_tensor *to = dsi_flat_in_owned(f, i, z->masters);
         if (to && dsi_copy(to, dsi_zero_model_shard(z, i)) != DS_OK) return ds_error_status();
         if (dsi_zero_on_disk(z, i)) dsi_zero3_shard_evict(z->zero3, i);
     }
@@ -206,9 +215,10 @@ static ds_status set_shards(dsi_zero *z)
         z->shard[i] = dsi_ref(z->offload   ? dsi_offload_shard(z->offload, i)
                               : z->masters ? dsi_flat_in_owned(f, i, z->masters)
                                            : mine);
-        if (z->shard[i] != x &&
-            dsi_optim_set_param(z->optim, f->param[i].index, z->shard[i],
-                                dsi_zero_copies_master(z, i) ? NULL : mine) != DS_OK)
+        if (z->shard[i] != x && dsi_optim_set_param(z->optim, f->param[i].index, z->shard[i],
+                                                    dsi_zero_copies_master(z, i) ? NULL
+                                                    : is_sent(z, i)              ? z->sent[i]
+                                                                                 : mine) != DS_OK)
             return ds_error_status();
     }
     return DS_OK;
@@ -245,14 +255,16 @@ static ds_status zero_prepare(dsi_zero *z)
     if (status == DS_OK && z->comm)
         status = dsi_flat_begin_equal(z->model, z->comm, dsi_zero_init_has);
     if (status == DS_OK) status = make_layout(z, dsi_comm_size(z->comm));
+    if (status == DS_OK) status = dsi_zero_host_open(z);
     if (status == DS_OK) status = join_shards(z);
     if (status == DS_OK && z->unit && z->o.stage == 3) status = make_zero3(z);
     for (int k = 0; status == DS_OK && z->unit && k < z->flat->units; k++) status = unit_join(z, k);
     if (status == DS_OK && z->o.files.nvme_path)
         status = make_offload(z);
-    else if (status == DS_OK &&
-             (z->o.dtype != DS_F32 || z->o.offload_optimizer || z->o.param_files.nvme_path))
+    else if (status == DS_OK && (z->o.dtype != DS_F32 || z->o.offload_optimizer ||
+                                 z->o.offload_param || z->o.param_files.nvme_path))
         status = make_masters(z);
+    if (status == DS_OK) status = dsi_zero_host_prepare(z);
     if (status == DS_OK) status = set_shards(z);
     bool sums = z->comm || z->zero3 || z->o.deterministic || z->o.accum_dtype != z->o.dtype;
     if (status == DS_OK && sums) status = start_reduction(z);
@@ -286,11 +298,13 @@ dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const d
 void dsi_zero_free(dsi_zero *z)
 {
     if (!z) return;
+    dsi_zero_host_wait(z);
     dsi_reduce_free(z->reduce);
     dsi_zero3_free(z->zero3);
     for (int i = 0; z->flat && z->shard && i < z->flat->n; i++) dsi_unref(z->shard[i]);
     for (int k = 0; z->flat && z->unit && k < z->flat->units; k++) dsi_unref(z->unit[k]);
     dsi_offload_free(z->offload);
+    dsi_zero_host_close(z);
     dsi_unref(z->masters);
     dsi_unref(z->sums);
     dsi_flat_free(z->flat);

@@ -23,6 +23,9 @@ struct dsi_zero {
     ds_tensor *masters;    /* float32 [owned], counted; NULL: the parameters are their own, or */
     dsi_offload *offload;  /* has them, and the moments */
     ds_tensor **shard;     /* [n], counted: what the optimizer updates; NULL: nothing of this one */
+    dsi_staging *staging;  /* zero_host.c: state on the host, the model on a GPU; or NULL */
+    ds_tensor **sent;      /* [n], counted: what goes from there to the model after a step */
+    ds_tensor *host_grads; /* [owned], counted: the gradients there; NULL: none so far */
     dsi_view *views;       /* [n]: scratch: views of the gradients of one step */
     ds_tensor
         *sums; /* float64 [ranks + 1], counted: sums of squares: of all ranks, then of this one */
@@ -40,3 +43,19 @@ bool dsi_zero_copies_master(const dsi_zero *z, int i);
 ds_tensor *dsi_zero_shard_open(void *zero, int i, bool write);
 ds_status dsi_zero_shard_close(void *zero, int i, bool write);
 dsi_offload_model dsi_zero_model(dsi_zero *z); /* the same for offload.h */
+
+/* ---- zero_host.c: each does nothing without z->staging, unless it says so ------------------------------ */
+
+ds_status dsi_zero_host_open(dsi_zero *z); /* makes it, if there is something to copy */
+void dsi_zero_host_close(dsi_zero *z);
+ds_status dsi_zero_host_prepare(dsi_zero *z); /* makes z->sent, with the model's values */
+/* Queues sent[i], which is not NULL, to the model; then, once, lets the GPU wait
+ * for all of them. */
+ds_status dsi_zero_host_send(const dsi_zero *z, int i);
+ds_status dsi_zero_host_sent(const dsi_zero *z);
+ds_status dsi_zero_host_wait(dsi_zero *z); /* until sent and masters may be written */
+/* Queues gradient g of parameter i, on the GPU, which stays until all were
+ * waited for; returns where it will be. Needs z->staging. NULL with the
+ * message. */
+ds_tensor *dsi_zero_host_grad(dsi_zero *z, int i, ds_tensor *g);
+ds_status dsi_zero_host_grads_wait(dsi_zero *z); /* and reports faults of the pass */

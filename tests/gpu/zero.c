@@ -112,7 +112,7 @@ static ds_status body(void *arg)
     Run *run = arg, own = *run; /* other ranks note nothing */
     int rank = ds_comm_rank(NULL);
     if (rank) run = &own;
-    char config[700];
+    char config[1000];
     snprintf(config, sizeof config,
              "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d, "
              "\"gradient_clipping\": 0.5, \"optimizer\": {\"type\": \"AdamW\", \"params\": "
@@ -160,6 +160,8 @@ static void compare(int ranks, Run run, double tolerance)
 #define FP16    "\"fp16\": {\"enabled\": true, \"initial_scale_power\": 8}, "
 #define OFFLOAD ", \"offload_optimizer\": {\"device\": \"cpu\"}"
 
+#define AWAY "\"stage3_param_persistence_threshold\": 0, "
+
 static const struct {
     const char *precision;
     double tolerance;
@@ -179,6 +181,56 @@ static void stages_and_dtypes(void **state)
                            .zero = offload ? OFFLOAD : ""};
                 compare(ranks, run, dtypes[d].tolerance);
             }
+}
+
+/* The text, with the folder in the place of each @. */
+static void files_in(char *to, const char *text, const char *folder)
+{
+    for (; *text; text++)
+        if (*text == '@')
+            to += sprintf(to, "%s", folder);
+        else
+            *to++ = *text;
+    *to = 0;
+}
+
+/* Where parameters, masters and moments lie changes no bit; only the device that
+ * updates them may. */
+static void offload(void **state)
+{
+    (void)state;
+    static const char *const places[] = {
+        "",
+        OFFLOAD,
+        ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"@\", \"buffer_count\": "
+        "2, "
+        "\"pipeline_read\": true, \"pipeline_write\": true}, \"sub_group_size\": 1024",
+        ", " AWAY "\"offload_param\": {\"device\": \"cpu\"}",
+        OFFLOAD ", " AWAY "\"offload_param\": {\"device\": \"cpu\"}",
+        ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"@\"}, " AWAY
+        "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"@\", \"buffer_count\": 2, "
+        "\"max_in_cpu\": 0}"};
+    enum { PLACES = sizeof places / sizeof *places, UPDATES_ON_GPU = 1 << 0 | 1 << 3 };
+    for (int k = 0; k < 6; k++) {
+        int stage = 1 + k / 2, ranks = 1 + k % 2, d = k % 3;
+        Run got[PLACES] = {{.kind = DS_CUDA}};
+        for (int i = 0; i < (stage == 3 ? PLACES : 3); i++) {
+            char zero[400];
+            files_in(zero, places[i], folder_make());
+            got[i] = (Run){.kind = DS_CUDA,
+                           .stage = stage,
+                           .precision = dtypes[d].precision,
+                           .accumulate = 1 + k % 2,
+                           .zero = zero};
+            run_on(ranks, &got[i]);
+            folder_remove();
+            const Run *same = &got[(UPDATES_ON_GPU >> i & 1) ? 0 : i ? 1 : 0];
+            CHECK_INT(got[i].n, same->n);
+            if (memcmp(got[i].state, same->state, (size_t)same->n * sizeof(float)) != 0)
+                fail_msg("stage %d%s, %s%d ranks: other bits", stage, zero, dtypes[d].precision,
+                         ranks);
+        }
+    }
 }
 
 static void experts(void **state)
@@ -235,8 +287,8 @@ static void checkpoints(void **state)
 int main(void)
 {
     if (ds_device_count(DS_CUDA) < RANKS) return 77;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(stages_and_dtypes),
-                                       cmocka_unit_test(experts), cmocka_unit_test(recomputation),
-                                       cmocka_unit_test(checkpoints)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stages_and_dtypes), cmocka_unit_test(offload), cmocka_unit_test(experts),
+        cmocka_unit_test(recomputation), cmocka_unit_test(checkpoints)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -393,6 +393,25 @@ static ds_status cuda_reached(dsi_stream *s, const dsi_event *e, bool *out)
     return dsi_cuda_check(s->device->index, result, "looking at an event");
 }
 
+static ds_status cuda_queue_in(dsi_stream *s, void *dst, const void *pinned, size_t bytes)
+{
+    if (!bytes) return DS_OK;
+    ds_status status = dsi_graph_forbid(s->device, "it copies from host memory");
+    if (status != DS_OK) return status;
+    CUresult result = dsi_cuda_enter(s->device)->f->copy_in(address(dst), pinned, bytes, s->handle);
+    return dsi_cuda_check(s->device->index, result, "copying to it");
+}
+
+static ds_status cuda_queue_out(dsi_stream *s, void *pinned, const void *src, size_t bytes)
+{
+    if (!bytes) return DS_OK;
+    ds_status status = dsi_graph_forbid(s->device, "it copies to host memory");
+    if (status != DS_OK) return status;
+    CUresult result = dsi_cuda_enter(s->device)->f->copy_out(pinned, address(src), bytes,
+                                                             s->handle);
+    return dsi_cuda_check(s->device->index, result, "copying from it");
+}
+
 static ds_status cuda_identify(const dsi_device *d, char *text, size_t size)
 {
     const dsi_cuda_gpu *g = d->own;
@@ -423,6 +442,8 @@ const dsi_device_type dsi_cuda = {
     .stream_open = cuda_stream_open,
     .stream_close = cuda_stream_close,
     .reached = cuda_reached,
+    .queue_in = cuda_queue_in,
+    .queue_out = cuda_queue_out,
     .identify = cuda_identify,
     .alloc_fixed = dsi_cuda_alloc_fixed,
     .free_fixed = dsi_cuda_free_fixed,

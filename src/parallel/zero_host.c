@@ -1,0 +1,112 @@
+/* parallel/zero_host.c: ZeRO where the optimizer, or the model's own shards, are
+ * in the host's memory and the model on a GPU.
+ *
+ *     gradients    GPU -> `host_grads`, all queued, one wait, then the optimizer
+ *     parameters   the optimizer's kernel writes 16 bits to `sent`, or float32 to
+ *                  the masters, from where they are queued to the GPU; the next
+ *                  forward is behind them on the GPU, and the host waits for none
+ *
+ * Invariants: sent[i] is NULL where the optimizer and the model's elements of
+ * parameter i are on one device. What was queued from it is done before it is
+ * written again: the optimizer waits for gradients, which were queued behind it,
+ * and other writers call dsi_zero_host_wait.
+ * SPDX-License-Identifier: MIT */
+#include "base/int.h"
+#include "base/mem.h"
+#include "zero_state.h"
+
+static bool on_gpu(const ds_tensor *x) { return x && x->device->type->kind != DS_CPU; }
+
+ds_status dsi_zero_host_open(dsi_zero *z)
+{
+    const ds_tensor *x = z->flat->param[0].x;
+    if (!on_gpu(x) || !(z->o.offload_optimizer || z->o.offload_param)) return DS_OK;
+    z->staging = dsi_staging_new(x->device);
+    return z->staging ? DS_OK : ds_error_status();
+}
+
+void dsi_zero_host_close(dsi_zero *z)
+{
+    for (int i = 0; z->sent && i < z->flat->n; i++) dsi_unref(z->sent[i]);
+    dsi_unref(z->host_grads);
+    dsi_free(z->sent);
+    dsi_staging_free(z->staging);
+}
+
+ds_status dsi_zero_host_wait(dsi_zero *z)
+{
+    return z->staging ? dsi_staging_wait(z->staging) : DS_OK;
+}
+
+/* ---- parameters ------------------------------------------------------------------------------------------ */
+
+/* Whether the optimizer's results for parameter i must cross to the GPU. */
+static bool is_sent(const dsi_zero *z, int i)
+{
+    return z->staging && z->o.offload_optimizer && on_gpu(dsi_zero_model_shard(z, i));
+}
+
+/* Elements between the begins of two parameters in `sent`. */
+static int64_t sent_room(const ds_tensor *x)
+{
+    return dsi_round_up(dsi_numel(x->shape), DSI_FLAT_ALIGN);
+}
+
+ds_status dsi_zero_host_prepare(dsi_zero *z)
+{
+    const dsi_flat *f = z->flat;
+    bool masters = z->masters && z->o.dtype == DS_F32;
+    int64_t n = 0, at = 0;
+    if (!z->staging) return DS_OK;
+    z->sent = dsi_alloc((size_t)f->n * sizeof *z->sent);
+    for (int i = 0; i < f->n; i++)
+        if (is_sent(z, i)) n += sent_room(dsi_zero_model_shard(z, i));
+    ds_tensor *all = masters || !n ? NULL : dsi_staging_memory(z->staging, z->o.dtype, n);
+    ds_status status = masters || !n || all ? DS_OK : ds_error_status();
+    for (int i = 0; status == DS_OK && i < f->n; i++) {
+        if (!is_sent(z, i)) continue;
+        const ds_tensor *x = dsi_zero_model_shard(z, i);
+        int64_t stride[DS_MAX_DIMS];
+        dsi_row_major(x->shape, stride);
+        z->sent[i] = dsi_ref(masters ? dsi_flat_in_owned(f, i, z->masters)
+                                     : dsi_view_of(all, x->shape, stride, at));
+        at += sent_room(x);
+        status = dsi_staging_copy(z->staging, z->sent[i], x, NULL);
+    }
+    return status == DS_OK ? dsi_zero_host_wait(z) : status;
+}
+
+ds_status dsi_zero_host_send(const dsi_zero *z, int i)
+{
+    return dsi_staging_copy(z->staging, dsi_zero_model_shard(z, i), z->sent[i], NULL);
+}
+
+ds_status dsi_zero_host_sent(const dsi_zero *z)
+{
+    return z->staging ? dsi_staging_join(z->staging, NULL) : DS_OK;
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------------- */
+
+ds_tensor *dsi_zero_host_grad(dsi_zero *z, int i, ds_tensor *g)
+{
+    if (!z->host_grads || z->host_grads->dtype != g->dtype) {
+        dsi_unref(z->host_grads);
+        z->host_grads = dsi_ref(dsi_staging_memory(z->staging, g->dtype, z->flat->owned));
+        if (!z->host_grads) return NULL;
+    }
+    ds_tensor *to = dsi_flat_in_owned(z->flat, i, z->host_grads);
+    if (!dsi_is_contiguous(g)) {
+        ds_tensor *dense = dsi_new(g, g->shape);
+        if (dsi_copy(dense, g) != DS_OK) return NULL;
+        g = dense;
+    }
+    return dsi_staging_copy(z->staging, to, g, NULL) == DS_OK ? to : NULL;
+}
+
+ds_status dsi_zero_host_grads_wait(dsi_zero *z)
+{
+    if (!z->staging || !z->o.offload_optimizer) return DS_OK;
+    ds_status status = dsi_staging_wait(z->staging);
+    return status == DS_OK ? dsi_device_check(z->flat->param[0].x->device) : status;
+}
