@@ -51,6 +51,22 @@ if(DS_CUDA AND CMAKE_CXX_COMPILER AND (NOT DS_TEST_FOLDERS OR "gpu" IN_LIST DS_T
     set_target_properties(fake_libnccl PROPERTIES PREFIX "" OUTPUT_NAME libnccl SUFFIX .so.2
         BUILD_RPATH ${PROJECT_BINARY_DIR}/gpu
         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu)
+
+    # libcublasLt.so for them, where only DS_CUBLAS finds it
+    add_library(fake_libcublas MODULE ${PROJECT_SOURCE_DIR}/tests/gpu/fake_cublas/cublas.cpp)
+    target_include_directories(fake_libcublas PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+    target_compile_definitions(fake_libcublas PRIVATE _GNU_SOURCE)
+    target_compile_options(fake_libcublas PRIVATE -Wall -Wextra -fvisibility=hidden -std=c++17 -fno-exceptions)
+    if(DS_SANITIZE STREQUAL "address")
+        target_compile_options(fake_libcublas PRIVATE -fsanitize=address,undefined
+            -fno-sanitize-recover=all -fno-sanitize=vptr)
+        target_link_options(fake_libcublas PRIVATE -fsanitize=address,undefined)
+    endif()
+    target_link_libraries(fake_libcublas PRIVATE "-Wl,--no-as-needed,$<TARGET_FILE:fake_libcuda>")
+    add_dependencies(fake_libcublas fake_libcuda)
+    set_target_properties(fake_libcublas PROPERTIES PREFIX "" OUTPUT_NAME libcublasLt SUFFIX .so
+        BUILD_RPATH ${PROJECT_BINARY_DIR}/gpu
+        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu/cublas)
 endif()
 
 # Kernels with planted mistakes, plain and with sanitizers whatever the build.
@@ -88,8 +104,9 @@ foreach(source ${DS_TEST_SOURCES})
     if(name STREQUAL "real")
         continue()
     endif()
-    add_dependencies(test_gpu_${name} fake_libcuda fake_libnccl)
-    target_compile_definitions(test_gpu_${name} PRIVATE FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>")
+    add_dependencies(test_gpu_${name} fake_libcuda fake_libnccl fake_libcublas)
+    target_compile_definitions(test_gpu_${name} PRIVATE FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>"
+        FAKE_LIBCUBLAS="$<TARGET_FILE:fake_libcublas>")
     target_link_libraries(test_gpu_${name} PRIVATE ${CMAKE_DL_LIBS})
     if(NOT name STREQUAL "driver")
         set(count 1)

@@ -2,42 +2,15 @@
  * GPUs: groups, waits of the host, overlap, and each failure. A case is a process
  * of its own, as NCCL is opened once.
  * SPDX-License-Identifier: MIT */
-#include "check.h"
+#include "apart.h"
 #include "nets.h"
 
 #include "caught.h"
 #include "folder.h"
 
-#include <dlfcn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 enum { N = 12, BATCH = 4 };
 
-static long emulator_count(const char *name)
-{
-    long (*count)(void);
-    void *f = dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
-    CHECK(f);
-    memcpy(&count, &f, sizeof f);
-    return count();
-}
-
-/* body in a process of its own, with up to three settings NAME=value. */
-static void apart(CMUnitTestFunction body, const char *a, const char *b, const char *c)
-{
-    const char *const settings[] = {a, b, c};
-    int status;
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        for (int i = 0; i < 3; i++)
-            if (settings[i]) putenv(strdup(settings[i]));
-        const struct CMUnitTest one[] = {{a ? a : "apart", body, NULL, NULL, NULL}};
-        exit(cmocka_run_group_tests_name("apart", one, NULL, NULL));
-    }
-    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
+static long emulator_count(const char *name) { return fake_count_of("libcuda.so.1", name); }
 
 static bool use_own_gpu(void)
 {

@@ -38,6 +38,7 @@ typedef struct dsi_cuda_gpu {
     CUevent crossing;      /* orders streams of two GPUs around a copy; NULL: none so far */
     unsigned peers_opened; /* bit i: access between this GPU and GPU i was asked for */
     struct dsi_cuda_modules *modules;
+    struct dsi_cublas *cublas; /* NULL: no large product so far */
 } dsi_cuda_gpu;
 
 /* The GPU behind d, whose context is then this thread's. */

@@ -1,6 +1,8 @@
-/* device/cuda/launch_gemm.c: the product of kernels.h, by one of three kernels:
+/* device/cuda/launch_gemm.c: the product of kernels.h, by cublasLt (cublas.h) or
+ * one of three kernels:
  * tensor cores, tiles, or a warp an element.
  *
+ *     cublasLt      large products, where it is installed
  *     tensor cores  16 bits, compute capability 8.0, aligned operands
  *     matmul_few    few elements with long sums: a warp an element
  *     matmul        all else: tiles of 64 x 64 (float64: 32 x 32)
@@ -16,8 +18,7 @@
  * batches beyond are a loop in the kernel. The tile's edge here equals that of
  * the .cu file.
  * SPDX-License-Identifier: MIT */
-#include "kernels/gemm.h"
-#include "launch.h"
+#include "cublas.h"
 #include "operands.h"
 
 #define FEW       4096 /* elements of y: below, their number does not fill a GPU with tiles */
@@ -108,6 +109,8 @@ ds_status dsi_cuda_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, 
                               .bias_dtype = (int)bias.dtype,
                               .y_dtype = (int)y.dtype};
     for (int i = 0; i < 3; i++) p.as[i] = a.s[i], p.bs[i] = b.s[i], p.ys[i] = y.s[i];
+    bool done = false;
     ds_status status = dsi_cuda_floating("matmul", a.dtype);
-    return status == DS_OK ? launch_matmul(s, &a, &b, &p) : status;
+    if (status == DS_OK) status = dsi_cuda_cublas_matmul(s, &p, &done);
+    return status == DS_OK && !done ? launch_matmul(s, &a, &b, &p) : status;
 }

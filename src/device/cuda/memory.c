@@ -10,6 +10,7 @@
  * Whatever waits for the stream or reads memory of the host cannot be repeated
  * by a graph, and says so (dsi_graph_forbid); graph.c has the rest of graphs.
  * SPDX-License-Identifier: MIT */
+#include "cublas.h"
 #include "driver.h"
 
 #include "base/clock.h"
@@ -48,6 +49,7 @@ static void close_gpu(dsi_device *d)
 {
     dsi_cuda_gpu *g = dsi_cuda_enter(d);
     if (d->stream.handle) g->f->stream_sync(d->stream.handle); /* what was released last */
+    dsi_cuda_cublas_close(g);
     dsi_cuda_unload(g);
     if (g->fault) g->f->free(g->fault);
     if (g->fault_seen) g->f->free_host(g->fault_seen);

@@ -53,6 +53,11 @@ SHOWN long fake_cuda_peer_bytes(bool staged);
  * GPU, so far. */
 SHOWN long fake_cuda_overlapped(void);
 
+/* For the cublasLt of tests: queues a call whose argument is copied, which
+ * graphs may hold; it returns true. */
+SHOWN CUresult fake_cuda_submit_copied_call(CUstream stream, bool (*call)(void *arg),
+                                            const void *arg, size_t bytes);
+
 /* For the NCCL of tests: queues a call, which is made again and again until it
  * returns true; the context's GPU (-1: none); where bytes of that GPU really
  * are (NULL: not within one allocation). */
@@ -98,7 +103,7 @@ typedef struct fake_work {
     enum { FAKE_COPY, FAKE_SET, FAKE_FREE, FAKE_KERNEL, FAKE_WAIT, FAKE_CALL } kind;
     char *to, *from; /* real addresses; from may be `own` */
     size_t bytes;
-    char *own; /* malloced, freed after */
+    char *own; /* malloced, freed after; of a CALL: its argument, or NULL */
     CUdeviceptr p;
     struct fake_stream *other; /* WAIT: its work up to number `until` */
     long until;

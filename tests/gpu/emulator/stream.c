@@ -74,7 +74,7 @@ static bool work_do(const fake_stream *s, fake_work *w)
         return drain(w->other, w->until);
     case FAKE_CALL:
         w->called = true;
-        return w->call(w->arg);
+        return w->call(w->own ? w->own : w->arg);
     }
     return true;
 }
@@ -155,6 +155,15 @@ CUresult fake_cuda_submit_call(CUstream stream, bool (*call)(void *arg), void *a
     helper_start();
     fake_unlock();
     return result;
+}
+
+CUresult fake_cuda_submit_copied_call(CUstream stream, bool (*call)(void *arg), const void *arg,
+                                      size_t bytes)
+{
+    return fake_submit(stream, (fake_work){.kind = FAKE_CALL,
+                                           .call = call,
+                                           .own = memcpy(malloc(bytes), arg, bytes),
+                                           .bytes = bytes});
 }
 
 CUresult fake_submit(CUstream stream, fake_work w)
@@ -360,11 +369,13 @@ static void graph_free(Graph *g)
 }
 
 /* A copy of the work, with memory of its own for what it owns: the argument of
- * a kernel, the value of a memset. */
+ * a kernel or call, the value of a memset. */
 static fake_work work_copy(const fake_work *w)
 {
     fake_work copy = *w;
-    size_t bytes = w->kind == FAKE_KERNEL ? fake_argument_bytes(w) : 1;
+    size_t bytes = w->kind == FAKE_KERNEL ? fake_argument_bytes(w)
+                   : w->kind == FAKE_CALL ? w->bytes
+                                          : 1;
     if (w->own) copy.own = memcpy(malloc(bytes), w->own, bytes);
     if (w->own && w->from == w->own) copy.from = copy.own;
     return copy;
