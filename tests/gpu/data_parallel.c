@@ -76,8 +76,8 @@ static void trains_as_on_the_cpu(void **state)
         train(want, cpu, n, NULL);
         train(got, gpu, n, NULL);
         CHECK_INT(got->n, want->n);
-        for (int i = 0; i < STEPS; i++) CHECK_CLOSE(got->loss[i], want->loss[i], 1e-5);
-        for (int i = 0; i < want->n; i++) CHECK_CLOSE(got->w[i], want->w[i], 1e-5);
+        for (int i = 0; i < STEPS; i++) CHECK_CLOSE(got->loss[i], want->loss[i], 1e-6);
+        for (int i = 0; i < want->n; i++) CHECK_CLOSE(got->w[i], want->w[i], 1e-6);
         if (quick()) break;
         if (n < MOST_GPUS) continue;
         train(again, (ds_device){DS_CUDA, 3}, n, backward); /* the same bits on other GPUs */

@@ -218,14 +218,14 @@ static void compare(ds_status (*train)(void *arg), int ranks, int stage, const c
 static void ddp_trains(void **state)
 {
     (void)state;
-    for (int ranks = 1; ranks <= RANKS; ranks++) compare(train_ddp, ranks, 0, "", 1e-5);
+    for (int ranks = 1; ranks <= RANKS; ranks++) compare(train_ddp, ranks, 0, "", 1e-6);
 }
 
 static void every_stage_trains(void **state)
 {
     (void)state;
     for (int stage = 0; stage <= 3; stage++) {
-        compare(train_engine, 2, stage, "", 1e-5);
+        compare(train_engine, 2, stage, "", 1e-6);
         compare(train_engine, RANKS, stage, "\"bf16\": {\"enabled\": true}, ", 2e-2);
     }
 }

@@ -224,10 +224,10 @@ static const struct {
     const char *precision, *zero;
     int stage;
     double tolerance;
-} plans[] = {{"", "", 0, 1e-5},      {BF16, "", 0, 2e-2},      {FP16, "", 0, 3e-3},
-             {"", "", 1, 1e-5},      {BF16, "", 1, 2e-2},      {FP16, "", 2, 3e-3},
-             {"", OFFLOAD, 2, 1e-5}, {BF16, OFFLOAD, 1, 2e-2}, {FP16, OFFLOAD, 3, 3e-3},
-             {"", "", 3, 1e-5},      {BF16, "", 3, 2e-2}};
+} plans[] = {{"", "", 0, 1e-6},      {BF16, "", 0, 2e-2},      {FP16, "", 0, 3e-3},
+             {"", "", 1, 1e-6},      {BF16, "", 1, 2e-2},      {FP16, "", 2, 3e-3},
+             {"", OFFLOAD, 2, 1e-6}, {BF16, OFFLOAD, 1, 2e-2}, {FP16, OFFLOAD, 3, 3e-3},
+             {"", "", 3, 1e-6},      {BF16, "", 3, 2e-2}};
 
 static void stages_and_dtypes(void **state)
 {

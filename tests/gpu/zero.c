@@ -116,7 +116,8 @@ static ds_status body(void *arg)
     snprintf(config, sizeof config,
              "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d, "
              "\"gradient_clipping\": 0.5, \"optimizer\": {\"type\": \"AdamW\", \"params\": "
-             "{\"lr\": 0.01}}, %s\"zero_optimization\": {\"stage\": %d%s}}",
+             "{\"lr\": 0.01}}, %s\"zero_optimization\": {\"stage\": %d, "
+             "\"stage3_param_persistence_threshold\": 0%s}}",
              BATCH, run->accumulate, run->precision, run->stage, run->zero);
     if (ds_set_device((ds_device){run->kind, run->kind == DS_CUDA ? rank : 0}) != DS_OK)
         return ds_error_status();
@@ -140,7 +141,8 @@ static void run_on(int ranks, Run *run)
                  ds_error());
 }
 
-/* The same on GPUs as on the CPU. */
+/* The same on GPUs as on the CPU; float32 parameters too. Not to the bit: the
+ * sums of a product have another order there. */
 static void compare(int ranks, Run run, double tolerance)
 {
     Run want = run, got = run;
@@ -154,18 +156,20 @@ static void compare(int ranks, Run run, double tolerance)
         if (!(fabs(got.loss[i] - want.loss[i]) <= tolerance * (1 + want.loss[i])))
             fail_msg("stage %d%s, %s%d ranks: the loss of step %d is %.9g, %.9g on the CPU",
                      run.stage, run.zero, run.precision, ranks, i, got.loss[i], want.loss[i]);
+    for (int i = 0; i < got.n && !*run.precision; i++)
+        if (!(fabs(got.state[i] - want.state[i]) <= 1e-6))
+            fail_msg("stage %d%s, %d ranks: number %d of the parameters is %.9g, %.9g on the CPU",
+                     run.stage, run.zero, ranks, i, got.state[i], want.state[i]);
 }
 
 #define BF16    "\"bf16\": {\"enabled\": true}, "
 #define FP16    "\"fp16\": {\"enabled\": true, \"initial_scale_power\": 8}, "
 #define OFFLOAD ", \"offload_optimizer\": {\"device\": \"cpu\"}"
 
-#define AWAY "\"stage3_param_persistence_threshold\": 0, "
-
 static const struct {
     const char *precision;
     double tolerance;
-} dtypes[] = {{"", 1e-5}, {BF16, 2e-2}, {FP16, 3e-3}};
+} dtypes[] = {{"", 1e-6}, {BF16, 2e-2}, {FP16, 3e-3}};
 
 /* ranks.c has float32 on 2 ranks and bfloat16 on 3. */
 static void stages_and_dtypes(void **state)
@@ -205,9 +209,9 @@ static void offload(void **state)
         ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"@\", \"buffer_count\": "
         "2, "
         "\"pipeline_read\": true, \"pipeline_write\": true}, \"sub_group_size\": 1024",
-        ", " AWAY "\"offload_param\": {\"device\": \"cpu\"}",
-        OFFLOAD ", " AWAY "\"offload_param\": {\"device\": \"cpu\"}",
-        ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"@\"}, " AWAY
+        ", \"offload_param\": {\"device\": \"cpu\"}",
+        OFFLOAD ", \"offload_param\": {\"device\": \"cpu\"}",
+        ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"@\"}, "
         "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"@\", \"buffer_count\": 2, "
         "\"max_in_cpu\": 0}"};
     enum { PLACES = sizeof places / sizeof *places, UPDATES_ON_GPU = 1 << 0 | 1 << 3 };
@@ -236,8 +240,8 @@ static void offload(void **state)
 static void experts(void **state)
 {
     (void)state;
-    for (int stage = 0; stage <= 2; stage++) {
-        compare(2, (Run){.experts = true, .stage = stage, .precision = "", .zero = ""}, 1e-5);
+    for (int stage = 0; stage <= 3; stage++) {
+        compare(2, (Run){.experts = true, .stage = stage, .precision = "", .zero = ""}, 1e-6);
         compare(RANKS, (Run){.experts = true, .stage = stage, .precision = BF16, .zero = ""}, 3e-2);
     }
 }
@@ -246,7 +250,7 @@ static void recomputation(void **state)
 {
     (void)state;
     for (int stage = 0; stage <= 3; stage++)
-        compare(2, (Run){.recompute = true, .stage = stage, .precision = "", .zero = ""}, 1e-5);
+        compare(2, (Run){.recompute = true, .stage = stage, .precision = "", .zero = ""}, 1e-6);
 }
 
 /* ---- checkpoints --------------------------------------------------------------------------------------- */
