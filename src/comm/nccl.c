@@ -3,10 +3,11 @@
  *     all_reduce, reduce_to, reduce_scatter, all_gather, broadcast     NCCL's own
  *     gather_to, scatter_from, all_to_all, all_to_all_rows             a group of sends and receives
  *
+ *     int16, max and min of floats                                     nccl_other.c
+ *
  * What stays with the backend: messages of two ranks, which may be begun in any
- * order, while NCCL needs one order on both ranks; sums of int16, which NCCL has
- * not; max and min of floats, where NCCL may drop a NaN; and requests that want
- * squares, which the host adds up.
+ * order, while NCCL needs one order on both ranks; means of int16; and requests
+ * that want squares, which the host adds up.
  *
  * Invariants:
  * - All ranks start the same collectives in the same order, so they are in that
@@ -41,6 +42,7 @@
 typedef struct operation {
     struct operation *next;
     dsi_request like;
+    dsi_nccl_other other;
     dsi_event done;
     bool waited, ended;
 } operation;
@@ -297,7 +299,7 @@ void dsi_nccl_free(ds_comm *c)
 
 /* ---- what NCCL carries --------------------------------------------------------------------------------- */
 
-/* -1: NCCL has no sums of it. */
+/* int16: nccl_other.c has int32 in its place. */
 static int reduced_type(ds_dtype dtype)
 {
     static const signed char types[] = {[DS_F32] = ncclFloat32, [DS_F64] = ncclFloat64,
@@ -316,9 +318,8 @@ static bool collective_reduces(dsi_collective what)
 /* By properties that all ranks' requests share. */
 static bool request_fits(const dsi_request *r)
 {
-    bool real = r->dtype <= DS_BF16, orders = r->op == DS_REDUCE_MAX || r->op == DS_REDUCE_MIN;
     if (dsi_is_message(r) || r->squares) return false;
-    return !collective_reduces(r->what) || (reduced_type(r->dtype) >= 0 && !(real && orders));
+    return !collective_reduces(r->what) || r->dtype != DS_I16 || r->op != DS_REDUCE_AVG;
 }
 
 ds_status dsi_nccl_carries(const dsi_request *r, bool *out)
@@ -453,11 +454,18 @@ ds_status dsi_nccl_start(dsi_request *r)
     r->number = n->begun++;
     if (n->why) return dsi_fail(DS_ECOMM, "%s", n->why);
     ds_status status = dsi_graph_forbid(d, "it exchanges tensors with other ranks");
+    dsi_nccl_other other = {.memory = NULL};
+    bool needed = dsi_nccl_other_needed(r);
+    if (status == DS_OK && needed) status = dsi_nccl_other_begin(r, &other);
     if (status == DS_OK) status = d->type->record(&d->stream, &n->ready);
     if (status == DS_OK) status = d->type->wait(&n->stream, &n->ready);
-    if (status == DS_OK) status = nccl_settle(n, r, collective_call(n, r));
-    if (status != DS_OK) return status;
+    if (status == DS_OK) status = nccl_settle(n, r, collective_call(n, needed ? &other.r : r));
+    if (status != DS_OK) {
+        (void)dsi_nccl_other_end(r, &other, false);
+        return status;
+    }
     operation *o = operation_new(n, r);
+    o->other = other;
     status = d->type->record(&n->stream, &o->done);
     *(n->newest ? &n->newest->next : &n->oldest) = o;
     n->newest = r->own = o;
@@ -472,6 +480,7 @@ ds_status dsi_nccl_wait(dsi_request *r)
     operation *o = r->own;
     ds_status status = n->why ? dsi_fail(DS_ECOMM, "%s", n->why)
                               : n->device->type->wait(&n->device->stream, &o->done);
+    if (dsi_nccl_other_end(r, &o->other, status == DS_OK) != DS_OK) status = ds_error_status();
     if (status == DS_OK && (r->comm->log || dsi_trace_on())) status = operation_finish(n, o);
     o->waited = true;
     dsi_request_done(r);

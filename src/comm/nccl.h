@@ -38,6 +38,20 @@ ds_status dsi_nccl_agree(ds_comm *c, const dsi_device *device, bool *on, dsi_tex
 
 const char *dsi_nccl_result_name(ncclResult_t result); /* "ncclSystemError" */
 
+/* ---- nccl_other.c: reductions by another collective, between kernels of the device ------------------- */
+
+typedef struct dsi_nccl_other {
+    dsi_request r;    /* what NCCL does */
+    void *memory;     /* of the device: its operands; NULL: not needed */
+    size_t bytes, at; /* at: where the kernel notes which rank's is the maximum */
+} dsi_nccl_other;
+
+bool dsi_nccl_other_needed(const dsi_request *r);
+/* end follows in any case. arrived: NCCL has done o->r; then the result goes to
+ * r->out. */
+ds_status dsi_nccl_other_begin(const dsi_request *r, dsi_nccl_other *o);
+ds_status dsi_nccl_other_end(const dsi_request *r, dsi_nccl_other *o, bool arrived);
+
 /* ---- nccl.c ------------------------------------------------------------------------------------------- */
 
 /* Whether NCCL will carry r, whose operands are on r->device. The first call on

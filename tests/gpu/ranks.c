@@ -52,6 +52,21 @@ static void reductions(Run *run, ds_dtype dtype)
     see(run, x); /* elsewhere it stays */
     CHECK_INT(ds_reduce_scatter(NULL, part, values(dtype, RANKS * N), DS_REDUCE_SUM), DS_OK);
     see(run, part);
+    x = values(dtype, N);
+    CHECK_INT(ds_all_reduce(NULL, x, DS_REDUCE_MIN), DS_OK);
+    see(run, x);
+    CHECK_INT(ds_reduce_scatter(NULL, part, values(dtype, RANKS * N), DS_REDUCE_MIN), DS_OK);
+    see(run, part);
+}
+
+/* A NaN of one rank is one for all. */
+static void nan_stays(ds_dtype dtype)
+{
+    for (int min = 0; min < 2; min++) {
+        ds_tensor *x = ds_full(dtype, ds_shape(N), ds_comm_rank(NULL) == 1 ? NAN : 1);
+        CHECK_INT(ds_all_reduce(NULL, x, min ? DS_REDUCE_MIN : DS_REDUCE_MAX), DS_OK);
+        CHECK(isnan(ds_item(ds_select(x, 0, N - 1))));
+    }
 }
 
 static void moves(Run *run, ds_dtype dtype)
@@ -96,9 +111,10 @@ static ds_status run_collectives(void *arg)
     Run *run = arg;
     if (use_own_device(run) != DS_OK) return ds_error_status();
     ds_scope *scope = ds_scope_open();
-    static const ds_dtype dtypes[] = {DS_F32, DS_BF16, DS_I64};
-    for (int k = 0; k < 3; k++) {
+    static const ds_dtype dtypes[] = {DS_F32, DS_BF16, DS_I64, DS_I16};
+    for (int k = 0; k < 4; k++) {
         reductions(run, dtypes[k]);
+        if (k < 2) nan_stays(dtypes[k]);
         moves(run, dtypes[k]);
     }
     rows_and_messages(run);
