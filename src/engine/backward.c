@@ -57,15 +57,65 @@ ds_status dsi_engine_take_loss(ds_engine *e, double value)
                     (long long)e->global_steps, value);
 }
 
-/* Reads the loss if on_nan or a monitor needs its value. A step that is captured
- * reads it after its launch. */
-static ds_status read_loss(ds_engine *e, const ds_tensor *loss)
+/* Queues a copy of the loss: the step waits for the norm before it updates, and
+ * has it then. false: it must be read now. */
+static bool loss_queue(ds_engine *e, const ds_tensor *loss)
+{
+    dsi_late_loss *late = &e->late_loss;
+    dsi_device *d = loss->device;
+    const dsi_device_type *type = d->type;
+    bool waits = e->config->gradient_clipping > 0 || dsi_engine_checks_overflow(e);
+    if (!waits || !type->queue_out || (late->device && late->device != d)) return false;
+    if (!late->device) {
+        late->pinned = type->alloc_host(d, sizeof(double));
+        if (!late->pinned) return false;
+        late->device = d;
+    }
+    bool was = dsi_graph_note(d, false);
+    late->dtype = loss->dtype;
+    late->pending = dsi_acquire(loss) &&
+                    type->queue_out(&d->stream, late->pinned, dsi_v(loss).p,
+                                    ds_dtype_size(loss->dtype)) == DS_OK &&
+                    type->record(&d->stream, &late->done) == DS_OK;
+    dsi_graph_note(d, was);
+    return late->pending;
+}
+
+/* Reads the loss if on_nan or a monitor needs its value; late: may leave that to
+ * the step. One that is captured reads it after its launch. */
+static ds_status read_loss(ds_engine *e, const ds_tensor *loss, bool late)
 {
     if (!dsi_engine_needs_loss(e) || dsi_graph_capturing(loss->device)) return DS_OK;
+    if (late && loss_queue(e, loss)) return DS_OK;
     bool was = dsi_graph_note(loss->device, false);
     double value = ds_item(loss);
     dsi_graph_note(loss->device, was);
     return dsi_engine_take_loss(e, value);
+}
+
+/* A rank without gradients of its own has not waited for its GPU. */
+ds_status dsi_engine_late_loss(void *engine)
+{
+    ds_engine *e = engine;
+    dsi_late_loss *late = &e->late_loss;
+    dsi_device *d = late->device;
+    bool there = false;
+    if (!late->pending) return DS_OK;
+    late->pending = false;
+    ds_status status = d->type->reached(&d->stream, &late->done, &there);
+    bool was = dsi_graph_note(d, false);
+    if (status == DS_OK && !there) status = d->type->sync(&d->stream);
+    dsi_graph_note(d, was);
+    return status == DS_OK ? dsi_engine_take_loss(e, dsi_element(late->pinned, late->dtype, 0))
+                           : status;
+}
+
+void dsi_engine_late_loss_free(ds_engine *e)
+{
+    dsi_late_loss *late = &e->late_loss;
+    if (!late->device) return;
+    late->device->type->free_event(late->device, &late->done);
+    late->device->type->free_host(late->device, late->pinned);
 }
 
 /* By which the loss counts in the backward pass. */
@@ -81,7 +131,7 @@ ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss)
     /* a GPU's value is there after a wait: the pass is queued before */
     bool now = loss->device->type->immediate;
     if (backward_check_order(e, loss) != DS_OK || dsi_engine_record_backward(e, loss) != DS_OK ||
-        (now && read_loss(e, loss) != DS_OK))
+        (now && read_loss(e, loss, false) != DS_OK))
         return dsi_engine_abort_ranks(e);
     bool last = ds_engine_is_gradient_accumulation_boundary(e);
     dsi_engine_log_memory(e, "before backward");
@@ -92,7 +142,7 @@ ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss)
     dsi_phase_stop(e->timers, DSI_BWD);
     dsi_phase_split_backward(e->timers, dsi_zero_reducing(e->zero));
     dsi_engine_log_memory(e, "after backward");
-    if (status == DS_OK && !now) status = read_loss(e, loss);
+    if (status == DS_OK && !now) status = read_loss(e, loss, last);
     e->went_backward = status == DS_OK;
     e->went_last = last;
     return status == DS_OK ? DS_OK : dsi_engine_abort_ranks(e);

@@ -28,6 +28,15 @@ typedef enum dsi_ends {
     DSI_ENDS_LATER    /* the program: it is not the last */
 } dsi_ends;
 
+/* A loss on a GPU that the step reads when it has waited for the norm. */
+typedef struct dsi_late_loss {
+    dsi_device *device; /* that pinned the memory; NULL: none so far */
+    void *pinned;       /* its value arrives there, before `done` */
+    dsi_event done;
+    ds_dtype dtype;
+    bool pending;
+} dsi_late_loss;
+
 /* When ranks next ask each other whether to stop (stop.c). */
 typedef struct dsi_stop {
     int64_t next, every, asked_step; /* global steps; every 0: not asked yet */
@@ -65,6 +74,7 @@ struct ds_engine {
     int64_t accumulated; /* micro steps since the last update */
     dsi_ends ends;
 
+    dsi_late_loss late_loss;
     double loss_sum;  /* of the micro steps since the last boundary, each divided by their number */
     double norm;      /* of the last step: of all gradients, before clipping */
     ds_dtype dtype;   /* of parameters and activations */
@@ -80,6 +90,11 @@ struct ds_engine {
 /* engine/initialize.c: after a failure, ends the other ranks too, which would
  * wait for this one. Returns the status of the failure. */
 ds_status dsi_engine_abort_ranks(const ds_engine *e);
+
+/* engine/backward.c: dsi_zero_on_norm; reads the loss that is pending, and frees
+ * its memory. */
+ds_status dsi_engine_late_loss(void *engine);
+void dsi_engine_late_loss_free(ds_engine *e);
 
 /* engine/backward.c: what follows from the value of a loss: DS_ESTATE if it is
  * inf or NaN and ends the training. */

@@ -275,7 +275,9 @@ static ds_status zero_make(ds_engine *e)
     o.offload_param = params_leave_gpu(e, c);
     zero_log(e, &o);
     e->zero = dsi_zero_new(e->model, e->optim, e->comm, &o);
-    return e->zero ? DS_OK : ds_error_status();
+    if (!e->zero) return ds_error_status();
+    dsi_zero_on_norm(e->zero, dsi_engine_late_loss, e);
+    return DS_OK;
 }
 
 /* Without fp16 the scale is 1. */
@@ -493,6 +495,7 @@ void ds_engine_free(ds_engine *e)
     bool quarantined = dsi_handle_freed(e);
     engine_take_parts(e, false);
     ds_loader_free(e->loader);
+    dsi_engine_late_loss_free(e);
     dsi_zero_free(e->zero);
     dsi_ema_free(e->ema);
     ds_schedule_free(e->schedule);

@@ -61,6 +61,12 @@ ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool la
     return status;
 }
 
+void dsi_zero_on_norm(dsi_zero *z, ds_status (*fn)(void *arg), void *arg)
+{
+    z->on_norm = fn;
+    z->on_norm_arg = arg;
+}
+
 double dsi_zero_reducing(const dsi_zero *z)
 {
     return z && z->reduce ? dsi_reduce_seconds(z->reduce) : 0;
@@ -284,6 +290,7 @@ static ds_status stage_step(dsi_zero *z, double loss_scale, double max_norm, boo
     if ((decides || want_norm) && norm_start(z, &sent, &out->norm) != DS_OK)
         return ds_error_status();
     if (decides && norm_finish(z, &sent, unscale, &out->norm) != DS_OK) return ds_error_status();
+    if (decides && z->on_norm && z->on_norm(z->on_norm_arg) != DS_OK) return ds_error_status();
     ds_status status = z->zero3 ? dsi_zero3_wait_gathers(z->zero3) : DS_OK;
     if (status == DS_OK && check_overflow && !isfinite(out->norm)) return step_skip(z, out);
     if (max_norm > 0) scale *= clip_factor(out->norm, max_norm);

@@ -66,6 +66,11 @@ dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const d
  * this pass. */
 ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last);
 
+/* Before each update that waits for the norm, fn(arg) is called when it is there,
+ * and before the norm is looked at; if it fails nothing is updated. arg is
+ * borrowed. */
+void dsi_zero_on_norm(dsi_zero *z, ds_status (*fn)(void *arg), void *arg);
+
 /* Seconds of the last backward in which this rank sent gradients or waited for
  * them. */
 double dsi_zero_reducing(const dsi_zero *z);

@@ -30,6 +30,8 @@ struct dsi_zero {
     ds_tensor
         *sums; /* float64 [ranks + 1], counted: sums of squares: of all ranks, then of this one */
     char *bad;
+    ds_status (*on_norm)(void *arg); /* or NULL */
+    void *on_norm_arg;
 };
 
 /* This rank's elements of parameter i as the model has them; NULL: none. */
