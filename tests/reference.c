@@ -40,6 +40,7 @@ void reference_skip(Reference *r, const char *format, ...)
 double reference_number(const json_t *value, double absent)
 {
     if (json_is_number(value)) return json_number_value(value);
+    if (json_is_boolean(value)) return json_is_true(value);
     const char *text = json_string_value(value);
     if (!text) return absent;
     return strtod(text, NULL); /* "nan", "inf", "-inf" */

@@ -54,7 +54,7 @@ ds_state *reference_load(Reference *r, const char *file);
 
 /* ---- JSON: an absent value is what the last argument says -------------------------------------------- */
 
-/* Numbers, and "nan", "inf", "-inf". */
+/* Numbers, true as 1, and "nan", "inf", "-inf". */
 double reference_number(const json_t *value, double absent);
 double reference_double(const json_t *object, const char *key, double absent);
 int64_t reference_int(const json_t *object, const char *key, int64_t absent);

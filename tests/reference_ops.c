@@ -63,6 +63,12 @@ double op_number(OpRun *run, const char *key, double absent)
     return reference_double(run->attrs, key, absent);
 }
 
+double op_option(OpRun *run, const char *key)
+{
+    double x = op_number(run, key, 0);
+    return op_has(run, key) && x == 0 ? DS_ZERO : x;
+}
+
 bool op_bool(OpRun *run, const char *key, bool absent)
 {
     return reference_bool(run->attrs, key, absent);
@@ -71,8 +77,71 @@ bool op_bool(OpRun *run, const char *key, bool absent)
 void op_pair(OpRun *run, const char *key, int *vertical, int *horizontal)
 {
     ds_dims d = reference_dims(run->attrs, key);
-    if (d.n > 0) *vertical = (int)d.d[0];
+    bool zero = strstr(key, "padding"); /* 0 is a value, not the default */
+    if (d.n > 0) *vertical = d.d[0] || zero ? (int)d.d[0] : -1;
     if (d.n > 1) *horizontal = d.d[1] ? (int)d.d[1] : -1;
+}
+
+ds_reduce_opts op_reduce(OpRun *run)
+{
+    return (ds_reduce_opts){.dims = reference_dims(run->attrs, "dim"),
+                            .keepdim = op_bool(run, "keepdim", false)};
+}
+
+ds_pool2d_opts op_pool2d(OpRun *run)
+{
+    ds_pool2d_opts o = {.ceil_mode = op_bool(run, "ceil_mode", false),
+                        .exclude_pad = !op_bool(run, "count_include_pad", true),
+                        .divisor = (int)op_int(run, "divisor_override", 0)};
+    op_pair(run, "kernel", &o.kernel, &o.kernel_w);
+    op_pair(run, "stride", &o.stride, &o.stride_w);
+    op_pair(run, "padding", &o.padding, &o.padding_w);
+    op_pair(run, "dilation", &o.dilation, &o.dilation_w);
+    return o;
+}
+
+ds_pool1d_opts op_pool1d(OpRun *run)
+{
+    ds_pool2d_opts o = op_pool2d(run);
+    return (ds_pool1d_opts){.kernel = o.kernel,
+                            .stride = o.stride,
+                            .padding = o.padding,
+                            .dilation = o.dilation,
+                            .ceil_mode = o.ceil_mode,
+                            .exclude_pad = o.exclude_pad};
+}
+
+ds_cross_entropy_opts op_classes(OpRun *run)
+{
+    return (ds_cross_entropy_opts){.weight = op_input(run, "weight"),
+                                   .label_smoothing = op_number(run, "label_smoothing", 0),
+                                   .ignore_index = op_int(run, "ignore_index", -100),
+                                   .ignore = true,
+                                   .reduction = op_reduction(run)};
+}
+
+ds_tensor *op_batch_norm(OpRun *run, bool training,
+                         ds_tensor *(*norm)(ds_tensor *x, ds_batch_norm_opts o))
+{
+    ds_batch_norm_opts o = {.weight = op_input(run, "weight"),
+                            .bias = op_input(run, "bias"),
+                            .running_mean = op_input(run, "running_mean"),
+                            .running_var = op_input(run, "running_var"),
+                            .training = training,
+                            .momentum = op_option(run, "momentum"),
+                            .eps = op_option(run, "eps")};
+    ds_tensor *y = norm(op_input(run, "input"), o);
+    op_output(run, "running_mean_after", o.running_mean);
+    op_output(run, "running_var_after", o.running_var);
+    return y;
+}
+
+int op_inputs(OpRun *run, ds_tensor **x, int most)
+{
+    char name[16] = "input0";
+    int n = 0;
+    while (n < most && (x[n] = op_input(run, name))) snprintf(name, sizeof name, "input%d", ++n);
+    return n;
 }
 
 ds_reduction op_reduction(OpRun *run)
@@ -174,11 +243,18 @@ static bool refused_by(const char *op, const char *message)
     static const char *const other[][2] = {{"scaled_dot_product_attention", "attention"},
                                            {"sdpa", "attention"},
                                            {"embedding_bag", "embedding"},
+                                           {"max", "amax"},
+                                           {"add", "add_scaled"},
+                                           {"sub", "add_scaled"},
                                            {"orthogonal_", "init_orthogonal"},
+                                           {"kaiming_normal_", "init_kaiming_normal"},
+                                           {"xavier_normal_", "init_xavier_normal"},
                                            {"xavier_uniform_", "init_xavier_uniform"}};
+    if (!message) return false;
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
-        if (!strcmp(op, other[i][0])) op = other[i][1];
-    return message && !strncmp(message, op, strcspn(op, "2"));
+        if (!strcmp(op, other[i][0]) && !strncmp(message, other[i][1], strlen(other[i][1])))
+            return true;
+    return !strncmp(message, op, strcspn(op, "2"));
 }
 
 void reference_op(Reference *r, const OpRow *rows, int n)

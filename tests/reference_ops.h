@@ -53,9 +53,23 @@ int64_t op_int(OpRun *run, const char *key, int64_t absent);
 double op_number(OpRun *run, const char *key, double absent);
 bool op_bool(OpRun *run, const char *key, bool absent);
 ds_reduction op_reduction(OpRun *run);
+/* An option of which 0 selects the default: DS_ZERO for a given 0, 0 if it is
+ * absent. */
+double op_option(OpRun *run, const char *key);
+/* "dim", an integer or a list; "keepdim". */
+ds_reduce_opts op_reduce(OpRun *run);
+ds_pool2d_opts op_pool2d(OpRun *run);
+ds_pool1d_opts op_pool1d(OpRun *run);
+ds_cross_entropy_opts op_classes(OpRun *run);
+/* weight, bias, statistics, which become outputs; training is absent's value. */
+ds_tensor *op_batch_norm(OpRun *run, bool training,
+                         ds_tensor *(*norm)(ds_tensor *x, ds_batch_norm_opts o));
+/* input0, input1, ... -> x; their number, at most `most`. */
+int op_inputs(OpRun *run, ds_tensor **x, int most);
 
 /* 3 or [2, 3] as an option's two members, where 0 for the second means "the
- * same" and -1 "none". */
+ * same" and -1 "none"; a stride or dilation of 0 becomes -1, which is refused as
+ * well. */
 void op_pair(OpRun *run, const char *key, int *vertical, int *horizontal);
 
 /* name is one of the words */

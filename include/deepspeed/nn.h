@@ -169,6 +169,7 @@ typedef struct ds_nn_conv2d_opts {
     int dilation, dilation_w;
     int groups;
     bool no_bias;
+    bool same; /* padding="same" */
 } ds_nn_conv2d_opts;
 
 /* weight [out, in/groups, kernel, kernel_w], bias [out]. */
@@ -268,9 +269,17 @@ DS_API ds_module *ds_nn_layer_norm_with(ds_module *parent, const char *name, ds_
 DS_API ds_module *ds_nn_embedding(ds_module *parent, const char *name, int64_t count, int64_t dim,
                                   int64_t padding_idx);
 
+typedef struct ds_nn_embedding_bag_opts {
+    ds_bag_mode mode;
+    int64_t padding_idx;      /* -1: none */
+    bool include_last_offset; /* as in ds_embedding_bag_opts */
+} ds_nn_embedding_bag_opts;
+
 /* weight [count, dim]: ds_embedding_bag of indices [B,L], or by ds_call_n of
  * (indices, offsets or NULL, per_sample_weights). Row padding_idx (-1: none)
  * starts at 0 and stays. */
+DS_API ds_module *ds_nn_embedding_bag_with(ds_module *parent, const char *name, int64_t count,
+                                           int64_t dim, ds_nn_embedding_bag_opts opts);
 DS_API ds_module *ds_nn_embedding_bag(ds_module *parent, const char *name, int64_t count,
                                       int64_t dim, ds_bag_mode mode, int64_t padding_idx);
 

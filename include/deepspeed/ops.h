@@ -45,8 +45,9 @@ DS_API ds_tensor *ds_div(ds_tensor *a, ds_tensor *b);                      /* a 
 DS_API ds_tensor *ds_maximum(ds_tensor *a, ds_tensor *b);
 DS_API ds_tensor *ds_minimum(ds_tensor *a, ds_tensor *b);
 
-/* floor(a / b); a - b floor(a / b), which has b's sign. No gradient. Refuse bools
- * and, of integers, a divisor 0, for which the call waits for the device. */
+/* floor(a / b), without a gradient; a - b floor(a / b), which has b's sign.
+ * Refuse bools and, of integers, a divisor 0, for which the call waits for the
+ * device. */
 DS_API ds_tensor *ds_floor_divide(ds_tensor *a, ds_tensor *b);
 DS_API ds_tensor *ds_remainder(ds_tensor *a, ds_tensor *b);
 
@@ -160,7 +161,7 @@ DS_API ds_tensor *ds_bilinear(ds_tensor *x1, ds_tensor *x2, ds_tensor *w, ds_ten
 typedef struct ds_batch_norm_opts {
     ds_tensor *weight, *bias;              /* [C], or NULL */
     ds_tensor *running_mean, *running_var; /* [C], or NULL; changed in place when training */
-    bool training;                         /* or no running statistics: use the batch's own */
+    bool training;                         /* use the batch's statistics; else the running ones */
     double momentum;                       /* 0: 0.1 */
     double eps;                            /* 0: 1e-5 */
 } ds_batch_norm_opts;
@@ -185,7 +186,7 @@ DS_API ds_tensor *ds_rms_norm(ds_tensor *x, int n_dims, ds_tensor *weight, doubl
 /* torch.nn.functional.group_norm: the same formula with the mean and variance
  * of each sample's `groups` groups of neighbouring channels. x [N,C,...],
  * weight and bias [C] or NULL, eps 0: 1e-5. Wu and He, arXiv:1803.08494.
- * Refuses groups that do not divide C, and one value for a group. */
+ * Refuses groups that do not divide C, and one sample of one value a group. */
 DS_API ds_tensor *ds_group_norm(ds_tensor *x, int64_t groups, ds_tensor *weight, ds_tensor *bias,
                                 double eps);
 
@@ -334,7 +335,9 @@ typedef struct ds_pad_opts {
 } ds_pad_opts;
 
 /* torch.nn.functional.pad: pad has pairs [before, after], of the last dimension,
- * then of the one before it, ...; a negative number cuts off. ds_pad: zeros. */
+ * then of the one before it, ...; a negative number cuts off. ds_pad: zeros.
+ * Other modes than constant take pairs for all dimensions of x but [N,C], or
+ * [C]. */
 DS_API ds_tensor *ds_pad(ds_tensor *x, ds_dims pad);
 DS_API ds_tensor *ds_pad_with(ds_tensor *x, ds_dims pad, ds_pad_opts opts);
 
@@ -350,19 +353,21 @@ DS_API ds_tensor *ds_triu(ds_tensor *x, int64_t diagonal);
  * Refuses indices outside 0 to V - 1. */
 DS_API ds_tensor *ds_embedding(ds_tensor *weight, ds_tensor *indices, int64_t padding_idx);
 
-typedef enum ds_bag_mode { DS_BAG_MEAN = 0, DS_BAG_SUM } ds_bag_mode;
+typedef enum ds_bag_mode { DS_BAG_MEAN = 0, DS_BAG_SUM, DS_BAG_MAX } ds_bag_mode;
 
 typedef struct ds_embedding_bag_opts {
     ds_tensor *offsets; /* int64 [B]: where bags begin, ascending from 0; NULL: rows are bags */
     ds_tensor
         *per_sample_weights; /* factors of the rows, of indices' shape; with .mode DS_BAG_SUM */
     ds_bag_mode mode;
+    bool include_last_offset; /* the last offset is the end of the last bag: B - 1 bags */
 } ds_embedding_bag_opts;
 
-/* torch.nn.functional.embedding_bag, without mode "max": of each bag of indices
- * the mean or sum of the rows of weight [V,D]; 0 of an empty bag. indices int64
- * [B,L], or [M] with .offsets -> [B,D]. Row padding_idx (-1: none) counts in
- * neither, and gets no gradient. The host reads offsets, which waits for a GPU. */
+/* torch.nn.functional.embedding_bag: of each bag of indices the mean, sum or
+ * largest of the rows of weight [V,D]; 0 of an empty bag. indices int64 [B,L], or
+ * [M] with .offsets -> [B,D]. Row padding_idx (-1: none) counts in none of them,
+ * and gets no gradient; of equal largest the first gets it. The host reads
+ * offsets, which waits for a GPU. */
 #define ds_embedding_bag(weight, indices, padding_idx, ...) \
     ds_embedding_bag_with(weight, indices, padding_idx, \
                           (ds_embedding_bag_opts){.offsets = __VA_ARGS__})
@@ -370,23 +375,25 @@ DS_API ds_tensor *ds_embedding_bag_with(ds_tensor *weight, ds_tensor *indices, i
                                         ds_embedding_bag_opts opts);
 
 /* torch.gather: y[i][k] = x[i][index[i][k]] along dim = 1, likewise along
- * others. x: any dtype. index: int64, with x's sizes except along dim; its
- * values are 0 to size - 1. */
+ * others. x: any dtype. index: int64 or int32, no larger than x except along dim;
+ * its values are 0 to size - 1. */
 DS_API ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index);
 
-/* torch.index_select: the slices of x, of any dtype, that index, int64 [K],
- * names along dim. Refuses indices outside 0 to size - 1. */
+/* torch.index_select: the slices of x, of any dtype, that index, int64 or int32
+ * [K], names along dim. Refuses indices outside 0 to size - 1. */
 DS_API ds_tensor *ds_index_select(ds_tensor *x, int dim, ds_tensor *index);
 
 /* torch.index_add: x, with alpha source[k] added to slice index[k] along dim:
- * source has x's shape, with K slices. Repeated indices add up. */
+ * source has x's shape and dtype, with K slices. Repeated indices add up.
+ * Integers, which the host adds, have no gradient. */
 DS_API ds_tensor *ds_index_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *source,
                                double alpha);
 
 /* torch.scatter and torch.scatter_add: x, with x[i][index[i][k]] = (or +=)
  * src[i][k] along dim = 1, likewise along others. index: int64, no larger than
  * src, nor than x but along dim. Of a place that scatter's index names twice the
- * last counts. scatter takes any dtype; the host reads its index. */
+ * last counts. Both take any dtype; the host reads scatter's index, and adds
+ * integers. */
 DS_API ds_tensor *ds_scatter(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src);
 DS_API ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src);
 
@@ -433,8 +440,10 @@ typedef struct ds_attention_opts {
 
 /* torch.nn.functional.scaled_dot_product_attention:
  * softmax(q k^T scale + mask) v.
- *   q [...,L,D], k [...,S,D], v [...,S,E] -> [...,L,E]
- * With .enable_gqa: q [...,H,L,D], k [...,G,S,D], v [...,G,S,E], G divides H
+ *   q [...,L,D], k [...,S,D], v [...,S,E] -> [...,L,E]; leading dimensions
+ *   broadcast
+ * No copies of views whose rows have no gaps, such as the heads of a projection
+ * [N,L,H,D]. With .enable_gqa: q [...,H,L,D], k [...,G,S,D], v [...,G,S,E], G divides H
  * (Ainslie et al., arXiv:2305.13245). */
 DS_API ds_tensor *ds_attention(ds_tensor *q, ds_tensor *k, ds_tensor *v);
 DS_API ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v,

@@ -18,12 +18,14 @@ typedef struct ds_conv2d_opts {
     int padding, padding_w;   /* zeros on each side */
     int dilation, dilation_w; /* 0: 1 */
     int groups;               /* 0: 1 */
+    bool same;                /* padding="same": the output is as large as the input; stride 1 */
 } ds_conv2d_opts;
 
 /* torch.nn.functional.conv2d, a cross-correlation.
- *   x [N,C,H,W], w [K,C/groups,R,S], .bias [K] or NULL -> [N,K,P,Q]
+ *   x [N,C,H,W], w [K,C/groups,R,S], .bias [K] or NULL -> [N,K,P,Q];
+ *   or [C,H,W] -> [K,P,Q]
  *   P = (H + 2 padding - dilation (R-1) - 1) / stride + 1, Q likewise
- * Refuses x without 4 dimensions, channels that are not C, groups that do not
+ * Refuses x of other dimensions, channels that are not C, groups that do not
  * divide C and K, and windows larger than the padded input. */
 #define ds_conv2d(x, w, ...) ds_conv2d_with(x, w, (ds_conv2d_opts){.bias = __VA_ARGS__})
 DS_API ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts opts);
@@ -50,6 +52,7 @@ typedef struct ds_conv3d_opts {
     ds_dims padding;  /* likewise: zeros on each side; none: 0 */
     ds_dims dilation; /* likewise; none: 1 */
     int groups;       /* 0: 1 */
+    bool same;        /* as in ds_conv2d_opts */
 } ds_conv3d_opts;
 
 /* torch.nn.functional.conv3d, a cross-correlation.
@@ -115,7 +118,7 @@ DS_API ds_tensor *ds_avg_pool1d_with(ds_tensor *x, ds_pool1d_opts opts);
 
 /* torch.nn.functional.adaptive_avg_pool2d: averages of the rows
  * floor(i H / h) to ceil((i+1) H / h) - 1, of columns likewise.
- *   x [N,C,H,W] -> [N,C,h,w] */
+ *   x [N,C,H,W] -> [N,C,h,w], or [C,H,W] -> [C,h,w] */
 DS_API ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w);
 
 /* torch.nn.functional.adaptive_max_pool2d: the maxima of the same windows; NaN
@@ -129,23 +132,31 @@ typedef enum ds_interpolate_mode {
     DS_NEAREST = 0,
     DS_LINEAR,   /* x [N,C,L] */
     DS_BILINEAR, /* x [N,C,H,W] */
-    DS_AREA      /* adaptive averages, x [N,C,H,W] */
+    DS_AREA,     /* averages of windows, as in adaptive_avg_pool2d */
+    DS_NEAREST_EXACT,
+    DS_BICUBIC,  /* x [N,C,H,W] */
+    DS_TRILINEAR /* x [N,C,D,H,W] */
 } ds_interpolate_mode;
 
 typedef struct ds_interpolate_opts {
     ds_dims size;          /* .d: of each dimension after [N,C], .n of them; one is for all */
     double scale_factor;   /* instead of size: output size = floor(input size * factor) */
     double scale_factor_w; /* of the columns; 0: the same */
+    double scale_factor_h; /* of a volume's rows; 0: the same */
     ds_interpolate_mode mode;
     bool align_corners; /* linear modes: the first and the last elements stay where they are */
     bool recompute_scale_factor; /* sample by the ratio of sizes, not by the given factor */
 } ds_interpolate_opts;
 
-/* torch.nn.functional.interpolate: x [N,C,L] or [N,C,H,W] resized.
- *   nearest  y[i] = x[floor(i s)], s = 1 / scale_factor, or input size / output size
+/* torch.nn.functional.interpolate without antialias: x [N,C,L], [N,C,H,W] or
+ * [N,C,D,H,W] resized.
+ *   nearest  y[i] = x[floor(i s)], s = 1 / scale_factor, or input size / output
+ *            size; nearest-exact: x[floor((i + 1/2) s)]
  *   linear   y[i] between the neighbours of x at max(0, (i + 1/2) s - 1/2); with
- *            align_corners at i (input size - 1) / (output size - 1); bilinear:
- *            along rows and columns
+ *            align_corners at i (input size - 1) / (output size - 1); bilinear,
+ *            trilinear: along two and three dimensions
+ *   bicubic  of four neighbours, by cubic convolution with a = -3/4 (Keys, IEEE
+ *            TASSP 29, 1981)
  *     ds_interpolate(x, .scale_factor = 2, .mode = DS_BILINEAR)
  * Refuses size beside scale_factor, neither, and align_corners for other modes. */
 #define ds_interpolate(x, ...) ds_interpolate_with(x, (ds_interpolate_opts){__VA_ARGS__})

@@ -26,8 +26,8 @@ typedef struct ds_cross_entropy_opts {
 } ds_cross_entropy_opts;
 
 /* torch.nn.functional.cross_entropy: -log softmax(logits)[label].
- *   logits [N,C] or [N,C,d1,...], labels int64 [N] or [N,d1,...], or
- *   probabilities of the logits' shape and dtype
+ *   logits [N,C] or [N,C,d1,...], labels int64 (or uint8) [N] or [N,d1,...], or
+ *   probabilities of the logits' shape and dtype; or logits [C], a label []
  *   -> [], or [N] or [N,d1,...] for DS_NONE
  * Beside probabilities t it is -sum over c of weight[c] t[c] log softmax[c], the
  * mean is over N and d1,..., and .ignore_index is refused.
@@ -72,8 +72,8 @@ typedef struct ds_binary_cross_entropy_opts {
 
 /* torch.nn.functional.binary_cross_entropy: -(t log x + (1 - t) log(1 - x)) of
  * probabilities x, logarithms at least -100; and of logits x, with sigmoid(x) in
- * place of x. The target t has x's shape. The first refuses an x outside of 0 to
- * 1, for which it waits for the device. */
+ * place of x. The target t has x's shape. The first refuses an x or t outside of
+ * 0 to 1, for which it waits for the device. */
 DS_API ds_tensor *ds_binary_cross_entropy(ds_tensor *x, ds_tensor *target);
 DS_API ds_tensor *ds_binary_cross_entropy_with(ds_tensor *x, ds_tensor *target,
                                                ds_binary_cross_entropy_opts opts);

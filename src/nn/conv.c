@@ -126,7 +126,8 @@ static void conv2d_describe(void *self, FILE *to)
                              .padding = conv_pair(o->padding, o->padding_w, 0),
                              .dilation = conv_pair(o->dilation, o->dilation_w, 1),
                              .groups = o->groups,
-                             .bias = o->bias});
+                             .bias = o->bias,
+                             .same = o->same});
 }
 
 /* weight [out, in / groups, kernel, kernel_w], bias [out]. */
@@ -143,7 +144,8 @@ ds_module *ds_nn_conv2d_with(ds_module *parent, const char *name, int64_t in, in
                                .padding_w = o.padding_w,
                                .dilation = o.dilation,
                                .dilation_w = o.dilation_w,
-                               .groups = o.groups};
+                               .groups = o.groups,
+                               .same = o.same};
     ds_dims kernel = ds_shape(o.kernel, o.kernel_w ? o.kernel_w : o.kernel);
     c->weight = conv_params(m, (ConvSizes){in, out, o.groups, kernel, .no_bias = o.no_bias},
                             &c->opts.bias);

@@ -1,8 +1,7 @@
 /* nn/embedding.c: Embedding, EmbeddingBag.
  * SPDX-License-Identifier: MIT */
+#include <deepspeed/autograd.h>
 #include <deepspeed/nn.h>
-
-#include <string.h>
 
 typedef struct Embedding {
     ds_tensor *weight; /* [count, dim] */
@@ -38,8 +37,7 @@ static ds_tensor *embedding_weight(ds_module *m, int64_t count, int64_t dim, int
     }
     ds_tensor *weight = ds_module_param(m, "weight", ds_empty(DS_F32, ds_shape(count, dim)));
     ds_init_normal(weight, 0, 1);
-    float *w = padding_idx >= 0 && weight ? ds_data_mut(weight) : NULL;
-    if (w) memset(w + padding_idx * dim, 0, (size_t)dim * sizeof *w);
+    if (padding_idx >= 0) ds_init_constant(ds_select(ds_detach(weight), 0, padding_idx), 0);
     return weight;
 }
 
@@ -61,6 +59,7 @@ ds_module *ds_nn_embedding(ds_module *parent, const char *name, int64_t count, i
 typedef struct EmbeddingBag {
     Embedding table;
     ds_bag_mode mode;
+    bool include_last_offset;
 } EmbeddingBag;
 
 /* indices, then offsets or NULL, then per_sample_weights or NULL */
@@ -70,26 +69,38 @@ static ds_tensor *embedding_bag_forward(void *self, ds_tensor **in, int n)
     if (n < 1 || n > 3)
         return ds_fail(DS_EINVAL, "EmbeddingBag: %d inputs: expected 1 to 3", n), NULL;
     return ds_embedding_bag(e->table.weight, in[0], e->table.padding_idx, n > 1 ? in[1] : NULL,
-                            .per_sample_weights = n > 2 ? in[2] : NULL, .mode = e->mode);
+                            .per_sample_weights = n > 2 ? in[2] : NULL, .mode = e->mode,
+                            .include_last_offset = e->include_last_offset);
 }
 
 static void embedding_bag_describe(void *self, FILE *to)
 {
     EmbeddingBag *e = self;
     embedding_describe(&e->table, to);
-    fprintf(to, ", mode='%s'", e->mode == DS_BAG_MEAN ? "mean" : "sum");
+    static const char *const modes[] = {"mean", "sum", "max"};
+    fprintf(to, ", mode='%s'", modes[e->mode]);
 }
 
-ds_module *ds_nn_embedding_bag(ds_module *parent, const char *name, int64_t count, int64_t dim,
-                               ds_bag_mode mode, int64_t padding_idx)
+ds_module *ds_nn_embedding_bag_with(ds_module *parent, const char *name, int64_t count, int64_t dim,
+                                    ds_nn_embedding_bag_opts o)
 {
     static const ds_module_type type = {"EmbeddingBag", sizeof(EmbeddingBag),
                                         .forward_n = embedding_bag_forward,
                                         .describe = embedding_bag_describe};
     ds_module *m = ds_module_new(parent, name, &type);
     EmbeddingBag *e = ds_self(m);
-    e->mode = mode;
-    e->table.padding_idx = padding_idx < 0 ? -1 : padding_idx;
-    e->table.weight = embedding_weight(m, count, dim, padding_idx);
+    e->mode = o.mode, e->include_last_offset = o.include_last_offset;
+    e->table.padding_idx = o.padding_idx < 0 ? -1 : o.padding_idx;
+    if ((unsigned)o.mode <= DS_BAG_MAX)
+        e->table.weight = embedding_weight(m, count, dim, o.padding_idx);
+    else
+        ds_fail(DS_EINVAL, "EmbeddingBag %s: there is no mode %d", ds_module_name(m), (int)o.mode);
     return m;
+}
+
+ds_module *ds_nn_embedding_bag(ds_module *parent, const char *name, int64_t count, int64_t dim,
+                               ds_bag_mode mode, int64_t padding_idx)
+{
+    ds_nn_embedding_bag_opts o = {.mode = mode, .padding_idx = padding_idx};
+    return ds_nn_embedding_bag_with(parent, name, count, dim, o);
 }

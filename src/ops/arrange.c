@@ -63,6 +63,11 @@ int ds_chunk(ds_tensor *x, int chunks, int dim, ds_tensor **out)
 {
     if (!split_check("chunk", x, out, &dim)) return 0;
     if (chunks < 1) return dsi_refuse("chunk: %d chunks: expected at least 1", chunks), 0;
+    if (!x->shape.d[dim]) { /* all of them are empty */
+        for (int i = 0; i < chunks; i++)
+            if (!(out[i] = ds_slice(x, dim, 0, 0))) return 0;
+        return chunks;
+    }
     return split_parts("chunk", x, (x->shape.d[dim] + chunks - 1) / chunks, dim, out, chunks);
 }
 
@@ -195,7 +200,8 @@ ds_tensor *ds_repeat_interleave_tensor(ds_tensor *x, ds_tensor *repeats, int dim
     if (!dsi_live_all("repeat_interleave", x, repeats))
         return dsi_null_operand("repeat_interleave");
     if ((dim = dsi_want_dim("repeat_interleave", x, dim)) < 0) return NULL;
-    ds_tensor *places = repeats_places(x, dim, repeats);
+    repeats = dsi_wide_index(repeats);
+    ds_tensor *places = repeats ? repeats_places(x, dim, repeats) : NULL;
     if (!x->shape.n) x = ds_unsqueeze(x, 0);
     return places && x ? ds_index_select(x, dim, places) : NULL;
 }
@@ -287,6 +293,13 @@ ds_tensor *ds_pad_with(ds_tensor *x, ds_dims pad, ds_pad_opts o)
     if (!dsi_live(x, "pad")) return dsi_null_operand("pad");
     if ((unsigned)o.mode > DS_PAD_CIRCULAR)
         return dsi_refuse("pad: there is no mode number %d", (int)o.mode);
+    int pairs = pad.n / 2, n = x->shape.n;
+    if (o.mode != DS_PAD_CONSTANT &&
+        (o.value != 0 || pairs < 1 || (n != pairs + 1 && n != pairs + 2)))
+        return dsi_refuse(
+            "pad: x is %s, pad %s, value %g: without mode constant expected no value, "
+            "and a pair for each dimension after [N,C] or [C]",
+            dsi_shape_text(x->shape), dsi_shape_text(pad), o.value);
     if (!(x = pad_cut(x, pad, before, after))) return NULL;
     if (o.mode == DS_PAD_CONSTANT) return dsi_pad(x, before, after, o.value);
     for (int i = x->shape.n - 1; i >= 0 && x; i--)

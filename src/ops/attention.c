@@ -21,20 +21,20 @@ typedef struct Attention {
     bool causal;
 } Attention;
 
-/* The kernels take one leading dimension. Without a graph, dimensions `from` ..
- * of all operands are one in memory, and of those before it each element is a
- * call: q, k, v that are views of a projection [N,L,H,D] need no copy. With a
- * graph they are copied, because backward reads each row many times, and rows
- * that follow each other stay in the cache (measured on [4,12,256,64]: 17 ms,
- * else 22). */
+/* The kernels take one leading dimension: dimensions `from` .. of all operands
+ * are one in memory, and of those before it each element is a call. So q, k, v
+ * that are views of a projection [N,L,H,D] need no copy, and neither do their
+ * gradients, which have the same order in memory. */
 
-/* True if rows of x have unit stride, and dimensions from .. n - 3 are one.
- * Then the operand is one view [B,M,N] for each call, without a copy. */
-static bool attention_fits(const ds_tensor *x, int from)
+/* The first dimension from which on the leading ones of all operands (NULL: left
+ * out) are one. */
+static int attention_from(ds_tensor *const *x, int n)
 {
+    int from = 0;
     int64_t stride;
-    int n = x->shape.n;
-    return x->stride[n - 1] == 1 && dsi_merged(x, from, n - 2, &stride);
+    for (int i = 0; i < n; i++)
+        while (x[i] && !dsi_merged(x[i], from, x[i]->shape.n - 2, &stride)) from++;
+    return from;
 }
 
 /* The number of calls: of elements of the dimensions before `from`. */
@@ -89,47 +89,42 @@ static ds_tensor *attention_new(const ds_tensor *like, ds_dims shape, int from)
     }
     ds_tensor *memory = dsi_new(like, shape);
     ds_tensor *y = memory ? dsi_view_of(memory, shape, stride, 0) : NULL;
-    return y && attention_fits(y, from) ? y : memory;
+    bool fits = y && y->stride[shape.n - 1] == 1 && attention_from(&y, 1) <= from;
+    return fits ? y : memory;
 }
 
-/* Saved: q, k, v, y, lse [B,L], mask. */
+/* x, or a copy if its rows have gaps, which kernels do not take. */
+static ds_tensor *attention_rows(ds_tensor *x)
+{
+    return !x || x->stride[x->shape.n - 1] == 1 || ds_size(x, -1) < 2 ? x : ds_contiguous(x);
+}
+
+/* Saved: q, k, v, y, lse [B,L], mask. One kernel gives all three gradients: they
+ * share the scores, which are the larger part of the work. */
 static void attention_backward(dsi_node *n, ds_tensor *dy)
 {
+    enum { Q, K, V, Y, MASK, DY, OPERANDS };
     const Attention *a = dsi_attr(n);
-    ds_tensor *q = dsi_saved_tensor(n, 0), *k = dsi_saved_tensor(n, 1), *v = dsi_saved_tensor(n, 2);
-    ds_tensor *y = dsi_saved_tensor(n, 3), *lse = dsi_saved_tensor(n, 4),
-              *mask = dsi_saved_tensor(n, 5);
-    /* one kernel gives all three: they share the scores, which are the larger
-     * part of the work */
-    ds_tensor *g = ds_contiguous(dy);
-    ds_tensor *dq = dsi_new(q, q->shape), *dk = dsi_new(k, k->shape), *dv = dsi_new(v, v->shape);
-    bool done = g && dq && dk && dv &&
-                dsi_run(dq, attention_dx, a->scale, a->causal, dsi_v_matrices(g), dsi_v_matrices(q),
-                        dsi_v_matrices(k), dsi_v_matrices(v),
-                        mask ? dsi_v_matrices(mask) : dsi_v(NULL), dsi_v_matrices(y), dsi_v(lse),
-                        dsi_v_matrices(dq), dsi_v_matrices(dk), dsi_v_matrices(dv));
-    if (dsi_needs_input_grad(n, 0)) dsi_accumulate_grad(n, 0, dsi_result_if(done, dq));
-    if (dsi_needs_input_grad(n, 1)) dsi_accumulate_grad(n, 1, dsi_result_if(done, dk));
-    if (dsi_needs_input_grad(n, 2)) dsi_accumulate_grad(n, 2, dsi_result_if(done, dv));
+    ds_tensor *lse = dsi_saved_tensor(n, 4), *grad[3] = {NULL};
+    ds_tensor *x[OPERANDS] = {
+        [Q] = dsi_saved_tensor(n, 0), [K] = dsi_saved_tensor(n, 1),    [V] = dsi_saved_tensor(n, 2),
+        [Y] = dsi_saved_tensor(n, 3), [MASK] = dsi_saved_tensor(n, 5), [DY] = attention_rows(dy)};
+    int from = attention_from(x, OPERANDS);
+    bool done = x[DY];
+    for (int i = 0; i < 3 && done; i++) done = (grad[i] = attention_new(x[i], x[i]->shape, from));
+    int64_t calls = done ? attention_calls(x[Q], from) : 0;
+    for (int64_t i = 0; i < calls && done; i++)
+        done = dsi_run(grad[0], attention_dx, a->scale, a->causal, attention_part(x[DY], from, i),
+                       attention_part(x[Q], from, i), attention_part(x[K], from, i),
+                       attention_part(x[V], from, i), attention_part(x[MASK], from, i),
+                       attention_part(x[Y], from, i), attention_lse(lse, calls, i),
+                       attention_part(grad[0], from, i), attention_part(grad[1], from, i),
+                       attention_part(grad[2], from, i));
+    for (int i = 0; i < 3; i++)
+        if (dsi_needs_input_grad(n, i)) dsi_accumulate_grad(n, i, dsi_result_if(done, grad[i]));
 }
 
 const dsi_op dsi_op_attention = {.name = "attention", .backward = attention_backward};
-
-/* The first dimension from which on the leading ones of all n operands are one,
- * with a graph 0; operands that do not fit are copied. -1 with the message. */
-static int attention_prepare(ds_tensor **x, int n)
-{
-    bool recorded = dsi_wants_grad(x, n);
-    for (int i = 0; i < n; i++) {
-        bool fits = !x[i] ||
-                    (recorded ? attention_fits(x[i], 0) : x[i]->stride[x[i]->shape.n - 1] == 1);
-        if (!fits && !(x[i] = ds_contiguous(x[i]))) return -1;
-    }
-    int from = 0;
-    for (int i = 0; i < n; i++)
-        while (x[i] && !attention_fits(x[i], from)) from++;
-    return from;
-}
 
 /* q [...,L,D], k [...,S,D], v [...,S,E] with equal leading dimensions; a mask
  * has q's device, and is bool (true: attend) or of q's dtype (added to the
@@ -169,9 +164,36 @@ static bool attention_check(const ds_tensor *q, const ds_tensor *k, const ds_ten
 /* The mask as a view expanded to [...,L,S]; NULL with the message. */
 static ds_tensor *attention_expand_mask(const ds_tensor *q, const ds_tensor *k, ds_tensor *mask)
 {
-    ds_dims scores = q->shape;
+    ds_dims scores = q->shape, both;
     scores.d[scores.n - 1] = k->shape.d[scores.n - 2];
-    return ds_expand(mask, scores);
+    return dsi_broadcast("attention: the mask", scores, mask->shape, &both)
+               ? ds_expand(mask, scores)
+               : NULL;
+}
+
+/* The leading dimensions of q, k, v, but the heads of grouped ones, as views of
+ * their common shape; false with the message. */
+static bool attention_expand(ds_tensor **x, bool grouped)
+{
+    int n = x[0]->shape.n, lead = n - 2 - grouped;
+    ds_dims shape = {.n = lead};
+    bool equal = true;
+    for (int i = 0; i < 3; i++) equal = equal && x[i]->shape.n == n;
+    if (!equal || lead < 1) return true; /* for attention_check */
+    for (int k = 0; k < lead; k++)
+        for (int i = shape.d[k] = 1; i <= 3; i++)
+            if (shape.d[k] == 1) shape.d[k] = x[i - 1]->shape.d[k];
+    for (int i = 0; i < 3; i++) {
+        ds_dims whole = x[i]->shape;
+        bool same = true;
+        for (int k = 0; k < lead; k++) {
+            if (whole.d[k] != 1 && whole.d[k] != shape.d[k]) return true;
+            same = same && whole.d[k] == shape.d[k];
+            whole.d[k] = shape.d[k];
+        }
+        if (!same && !(x[i] = ds_expand(x[i], whole))) return false;
+    }
+    return true;
 }
 
 /* k or v with each head repeated as often as q has heads to it; itself if that
@@ -235,6 +257,9 @@ static ds_tensor *attention_window(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_
 ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attention_opts o)
 {
     if (!dsi_live_all("attention", q, k, v)) return dsi_null_operand("attention");
+    ds_tensor *x[] = {q, k, v, NULL};
+    if (!attention_expand(x, o.enable_gqa)) return NULL;
+    q = x[0], k = x[1], v = x[2];
     if (!attention_check(q, k, v, o)) return NULL;
     if (o.window && o.window < q->shape.d[q->shape.n - 2]) return attention_window(q, k, v, o);
     int last = q->shape.n - 1;
@@ -244,10 +269,10 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
         return attention_composed(q, attention_repeat(k, q), attention_repeat(v, q), o.mask,
                                   a.scale);
     if (o.mask && !(o.mask = attention_expand_mask(q, k, o.mask))) return NULL;
-    ds_tensor *x[] = {q, k, v, o.mask};
-    int from = attention_prepare(x, 4);
-    if (from < 0) return NULL;
-    q = x[0], k = x[1], v = x[2], o.mask = x[3];
+    for (int i = 0; i < 3; i++)
+        if (!(x[i] = attention_rows(x[i]))) return NULL;
+    q = x[0], k = x[1], v = x[2], x[3] = o.mask;
+    int from = attention_from(x, 4);
     if (!dsi_acquire(q, k, v, o.mask)) return NULL;
 
     ds_dims shape = q->shape, rows = {.n = last - 1};

@@ -142,9 +142,40 @@ static ds_tensor *conv2d_named(const char *op, ds_tensor *x, ds_tensor *w, ds_co
     return y;
 }
 
+/* An output as large as the input. An even kernel needs one zero more on one
+ * side, in torch after x: here both sides get it, and the first output is cut
+ * off. */
+static ds_tensor *conv2d_same(const char *op, ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)
+{
+    int64_t stride[2], padding[2], dilation[2], zeros[2];
+    dsi_pair(stride, o.stride, o.stride_w, 1);
+    dsi_pair(padding, o.padding, o.padding_w, 0);
+    dsi_pair(dilation, o.dilation, o.dilation_w, 1);
+    for (int i = 0; i < 2; i++) {
+        if (stride[i] != 1 || padding[i] || dilation[i] < 1 || w->shape.n != 4)
+            return dsi_refuse("%s: same with stride %lld, padding %lld, dilation %lld, weight %s: "
+                              "expected 1, 0, at least 1",
+                              op, (long long)stride[i], (long long)padding[i],
+                              (long long)dilation[i], dsi_shape_text(w->shape));
+        zeros[i] = dilation[i] * (w->shape.d[2 + i] - 1);
+        padding[i] = (zeros[i] + 1) / 2;
+    }
+    o.padding = (int)padding[0], o.padding_w = padding[1] ? (int)padding[1] : -1;
+    ds_tensor *y = conv2d_named(op, x, w, o);
+    for (int i = 0; i < 2; i++)
+        if (y && zeros[i] % 2) y = ds_slice(y, 2 + i, 1, DS_END);
+    return y;
+}
+
+static ds_tensor *conv2d_padded(const char *op, ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)
+{
+    return o.same && x && w ? conv2d_same(op, x, w, o) : conv2d_named(op, x, w, o);
+}
+
 ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)
 {
-    return conv2d_named("conv2d", x, w, o);
+    if (!x || x->shape.n != 3) return conv2d_padded("conv2d", x, w, o);
+    return ds_squeeze(conv2d_padded("conv2d", ds_unsqueeze(x, 0), w, o), 0);
 }
 
 /* ---- conv1d ------------------------------------------------------------------------------------------ */
@@ -158,21 +189,9 @@ static ds_tensor *conv1d_rows(ds_tensor *x, ds_tensor *w, ds_conv1d_opts o)
                            .padding_w = o.padding ? o.padding : -1,
                            .dilation = 1,
                            .dilation_w = o.dilation ? o.dilation : 1,
-                           .groups = o.groups};
-    return ds_squeeze(conv2d_named("conv1d", ds_unsqueeze(x, 2), ds_unsqueeze(w, 2), rows), 2);
-}
-
-/* An output as long as x. An even kernel needs one zero more on one side, in
- * torch after x: here both sides get it, and the first output is cut off. */
-static ds_tensor *conv1d_same(ds_tensor *x, ds_tensor *w, ds_conv1d_opts o)
-{
-    int64_t zeros = (o.dilation ? o.dilation : 1) * (ds_size(w, 2) - 1);
-    if (o.stride > 1 || o.padding)
-        return dsi_refuse("conv1d: same with stride %d and padding %d: expected 1 and 0", o.stride,
-                          o.padding);
-    o.padding = (int)((zeros + 1) / 2);
-    ds_tensor *y = conv1d_rows(x, w, o);
-    return y && zeros % 2 ? ds_slice(y, 2, 1, ds_size(y, 2)) : y;
+                           .groups = o.groups,
+                           .same = o.same};
+    return ds_squeeze(conv2d_padded("conv1d", ds_unsqueeze(x, 2), ds_unsqueeze(w, 2), rows), 2);
 }
 
 ds_tensor *ds_conv1d_with(ds_tensor *x, ds_tensor *w, ds_conv1d_opts o)
@@ -186,6 +205,6 @@ ds_tensor *ds_conv1d_with(ds_tensor *x, ds_tensor *w, ds_conv1d_opts o)
         return dsi_refuse("conv1d: stride %d, padding %d, dilation %d: expected at least 1, 0, 1",
                           o.stride, o.padding, o.dilation);
     ds_tensor *batch = x->shape.n == 3 ? x : ds_unsqueeze(x, 0);
-    ds_tensor *y = o.same ? conv1d_same(batch, w, o) : conv1d_rows(batch, w, o);
+    ds_tensor *y = conv1d_rows(batch, w, o);
     return x->shape.n == 3 ? y : ds_squeeze(y, 0);
 }

@@ -80,6 +80,22 @@ static ds_tensor *conv3d_planes(ds_tensor *x, Conv3d c, int64_t depth, int64_t t
                       ds_shape(apart.d[0] * depth, apart.d[1] * taps, apart.d[4], apart.d[5]));
 }
 
+/* x with the zeros that make the output as large as it is; torch's odd one is
+ * after x. */
+static ds_tensor *conv3d_same(ds_tensor *x, const ds_tensor *w, const Conv3d *c)
+{
+    ds_dims pad = {.n = 6};
+    if (x->shape.n != 5 || w->shape.n != 5) return x; /* for conv3d_check */
+    for (int i = 0; i < 3; i++) {
+        int64_t zeros = c->dilation[i] * (w->shape.d[2 + i] - 1);
+        if (c->stride[i] != 1 || c->padding[i])
+            return dsi_refuse("conv3d: same with stride %lld and padding %lld: expected 1 and 0",
+                              (long long)c->stride[i], (long long)c->padding[i]);
+        pad.d[4 - 2 * i] = zeros / 2, pad.d[5 - 2 * i] = zeros - zeros / 2;
+    }
+    return ds_pad(x, pad);
+}
+
 ds_tensor *ds_conv3d_with(ds_tensor *x, ds_tensor *w, ds_conv3d_opts o)
 {
     Conv3d c;
@@ -87,7 +103,9 @@ ds_tensor *ds_conv3d_with(ds_tensor *x, ds_tensor *w, ds_conv3d_opts o)
     if (!dsi_live_all("conv3d", x, w)) return dsi_null_operand("conv3d");
     bool one = x->shape.n == 4;
     if (one) x = ds_unsqueeze(x, 0);
-    if (!x || !conv3d_options(o, &c) || !conv3d_check(x, w, o.bias, c, &depth)) return NULL;
+    if (!x || !conv3d_options(o, &c) || (o.same && !(x = conv3d_same(x, w, &c))) ||
+        !conv3d_check(x, w, o.bias, c, &depth))
+        return NULL;
     const int64_t *k = w->shape.d;
     ds_conv2d_opts images = {.bias = o.bias,
                              .stride = (int)c.stride[1],

@@ -1,10 +1,12 @@
-/* ops/embedding_bag.c: embedding_bag, made of embedding and index_add.
+/* ops/embedding_bag.c: embedding_bag, made of embedding, index_add and max.
  *
  * Position m of the indices is in bag g[m], the last one that begins at or
  * before m:  y[b] = sum over g[m] = b of f[m] w[index[m]], f[m] = 1, the
  * position's weight, or 0 at padding_idx; a mean divides by the number of
- * positions that are no padding.
+ * positions that are no padding. The largest: bags of L rows, the longest one's
+ * number, of which those that are not in the bag are -inf.
  * SPDX-License-Identifier: MIT */
+#include "base/int.h"
 #include "op.h"
 
 #include <math.h>
@@ -28,7 +30,7 @@ static bool embedding_bag_check(const ds_tensor *w, const ds_tensor *index, int6
         return dsi_refuse("embedding_bag: per_sample_weights are %s, indices are %s: expected the "
                           "same shape, and .mode DS_BAG_SUM",
                           dsi_shape_text(each->shape), dsi_shape_text(index->shape));
-    if ((unsigned)o.mode > DS_BAG_SUM)
+    if ((unsigned)o.mode > DS_BAG_MAX)
         return dsi_refuse("embedding_bag: there is no mode %d", (int)o.mode);
     if (padding_idx < -1 || padding_idx >= w->shape.d[0])
         return dsi_refuse("embedding_bag: padding_idx is %lld, weight has %lld rows",
@@ -36,23 +38,34 @@ static bool embedding_bag_check(const ds_tensor *w, const ds_tensor *index, int6
     return true;
 }
 
-/* g above, int64 [M] on the indices' device; NULL with the message. */
-static ds_tensor *bags_of_positions(const ds_tensor *index, ds_tensor *offsets)
+/* Where bags begin, and the end of the last one, on the host: int64 [bags + 1];
+ * NULL with the message. */
+static ds_tensor *bags_find(const ds_tensor *index, const ds_embedding_bag_opts *o)
 {
-    int64_t n = dsi_numel(index->shape), bags = offsets ? offsets->shape.d[0] : 0, b = 0;
-    const int64_t *begin = offsets ? ds_data(offsets) : NULL;
-    if (offsets && !begin) return NULL;
-    for (int64_t i = 0; i < bags; i++)
+    int64_t n = dsi_numel(index->shape), given = o->offsets ? o->offsets->shape.d[0] : 0;
+    int64_t bags = !o->offsets ? index->shape.d[0] : given - o->include_last_offset;
+    const int64_t *begin = o->offsets ? ds_data(o->offsets) : NULL;
+    ds_tensor *ends = dsi_new_host(DS_I64, ds_shape(bags + 1));
+    int64_t *at = ends ? ds_data_mut(ends) : NULL;
+    if (!at || (o->offsets && !begin)) return NULL;
+    for (int64_t i = 0; i < given; i++)
         if (begin[i] < (i ? begin[i - 1] : 0) || begin[i] > n || (!i && begin[0]))
             return dsi_refuse("embedding_bag: offsets[%lld] is %lld: expected 0 as the first, "
                               "ascending numbers, and at most %lld",
                               (long long)i, (long long)begin[i], (long long)n);
+    for (int64_t i = 0; i < bags; i++) at[i] = begin ? begin[i] : i * index->shape.d[1];
+    at[bags] = o->include_last_offset ? begin[bags] : n;
+    return ends;
+}
+
+/* g above, int64 [M] on the indices' device. */
+static ds_tensor *bags_of_positions(const ds_tensor *index, const int64_t *at, int64_t bags)
+{
+    int64_t n = at[bags];
     ds_tensor *bag = dsi_new_host(DS_I64, ds_shape(n));
     int64_t *g = ds_data_mut(bag);
-    for (int64_t m = 0; g && m < n; m++) {
-        while (b + 1 < bags && begin[b + 1] <= m) b++;
-        g[m] = begin ? b : m / index->shape.d[1];
-    }
+    for (int64_t b = 0; g && b < bags; b++)
+        for (int64_t m = at[b]; m < at[b + 1]; m++) g[m] = b;
     return g ? ds_to(bag, dsi_device_id(index->device), DS_I64) : NULL;
 }
 
@@ -65,20 +78,55 @@ static ds_tensor *bags_sum(ds_tensor *x, ds_tensor *bag, int64_t bags)
     return ds_index_add(dsi_fill(dsi_new(x, shape), 0), 0, bag, x, 1);
 }
 
+/* rows [M,D], counted [M,1]: 1, or 0 for padding -> the largest [bags,D]. Place j of bag
+ * b is row at[b] + j, or row M, which is -inf; then a bag without rows is 0. */
+static ds_tensor *bags_max(ds_tensor *rows, ds_tensor *counted, const int64_t *at, int64_t bags)
+{
+    int64_t longest = 1, n = rows->shape.d[0];
+    for (int64_t b = 0; b < bags; b++) longest = dsi_max(longest, at[b + 1] - at[b]);
+    ds_tensor *place = dsi_new_host(DS_I64, ds_shape(bags * longest));
+    int64_t *p = place ? ds_data_mut(place) : NULL;
+    for (int64_t i = 0; p && i < bags * longest; i++) {
+        int64_t b = i / longest, m = at[b] + i % longest;
+        p[i] = m < at[b + 1] ? m : n;
+    }
+    ds_tensor *least = dsi_fill(dsi_new(rows, ds_shape(1, rows->shape.d[1])), -(double)INFINITY);
+    rows = ds_where(ds_eq(counted, ds_like(counted, 0)), least, rows);
+    rows = ds_cat((ds_tensor *[]){rows, least}, 2, 0);
+    if (!p || !rows) return NULL;
+    rows = ds_index_select(rows, 0, ds_to(place, dsi_device_id(rows->device), DS_I64));
+    ds_tensor *y = ds_max(ds_reshape(rows, ds_shape(bags, longest, -1)), 1, false);
+    return y ? ds_where(ds_eq(y, dsi_fill(dsi_new(y, (ds_dims){0}), -(double)INFINITY)),
+                        ds_like(y, 0), y)
+             : NULL;
+}
+
 ds_tensor *ds_embedding_bag_with(ds_tensor *w, ds_tensor *index, int64_t padding_idx,
                                  ds_embedding_bag_opts o)
 {
     if (!dsi_live_all("embedding_bag", w, index)) return dsi_null_operand("embedding_bag");
-    if (!embedding_bag_check(w, index, padding_idx, o)) return NULL;
-    int64_t n = dsi_numel(index->shape), bags = (o.offsets ? o.offsets : index)->shape.d[0];
-    ds_tensor *bag = bags_of_positions(index, o.offsets), *flat = ds_reshape(index, ds_shape(n));
-    ds_tensor *rows = bag ? dsi_upcast(ds_embedding(w, flat, -1)) : NULL;
+    index = dsi_wide_index(index);
+    if (o.offsets && !(o.offsets = dsi_wide_index(o.offsets))) return NULL;
+    if (!index || !embedding_bag_check(w, index, padding_idx, o)) return NULL;
+    ds_tensor *ends = bags_find(index, &o);
+    if (!ends) return NULL;
+    const int64_t *at = ds_data(ends);
+    int64_t bags = ends->shape.d[0] - 1, n = at[bags];
+    ds_tensor *flat = ds_slice(ds_reshape(index, ds_shape(-1)), 0, 0, n);
+    ds_tensor *rows = flat ? dsi_upcast(ds_embedding(w, flat, -1)) : NULL;
     if (!rows) return NULL;
     ds_tensor *padding = dsi_fill(dsi_new_dtype(index, DS_I64, (ds_dims){0}), (double)padding_idx);
     ds_tensor *factor = ds_reshape(ds_cast(ds_ne(flat, padding), rows->dtype), ds_shape(n, 1));
+    if (o.mode == DS_BAG_MAX) {
+        ds_tensor *y = factor ? bags_max(rows, factor, at, bags) : NULL;
+        return y ? ds_cast(y, w->dtype) : NULL;
+    }
+    ds_tensor *bag = bags_of_positions(index, at, bags);
     ds_tensor *count = o.mode == DS_BAG_MEAN ? bags_sum(factor, bag, bags) : NULL;
     ds_tensor *each = o.per_sample_weights;
-    if (each) factor = ds_mul(factor, ds_reshape(dsi_upcast(each), ds_shape(n, 1)));
+    if (each && !(each = ds_slice(ds_reshape(dsi_upcast(each), ds_shape(-1, 1)), 0, 0, n)))
+        return NULL;
+    if (each) factor = ds_mul(factor, each);
     if (each || padding_idx >= 0) rows = ds_mul(rows, factor);
     ds_tensor *y = bags_sum(rows, bag, bags);
     if (o.mode == DS_BAG_MEAN) y = ds_div(y, ds_clamp(count, 1, (double)INFINITY));

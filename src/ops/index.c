@@ -70,7 +70,8 @@ static bool embedding_check(const ds_tensor *w, const ds_tensor *index, int64_t 
 ds_tensor *ds_embedding(ds_tensor *w, ds_tensor *index, int64_t padding_idx)
 {
     if (!dsi_live_all("embedding", w, index)) return dsi_null_operand("embedding");
-    if (!embedding_check(w, index, padding_idx)) return NULL;
+    index = dsi_wide_index(index);
+    if (!index || !embedding_check(w, index, padding_idx)) return NULL;
     if (!(index = ds_contiguous(index)) || !dsi_acquire(w, index)) return NULL;
 
     Embedding e = {w->shape, padding_idx};
@@ -107,17 +108,19 @@ static void gather_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_gather = {.name = "gather", .backward = gather_backward};
 
-/* x's dimension dim, from the front; -1, with the message. Sizes must be equal
- * except along dim; torch also accepts smaller ones. */
+/* x's dimension dim, from the front; -1, with the message. The index is no
+ * larger than x except along dim. */
 static int gather_check(const ds_tensor *x, const ds_tensor *index, int dim)
 {
     if (!dsi_same_device("gather", x, index)) return -1;
     int at = dsi_want_dim("gather", x, dim);
-    ds_dims want = x->shape;
     if (at < 0) return -1;
-    if (index->shape.n == want.n && want.n) want.d[at] = index->shape.d[at];
-    if (index->dtype == DS_I64 && want.n && dsi_same_shape(want, index->shape)) return at;
-    dsi_refuse("gather: x is %s, the index %s %s: expected int64 of x's shape but for dimension %d",
+    bool fits = index->shape.n == x->shape.n && x->shape.n;
+    for (int i = 0; fits && i < x->shape.n; i++)
+        fits = i == at || index->shape.d[i] <= x->shape.d[i];
+    if (index->dtype == DS_I64 && fits) return at;
+    dsi_refuse("gather: x is %s, the index %s %s: expected int64, no larger than x except in "
+               "dimension %d",
                dsi_shape_text(x->shape), ds_dtype_name(index->dtype), dsi_shape_text(index->shape),
                dim);
     return -1;
@@ -127,7 +130,13 @@ static int gather_check(const ds_tensor *x, const ds_tensor *index, int dim)
 ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index)
 {
     if (!dsi_live_all("gather", x, index)) return dsi_null_operand("gather");
-    if ((dim = gather_check(x, index, dim)) < 0) return NULL;
+    index = dsi_wide_index(index);
+    if (index && !x->shape.n && !index->shape.n)
+        return ds_squeeze(ds_gather(ds_unsqueeze(x, 0), dim, ds_unsqueeze(index, 0)), 0);
+    if (!index || (dim = gather_check(x, index, dim)) < 0) return NULL;
+    for (int i = 0; i < x->shape.n; i++)
+        if (i != dim && index->shape.d[i] < x->shape.d[i])
+            if (!(x = ds_slice(x, i, 0, index->shape.d[i]))) return NULL;
     if (!(x = ds_contiguous(x)) || !(index = ds_contiguous(index))) return NULL;
     if (!dsi_acquire(x, index)) return NULL;
 
@@ -260,6 +269,7 @@ ds_tensor *ds_argmax(ds_tensor *x, int dim)
 {
     if (!dsi_live(x, "argmax")) return dsi_null_operand("argmax");
     if ((dim = max_check("argmax", x, dim)) < 0) return NULL;
+    if (x->dtype == DS_BOOL) return dsi_refuse("argmax: x is bool: expected numbers (ds_cast it)");
     if (!dsi_is_float(x)) x = ds_cast(x, DS_I64);
     if (!x || !(x = ds_contiguous(x))) return NULL;
     return max_find(x, dim, shape_without(x->shape, dim, false), NULL);

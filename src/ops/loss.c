@@ -78,8 +78,9 @@ static bool cross_entropy_check(const ds_tensor *x, const ds_tensor *label, ds_c
     const char *op = "cross_entropy";
     if (!dsi_want_float(op, x) || !dsi_same_kind(op, x, o.weight)) return false;
     if (!labels_fit(x, label))
-        return dsi_refuse("%s: logits are %s, labels %s: expected [N,C,...] and [N,...]", op,
-                          dsi_shape_text(x->shape), dsi_shape_text(label->shape));
+        return dsi_refuse(
+            "%s: logits are %s, labels %s: expected [N,C,...] and [N,...], or [C] and []", op,
+            dsi_shape_text(x->shape), dsi_shape_text(label->shape));
     if (label->dtype != DS_I64 || label->device != x->device)
         return dsi_refuse("%s: labels are %s on %s: expected int64 on %s", op,
                           ds_dtype_name(label->dtype), label->device->type->name,
@@ -102,7 +103,11 @@ ds_tensor *ds_cross_entropy_with(ds_tensor *x, ds_tensor *label, ds_cross_entrop
     if (!dsi_live_all("cross_entropy", x, label)) return dsi_null_operand("cross_entropy");
     if (dsi_is_float(label) && dsi_same_shape(x->shape, label->shape))
         return smoothing_check(o) ? dsi_cross_entropy_soft(x, label, o) : NULL;
-    if (!cross_entropy_check(x, label, o)) return NULL;
+    label = dsi_wide_labels(label);
+    if (x->shape.n == 1 && label && !label->shape.n) /* one sample */
+        return ds_reshape(ds_cross_entropy_with(ds_unsqueeze(x, 0), ds_unsqueeze(label, 0), o),
+                          (ds_dims){0});
+    if (!label || !cross_entropy_check(x, label, o)) return NULL;
     x = ds_contiguous(x), label = ds_contiguous(label);
     if (!x || !label || !dsi_acquire(x, label, o.weight)) return NULL;
     dsi_cross_entropy c = {.ignore_index = o.ignore ? o.ignore_index : -100,

@@ -64,8 +64,10 @@ ds_tensor *ds_l1_loss(ds_tensor *x, ds_tensor *y) { return ds_l1_loss_with(x, y,
 static ds_tensor *huber(ds_tensor *x, ds_tensor *y, double edge)
 {
     ds_tensor *d = ds_abs(ds_sub(x, y));
-    ds_tensor *near = d ? ds_lt(d, number_beside(d, edge)) : NULL;
+    /* of a NaN too, so that its gradient is NaN */
+    ds_tensor *near = d ? ds_logical_not(ds_ge(d, number_beside(d, edge))) : NULL;
     ds_tensor *far = ds_scale(ds_shift(d, -edge / 2), edge);
+    d = ds_where(near, d, number_beside(d, edge)); /* finite: 0 times its gradient is 0 */
     return ds_where(near, ds_scale(ds_mul(d, d), 0.5), far);
 }
 
@@ -142,11 +144,34 @@ static ds_tensor *binary_entropy(ds_tensor *x, ds_tensor *t)
     return y;
 }
 
-/* Weights that broadcast to the losses; no gradient for them. */
-static ds_tensor *loss_weight(const char *op, ds_tensor *weight)
+/* *weight, which may be NULL, in float32 for 16 bits; false with the message if
+ * it wants a gradient. */
+static bool loss_weight(const char *op, ds_tensor **weight)
 {
-    if (!dsi_wants_grad(&weight, 1)) return dsi_upcast(weight);
-    return dsi_refuse("%s: a weight has no gradient here: ds_detach it", op);
+    if (!*weight) return true;
+    if (!dsi_wants_grad(weight, 1)) return (*weight = dsi_upcast(*weight));
+    return dsi_invalid("%s: a weight has no gradient here: ds_detach it", op);
+}
+
+/* The same of a weight that broadcasts to x. */
+static bool loss_weight_beside(const char *op, const ds_tensor *x, ds_tensor **weight)
+{
+    ds_dims shape;
+    return !*weight ||
+           (dsi_broadcast(op, x->shape, (*weight)->shape, &shape) && loss_weight(op, weight));
+}
+
+/* False, with the message, if an element of x is not in 0 to 1. */
+static bool between_0_and_1(const char *op, const char *what, ds_tensor *x)
+{
+    ds_tensor *inside = ds_logical_and(ds_ge(x, number_beside(x, 0)),
+                                       ds_le(x, number_beside(x, 1)));
+    ds_tensor *count = inside ? ds_sum(inside) : NULL;
+    if (!count) return false;
+    if (ds_item(count) == (double)dsi_numel(x->shape)) return true;
+    return dsi_invalid("%s: an element of %s is not between 0 and 1: expected probabilities "
+                       "(ds_sigmoid makes them of logits)",
+                       op, what);
 }
 
 ds_tensor *ds_binary_cross_entropy_with(ds_tensor *x, ds_tensor *target,
@@ -157,15 +182,9 @@ ds_tensor *ds_binary_cross_entropy_with(ds_tensor *x, ds_tensor *target,
     if (!loss_operands(op, &x, &target, false, o.reduction)) return NULL;
     if (o.pos_weight)
         return dsi_refuse("%s: takes no pos_weight: ds_binary_cross_entropy_with_logits does", op);
-    if (o.weight && !(o.weight = loss_weight(op, o.weight))) return NULL;
-    ds_tensor *inside = ds_logical_and(ds_ge(x, number_beside(x, 0)),
-                                       ds_le(x, number_beside(x, 1)));
-    ds_tensor *count = inside ? ds_sum(inside) : NULL;
-    if (!count || ds_item(count) != (double)dsi_numel(x->shape))
-        return count ? dsi_refuse("%s: an element of x is not between 0 and 1: expected "
-                                  "probabilities (ds_sigmoid makes them of logits)",
-                                  op)
-                     : NULL;
+    if (!loss_weight_beside(op, x, &o.weight) || !between_0_and_1(op, "x", x) ||
+        !between_0_and_1(op, "the target", target))
+        return NULL;
     ds_tensor *loss = binary_entropy(x, target);
     return reduced(o.weight ? ds_mul(loss, o.weight) : loss, o.reduction, dtype);
 }
@@ -181,8 +200,8 @@ ds_tensor *ds_binary_cross_entropy_with_logits(ds_tensor *x, ds_tensor *target,
     const char *op = "binary_cross_entropy_with_logits";
     ds_dtype dtype = x ? x->dtype : DS_F32;
     if (!loss_operands(op, &x, &target, false, o.reduction)) return NULL;
-    if (o.weight && !(o.weight = loss_weight(op, o.weight))) return NULL;
-    if (o.pos_weight && !(o.pos_weight = loss_weight(op, o.pos_weight))) return NULL;
+    if (!loss_weight_beside(op, x, &o.weight) || !loss_weight_beside(op, x, &o.pos_weight))
+        return NULL;
     ds_tensor *tail = ds_neg(ds_logsigmoid(x)); /* log(1 + e^-x) */
     if (o.pos_weight) tail = ds_mul(tail, ds_shift(ds_mul(target, ds_shift(o.pos_weight, -1)), 1));
     ds_tensor *loss = ds_add(ds_sub(x, ds_mul(target, x)), tail);
@@ -219,8 +238,8 @@ static bool nll_check(const ds_tensor *x, const ds_tensor *label, ds_cross_entro
 ds_tensor *ds_nll_loss_with(ds_tensor *x, ds_tensor *label, ds_cross_entropy_opts o)
 {
     if (!dsi_live_all("nll_loss", x, label)) return dsi_null_operand("nll_loss");
-    if (!nll_check(x, label, o)) return NULL;
-    if (o.weight && !(o.weight = loss_weight("nll_loss", o.weight))) return NULL;
+    label = dsi_wide_labels(label);
+    if (!label || !nll_check(x, label, o) || !loss_weight("nll_loss", &o.weight)) return NULL;
     ds_dtype dtype = x->dtype;
     int dim = x->shape.n > 1 ? 1 : 0;
     ds_tensor *ignored = ds_eq(label,
@@ -259,7 +278,7 @@ ds_tensor *dsi_cross_entropy_soft(ds_tensor *x, ds_tensor *target, ds_cross_entr
     if (o.ignore && o.ignore_index >= 0)
         return dsi_refuse("%s: ignore_index is %lld beside probabilities: expected labels", op,
                           (long long)o.ignore_index);
-    if (o.weight && !(o.weight = loss_weight(op, o.weight))) return NULL;
+    if (!loss_weight(op, &o.weight)) return NULL;
     int64_t classes = x->shape.d[dim];
     double e = o.label_smoothing;
     if (e != 0) target = ds_shift(ds_scale(target, 1 - e), e / (double)classes);

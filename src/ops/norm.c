@@ -334,7 +334,8 @@ static bool group_norm_check(const ds_tensor *x, int64_t groups, const ds_tensor
     if (groups < 1 || c % groups)
         return dsi_refuse("group_norm: x is %s: %lld groups do not divide its %lld channels",
                           dsi_shape_text(x->shape), (long long)groups, (long long)c);
-    if (n && dsi_numel(x->shape) / n / groups < 2)
+    /* one value in all is 0 whatever it is; torch takes groups of one beside others */
+    if (n && (!dsi_numel(x->shape) || (dsi_numel(x->shape) == groups && n == 1)))
         return dsi_refuse("group_norm: x is %s: %lld values in each of %lld groups, expected more",
                           dsi_shape_text(x->shape), (long long)(dsi_numel(x->shape) / n / groups),
                           (long long)groups);
@@ -384,7 +385,7 @@ static bool instance_norm_check(const ds_tensor *x, ds_batch_norm_opts o)
     if (!dsi_want_float("instance_norm", x)) return false;
     if (x->shape.n < 3)
         return dsi_refuse("instance_norm: x is %s: expected [N,C,...]", dsi_shape_text(x->shape));
-    int64_t rows = x->shape.d[0] * x->shape.d[1], size = rows ? dsi_numel(x->shape) / rows : 0;
+    int64_t rows = x->shape.d[0] * x->shape.d[1], size = rows ? dsi_numel(x->shape) / rows : 2;
     if (size < 2)
         return dsi_refuse("instance_norm: x is %s: %lld values for a channel of a sample, expected "
                           "more",
@@ -399,6 +400,7 @@ ds_tensor *ds_instance_norm_with(ds_tensor *x, ds_batch_norm_opts o)
     if (!dsi_live(x, "instance_norm")) return dsi_null_operand("instance_norm");
     if (!o.training && o.running_mean) return ds_batch_norm_with(x, o);
     if (!instance_norm_check(x, o)) return NULL;
+    if (!x->shape.d[0]) return ds_group_norm(x, x->shape.d[1], o.weight, o.bias, o.eps);
     ds_tensor *mean = o.running_mean, *var = o.running_var;
     int64_t n = x->shape.d[0];
     o.training = true;

@@ -48,6 +48,18 @@ ds_dtype dsi_promoted(const ds_tensor *a, const ds_tensor *b);
  * to the other's device. False, with the message, if the devices differ. */
 bool dsi_promote(const char *op, ds_tensor **a, ds_tensor **b, ds_dtype dtype);
 
+/* An int32 index as int64; others, and NULL, as they are. */
+static inline ds_tensor *dsi_wide_index(ds_tensor *index)
+{
+    return index && index->dtype == DS_I32 ? ds_cast(index, DS_I64) : index;
+}
+
+/* uint8 labels as int64, which torch takes too; others, and NULL, as they are. */
+static inline ds_tensor *dsi_wide_labels(ds_tensor *labels)
+{
+    return labels && labels->dtype == DS_U8 ? ds_cast(labels, DS_I64) : labels;
+}
+
 /* True if a and b (which may be NULL) agree in dtype and device; else sets the
  * message. */
 bool dsi_same_kind(const char *op, const ds_tensor *a, const ds_tensor *b);

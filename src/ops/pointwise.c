@@ -107,7 +107,15 @@ static ds_tensor *pointwise_add(const char *op, ds_tensor *a, ds_tensor *b, doub
 }
 
 ds_tensor *ds_add(ds_tensor *a, ds_tensor *b) { return pointwise_add("add", a, b, 1); }
-ds_tensor *ds_sub(ds_tensor *a, ds_tensor *b) { return pointwise_add("sub", a, b, -1); }
+ds_tensor *ds_sub(ds_tensor *a, ds_tensor *b)
+{
+    if (a && b && (a->dtype == DS_BOOL || b->dtype == DS_BOOL))
+        return dsi_refuse("sub: operands are %s and %s: expected no bools (ds_cast them, or "
+                          "ds_logical_xor says where they differ)",
+                          ds_dtype_name(a->dtype), ds_dtype_name(b->dtype));
+    return pointwise_add("sub", a, b, -1);
+}
+
 ds_tensor *ds_add_scaled(ds_tensor *a, ds_tensor *b, double alpha)
 {
     return pointwise_add("add_scaled", a, b, alpha);
@@ -177,7 +185,19 @@ ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
     return y;
 }
 
-/* floor(a / b), or a - b floor(a / b), without a graph. */
+/* Saved: a, b. Of a - b floor(a / b), whose floor has the gradient 0. */
+static void remainder_backward(dsi_node *n, ds_tensor *dy)
+{
+    ds_tensor *a = dsi_saved_tensor(n, 0), *b = dsi_saved_tensor(n, 1);
+    if (dsi_needs_input_grad(n, 0)) dsi_accumulate_grad(n, 0, dsi_sum_to(dy, a->shape));
+    if (!dsi_needs_input_grad(n, 1)) return;
+    ds_tensor *down = ds_neg(dy), *times = ds_floor_divide(a, b);
+    dsi_accumulate_grad(n, 1, down && times ? product_to(down, times, b->shape) : NULL);
+}
+
+const dsi_op dsi_op_remainder = {"remainder", remainder_backward, .acquires = true};
+
+/* floor(a / b), or a - b floor(a / b), of which the second one has a gradient. */
 static ds_tensor *pointwise_divide(dsi_binary_op how, ds_tensor *a, ds_tensor *b)
 {
     const char *op = dsi_binary_name(how);
@@ -186,8 +206,13 @@ static ds_tensor *pointwise_divide(dsi_binary_op how, ds_tensor *a, ds_tensor *b
     ds_dtype dtype = dsi_promoted(a, b);
     if (dtype == DS_BOOL)
         return dsi_refuse("%s: both operands are bool: expected numbers (ds_cast them)", op);
-    if (dtype <= DS_BF16)
-        return binary_prepare(op, &a, &b, &shape) ? binary_run(how, 1, a, b, shape) : NULL;
+    if (dtype <= DS_BF16) {
+        if (!binary_prepare(op, &a, &b, &shape)) return NULL;
+        ds_tensor *y = binary_run(how, 1, a, b, shape);
+        dsi_node *n = how == DSI_REMAINDER ? dsi_record(&dsi_op_remainder, y, a, b) : NULL;
+        if (n) dsi_save_for_backward(n, a), dsi_save_for_backward(n, b);
+        return y;
+    }
     /* the kernel has no way to refuse a zero, so the host looks for one first */
     ds_tensor *zeros = ds_sum(ds_eq(b, ds_scalar(DS_I64, 0)));
     if (!zeros || ds_item(zeros) != 0)
@@ -413,6 +438,8 @@ ds_tensor *ds_masked_fill(ds_tensor *x, ds_tensor *mask, double value)
     if (!dsi_is_float(x) && !isfinite(value))
         return dsi_refuse("masked_fill: x is %s, the value %g: expected a finite one",
                           ds_dtype_name(x->dtype), value);
+    ds_dims shape;
+    if (!dsi_broadcast("masked_fill", mask->shape, x->shape, &shape)) return NULL;
     return ds_where(mask, beside(x, value), x);
 }
 
@@ -426,7 +453,7 @@ static void affine_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_affine = {.name = "affine", .backward = affine_backward};
 
-/* factor x + term */
+/* factor x + term; a term of -0.0 leaves the sign of 0 */
 static ds_tensor *affine(const char *op, ds_tensor *x, double factor, double term)
 {
     if (!dsi_live(x, op)) return dsi_null_operand(op);
@@ -440,10 +467,12 @@ static ds_tensor *affine(const char *op, ds_tensor *x, double factor, double ter
     return y;
 }
 
-ds_tensor *ds_scale(ds_tensor *x, double factor) { return affine("scale", x, factor, 0); }
+ds_tensor *ds_scale(ds_tensor *x, double factor) { return affine("scale", x, factor, -0.0); }
 ds_tensor *ds_shift(ds_tensor *x, double term) { return affine("shift", x, 1, term); }
 ds_tensor *ds_neg(ds_tensor *x)
 {
+    if (x && x->dtype == DS_BOOL)
+        return dsi_refuse("neg: x is bool: expected numbers (ds_logical_not turns it around)");
     if (x && !dsi_is_float(x)) return ds_mul(x, ds_scalar(DS_I8, -1));
     return affine("neg", x, -1, 0);
 }

@@ -211,11 +211,11 @@ ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
 {
     if (!dsi_live(x, "adaptive_avg_pool2d")) return dsi_null_operand("adaptive_avg_pool2d");
     if (!dsi_want_float("adaptive_avg_pool2d", x)) return NULL;
-    if (x->shape.n != 4 || h < 1 || w < 1 || !dsi_numel(x->shape))
-        return dsi_refuse(
-            "adaptive_avg_pool2d: x is %s, the output %lld x %lld: expected [N,C,H,W] "
-            "and at least 1 x 1",
-            dsi_shape_text(x->shape), (long long)h, (long long)w);
+    if (x->shape.n == 3) return ds_squeeze(ds_adaptive_avg_pool2d(ds_unsqueeze(x, 0), h, w), 0);
+    if (x->shape.n != 4 || h < 1 || w < 1 || !x->shape.d[2] || !x->shape.d[3])
+        return dsi_refuse("adaptive_avg_pool2d: x is %s, the output %lld x %lld: expected "
+                          "[N,C,H,W] or [C,H,W], and at least 1 x 1",
+                          dsi_shape_text(x->shape), (long long)h, (long long)w);
     if (!dsi_acquire(x)) return NULL;
     Pool p = {.c.adaptive = true,
               .h = x->shape.d[2],
@@ -271,7 +271,7 @@ ds_tensor *ds_adaptive_max_pool2d(ds_tensor *x, int64_t h, int64_t w, ds_tensor 
     if (!dsi_live(x, "adaptive_max_pool2d")) return dsi_null_operand("adaptive_max_pool2d");
     if (!dsi_want_float("adaptive_max_pool2d", x)) return NULL;
     ds_dims shape = x->shape;
-    if (shape.n < 3 || shape.n > 4 || h < 1 || w < 1 || !dsi_numel(shape))
+    if (shape.n < 3 || shape.n > 4 || h < 1 || w < 1 || !ds_size(x, -2) || !ds_size(x, -1))
         return dsi_refuse("adaptive_max_pool2d: x is %s, the output %lld x %lld: expected "
                           "[N,C,H,W] or [C,H,W], and at least 1 x 1",
                           dsi_shape_text(shape), (long long)h, (long long)w);
@@ -279,9 +279,9 @@ ds_tensor *ds_adaptive_max_pool2d(ds_tensor *x, int64_t h, int64_t w, ds_tensor 
     ds_tensor *places = shape.n == 4 ? adaptive_places(x, h, w)
                                      : adaptive_places(ds_unsqueeze(x, 0), h, w);
     if (!places) return NULL;
-    int64_t length = places->shape.d[1];
+    int64_t length = places->shape.d[1], plane = ds_size(x, -2) * ds_size(x, -1);
     shape.d[shape.n - 2] = h, shape.d[shape.n - 1] = w;
-    ds_tensor *lines = ds_index_select(ds_reshape(x, ds_shape(rows, -1)), 1,
+    ds_tensor *lines = ds_index_select(ds_reshape(x, ds_shape(rows, plane)), 1,
                                        ds_reshape(places, ds_shape(windows * length)));
     lines = ds_reshape(lines, ds_shape(rows, windows, length));
     ds_tensor *y = ds_reshape(ds_max(lines, 2, false), shape);

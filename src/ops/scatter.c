@@ -20,7 +20,6 @@
  * the message. */
 static int slices_check(const char *op, const ds_tensor *x, const ds_tensor *index, int dim)
 {
-    if (!x->shape.n) return dsi_refuse("%s: x is []: expected dimensions", op), -1;
     dim = dsi_want_dim(op, x, dim);
     if (dim < 0 || !dsi_same_device(op, x, index)) return -1;
     if (index->dtype == DS_I64 && index->shape.n <= 1) return dim;
@@ -64,7 +63,9 @@ static ds_tensor *rows_gather(ds_tensor *x, ds_tensor *index)
 ds_tensor *ds_index_select(ds_tensor *x, int dim, ds_tensor *index)
 {
     if (!dsi_live_all("index_select", x, index)) return dsi_null_operand("index_select");
-    if ((dim = slices_check("index_select", x, index, dim)) < 0) return NULL;
+    index = dsi_wide_index(index);
+    if (!index || (dim = slices_check("index_select", x, index, dim)) < 0) return NULL;
+    if (!x->shape.n) return ds_reshape(ds_index_select(ds_unsqueeze(x, 0), 0, index), (ds_dims){0});
     ds_tensor *rows = slices_as_rows(x, dim);
     index = ds_reshape(index, ds_shape(-1));
     if (!rows || !index || !(rows = ds_contiguous(rows)) || !(index = ds_contiguous(index)))
@@ -72,6 +73,35 @@ ds_tensor *ds_index_select(ds_tensor *x, int dim, ds_tensor *index)
     ds_tensor *y = rows_gather(rows, index);
     if (!y) dsi_fail_in("index_select", ds_error_status());
     return rows_as_slices(y, x, dim);
+}
+
+/* y = x, y[o,index[o,k,i],i] += alpha src[o,k,i] of integers and bools, on the
+ * host: they wrap around, and have no gradient. */
+static ds_tensor *integers_add(const char *op, ds_tensor *x, int dim, ds_tensor *index,
+                               ds_tensor *src, double alpha)
+{
+    if (!index || !src) return NULL;
+    if (alpha != (double)(int64_t)alpha)
+        return dsi_refuse("%s: alpha is %g beside %s: expected an integer", op, alpha,
+                          ds_dtype_name(x->dtype));
+    ds_device device = dsi_device_id(x->device), cpu = {DS_CPU, 0};
+    ds_tensor *y = ds_to(ds_cast(x, DS_I64), cpu, DS_I64), *s = ds_to(src, cpu, DS_I64);
+    y = y && y->storage == x->storage ? ds_clone(y) : ds_contiguous(y);
+    const int64_t *from = ds_data(ds_contiguous(s)), *at = ds_data(index);
+    uint64_t *to = ds_data_mut(y);
+    if (!from || !at || !to) return NULL;
+    dsi_view v = dsi_v_around(index, dim);
+    int64_t size = x->shape.d[dim];
+    for (int64_t o = 0; o < v.d[0]; o++)
+        for (int64_t k = 0; k < v.d[1] * v.d[2]; k++) {
+            int64_t c = at[o * v.d[1] * v.d[2] + k];
+            if (c < 0 || c >= size)
+                return dsi_refuse("%s: index %lld is outside 0..%lld", op, (long long)c,
+                                  (long long)size - 1);
+            to[(o * size + c) * v.d[2] + k % v.d[2]] += (uint64_t)(int64_t)alpha *
+                                                        (uint64_t)from[o * v.d[1] * v.d[2] + k];
+        }
+    return ds_to(y, device, x->dtype);
 }
 
 /* Saved: index. The gradient of row k is row index[k] of dy. */
@@ -97,17 +127,27 @@ ds_tensor *ds_index_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *sour
 {
     const char *op = "index_add";
     if (!dsi_live_all(op, x, index, source)) return dsi_null_operand(op);
-    if (!dsi_want_float(op, x) || !dsi_same_kind(op, x, source) ||
-        (dim = slices_check(op, x, index, dim)) < 0)
+    index = dsi_wide_index(index);
+    if (!index || !dsi_same_kind(op, x, source) || (dim = slices_check(op, x, index, dim)) < 0)
         return NULL;
+    if (!x->shape.n && !source->shape.n) {
+        x = ds_index_add(ds_unsqueeze(x, 0), 0, index, ds_unsqueeze(source, 0), alpha);
+        return ds_reshape(x, (ds_dims){0});
+    }
     index = ds_contiguous(ds_reshape(index, ds_shape(-1)));
     ds_dims want = x->shape;
-    if (index) want.d[dim] = index->shape.d[0];
+    if (index && want.n) want.d[dim] = index->shape.d[0];
     if (!index || !dsi_same_shape(source->shape, want))
         return index ? dsi_refuse("%s: x is %s, source %s: expected %s, one slice for each index",
                                   op, dsi_shape_text(x->shape), dsi_shape_text(source->shape),
                                   dsi_shape_text(want))
                      : NULL;
+    if (!dsi_is_float(x)) {
+        ds_dims around = {.n = want.n};
+        for (int i = 0; i < want.n; i++) around.d[i] = i == dim ? want.d[dim] : 1;
+        index = ds_contiguous(ds_expand(ds_reshape(index, around), want));
+        return integers_add(op, x, dim, index, source, alpha);
+    }
     ds_tensor *rows = rows_add(slices_as_rows(dsi_upcast(source), dim), index, x->shape.d[dim]);
     if (!rows) return dsi_fail_in(op, ds_error_status()), NULL;
     return ds_cast(ds_add_scaled(dsi_upcast(x), rows_as_slices(rows, x, dim), alpha), x->dtype);
@@ -122,7 +162,7 @@ static int elements_check(const char *op, const ds_tensor *x, const ds_tensor *i
 {
     dim = dsi_want_dim(op, x, dim);
     if (dim < 0 || !dsi_same_device(op, x, index) || !dsi_same_kind(op, x, src)) return -1;
-    bool fits = x->shape.n && index->shape.n == x->shape.n && src->shape.n == x->shape.n;
+    bool fits = index->shape.n == x->shape.n && src->shape.n == x->shape.n;
     for (int i = 0; i < x->shape.n && fits; i++)
         fits = index->shape.d[i] <= src->shape.d[i] &&
                (i == dim || index->shape.d[i] <= x->shape.d[i]);
@@ -183,10 +223,22 @@ static ds_tensor *elements_add(ds_tensor *src, int dim, ds_tensor *index, int64_
 ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src)
 {
     if (!dsi_live_all("scatter_add", x, index, src)) return dsi_null_operand("scatter_add");
-    if (!dsi_want_float("scatter_add", x) ||
-        (dim = elements_check("scatter_add", x, index, src, dim)) < 0 ||
-        !(index = ds_contiguous(index)))
-        return NULL;
+    index = dsi_wide_index(index);
+    if (!index || (dim = elements_check("scatter_add", x, index, src, dim)) < 0) return NULL;
+    if (!x->shape.n)
+        return ds_squeeze(
+            ds_scatter_add(ds_unsqueeze(x, 0), 0, ds_unsqueeze(index, 0), ds_unsqueeze(src, 0)), 0);
+    if (!(index = ds_contiguous(index))) return NULL;
+    if (!dsi_is_float(x)) {
+        ds_dims shape = index->shape; /* the elements outside of it stay */
+        shape.d[dim] = x->shape.d[dim];
+        if (!dsi_same_shape(shape, x->shape))
+            return dsi_refuse("scatter_add: x is %s %s, the index %s: expected x's shape except in "
+                              "dimension %d",
+                              ds_dtype_name(x->dtype), dsi_shape_text(x->shape),
+                              dsi_shape_text(index->shape), dim);
+        return integers_add("scatter_add", x, dim, index, corner(src, index->shape), 1);
+    }
     ds_tensor *part = corner(dsi_upcast(src), index->shape);
     part = elements_add(part, dim, index, x->shape.d[dim]);
     return ds_cast(ds_add(dsi_upcast(x), padded_to(part, x->shape)), x->dtype);
@@ -232,7 +284,11 @@ static ds_tensor *scatter_from(ds_tensor *x, int dim, ds_tensor *index, ds_tenso
 ds_tensor *ds_scatter(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src)
 {
     if (!dsi_live_all("scatter", x, index, src)) return dsi_null_operand("scatter");
-    if ((dim = elements_check("scatter", x, index, src, dim)) < 0) return NULL;
+    index = dsi_wide_index(index);
+    if (!index || (dim = elements_check("scatter", x, index, src, dim)) < 0) return NULL;
+    if (!x->shape.n)
+        return ds_squeeze(
+            ds_scatter(ds_unsqueeze(x, 0), 0, ds_unsqueeze(index, 0), ds_unsqueeze(src, 0)), 0);
     if (!(index = ds_contiguous(index)) || !(src = corner(src, index->shape))) return NULL;
     return scatter_from(x, dim, index, src);
 }

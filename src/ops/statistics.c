@@ -89,11 +89,13 @@ static ds_tensor *amax_find(ds_tensor *x, const Over *v)
     return y;
 }
 
-/* Saved: x, y of v->kept. Where none is equal, because y is NaN, dx is 0. */
+/* Saved: x, y of v->kept. Of several maxima, and of several NaNs, each takes an
+ * equal share. */
 static void amax_backward(dsi_node *n, ds_tensor *dy)
 {
     const Over *v = dsi_attr(n);
     ds_tensor *x = dsi_saved_tensor(n, 0), *y = dsi_saved_tensor(n, 1), *is = ds_eq(x, y);
+    is = ds_logical_or(is, ds_ne(x, x));
     ds_tensor *share = ds_div(ds_reshape(dy, v->kept), ds_cast(sum_over(is, v), dy->dtype));
     dsi_accumulate_grad(n, 0, ds_where(is, share, zero_beside(dy)));
 }
@@ -170,7 +172,11 @@ static ds_tensor *variance(ds_tensor *x, const Over *v, double correction)
 {
     double n = (double)v->n;
     ds_tensor *mean = ds_scale(sum_over(ds_detach(x), v), 1 / n), *d = ds_sub(x, mean);
-    return ds_scale(sum_over(ds_mul(d, d), v), 1 / fmax(n - correction, 0));
+    ds_tensor *sum = sum_over(ds_mul(d, d), v);
+    if (n >= correction) return ds_scale(sum, 1 / (n - correction));
+    /* infinite, but torch's gradient divides by the negative number */
+    ds_tensor *y = ds_scale(sum, 1 / (n - correction));
+    return ds_add(y, ds_scale(ds_detach(sum), INFINITY));
 }
 
 /* sqrt x, with the gradient 0 where x is 0 */
@@ -210,8 +216,13 @@ static ds_tensor *norm_over(ds_tensor *x, const Over *v, double p)
     if (p == 0) return ds_cast(sum_over(ds_ne(x, zero_beside(x)), v), x->dtype);
     if (p == (double)INFINITY) return amax(ds_abs(x), v);
     if (p == -(double)INFINITY) return ds_neg(amax(ds_neg(ds_abs(x)), v));
-    ds_tensor *sum = sum_over(ds_pow(ds_abs(x), p), v), *zero = sum ? zero_beside(sum) : NULL;
-    ds_tensor *none = ds_eq(sum, zero);
+    ds_tensor *zero = x ? zero_beside(x) : NULL, *none = p < 1 ? ds_eq(x, zero) : NULL;
+    ds_tensor *power = ds_abs(x);
+    if (p < 1) power = ds_where(none, ds_shift(zero, 1), power); /* 0^(p-1) is infinite */
+    power = ds_pow(power, p);
+    if (p < 1) power = ds_where(none, p < 0 ? ds_like(zero, INFINITY) : zero, power);
+    ds_tensor *sum = sum_over(power, v);
+    none = ds_eq(sum, zero);
     ds_tensor *root = ds_pow(ds_where(none, ds_shift(zero, 1), sum), 1 / p);
     return ds_where(none, zero, root);
 }
@@ -259,6 +270,7 @@ static ds_tensor *logsumexp_find(ds_tensor *x, const Over *v)
 ds_tensor *ds_logsumexp(ds_tensor *x, ds_reduce_opts opts)
 {
     Over v;
+    if (x && !dsi_is_float(x)) x = ds_cast(x, DS_F32);
     ds_dtype dtype = x ? x->dtype : DS_F32;
     if (!statistic_check("logsumexp", &x, opts, &v)) return NULL;
 

@@ -18,6 +18,7 @@
     X(where) \
     X(maximum) \
     X(minimum) \
+    X(remainder) \
     X(clamp) \
     X(clamp_tensors) \
     X(abs) \

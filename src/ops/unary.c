@@ -168,6 +168,7 @@ static void step_backward(dsi_node *n, ds_tensor *dy) { dsi_accumulate_grad(n, 0
     ds_tensor *ds_##f(ds_tensor *x) \
     { \
         if (!dsi_live(x, #f)) return dsi_null_operand(#f); \
+        if (x->dtype == DS_BOOL) return dsi_refuse(#f ": x is bool: expected numbers"); \
         if (!dsi_is_float(x)) return x; \
         if (!dsi_acquire(x)) return NULL; \
         ds_tensor *y = dsi_new_like(x); \

@@ -20,21 +20,9 @@ static ds_tensor *linear(OpRun *run)
     return ds_linear(op_input(run, "input"), op_input(run, "weight"), op_input(run, "bias"));
 }
 
-static ds_pool2d_opts pool_opts(OpRun *run)
-{
-    ds_pool2d_opts o = {.ceil_mode = op_bool(run, "ceil_mode", false),
-                        .exclude_pad = !op_bool(run, "count_include_pad", true),
-                        .divisor = (int)op_int(run, "divisor_override", 0)};
-    op_pair(run, "kernel", &o.kernel, &o.kernel_w);
-    op_pair(run, "stride", &o.stride, &o.stride_w);
-    op_pair(run, "padding", &o.padding, &o.padding_w);
-    op_pair(run, "dilation", &o.dilation, &o.dilation_w);
-    return o;
-}
-
 static ds_tensor *max_pool2d(OpRun *run)
 {
-    ds_pool2d_opts o = pool_opts(run);
+    ds_pool2d_opts o = op_pool2d(run);
     ds_tensor *indices = NULL;
     o.indices = &indices;
     ds_tensor *y = ds_max_pool2d_with(op_input(run, "input"), o);
@@ -44,7 +32,7 @@ static ds_tensor *max_pool2d(OpRun *run)
 
 static ds_tensor *avg_pool2d(OpRun *run)
 {
-    return ds_avg_pool2d_with(op_input(run, "input"), pool_opts(run));
+    return ds_avg_pool2d_with(op_input(run, "input"), op_pool2d(run));
 }
 
 static ds_tensor *adaptive_avg_pool2d(OpRun *run)
@@ -75,12 +63,7 @@ static ds_tensor *log_softmax(OpRun *run)
 
 static ds_tensor *cross_entropy(OpRun *run)
 {
-    ds_cross_entropy_opts o = {.weight = op_input(run, "weight"),
-                               .label_smoothing = op_number(run, "label_smoothing", 0),
-                               .ignore_index = op_int(run, "ignore_index", -100),
-                               .ignore = true,
-                               .reduction = op_reduction(run)};
-    return ds_cross_entropy_with(op_input(run, "input"), op_input(run, "target"), o);
+    return ds_cross_entropy_with(op_input(run, "input"), op_input(run, "target"), op_classes(run));
 }
 
 static ds_tensor *mse_loss(OpRun *run)
@@ -90,17 +73,7 @@ static ds_tensor *mse_loss(OpRun *run)
 
 static ds_tensor *batch_norm(OpRun *run)
 {
-    ds_batch_norm_opts o = {.weight = op_input(run, "weight"),
-                            .bias = op_input(run, "bias"),
-                            .running_mean = op_input(run, "running_mean"),
-                            .running_var = op_input(run, "running_var"),
-                            .training = op_bool(run, "training", false),
-                            .momentum = op_number(run, "momentum", 0.1),
-                            .eps = op_number(run, "eps", 1e-5)};
-    ds_tensor *y = ds_batch_norm_with(op_input(run, "input"), o);
-    op_output(run, "running_mean_after", o.running_mean);
-    op_output(run, "running_var_after", o.running_var);
-    return y;
+    return op_batch_norm(run, op_bool(run, "training", false), ds_batch_norm_with);
 }
 
 static ds_tensor *layer_norm(OpRun *run)
@@ -152,10 +125,7 @@ static ds_tensor *transpose(OpRun *run)
 static ds_tensor *cat(OpRun *run)
 {
     ds_tensor *in[100];
-    int n = 0;
-    char name[16] = "input0";
-    while (n < 100 && (in[n] = op_input(run, name))) snprintf(name, sizeof name, "input%d", ++n);
-    return ds_cat(in, n, (int)op_int(run, "dim", 0));
+    return ds_cat(in, op_inputs(run, in, 100), (int)op_int(run, "dim", 0));
 }
 
 static ds_tensor *add(OpRun *run)
@@ -176,17 +146,8 @@ static ds_tensor *matmul(OpRun *run)
     return ds_matmul(op_input(run, "input"), op_input(run, "other"));
 }
 
-static ds_reduce_opts reduce_opts(OpRun *run)
-{
-    return (ds_reduce_opts){.dims = reference_dims(run->attrs, "dim"),
-                            .keepdim = op_bool(run, "keepdim", false)};
-}
-
-static ds_tensor *sum(OpRun *run) { return ds_sum_with(op_input(run, "input"), reduce_opts(run)); }
-static ds_tensor *mean(OpRun *run)
-{
-    return ds_mean_with(op_input(run, "input"), reduce_opts(run));
-}
+static ds_tensor *sum(OpRun *run) { return ds_sum_with(op_input(run, "input"), op_reduce(run)); }
+static ds_tensor *mean(OpRun *run) { return ds_mean_with(op_input(run, "input"), op_reduce(run)); }
 /* 0 for what is not finite, else within 1e9: what the generator does before its
  * cast to integers. */
 static ds_tensor *clamped(ds_tensor *x)

@@ -26,8 +26,11 @@ static ds_tensor *index_add(OpRun *run)
 static ds_tensor *scatter(OpRun *run)
 {
     ds_tensor *x = x_of(run), *index = op_input(run, "index"), *src = op_input(run, "src");
+    const char *reduce = reference_text(run->attrs, "reduce", "");
     if (op_has(run, "value"))
         src = ds_full(ds_dtype_of(x), ds_shape_of(index), op_number(run, "value", 0));
+    if (!strcmp(reduce, "add")) return ds_scatter_add(x, dim_of(run), index, src);
+    if (*reduce) reference_skip(run->r, "scatter has no reduce=%s here", reduce);
     return ds_scatter(x, dim_of(run), index, src);
 }
 
@@ -41,9 +44,14 @@ static ds_tensor *scatter_add(OpRun *run)
 static ds_tensor *argmax(OpRun *run)
 {
     ds_tensor *x = x_of(run);
-    bool all = !op_has(run, "dim");
-    ds_tensor *y = ds_argmax(all ? ds_flatten(x, 0) : x, dim_of(run));
-    return op_bool(run, "keepdim", false) ? ds_unsqueeze(y, dim_of(run)) : y;
+    bool keepdim = op_bool(run, "keepdim", false);
+    if (op_has(run, "dim")) {
+        ds_tensor *y = ds_argmax(x, dim_of(run));
+        return keepdim && ds_ndim(x) ? ds_unsqueeze(y, dim_of(run)) : y;
+    }
+    ds_dims ones = {.n = keepdim ? ds_ndim(x) : 0};
+    for (int i = 0; i < ones.n; i++) ones.d[i] = 1;
+    return ds_reshape(ds_argmax(ds_flatten(x, 0), 0), ones);
 }
 
 static ds_tensor *max(OpRun *run)
@@ -51,8 +59,9 @@ static ds_tensor *max(OpRun *run)
     ds_tensor *x = x_of(run);
     bool keepdim = op_bool(run, "keepdim", false);
     if (!op_has(run, "dim")) return ds_amax(x);
-    ds_tensor *y = ds_max(x, dim_of(run), keepdim), *at = y ? ds_argmax(x, dim_of(run)) : NULL;
-    op_output(run, "indices", keepdim ? ds_unsqueeze(at, dim_of(run)) : at);
+    ds_tensor *y = ds_max(x, dim_of(run), keepdim), *at = NULL;
+    if (y) at = ds_argmax(ds_dtype_of(x) == DS_BOOL ? ds_cast(x, DS_I64) : x, dim_of(run));
+    op_output(run, "indices", keepdim && ds_ndim(x) ? ds_unsqueeze(at, dim_of(run)) : at);
     return y;
 }
 
@@ -79,31 +88,32 @@ static ds_tensor *cumprod(OpRun *run) { return ds_cumprod(x_of(run), dim_of(run)
 
 static ds_tensor *embedding_bag(OpRun *run)
 {
-    bool sum = !strcmp(reference_text(run->attrs, "mode", "mean"), "sum");
-    return ds_embedding_bag(op_input(run, "weight"), x_of(run), op_int(run, "padding_idx", -1),
-                            op_input(run, "offsets"),
+    static const char *const modes[] = {"mean", "sum", "max"};
+    const char *name = reference_text(run->attrs, "mode", "mean");
+    ds_tensor *weight = op_input(run, "weight");
+    int64_t padding = op_int(run, "padding_idx", -1);
+    if (padding < 0 && op_has(run, "padding_idx")) padding += ds_size(weight, 0);
+    int mode = 0;
+    while (mode < 3 && strcmp(name, modes[mode]) != 0) mode++;
+    return ds_embedding_bag(weight, x_of(run), padding, op_input(run, "offsets"),
                             .per_sample_weights = op_input(run, "per_sample_weights"),
-                            .mode = sum ? DS_BAG_SUM : DS_BAG_MEAN);
+                            .mode = (ds_bag_mode)mode,
+                            .include_last_offset = op_bool(run, "include_last_offset", false));
 }
 
 /* ---- over dimensions --------------------------------------------------------------------------------- */
 
-static ds_reduce_opts reduce_opts(OpRun *run)
-{
-    return (ds_reduce_opts){.dims = reference_dims(run->attrs, "dim"),
-                            .keepdim = op_bool(run, "keepdim", false)};
-}
-
-static ds_tensor *sum(OpRun *run) { return ds_sum_with(x_of(run), reduce_opts(run)); }
-static ds_tensor *prod(OpRun *run) { return ds_prod_with(x_of(run), reduce_opts(run)); }
-static ds_tensor *logsumexp(OpRun *run) { return ds_logsumexp(x_of(run), reduce_opts(run)); }
+static ds_tensor *sum(OpRun *run) { return ds_sum_with(x_of(run), op_reduce(run)); }
+static ds_tensor *prod(OpRun *run) { return ds_prod_with(x_of(run), op_reduce(run)); }
+static ds_tensor *logsumexp(OpRun *run) { return ds_logsumexp(x_of(run), op_reduce(run)); }
 
 static ds_var_opts var_opts(OpRun *run)
 {
-    double correction = op_number(run, "correction", 1);
-    return (ds_var_opts){.dims = reference_dims(run->attrs, "dim"),
-                         .keepdim = op_bool(run, "keepdim", false),
-                         .correction = correction == 0 ? DS_ZERO : correction};
+    ds_reduce_opts o = op_reduce(run);
+    bool biased = !op_bool(run, "unbiased", true);
+    return (ds_var_opts){.dims = o.dims,
+                         .keepdim = o.keepdim,
+                         .correction = biased ? DS_ZERO : op_option(run, "correction")};
 }
 
 static ds_tensor *var(OpRun *run) { return ds_var_with(x_of(run), var_opts(run)); }
@@ -111,18 +121,15 @@ static ds_tensor *standard(OpRun *run) { return ds_std_with(x_of(run), var_opts(
 
 static ds_tensor *norm(OpRun *run)
 {
-    return ds_norm_with(x_of(run), (ds_norm_opts){.p = op_number(run, "p", 2),
-                                                  .dims = reference_dims(run->attrs, "dim"),
-                                                  .keepdim = op_bool(run, "keepdim", false)});
+    ds_reduce_opts o = op_reduce(run);
+    double p = strcmp(reference_text(run->attrs, "p", ""), "fro") != 0 ? op_option(run, "p") : 2;
+    return ds_norm_with(x_of(run), (ds_norm_opts){.p = p, .dims = o.dims, .keepdim = o.keepdim});
 }
 
 static ds_tensor *einsum(OpRun *run)
 {
     ds_tensor *in[8];
-    char name[16] = "input0";
-    int n = 0;
-    while (n < 8 && (in[n] = op_input(run, name))) snprintf(name, sizeof name, "input%d", ++n);
-    return ds_einsum(reference_text(run->attrs, "equation", ""), in, n);
+    return ds_einsum(reference_text(run->attrs, "equation", ""), in, op_inputs(run, in, 8));
 }
 
 /* ---- other shapes ------------------------------------------------------------------------------------ */
@@ -139,19 +146,21 @@ static ds_tensor *parts(OpRun *run, ds_tensor **part, int n)
     return n ? part[0] : NULL;
 }
 
+#define PARTS 100
+
 static ds_tensor *split(OpRun *run)
 {
-    ds_tensor *part[8];
+    ds_tensor *part[PARTS];
     ds_dims sizes = reference_dims(run->attrs, "split_size");
     bool each = json_is_array(json_object_get(run->attrs, "split_size"));
     int n = each ? ds_split_sizes(x_of(run), sizes.n, sizes.d, dim_of(run), part)
-                 : ds_split_size(x_of(run), sizes.d[0], dim_of(run), part, 8);
+                 : ds_split_size(x_of(run), sizes.d[0], dim_of(run), part, PARTS);
     return parts(run, part, n);
 }
 
 static ds_tensor *chunk(OpRun *run)
 {
-    ds_tensor *part[8];
+    ds_tensor *part[PARTS];
     return parts(run, part, ds_chunk(x_of(run), (int)op_int(run, "chunks", 1), dim_of(run), part));
 }
 
@@ -174,8 +183,8 @@ static ds_tensor *repeat(OpRun *run)
 static ds_tensor *repeat_interleave(OpRun *run)
 {
     ds_tensor *x = x_of(run), *repeats = op_input(run, "repeats");
-    if (repeats) return ds_repeat_interleave_tensor(x, repeats, dim_of(run));
     if (!op_has(run, "dim")) x = ds_flatten(x, 0);
+    if (repeats) return ds_repeat_interleave_tensor(x, repeats, dim_of(run));
     return ds_repeat_interleave(x, op_int(run, "repeats", 1), dim_of(run));
 }
 
@@ -194,23 +203,23 @@ static ds_tensor *tril(OpRun *run) { return ds_tril(x_of(run), op_int(run, "diag
 static ds_tensor *triu(OpRun *run) { return ds_triu(x_of(run), op_int(run, "diagonal", 0)); }
 
 static const OpRow rows[] = {
-    {"gather", gather, "dim"},
+    {"gather", gather, "dim sparse_grad"},
     {"index_select", index_select, "dim"},
     {"index_add", index_add, "dim alpha"},
-    {"scatter", scatter, "dim value"},
+    {"scatter", scatter, "dim value reduce"},
     {"scatter_add", scatter_add, "dim"},
     {"argmax", argmax, "dim keepdim"},
     {"max", max, "dim keepdim"},
     {"sort", sort, "dim descending stable"},
-    {"topk", topk, "k dim largest"},
+    {"topk", topk, "k dim largest sorted"},
     {"cumsum", cumsum, "dim"},
     {"cumprod", cumprod, "dim"},
-    {"embedding_bag", embedding_bag, "mode padding_idx"},
+    {"embedding_bag", embedding_bag, "mode padding_idx include_last_offset max_norm"},
     {"prod", prod, "dim keepdim"},
     {"sum", sum, "dim keepdim"},
     {"logsumexp", logsumexp, "dim keepdim"},
-    {"var", var, "dim correction keepdim"},
-    {"std", standard, "dim correction keepdim"},
+    {"var", var, "dim correction keepdim unbiased"},
+    {"std", standard, "dim correction keepdim unbiased"},
     {"norm", norm, "p dim keepdim"},
     {"einsum", einsum, "equation"},
     {"split", split, "split_size dim"},
@@ -218,7 +227,7 @@ static const OpRow rows[] = {
     {"flip", flip, "dims"},
     {"roll", roll, "shifts dims"},
     {"repeat", repeat, "repeats"},
-    {"repeat_interleave", repeat_interleave, "repeats dim"},
+    {"repeat_interleave", repeat_interleave, "repeats dim output_size"},
     {"pad", pad, "pad mode value"},
     {"tril", tril, "diagonal"},
     {"triu", triu, "diagonal"},

@@ -10,7 +10,10 @@ static ds_tensor *rms_norm(OpRun *run)
     ds_tensor *x = op_input(run, "input"), *weight = op_input(run, "weight");
     /* ds_rms_norm takes the number of dimensions: their sizes are a weight's */
     if (json_object_get(run->r->json, "raises") && !weight) weight = ds_ones(ds_dtype_of(x), rows);
-    return ds_rms_norm(x, rows.n, weight, op_number(run, "eps", 0));
+    double eps = op_option(run, "eps");
+    if (eps == 0 && ds_dtype_of(x) == DS_BF16) eps = 0x1p-7; /* the generator's default */
+    if (eps == 0 && ds_dtype_of(x) == DS_F16) eps = 0x1p-10;
+    return ds_rms_norm(x, rows.n, weight, eps);
 }
 
 /* cos(position base^(-2 i / dim) + shift), [positions, dim / 2] */
@@ -19,14 +22,14 @@ static ds_tensor *rotary_table(OpRun *run, int64_t dim, double shift)
     ds_tensor *at = op_input(run, "positions");
     int64_t n = ds_size(at, 0);
     const int64_t *position = ds_data(at);
-    ds_tensor *t = ds_zeros(DS_F32, ds_shape(n, dim / 2));
-    float *p = ds_data_mut(t);
+    ds_tensor *t = ds_zeros(DS_F64, ds_shape(n, dim / 2));
+    double *p = ds_data_mut(t);
     for (int64_t i = 0; position && p && i < ds_numel(t); i++)
-        p[i] = (float)cos(
+        p[i] = cos(
             (double)position[i / (dim / 2)] *
                 pow(op_number(run, "base", 10000), -2 * (double)(i % (dim / 2)) / (double)dim) +
             shift);
-    return t;
+    return ds_cast(t, ds_dtype_of(op_input(run, "input")) == DS_F64 ? DS_F64 : DS_F32);
 }
 
 static ds_tensor *rotary_embedding(OpRun *run)
@@ -42,7 +45,7 @@ static ds_tensor *attention(OpRun *run)
 {
     ds_attention_opts o = {.mask = op_input(run, "attn_mask"),
                            .causal = op_bool(run, "is_causal", false),
-                           .scale = op_number(run, "scale", 0),
+                           .scale = op_option(run, "scale"),
                            .enable_gqa = op_bool(run, "enable_gqa", false)};
     return ds_attention_with(op_input(run, "query"), op_input(run, "key"), op_input(run, "value"),
                              o);
@@ -53,23 +56,14 @@ static ds_tensor *attention(OpRun *run)
 static ds_tensor *x_of(OpRun *run) { return op_input(run, "input"); }
 static ds_tensor *target(OpRun *run) { return op_input(run, "target"); }
 
-static ds_cross_entropy_opts class_opts(OpRun *run)
-{
-    return (ds_cross_entropy_opts){.weight = op_input(run, "weight"),
-                                   .label_smoothing = op_number(run, "label_smoothing", 0),
-                                   .ignore_index = op_int(run, "ignore_index", -100),
-                                   .ignore = true,
-                                   .reduction = op_reduction(run)};
-}
-
 static ds_tensor *cross_entropy(OpRun *run)
 {
-    return ds_cross_entropy_with(x_of(run), target(run), class_opts(run));
+    return ds_cross_entropy_with(x_of(run), target(run), op_classes(run));
 }
 
 static ds_tensor *nll_loss(OpRun *run)
 {
-    return ds_nll_loss_with(x_of(run), target(run), class_opts(run));
+    return ds_nll_loss_with(x_of(run), target(run), op_classes(run));
 }
 
 static ds_tensor *l1_loss(OpRun *run)
@@ -77,20 +71,14 @@ static ds_tensor *l1_loss(OpRun *run)
     return ds_l1_loss_with(x_of(run), target(run), op_reduction(run));
 }
 
-/* An attribute of which 0 is a value, not the default. */
-static double given(OpRun *run, const char *key)
-{
-    return op_has(run, key) && op_number(run, key, 0) == 0 ? DS_ZERO : op_number(run, key, 0);
-}
-
 static ds_tensor *smooth_l1_loss(OpRun *run)
 {
-    return ds_smooth_l1_loss(x_of(run), target(run), given(run, "beta"), op_reduction(run));
+    return ds_smooth_l1_loss(x_of(run), target(run), op_option(run, "beta"), op_reduction(run));
 }
 
 static ds_tensor *huber_loss(OpRun *run)
 {
-    return ds_huber_loss(x_of(run), target(run), given(run, "delta"), op_reduction(run));
+    return ds_huber_loss(x_of(run), target(run), op_option(run, "delta"), op_reduction(run));
 }
 
 static ds_tensor *kl_div(OpRun *run)
@@ -122,7 +110,7 @@ static ds_tensor *binary_cross_entropy_with_logits(OpRun *run)
 static ds_tensor *cosine_similarity(OpRun *run)
 {
     return ds_cosine_similarity(op_input(run, "x1"), op_input(run, "x2"),
-                                (int)op_int(run, "dim", 1), op_number(run, "eps", 0));
+                                (int)op_int(run, "dim", 1), op_option(run, "eps"));
 }
 
 static const OpRow rows[] = {
