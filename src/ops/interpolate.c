@@ -186,6 +186,7 @@ static bool interpolate_axis(const ds_tensor *x, int dim, ds_interpolate_opts o,
 
 static ds_tensor *interpolate_area(ds_tensor *x, const Axis *a)
 {
+    if (!x) return NULL;
     const int64_t *d = x->shape.d;
     if (x->shape.n == 4) return ds_adaptive_avg_pool2d(x, a[0].out, a[1].out);
     if (x->shape.n == 3)
@@ -205,7 +206,10 @@ ds_tensor *ds_interpolate_with(ds_tensor *x, ds_interpolate_opts o)
     Axis a[3] = {{0}};
     for (int dim = 2; dim < x->shape.n; dim++)
         if (!interpolate_axis(x, dim, o, &a[dim - 2])) return NULL;
-    if (o.mode == DS_AREA) return interpolate_area(x, a);
+    if (o.mode == DS_AREA) { /* of a volume two ops, so 16 bits are rounded once */
+        ds_tensor *y = interpolate_area(x->shape.n == 5 ? dsi_upcast(x) : x, a);
+        return y ? ds_cast(y, x->dtype) : NULL;
+    }
     bool nearest = !modes[o.mode].aligns;
     ds_tensor *y = nearest ? x : dsi_upcast(x);
     for (int dim = x->shape.n - 1; dim >= 2 && y; dim--)
