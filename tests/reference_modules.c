@@ -186,6 +186,19 @@ static ds_module *make_encoder_layer(const char *name, const json_t *a)
     return ds_nn_transformer_encoder_layer_with(NULL, name, integer(a, "d_model"), layer_opts(a));
 }
 
+static ds_module *make_decoder_layer(const char *name, const json_t *a)
+{
+    return ds_nn_transformer_decoder_layer_with(NULL, name, integer(a, "d_model"), layer_opts(a));
+}
+
+static ds_module *make_transformer(const char *name, const json_t *a)
+{
+    ds_nn_transformer_opts o = {.layer = layer_opts(a),
+                                .num_encoder_layers = integer(a, "num_encoder_layers"),
+                                .num_decoder_layers = integer(a, "num_decoder_layers")};
+    return ds_nn_transformer_with(NULL, name, integer(a, "d_model"), o);
+}
+
 static ds_nn_rnn_opts rnn_opts(const json_t *a)
 {
     return (ds_nn_rnn_opts){.hidden_size = integer(a, "hidden_size"),
@@ -212,6 +225,21 @@ static ds_module *make_rnn(const char *name, const json_t *a)
     return ds_nn_rnn_with(NULL, name, integer(a, "input_size"), rnn_opts(a));
 }
 
+static ds_module *make_lstm_cell(const char *name, const json_t *a)
+{
+    return ds_nn_lstm_cell_with(NULL, name, integer(a, "input_size"), rnn_opts(a));
+}
+
+static ds_module *make_gru_cell(const char *name, const json_t *a)
+{
+    return ds_nn_gru_cell_with(NULL, name, integer(a, "input_size"), rnn_opts(a));
+}
+
+static ds_module *make_rnn_cell(const char *name, const json_t *a)
+{
+    return ds_nn_rnn_cell_with(NULL, name, integer(a, "input_size"), rnn_opts(a));
+}
+
 ds_module *reference_module(const char *name, const json_t *arguments)
 {
     static const struct {
@@ -235,6 +263,11 @@ ds_module *reference_module(const char *name, const json_t *arguments)
                {"InstanceNorm2d", make_instance_norm2d},
                {"MultiheadAttention", make_attention},
                {"TransformerEncoderLayer", make_encoder_layer},
+               {"TransformerDecoderLayer", make_decoder_layer},
+               {"Transformer", make_transformer},
+               {"LSTMCell", make_lstm_cell},
+               {"GRUCell", make_gru_cell},
+               {"RNNCell", make_rnn_cell},
                {"LSTM", make_lstm},
                {"GRU", make_gru},
                {"RNN", make_rnn}};

@@ -23,7 +23,8 @@ static const struct {
     {"loss", "binary_cross_entropy binary_cross_entropy_with_logits cosine_similarity "
              "cross_entropy huber_loss kl_div l1_loss nll_loss rms_norm rotary_embedding "
              "scaled_dot_product_attention smooth_l1_loss"},
-    {"layers", "GRU LSTM MultiheadAttention RNN TransformerEncoderLayer adaptive_max_pool2d "
+    {"layers", "Bilinear EmbeddingBag GRU GRUCell LSTM LSTMCell MultiheadAttention RNN RNNCell "
+               "Transformer TransformerDecoderLayer TransformerEncoderLayer adaptive_max_pool2d "
                "avg_pool1d batch_norm clip_grad_value_ conv1d conv3d conv_transpose2d "
                "default_init group_norm instance_norm interpolate kaiming_normal_ max_pool1d "
                "orthogonal_ trunc_normal_ xavier_normal_ xavier_uniform_"},

@@ -275,9 +275,9 @@ typedef struct ds_nn_embedding_bag_opts {
     bool include_last_offset; /* as in ds_embedding_bag_opts */
 } ds_nn_embedding_bag_opts;
 
-/* weight [count, dim]: ds_embedding_bag of indices [B,L], or by ds_call_n of
- * (indices, offsets or NULL, per_sample_weights). Row padding_idx (-1: none)
- * starts at 0 and stays. */
+/* weight [count, dim]: ds_embedding_bag of indices [B,L], or of (indices [M],
+ * offsets); after either per_sample_weights. Row padding_idx (-1: none) starts at
+ * 0 and stays. */
 DS_API ds_module *ds_nn_embedding_bag_with(ds_module *parent, const char *name, int64_t count,
                                            int64_t dim, ds_nn_embedding_bag_opts opts);
 DS_API ds_module *ds_nn_embedding_bag(ds_module *parent, const char *name, int64_t count,
@@ -373,13 +373,54 @@ typedef struct ds_nn_transformer_encoder_layer_opts {
 } ds_nn_transformer_encoder_layer_opts;
 
 /* torch.nn.TransformerEncoderLayer: self_attn, linear1, linear2, norm1, norm2.
- * Also a decoder's block, if it is called with .causal. */
+ * Also a decoder's block without memory, if it is called with .causal.
+ * TransformerDecoderLayer: also multihead_attn and norm3; called with tgt and
+ * memory, the encoder's result. */
 #define ds_nn_transformer_encoder_layer(parent, name, d_model, ...) \
     ds_nn_transformer_encoder_layer_with( \
+        parent, name, d_model, (ds_nn_transformer_encoder_layer_opts){.nhead = __VA_ARGS__})
+#define ds_nn_transformer_decoder_layer(parent, name, d_model, ...) \
+    ds_nn_transformer_decoder_layer_with( \
         parent, name, d_model, (ds_nn_transformer_encoder_layer_opts){.nhead = __VA_ARGS__})
 DS_API ds_module *ds_nn_transformer_encoder_layer_with(ds_module *parent, const char *name,
                                                        int64_t d_model,
                                                        ds_nn_transformer_encoder_layer_opts opts);
+DS_API ds_module *ds_nn_transformer_decoder_layer_with(ds_module *parent, const char *name,
+                                                       int64_t d_model,
+                                                       ds_nn_transformer_encoder_layer_opts opts);
+
+typedef struct ds_nn_transformer_stack_opts {
+    int64_t num_layers;
+    bool norm; /* a layer norm after the last layer */
+    ds_nn_transformer_encoder_layer_opts layer;
+} ds_nn_transformer_stack_opts;
+
+/* torch.nn.TransformerEncoder, TransformerDecoder: layers.0, layers.1, ..., which
+ * begin with equal values, as torch's copies do, and norm.
+ *     ds_nn_transformer_encoder(m, "encoder", 512, 6, .norm = true, .layer = {.nhead = 8}) */
+#define ds_nn_transformer_encoder(parent, name, d_model, ...) \
+    ds_nn_transformer_encoder_with(parent, name, d_model, \
+                                   (ds_nn_transformer_stack_opts){.num_layers = __VA_ARGS__})
+#define ds_nn_transformer_decoder(parent, name, d_model, ...) \
+    ds_nn_transformer_decoder_with(parent, name, d_model, \
+                                   (ds_nn_transformer_stack_opts){.num_layers = __VA_ARGS__})
+DS_API ds_module *ds_nn_transformer_encoder_with(ds_module *parent, const char *name,
+                                                 int64_t d_model,
+                                                 ds_nn_transformer_stack_opts opts);
+DS_API ds_module *ds_nn_transformer_decoder_with(ds_module *parent, const char *name,
+                                                 int64_t d_model,
+                                                 ds_nn_transformer_stack_opts opts);
+
+typedef struct ds_nn_transformer_opts {
+    ds_nn_transformer_encoder_layer_opts layer;     /* .nhead 0: 8 */
+    int64_t num_encoder_layers, num_decoder_layers; /* 0: 6 */
+} ds_nn_transformer_opts;
+
+/* torch.nn.Transformer: encoder and decoder, with their norms; called with src
+ * and tgt. With masks: ds_call_encoder_layer and ds_call_decoder_layer of
+ * ds_submodule(m, "encoder") and "decoder". */
+DS_API ds_module *ds_nn_transformer_with(ds_module *parent, const char *name, int64_t d_model,
+                                         ds_nn_transformer_opts opts);
 
 typedef struct ds_encoder_layer_call {
     ds_tensor *mask,
@@ -387,11 +428,24 @@ typedef struct ds_encoder_layer_call {
     bool causal;
 } ds_encoder_layer_call;
 
-/* ds_call with masks: ds_call_encoder_layer(layer, x, .causal = true). */
+/* ds_call with masks, of a layer or a stack: ds_call_encoder_layer(layer, x,
+ * .causal = true). */
 #define ds_call_encoder_layer(m, src, ...) \
     ds_call_encoder_layer_with(m, src, (ds_encoder_layer_call){__VA_ARGS__})
 DS_API ds_tensor *ds_call_encoder_layer_with(ds_module *m, ds_tensor *src,
                                              ds_encoder_layer_call call);
+
+typedef struct ds_decoder_layer_call {
+    ds_tensor *mask, *key_padding_mask; /* tgt_mask, tgt_key_padding_mask */
+    bool causal;                        /* tgt_is_causal: the mask need not be given */
+    ds_tensor *memory_mask, *memory_key_padding_mask;
+} ds_decoder_layer_call;
+
+/* The same of a decoder's layer or stack. */
+#define ds_call_decoder_layer(m, tgt, memory, ...) \
+    ds_call_decoder_layer_with(m, tgt, memory, (ds_decoder_layer_call){__VA_ARGS__})
+DS_API ds_tensor *ds_call_decoder_layer_with(ds_module *m, ds_tensor *tgt, ds_tensor *memory,
+                                             ds_decoder_layer_call call);
 
 /* ---- recurrent layers ------------------------------------------------------------------------------ */
 
@@ -424,8 +478,24 @@ DS_API ds_module *ds_nn_gru_with(ds_module *parent, const char *name, int64_t in
 DS_API ds_module *ds_nn_rnn_with(ds_module *parent, const char *name, int64_t input_size,
                                  ds_nn_rnn_opts opts);
 
+/* torch.nn.LSTMCell, GRUCell, RNNCell: weight_ih, weight_hh, bias_ih, bias_hh; one
+ * step, x [batch, input_size] or [input_size] -> h. Of the options those of one
+ * layer: hidden_size, no_bias, relu. */
+#define ds_nn_lstm_cell(parent, name, input_size, ...) \
+    ds_nn_lstm_cell_with(parent, name, input_size, (ds_nn_rnn_opts){.hidden_size = __VA_ARGS__})
+#define ds_nn_gru_cell(parent, name, input_size, ...) \
+    ds_nn_gru_cell_with(parent, name, input_size, (ds_nn_rnn_opts){.hidden_size = __VA_ARGS__})
+#define ds_nn_rnn_cell(parent, name, input_size, ...) \
+    ds_nn_rnn_cell_with(parent, name, input_size, (ds_nn_rnn_opts){.hidden_size = __VA_ARGS__})
+DS_API ds_module *ds_nn_lstm_cell_with(ds_module *parent, const char *name, int64_t input_size,
+                                       ds_nn_rnn_opts opts);
+DS_API ds_module *ds_nn_gru_cell_with(ds_module *parent, const char *name, int64_t input_size,
+                                      ds_nn_rnn_opts opts);
+DS_API ds_module *ds_nn_rnn_cell_with(ds_module *parent, const char *name, int64_t input_size,
+                                      ds_nn_rnn_opts opts);
+
 /* h, and an LSTM's c: [num_layers directions, batch, size], for one sample
- * without batch. */
+ * without batch; a cell's [batch, size]. */
 typedef struct ds_rnn_state {
     ds_tensor *h, *c;
 } ds_rnn_state;
@@ -434,6 +504,14 @@ typedef struct ds_rnn_state {
  * after the last step, in the current scope: the next call continues there.
  * After a failure *state is as it was. */
 DS_API ds_tensor *ds_call_rnn(ds_module *m, ds_tensor *x, ds_rnn_state *state);
+
+/* The same of samples of several lengths, int64 [batch] from 1 to x's steps:
+ * torch's pack_padded_sequence, the call, and pad_packed_sequence with x's steps
+ * as the total length. Steps from a sample's length on are 0 in the result; its
+ * state after the last step is that after its own last one, where the other
+ * direction begins. state may be NULL. The host reads lengths. */
+DS_API ds_tensor *ds_call_rnn_padded(ds_module *m, ds_tensor *x, ds_tensor *lengths,
+                                     ds_rnn_state *state);
 
 /* ---- mixture of experts: deepspeed.moe.layer.MoE ---------------------------------------------------- */
 

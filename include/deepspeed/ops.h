@@ -360,7 +360,7 @@ typedef struct ds_embedding_bag_opts {
     ds_tensor
         *per_sample_weights; /* factors of the rows, of indices' shape; with .mode DS_BAG_SUM */
     ds_bag_mode mode;
-    bool include_last_offset; /* the last offset is the end of the last bag: B - 1 bags */
+    bool include_last_offset; /* with offsets: the last is the end of the last of B - 1 bags */
 } ds_embedding_bag_opts;
 
 /* torch.nn.functional.embedding_bag: of each bag of indices the mean, sum or

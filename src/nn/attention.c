@@ -1,8 +1,8 @@
-/* nn/attention.c: MultiheadAttention, TransformerEncoderLayer (Vaswani et al.,
- * arXiv:1706.03762), with torch.nn's state dicts, initial values and masks.
+/* nn/attention.c: MultiheadAttention (Vaswani et al., arXiv:1706.03762), with
+ * torch.nn's state dict, initial values and masks.
  *
- * Invariant: `call`, the options of ds_call_attention and of
- * ds_call_encoder_layer, is set only while their call of the module runs.
+ * Invariant: `call`, the options of ds_call_attention, is set only while its
+ * call of the module runs.
  *
  * The parameters belong to the module; `weight` and `weights` exclude each
  * other, as in torch: one matrix if keys and values have E columns, else
@@ -11,7 +11,6 @@
  * for.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
-#include "base/option.h"
 #include "tensor/tensor.h"
 
 #include <deepspeed/nn.h>
@@ -287,80 +286,5 @@ ds_module *ds_nn_multihead_attention_with(ds_module *parent, const char *name, i
     a->embed = embed_dim, a->heads = o.num_heads, a->dropout = o.dropout;
     a->zero_attn = o.add_zero_attn, a->batch_first = o.batch_first;
     attention_init(a, m, o.kdim ? o.kdim : embed_dim, o.vdim ? o.vdim : embed_dim, o);
-    return m;
-}
-
-/* ---- TransformerEncoderLayer -------------------------------------------------------------------------- */
-
-typedef struct EncoderLayer {
-    ds_module *self_attn, *linear1, *dropout, *linear2, *norm1, *norm2, *dropout1, *dropout2;
-    bool gelu, norm_first;
-    ds_encoder_layer_call call;
-} EncoderLayer;
-
-/* Self-attention with the masks of the call, then dropout: x's addend. */
-static ds_tensor *encoder_attend(EncoderLayer *l, ds_tensor *x)
-{
-    const ds_encoder_layer_call *c = &l->call;
-    ds_attention_call call = {
-        .attn_mask = c->mask, .key_padding_mask = c->key_padding_mask, .causal = c->causal};
-    return ds_call(l->dropout1, ds_call_attention_with(l->self_attn, x, x, x, call));
-}
-
-static ds_tensor *encoder_feed_forward(EncoderLayer *l, ds_tensor *x)
-{
-    ds_tensor *y = ds_call(l->linear1, x);
-    y = ds_call(l->dropout, l->gelu ? ds_gelu(y) : ds_relu(y));
-    return ds_call(l->dropout2, ds_call(l->linear2, y));
-}
-
-/* Vaswani et al. normalise after each sum; norm_first normalises the input of
- * each part instead and leaves the sum alone (Xiong et al.,
- * arXiv:2002.04745). */
-static ds_tensor *encoder_forward(void *self, ds_tensor *x)
-{
-    EncoderLayer *l = self;
-    if (l->norm_first) {
-        x = ds_add(x, encoder_attend(l, ds_call(l->norm1, x)));
-        return ds_add(x, encoder_feed_forward(l, ds_call(l->norm2, x)));
-    }
-    x = ds_call(l->norm1, ds_add(x, encoder_attend(l, x)));
-    return ds_call(l->norm2, ds_add(x, encoder_feed_forward(l, x)));
-}
-
-ds_tensor *ds_call_encoder_layer_with(ds_module *m, ds_tensor *src, ds_encoder_layer_call call)
-{
-    if (!dsi_live_all("call_encoder_layer", m, src)) return dsi_null_operand("call_encoder_layer");
-    if (ds_module_type_of(m)->forward != encoder_forward)
-        return dsi_refuse("call_encoder_layer: %s is a %s: expected a TransformerEncoderLayer",
-                          ds_module_name(m), ds_module_type_of(m)->name);
-    EncoderLayer *l = ds_self(m);
-    l->call = call;
-    ds_tensor *y = ds_call(m, src);
-    l->call = (ds_encoder_layer_call){0};
-    return y;
-}
-
-ds_module *ds_nn_transformer_encoder_layer_with(ds_module *parent, const char *name,
-                                                int64_t d_model,
-                                                ds_nn_transformer_encoder_layer_opts o)
-{
-    static const ds_module_type type = {"TransformerEncoderLayer", sizeof(EncoderLayer),
-                                        .forward = encoder_forward};
-    ds_module *m = ds_module_new(parent, name, &type);
-    EncoderLayer *l = ds_self(m);
-    int64_t width = o.dim_feedforward ? o.dim_feedforward : 2048;
-    double dropout = dsi_option(o.dropout, 0.1);
-    ds_nn_norm_opts norm = {.eps = o.layer_norm_eps, .no_bias = o.no_bias};
-    l->gelu = o.gelu, l->norm_first = o.norm_first;
-    l->self_attn = ds_nn_multihead_attention(m, "self_attn", d_model, o.nhead, .dropout = dropout,
-                                             .batch_first = o.batch_first, .no_bias = o.no_bias);
-    l->linear1 = ds_nn_linear(m, "linear1", d_model, width, .no_bias = o.no_bias);
-    l->dropout = ds_nn_dropout(m, "dropout", dropout);
-    l->linear2 = ds_nn_linear(m, "linear2", width, d_model, .no_bias = o.no_bias);
-    l->norm1 = ds_nn_layer_norm_with(m, "norm1", ds_shape(d_model), norm);
-    l->norm2 = ds_nn_layer_norm_with(m, "norm2", ds_shape(d_model), norm);
-    l->dropout1 = ds_nn_dropout(m, "dropout1", dropout);
-    l->dropout2 = ds_nn_dropout(m, "dropout2", dropout);
     return m;
 }

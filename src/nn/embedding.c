@@ -62,14 +62,16 @@ typedef struct EmbeddingBag {
     bool include_last_offset;
 } EmbeddingBag;
 
-/* indices, then offsets or NULL, then per_sample_weights or NULL */
+/* indices [M], offsets, per_sample_weights; or indices [B,L], per_sample_weights */
 static ds_tensor *embedding_bag_forward(void *self, ds_tensor **in, int n)
 {
     EmbeddingBag *e = self;
     if (n < 1 || n > 3)
         return ds_fail(DS_EINVAL, "EmbeddingBag: %d inputs: expected 1 to 3", n), NULL;
-    return ds_embedding_bag(e->table.weight, in[0], e->table.padding_idx, n > 1 ? in[1] : NULL,
-                            .per_sample_weights = n > 2 ? in[2] : NULL, .mode = e->mode,
+    bool rows = ds_ndim(in[0]) == 2 && n < 3;
+    ds_tensor *offsets = n > 1 && !rows ? in[1] : NULL, *each = n > 1 && rows ? in[1] : NULL;
+    return ds_embedding_bag(e->table.weight, in[0], e->table.padding_idx, offsets,
+                            .per_sample_weights = n > 2 ? in[2] : each, .mode = e->mode,
                             .include_last_offset = e->include_last_offset);
 }
 

@@ -1,4 +1,5 @@
-/* nn/rnn.c: LSTM, GRU, RNN, of PyTorch's parameters and formulas, made of ops.
+/* nn/rnn.c: LSTM, GRU, RNN and their cells, of PyTorch's parameters and
+ * formulas, made of ops.
  *
  * A layer is one cell, or two with .bidirectional; the second one, whose names
  * end in _reverse, reads from the end. A cell has weight_ih [G H,in],
@@ -11,7 +12,8 @@
  *         Cho et al., arXiv:1406.1078, with the reset after the product
  *   RNN   h = tanh(gate), or relu; Elman, Cognitive Science 14 (1990)
  *
- * Invariant: `state` is set only while ds_call_rnn's call of the module runs.
+ * Invariant: `state` and `lengths` are set only while ds_call_rnn's call of the
+ * module runs.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/mem.h"
@@ -31,7 +33,9 @@ typedef struct Rnn {
     int layers, directions;
     ds_nn_rnn_opts o;
     Cell *cell;          /* [layers directions] */
+    bool one_step;       /* LSTMCell, ...: one cell, whose names have no layer */
     ds_rnn_state *state; /* of ds_call_rnn; NULL */
+    ds_tensor *lengths;  /* [N,1] on x's device, of ds_call_rnn_padded; NULL */
 } Rnn;
 
 /* ---- one step ------------------------------------------------------------------------------------------ */
@@ -66,6 +70,19 @@ static ds_rnn_state rnn_step(const Rnn *r, const Cell *cell, ds_tensor *gx, ds_r
     return s;
 }
 
+/* s where the samples have a step t, else as it was before; *y: h there, else
+ * 0. */
+static ds_rnn_state rnn_hold(const Rnn *r, int64_t t, ds_rnn_state before, ds_rnn_state s,
+                             ds_tensor **y)
+{
+    ds_tensor *now = ds_scalar(DS_I64, (double)t);
+    now = ds_gt(r->lengths, ds_to(now, ds_device_of(r->lengths), DS_I64));
+    *y = ds_where(now, s.h, ds_like(s.h, 0));
+    s.h = ds_where(now, s.h, before.h);
+    if (s.c) s.c = ds_where(now, s.c, before.c);
+    return s;
+}
+
 /* x [T,N,in] -> y[0..T-1], [N,P] each; s: the state before -> after. y[t] is
  * the output at time t in both directions; y is the caller's array of T
  * handles. False if a step failed. */
@@ -76,9 +93,11 @@ static bool rnn_run_cell(const Rnn *r, const Cell *cell, ds_tensor *x, bool reve
     ds_tensor *gx = ds_linear(x, cell->w_ih, cell->b_ih);
     for (int64_t i = 0; i < steps; i++) {
         int64_t t = reverse ? steps - 1 - i : i;
-        *s = rnn_step(r, cell, ds_select(gx, 0, t), *s);
-        if (!s->h) return false;
+        ds_rnn_state before = *s;
+        *s = rnn_step(r, cell, ds_select(gx, 0, t), before);
         y[t] = s->h;
+        if (s->h && r->lengths) *s = rnn_hold(r, t, before, *s, &y[t]);
+        if (!s->h || !y[t]) return false;
     }
     return true;
 }
@@ -177,25 +196,97 @@ static ds_tensor *rnn_forward(void *self, ds_tensor *x)
     return dims == 2 ? ds_squeeze(y, 1) : time ? ds_transpose(y, 0, 1) : y;
 }
 
+/* ---- one step, by itself -------------------------------------------------------------------------------- */
+
+/* *s, given or zeros, has that shape. */
+static bool cell_first(const char *name, const ds_tensor *x, ds_dims want, ds_tensor **s)
+{
+    if (*s && !dsi_same_shape(ds_shape_of(*s), want))
+        return dsi_invalid("%s is %s: expected %s", name, dsi_shape_text(ds_shape_of(*s)),
+                           dsi_shape_text(want));
+    if (!*s) *s = ds_to(ds_zeros(ds_dtype_of(x), want), ds_device_of(x), ds_dtype_of(x));
+    return *s;
+}
+
+/* x [N,in] or [in]. h is the result, and c is kept for ds_call_rnn. */
+static ds_tensor *cell_forward(void *self, ds_tensor *x)
+{
+    Rnn *r = self;
+    int dims = ds_ndim(x);
+    if (dims < 1 || dims > 2 || ds_size(x, -1) != r->in)
+        return dsi_refuse("%s: x is %s: expected [batch, %lld] or [%lld]",
+                          ds_module_type_of(ds_module_of(self))->name,
+                          dsi_shape_text(ds_shape_of(x)), (long long)r->in, (long long)r->in);
+    ds_dims want = ds_shape_of(x);
+    want.d[dims - 1] = r->hidden;
+    ds_rnn_state s = r->state ? *r->state : (ds_rnn_state){0};
+    if (!cell_first("h", x, want, &s.h) || (r->gates == 4 && !cell_first("c", x, want, &s.c)))
+        return NULL;
+    s = rnn_step(r, r->cell, ds_linear(x, r->cell->w_ih, r->cell->b_ih), s);
+    if (s.h && r->state && r->gates == 4) r->state->c = ds_keep(s.c);
+    return s.h;
+}
+
 /* *state is h_0, c_0 (NULL: zeros) before and h_n, c_n after, in the caller's
  * scope; it is unchanged after a failure. */
+static ds_tensor *rnn_call(ds_module *m, ds_tensor *x, ds_tensor *lengths, ds_rnn_state *state)
+{
+    ds_rnn_state s = state ? *state : (ds_rnn_state){0}, given = s;
+    Rnn *r = ds_self(m);
+    r->state = state ? &s : NULL, r->lengths = lengths;
+    ds_tensor *y = ds_call(m, x);
+    r->state = NULL, r->lengths = NULL;
+    if (!state || (s.h == given.h && !r->one_step))
+        return y;                           /* h_n is new, if the forward came so far */
+    if (s.h != given.h) dsi_scope_add(s.h); /* which kept both, beyond its scope */
+    if (s.c != given.c) dsi_scope_add(s.c);
+    if (!y) return NULL;
+    if (r->one_step) s.h = y;
+    bool one = !r->one_step && ds_ndim(x) == 2;
+    *state = (ds_rnn_state){one ? ds_squeeze(s.h, 1) : s.h, one ? ds_squeeze(s.c, 1) : s.c};
+    return y;
+}
+
 ds_tensor *ds_call_rnn(ds_module *m, ds_tensor *x, ds_rnn_state *state)
 {
     if (!dsi_live_all("call_rnn", m, x)) return dsi_null_operand("call_rnn");
-    if (ds_module_type_of(m)->forward != rnn_forward)
-        return dsi_refuse("call_rnn: %s is a %s: expected an LSTM, GRU or RNN", ds_module_name(m),
-                          ds_module_type_of(m)->name);
-    ds_rnn_state s = state ? *state : (ds_rnn_state){0}, given = s;
-    Rnn *r = ds_self(m);
-    r->state = state ? &s : NULL;
-    ds_tensor *y = ds_call(m, x);
-    r->state = NULL;
-    if (!state || s.h == given.h) return y; /* h_n is new, if the forward came so far */
-    dsi_scope_add(s.h), dsi_scope_add(s.c); /* which kept both, beyond its scope */
-    if (!y) return NULL;
-    bool one = ds_ndim(x) == 2;
-    *state = (ds_rnn_state){one ? ds_squeeze(s.h, 1) : s.h, one ? ds_squeeze(s.c, 1) : s.c};
-    return y;
+    ds_tensor *(*forward)(void *, ds_tensor *) = ds_module_type_of(m)->forward;
+    if (forward != rnn_forward && forward != cell_forward)
+        return dsi_refuse("call_rnn: %s is a %s: expected an LSTM, GRU or RNN, or a cell",
+                          ds_module_name(m), ds_module_type_of(m)->name);
+    return rnn_call(m, x, NULL, state);
+}
+
+/* x [.,.,in] of the module's batch_first; int64 [batch], from 1 to the steps. */
+static bool rnn_check_lengths(ds_module *m, const ds_tensor *x, ds_tensor *lengths)
+{
+    const char *type = ds_module_type_of(m)->name;
+    bool batch_first = ((Rnn *)ds_self(m))->o.batch_first;
+    int64_t n = ds_size(x, !batch_first), steps = ds_size(x, batch_first);
+    if (ds_dtype_of(lengths) != DS_I64 || !dsi_same_shape(ds_shape_of(lengths), ds_shape(n)))
+        return dsi_refuse("%s: lengths are %s %s: expected int64 [%lld]", type,
+                          ds_dtype_name(ds_dtype_of(lengths)), dsi_shape_text(ds_shape_of(lengths)),
+                          (long long)n);
+    lengths = ds_contiguous(lengths);
+    const int64_t *p = lengths ? ds_data(lengths) : NULL;
+    for (int64_t i = 0; p && i < n; i++)
+        if (p[i] < 1 || p[i] > steps)
+            return dsi_refuse("%s: lengths[%lld] is %lld: expected 1 to %lld", type, (long long)i,
+                              (long long)p[i], (long long)steps);
+    return p;
+}
+
+ds_tensor *ds_call_rnn_padded(ds_module *m, ds_tensor *x, ds_tensor *lengths, ds_rnn_state *state)
+{
+    const char *op = "call_rnn_padded";
+    if (!dsi_live_all(op, m, x, lengths)) return dsi_null_operand(op);
+    if (ds_module_type_of(m)->forward != rnn_forward || ds_ndim(x) != 3)
+        return dsi_refuse("%s: %s is a %s, x %s: expected an LSTM, GRU or RNN, and a batch", op,
+                          ds_module_name(m), ds_module_type_of(m)->name,
+                          dsi_shape_text(ds_shape_of(x)));
+    if (!rnn_check_lengths(m, x, lengths)) return NULL;
+    lengths = ds_to(ds_reshape(lengths, ds_shape(-1, 1)), ds_device_of(x), DS_I64);
+    return lengths ? rnn_call(m, x, lengths, state) : NULL;
 }
 
 /* ---- modules ------------------------------------------------------------------------------------------- */
@@ -213,13 +304,14 @@ static void rnn_describe(void *self, FILE *to)
     if (r->o.batch_first) fputs(", batch_first=True", to);
     if (r->o.dropout > 0) fprintf(to, ", dropout=%g", r->o.dropout);
     if (r->o.bidirectional) fputs(", bidirectional=True", to);
+    if (r->o.relu && r->one_step) fputs(", nonlinearity=relu", to);
 }
 
 /* One parameter of cell k, from U(-1/sqrt(H), 1/sqrt(H)): "weight_ih_l0_reverse". */
 static ds_tensor *rnn_param(ds_module *m, const Rnn *r, const char *what, int k, ds_dims shape)
 {
     char name[48];
-    snprintf(name, sizeof name, "%s_l%d%s", what, k / r->directions,
+    snprintf(name, sizeof name, r->one_step ? "%s" : "%s_l%d%s", what, k / r->directions,
              k % r->directions ? "_reverse" : "");
     double bound = 1 / sqrt((double)r->hidden);
     return ds_init_uniform(ds_module_param(m, name, ds_empty(DS_F32, shape)), -bound, bound);
@@ -230,13 +322,15 @@ static bool rnn_check(ds_module *m, const Rnn *r)
     bool projects = r->o.proj_size != 0;
     if (r->in > 0 && r->hidden > 0 && r->o.num_layers >= 0 && r->o.dropout >= 0 &&
         r->o.dropout <= 1 && (!projects || (r->gates == 4 && r->out > 0 && r->out < r->hidden)) &&
-        (!r->o.relu || r->gates == 1))
+        (!r->o.relu || r->gates == 1) &&
+        (!r->one_step || (r->o.num_layers < 2 && !r->o.bidirectional && !projects &&
+                          !r->o.batch_first && r->o.dropout == 0)))
         return true;
     ds_fail(
         DS_EINVAL,
         "%s %s: input_size = %lld, hidden_size = %lld, num_layers = %d, dropout = %g, "
         "proj_size = %lld%s: expected sizes of at least 1, dropout from 0 to 1, proj_size below "
-        "hidden_size and for an LSTM, relu for an RNN",
+        "hidden_size and for an LSTM, relu for an RNN, of a cell one layer and direction",
         ds_module_type_of(m)->name, ds_module_name(m), (long long)r->in, (long long)r->hidden,
         r->o.num_layers, r->o.dropout, (long long)r->o.proj_size, r->o.relu ? ", relu" : "");
     return false;
@@ -247,7 +341,8 @@ static bool rnn_check(ds_module *m, const Rnn *r)
  * Inputs of later layers are all directions' outputs. */
 static ds_module *rnn_new(ds_module *parent, const char *name, const char *class_name, Rnn with)
 {
-    ds_module_type type = {class_name, sizeof(Rnn), .forward = rnn_forward, .free = rnn_free,
+    ds_module_type type = {class_name, sizeof(Rnn),
+                           .forward = with.one_step ? cell_forward : rnn_forward, .free = rnn_free,
                            .describe = rnn_describe};
     ds_module *m = ds_module_new(parent, name, &type);
     Rnn *r = ds_self(m);
@@ -289,4 +384,25 @@ ds_module *ds_nn_rnn_with(ds_module *parent, const char *name, int64_t input_siz
 {
     return rnn_new(parent, name, "RNN",
                    (Rnn){.gates = 1, .in = input_size, .hidden = o.hidden_size, .o = o});
+}
+
+ds_module *ds_nn_lstm_cell_with(ds_module *parent, const char *name, int64_t input_size,
+                                ds_nn_rnn_opts o)
+{
+    Rnn with = {.gates = 4, .in = input_size, .hidden = o.hidden_size, .o = o, .one_step = true};
+    return rnn_new(parent, name, "LSTMCell", with);
+}
+
+ds_module *ds_nn_gru_cell_with(ds_module *parent, const char *name, int64_t input_size,
+                               ds_nn_rnn_opts o)
+{
+    Rnn with = {.gates = 3, .in = input_size, .hidden = o.hidden_size, .o = o, .one_step = true};
+    return rnn_new(parent, name, "GRUCell", with);
+}
+
+ds_module *ds_nn_rnn_cell_with(ds_module *parent, const char *name, int64_t input_size,
+                               ds_nn_rnn_opts o)
+{
+    Rnn with = {.gates = 1, .in = input_size, .hidden = o.hidden_size, .o = o, .one_step = true};
+    return rnn_new(parent, name, "RNNCell", with);
 }

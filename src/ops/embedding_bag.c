@@ -54,7 +54,7 @@ static ds_tensor *bags_find(const ds_tensor *index, const ds_embedding_bag_opts 
                               "ascending numbers, and at most %lld",
                               (long long)i, (long long)begin[i], (long long)n);
     for (int64_t i = 0; i < bags; i++) at[i] = begin ? begin[i] : i * index->shape.d[1];
-    at[bags] = o->include_last_offset ? begin[bags] : n;
+    at[bags] = begin && o->include_last_offset ? begin[bags] : n;
     return ends;
 }
 

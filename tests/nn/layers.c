@@ -55,6 +55,13 @@ MAKE(rms_plain, ds_nn_rms_norm_with(NULL, "m", ds_shape(2, 3),
 MAKE(dropout2d, ds_nn_dropout2d(NULL, "m", 0.3))
 MAKE(lstm, ds_nn_lstm(NULL, "m", 5, 4, .num_layers = 2, .no_bias = true, .batch_first = true,
                       .dropout = 0.1, .bidirectional = true, .proj_size = 3))
+MAKE(lstm_cell, ds_nn_lstm_cell(NULL, "m", 5, 4))
+MAKE(gru_cell, ds_nn_gru_cell(NULL, "m", 5, 4, .no_bias = true))
+MAKE(rnn_cell, ds_nn_rnn_cell(NULL, "m", 5, 4, .relu = true))
+MAKE(encoder_stack,
+     ds_nn_transformer_encoder(
+         NULL, "m", 8, 1, .norm = true,
+         .layer = {.nhead = 2, .dim_feedforward = 16, .no_bias = true, .dropout = DS_ZERO}))
 MAKE(gru, ds_nn_gru(NULL, "m", 3, 2, .bidirectional = true))
 MAKE(rnn, ds_nn_rnn(NULL, "m", 3, 2, .relu = true))
 MAKE(attention, ds_nn_multihead_attention(NULL, "m", 8, 2, .dropout = 0.1, .add_bias_kv = true,
@@ -155,6 +162,18 @@ static const Layer layers[] = {
      "bias_ih_l0_reverse bias_hh_l0_reverse ",
      "GRU(3, 2, bidirectional=True)"},
     {rnn, {3, {4, 2, 3}}, "weight_ih_l0 weight_hh_l0 bias_ih_l0 bias_hh_l0 ", "RNN(3, 2)"},
+    {lstm_cell, {2, {4, 5}}, "weight_ih weight_hh bias_ih bias_hh ", "LSTMCell(5, 4)"},
+    {gru_cell, {2, {4, 5}}, "weight_ih weight_hh ", "GRUCell(5, 4, bias=False)"},
+    {rnn_cell,
+     {1, {5}},
+     "weight_ih weight_hh bias_ih bias_hh ",
+     "RNNCell(5, 4, nonlinearity=relu)"},
+    {encoder_stack,
+     {3, {4, 2, 8}},
+     "layers.0.self_attn.in_proj_weight layers.0.self_attn.out_proj.weight "
+     "layers.0.linear1.weight layers.0.linear2.weight layers.0.norm1.weight "
+     "layers.0.norm2.weight norm.weight ",
+     NULL},
     {attention,
      {3, {2, 4, 8}},
      "in_proj_weight in_proj_bias bias_k bias_v out_proj.weight out_proj.bias ",
@@ -328,6 +347,9 @@ static void refusals(void **state)
     REFUSED(ds_nn_gru(NULL, "m", 3, 4, .proj_size = 2), "GRU m: input_size = 3");
     REFUSED(ds_nn_lstm(NULL, "m", 3, 4, .relu = true), "relu for an RNN");
     REFUSED(ds_nn_dropout2d(NULL, "m", 2), "Dropout2d m: p = 2");
+    REFUSED(ds_nn_gru_cell(NULL, "m", 3, 4, .bidirectional = true), "of a cell one layer");
+    REFUSED(ds_nn_transformer_decoder(NULL, "m", 8, 0), "TransformerDecoder m: num_layers = 0");
+    REFUSED(ds_nn_embedding_bag(NULL, "m", 3, 2, (ds_bag_mode)3, -1), "there is no mode 3");
 
     ds_tensor *x = ds_zeros(DS_F32, ds_shape(2, 3, 4));
     ds_module *m = ds_nn_gru(NULL, "m", 3, 4);
@@ -337,6 +359,27 @@ static void refusals(void **state)
     CHECK_ERROR("call_attention: m is a GRU: expected a MultiheadAttention");
     CHECK(!ds_call_encoder_layer(m, x, .causal = true));
     CHECK_ERROR("call_encoder_layer: m is a GRU");
+    CHECK(!ds_call_decoder_layer(m, x, x, .causal = true));
+    CHECK_ERROR("call_decoder_layer: m is a GRU");
+    ds_tensor *steps = ds_zeros(DS_F32, ds_shape(4, 2, 3));
+    CHECK(!ds_call_rnn_padded(m, steps, ds_zeros(DS_I64, ds_shape(2)), NULL));
+    CHECK_ERROR("GRU: lengths[0] is 0: expected 1 to 4");
+    CHECK(!ds_call_rnn_padded(m, steps, ds_zeros(DS_I64, ds_shape(3)), NULL));
+    CHECK_ERROR("GRU: lengths are int64 [3]: expected int64 [2]");
+    CHECK(!ds_call_rnn_padded(m, x, ds_zeros(DS_F32, ds_shape(3)), NULL));
+    CHECK_ERROR("GRU: lengths are float32 [3]");
+    ds_module_free(m);
+    m = ds_nn_lstm_cell(NULL, "m", 3, 4);
+    CHECK(!ds_call(m, x));
+    CHECK_ERROR("m: LSTMCell: x is [2, 3, 4]: expected [batch, 3] or [3]");
+    CHECK(!ds_call_rnn(m, ds_zeros(DS_F32, ds_shape(2, 3)), &(ds_rnn_state){.h = x}));
+    CHECK_ERROR("h is [2, 3, 4]: expected [2, 4]");
+    CHECK(!ds_call_rnn_padded(m, steps, steps, NULL));
+    CHECK_ERROR("call_rnn_padded: m is a LSTMCell");
+    ds_module_free(m);
+    m = ds_nn_transformer_decoder_layer(NULL, "m", 8, 2);
+    CHECK(!ds_call(m, x));
+    CHECK_ERROR("m: TransformerDecoderLayer: 1 tensors: expected tgt and memory");
     ds_module_free(m);
     m = ds_nn_multihead_attention(NULL, "m", 8, 2);
     CHECK(!ds_call(m, x));

@@ -186,11 +186,53 @@ static ds_tensor *encoder_layer(OpRun *run)
     return y;
 }
 
+static ds_tensor *decoder_layer(OpRun *run)
+{
+    ds_module *m = module_of_case(run);
+    ds_decoder_layer_call call = {
+        .mask = op_input(run, "tgt_mask"),
+        .key_padding_mask = op_input(run, "tgt_key_padding_mask"),
+        .memory_mask = op_input(run, "memory_mask"),
+        .memory_key_padding_mask = op_input(run, "memory_key_padding_mask")};
+    ds_tensor *y = ds_call_decoder_layer_with(m, op_input(run, "tgt"), op_input(run, "memory"),
+                                              call);
+    ds_module_free(m);
+    return y;
+}
+
+/* Transformer: src, tgt; Bilinear: input1, input2; EmbeddingBag: input, offsets,
+ * per_sample_weights. */
+static ds_tensor *called(OpRun *run)
+{
+    static const char *const names[] = {
+        "src", "tgt", "input1", "input2", "input", "offsets", "per_sample_weights"};
+    ds_module *m = module_of_case(run);
+    ds_tensor *in[3];
+    int n = 0;
+    for (int i = 0; i < 7 && n < 3; i++)
+        if ((in[n] = op_input(run, names[i]))) n++;
+    ds_tensor *y = ds_call_n(m, in, n);
+    ds_module_free(m);
+    return y;
+}
+
+/* A cell's h and c are given as hx, cx. */
+static ds_tensor *cell(OpRun *run)
+{
+    ds_module *m = module_of_case(run);
+    ds_rnn_state state = {op_input(run, "hx"), op_input(run, "cx")};
+    ds_tensor *y = ds_call_rnn(m, op_input(run, "input"), &state);
+    if (y) op_output(run, "c_n", state.c);
+    ds_module_free(m);
+    return y;
+}
+
 static ds_tensor *recurrent(OpRun *run)
 {
     ds_module *m = module_of_case(run);
     ds_rnn_state state = {op_input(run, "h_0"), op_input(run, "c_0")};
-    ds_tensor *y = ds_call_rnn(m, op_input(run, "input"), &state);
+    ds_tensor *x = op_input(run, "input"), *lengths = op_input(run, "lengths");
+    ds_tensor *y = lengths ? ds_call_rnn_padded(m, x, lengths, &state) : ds_call_rnn(m, x, &state);
     if (y) op_output(run, "h_n", state.h), op_output(run, "c_n", state.c);
     ds_module_free(m);
     return y;
@@ -294,6 +336,16 @@ static const OpRow rows[] = {
     {"TransformerEncoderLayer", encoder_layer,
      "d_model nhead dim_feedforward dropout activation norm_first batch_first layer_norm_eps bias "
      "is_causal"},
+    {"TransformerDecoderLayer", decoder_layer,
+     "d_model nhead dim_feedforward dropout activation norm_first batch_first layer_norm_eps bias"},
+    {"Transformer", called,
+     "d_model nhead num_encoder_layers num_decoder_layers dim_feedforward dropout activation "
+     "norm_first batch_first layer_norm_eps bias"},
+    {"Bilinear", called, "in1_features in2_features out_features bias"},
+    {"EmbeddingBag", called, "num_embeddings embedding_dim mode padding_idx include_last_offset"},
+    {"LSTMCell", cell, "input_size hidden_size bias"},
+    {"GRUCell", cell, "input_size hidden_size bias"},
+    {"RNNCell", cell, "input_size hidden_size bias nonlinearity"},
     {"LSTM", recurrent,
      "input_size hidden_size num_layers batch_first bidirectional bias proj_size dropout"},
     {"GRU", recurrent, "input_size hidden_size num_layers batch_first bidirectional bias dropout"},
