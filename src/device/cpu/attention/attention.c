@@ -21,32 +21,14 @@
  * that attends to nothing (its scores are all -inf) gives 0 and no gradient, as
  * in PyTorch.
  * SPDX-License-Identifier: MIT */
+#include "attention.h"
+
 #include "device/cpu/gemm/dots.h"
 #include "device/cpu/gemm/tile.h"
-#include "device/cpu/reduce/lines.h"
 #include "device/cpu/simd/upcast.h"
-#include "device/cpu/simd/vmath.h"
 #include "device/cpu/table.h"
 
-#define ROWS        32  /* queries of a block */
-#define KEYS        96  /* keys of a block: a multiple of TILE_COLS of every instruction set */
-#define FEW_ROWS    8   /* below, transposing keys costs more than it saves */
 #define GRAIN_FLOPS 5e5 /* of an iteration of a parallel loop, at least */
-
-typedef struct {
-    double scale;
-    bool causal;
-    int64_t group; /* batches of q to one of k */
-    dsi_view q, k, v, mask, y, lse;
-    dsi_view dy, dq, dk, dv; /* backward */
-    float *keys, *values;    /* transposed: [B, blocks, D or E, KEYS], NULL: not */
-} job;
-
-/* Number of keys, from the first on, that some row before `end` attends to. */
-static int64_t keys_seen(const job *x, int64_t end)
-{
-    return x->causal && end < x->k.d[1] ? end : x->k.d[1];
-}
 
 static int64_t key_blocks(const dsi_view *k) { return (k->d[1] + KEYS - 1) / KEYS; }
 
@@ -121,36 +103,6 @@ static void add_products_f64(const double *a, int64_t am, int64_t ak, const doub
             for (int64_t j = 0; j < cols; j++) y[i * ym + j] += a[i * am + k * ak] * b[k * bk + j];
 }
 
-/* The maximum of a row of scores: as in lines.h, but by whole vectors, because
- * a row is short. Ignores NaNs. */
-static float row_max_f32(int64_t n, const float *x)
-{
-    vf m = vf_set(-INFINITY);
-    float max;
-    int64_t i = 0;
-    for (; i + VF <= n; i += VF) m = vf_max(vf_load(x + i), m);
-#if defined(DSI_ISA_avx512)
-    max = _mm512_reduce_max_ps(m);
-#else
-    float lane[VF];
-    vf_store(lane, m);
-    max = lane[0];
-    for (int j = 1; j < VF; j++) max = lane[j] > max ? lane[j] : max;
-#endif
-    for (; i < n; i++) max = x[i] > max ? x[i] : max;
-    return max;
-}
-
-static float row_sum_f32(int64_t n, const float *x)
-{
-    vf a = vf_zero(), b = vf_zero();
-    int64_t i = 0;
-    for (; i + 2 * VF <= n; i += 2 * VF)
-        a = vf_add(a, vf_load(x + i)), b = vf_add(b, vf_load(x + i + VF));
-    for (; i < n; i += VF) a = vf_add(a, vf_load_n(x + i, n - i < VF ? (int)(n - i) : VF));
-    return vf_sum(vf_add(a, b));
-}
-
 static double row_max_f64(int64_t n, const double *x) { return max_line_f64(n, x); }
 static double row_sum_f64(int64_t n, const double *x) { return sum_line_f64(n, x); }
 
@@ -180,7 +132,7 @@ static double dot_f64(const double *a, const double *b, int64_t n)
 /* Items begin .. end-1, counted over [B][blocks of ROWS queries]. */
 static void run_forward(void *arg, int64_t begin, int64_t end)
 {
-    const job *x = arg;
+    const attention_job *x = arg;
     int64_t length = x->q.d[1], blocks = (length + ROWS - 1) / ROWS;
     for (int64_t i = begin; i < end; i++) {
         int64_t row = i % blocks * ROWS, rows = length - row < ROWS ? length - row : ROWS;
@@ -194,7 +146,7 @@ static void run_forward(void *arg, int64_t begin, int64_t end)
 /* Batches of k begin .. end-1. */
 static void run_backward(void *arg, int64_t begin, int64_t end)
 {
-    const job *x = arg;
+    const attention_job *x = arg;
     for (int64_t batch = begin; batch < end; batch++) {
         if (x->q.dtype == DS_F32)
             backward_f32(x, batch);
@@ -235,7 +187,7 @@ static ds_status attention_transpose(dsi_stream *s, const dsi_view *k, float *to
 
 /* Transposed keys, and values if `back`, in scratch memory that is to be
  * released: x->keys. */
-static ds_status transpose_all(dsi_stream *s, job *x, bool back)
+static ds_status transpose_all(dsi_stream *s, attention_job *x, bool back)
 {
     if (x->q.dtype != DS_F32 || x->q.d[1] < FEW_ROWS) return DS_OK;
     int64_t keys = x->k.d[0] * key_blocks(&x->k) * KEYS;
@@ -248,7 +200,7 @@ static ds_status transpose_all(dsi_stream *s, job *x, bool back)
 }
 
 /* Multiplications and additions of one row in forward. */
-static double flops(const job *x)
+static double flops(const attention_job *x)
 {
     return 2 * (double)x->k.d[1] * (double)(x->q.d[2] + x->v.d[2] + 1);
 }
@@ -265,6 +217,10 @@ ds_status KERNEL(attention)(dsi_stream *s, double scale, bool causal, dsi_view q
                             dsi_view v, dsi_view mask, dsi_view y, dsi_view lse)
 {
     int64_t group = attention_group(&q, &k), width = q.d[2] + v.d[2];
+    attention_job x = {.scale = scale, .causal = causal, .group = group};
+    x.q = q, x.k = k, x.v = v, x.mask = mask, x.y = y, x.lse = lse;
+    const dsi_view *all[] = {&q, &k, &v, &y};
+    if (attention_amx_takes(&x, 4, all)) return attention_amx_forward(s, &x);
     if (is_half(q.dtype)) {
         int64_t n = attention_slice(&k, (group * q.d[1] + k.d[1]) * width), m = n * group;
         ds_status status = DS_OK;
@@ -278,17 +234,8 @@ ds_status KERNEL(attention)(dsi_stream *s, double scale, bool causal, dsi_view q
                                        view_slice(lse, i * group, m));
         return status;
     }
-    job x = {.scale = scale,
-             .causal = causal,
-             .group = group,
-             .q = q,
-             .k = k,
-             .v = v,
-             .mask = mask,
-             .y = y,
-             .lse = lse};
     if (q.dtype != DS_F32 && q.dtype != DS_F64) return no_dtype("attention", q.dtype);
-    if (!unit_strides("attention", 4, (const dsi_view *[]){&q, &k, &v, &y})) return DS_EINVAL;
+    if (!unit_strides("attention", 4, all)) return DS_EINVAL;
     int64_t items = q.d[0] * ((q.d[1] + ROWS - 1) / ROWS);
     ds_status status = transpose_all(s, &x, false);
     if (!status)
@@ -302,6 +249,9 @@ ds_status KERNEL(attention_dx)(dsi_stream *s, double scale, bool causal, dsi_vie
                                dsi_view dq, dsi_view dk, dsi_view dv)
 {
     int64_t group = attention_group(&q, &k), width = q.d[2] + v.d[2];
+    attention_job x = {scale, causal, group, q, k, v, mask, y, lse, dy, dq, dk, dv, NULL, NULL};
+    const dsi_view *all[] = {&q, &k, &v, &y, &dy, &dq, &dk, &dv};
+    if (attention_amx_takes(&x, 8, all)) return attention_amx_backward(s, &x);
     if (is_half(q.dtype)) {
         int64_t n = attention_slice(&k, 2 * (group * q.d[1] + k.d[1]) * width), m = n * group;
         ds_status status = DS_OK;
@@ -317,8 +267,6 @@ ds_status KERNEL(attention_dx)(dsi_stream *s, double scale, bool causal, dsi_vie
                 view_slice(dq, i * group, m), view_slice(dk, i, n), view_slice(dv, i, n));
         return status;
     }
-    job x = {scale, causal, group, q, k, v, mask, y, lse, dy, dq, dk, dv, NULL, NULL};
-    const dsi_view *all[] = {&q, &k, &v, &y, &dy, &dq, &dk, &dv};
     if (q.dtype != DS_F32 && q.dtype != DS_F64) return no_dtype("attention_dx", q.dtype);
     if (!unit_strides("attention_dx", 8, all)) return DS_EINVAL;
     double each = flops(&x) * (double)(group * q.d[1]) * 2.5;

@@ -19,18 +19,15 @@
 
 #include "base/int.h"
 #include "device/cpu/simd/isa.h"
-
-#include <stdatomic.h>
+#include "device/cpu/simd/slots.h"
 
 /* How a kernel's work is divided for threads: into quanta of about 10 us, which
  * is the size that dsi_parallel expects. A quantum is a range of work units,
- * whose results do not depend on the range. Each call of the loop's body takes a
- * free slot, a number below `slots`, which selects its working memory, and
- * releases it at its end. There are more calls than slots, but no more at a time
- * than threads. */
+ * whose results do not depend on the range. There is working memory for `slots`
+ * calls of the loop's body at a time. */
 typedef struct {
     int64_t quanta, slots;
-    _Atomic uint64_t taken; /* bits of the slots that are in use; ds_threads() <= 64 */
+    Slots taken;
 } Cut;
 
 /* For work that takes about `ns` nanoseconds on one thread. */
@@ -39,20 +36,6 @@ static inline void cut_work(Cut *o, double ns)
     o->quanta = dsi_max(1, (int64_t)(ns / 10000));
     o->slots = dsi_min(ds_threads(), o->quanta);
     atomic_init(&o->taken, 0);
-}
-
-static inline int slot_take(Cut *o)
-{
-    uint64_t taken = atomic_load_explicit(&o->taken, memory_order_relaxed), bit;
-    do bit = ~taken & (taken + 1); /* the lowest zero */
-    while (!atomic_compare_exchange_weak_explicit(&o->taken, &taken, taken | bit,
-                                                  memory_order_acquire, memory_order_relaxed));
-    return __builtin_ctzll(bit);
-}
-
-static inline void slot_release(Cut *o, int slot)
-{
-    atomic_fetch_and_explicit(&o->taken, ~((uint64_t)1 << slot), memory_order_release);
 }
 
 /* ---- conv_pack.c: one sample, rearranged ------------------------------------------------------------ */

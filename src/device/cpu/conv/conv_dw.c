@@ -207,13 +207,13 @@ static void dw_run_share(void *arg, int64_t begin, int64_t end)
 {
     Job *o = arg;
     int64_t units = o->chunks * o->k_parts;
-    int slot = slot_take(&o->cut);
+    int slot = slot_take(&o->cut.taken);
     float *work = (float *)(o->work + slot * o->work_bytes);
     for (int64_t u = begin * units / o->cut.quanta; u < end * units / o->cut.quanta; u++) {
         int64_t part = u % o->k_parts;
         run_unit(o, u / o->k_parts, part * o->K / o->k_parts, (part + 1) * o->K / o->k_parts, work);
     }
-    slot_release(&o->cut, slot);
+    slot_release(&o->cut.taken, slot);
 }
 
 /* dw = the sum of the chunks, in their order; from [K][lines][padded] to dw's

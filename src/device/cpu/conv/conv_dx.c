@@ -171,14 +171,14 @@ static void dx_run_share(void *arg, int64_t begin, int64_t end)
 {
     Job *o = arg;
     int64_t N = o->dx.d[0];
-    int slot = slot_take(&o->cut);
+    int slot = slot_take(&o->cut.taken);
     float *sample = o->samples + slot * o->sample_floats;
     for (int64_t n = begin * N / o->cut.quanta; n < end * N / o->cut.quanta; n++) {
         memset(sample, 0, (size_t)o->sample_floats * sizeof *sample);
         add_sample(o, n, sample);
         unpack_pixels(&o->mix, sample, o->lines.rect, &o->dx, n);
     }
-    slot_release(&o->cut, slot);
+    slot_release(&o->cut.taken, slot);
 }
 
 /* w [K,C,R,S] -> [K][lines][padded], zeros behind each line */

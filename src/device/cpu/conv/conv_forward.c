@@ -197,7 +197,7 @@ static void forward_run_share(void *arg, int64_t begin, int64_t end)
 {
     Job *o = arg;
     int64_t units = o->N * o->row_blocks, packed_n = -1;
-    int slot = slot_take(&o->cut);
+    int slot = slot_take(&o->cut.taken);
     float *source = o->sources + slot * o->source_size;
     for (int64_t u = begin * units / o->cut.quanta; u < end * units / o->cut.quanta; u++) {
         int64_t n = u / o->row_blocks, block = u % o->row_blocks;
@@ -209,7 +209,7 @@ static void forward_run_share(void *arg, int64_t begin, int64_t end)
         }
         sample_rows(o, n, x, block * o->P / o->row_blocks, (block + 1) * o->P / o->row_blocks);
     }
-    slot_release(&o->cut, slot);
+    slot_release(&o->cut.taken, slot);
 }
 
 /* ---- preparing a job -------------------------------------------------------------------------------------- */

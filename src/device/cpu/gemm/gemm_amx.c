@@ -1,12 +1,7 @@
 /* device/cpu/gemm/gemm_amx.c: products of bfloat16 matrices by AMX: y [B,M,N] =
  * a [B,M,K] b [B,K,N] + bias [N].
  *
- * The unit has eight tile registers of 16 lines of 64 bytes. One instruction
- * takes 16 rows of a with 32 elements of k, and 16 columns of b with the same
- * elements, stored in pairs along k, and adds their product to a tile of 16 x
- * 16 float32 sums. Here tiles 0 to 3 hold the sums of a square of SIDE x SIDE
- * elements of y; tiles 4 and 5 hold a, 6 and 7 hold b, so four loads serve four
- * products:
+ * tiles.h says how the unit works. Operands are packed as it takes them:
  *
  *     a -> groups of SIDE rows     [steps][2][16 rows][32 k]
  *     b -> panels of SIDE columns  [steps][2][16 pairs of k][16 columns][2]
@@ -19,12 +14,12 @@
  * Invariants: each element is a float32 sum in the order of k, in blocks that
  * depend on K alone, not on threads, caches, M or N. The unit rounds to nearest
  * and takes subnormal operands and sums for 0, whatever the processor's modes
- * are. A thread configures the tiles at the start of run_items and releases
- * them at its end. memory.c has asked the system's permission before.
+ * are.
  *
  * Source: Intel, Architectures Optimization Reference Manual, chapter on AMX.
  * SPDX-License-Identifier: MIT */
 #include "gemm_amx.h"
+#include "tiles.h"
 
 #include "base/int.h"
 #include "device/cpu/simd/half.h"
@@ -33,13 +28,8 @@
 
 #include <string.h>
 
-#if defined(DSI_ISA_avx512) && defined(__linux__) && \
-    ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
+#ifdef HAS_TILES
 
-#define LINES 16            /* lines of a tile register */
-#define DEEP  32            /* elements of k in a line of a or b */
-#define SIDE  32            /* rows, and columns, of the square of y in four tiles */
-#define STEP  (SIDE * DEEP) /* packed elements of two tiles of a, or of b */
 /* Elements of k in a block; a multiple of DEEP. */
 #define K_BLOCK 2048
 /* Elements of a page of memory. */
@@ -52,21 +42,7 @@
 /* m n k from which packing pays. */
 #define WORTH 16384
 
-#define USES_TILES __attribute__((target("amx-tile,amx-bf16,avx512bf16")))
-/* The compiler does not know which memory tile instructions read and write: no
- * load or store may move across this. */
-#define MEMORY_IS_WRITTEN() __asm__ volatile("" ::: "memory")
-
 /* ---- packing -------------------------------------------------------------------------------------------- */
-
-/* n vectors of k elements: rows of a, or columns of b. Strides as in
- * gemm_pack.h. */
-typedef struct Packing {
-    const uint16_t *from;
-    int64_t across, along, n, k;
-    bool pairs; /* packed as b: pairs of elements along k */
-    uint16_t *to;
-} Packing;
 
 /* line[i] = k elements of vector i, for n <= LINES vectors; zeros elsewhere. */
 static void load_vectors(const uint16_t *from, int64_t across, int n, int k, vf line[LINES])
@@ -138,7 +114,7 @@ static void pack_parts(void *arg, int64_t begin, int64_t end)
             for (int64_t k = 0; k < x->k; k += DEEP) pack_step(x, part, k);
 }
 
-static void amx_pack(const Packing *x)
+void amx_pack(const Packing *x)
 {
     dsi_parallel(dsi_div_up(x->n, SIDE), 1 + 32768 / (SIDE * x->k), pack_parts, (void *)x);
 }
@@ -212,11 +188,7 @@ USES_TILES static void put_square(const Product *p, int64_t row, int64_t col, co
     }
 }
 
-#define LINE_BYTES (SIDE * sizeof(float)) /* of a row of a square of sums */
-
-/* One block of k of the square of y at (row, col): 0 1 are its upper tiles of
- * sums, 2 3 the lower ones. Each step reads DEEP of k and makes four
- * products. */
+/* One block of k of the square of y at (row, col). */
 USES_TILES static void run_square(const Block *x, int64_t row, int64_t col)
 {
     int64_t steps = dsi_div_up(x->of.k, DEEP);
@@ -224,45 +196,12 @@ USES_TILES static void run_square(const Block *x, int64_t row, int64_t col)
     const uint16_t *a = x->a + row * (x->direct ? x->a_line : steps * DEEP);
     float local[SIDE * SIDE], *sums = local;
     if (x->sums) sums = x->sums + (row / SIDE * x->sums_row + col / SIDE) * SIDE * SIDE;
-    MEMORY_IS_WRITTEN();
-    if (x->first) {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    } else {
-        _tile_loadd(0, sums, LINE_BYTES);
-        _tile_loadd(1, sums + 16, LINE_BYTES);
-        _tile_loadd(2, sums + 16 * SIDE, LINE_BYTES);
-        _tile_loadd(3, sums + 16 * SIDE + 16, LINE_BYTES);
-    }
     bool lower = x->of.m - row > LINES; /* else the second half of the rows is zeros */
-    const int64_t a_bytes = x->a_line * (int64_t)sizeof *a;
-    for (int64_t i = 0; i < steps; i++, a += x->a_step, b += STEP) {
-        _tile_loadd(4, a, a_bytes);
-        _tile_loadd(6, b, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, b + STEP / 2, 64);
-        _tile_dpbf16ps(1, 4, 7);
-        if (!lower) continue;
-        _tile_loadd(5, a + x->a_lower, a_bytes);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    }
-    _tile_stored(0, sums, LINE_BYTES);
-    _tile_stored(1, sums + 16, LINE_BYTES);
-    _tile_stored(2, sums + 16 * SIDE, LINE_BYTES);
-    _tile_stored(3, sums + 16 * SIDE + 16, LINE_BYTES);
-    MEMORY_IS_WRITTEN();
+    square_begin(x->first ? NULL : sums, SIDE);
+    square_add(a, x->a_line, x->a_step, x->a_lower, b, steps, lower);
+    square_end(sums, SIDE);
     if (x->last) put_square(&x->of, row, col, sums);
 }
-
-/* The operand of the instruction ldtilecfg. */
-typedef struct Tiles {
-    uint8_t palette, start, zero[14];
-    uint16_t line_bytes[16];
-    uint8_t lines[16];
-} Tiles;
 
 /* Items begin .. end-1: x->panels panels of one group of rows each, in the
  * order
@@ -270,16 +209,13 @@ typedef struct Tiles {
 USES_TILES static void run_items(void *arg, int64_t begin, int64_t end)
 {
     const Block *x = arg;
-    Tiles tiles = {.palette = 1};
-    for (int i = 0; i < 8; i++) tiles.line_bytes[i] = 64, tiles.lines[i] = LINES;
-    MEMORY_IS_WRITTEN();
-    _tile_loadconfig(&tiles);
+    tiles_begin();
     for (int64_t item = begin; item < end; item++) {
         int64_t row = item / x->across * SIDE, col = item % x->across * x->panels * SIDE;
         int64_t last = dsi_min(col + x->panels * SIDE, x->of.n);
         for (; col < last; col += SIDE) run_square(x, row, col);
     }
-    _tile_release(); /* else the system saves the tiles at each thread switch */
+    tiles_end();
 }
 
 static void amx_multiply(Block *x)

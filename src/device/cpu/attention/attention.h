@@ -1,0 +1,71 @@
+/* device/cpu/attention/attention.h: what the files of attention share.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "device/cpu/reduce/lines.h"
+#include "device/cpu/simd/half.h"
+#include "device/cpu/simd/vmath.h"
+
+#define ROWS     32 /* queries of a block */
+#define FEW_ROWS 8  /* queries below which transposing or packing keys costs more than it saves */
+/* Keys of a block: a multiple of TILE_COLS of every instruction set, and of
+ * 32. */
+#define KEYS 96
+
+typedef struct attention_job {
+    double scale;
+    bool causal;
+    int64_t group; /* batches of q to one of k */
+    dsi_view q, k, v, mask, y, lse;
+    dsi_view dy, dq, dk, dv; /* backward */
+    float *keys, *values;    /* transposed: [B, blocks, D or E, KEYS], NULL: not */
+} attention_job;
+
+/* Number of keys, from the first on, that some row before `end` attends to. */
+static inline int64_t keys_seen(const attention_job *x, int64_t end)
+{
+    return x->causal && end < x->k.d[1] ? end : x->k.d[1];
+}
+
+/* The maximum of a row of scores: as in lines.h, but by whole vectors, because
+ * a row is short. Ignores NaNs. */
+static inline float row_max_f32(int64_t n, const float *x)
+{
+    vf m = vf_set(-INFINITY);
+    float max;
+    int64_t i = 0;
+    for (; i + VF <= n; i += VF) m = vf_max(vf_load(x + i), m);
+#if defined(DSI_ISA_avx512)
+    max = _mm512_reduce_max_ps(m);
+#else
+    float lane[VF];
+    vf_store(lane, m);
+    max = lane[0];
+    for (int j = 1; j < VF; j++) max = lane[j] > max ? lane[j] : max;
+#endif
+    for (; i < n; i++) max = x[i] > max ? x[i] : max;
+    return max;
+}
+
+static inline float row_sum_f32(int64_t n, const float *x)
+{
+    vf a = vf_zero(), b = vf_zero();
+    int64_t i = 0;
+    for (; i + 2 * VF <= n; i += 2 * VF)
+        a = vf_add(a, vf_load(x + i)), b = vf_add(b, vf_load(x + i + VF));
+    for (; i < n; i += VF) a = vf_add(a, vf_load_n(x + i, n - i < VF ? (int)(n - i) : VF));
+    return vf_sum(vf_add(a, b));
+}
+
+/* ---- attention_amx.c: bfloat16 by the matrix unit ------------------------------------------------------ */
+
+#define attention_amx_takes    KERNEL(dsi_attention_amx_takes)
+#define attention_amx_forward  KERNEL(dsi_attention_amx_forward)
+#define attention_amx_backward KERNEL(dsi_attention_amx_backward)
+
+/* False if one of n operands has another dtype or a stride along its last
+ * dimension, if x is too small or too wide, or the processor has no matrix
+ * unit. */
+bool attention_amx_takes(const attention_job *x, int n, const dsi_view *const *operands);
+ds_status attention_amx_forward(dsi_stream *s, const attention_job *x);
+ds_status attention_amx_backward(dsi_stream *s, const attention_job *x);

@@ -1,0 +1,118 @@
+/* device/cpu/gemm/tiles.h: the matrix unit (AMX): squares of sums of bfloat16
+ * products, and the packing of their operands.
+ *
+ * The unit has eight tile registers of 16 lines of 64 bytes. One instruction
+ * takes 16 rows of a with 32 elements of k, and 16 columns of b with the same
+ * elements, stored in pairs along k, and adds their product to a tile of 16 x
+ * 16 float32 sums. Here tiles 0 to 3 hold the sums of a square of SIDE x SIDE
+ * elements, tiles 4 and 5 hold a, 6 and 7 hold b, so four loads serve four
+ * products.
+ *
+ * Invariants: all of square_* is between tiles_begin and tiles_end of the same
+ * thread. memory.c has asked the system's permission before.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "device/cpu/simd/isa.h"
+
+/* This build knows the unit; dsi_cpu_amx() says whether the processor has it. */
+#if defined(DSI_ISA_avx512) && defined(__linux__) && \
+    ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
+#define HAS_TILES
+
+#define LINES 16            /* lines of a tile register */
+#define DEEP  32            /* elements of k in a line of a or b */
+#define SIDE  32            /* rows, and columns, of the square in four tiles */
+#define STEP  (SIDE * DEEP) /* packed elements of two tiles of a, or of b */
+
+#define USES_TILES __attribute__((target("amx-tile,amx-bf16,avx512bf16")))
+/* The compiler does not know which memory tile instructions read and write: no
+ * load or store may move across this. */
+#define MEMORY_IS_WRITTEN() __asm__ volatile("" ::: "memory")
+
+/* ---- packing (gemm_amx.c) ------------------------------------------------------------------------------- */
+
+/* n vectors of k elements: rows of a, or columns of b; `across` elements from
+ * vector to vector, `along` from one of their elements to the next ->
+ * [SIDE vectors each][DEEP of k each][STEP], zeros behind both ends. */
+typedef struct Packing {
+    const uint16_t *from;
+    int64_t across, along, n, k;
+    bool pairs; /* packed as b: pairs of elements along k */
+    uint16_t *to;
+} Packing;
+
+#define amx_pack KERNEL(dsi_amx_pack)
+void amx_pack(const Packing *x);
+
+/* ---- a square ------------------------------------------------------------------------------------------- */
+
+/* The operand of the instruction ldtilecfg. */
+typedef struct Tiles {
+    uint8_t palette, start, zero[14];
+    uint16_t line_bytes[16];
+    uint8_t lines[16];
+} Tiles;
+
+USES_TILES static inline void tiles_begin(void)
+{
+    Tiles tiles = {.palette = 1};
+    for (int i = 0; i < 8; i++) tiles.line_bytes[i] = 64, tiles.lines[i] = LINES;
+    MEMORY_IS_WRITTEN();
+    _tile_loadconfig(&tiles);
+}
+
+/* Else the system saves the tiles at each thread switch. */
+USES_TILES static inline void tiles_end(void) { _tile_release(); }
+
+/* The square starts from 0, or from sums, whose rows are `line` floats apart: 0
+ * 1 are its upper tiles, 2 3 the lower ones. */
+USES_TILES static inline void square_begin(const float *sums, int64_t line)
+{
+    MEMORY_IS_WRITTEN();
+    if (!sums) {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        return;
+    }
+    const int64_t bytes = line * (int64_t)sizeof *sums;
+    _tile_loadd(0, sums, bytes);
+    _tile_loadd(1, sums + 16, bytes);
+    _tile_loadd(2, sums + 16 * line, bytes);
+    _tile_loadd(3, sums + 16 * line + 16, bytes);
+}
+
+/* Adds steps of DEEP elements of k. Elements of a: `line` from row to row,
+ * `step` to the next step, `below` to the lower LINES rows, which are left out
+ * if !lower. b is a packed panel. */
+USES_TILES static inline void square_add(const uint16_t *a, int64_t line, int64_t step,
+                                         int64_t below, const uint16_t *b, int64_t steps,
+                                         bool lower)
+{
+    const int64_t bytes = line * (int64_t)sizeof *a;
+    for (int64_t i = 0; i < steps; i++, a += step, b += STEP) {
+        _tile_loadd(4, a, bytes);
+        _tile_loadd(6, b, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b + STEP / 2, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        if (!lower) continue;
+        _tile_loadd(5, a + below, bytes);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+}
+
+USES_TILES static inline void square_end(float *sums, int64_t line)
+{
+    const int64_t bytes = line * (int64_t)sizeof *sums;
+    _tile_stored(0, sums, bytes);
+    _tile_stored(1, sums + 16, bytes);
+    _tile_stored(2, sums + 16 * line, bytes);
+    _tile_stored(3, sums + 16 * line + 16, bytes);
+    MEMORY_IS_WRITTEN();
+}
+
+#endif
