@@ -20,9 +20,13 @@
 
 #include <string.h>
 
-#define BLOCK_BYTES 524288 /* of lines that are made at a time */
-/* The same for dw: larger, because each block's dw is added in memory. */
+/* Bytes of lines that are made at a time; the same for dw, where it is larger,
+ * because each block's dw is added in memory. A block has at least twice the
+ * bytes of the weight (dw: its sums), which is packed or added for each block, up
+ * to MOST_BYTES. */
+#define BLOCK_BYTES  524288
 #define DW_BYTES     2097152
+#define MOST_BYTES   8388608
 #define FEW_CHANNELS 8
 
 typedef struct Unfolding {
@@ -82,9 +86,11 @@ static dsi_view unfold(Unfolding *u, int64_t row0, int64_t rows)
     return (dsi_view){u->to, DS_BF16, 3, {1, rows * u->Q, u->depth}, {0, u->depth, 1}};
 }
 
-/* Rows of pixels whose lines have `bytes` bytes; at least one. */
-static int64_t rows_of_block(const Unfolding *u, int64_t bytes)
+/* Rows of pixels whose lines have `least` bytes, or 2 `weight` up to MOST_BYTES;
+ * at least one. */
+static int64_t rows_of_block(const Unfolding *u, int64_t least, int64_t weight)
 {
+    int64_t bytes = dsi_max(least, dsi_min(2 * weight, MOST_BYTES));
     int64_t rows = bytes / (u->Q * u->depth * (int64_t)sizeof *u->to);
     return dsi_min(dsi_max(rows, 1), u->N * u->P);
 }
@@ -119,19 +125,26 @@ static dsi_view matrix_of_rows(const dsi_view *v, int64_t row0, int64_t rows)
 }
 
 /* Copies w [out, in, R, S] to the matrix m [out][R][S][in], or m to w if
- * `back`. flipped: the kernel is turned by 180 degrees. */
+ * `back`. flipped: the kernel is turned by 180 degrees. All taps are copied at
+ * once where they lie at equal distances, else a kernel row at a time. */
 static ds_status copy_taps(dsi_stream *s, dsi_view w, bool flipped, dsi_view m, bool back)
 {
-    int64_t out = w.d[0], in = w.d[1], R = w.d[2], S = w.d[3];
+    int64_t out = w.d[0], in = w.d[1], R = w.d[2], S = w.d[3], step = w.s[3];
+    if (S == 1) step = w.s[2];
+    if (w.s[2] == S * step || R == 1) S *= R, R = 1;
     ds_status status = DS_OK;
-    for (int64_t t = 0; t < R * S && !status; t++) {
-        int64_t tap = flipped ? R * S - 1 - t : t, at = tap / S * w.s[2] + tap % S * w.s[3];
-        dsi_view of_w = {(char *)w.p + at * 2, w.dtype, 2, {out, in}, {w.s[0], w.s[1]}};
-        dsi_view of_m = {(char *)m.p + t * in * (int64_t)ds_dtype_size(m.dtype),
+    for (int64_t r = 0; r < R && !status; r++) {
+        int64_t first = flipped ? (R - 1 - r) * w.s[2] + (S - 1) * step : r * w.s[2];
+        dsi_view of_w = {(char *)w.p + first * 2,
+                         w.dtype,
+                         3,
+                         {out, S, in},
+                         {w.s[0], flipped ? -step : step, w.s[1]}};
+        dsi_view of_m = {(char *)m.p + r * S * in * (int64_t)ds_dtype_size(m.dtype),
                          m.dtype,
-                         2,
-                         {out, in},
-                         {R * S * in, 1}};
+                         3,
+                         {out, S, in},
+                         {m.s[1], in, 1}};
         status = back ? KERNEL(copy)(s, of_m, of_w) : KERNEL(copy)(s, of_w, of_m);
     }
     return status;
@@ -145,7 +158,8 @@ static ds_status correlate(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view w, 
 {
     void *spare_x, *spare_y;
     ds_status status = DS_ENOMEM;
-    int64_t out = y.d[1], lines = rows_of_block(u, BLOCK_BYTES) * u->Q * u->depth;
+    int64_t out = y.d[1], most = rows_of_block(u, BLOCK_BYTES, out * u->depth * 2);
+    int64_t lines = most * u->Q * u->depth;
     dsi_view from = in_dense(s, x, &spare_x), to = in_dense(s, y, &spare_y);
     uint16_t *unfolded = dsi_scratch(s, (size_t)(lines + out * u->depth) * sizeof *unfolded);
     dsi_view m = {unfolded + lines, DS_BF16, 3, {1, out, u->depth}, {0, u->depth, 1}};
@@ -154,7 +168,7 @@ static ds_status correlate(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view w, 
     if (from.p && to.p && unfolded) status = spare_x ? KERNEL(copy)(s, x, from) : DS_OK;
     if (!status) status = copy_taps(s, w, flipped, m, false);
     for (int64_t row = 0, rows; row < u->N * u->P && !status; row += rows) {
-        rows = dsi_min(rows_of_block(u, BLOCK_BYTES), u->N * u->P - row);
+        rows = dsi_min(most, u->N * u->P - row);
         dsi_view a = unfold(u, row, rows);
         status = amx_matmul(s, a, view_transposed(m), b, matrix_of_rows(&to, row, rows));
     }
@@ -215,7 +229,8 @@ static ds_status sum_products(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view 
 {
     void *spare_x, *spare_y;
     ds_status status = DS_ENOMEM;
-    int64_t size = dw.d[0] * u->depth, lines = rows_of_block(u, DW_BYTES) * u->Q * u->depth;
+    int64_t size = dw.d[0] * u->depth, most = rows_of_block(u, DW_BYTES, size * 4);
+    int64_t lines = most * u->Q * u->depth;
     dsi_view from = in_dense(s, x, &spare_x), g = in_dense(s, dy, &spare_y);
     float *sums = dsi_scratch(s, (size_t)(2 * size) * sizeof *sums + (size_t)lines * sizeof *u->to);
     dsi_view sum = {sums, DS_F32, 3, {1, dw.d[0], u->depth}, {0, u->depth, 1}}, part = sum;
@@ -225,7 +240,7 @@ static ds_status sum_products(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view 
     if (from.p && g.p && sums) status = spare_x ? KERNEL(copy)(s, x, from) : DS_OK;
     if (!status && spare_y) status = KERNEL(copy)(s, dy, g);
     for (int64_t row = 0, rows; row < u->N * u->P && !status; row += rows) {
-        rows = dsi_min(rows_of_block(u, DW_BYTES), u->N * u->P - row);
+        rows = dsi_min(most, u->N * u->P - row);
         dsi_view a = unfold(u, row, rows),
                  gradient = view_transposed(matrix_of_rows(&g, row, rows));
         status = amx_matmul(s, gradient, a, (dsi_view){0}, row ? part : sum);
