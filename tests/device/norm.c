@@ -200,31 +200,47 @@ static void layer_norm_and_gradients_match_plain_loops(void **state)
         }
 }
 
+#define MANY           200
+#define PER_CHANNEL(p) ((dsi_view){p, DS_F32, 1, {MANY}, {1}})
+static dsi_view random_of(const dsi_kernels *k, ds_dtype dtype, const int64_t *d, const int *order,
+                          uint64_t seed)
+{
+    dsi_view x = view_new(DS_F32, 3, d, order), y = view_new(dtype, 3, d, order);
+    view_random(&x, seed);
+    CHECK_INT(k->copy(NULL, x, y), DS_OK);
+    view_free(&x);
+    return y;
+}
+
+static void check_threads(const dsi_kernels *k, ds_dtype dtype, const int *order)
+{
+    int64_t d[] = {4, MANY, 500};
+    float mean[2][MANY], var[2][MANY], dw[2][MANY], db[2][MANY];
+    dsi_view x = random_of(k, dtype, d, order, 1), dy = random_of(k, dtype, d, order, 2);
+    dsi_view none = {0};
+    dsi_view dx[2] = {view_new(dtype, 3, d, order), view_new(dtype, 3, d, order)};
+    for (int t = 0; t < 2; t++) {
+        CHECK_INT(ds_set_threads(t ? 4 : 1), DS_OK);
+        CHECK_INT(k->batch_stats(NULL, x, PER_CHANNEL(mean[t]), PER_CHANNEL(var[t])), DS_OK);
+        CHECK_INT(k->batch_norm_dx(NULL, true, dy, x, PER_CHANNEL(mean[t]), PER_CHANNEL(var[t]),
+                                   none, dx[t], PER_CHANNEL(dw[t]), PER_CHANNEL(db[t])),
+                  DS_OK);
+    }
+    CHECK_INT(ds_set_threads(1), DS_OK);
+    CHECK(memcmp(mean[0], mean[1], sizeof mean[0]) == 0 &&
+          memcmp(var[0], var[1], sizeof var[0]) == 0);
+    CHECK(memcmp(dw[0], dw[1], sizeof dw[0]) == 0 && memcmp(db[0], db[1], sizeof db[0]) == 0);
+    CHECK(memcmp(dx[0].p, dx[1].p, (size_t)view_count(&x) * ds_dtype_size(dtype)) == 0);
+    view_free(&x), view_free(&dy), view_free(&dx[0]), view_free(&dx[1]);
+}
+
 static void results_do_not_depend_on_threads(void **state)
 {
     (void)state;
-    int64_t d[] = {8, 64, 900};
     FOR_EACH_ISA(k)
     for (int o = 0; o < 2; o++) {
-        float mean[2][64], var[2][64], dw[2][64], db[2][64];
-        dsi_view x = view_new(DS_F32, 3, d, orders[o]), dy = view_new(DS_F32, 3, d, orders[o]),
-                 none = {0};
-        dsi_view dx[2] = {view_new(DS_F32, 3, d, orders[o]), view_new(DS_F32, 3, d, orders[o])};
-        view_random(&x, 1), view_random(&dy, 2);
-#define PER_CHANNEL(p) ((dsi_view){p, DS_F32, 1, {64}, {1}})
-        for (int t = 0; t < 2; t++) {
-            CHECK_INT(ds_set_threads(t ? 4 : 1), DS_OK);
-            CHECK_INT(k->batch_stats(NULL, x, PER_CHANNEL(mean[t]), PER_CHANNEL(var[t])), DS_OK);
-            CHECK_INT(k->batch_norm_dx(NULL, true, dy, x, PER_CHANNEL(mean[t]), PER_CHANNEL(var[t]),
-                                       none, dx[t], PER_CHANNEL(dw[t]), PER_CHANNEL(db[t])),
-                      DS_OK);
-        }
-        CHECK_INT(ds_set_threads(1), DS_OK);
-        CHECK(memcmp(mean[0], mean[1], sizeof mean[0]) == 0 &&
-              memcmp(var[0], var[1], sizeof var[0]) == 0);
-        CHECK(memcmp(dw[0], dw[1], sizeof dw[0]) == 0 && memcmp(db[0], db[1], sizeof db[0]) == 0);
-        CHECK(memcmp(dx[0].p, dx[1].p, (size_t)view_count(&x) * sizeof(float)) == 0);
-        view_free(&x), view_free(&dy), view_free(&dx[0]), view_free(&dx[1]);
+        check_threads(k, DS_F32, orders[o]);
+        check_threads(k, DS_BF16, orders[o]);
     }
 }
 

@@ -41,6 +41,9 @@ typedef struct {
 /* True if the channels of [N,C,I] are neighbours in memory. */
 static bool channels_dense(const dsi_view *v) { return v->s[1] == 1 && v->d[1] > 1; }
 
+/* True if two or more rows of so many channels are taken as one. */
+static bool channels_few(int64_t channels) { return 2 * channels <= CHANNELS; }
+
 /* Rows (n, i) of [N,C,I]: the elements from one to the next, and whether that
  * holds from sample to sample too. */
 static int64_t row_step(const dsi_view *v) { return v->d[2] == 1 ? v->s[0] : v->s[2]; }
@@ -73,7 +76,7 @@ static ds_status norm_run(const char *kernel, ds_dtype dtype, int64_t n, int64_t
 static ds_status run_channels(const char *kernel, body *f32, body *f64, job *j)
 {
     int64_t c = j->x.d[1];
-    bool few = channels_dense(&j->x) && 2 * c <= CHANNELS;
+    bool few = channels_dense(&j->x) && channels_few(c);
     return norm_run(kernel, j->x.dtype, c, j->x.d[0] * j->x.d[2], few ? c : LEAST_CHANNELS, f32,
                     f64, j);
 }
