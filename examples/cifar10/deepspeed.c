@@ -247,6 +247,7 @@ typedef struct Program {
     bool silent;         /* rank 0 says what this rank has found too */
     bool stopped;        /* a signal has asked for that */
     bool due;            /* save a checkpoint at the next update */
+    bool last;           /* no step follows */
     int64_t step, saved; /* micro steps; global steps at the last save */
     double running, sum; /* sum of losses since the last line; of the epoch */
     Best best;           /* of --patience */
@@ -361,12 +362,15 @@ static void show_epoch(const Program *p, Progress *bar, int64_t epoch)
 static void save_checkpoint(Program *p, Progress *bar)
 {
     ds_value *client = ds_value_dict();
+    bool left_out = false;
     if (ds_value_set(client, "running_loss", ds_value_float(p->running)) == DS_OK &&
         ds_value_set(client, "epoch_loss", ds_value_float(p->sum)) == DS_OK &&
-        ds_engine_save(p->engine, p->o.save_dir, .client_state = client) == DS_OK)
+        ds_engine_save(p->engine, p->o.save_dir, .client_state = client, .required = p->last,
+                       .left_out = &left_out) == DS_OK &&
+        !left_out)
         p->saved = ds_engine_global_steps(p->engine);
     ds_value_free(client);
-    if (ds_error() || !p->first || p->o.quiet) return;
+    if (ds_error() || left_out || !p->first || p->o.quiet) return;
     progress_hide(bar);
     printf("Saved %s/global_step%lld\n", p->o.save_dir, (long long)p->saved);
     fflush(stdout);
@@ -461,7 +465,7 @@ static void train(Program *p)
         measure(p, &bar, epoch + 1);
         if (best_is_over(&p->best)) break;
     }
-    p->due = true; /* the last steps */
+    p->due = p->last = true;
     save_if_due(p, &bar);
     if (!ds_error()) ds_engine_save_wait(p->engine);
     ds_loader_stop(p->train);

@@ -275,6 +275,8 @@ typedef struct ds_save_opts {
     const ds_value *client_state;
     bool no_latest;      /* DIR/latest is not changed */
     bool exclude_frozen; /* parameters that are not trained are left out */
+    bool required;       /* made even where checkpoint.overhead_limit would leave it out */
+    bool *left_out;      /* receives whether it was; or NULL */
 } ds_save_opts;
 
 /* engine.save_checkpoint: ds_engine_save(e, "checkpoints", .tag = "best") saves
@@ -283,7 +285,9 @@ typedef struct ds_save_opts {
  * when everything is on the disk; after a failure, which is reported on all
  * ranks, existing checkpoints are unchanged. With "checkpoint": {"async": true}
  * it returns when the state has been copied; the next save, or
- * ds_engine_save_wait, reports a failure of the writing. DS_EIO: the disk;
+ * ds_engine_save_wait, reports a failure of the writing. With
+ * checkpoint.overhead_limit too, a save that comes too early is left out, on all
+ * ranks, and DS_OK: the last one of a program is .required. DS_EIO: the disk;
  * DS_ESTATE: between the micro steps of an update, or with averaged parameters;
  * DS_EINVAL: dir, tag or client_state.
  * Collective. */

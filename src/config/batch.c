@@ -306,6 +306,8 @@ void dsi_config_check_rules(dsi_config_reader *r)
     rules_check_zero(r);
     rules_check_prof_ops(r);
     rules_check_pipeline(r);
+    if (c->checkpoint.overhead_limit > 0 && !c->checkpoint.async)
+        dsi_config_add_error(r, "checkpoint.overhead_limit", "needs \"async\": true beside it");
     rules_check_named(r, "optimizer", &c->optimizer);
     rules_check_named(r, "scheduler", &c->scheduler);
     if (dsi_config_tree_get(tree, "optimizer.params.max_grad_norm"))

@@ -111,7 +111,8 @@ typedef struct dsi_config {
         int tag_validation; /* dsi_tag_validation */
         bool load_universal;
         bool async;
-        int64_t keep_last; /* 0: all */
+        double overhead_limit; /* 0: none */
+        int64_t keep_last;     /* 0: all */
     } checkpoint;
 
     struct {

@@ -303,6 +303,8 @@ SUPPORTED(
     "when ranks save under different tags: rank 0's counts, with a warning or not, or all refuse")
 EXTENSION("checkpoint.async", BOOL, "false", checkpoint.async,
           "saves return when the state was copied; a thread writes it")
+EXTENSION("checkpoint.overhead_limit", NUMBER_IN(0, 1), "0.0", checkpoint.overhead_limit,
+          "async: saves are left out that would take more than this share of the time; 0: none is")
 EXTENSION("checkpoint.keep_last", INT_FROM(0), "0", checkpoint.keep_last,
           "older checkpoints of ours are removed after a save; 0: none")
 SUPPORTED("checkpoint.load_universal", BOOL, "false", checkpoint.load_universal,

@@ -66,6 +66,7 @@ struct ds_engine {
     struct dsi_async_save *async_save; /* a checkpoint that is being written; NULL: none */
     bool async_save_logged;            /* its failure was printed */
     dsi_copy_buffer copy_buffer;       /* what it writes; kept for the next one */
+    double save_ended, save_took;      /* its call: when it ended (dsi_thread_time); seconds */
     dsi_progress *progress;            /* for the launcher; NULL: nobody watches */
     char *loaded;                      /* folder of the last checkpoint that was loaded */
 

@@ -211,6 +211,7 @@ static void rules(void **state)
         {"{" B "'fp16': {'enabled': true, 'min_loss_scale': 0}}", "\"fp16.min_loss_scale\""},
         {"{" B "'gradient_allreduce_op': 'SUM', 'zero_optimization': {'stage': 3}}",
          "sum is not possible with ZeRO stage 3"},
+        {"{" B "'checkpoint': {'overhead_limit': 0.03}}", "needs \"async\": true beside it"},
         {"{" B "'zero_optimization': {'stage': 2, 'offload_optimizer': {'ratio': 0.5}}}",
          "below 1 needs ZeRO stage 3"},
         {"{" B "'zero_optimization': {'stage': 3, 'compute_grad_norm': false}}",

@@ -475,6 +475,39 @@ static void missing_shard(void **state)
     folder_remove();
 }
 
+/* Of five saves the first is made, and the one that is required; others come too
+ * early. */
+static ds_status save_each_step(void *dir)
+{
+    RunPlan p = plan();
+    RunResult r;
+    bool left_out;
+    p.more = "\"checkpoint\": {\"async\": true, \"overhead_limit\": 1e-9},";
+    ds_engine *e = run_engine(&p);
+    for (int i = 1; i <= 5; i++) {
+        RANK_CHECK(run_steps(e, i, &r) == DS_OK);
+        RANK_CHECK(ds_engine_save(e, dir, .left_out = &left_out) == DS_OK);
+        RANK_CHECK(left_out == (i > 1));
+    }
+    RANK_CHECK(ds_engine_save(e, dir, .required = true, .left_out = &left_out) == DS_OK);
+    RANK_CHECK(!left_out);
+    ds_engine_free(e); /* waits */
+    return DS_OK;
+}
+
+static void overhead_limit(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks += 2) {
+        char dir[600];
+        snprintf(dir, sizeof dir, "%s", folder_make());
+        CHECK_INT(ds_run_ranks(ranks, save_each_step, dir), DS_OK);
+        CHECK(there("global_step1") && there("global_step5") && !there("global_step2") &&
+              !there("global_step3") && !there("global_step4"));
+        folder_remove();
+    }
+}
+
 /* ---- the model for inference --------------------------------------------------------------------------- */
 
 static void sixteen_bits(void **state)
@@ -506,6 +539,7 @@ int main(void)
         setenv("TMPDIR", "/dev/shm", 0); /* it does not wait for a disk */
     const struct CMUnitTest tests[] = {cmocka_unit_test(names),
                                        cmocka_unit_test(keep_last),
+                                       cmocka_unit_test(overhead_limit),
                                        cmocka_unit_test(leftovers),
                                        cmocka_unit_test(refused_places),
                                        cmocka_unit_test(full_disk),

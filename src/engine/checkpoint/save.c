@@ -2,6 +2,7 @@
  *
  * Note [One save, told once]
  *
+ *   all      checkpoint.overhead_limit: is it too early?            agreed
  *   all      wait for the asynchronous save before; its failure is this call's
  *   each     can this state be saved?                              sync
  *   all      one folder and one tag: rank 0's
@@ -24,6 +25,7 @@
  * SPDX-License-Identifier: MIT */
 #include "save.h"
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "engine/sync_status.h"
@@ -199,11 +201,41 @@ static ds_status save_run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
     return status;
 }
 
+/* Whether this rank wants the save that overhead_limit may leave out. What the
+ * one before took, with the processor time of its thread, is at most that share
+ * of the time between the two: this thread's, as a busy machine gives the
+ * training less than has passed. Rank 0's thread ends last: it waits for the
+ * others' files. */
+static bool save_is_wanted(const ds_engine *e, const ds_save_opts *o)
+{
+    double limit = e->config->checkpoint.overhead_limit, cpu;
+    if (!limit || o->required || ds_error() || !e->async_save) return true;
+    if (dsi_async_save_error(e->async_save)) return true; /* and returns it */
+    if (ds_comm_rank(e->comm)) return false;
+    bool ended = dsi_async_save_ended(e->async_save, &cpu);
+    return ended && dsi_thread_time() - e->save_ended >= (e->save_took + cpu) / limit;
+}
+
+/* *out, the same on all ranks: this save is left out. */
+static ds_status save_is_left_out(const ds_engine *e, const ds_save_opts *o, bool *out)
+{
+    int64_t wanted = save_is_wanted(e, o);
+    ds_status status = DS_OK;
+    if (e->config->checkpoint.overhead_limit > 0) status = dsi_sync_max(e->comm, &wanted, 1);
+    *out = status == DS_OK && !wanted;
+    if (o->left_out) *o->left_out = *out;
+    return status;
+}
+
 ds_status ds_engine_save_with(ds_engine *e, ds_save_opts o)
 {
     if (!e) return dsi_null_argument("engine_save");
     char *tag = NULL;
-    ds_status status = ds_engine_save_wait(e);
+    bool left_out;
+    ds_status status = save_is_left_out(e, &o, &left_out);
+    if (status != DS_OK || left_out) return status;
+    double begun = dsi_now();
+    status = ds_engine_save_wait(e);
     if (status == DS_OK) status = dsi_sync_status(e->comm, save_check(e, &o));
     if (status == DS_OK) status = save_sync_place(e, &o, &tag);
     if (status != DS_OK) {
@@ -212,6 +244,8 @@ ds_status ds_engine_save_with(ds_engine *e, ds_save_opts o)
     }
     dsi_log(DSI_INFO, "Saving model checkpoint: %s/%s", o.dir, tag);
     status = save_run(e, &o, save_job_new(e, &o, tag));
+    e->save_ended = dsi_thread_time();
+    e->save_took = dsi_now() - begun;
     if (status == DS_OK && !e->async_save) dsi_log(DSI_INFO, "zero checkpoint saved %s", o.dir);
     return status;
 }

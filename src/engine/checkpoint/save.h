@@ -105,6 +105,8 @@ ds_status dsi_save_publish(const dsi_save_job *j);
  * other ranks. */
 typedef struct dsi_async_save dsi_async_save;
 dsi_async_save *dsi_async_save_start(dsi_save_job *j);
+/* Whether it has ended; then *cpu is its thread's processor time in seconds. */
+bool dsi_async_save_ended(const dsi_async_save *b, double *cpu);
 /* The message of a save that has ended and failed; else NULL. */
 const char *dsi_async_save_error(const dsi_async_save *b);
 void dsi_async_save_wait(dsi_async_save *b);

@@ -4,7 +4,8 @@
  * Invariants: the thread of an asynchronous save sends nothing to other ranks:
  * each writes its manifest (folder.h), or failed.RANK with the message, into
  * the shared folder, and rank 0's polls for them up to DS_TIMEOUT. The thread
- * alone uses the job until `done` is set; `why` is written before that.
+ * alone uses the job until `done` is set; `why` and `cpu` are written before
+ * that.
  * SPDX-License-Identifier: MIT */
 #include "save.h"
 
@@ -90,6 +91,7 @@ struct dsi_async_save {
     double limit;     /* seconds to wait for the other ranks */
     atomic_bool done; /* then: */
     char why[768];    /* its message if it failed; else "" */
+    double cpu;       /* seconds that its thread has computed */
 };
 
 static char *failure_path(const dsi_save_job *j, int rank)
@@ -160,6 +162,7 @@ static void *async_save_run(void *arg)
         snprintf(b->why, sizeof b->why, "engine_save: %s, saved asynchronously: %s", j->tag,
                  ds_error());
     ds_error_clear();
+    b->cpu = dsi_thread_time();
     atomic_store(&b->done, true);
     return NULL;
 }
@@ -172,6 +175,13 @@ dsi_async_save *dsi_async_save_start(dsi_save_job *j)
     b->joined = pthread_create(&b->thread, NULL, async_save_run, b) != 0;
     if (b->joined) async_save_run(b); /* no thread could be made: save now */
     return b;
+}
+
+bool dsi_async_save_ended(const dsi_async_save *b, double *cpu)
+{
+    bool ended = atomic_load(&b->done);
+    *cpu = ended ? b->cpu : 0;
+    return ended;
 }
 
 const char *dsi_async_save_error(const dsi_async_save *b)
