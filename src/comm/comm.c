@@ -127,7 +127,10 @@ void ds_comm_free(ds_comm *c)
 ds_comm *ds_comm_split(ds_comm *c, int color, int key)
 {
     if (!c) c = ds_world();
-    return dsi_live(c, "comm_split") ? c->type->split(c, color < 0 ? -1 : color, key) : NULL;
+    if (!dsi_live(c, "comm_split")) return NULL;
+    ds_comm *part = c->type->split(c, color < 0 ? -1 : color, key);
+    if (part) part->ordered = c->ordered;
+    return part;
 }
 
 static const ds_comm *comm_or_world_const(const ds_comm *c) { return c ? c : ds_world(); }

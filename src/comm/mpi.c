@@ -1,8 +1,8 @@
 /* comm/mpi.c: ranks as processes that MPI started.
  *
  * The process has one job: the plugin, and the list of active transfers, which
- * are messages (transfer.c) or, among ranks of one host, copies through memory
- * that they share (shm.c). A transfer progresses when job_progress is called: by a rank
+ * are messages (transfer.c), MPI's own collectives (collective_mpi.c) or, among
+ * ranks of one host, copies through memory that they share (shm.c). A transfer progresses when job_progress is called: by a rank
  * that starts or waits for one, and, where each rank of the host has a second
  * processor, by a helper thread as long as there are any, so that a reduction
  * runs during backward.
@@ -70,6 +70,7 @@ typedef struct job {
 typedef struct mpi_place {
     void *comm;   /* the plugin's */
     dsi_shm *shm; /* NULL: not all of its ranks are on one host */
+    bool by_mpi;  /* what dsi_mpi_does is left to MPI, but for what goes through shm */
 } mpi_place;
 
 /* MPI is initialised once a process, and atexit must find it. Set and read by
@@ -115,6 +116,8 @@ static bool job_progress(job *j)
     for (dsi_transfer *t = j->first; t; t = t->after) {
         if (t->shm)
             moved |= dsi_shm_advance(t->shm);
+        else if (t->by_mpi)
+            dsi_mpi_advance(t);
         else
             dsi_transfer_advance(t);
         if (t->wrong.n) transfer_abort(j, t);
@@ -174,6 +177,8 @@ static ds_status mpi_start(dsi_request *r)
     if (place->shm && dsi_shm_takes(r)) {
         t->shm = place->shm;
         dsi_shm_add(t);
+    } else if (place->by_mpi && dsi_mpi_does(r)) {
+        dsi_mpi_begin(t);
     }
     *(j->last ? &j->last->after : &j->first) = t;
     j->last = t;
@@ -194,6 +199,8 @@ static void transfer_time_out(dsi_transfer *t, double waited)
         dsi_request_text(t->r), (unsigned long long)t->r->number, t->r->comm->size, waited);
     if (t->shm)
         dsi_shm_missing(t, &ranks);
+    else if (t->by_mpi)
+        dsi_text_add(&why, " in MPI; DS_COLLECTIVES=messages would name the missing ranks");
     else
         dsi_transfer_missing(t, &ranks);
     if (ranks.n) dsi_text_add(&why, "; nothing came from rank%s", ranks.s);
@@ -206,6 +213,8 @@ static void transfer_probe(dsi_transfer *t)
     pthread_mutex_lock(&the_job->mutex);
     if (t->shm)
         dsi_shm_probe(t);
+    else if (t->by_mpi)
+        dsi_mpi_probe(t);
     else
         dsi_transfer_probe(t);
     if (t->wrong.n) transfer_abort(the_job, t);
@@ -296,13 +305,15 @@ static ds_comm *mpi_comm_new(const dsi_mpi_place *p)
 }
 
 /* Collective over c: its ranks share memory from now on, if they are on one
- * host. */
+ * host. Else many ranks use MPI's own collectives. */
 static void mpi_share_memory(ds_comm *c)
 {
-    static const char *const kinds[] = {"shared", "messages", NULL};
+    static const char *const kinds[] = {"shared", "messages", "mpi", NULL};
+    mpi_place *place = c->own;
     int kind = dsi_env_word_or("DS_COLLECTIVES", kinds, 0, "ranks of a host share memory");
-    if (c->size > 1 && c->local_size == c->size)
-        ((mpi_place *)c->own)->shm = dsi_shm_open(c, kind == 0);
+    if (c->size > 1 && c->local_size == c->size) place->shm = dsi_shm_open(c, kind == 0);
+    bool many = kind == 0 && !place->shm && c->size > DSI_FEW_RANKS;
+    place->by_mpi = c->size > 1 && (kind == 2 || many);
 }
 
 /* Collective over c. */

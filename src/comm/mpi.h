@@ -19,6 +19,7 @@ typedef struct dsi_mpi_place {
 } dsi_mpi_place;
 
 typedef int64_t dsi_mpi_message; /* holds a library's request */
+struct dsi_request;
 
 /* Functions return NULL, or what went wrong, in words that stay until the next
  * call. They are called by one thread at a time. */
@@ -32,6 +33,9 @@ typedef struct dsi_mpi {
                         dsi_mpi_message *m);
     const char *(*receive)(void *comm, void *p, size_t bytes, int from, int tag,
                            dsi_mpi_message *m);
+    /* Begins the library's own form of a collective that dsi_mpi_does, which is
+     * tested like a message. */
+    const char *(*collective)(void *comm, const struct dsi_request *r, dsi_mpi_message *m);
     /* received: how many bytes came, of a message that was to be received */
     const char *(*test)(dsi_mpi_message *m, bool *done, size_t *received);
     /* The first message of that rank, with any tag, that has come and that
@@ -42,5 +46,5 @@ typedef struct dsi_mpi {
     void (*abort)(int status);
 } dsi_mpi;
 
-#define DSI_MPI_VERSION 3
+#define DSI_MPI_VERSION 4
 #define DSI_MPI_SYMBOL  "dsi_mpi_plugin"

@@ -6,6 +6,7 @@
  * are the thread's, valid until its next call. Nothing here blocks except init,
  * split, free, finalize and abort.
  * SPDX-License-Identifier: MIT */
+#include "comm.h"
 #include "mpi.h"
 
 #include <mpi.h>
@@ -144,7 +145,48 @@ static const char *plugin_receive(void *comm, void *p, size_t bytes, int from, i
         MPI_Irecv(p, (int)bytes, MPI_BYTE, from, tag, *(MPI_Comm *)comm, (MPI_Request *)(void *)m));
 }
 
-/* *received: bytes that came, once *done. */
+static MPI_Datatype plugin_type(ds_dtype dtype)
+{
+    return dtype == DS_F32   ? MPI_FLOAT
+           : dtype == DS_F64 ? MPI_DOUBLE
+           : dtype == DS_I32 ? MPI_INT32_T
+                             : MPI_INT64_T;
+}
+
+/* bytes: of n elements. */
+static int plugin_begin(MPI_Comm c, const dsi_request *r, int bytes, MPI_Request *m)
+{
+    MPI_Datatype type = plugin_type(r->dtype);
+    MPI_Op op = r->op == DS_REDUCE_MAX ? MPI_MAX : r->op == DS_REDUCE_MIN ? MPI_MIN : MPI_SUM;
+    int n = (int)r->n;
+    const void *place = (char *)r->out + (size_t)r->comm->rank * (size_t)bytes;
+    switch (r->what) {
+    case DSI_ALL_REDUCE:
+        return MPI_Iallreduce(r->in == r->out ? MPI_IN_PLACE : r->in, r->out, n, type, op, c, m);
+    case DSI_REDUCE:
+        return MPI_Ireduce(r->comm->rank == r->root && r->in == r->out ? MPI_IN_PLACE : r->in,
+                           r->out, n, type, op, r->root, c, m);
+    case DSI_ALL_GATHER:
+        return MPI_Iallgather(r->in == place ? MPI_IN_PLACE : r->in, bytes, MPI_BYTE, r->out, bytes,
+                              MPI_BYTE, c, m);
+    case DSI_BROADCAST:
+        return MPI_Ibcast(r->out, bytes, MPI_BYTE, r->root, c, m);
+    default:
+        return MPI_Ibarrier(c, m);
+    }
+}
+
+/* n fits an int, which collective_mpi.c sees to. */
+static const char *plugin_collective(void *comm, const dsi_request *r, dsi_mpi_message *m)
+{
+    static const int sizes[] = {
+        [DS_F32] = 4, [DS_F64] = 8, [DS_I64] = 8,  [DS_I32] = 4, [DS_I16] = 2,
+        [DS_I8] = 1,  [DS_U8] = 1,  [DS_BOOL] = 1, [DS_F16] = 2, [DS_BF16] = 2};
+    return plugin_error(
+        plugin_begin(*(MPI_Comm *)comm, r, (int)r->n * sizes[r->dtype], (MPI_Request *)(void *)m));
+}
+
+/* *received: bytes that came, once *done; of a collective nothing that counts. */
 static const char *plugin_test(dsi_mpi_message *m, bool *done, size_t *received)
 {
     int flag = 0, count = 0;
@@ -184,6 +226,7 @@ __attribute__((__visibility__("default"))) const dsi_mpi dsi_mpi_plugin = {
     .free = plugin_free,
     .send = plugin_send,
     .receive = plugin_receive,
+    .collective = plugin_collective,
     .test = plugin_test,
     .probe = plugin_probe,
     .finalize = plugin_finalize,

@@ -1,13 +1,13 @@
 /* comm/transfer.c: a collective as messages between processes.
  *
- * MPI's own collectives add in an order that they choose, and their nonblocking
- * forms progress only inside of MPI calls. So the messages are sent here, and
+ * MPI's own collectives (collective_mpi.c) add in an order that they choose. Here
  * sums are taken in the order of ranks: processes get the same bits as threads,
  * 16-bit floats are rounded once, counts have no limit, and an error names the
  * rank that is missing. A rank sends as many bytes as the ring algorithm does:
  *
  *     all_reduce      each rank sends slice q of x to rank q; rank q adds, and sends the sum to all:
- *                     2 (p-1)/p of x. A small x is sent to all at once: one round instead of two.
+ *                     2 (p-1)/p of x. A small x is sent to all at once: one round instead of two;
+ *                     among many ranks in log2(p) messages, each with all that the sender has
  *     reduce_scatter  piece q to rank q, which adds: (p-1)/p of in
  *     all_gather      in to all: (p-1)/p of out;  all_to_all likewise
  *     broadcast       along a binomial tree;  barrier: an empty message to all;  send, recv: one message
@@ -44,6 +44,7 @@
 #define SEGMENT (8 << 20) /* bytes that a rank receives and adds at a time, all ranks together */
 #define SMALL   8192      /* bytes that all ranks may send to all */
 #define LONGEST (1 << 30) /* bytes of one message */
+#define MOST    (1 << 20) /* bytes of all ranks that each of many receives */
 
 /* Places: four for each request number. A collective's phases have 0 to 2. The
  * last one of number 0 is the shutdown's, those of the others are messages'.
@@ -56,7 +57,8 @@ static int tag_place(const dsi_request *r, int phase)
     if (r->shutdown) return SHUTDOWN;
     if (dsi_is_message(r)) return 4 * message + 3;
     /* what is received in one phase of a broadcast was sent in the other */
-    return 4 * number + (r->what == DSI_BROADCAST ? 0 : phase);
+    /* rounds of transfer_gather_all: each is with another rank */
+    return 4 * number + (r->what == DSI_BROADCAST || phase > 2 ? 0 : phase);
 }
 
 /* Sizes that are told apart are those that differ by no multiple of a number
@@ -171,10 +173,12 @@ static bool tag_is_other_collective(const dsi_transfer *t, const dsi_message *m,
            mine % 4 != 3;
 }
 
+bool dsi_transfer_is_shutdown(int tag) { return tag % PLACES == SHUTDOWN; }
+
 void dsi_transfer_await_cause(dsi_transfer *t, int rank)
 {
     if (!t->left) t->left = dsi_now();
-    if (dsi_now() - t->left > DSI_SHUTDOWN_S + 1)
+    if (dsi_now() - t->left > DSI_SHUTDOWN_S + DSI_CAUSE_S)
         dsi_text_add(&t->wrong, "rank %d has left (ds_destroy_process_group) without it", rank);
 }
 
@@ -188,7 +192,7 @@ void dsi_transfer_probe(dsi_transfer *t)
         if (tag < 0 || tag == m->tag) continue;
         if (tag_is_other_collective(t, m, tag))
             dsi_text_add(&t->wrong, "rank %d " DISAGREES, m->rank);
-        bool left = tag % PLACES == SHUTDOWN && !t->r->shutdown;
+        bool left = dsi_transfer_is_shutdown(tag) && !t->r->shutdown;
         if (tag % PLACES != m->tag % PLACES && !left) continue;
         /* what has come while we looked may be what is waited for, and then
          * this is the next one */
@@ -289,13 +293,40 @@ static bool transfer_reduce_to(dsi_transfer *t, bool here)
     return t->at >= t->r->n;
 }
 
+/* Round k: what 2^k ranks have, this one first, goes to the rank that is 2^k
+ * before it. Then each rank has all, and adds them in the order of ranks. */
+static bool transfer_gather_all(dsi_transfer *t)
+{
+    const dsi_request *r = t->r;
+    int rank = r->comm->rank, size = r->comm->size, have = 1 << t->phase;
+    char *room = transfer_buffer(t, r->n);
+    if (!room) return true;
+    if (t->phase == 0) memcpy(room, r->in, transfer_bytes(t, r->n));
+    if (have < size) {
+        int64_t n = (have < size - have ? have : size - have) * r->n;
+        transfer_send(t, room, n, (rank - have + size) % size);
+        transfer_receive(t, room + transfer_bytes(t, have * r->n), n, (rank + have) % size);
+        t->phase++;
+        return false;
+    }
+    const void **in = dsi_alloc((size_t)size * sizeof *in);
+    void *out = r->out;
+    for (int q = 0; q < size; q++)
+        in[q] = room + transfer_bytes(t, (q - rank + size) % size * r->n);
+    dsi_reduce_ranks(r->dtype, r->op, size, in, r->n, 1, &out, rank ? NULL : r->squares);
+    dsi_free(in);
+    return true;
+}
+
 /* Small ones are sent to all and added up everywhere: one phase. Large ones are
  * scattered, summed in shares and gathered: each element crosses the network
  * twice. */
 static bool transfer_all_reduce(dsi_transfer *t)
 {
     const ds_comm *c = t->r->comm;
-    if (transfer_bytes(t, t->r->n) <= SMALL) return transfer_reduce_to(t, true);
+    size_t bytes = transfer_bytes(t, t->r->n);
+    if (bytes <= SMALL && c->size <= DSI_FEW_RANKS) return transfer_reduce_to(t, true);
+    if (bytes <= SMALL && bytes * (size_t)c->size <= MOST) return transfer_gather_all(t);
     int64_t n = transfer_segment(t, t->r->n, 1), mine = n * c->rank / c->size,
             mine_n = n * (c->rank + 1) / c->size - mine;
     if (t->phase == 0) {

@@ -6,7 +6,9 @@
 #include "comm.h"
 #include "mpi.h"
 
+#define DSI_FEW_RANKS  8 /* up to which each sends what is small to each */
 #define DSI_SHUTDOWN_S 2 /* how long a rank that failed waits for the others at the end */
+#define DSI_CAUSE_S    3 /* and how much longer for its message, which a busy machine may delay */
 
 typedef struct dsi_message {
     dsi_mpi_message m;
@@ -26,7 +28,9 @@ typedef struct dsi_shm dsi_shm; /* comm/shm.h */
 
 typedef struct dsi_transfer {
     dsi_request *r;
-    dsi_shm *shm; /* it goes through this memory: see shm.h; NULL: messages */
+    dsi_shm *shm;          /* it goes through this memory: see shm.h; NULL: messages */
+    bool by_mpi;           /* or as MPI's own collective, */
+    dsi_mpi_message whole; /* which this is */
     uint32_t first_segment, segments;
     struct dsi_transfer *next; /* of the same memory */
     const dsi_mpi *mpi;
@@ -52,6 +56,15 @@ void dsi_transfer_advance(dsi_transfer *t);
  * collective, a shutdown: then t->wrong. Costs more than to advance. */
 void dsi_transfer_probe(dsi_transfer *t);
 void dsi_transfer_free(dsi_transfer *t);
+
+bool dsi_transfer_is_shutdown(int tag);
+
+/* MPI's own collectives (collective_mpi.c): whether it has one for r, the same
+ * on all ranks; then, in place of the functions above: */
+bool dsi_mpi_does(const dsi_request *r);
+void dsi_mpi_begin(dsi_transfer *t);
+void dsi_mpi_advance(dsi_transfer *t);
+void dsi_mpi_probe(dsi_transfer *t);
 
 /* A rank that t waits for has begun to shut down: t->wrong after a while. It ends
  * the job itself within DSI_SHUTDOWN_S, with its message, if it has failed. */

@@ -274,6 +274,7 @@ static ds_status zero_make(ds_engine *e)
                         lacks);
     o.offload_param = params_leave_gpu(e, c);
     zero_log(e, &o);
+    if (e->config->zero.deterministic) e->comm->ordered = true;
     e->zero = dsi_zero_new(e->model, e->optim, e->comm, &o);
     if (!e->zero) return ds_error_status();
     dsi_zero_on_norm(e->zero, dsi_engine_late_loss, e);

@@ -206,7 +206,9 @@ static void check_mpi(const mpi *m)
         if (n > 1) check_good(m, n, "", "test_comm_messages");
         if (n % 2 == 0) check_good(m, n, "", "test_engine_moe");
         if (n == 2 || n == 4) check_good(m, n, "DS_COLLECTIVES=messages", "test_comm_collectives");
+        if (n >= 3) check_good(m, n, "DS_COLLECTIVES=mpi", "test_comm_collectives");
     }
+    if (!quick()) check_good(m, 9, "DS_COLLECTIVES=messages", "test_comm_collectives"); /* many */
     check_good(m, 2, "DS_DEBUG=comm", "test_comm_collectives");
     /* each request that ends in a trace has begun there */
     check_good(
