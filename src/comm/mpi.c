@@ -33,6 +33,8 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -77,6 +79,17 @@ typedef struct mpi_place {
  * the rank's own thread. */
 static job *the_job;
 
+/* Until the launcher has read the pipe that stderr is, or five seconds long: a
+ * launcher that ends the job drops what it has not read. */
+static void wait_until_read(void)
+{
+    struct stat status;
+    int unread = 0;
+    if (fstat(STDERR_FILENO, &status) != 0 || !S_ISFIFO(status.st_mode)) return;
+    for (int i = 0; i < 500 && ioctl(STDERR_FILENO, FIONREAD, &unread) == 0 && unread > 0; i++)
+        usleep(10000);
+}
+
 static void job_abort(job *j, const char *why) __attribute__((__noreturn__));
 /* Ranks write one after the other and wait a moment before they end the job, so
  * that the first one's message, which is the cause, is read before mpirun's
@@ -86,6 +99,7 @@ static void job_abort(job *j, const char *why)
     fflush(stdout);
     fprintf(stderr, "deepspeed: rank %d of %d: %s\n", j->world->rank, j->world->size, why);
     fflush(stderr);
+    wait_until_read();
     usleep(FORWARD_US + (useconds_t)(j->world->rank < TURNS ? j->world->rank : TURNS) * TURN_US);
     j->mpi->abort(1);
     _exit(1);
@@ -499,6 +513,7 @@ static void *joining_watch(void *arg)
             "(DS_TIMEOUT): one has ended before, or its messages do not arrive\n",
             rank ? rank : "?", size ? size : "?", w->limit);
     fflush(stderr);
+    wait_until_read();
     usleep(FORWARD_US);
     _exit(1);
 }
