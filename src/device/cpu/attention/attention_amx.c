@@ -18,6 +18,7 @@
 #include "attention.h"
 
 #include "base/int.h"
+#include "device/cpu/cpu.h"
 #include "device/cpu/gemm/tiles.h"
 #include "device/cpu/simd/slots.h"
 #include "device/cpu/table.h"
