@@ -65,7 +65,7 @@ static void collective_average(const dsi_request *r)
             d[i] /= r->comm->size;
 }
 
-/* What is left to do with the sum. Each rank adds the squares of its slice. */
+/* The rest of the work on a sum: each rank adds the squares of its slice. */
 static void collective_complete(const dsi_request *r)
 {
     const ds_comm *c = r->comm;

@@ -4,7 +4,7 @@
  * Operands are read as they are; keys and values are packed once for a call, in
  * bfloat16. Scores, their softmax and all sums are float32. A weight of the
  * softmax, or its gradient, goes into the unit as the sum of two bfloat16
- * numbers, high and low, so the result is what float32 gives but for the last
+ * numbers, high and low, so the result is what float32 gives except the last
  * rounding: 2^-17 of a weight is lost, where one bfloat16 would lose 2^-9.
  *
  *     forward    s = q k^T         p = exp(s - max)         y += p v

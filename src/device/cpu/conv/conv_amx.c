@@ -126,7 +126,7 @@ static dsi_view matrix_of_rows(const dsi_view *v, int64_t row0, int64_t rows)
 
 /* Copies w [out, in, R, S] to the matrix m [out][R][S][in], or m to w if
  * `back`. flipped: the kernel is turned by 180 degrees. All taps are copied at
- * once where they lie at equal distances, else a kernel row at a time. */
+ * once where their distances are equal, else a kernel row at a time. */
 static ds_status copy_taps(dsi_stream *s, dsi_view w, bool flipped, dsi_view m, bool back)
 {
     int64_t out = w.d[0], in = w.d[1], R = w.d[2], S = w.d[3], step = w.s[3];

@@ -41,7 +41,7 @@ typedef struct {
 /* True if the channels of [N,C,I] are neighbours in memory. */
 static bool channels_dense(const dsi_view *v) { return v->s[1] == 1 && v->d[1] > 1; }
 
-/* True if two or more rows of so many channels are taken as one. */
+/* True if two or more rows of this many channels are taken as one. */
 static bool channels_few(int64_t channels) { return 2 * channels <= CHANNELS; }
 
 /* Rows (n, i) of [N,C,I]: the elements from one to the next, and whether that
