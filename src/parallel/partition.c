@@ -122,8 +122,9 @@ static void set_state(dsi_partition *p, dsi_partition_state state)
     p->state = state;
 }
 
-/* A shard of the host's goes to its place in `all`, on the GPU; *shard becomes
- * that. The GPU waits for it here if other ranks do, else where it is used. */
+/* Copies a shard of the host's to its place in `all`, on the GPU; *shard
+ * becomes that. The GPU waits for it here if other ranks do, else where it is
+ * used. */
 static ds_status shard_bring(dsi_partition *p, const ds_tensor *all, ds_tensor **shard)
 {
     int64_t at = p->shard_size * dsi_comm_rank(p->comm);
@@ -156,8 +157,8 @@ ds_status dsi_partition_gather_start(dsi_partition *p)
     return DS_OK;
 }
 
-/* What was gathered is there for the GPU's stream; a buffer of the swap may be
- * read into again, so the host waits for its copy. */
+/* The GPU's stream is behind the gather; a buffer of the swap may be read into
+ * again, so the host waits for its copy. */
 static ds_status gather_wait(dsi_partition *p)
 {
     ds_status status = p->request ? dsi_request_wait(p->request) : DS_OK;

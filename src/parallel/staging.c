@@ -3,6 +3,7 @@
 #include "staging.h"
 
 #include "base/mem.h"
+#include "device/graph.h"
 
 #include <string.h>
 
@@ -71,7 +72,8 @@ ds_status dsi_staging_copy(dsi_staging *s, ds_tensor *dst, const ds_tensor *src,
     const dsi_device_type *type = s->device->type;
     size_t bytes = (size_t)dsi_numel(src->shape) * ds_dtype_size(src->dtype);
     DSI_ASSERT(dst->dtype == src->dtype && dsi_numel(dst->shape) == dsi_numel(src->shape));
-    ds_status status = type->record(&s->device->stream, &s->given);
+    ds_status status = dsi_graph_forbid(s->device, "its state is in host memory or in files");
+    if (status == DS_OK) status = type->record(&s->device->stream, &s->given);
     if (status == DS_OK) status = type->wait(&s->stream, &s->given);
     if (status != DS_OK) return status;
     status = dst->device == s->device

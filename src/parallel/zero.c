@@ -322,7 +322,7 @@ ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool ch
 const char *dsi_zero_why_no_graph(const dsi_zero *z)
 {
     if (z->comm) return "it exchanges gradients with other ranks";
-    if (z->offload || z->zero3 || z->staging) return "its optimizer is in host memory or in files";
+    if (z->offload || z->zero3 || z->staging) return "its state is in host memory or in files";
     return z->o.deterministic ? "gradients are added up in a fixed order (deterministic)" : NULL;
 }
 

@@ -1,5 +1,5 @@
-/* parallel/zero_host.c: ZeRO where the optimizer, or the model's own shards, are
- * in the host's memory and the model on a GPU.
+/* parallel/zero_host.c: ZeRO where the optimizer, or the model's own shards,
+ * are in the host's memory and the model on a GPU.
  *
  *     gradients    GPU -> `host_grads`, all queued, one wait, then the optimizer
  *     parameters   the optimizer's kernel writes 16 bits to `sent`, or float32 to
@@ -7,9 +7,9 @@
  *                  forward is behind them on the GPU, and the host waits for none
  *
  * Invariants: sent[i] is NULL where the optimizer and the model's elements of
- * parameter i are on one device. What was queued from it is done before it is
- * written again: the optimizer waits for gradients, which were queued behind it,
- * and other writers call dsi_zero_host_wait.
+ * parameter i are on one device. Copies from it have ended before it is written
+ * again: the optimizer waits for gradients, which were queued behind it, and
+ * other writers call dsi_zero_host_wait.
  * SPDX-License-Identifier: MIT */
 #include "base/int.h"
 #include "base/mem.h"

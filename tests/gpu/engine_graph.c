@@ -317,7 +317,10 @@ static void what_cannot_be_recorded(void **state)
          2},
         {ADAM BF16 ", \"zero_optimization\": {\"stage\": 1, \"offload_optimizer\": "
                    "{\"device\": \"cpu\"}}",
-         "its optimizer is in host memory", 2},
+         "its state is in host memory", 2},
+        {ADAM BF16 ", \"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": "
+                   "\"cpu\"}, \"stage3_param_persistence_threshold\": 0}",
+         "its state is in host memory", 2},
         {ADAM BF16 ", \"zero_optimization\": {\"stage\": 2, \"deterministic\": true}",
          "gradients are added up in a fixed order", 2},
         {"\"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 0.01}}",

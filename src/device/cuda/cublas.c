@@ -1,13 +1,13 @@
 /* device/cuda/cublas.c: see cublas.h. A product's descriptors and its algorithm
  * are made once for its shape, strides, dtypes and alignment, and kept.
  *
- * Row-major y = a b is column-major y' = b' a': cublasLt's A is our b, its B our
- * a, its rows our columns.
+ * Row-major y = a b is column-major y' = b' a': cublasLt's A is our b, its B
+ * our a, its rows our columns.
  *
  * Invariants: `library` is written by library_open_once alone, and only read
  * after pthread_once has returned; it stays open. A dsi_cublas belongs to a
- * dsi_cuda_gpu, and so to one thread. What is called while a graph is captured
- * only queues work on its stream, with memory of the graph's pool.
+ * dsi_cuda_gpu, and so to one thread. While a graph is captured,
+ * products only queue work on its stream, with memory of the graph's pool.
  * SPDX-License-Identifier: MIT */
 #include "cublas.h"
 
