@@ -13,8 +13,8 @@
 /* clang-format off */
 #define CPU_KERNELS(X)                                                         \
     X(copy) X(fill)                                  /* pointwise/copy.c */    \
-    X(unary) X(unary_dx) X(binary) X(compare)        /* pointwise/pointwise.c */ \
-    X(affine) X(where)                                                         \
+    X(unary) X(unary_dx) X(binary) X(affine)         /* pointwise/pointwise.c */ \
+    X(compare) X(where)                              /* pointwise/compare.c */ \
     X(matmul)                                        /* gemm/gemm.c */         \
     X(conv2d) X(conv2d_dx) X(conv2d_dw)              /* conv/conv.c */         \
     X(max_pool2d) X(max_pool2d_dx)                   /* pool/pool.c */         \
