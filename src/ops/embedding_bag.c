@@ -3,8 +3,8 @@
  * Position m of the indices is in bag g[m], the last one that begins at or
  * before m:  y[b] = sum over g[m] = b of f[m] w[index[m]], f[m] = 1, the
  * position's weight, or 0 at padding_idx; a mean divides by the number of
- * positions that are no padding. The largest: bags of L rows, the longest one's
- * number, of which those that are not in the bag are -inf.
+ * positions that are no padding. The largest: of as many rows as the longest
+ * bag has, of which those that are not in the bag are -inf.
  * SPDX-License-Identifier: MIT */
 #include "base/int.h"
 #include "op.h"

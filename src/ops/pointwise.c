@@ -185,7 +185,7 @@ ds_tensor *ds_div(ds_tensor *a, ds_tensor *b)
     return y;
 }
 
-/* Saved: a, b. Of a - b floor(a / b), whose floor has the gradient 0. */
+/* Saved: a, b. The rounding of a / b has the gradient 0. */
 static void remainder_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *a = dsi_saved_tensor(n, 0), *b = dsi_saved_tensor(n, 1);
