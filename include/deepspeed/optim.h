@@ -320,7 +320,7 @@ typedef struct ds_optim_type {
      * values */
     bool (*uses)(const void *self, const ds_optim_values *v, int i);
     bool has_betas, has_momentum; /* for ds_optim_group_betas and _momentum */
-    bool whole; /* elements of a parameter depend on each other: ZeRO may not partition it */
+    bool whole; /* elements of a parameter depend on each other: ZeRO updates it on one rank */
     bool mixed; /* step itself handles a 16-bit grad of a float32 p, grad_scale and
                  * copy; else further passes do */
     /* optional: options beside ds_optim_values; the last one's name is NULL */

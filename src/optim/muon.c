@@ -7,7 +7,7 @@
  *
  * Invariants: a group is updated by one of the two, values->use_muon; its
  * parameters have moments 0 and 1 (AdamW) or moment 2 (Muon). A matrix is
- * updated as a whole, so ZeRO gives a parameter to one rank.
+ * updated as a whole, so ZeRO brings each to one rank.
  *
  * Source: kellerjordan.github.io/posts/muon; tridao.me/blog/2026/gram-newton-schulz.
  * SPDX-License-Identifier: MIT */

@@ -20,6 +20,7 @@
 #include "optim.h"
 
 #include "device/graph.h"
+#include "list.h"
 #include "replay.h"
 
 #include <stdio.h>
@@ -177,6 +178,12 @@ void ds_optim_zero_grad(ds_optim *o)
 
 int dsi_optim_params(const ds_optim *o) { return o ? o->n : 0; }
 bool dsi_optim_needs_whole(const ds_optim *o) { return o && o->type->whole; }
+
+bool dsi_optim_group_needs_whole(const ds_optim *o, int group)
+{
+    return dsi_optim_needs_whole(o) &&
+           (o->type != dsi_optim_muon.type || o->groups[group].use_muon);
+}
 
 static bool is_half(ds_dtype dtype) { return dtype == DS_F16 || dtype == DS_BF16; }
 
@@ -375,14 +382,16 @@ static ds_tensor *chunk_view(const ds_tensor *x, int64_t begin, const ds_tensor 
 static bool chunk_update(ds_optim *o, const dsi_optim_piece *x, double g_scale, ds_optim_update *u)
 {
     const dsi_optim_param *of = &o->params[x->i];
-    ds_tensor *g = param_dense_grad(o, of);
-    if (g) g = chunk_view(g, x->begin, x->p);
+    ds_tensor *g = x->grad ? x->grad : param_dense_grad(o, of);
+    if (g && !x->grad) g = chunk_view(g, x->begin, x->p);
     if (g && !o->type->mixed) g = param_plain_grad(x->p, g, g_scale);
     if (!g) return false;
-    *u = (ds_optim_update){.path = of->path, .p = x->p, .grad = g, .step = of->step + 1};
+    int64_t step = x->grad ? x->step : of->step;
+    *u = (ds_optim_update){.path = of->path, .p = x->p, .grad = g, .step = step + 1};
     memcpy(u->moment, x->moment, sizeof u->moment);
     u->grad_scale = o->type->mixed ? g_scale : 1;
-    u->copy = o->type->mixed && of->low ? chunk_view(of->low, x->begin, x->p) : NULL;
+    bool low = o->type->mixed && of->low && !x->grad;
+    u->copy = low ? chunk_view(of->low, x->begin, x->p) : NULL;
     return true;
 }
 
@@ -406,7 +415,7 @@ static ds_status group_step_chunks(ds_optim *o, int group, const dsi_optim_piece
     dsi_free(u);
     for (int i = 0; !type->mixed && status == DS_OK && i < n; i++) {
         ds_tensor *low = o->params[x[i].i].low;
-        if (low && o->params[x[i].i].group == group)
+        if (low && !x[i].grad && o->params[x[i].i].group == group)
             status = dsi_copy(chunk_view(low, x[i].begin, x[i].p), x[i].p);
     }
     return status;

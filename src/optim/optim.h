@@ -65,6 +65,8 @@ ds_status dsi_optim_set_param(ds_optim *o, int i, ds_tensor *p, ds_tensor *low);
 /* Whether the rule asks for more than one element at a time (LAMB's norms):
  * parts will not do. */
 bool dsi_optim_needs_whole(const ds_optim *o);
+/* The same of one group: Muon's AdamW does not. */
+bool dsi_optim_group_needs_whole(const ds_optim *o, int group);
 
 /* ds_optim_step with each gradient times g_scale. The factor is applied by the
  * kernels, for a loss scale and for clipping, so that gradients are not
@@ -83,11 +85,16 @@ typedef struct dsi_optim_piece {
     int i;
     int64_t begin;
     ds_tensor *p, *moment[DS_OPTIM_MOMENTS];
+    /* Of elements that another rank has: their gradient, and the updates so
+     * far. NULL: the parameter's own */
+    ds_tensor *grad;
+    int64_t step;
 } dsi_optim_piece;
 
 /* A step in pieces. Parameters have a gradient, of which the piece's elements
- * are read; the same elements of their 16-bit copies are written. After the
- * last piece of a parameter: dsi_optim_count. */
+ * are read; the same elements of their 16-bit copies are written, unless the
+ * piece has a gradient of its own. After the last piece of a parameter:
+ * dsi_optim_count. */
 ds_status dsi_optim_step_pieces(ds_optim *o, const dsi_optim_piece *x, int n, double g_scale);
 ds_status dsi_optim_count(ds_optim *o, int i);
 

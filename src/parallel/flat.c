@@ -157,7 +157,7 @@ static void units_make(dsi_flat *f, const ds_module *model, const dsi_flat_opts 
         u->count++;
         u->solo = solo;
         closed = solo;
-        if (solo) unit_close(f, o->whole);
+        if (solo) unit_close(f, false);
     }
     if (!closed) unit_close(f, o->whole);
 }

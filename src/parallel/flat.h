@@ -21,7 +21,8 @@
  * An optimizer that needs whole parameters (Muon, LAMB) has gaps at the end of
  * shards, so that no parameter crosses from one into the next: a unit is as
  * many times as long as its longest shard as there are ranks. Units of many
- * parameters lose little by that.
+ * parameters lose little by that. A parameter that is a unit by itself is cut
+ * all the same (zero_whole.c).
  *
  * Invariants:
  * - Indices: i is a parameter of the layout, `index` the same one in the module
@@ -85,7 +86,7 @@ typedef struct dsi_flat_opts {
     int rank, ranks;
     ds_comm *comm;  /* of them; NULL: one rank, or a layout by which nothing is sent */
     bool partition; /* a rank has its shards; else everything */
-    bool whole;     /* no parameter is cut: each lies in one shard of its unit */
+    bool whole;     /* a unit of several parameters cuts none: each lies in one shard */
     int64_t bucket; /* elements of a unit of several parameters, at most */
     /* A parameter of more than solo_threshold elements is a unit by itself, and
      * so are those that come after smaller ones of small_total_threshold

@@ -247,11 +247,18 @@ static double lap_seconds(double *from)
     return seconds;
 }
 
+static ds_status optimizer_step(dsi_zero *z, double scale)
+{
+    return z->offload ? dsi_offload_step(z->offload, scale, dsi_zero_model(z))
+                      : dsi_optim_step_scaled(z->optim, scale);
+}
+
 static ds_status params_update(dsi_zero *z, double scale, double *from, dsi_zero_step_result *out)
 {
     dsi_trace_begin("optimizer");
-    ds_status status = z->offload ? dsi_offload_step(z->offload, scale, dsi_zero_model(z))
-                                  : dsi_optim_step_scaled(z->optim, scale);
+    ds_status status = z->zero3 && dsi_optim_needs_whole(z->optim)
+                           ? dsi_zero_step_whole(z, scale, optimizer_step)
+                           : optimizer_step(z, scale);
     dsi_trace_end();
     out->update_s = lap_seconds(from);
     if (status == DS_OK) status = params_publish(z);

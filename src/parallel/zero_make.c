@@ -50,7 +50,7 @@ dsi_offload_model dsi_zero_model(dsi_zero *z)
 
 /* ---- making -------------------------------------------------------------------------------------------- */
 
-static ds_status zero_check_opts(const dsi_zero_opts *o, const ds_optim *optim, int ranks)
+static ds_status zero_check_opts(const dsi_zero_opts *o)
 {
     if (o->stage < 0 || o->stage > 3)
         return dsi_fail(DS_EINVAL, "zero: stage is %d: expected 0 to 3", o->stage);
@@ -61,11 +61,6 @@ static ds_status zero_check_opts(const dsi_zero_opts *o, const ds_optim *optim, 
         return dsi_fail(DS_EINVAL, "zero: gradients of %s cannot be added up in %s: expected %s",
                         ds_dtype_name(o->dtype), ds_dtype_name(o->accum_dtype),
                         o->dtype == DS_F32 ? "float32" : "float32 or the model's dtype");
-    if (o->stage == 3 && ranks > 1 && dsi_optim_needs_whole(optim))
-        return dsi_fail(DS_EINVAL,
-                        "zero: %s needs whole parameters, but stage 3 divides each among the "
-                        "ranks: use stage 0, 1 or 2",
-                        ds_optim_name(optim));
     return DS_OK;
 }
 
@@ -281,7 +276,7 @@ dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const d
     z->self = comm ? comm : ds_world();
     z->o = *o;
     if (z->o.deterministic && z->o.stage == 0) z->o.stage = 1;
-    if (zero_check_opts(&z->o, optim, dsi_comm_size(comm)) != DS_OK) {
+    if (zero_check_opts(&z->o) != DS_OK) {
         dsi_free(z);
         return NULL;
     }

@@ -44,6 +44,9 @@ bool dsi_zero_on_disk(const dsi_zero *z, int i);
 bool dsi_zero_copies_master(const dsi_zero *z, int i);
 ds_tensor *dsi_zero_shard_open(void *zero, int i, bool write);
 ds_status dsi_zero_shard_close(void *zero, int i, bool write);
+/* step, with parameters that stage 3 has cut but the optimizer needs whole
+ * brought together for it (zero_whole.c). Collective. */
+ds_status dsi_zero_step_whole(dsi_zero *z, double scale, ds_status (*step)(dsi_zero *, double));
 dsi_offload_model dsi_zero_model(dsi_zero *z); /* the same for offload.h */
 
 /* ---- zero_host.c: each does nothing without z->staging, unless it says so ------------------------------ */

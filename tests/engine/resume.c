@@ -126,7 +126,7 @@ static void other_optimizers(void **state)
                          .accumulate = 1,
                          .dtype = i % 3 ? "bf16" : "fp32",
                          .optim = names[i]});
-    for (int stage = 1; stage <= 2; stage++) /* whole parameters */
+    for (int stage = 1; stage <= 3; stage++) /* whole parameters */
         resume(2, 3, (RunPlan){.stage = stage, .accumulate = 1, .dtype = "bf16", .optim = "Muon"});
 }
 
