@@ -92,7 +92,9 @@ static bool token_find(dsi_section_iterator *it)
             if (!dsi_is_space(c)) break;
             end += (size_t)length;
         }
-        /* White space that the previous token took stays with that token. */
+        /* White space that the previous token took stays with that token; a
+         * token that has nothing left, and would take more, is not there. */
+        if (t->lstrip && end <= it->at) continue;
         it->token = (dsi_section){begin > it->at ? begin : it->at, end, t->id};
         return true;
     }

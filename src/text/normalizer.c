@@ -24,17 +24,17 @@ void dsi_normalizer_free(dsi_normalizer *n)
     dsi_list_free(n);
 }
 
-/* Matches are never empty (regex.h), so each one advances. After a failure the
- * rest is appended as it is. */
+/* After a failure the rest is appended as it is. */
 ds_status dsi_replace_all(const dsi_regex *pattern, const char *content, const char *s, size_t n,
                           dsi_text *to)
 {
-    size_t at = 0, begin, end;
+    size_t at = 0;
     ds_status status;
-    while (dsi_regex_find(pattern, s, n, at, &begin, &end, &status)) {
-        dsi_text_add_bytes(to, s + at, begin - at);
+    dsi_match m = {0};
+    while (dsi_regex_next(pattern, s, n, &m, &status)) {
+        dsi_text_add_bytes(to, s + at, m.begin - at);
         dsi_text_add_bytes(to, content, strlen(content));
-        at = end;
+        at = m.end;
     }
     dsi_text_add_bytes(to, s + at, n - at);
     return status;

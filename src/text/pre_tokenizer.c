@@ -74,11 +74,12 @@ static bool pending_takes(const Pending *p, dsi_split_behavior behavior, bool is
     return false;
 }
 
-/* The next item in order: a match, or what is between two matches. */
+/* The next item in order: a match, which may be empty, or what is between two
+ * matches. */
 static ds_status pending_add(Pending *p, size_t begin, size_t end, bool is_match)
 {
     const dsi_pre_tokenizer_step *step = &p->sp->p->at[p->step];
-    if (begin == end) return DS_OK;
+    if (begin == end && !is_match) return DS_OK;
     if (step->invert) is_match = !is_match;
     if (pending_takes(p, step->behavior, is_match)) {
         p->end = end;
@@ -100,13 +101,13 @@ static ds_status pending_add(Pending *p, size_t begin, size_t end, bool is_match
 static ds_status split_run(const Splitter *sp, int step, const char *s, size_t n, bool at_start)
 {
     Pending pending = {sp, step, s, at_start, 0, 0, false, false};
-    size_t at = 0, begin, end;
+    size_t at = 0;
+    dsi_match m = {0};
     ds_status found = DS_OK, status = DS_OK;
-    while (status == DS_OK &&
-           dsi_regex_find(sp->p->at[step].pattern, s, n, at, &begin, &end, &found)) {
-        status = pending_add(&pending, at, begin, false);
-        if (status == DS_OK) status = pending_add(&pending, begin, end, true);
-        at = end;
+    while (status == DS_OK && dsi_regex_next(sp->p->at[step].pattern, s, n, &m, &found)) {
+        status = pending_add(&pending, at, m.begin, false);
+        if (status == DS_OK) status = pending_add(&pending, m.begin, m.end, true);
+        at = m.end;
     }
     if (status == DS_OK) status = found;
     if (status == DS_OK) status = pending_add(&pending, at, n, false);

@@ -1,11 +1,16 @@
 /* text/regex.c: patterns of tokenizer.json, by PCRE2.
  *
- * \s and \w mean different sets in Oniguruma, in Rust and in PCRE2 (whose \s
- * has U+180E, and whose \w has no marks), so they are written out as sets of
- * Unicode before PCRE2 sees them. \p{..} and (?i:..) agree.
+ * The patterns are Oniguruma's, in Ruby's syntax. Where PCRE2 means another
+ * thing by the same characters, the pattern is translated before PCRE2 sees it:
+ * - \s and \w: other sets (PCRE2's \s has U+180E, its \w has no marks);
+ * - \b and \B: between such characters; \h, \H: hexadecimal digits;
+ * - ^ and $: at each line; (?m): the dot matches a line's end;
+ * - X{1,3}+: several times X{1,3}, not a possessive X{1,3}; X{,3}: from 0.
+ * Sets within sets and their intersection (&&) are refused. \p{..} and (?i:..)
+ * agree.
  *
  * Invariants: code is read only after dsi_regex_new; data and context are
- * scratch memory of dsi_regex_find, so two threads may not use one pattern at a
+ * scratch memory of dsi_regex_next, so two threads may not use one pattern at a
  * time.
  * SPDX-License-Identifier: MIT */
 #include "regex.h"
@@ -14,7 +19,9 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "libraries.h"
+#include "unicode.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Property White_Space, and what is between its characters. */
@@ -27,7 +34,15 @@
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{" \
     "d7ff}" \
     "\\x{e000}-\\x{10ffff}"
-#define WORD        "\\p{L}\\p{M}\\p{Nd}\\p{Pc}"
+/* Alphabetic characters, marks, decimal digits, connectors. */
+#define WORD \
+    "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{" \
+    "1f169}" \
+    "\\x{1f170}-\\x{1f189}"
+/* Outside of a set, Oniguruma's table of Latin-1 has these too. */
+#define LATIN       "\\xb2\\xb3\\xb9\\xbc-\\xbe"
+#define ONE         "[" WORD LATIN "]" /* \w, which begins and ends words */
+#define HEX         "0-9A-Fa-f"
 #define MATCH_LIMIT 100000000 /* steps; a split of ordinary text takes tens */
 
 struct dsi_regex {
@@ -38,46 +53,131 @@ struct dsi_regex {
 };
 
 /* Returns what replaces \X, X being `letter`, inside or outside of [..]; NULL
- * if PCRE2's own meaning is right, or if there is no replacement. */
-static const char *escape_meaning(char letter, bool in_class)
+ * if PCRE2's own meaning is right. */
+static const char *escape_meaning(char letter, bool in_set)
 {
-    switch (letter) {
-    case 's':
-        return in_class ? SPACE : "[" SPACE "]";
-    case 'S':
-        return in_class ? NOT_SPACE : "[^" SPACE "]";
-    case 'w':
-        return in_class ? WORD : "[" WORD "]";
-    case 'W':
-        return in_class ? NULL : "[^" WORD "]";
-    }
+    static const struct {
+        char letter;
+        const char *in_set, *outside;
+    } meanings[] = {
+        {'s', SPACE, "[" SPACE "]"},
+        {'S', NOT_SPACE, "[^" SPACE "]"},
+        {'w', WORD, ONE},
+        {'W', "", "[^" WORD LATIN "]"}, /* in a set: pattern_set */
+        {'h', HEX, "[" HEX "]"},
+        {'H', "\\x{0}-/:-@G-`g-\\x{10ffff}", "[^" HEX "]"},
+        {'b', NULL, "(?:(?<=" ONE ")(?!" ONE ")|(?<!" ONE ")(?=" ONE "))"},
+        {'B', NULL, "(?:(?<=" ONE ")(?=" ONE ")|(?<!" ONE ")(?!" ONE "))"},
+    };
+    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
+        if (meanings[i].letter == letter) return in_set ? meanings[i].in_set : meanings[i].outside;
     return NULL;
 }
 
-/* Returns the pattern in PCRE2's syntax, to be freed. A literal is quoted by
- * \Q..\E. */
-static dsi_text pattern_translate(const char *pattern, bool literal)
+/* Appends the escape at p, which begins with a backslash; returns what follows
+ * it. */
+static const char *escape_translate(dsi_text *to, const char *p, bool in_set)
+{
+    const char *meaning = escape_meaning(p[1], in_set);
+    if (meaning)
+        dsi_text_add(to, "%s", meaning);
+    else if (p[1] == 'u' && strspn(p + 2, "0123456789abcdefABCDEF") >= 4)
+        return dsi_text_add(to, "\\x{%.4s}", p + 2), p + 6;
+    else
+        dsi_text_add_bytes(to, p, p[1] ? 2 : 1);
+    return p + (p[1] ? 2 : 1);
+}
+
+/* Appends the set [..] at p; returns what follows it, or NULL if it has a set
+ * within it or an intersection. A \W in it becomes an alternative: its
+ * characters are no union of categories. */
+static const char *set_translate(dsi_text *to, const char *p)
+{
+    dsi_text set = {0};
+    bool no_word = false, inverted = *++p == '^';
+    const char *begin = p += inverted;
+    bool known = true;
+    while (known && *p && (*p != ']' || p == begin)) {
+        const char *end = !strncmp(p, "[:", 2) ? strstr(p, ":]") : NULL;
+        known = (*p != '[' || end) && strncmp(p, "&&", 2) != 0;
+        if (*p == '\\') {
+            no_word |= p[1] == 'W';
+            p = escape_translate(&set, p, true);
+        } else {
+            size_t n = end ? (size_t)(end + 2 - p) : 1;
+            dsi_text_add_bytes(&set, p, n), p += n;
+        }
+    }
+    const char *rest = set.n ? set.s : "";
+    if (!no_word)
+        dsi_text_add(to, inverted ? "[^%s%s" : "[%s%s", rest, *p ? "]" : "");
+    else if (!set.n)
+        dsi_text_add(to, inverted ? "[" WORD "]" : "[^" WORD "]");
+    else
+        dsi_text_add(to, inverted ? "(?:(?![%s])[" WORD "])" : "(?:[%s]|[^" WORD "])", rest);
+    dsi_text_free(&set);
+    return !known ? NULL : *p ? p + 1 : p;
+}
+
+/* Appends the quantifier {n}, {n,}, {n,m} or {,m} at p, and a plus behind it;
+ * returns what follows it. NULL: p is no quantifier, or its plus has no
+ * equivalent. */
+static const char *interval_translate(dsi_text *to, const char *p)
+{
+    size_t low = strspn(p + 1, "0123456789"), high = 0;
+    const char *end = p + 1 + low;
+    bool comma = *end == ',';
+    if (comma) high = strspn(++end, "0123456789"), end += high;
+    if (*end != '}' || low + high == 0 || low > 6 || high > 6) return NULL;
+    long from = strtol(p + 1, NULL, 10);
+    if (end[1] != '+') {
+        if (low)
+            dsi_text_add_bytes(to, p, (size_t)(end + 1 - p));
+        else
+            dsi_text_add(to, "{0%.*s}", (int)high + 1, end - high - 1);
+        return end + 1;
+    }
+    if (from > 1) return NULL;
+    dsi_text_add(to, from ? "+" : "*");
+    return end + 2;
+}
+
+/* Appends the flags of (?imx) or (?imx: at p; returns what follows them. */
+static const char *flags_translate(dsi_text *to, const char *p)
+{
+    dsi_text_add(to, "(?");
+    for (p += 2; strchr("imx-", *p) && *p; p++) dsi_text_add_bytes(to, *p == 'm' ? "s" : p, 1);
+    return p;
+}
+
+/* Writes the pattern in PCRE2's syntax, to be freed; NULL: where it has no
+ * equivalent, else *bad. A literal is quoted by \Q..\E. */
+static dsi_text pattern_translate(const char *pattern, bool literal, const char **bad)
 {
     dsi_text t = {0};
-    bool in_class = false;
+    *bad = NULL;
     if (literal) dsi_text_add(&t, "\\Q");
-    for (const char *p = pattern; *p; p++) {
-        const char *meaning = !literal && *p == '\\' ? escape_meaning(p[1], in_class) : NULL;
+    for (const char *p = pattern; *p;) {
+        const char *from = p;
         if (literal && !strncmp(p, "\\E", 2)) {
             /* A \E within the literal: end the quotation, write an escaped \E,
              * and quote again. */
             dsi_text_add(&t, "\\E\\\\E\\Q");
-            p++;
-        } else if (meaning) {
-            dsi_text_add(&t, "%s", meaning);
-            p++;
-        } else if (!literal && *p == '\\' && p[1]) {
-            dsi_text_add_bytes(&t, p++, 2);
+            p += 2;
+        } else if (!literal && *p == '\\') {
+            p = escape_translate(&t, p, false);
+        } else if (!literal && *p == '[') {
+            p = set_translate(&t, p);
+        } else if (!literal && *p == '{' && strspn(p + 1, "0123456789,") > 0) {
+            p = interval_translate(&t, p);
+        } else if (!literal && !strncmp(p, "(?", 2) && p[2] && strchr("imx-", p[2])) {
+            p = flags_translate(&t, p);
         } else {
-            if (!literal && *p == '[') in_class = true;
-            if (!literal && *p == ']') in_class = false;
-            dsi_text_add_bytes(&t, p, 1);
+            dsi_text_add_bytes(&t, p++, 1);
         }
+        if (p) continue;
+        *bad = from;
+        break;
     }
     if (literal) dsi_text_add(&t, "\\E");
     return t;
@@ -88,12 +188,21 @@ dsi_regex *dsi_regex_new(const char *what, const char *pattern, bool literal)
     const dsi_pcre2 *lib = dsi_pcre2_open();
     if (!lib) return NULL;
     if (literal && !*pattern) return dsi_refuse("%s: the pattern is empty", what);
-    dsi_text text = pattern_translate(pattern, literal);
+    const char *bad;
+    dsi_text text = pattern_translate(pattern, literal, &bad);
+    if (bad) {
+        dsi_text_free(&text);
+        dsi_fail(DS_EINVAL,
+                 "%s: the pattern %.200s: at \"%.20s\": sets of sets, && and {n,m}+ are "
+                 "not implemented",
+                 what, pattern, bad);
+        return NULL;
+    }
     int error = 0;
     PCRE2_SIZE place = 0;
-    pcre2_code_8 *code = lib->compile((PCRE2_SPTR8)text.s, text.n,
-                                      PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error,
-                                      &place, NULL);
+    pcre2_code_8 *code = lib->compile(
+        (PCRE2_SPTR8)text.s, text.n,
+        PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &place, NULL);
     dsi_text_free(&text);
     if (!code) {
         PCRE2_UCHAR8 why[128] = "?";
@@ -125,25 +234,32 @@ void dsi_regex_free(dsi_regex *r)
     dsi_free(r);
 }
 
-/* NO_UTF_CHECK: s was checked once, when the text came. NOTEMPTY: callers
- * advance by each match. */
-bool dsi_regex_find(const dsi_regex *r, const char *s, size_t n, size_t from, size_t *begin,
-                    size_t *end, ds_status *status)
+/* NO_UTF_CHECK: s was checked once, when the text came. An empty match right
+ * behind the last match does not count: the search goes on behind the next
+ * character. Source: FindMatches of the crate onig. */
+bool dsi_regex_next(const dsi_regex *r, const char *s, size_t n, dsi_match *m, ds_status *status)
 {
     *status = DS_OK;
-    if (from >= n) return false;
-    int found = r->lib->match(r->code, (PCRE2_SPTR8)s, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY,
-                              r->data, r->context);
-    if (found == PCRE2_ERROR_NOMATCH) return false;
-    if (found < 0) {
-        PCRE2_UCHAR8 why[128] = "?";
-        r->lib->get_error_message(found, why, sizeof why);
-        *status = dsi_fail(DS_EFORMAT, "tokenizer: splitting the text at byte %zu: %s", from,
-                           (const char *)why);
-        return false;
+    while (m->from <= n) {
+        int found = r->lib->match(r->code, (PCRE2_SPTR8)s, n, m->from, PCRE2_NO_UTF_CHECK, r->data,
+                                  r->context);
+        if (found == PCRE2_ERROR_NOMATCH) break;
+        if (found < 0) {
+            PCRE2_UCHAR8 why[128] = "?";
+            r->lib->get_error_message(found, why, sizeof why);
+            *status = dsi_fail(DS_EFORMAT, "tokenizer: splitting the text at byte %zu: %s", m->from,
+                               (const char *)why);
+            break;
+        }
+        const PCRE2_SIZE *place = r->lib->get_ovector_pointer(r->data);
+        bool repeated = place[0] == place[1] && m->any && m->end == place[1];
+        if (repeated) {
+            m->from += m->from < n ? dsi_utf8_length(s + m->from) : 1;
+            continue;
+        }
+        *m = (dsi_match){.begin = place[0], .end = place[1], .from = place[1], .any = true};
+        return true;
     }
-    const PCRE2_SIZE *place = r->lib->get_ovector_pointer(r->data);
-    *begin = place[0];
-    *end = place[1];
-    return true;
+    m->from = n + 1;
+    return false;
 }

@@ -2,7 +2,7 @@
  *
  * Invariants: a pattern has scratch memory of its own, so one thread uses it at
  * a time, as a tokenizer does. Places are bytes, counted from the beginning of
- * s, also with `from`: what is before it counts for look-behind.
+ * s; what is before a match counts for look-behind.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -15,8 +15,13 @@ typedef struct dsi_regex dsi_regex;
 dsi_regex *dsi_regex_new(const char *what, const char *pattern, bool literal);
 void dsi_regex_free(dsi_regex *r);
 
-/* The next match of at least one byte in s[from..n), valid UTF-8: its place ->
- * *begin, *end. *status is DS_OK, also when there is none; or DS_EFORMAT with a
- * message if the pattern exceeds its limits on this text. */
-bool dsi_regex_find(const dsi_regex *r, const char *s, size_t n, size_t from, size_t *begin,
-                    size_t *end, ds_status *status);
+/* Where a match is, and where the next is looked for; all 0 before the first. */
+typedef struct dsi_match {
+    size_t begin, end, from;
+    bool any; /* there was one */
+} dsi_match;
+
+/* The next match in s[0..n), valid UTF-8. It may be empty. *status is DS_OK,
+ * also when there is none; or DS_EFORMAT with a message if the pattern exceeds
+ * its limits on this text. */
+bool dsi_regex_next(const dsi_regex *r, const char *s, size_t n, dsi_match *m, ds_status *status);

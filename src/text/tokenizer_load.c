@@ -237,7 +237,7 @@ static ds_status model_read(dsi_tokenizer_reader *r, const json_t *model, const 
 
 /* An added token has its id in the file; the model may know that id already,
  * then only its flags are new. A normalized one is looked for in normalized
- * text, so its content is normalized too. */
+ * text, so its content is normalized too, and so it is decoded. */
 static ds_status added_token_read(dsi_tokenizer_reader *r, const json_t *token)
 {
     dsi_vocab *v = &r->t->bpe.vocab;
@@ -249,6 +249,7 @@ static ds_status added_token_read(dsi_tokenizer_reader *r, const json_t *token)
     dsi_text text = dsi_text_of("%s", content);
     ds_status status = normalized ? dsi_normalize(&r->t->normalizer, &text) : DS_OK;
     if (status == DS_OK && text.n) {
+        if (normalized) dsi_vocab_set_decoded(v, id, text.s, r->byte_level);
         dsi_added_token t = {.content = text.s,
                              .n = text.n,
                              .id = id,

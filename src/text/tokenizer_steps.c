@@ -132,6 +132,11 @@ static ds_status split_read(dsi_tokenizer_reader *r, const json_t *c, dsi_pre_to
     return step->pattern ? DS_OK : ds_error_status();
 }
 
+/* \w of the crate regex, which Whitespace uses. */
+#define RUST_WORD \
+    "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}" \
+    "\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+
 /* Returns the pattern of a pre-tokenizer that is only a name, and sets the
  * step's behavior; NULL if the type is not one of these. */
 static const char *named_pattern(const json_t *c, dsi_pre_tokenizer_step *step)
@@ -149,7 +154,7 @@ static const char *named_pattern(const json_t *c, dsi_pre_tokenizer_step *step)
     step->behavior = DSI_SPLIT_REMOVED;
     if (!strcmp(type, "WhitespaceSplit")) return "\\s";
     step->invert = true;
-    return !strcmp(type, "Whitespace") ? "\\w+|[^\\w\\s]+" : NULL;
+    return !strcmp(type, "Whitespace") ? "[" RUST_WORD "]+|[^" RUST_WORD "\\s]+" : NULL;
 }
 
 /* One pre-tokenizer. ByteLevel must be the last: after it pieces would be in the

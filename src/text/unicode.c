@@ -87,6 +87,9 @@ bool dsi_is_word(uint32_t c)
 {
     if (c < 0x80) return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || c == '_';
     if (c == 0x200C || c == 0x200D) return true;
+    if ((c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
+        (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189))
+        return true; /* symbols that are alphabetic: letters in circles and squares */
     const dsi_utf8proc *u = dsi_utf8proc_open();
     if (!u) return false;
     utf8proc_category_t k = u->category((utf8proc_int32_t)c);

@@ -66,11 +66,10 @@ static void slot_insert(dsi_vocab *v, uint32_t id)
     v->slots[i] = id + 1;
 }
 
-/* A token of a byte-level vocabulary that is not in its alphabet keeps its
- * text, and is not entered by bytes. */
-void dsi_vocab_add(dsi_vocab *v, uint32_t id, const char *text, bool byte_level, bool added)
+/* Sets the token's text and its bytes; whether these are those that the text
+ * means in the byte-level alphabet. */
+static bool token_set_text(dsi_token *t, const char *text, bool byte_level)
 {
-    dsi_token *t = &v->at[id];
     dsi_text bytes = {0};
     bool is_bytes = byte_level && byte_level_bytes(&bytes, text);
     if (!is_bytes) {
@@ -79,12 +78,30 @@ void dsi_vocab_add(dsi_vocab *v, uint32_t id, const char *text, bool byte_level,
     }
     dsi_free(t->text);
     dsi_free(t->bytes);
-    *t = (dsi_token){.text = dsi_strdup(text), .added = added, .special = t->special};
+    t->text = dsi_strdup(text);
     t->text_bytes = (uint32_t)strlen(text);
     t->bytes = bytes.s ? bytes.s : dsi_strdup("");
     t->n_bytes = (uint32_t)bytes.n;
+    return is_bytes;
+}
+
+/* A token of a byte-level vocabulary that is not in its alphabet keeps its
+ * text, and is not entered by bytes. */
+void dsi_vocab_add(dsi_vocab *v, uint32_t id, const char *text, bool byte_level, bool added)
+{
+    dsi_token *t = &v->at[id];
+    bool is_bytes = token_set_text(t, text, byte_level);
+    t->added = added;
     dsi_map_set(&v->by_text, text, (void *)((uintptr_t)id + 1));
     if (!added && (is_bytes || !byte_level)) slot_insert(v, id);
+}
+
+void dsi_vocab_set_decoded(dsi_vocab *v, uint32_t id, const char *text, bool byte_level)
+{
+    dsi_token *t = &v->at[id];
+    if (!t->added || !strcmp(t->text, text)) return;
+    token_set_text(t, text, byte_level);
+    t->special = false; /* it is known as special by its own text */
 }
 
 uint32_t dsi_vocab_find(const dsi_vocab *v, const char *bytes, size_t n)

@@ -95,6 +95,52 @@ static void splits(void **state)
     }
 }
 
+/* Patterns are Oniguruma's: pieces of `text`, by the crate tokenizers. */
+static void patterns(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *pattern, *text, *pieces;
+    } cases[] = {{"\\\\s+$", "a  \nb  ", "a;  ;\nb;  "}, /* at each line */
+                 {"^a", "ab\nab", "a;b\n;a;b"},
+                 {"(?m)a.b", "xa\nb", "x;a\nb"},
+                 {"a{1,2}+", "aaaaab", "aaaaa;b"}, /* not possessive */
+                 {"a{0,2}+b", "xaaab", "x;aaab"},
+                 {"a{,2}", "aaab", "aa;a;b"},
+                 {"(?=(\\\\d{3})+(?!\\\\d))", "x1234567", "x1;234;567"}, /* empty matches */
+                 {"a*", "baab", "b;aa;b"},
+                 {"\\\\b", "ab cd", "ab; ;cd"},
+                 {"\\\\h+", "abg 12", "ab;g ;12"},
+                 {"\\\\u0061", "xab", "x;a;b"},
+                 {"[^\\\\W\\\\d]+", "ab1c", "ab;1;c"},
+                 {"[\\\\W1]+", "a-1b", "a;-1;b"},
+                 {"\\\\w+", "-\xe2\x93\x90\xcc\x81-", "-;\xe2\x93\x90\xcc\x81;-"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *c = cases[i].pieces;
+        char split[300], want[64] = "";
+        snprintf(split, sizeof split,
+                 "\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": "
+                 "\"Split\", \"pattern\": {\"Regex\": \"%s\"}, \"behavior\": \"Isolated\"}, "
+                 "{\"type\": \"Metaspace\", \"replacement\": \";\", \"split\": false}]}",
+                 cases[i].pattern);
+        ds_tokenizer *t = tokenizer("{\"type\": \"BPE\", \"vocab\": {\";\": 1, \"u\": 0}, "
+                                    "\"unk_token\": \"u\", \"merges\": []}",
+                                    split);
+        if (!t) fail_msg("%s: %s", cases[i].pattern, ds_error());
+        /* ";" begins each piece, and replaces its spaces */
+        bool begins = true;
+        for (; *c; c++) {
+            bool mark = *c == ';', rest = (*c & 0xc0) == 0x80;
+            if (begins && !mark) strcat(want, *want ? ",1" : "1");
+            if (!mark && !rest && !(*c == ' ' && begins)) strcat(want, *c == ' ' ? ",1" : ",0");
+            begins = mark;
+        }
+        if (strcmp(ids_of(t, cases[i].text), want))
+            fail_msg("%s: %s, want %s", cases[i].pattern, ids_of(t, cases[i].text), want);
+        ds_tokenizer_free(t);
+    }
+}
+
 static void broken_utf8_is_replaced(void **state)
 {
     (void)state;
@@ -147,6 +193,10 @@ static void damaged_files_are_refused(void **state)
          "\"Isolated\"}}",
          "pre_tokenizer: the pattern (: missing closing parenthesis"},
         {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": []}, "
+         "\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a-z&&[^b]]\"}, "
+         "\"behavior\": \"Isolated\"}}",
+         "sets of sets, && and {n,m}+ are not implemented"},
+        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}, \"merges\": []}, "
          "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": "
          "{\"id\": \"s\"}}, {\"Sequence\": {}}], \"special_tokens\": {\"s\": {\"ids\": [7]}}}}",
          "s has an id that no token has"},
@@ -179,5 +229,5 @@ static void hostile_patterns_end(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(merges_by_rank), cmocka_unit_test(long_words), cmocka_unit_test(splits),
-          cmocka_unit_test(broken_utf8_is_replaced), cmocka_unit_test(damaged_files_are_refused),
-          cmocka_unit_test(hostile_patterns_end))
+          cmocka_unit_test(patterns), cmocka_unit_test(broken_utf8_is_replaced),
+          cmocka_unit_test(damaged_files_are_refused), cmocka_unit_test(hostile_patterns_end))
