@@ -107,8 +107,7 @@ typedef struct ds_generate_opts {
  * Keys and values of earlier positions are kept (in the model's dtype), so that
  * a token costs one position. Greedy tokens are those of transformers. Order:
  * repetition penalty, temperature, top_k, top_p. */
-#define ds_generate(model, ids, ...) \
-    ds_generate_with(model, ids, (ds_generate_opts){__VA_ARGS__})
+#define ds_generate(model, ids, ...) ds_generate_with(model, ids, (ds_generate_opts){__VA_ARGS__})
 DS_API ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts opts);
 
 /* What generation_config.json of the model's folder says, and config.json's end
