@@ -121,7 +121,7 @@ typedef struct ds_lora_opts {
     double alpha;               /* the update counts alpha / r; 0: 8 */
     bool use_rslora;            /* alpha / sqrt(r) */
     double dropout;             /* of the adapter's input, in training */
-    const char *const *targets; /* names of layers ("q_proj"), n_targets; NULL: PEFT's for
+    const char *const *targets; /* ends of layers' paths ("q_proj"), n_targets; NULL: PEFT's for
                                    the architecture: c_attn, or q_proj and v_proj */
     int n_targets;
 } ds_lora_opts;
@@ -135,7 +135,8 @@ DS_API ds_status ds_lora_with(ds_module *model, ds_lora_opts opts);
 
 /* PeftModel.from_pretrained: adapters from a folder with adapter_config.json and
  * adapter_model.safetensors; trained ones, as ds_lora makes them. Refuses what
- * changes the result and is not implemented (DoRA, biases, rank_pattern, ...). */
+ * changes the result and is not implemented (DoRA, biases, modules_to_save, ...).
+ * target_modules may be a pattern; rank_pattern and alpha_pattern name layers. */
 DS_API ds_status ds_lora_load(ds_module *model, const char *folder);
 
 /* save_pretrained of the adapters, in the same files. weights: a state dict of the

@@ -259,6 +259,10 @@ static ds_tensor *lm_forward(void *self, ds_tensor **in, int n)
     ds_tensor *x = lm->type->hidden(lm, in[0]);
     if (n == 1 && lm->cache) x = ds_slice(x, 1, ds_size(x, 1) - 1, ds_size(x, 1));
     if (n == 1) return dsi_lm_logits(lm, x);
+    if (lm->head && ((dsi_lm_linear *)ds_self(lm->head))->lora_a) /* not its weight alone */
+        return ds_cross_entropy(
+            ds_cast(ds_reshape(dsi_lm_logits(lm, x), ds_shape(-1, lm->config.vocab)), DS_F32),
+            labels_shift(in[1]));
     return ds_linear_cross_entropy(ds_reshape(x, ds_shape(-1, lm->config.hidden)), head_weight(lm),
                                    labels_shift(in[1]));
 }
@@ -272,7 +276,7 @@ static void lm_free(void *self)
     json_decref(lm->json);
     dsi_free(lm->folder);
     dsi_free(lm->blocks);
-    dsi_free(lm->lora);
+    dsi_lora_free(lm->lora);
 }
 
 /* A language model is known by its type's free function, which all five

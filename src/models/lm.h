@@ -118,6 +118,7 @@ extern const dsi_lm_type dsi_lm_gpt2, dsi_lm_llama;
 
 /* A model of c, which the root keeps (and json, taken). NULL after a failure. */
 ds_module *dsi_lm_new(const dsi_lm_config *c, json_t *json, const char *folder, dsi_lm_builder *b);
+void dsi_lora_free(void *lora); /* lm->lora; NULL: nothing */
 /* m's struct if m is such a model, else NULL. */
 dsi_lm *dsi_lm_of(const ds_module *m);
 

@@ -24,6 +24,10 @@
 
 /* What the model's adapters are, in lm->lora. */
 typedef struct Lora {
+    json_t *config; /* adapter_config.json, if they come from files; else NULL */
+    /* Of files: which layers have adapters is known from the weights alone, as
+     * target_modules is a pattern, or other keys leave layers out. */
+    bool by_weights;
     int64_t r;             /* rank: A is [r,in], B is [out,r] */
     double alpha, dropout; /* scale: see lora_scale; dropout of x before A */
     bool rslora;           /* rank-stabilised: Kalajdzievski, arXiv:2312.03732 */
@@ -31,10 +35,39 @@ typedef struct Lora {
     char target[MAX_TARGETS][64];
 } Lora;
 
-/* alpha / r, or alpha / sqrt(r). */
-static double lora_scale(const Lora *l)
+void dsi_lora_free(void *lora)
 {
-    return l->alpha / (l->rslora ? sqrt((double)l->r) : (double)l->r);
+    if (lora) json_decref(((Lora *)lora)->config);
+    dsi_free(lora);
+}
+
+/* Whether a name of target_modules or of a pattern's keys means the layer: its
+ * whole path, or the end of it after a dot, as in PEFT. */
+static bool name_fits(const char *name, const char *path)
+{
+    size_t n = strlen(name), all = strlen(path);
+    if (n > all || strcmp(path + all - n, name) != 0) return false;
+    return n == all || path[all - n - 1] == '.';
+}
+
+/* The number that rank_pattern or alpha_pattern has for the layer, else
+ * `otherwise`. */
+static double pattern_number(const Lora *l, const char *pattern, const char *path, double otherwise)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(json_object_get(l->config, pattern), key, value)
+    {
+        if (name_fits(key, path)) return json_number_value(value);
+    }
+    return otherwise;
+}
+
+/* alpha / r, or alpha / sqrt(r). */
+static double lora_scale(const Lora *l, const char *path)
+{
+    double r = pattern_number(l, "rank_pattern", path, (double)l->r);
+    return pattern_number(l, "alpha_pattern", path, l->alpha) / (l->rslora ? sqrt(r) : r);
 }
 
 /* ---- the layers ---- */
@@ -96,20 +129,25 @@ static ds_status adapter_add(void *arg, ds_module *m, const char *path)
     const Lora *o = add->lora;
     int which = -1;
     for (int i = 0; i < o->n_targets; i++)
-        if (!strcmp(o->target[i], ds_module_name(m)) || !strcmp(o->target[i], path)) which = i;
-    if (which < 0) return DS_OK;
-    add->found[which]++;
+        if (name_fits(o->target[i], path)) which = i, add->found[i]++;
+    char key[500];
+    snprintf(key, sizeof key, PREFIX "%s.lora_A.weight", path);
+    if (o->by_weights ? !ds_state_get(add->weights, key) : which < 0) return DS_OK;
+    int64_t r = (int64_t)pattern_number(o, "rank_pattern", path, (double)o->r);
     dsi_lm_linear *l = ds_self(m);
     int in = l->transposed ? 0 : 1;
     ds_dtype dtype = ds_dtype_of(l->weight);
     ds_scope *scope = ds_scope_open();
-    l->lora_a = adapter_matrix(add, m, path, "lora_A", ds_shape(o->r, ds_size(l->weight, in)),
-                               dtype);
+    l->lora_a = adapter_matrix(add, m, path, "lora_A", ds_shape(r, ds_size(l->weight, in)), dtype);
     if (l->lora_a)
-        l->lora_b = adapter_matrix(add, m, path, "lora_B",
-                                   ds_shape(ds_size(l->weight, 1 - in), o->r), dtype);
+        l->lora_b = adapter_matrix(add, m, path, "lora_B", ds_shape(ds_size(l->weight, 1 - in), r),
+                                   dtype);
     ds_scope_close(scope);
-    l->lora_scale = lora_scale(o), l->lora_dropout = o->dropout;
+    snprintf(key, sizeof key, PREFIX "%s.base_layer.weight", path);
+    ds_tensor *base = ds_state_get(add->weights, key); /* PEFT adds that of lm_head */
+    if (base && ds_copy(ds_detach(l->weight), base) != DS_OK) return ds_error_status();
+    add->used += base != NULL;
+    l->lora_scale = lora_scale(o, path), l->lora_dropout = o->dropout;
     add->used += 2;
     if (l->lora_a && l->lora_b) return DS_OK;
     l->lora_a = NULL;
@@ -124,14 +162,14 @@ static ds_status adapters_add(dsi_lm *lm, Lora *lora, const ds_state *weights)
     ds_module *m = ds_module_of(lm);
     Add add = {.lora = lora, .weights = weights};
     if (lm->lora) {
-        dsi_free(lora);
+        dsi_lora_free(lora);
         return dsi_fail(DS_EINVAL, "lora: the model has adapters already");
     }
     lm->lora = lora;
     for (int i = 0; i < ds_module_params(m); i++)
         ds_require_grad(ds_module_param_at(m, i, NULL), false);
     ds_status status = for_each_linear(m, "", adapter_add, &add);
-    for (int i = 0; i < lora->n_targets && status == DS_OK; i++)
+    for (int i = 0; i < lora->n_targets && status == DS_OK && !lora->by_weights; i++)
         if (!add.found[i])
             status = dsi_fail(DS_EINVAL, "lora: the model has no linear layer \"%s\"",
                               lora->target[i]);
@@ -182,16 +220,39 @@ static bool is_off(const json_t *v)
     return !v || json_is_null(v) || json_is_false(v) || (text && !strcmp(text, "none"));
 }
 
+/* Keys of rank_pattern and alpha_pattern are names of layers, not patterns, and
+ * their values positive numbers. */
+static ds_status patterns_check(const json_t *j, const char *path)
+{
+    static const char *const keys[] = {"rank_pattern", "alpha_pattern"};
+    for (int i = 0; i < 2; i++) {
+        const char *key;
+        json_t *value;
+        json_object_foreach(json_object_get(j, keys[i]), key, value)
+        {
+            if (strpbrk(key, "\\^$*+?()[]{}|"))
+                return dsi_fail(DS_EINVAL,
+                                "lora: %s: %s: \"%.60s\" is no name of layers: patterns "
+                                "are not implemented",
+                                path, keys[i], key);
+            double x = json_number_value(value);
+            if (!(x > 0) || x > 1 << 20 || (!i && x != floor(x)))
+                return dsi_fail(DS_EFORMAT, "lora: %s: %s: %.60s is %g: expected a positive number",
+                                path, keys[i], key, x);
+        }
+    }
+    return DS_OK;
+}
+
 /* Keys that would change the result are refused by name. */
 static ds_status config_check(const json_t *j, const char *path)
 {
     static const char *const off[] = {"use_dora",          "bias",
-                                      "modules_to_save",   "rank_pattern",
-                                      "alpha_pattern",     "layers_to_transform",
-                                      "layer_replication", "lora_bias",
+                                      "modules_to_save",   "lora_bias",
+                                      "layer_replication", "use_qalora",
                                       "target_parameters", "trainable_token_indices",
-                                      "exclude_modules",   "use_qalora",
                                       "use_bdlora",        "alora_invocation_tokens"};
+    static const char *const plain[] = {"gaussian", "eva", "orthogonal"};
     const char *type = json_string_value(json_object_get(j, "peft_type"));
     if (!type || strcmp(type, "LORA") != 0)
         return dsi_fail(DS_EINVAL, "lora: %s: peft_type \"%.40s\": expected LORA", path,
@@ -199,9 +260,17 @@ static ds_status config_check(const json_t *j, const char *path)
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         if (!is_off(json_object_get(j, off[i])))
             return dsi_fail(DS_EINVAL, "lora: %s: %s is not implemented", path, off[i]);
-    if (!json_is_array(json_object_get(j, "target_modules")))
-        return dsi_fail(DS_EINVAL, "lora: %s: target_modules: expected a list of names", path);
-    return DS_OK;
+    const char *init = json_string_value(json_object_get(j, "init_lora_weights"));
+    for (size_t i = 0; init && i < sizeof plain / sizeof *plain; i++)
+        if (!strcmp(init, plain[i])) init = NULL;
+    if (init) /* PEFT changes the model's weights when it loads such an adapter */
+        return dsi_fail(DS_EINVAL, "lora: %s: init_lora_weights \"%.40s\" is not implemented", path,
+                        init);
+    const json_t *targets = json_object_get(j, "target_modules");
+    if (!json_is_array(targets) && !json_is_string(targets))
+        return dsi_fail(DS_EINVAL,
+                        "lora: %s: target_modules: expected a list of names, or a pattern", path);
+    return patterns_check(j, path);
 }
 
 static ds_status config_read(const char *path, Lora *l)
@@ -221,9 +290,13 @@ static ds_status config_read(const char *path, Lora *l)
     if (status == DS_OK && (l->r < 1 || l->r > 1 << 20 || !(l->dropout >= 0 && l->dropout < 1)))
         status = dsi_fail(DS_EFORMAT, "lora: %s: r is %lld, lora_dropout %g", path, (long long)l->r,
                           l->dropout);
-    json_array_foreach(json_object_get(j, "target_modules"), i, name) if (status == DS_OK)
+    json_t *targets = json_object_get(j, "target_modules");
+    if (json_array_size(targets) > MAX_TARGETS) targets = NULL; /* layer by layer */
+    json_array_foreach(targets, i, name) if (status == DS_OK)
         status = target_set(l, json_string_value(name));
-    json_decref(j);
+    l->by_weights = !l->n_targets || !is_off(json_object_get(j, "exclude_modules")) ||
+                    !is_off(json_object_get(j, "layers_to_transform"));
+    l->config = j;
     return status;
 }
 
@@ -248,7 +321,7 @@ ds_status ds_lora_load(ds_module *model, const char *folder)
     if (weights)
         status = adapters_add(lm, l, weights);
     else
-        status = ds_error_status(), dsi_free(l);
+        status = ds_error_status(), dsi_lora_free(l);
     ds_state_free(weights);
     ds_scope_close(scope);
     dsi_free(config), dsi_free(file);
@@ -257,18 +330,24 @@ ds_status ds_lora_load(ds_module *model, const char *folder)
 
 /* ---- save, merge ---- */
 
-static ds_status config_save(const dsi_lm *lm, const char *folder)
+static json_t *config_new(const dsi_lm *lm)
 {
     const Lora *l = lm->lora;
+    if (l->config) return json_incref(l->config); /* of the files that were loaded */
     json_t *targets = json_array();
     for (int i = 0; i < l->n_targets; i++)
         json_array_append_new(targets, json_string(l->target[i]));
-    json_t *j = json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:b, s:b, s:s, s:b, s:b, s:o}",
-                          "peft_type", "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path",
-                          lm->folder ? lm->folder : "", "r", (json_int_t)l->r, "lora_alpha",
-                          l->alpha, "lora_dropout", l->dropout, "use_rslora", (int)l->rslora,
-                          "fan_in_fan_out", (int)(lm->config.family == DSI_GPT2), "bias", "none",
-                          "inference_mode", 1, "init_lora_weights", 1, "target_modules", targets);
+    return json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:b, s:b, s:s, s:b, s:b, s:o}", "peft_type",
+                     "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path",
+                     lm->folder ? lm->folder : "", "r", (json_int_t)l->r, "lora_alpha", l->alpha,
+                     "lora_dropout", l->dropout, "use_rslora", (int)l->rslora, "fan_in_fan_out",
+                     (int)(lm->config.family == DSI_GPT2), "bias", "none", "inference_mode", 1,
+                     "init_lora_weights", 1, "target_modules", targets);
+}
+
+static ds_status config_save(const dsi_lm *lm, const char *folder)
+{
+    json_t *j = config_new(lm);
     char *text = j ? json_dumps(j, JSON_INDENT(2)) : NULL;
     char *path = lora_path(folder, "adapter_config.json");
     dsi_file *f = text ? dsi_file_replace(path) : NULL;

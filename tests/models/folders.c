@@ -4,6 +4,8 @@
 #include "check.h"
 #include "folder.h"
 
+#include <jansson.h>
+
 #define SIZES \
     "\"vocab_size\": 11, \"hidden_size\": 8, \"num_hidden_layers\": 1, " \
     "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"intermediate_size\": 12"
@@ -163,7 +165,16 @@ static void adapters_are_refused(void **state)
     static const char *const configs[][2] = {
         {"{\"peft_type\": \"IA3\"}", "peft_type \"IA3\""},
         {"{\"peft_type\": \"LORA\", \"use_dora\": true}", "use_dora is not implemented"},
-        {"{\"peft_type\": \"LORA\", \"target_modules\": \"all-linear\"}", "expected a list"},
+        {"{\"peft_type\": \"LORA\", \"target_modules\": 3}", "expected a list"},
+        {"{\"peft_type\": \"LORA\", \"target_modules\": [\"q_proj\"], \"r\": 2, "
+         "\"init_lora_weights\": \"pissa\"}",
+         "init_lora_weights \"pissa\" is not implemented"},
+        {"{\"peft_type\": \"LORA\", \"target_modules\": [\"q_proj\"], \"r\": 2, "
+         "\"rank_pattern\": {\".*q_proj\": 3}}",
+         "rank_pattern: \".*q_proj\" is no name of layers"},
+        {"{\"peft_type\": \"LORA\", \"target_modules\": [\"q_proj\"], \"r\": 2, "
+         "\"alpha_pattern\": {\"q_proj\": 0}}",
+         "alpha_pattern: q_proj is 0"},
         {"{\"peft_type\": \"LORA\", \"target_modules\": [\"q_proj\"], \"r\": -3}", "r is -3"},
         {"{\"peft_type\": \"LORA\", \"target_modules\": [\"q_proj\"], \"r\": 2}", "adapter_model"}};
     for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
@@ -173,6 +184,56 @@ static void adapters_are_refused(void **state)
         CHECK_ERROR(configs[i][1]);
         ds_module_free(m);
     }
+    folder_remove();
+}
+
+static ds_tensor *logits_of(ds_module *m, ds_tensor *ids)
+{
+    bool recording = ds_set_grad(false);
+    ds_tensor *y = ds_call(m, ids);
+    ds_set_grad(recording);
+    return y;
+}
+
+/* Layers by the end of their path, the head among them; the same files with a
+ * pattern for the layers, and with ranks and alphas by layer. */
+static void adapters_by_path_and_pattern(void **state)
+{
+    (void)state;
+    static const char *const targets[] = {"self_attn.q_proj", "lm_head"};
+    folder_make();
+    ds_scope *scope = ds_scope_open();
+    ds_seed(5);
+    ds_module *m = model_of(LLAMA);
+    CHECK_INT(ds_pretrained_save(m, folder_path("base")), DS_OK);
+    CHECK_INT(ds_lora(m, .r = 2, .alpha = 3, .targets = targets, .n_targets = 2), DS_OK);
+    for (int i = 0; i < ds_module_params(m); i++) {
+        ds_tensor *x = ds_module_param_at(m, i, NULL);
+        if (ds_requires_grad(x))
+            CHECK_INT(ds_copy(ds_detach(x), ds_randn(DS_F32, ds_shape_of(x))), DS_OK);
+    }
+    CHECK_INT(ds_lora_save(m, folder_path("a"), NULL), DS_OK);
+    ds_module_train(m, false);
+    ds_tensor *ids = ds_randint(DS_I64, 0, 11, ds_shape(1, 9)), *want = logits_of(m, ids);
+    ds_tensor *each = ds_cross_entropy(ds_reshape(ds_slice(want, 1, 0, 8), ds_shape(8, 11)),
+                                       ds_flatten(ds_slice(ids, 1, 1, 9), 0));
+    CHECK_CLOSE(ds_item(ds_call(m, ids, ids)), ds_item(each), 1e-6);
+    write_file("a/adapter_config.json",
+               "{\"peft_type\": \"LORA\", \"target_modules\": \".*(q_proj|lm_head)\", \"r\": 7, "
+               "\"lora_alpha\": 3, \"rank_pattern\": {\"self_attn.q_proj\": 2, \"lm_head\": 2}, "
+               "\"alpha_pattern\": {\"model.layers.0.self_attn.q_proj\": 3}}");
+    ds_module *again = ds_pretrained_load(folder_path("base"));
+    CHECK_INT(ds_lora_load(again, folder_path("a")), DS_OK);
+    ds_module_train(again, false);
+    ds_tensor *got = logits_of(again, ids);
+    CHECK(!memcmp(ds_data(got), ds_data(want), 9 * 11 * sizeof(float)));
+    CHECK_INT(ds_lora_save(again, folder_path("b"), NULL), DS_OK); /* with the same keys */
+    json_t *j = json_load_file(folder_path("b/adapter_config.json"), 0, NULL);
+    CHECK_INT(json_integer_value(json_object_get(json_object_get(j, "rank_pattern"), "lm_head")),
+              2);
+    json_decref(j);
+    ds_module_free(m), ds_module_free(again);
+    ds_scope_close(scope);
     folder_remove();
 }
 
@@ -199,4 +260,5 @@ static void checkpoints_change_nothing(void **state)
 
 TEST_MAIN(cmocka_unit_test(configs_are_refused_by_name), cmocka_unit_test(weights_that_do_not_fit),
           cmocka_unit_test(new_models), cmocka_unit_test(adapters_are_refused),
+          cmocka_unit_test(adapters_by_path_and_pattern),
           cmocka_unit_test(checkpoints_change_nothing))
