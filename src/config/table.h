@@ -169,7 +169,9 @@ SUPPORTED("zero_optimization.offload_optimizer.pin_memory", BOOL, "true",
 SUPPORTED("zero_optimization.offload_optimizer.pipeline_read", BOOL, "false",
           zero.offload_optimizer.pipeline_read, "nvme: read the next blocks while one is updated")
 SUPPORTED("zero_optimization.offload_optimizer.pipeline_write", BOOL, "false",
-          zero.offload_optimizer.pipeline_write, "nvme: go on while a block is being written")
+          zero.offload_optimizer.pipeline_write,
+          "nvme: go on while a block is being written; with `pipeline_read`, parameters on nvme, "
+          "and neither clipping nor an overflow check, updates begin during backward")
 SUPPORTED("zero_optimization.offload_optimizer.fast_init", BOOL, "false",
           zero.offload_optimizer.fast_init, "nvme: do not write the zeros of moments at first")
 SUPPORTED("zero_optimization.offload_optimizer.ratio", NUMBER_IN(0, 1), "1.0",

@@ -57,6 +57,15 @@ static dsi_param_swap_opts zero_param_swap_opts(const dsi_config *c)
     };
 }
 
+/* Both pipeline keys ask for an overlap, and nothing has to be known of all
+ * gradients before the first update. */
+static bool zero_overlap_update(const dsi_config *c)
+{
+    bool checks = c->fp16.enabled || (c->bf16.enabled && c->bf16.check_grad_overflow);
+    return c->zero.offload_optimizer.pipeline_read && c->zero.offload_optimizer.pipeline_write &&
+           c->gradient_clipping == 0 && !checks;
+}
+
 dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c)
 {
     ds_dtype dtype = c->fp16.enabled ? DS_F16 : c->bf16.enabled ? DS_BF16 : DS_F32;
@@ -81,5 +90,6 @@ dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c)
         .offload_optimizer = c->zero.offload_optimizer.device != DSI_OFFLOAD_NONE,
         .files = zero_offload_opts(c),
         .param_files = zero_param_swap_opts(c),
+        .overlap_update = zero_overlap_update(c),
     };
 }

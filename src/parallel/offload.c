@@ -6,6 +6,8 @@
  *   used.
  * - In a step, block k is in buffer k % buffers; outside of steps only buffer 0
  *   is used, for block `held`. `dirty`: it is newer than the file.
+ * - A pass may stand between `begin` and the step. What was read ahead is then
+ *   given up if a block is held.
  * - An item that has storage is newer than its block: a step stores all of them
  *   first, and dsi_offload_release drops what was written to them.
  * SPDX-License-Identifier: MIT */
@@ -54,6 +56,8 @@ struct dsi_offload {
     int buffers;
     int held; /* outside of steps: the block in buffer 0; -1: none */
     bool dirty;
+    bool begun;     /* a pass over the blocks: */
+    int next, read; /* the next one to update, to read */
     dsi_aio *aio;
     dsi_aio_file file;
     Item *item; /* [f->n][words] */
@@ -187,6 +191,7 @@ static ds_tensor *block_hold(dsi_offload *o, int k)
     if (o->block[k].memory) return o->block[k].memory;
     if (o->held == k) return o->buffer[0].t;
     if (held_flush(o) != DS_OK || buffers_wait(o) != DS_OK) return NULL;
+    if (o->begun) o->read = o->next;
     o->held = -1;
     block_start(o, k, &o->buffer[0], false, o->words);
     if (dsi_swap_wait(o->aio, &o->buffer[0]) != DS_OK) return NULL;
@@ -336,17 +341,43 @@ static ds_status block_update(dsi_offload *o, const Block *b, const ds_tensor *t
     return status;
 }
 
-/* One block of the file is in each of: being read, updated, being written. */
-static ds_status step_blocks_on_disk(dsi_offload *o, double g_scale, dsi_offload_model model)
+static bool block_is_ready(const dsi_offload *o, const Block *b, bool (*ready)(void *arg, int i),
+                           void *arg)
+{
+    const dsi_flat *f = o->f;
+    for (int j = b->first; j < o->n_local && f->param[o->local_params[j]].owned_at < b->end; j++) {
+        dsi_range r;
+        if (block_range(o, b, o->local_params[j], &r) && !ready(arg, o->local_params[j]))
+            return false;
+    }
+    return true;
+}
+
+/* Starts to read blocks, in buffers whose blocks are written. */
+static ds_status blocks_read_ahead(dsi_offload *o)
 {
     int ahead = !o->o.pipeline_read ? 0 : o->buffers > 2 ? o->buffers - 2 : o->buffers - 1;
     ds_status status = DS_OK;
-    for (int k = 0, next = 0; status == DS_OK && k < o->in_file; k++) {
-        for (; status == DS_OK && next <= k + ahead && next < o->in_file; next++) {
-            status = dsi_swap_wait(o->aio, buffer_of(o, next)); /* until it is written */
-            if (status == DS_OK) block_start(o, next, buffer_of(o, next), false, o->words);
-        }
+    for (; o->read <= o->next + ahead && o->read < o->in_file; o->read++) {
+        status = dsi_swap_wait(o->aio, buffer_of(o, o->read));
+        if (status != DS_OK) return status;
+        block_start(o, o->read, buffer_of(o, o->read), false, o->words);
+    }
+    return status;
+}
+
+/* One block of the file is in each of: being read, updated, being written. */
+ds_status dsi_offload_advance(dsi_offload *o, double g_scale, dsi_offload_model model,
+                              bool (*ready)(void *arg, int i), void *arg)
+{
+    ds_status status = dsi_offload_store(o, -1);
+    if (status == DS_OK) status = held_flush(o);
+    o->held = -1;
+    for (; status == DS_OK && o->next < o->in_file; o->next++) {
+        int k = o->next;
         dsi_swap_buffer *u = buffer_of(o, k);
+        status = blocks_read_ahead(o);
+        if (status == DS_OK && ready && !block_is_ready(o, &o->block[k], ready, arg)) return DS_OK;
         if (status == DS_OK) status = dsi_swap_wait(o->aio, u);
         if (status == DS_OK) status = block_update(o, &o->block[k], u->t, g_scale, model);
         if (status != DS_OK) break;
@@ -356,16 +387,33 @@ static ds_status step_blocks_on_disk(dsi_offload *o, double g_scale, dsi_offload
     return status;
 }
 
-ds_status dsi_offload_step(dsi_offload *o, double g_scale, dsi_offload_model model)
+ds_status dsi_offload_begin(dsi_offload *o)
 {
     ds_status status = dsi_offload_store(o, -1);
     if (status == DS_OK) status = held_flush(o);
     if (status == DS_OK) status = buffers_wait(o); /* what the last step has written */
     o->held = -1;
-    if (status == DS_OK) status = step_blocks_on_disk(o, g_scale, model);
+    o->next = o->read = 0;
+    o->begun = status == DS_OK;
+    return status == DS_OK ? blocks_read_ahead(o) : status;
+}
+
+bool dsi_offload_end(dsi_offload *o)
+{
+    bool updated = o->begun && o->next > 0;
+    if (o->begun) buffers_wait(o);
+    o->begun = false;
+    return updated;
+}
+
+ds_status dsi_offload_step(dsi_offload *o, double g_scale, dsi_offload_model model)
+{
+    ds_status status = o->begun ? DS_OK : dsi_offload_begin(o);
+    if (status == DS_OK) status = dsi_offload_advance(o, g_scale, model, NULL, NULL);
     for (int k = o->in_file; status == DS_OK && k < o->blocks; k++)
         status = block_update(o, &o->block[k], o->block[k].memory, g_scale, model);
     if (status != DS_OK) buffers_wait(o);
+    o->begun = false;
     return status;
 }
 

@@ -67,6 +67,15 @@ ds_tensor *dsi_offload_shard(const dsi_offload *o, int i);
  * (dsi_optim_set_param). Blocks on files. */
 ds_status dsi_offload_step(dsi_offload *o, double g_scale, dsi_offload_model model);
 
+/* The same step in parts: begin starts to read; advance updates the blocks, in
+ * their order, up to the first with a parameter for which ready is false
+ * (it also sets the gradient), and may be called again; dsi_offload_step does
+ * the rest. end: there will be no step; whether a block was updated. */
+ds_status dsi_offload_begin(dsi_offload *o);
+ds_status dsi_offload_advance(dsi_offload *o, double g_scale, dsi_offload_model model,
+                              bool (*ready)(void *arg, int i), void *arg);
+bool dsi_offload_end(dsi_offload *o);
+
 /* Drops the memory of parameter i's master and moments: release discards
  * changes, store writes them to the blocks. i = -1: of all parameters. */
 void dsi_offload_release(dsi_offload *o, int i);

@@ -372,6 +372,7 @@ static void leaf_ready(void *arg, ds_tensor *x)
     if (r->runs && r->status == DS_OK && r->folder && !r->comm && !r->tree &&
         ds_numel(x) >= MAPPED_ELEMENTS)
         r->status = r->widen ? DS_OK : grad_move_to_file(l, x);
+    l->final = r->runs && r->last && r->status == DS_OK;
     if (!r->runs || r->status != DS_OK || (!r->comm && !r->widen)) return;
     bucket_await(r, k);
     if (r->status == DS_OK && !bucket_adopt(l, x)) {
@@ -411,6 +412,7 @@ ds_status dsi_reduce_begin(dsi_reduce *r, bool last)
     r->seconds = 0;
     r->status = DS_OK;
     for (int k = 0; k < r->f->units; k++) r->bucket[k].missing = r->f->unit[k].count;
+    for (int i = 0; i < r->f->n; i++) r->leaf[i].final = false;
     if (r->tree) dsi_tree_next(r->tree);
     if (!r->o.partition || r->tree) return DS_OK;
     return shard_open(r, r->widen ? r->o.accum : r->f->param[0].x->dtype);
@@ -433,6 +435,13 @@ ds_status dsi_reduce_wait(dsi_reduce *r)
     if (r->status != DS_OK || !r->tree || r->local || !dsi_reduce_complete(r)) return r->status;
     dsi_hold(&r->owned, dsi_tree_total(r->tree));
     return r->owned ? DS_OK : (r->status = ds_error_status());
+}
+
+bool dsi_reduce_finishes_early(const dsi_reduce *r) { return r && !r->tree && !r->widen; }
+
+bool dsi_reduce_is_final(const dsi_reduce *r, int i)
+{
+    return r->comm ? r->last && r->f->param[i].unit < r->arrived : r->leaf[i].final;
 }
 
 bool dsi_reduce_complete(const dsi_reduce *r) { return r->open && r->last; }
@@ -509,7 +518,7 @@ dsi_reduce *dsi_reduce_new(const dsi_flat *f, ds_comm *comm, const dsi_reduce_op
     r->leaf = dsi_alloc((size_t)f->n * sizeof *r->leaf);
     r->bucket = dsi_alloc((size_t)f->units * sizeof *r->bucket);
     for (int i = 0; i < f->n; i++) {
-        r->leaf[i] = (Leaf){r, i, false, NULL};
+        r->leaf[i] = (Leaf){.r = r, .i = i};
         dsi_set_grad_ready_hook(f->param[i].x, leaf_ready, &r->leaf[i]);
         dsi_set_grad_buffer_hook(f->param[i].x, leaf_grad_buffer);
     }

@@ -58,6 +58,10 @@ ds_status
 dsi_reduce_end(dsi_reduce *r); /* after a pass that did not fail; sends the other buckets */
 ds_status dsi_reduce_wait(dsi_reduce *r); /* blocks until all buckets that were sent are summed */
 
+/* Whether gradients of the last pass are final before it ends; whether that of
+ * parameter i is by now. */
+bool dsi_reduce_finishes_early(const dsi_reduce *r);
+bool dsi_reduce_is_final(const dsi_reduce *r, int i);
 /* a last pass came since the gradients were forgotten */
 bool dsi_reduce_complete(const dsi_reduce *r);
 

@@ -11,6 +11,7 @@ typedef struct dsi_reduce_leaf {
     int i;
     bool holds;        /* its place in the bucket has a gradient */
     ds_tensor *mapped; /* one rank with a folder: where its gradient is kept; counted, or NULL */
+    bool final;        /* one rank: the last pass has completed the gradient */
 } dsi_reduce_leaf;
 
 typedef struct dsi_reduce_bucket {

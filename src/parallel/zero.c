@@ -45,9 +45,11 @@ static ds_status stage_backward(dsi_zero *z, ds_tensor *loss, double factor, boo
                                                         "without a step between"));
     if (z->o.deterministic) factor /= dsi_comm_size(z->comm);
     ds_status status = dsi_reduce_begin(z->reduce, last);
+    if (status == DS_OK && last) dsi_zero_overlap_begin(z);
     if (z->zero3) dsi_zero3_set_backward(z->zero3, true);
     if (status == DS_OK) status = dsi_backward_scaled(loss, factor);
     if (z->zero3) dsi_zero3_set_backward(z->zero3, false);
+    if (dsi_zero_overlap_pause(z) != DS_OK && status == DS_OK) status = z->overlap_status;
     if (status == DS_OK) status = dsi_reduce_end(z->reduce);
     return dsi_comm_all_or_none(z->comm, status);
 }
@@ -75,6 +77,9 @@ double dsi_zero_reducing(const dsi_zero *z)
 void dsi_zero_zero_grad(dsi_zero *z)
 {
     if (!z) return;
+    if (dsi_zero_overlap_end(z) && dsi_offload_end(z->offload))
+        dsi_fail(DS_ESTATE, "zero: gradients are dropped whose update has begun during backward: "
+                            "set pipeline_write to false");
     for (int i = 0; i < z->flat->n; i++) {
         ds_set_grad_of(z->flat->param[i].x, NULL);
         if (z->shard[i]) ds_set_grad_of(z->shard[i], NULL);

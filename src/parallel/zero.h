@@ -48,6 +48,9 @@ typedef struct dsi_zero_opts {
     /* stage 3: likewise this rank's shards of parameters: Note [Param swap];
      * there are masters then */
     dsi_param_swap_opts param_files;
+    /* with both: steps neither clip nor check for overflow, so the pass over the
+     * optimizer's file may begin during backward (zero_overlap.c) */
+    bool overlap_update;
 } dsi_zero_opts;
 
 /* The options of the layout: units, and the shards of each rank (Note

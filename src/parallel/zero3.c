@@ -59,6 +59,8 @@ struct dsi_zero3 {
     } trace; /* units */
     int at;  /* next use */
     bool follows;
+    void (*after_use)(void *arg);
+    void *after_use_arg;
 };
 
 static int64_t unit_elements(const Unit *u) { return u->z->f->unit[u->k].n; }
@@ -239,6 +241,13 @@ static void evict_after_use(void *arg, ds_tensor *x)
     u->p.pinned = false;
     if (!is_used_again_soon(u)) dsi_partition_evict(&u->p);
     prefetch_next(u->z); /* after a failure all that follows fails */
+    if (u->z->backward && u->z->after_use) u->z->after_use(u->z->after_use_arg);
+}
+
+void dsi_zero3_set_after_use(dsi_zero3 *z, void (*fn)(void *arg), void *arg)
+{
+    z->after_use = fn;
+    z->after_use_arg = arg;
 }
 
 static void evict_all(dsi_zero3 *z)

@@ -54,6 +54,9 @@ ds_status dsi_zero3_shard_alloc(dsi_zero3 *z, int i);
 ds_status dsi_zero3_shard_store(dsi_zero3 *z, int i);
 void dsi_zero3_shard_evict(dsi_zero3 *z, int i);
 
+/* fn is called in backward between two nodes, when one that used a partitioned
+ * parameter has passed; NULL: nothing. */
+void dsi_zero3_set_after_use(dsi_zero3 *z, void (*fn)(void *arg), void *arg);
 /* Around a backward pass. At its end all that it gathered is evicted. */
 void dsi_zero3_set_backward(dsi_zero3 *z, bool runs);
 

@@ -13,6 +13,8 @@ struct dsi_zero {
     ds_comm *comm; /* NULL: one rank */
     ds_comm *self; /* by which a single rank gathers its parameters from disk */
     dsi_zero_opts o;
+    bool overlaps; /* zero_overlap.c */
+    ds_status overlap_status;
     dsi_flat *flat;
     dsi_reduce *reduce; /* NULL: gradients stay where backward makes them */
     /* Memory of the parameters that are gathered after a step, counted:
@@ -47,6 +49,12 @@ ds_status dsi_zero_shard_close(void *zero, int i, bool write);
 /* step, with parameters that stage 3 has cut but the optimizer needs whole
  * brought together for it (zero_whole.c). Collective. */
 ds_status dsi_zero_step_whole(dsi_zero *z, double scale, ds_status (*step)(dsi_zero *, double));
+/* The optimizer's pass over its file begins with the last backward pass, where
+ * it can; pause: at the end of that pass, with its status; end: in the step, or
+ * where there will be none: whether it had begun (zero_overlap.c). */
+void dsi_zero_overlap_begin(dsi_zero *z);
+ds_status dsi_zero_overlap_pause(dsi_zero *z);
+bool dsi_zero_overlap_end(dsi_zero *z);
 dsi_offload_model dsi_zero_model(dsi_zero *z); /* the same for offload.h */
 
 /* ---- zero_host.c: each does nothing without z->staging, unless it says so ------------------------------ */

@@ -23,7 +23,8 @@ typedef struct Run {
     dsi_zero_opts o;
     Rule rule;
     int steps;
-    bool reads; /* between steps all is read */
+    bool no_clip; /* reads come between backward and step too */
+    bool reads;   /* between steps all is read */
     float x[RANKS][ROOM];
     int n;
     dsi_zero_bytes bytes; /* of rank 0 */
@@ -85,7 +86,9 @@ static ds_status train(void *arg)
         ds_scope *scope = ds_scope_open();
         ds_tensor *loss = loss_of(net, run->o.dtype, i * BATCH + rank * n, n);
         status = dsi_zero_backward(z, loss, 1, true);
-        if (status == DS_OK) status = dsi_zero_step(z, 1, 0.5, false, true, NULL);
+        if (status == DS_OK && run->reads && run->no_clip) status = read_all(z, optim);
+        if (status == DS_OK)
+            status = dsi_zero_step(z, 1, run->no_clip ? 0 : 0.5, false, true, NULL);
         if (status == DS_OK && run->reads) status = read_all(z, optim);
         ds_scope_close(scope);
     }
@@ -248,6 +251,30 @@ static ds_status write_one(void *arg)
     return DS_OK;
 }
 
+/* The pass over the optimizer's file begins during backward; some programs read
+ * masters before the step. */
+static void updates_in_backward(void **state)
+{
+    (void)state;
+    Run *want = runs[0], *got = runs[1];
+    for (int k = 0; k < 10; k++) {
+        dsi_zero_opts o = {.stage = 3, .dtype = k % 3 ? DS_BF16 : DS_F32, .reduce_scatter = true};
+        o.accum_dtype = o.comm_dtype = o.dtype;
+        o.max_live = INT64_MAX, o.prefetch_bucket = 1000, o.overlap_comm = k % 4 < 2;
+        *want = (Run){.o = o, .steps = 4, .no_clip = true};
+        run_on(1 + k % 3, want);
+        *got = *want;
+        got->reads = k % 2;
+        got->o.overlap_update = true;
+        got->o.param_files = homes[k % 3];
+        got->o.files = ways[k % WAYS];
+        got->o.param_files.nvme_path = got->o.files.nvme_path = folder;
+        run_on(1 + k % 3, got);
+        if (memcmp(want->x[0], got->x[0], (size_t)want->n * sizeof(float)))
+            fail_msg("updates in backward, number %d: other bits", k);
+    }
+}
+
 static void gathered_and_written(void **state)
 {
     (void)state;
@@ -376,6 +403,7 @@ int main(void)
                                        cmocka_unit_test(every_rule),
                                        cmocka_unit_test(threads_in_place_of_the_kernel),
                                        cmocka_unit_test(parameters_in_files),
+                                       cmocka_unit_test(updates_in_backward),
                                        cmocka_unit_test(gathered_and_written),
                                        cmocka_unit_test(nothing_is_left),
                                        cmocka_unit_test(read_and_written_like_memory),
