@@ -103,11 +103,12 @@ typedef struct ds_generate_opts {
 
 /* model.generate: ids int64 [B,L], the prompts, on any device -> int64 [B,N] on
  * the same, the tokens that follow, N <= max_new_tokens:
- * ds_generate(model, ids, .max_new_tokens = 100).
+ * ds_generate(model, ids, 100, .do_sample = true).
  * Keys and values of earlier positions are kept (in the model's dtype), so that
  * a token costs one position. Greedy tokens are those of transformers. Order:
  * repetition penalty, temperature, top_k, top_p. */
-#define ds_generate(model, ids, ...) ds_generate_with(model, ids, (ds_generate_opts){__VA_ARGS__})
+#define ds_generate(model, ids, ...) \
+    ds_generate_with(model, ids, (ds_generate_opts){.max_new_tokens = __VA_ARGS__})
 DS_API ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts opts);
 
 /* What generation_config.json of the model's folder says, and config.json's end
