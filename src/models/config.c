@@ -221,19 +221,18 @@ static void read_rope(Reader *r, dsi_lm_config *c)
     r->json = outer;
 }
 
-/* Which layers see a window of keys only. Mistral: all layers, unless
- * sliding_window is absent or null. Qwen: those of layer_types, else those
- * from max_window_layers on, and only with use_sliding_window. Llama: none. */
+/* Which layers see a window of keys only; none if sliding_window is null, and
+ * 4096 keys if it is absent. Mistral: all layers. Qwen: those of layer_types,
+ * else those from max_window_layers on, and only with use_sliding_window.
+ * Llama: none. */
 static void read_window(Reader *r, dsi_lm_config *c)
 {
     bool qwen = c->family == DSI_QWEN2 || c->family == DSI_QWEN3;
     const json_t *types = qwen ? reader_get(r, "layer_types") : NULL;
     if (c->family == DSI_LLAMA) return;
     bool used = !qwen || reader_bool(r, "use_sliding_window", false);
-    if (used)
-        c->window = reader_int(r, "sliding_window", 1, 1 << 30,
-                               c->family == DSI_MISTRAL ? 1 << 30 : 4096);
-    if (c->family == DSI_MISTRAL && !reader_get(r, "sliding_window")) c->window = 0;
+    bool null = json_is_null(json_object_get(r->json, "sliding_window"));
+    if (used && !null) c->window = reader_int(r, "sliding_window", 1, 1 << 30, 4096);
     if (types && (int64_t)json_array_size(types) != c->layers) {
         reader_fail(r, DS_EFORMAT, "layer_types has %lld entries: expected num_hidden_layers, %lld",
                     (long long)json_array_size(types), (long long)c->layers);
@@ -259,7 +258,9 @@ static void read_llama(Reader *r, dsi_lm_config *c)
     c->hidden = reader_int(r, "hidden_size", 1, 1 << 20, -1);
     c->layers = reader_int(r, "num_hidden_layers", 1, DSI_LM_MAX_LAYERS, -1);
     c->heads = reader_int(r, "num_attention_heads", 1, 1 << 16, -1);
-    c->kv_heads = reader_int(r, "num_key_value_heads", 1, 1 << 16, c->heads);
+    int64_t class_kv = c->family == DSI_LLAMA ? c->heads : c->family == DSI_MISTRAL ? 8 : 32;
+    bool null = json_is_null(json_object_get(r->json, "num_key_value_heads"));
+    c->kv_heads = reader_int(r, "num_key_value_heads", 1, 1 << 16, null ? c->heads : class_kv);
     c->inner = reader_int(r, "intermediate_size", 1, 1 << 24, -1);
     c->positions = reader_int(r, "max_position_embeddings", 1, 1 << 30, 2048);
     bool own_size = reader_get(r, "head_dim") || c->family == DSI_QWEN3;
