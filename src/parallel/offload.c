@@ -6,8 +6,8 @@
  *   used.
  * - In a step, block k is in buffer k % buffers; outside of steps only buffer 0
  *   is used, for block `held`. `dirty`: it is newer than the file.
- * - A pass may stand between `begin` and the step. What was read ahead is then
- *   given up if a block is held.
+ * - A pass may have begun before the step. Blocks that were read ahead are then
+ *   read again if another one is held.
  * - An item that has storage is newer than its block: a step stores all of them
  *   first, and dsi_offload_release drops what was written to them.
  * SPDX-License-Identifier: MIT */

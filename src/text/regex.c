@@ -235,7 +235,7 @@ void dsi_regex_free(dsi_regex *r)
 }
 
 /* NO_UTF_CHECK: s was checked once, when the text came. An empty match right
- * behind the last match does not count: the search goes on behind the next
+ * behind the last match does not count: the search continues behind the next
  * character. Source: FindMatches of the crate onig. */
 bool dsi_regex_next(const dsi_regex *r, const char *s, size_t n, dsi_match *m, ds_status *status)
 {

@@ -37,7 +37,7 @@ void dsi_vocab_free(dsi_vocab *v);
 /* Adds a token, id < n. byte_level: `text` is in the byte-level alphabet. An
  * added token is not found by its bytes, only by its text. */
 void dsi_vocab_add(dsi_vocab *v, uint32_t id, const char *text, bool byte_level, bool added);
-/* What an added token becomes when it is decoded. */
+/* Sets the text that an added token becomes when it is decoded. */
 void dsi_vocab_set_decoded(dsi_vocab *v, uint32_t id, const char *text, bool byte_level);
 /* The id of n bytes; DSI_NO_TOKEN if no token of the model stands for them. */
 uint32_t dsi_vocab_find(const dsi_vocab *v, const char *bytes, size_t n);
