@@ -95,13 +95,33 @@ typedef struct Gather {
     int dim;
 } Gather;
 
+/* True if the index differs along dim alone, as after ds_expand: it is read
+ * without a copy. */
+static bool index_is_line(const ds_tensor *index, int dim)
+{
+    for (int i = 0; i < index->shape.n; i++)
+        if (i != dim && index->shape.d[i] != 1 && index->stride[i] != 0) return false;
+    return true;
+}
+
+/* The index as [outer,K,inner]. */
+static dsi_view index_around(const ds_tensor *index, int dim)
+{
+    if (!index_is_line(index, dim)) return dsi_v_around(index, dim);
+    dsi_view v = dsi_v(index);
+    int64_t around[2] = {1, 1};
+    for (int i = 0; i < v.n; i++)
+        if (i != dim) around[i > dim] *= v.d[i];
+    return (dsi_view){v.p, v.dtype, 3, {around[0], v.d[dim], around[1]}, {0, v.s[dim], 0}};
+}
+
 /* Saved: index. dx is 0 but for the elements that were read. */
 static void gather_backward(dsi_node *n, ds_tensor *dy)
 {
     const Gather *c = dsi_attr(n);
     ds_tensor *index = dsi_saved_tensor(n, 0), *dx = dsi_new(dy, c->x), *g = ds_contiguous(dy);
     bool done = dx && g &&
-                dsi_run(dx, scatter_add, dsi_v_around(g, c->dim), dsi_v_around(index, c->dim),
+                dsi_run(dx, scatter_add, dsi_v_around(g, c->dim), index_around(index, c->dim),
                         dsi_v_around(dx, c->dim));
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
@@ -137,12 +157,12 @@ ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index)
     for (int i = 0; i < x->shape.n; i++)
         if (i != dim && index->shape.d[i] < x->shape.d[i])
             if (!(x = ds_slice(x, i, 0, index->shape.d[i]))) return NULL;
-    if (!(x = ds_contiguous(x)) || !(index = ds_contiguous(index))) return NULL;
-    if (!dsi_acquire(x, index)) return NULL;
+    if (!index_is_line(index, dim)) index = ds_contiguous(index);
+    if (!index || !(x = ds_contiguous(x)) || !dsi_acquire(x, index)) return NULL;
 
     ds_tensor *y = dsi_new(x, index->shape);
 
-    if (!y || !dsi_run_index(y, gather, dsi_v_around(x, dim), dsi_v_around(index, dim),
+    if (!y || !dsi_run_index(y, gather, dsi_v_around(x, dim), index_around(index, dim),
                              dsi_v_around(y, dim)))
         return NULL;
     if (!dsi_is_float(x)) return y;

@@ -179,6 +179,8 @@ ds_status KERNEL(scatter_rows)(dsi_stream *s, dsi_view dy, dsi_view index, int64
 static bool all_inside(dsi_view v, int64_t classes)
 {
     bool outside = false;
+    for (int i = 0; i < 3; i++) /* what repeats is looked at once */
+        if (v.s[i] == 0 && v.d[i] > 1) v.d[i] = 1;
     if (v.d[2] == 1) v.d[2] = v.d[1], v.s[2] = v.s[1], v.d[1] = 1;
     if (v.d[1] == 1 && v.s[0] == v.d[2] * v.s[2]) v.d[2] *= v.d[0], v.d[0] = 1;
     for (int64_t o = 0; o < v.d[0]; o++)
@@ -226,16 +228,36 @@ GATHER(uint16_t, 16)
 GATHER(uint32_t, 32)
 GATHER(uint64_t, 64)
 
+/* True if one index serves all of `inner`, whose elements are neighbours in x and
+ * in y: they are moved together. */
+static bool inner_together(const job *j)
+{
+    return j->index.s[2] == 0 && j->w.s[2] == 1 && j->y.s[2] == 1 && j->y.d[2] > 1;
+}
+
+static void gather_lines(void *arg, int64_t begin, int64_t end)
+{
+    const job *j = arg;
+    const dsi_view *x = &j->w, *y = &j->y;
+    for (int64_t o = begin; o < end; o++)
+        for (int64_t k = 0; k < y->d[1]; k++) {
+            int64_t at = element_index(&j->index, o, k, 0);
+            move_row(j->size, y->d[2], (const char *)x->p + (o * x->s[0] + at * x->s[1]) * j->size,
+                     1, (char *)y->p + (o * y->s[0] + k * y->s[1]) * j->size, 1);
+        }
+}
+
 ds_status KERNEL(gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y)
 {
-    job j = {.w = x, .index = index, .y = y};
     size_t size = ds_dtype_size(x.dtype);
+    job j = {.w = x, .index = index, .y = y, .size = (int64_t)size};
     if (!elements_valid(s, &index, x.d[1])) return KERNEL(fill)(s, 0, y);
     dsi_parallel(y.d[0], PARALLEL_ELEMENTS / (y.d[1] * y.d[2] + 1) + 1,
-                 size == 1   ? gather_8
-                 : size == 2 ? gather_16
-                 : size == 4 ? gather_32
-                             : gather_64,
+                 inner_together(&j) ? gather_lines
+                 : size == 1        ? gather_8
+                 : size == 2        ? gather_16
+                 : size == 4        ? gather_32
+                                    : gather_64,
                  &j);
     return DS_OK;
 }
@@ -246,14 +268,22 @@ ds_status KERNEL(gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y)
         const job *j = arg; \
         const dsi_view *dx = &j->w, *dy = &j->y; \
         const int64_t xs = dx->s[1], ys = dy->s[1], at = j->index.s[1], K = dy->d[1]; \
-        for (int64_t o = begin; o < end; o++) \
-            for (int64_t i = 0; i < dy->d[2]; i++) { \
+        bool together = inner_together(j); \
+        for (int64_t o = begin; o < end; o++) { \
+            for (int64_t k = 0; together && k < K; k++) { \
+                T *restrict to = (T *)dx->p + o * dx->s[0] + \
+                                 element_index(&j->index, o, k, 0) * xs; \
+                const T *restrict from = (const T *)dy->p + o * dy->s[0] + k * ys; \
+                for (int64_t i = 0; i < dy->d[2]; i++) to[i] += from[i]; \
+            } \
+            for (int64_t i = 0; !together && i < dy->d[2]; i++) { \
                 T *to = (T *)dx->p + o * dx->s[0] + i * dx->s[2]; \
                 const int64_t *place = (const int64_t *)j->index.p + o * j->index.s[0] + \
                                        i * j->index.s[2]; \
                 const T *from = (const T *)dy->p + o * dy->s[0] + i * dy->s[2]; \
                 for (int64_t k = 0; k < K; k++) to[place[k * at] * xs] += from[k * ys]; \
             } \
+        } \
     }
 SCATTER_ADD(float, f32)
 SCATTER_ADD(double, f64)
