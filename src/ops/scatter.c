@@ -60,19 +60,34 @@ static ds_tensor *rows_gather(ds_tensor *x, ds_tensor *index)
     return dsi_result_if(done, y);
 }
 
+/* Slices of another dimension than the first: the same index for all elements. */
+static ds_tensor *slices_gather(ds_tensor *x, int dim, ds_tensor *index)
+{
+    ds_dims around = {.n = x->shape.n}, shape = x->shape;
+    for (int i = 0; i < around.n; i++) around.d[i] = 1;
+    around.d[dim] = shape.d[dim] = ds_numel(index);
+    ds_tensor *line = ds_reshape(index, around);
+    return line ? ds_gather(x, dim, ds_expand(line, shape)) : NULL;
+}
+
 ds_tensor *ds_index_select(ds_tensor *x, int dim, ds_tensor *index)
 {
     if (!dsi_live_all("index_select", x, index)) return dsi_null_operand("index_select");
     index = dsi_wide_index(index);
     if (!index || (dim = slices_check("index_select", x, index, dim)) < 0) return NULL;
     if (!x->shape.n) return ds_reshape(ds_index_select(ds_unsqueeze(x, 0), 0, index), (ds_dims){0});
-    ds_tensor *rows = slices_as_rows(x, dim);
-    index = ds_reshape(index, ds_shape(-1));
-    if (!rows || !index || !(rows = ds_contiguous(rows)) || !(index = ds_contiguous(index)))
-        return NULL;
-    ds_tensor *y = rows_gather(rows, index);
+    ds_tensor *y = NULL;
+    if (dim) {
+        y = slices_gather(x, dim, index);
+    } else {
+        ds_tensor *rows = slices_as_rows(x, dim);
+        index = ds_reshape(index, ds_shape(-1));
+        if (!rows || !index || !(rows = ds_contiguous(rows)) || !(index = ds_contiguous(index)))
+            return NULL;
+        y = rows_gather(rows, index);
+    }
     if (!y) dsi_fail_in("index_select", ds_error_status());
-    return rows_as_slices(y, x, dim);
+    return dim ? y : rows_as_slices(y, x, dim);
 }
 
 /* y = x, y[o,index[o,k,i],i] += alpha src[o,k,i] of integers and bools, on the

@@ -288,9 +288,22 @@ ds_status KERNEL(gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y)
 SCATTER_ADD(float, f32)
 SCATTER_ADD(double, f64)
 
+/* By slices of `outer`, so that few copies live at a time. */
+static ds_status scatter_add_half(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
+{
+    int64_t n = slice_items((dx.d[1] + dy.d[1]) * dx.d[2]);
+    if (n >= dx.d[0]) IN_F32(s, 1, KERNEL(scatter_add)(s, dy, index, dx), &dx, &dy);
+    if (!elements_valid(s, &index, dx.d[1])) return KERNEL(fill)(s, 0, dx);
+    ds_status status = DS_OK;
+    for (int64_t i = 0; !status && i < dx.d[0]; i += n)
+        status = KERNEL(scatter_add)(s, view_slice(dy, i, n), view_slice(index, i, n),
+                                     view_slice(dx, i, n));
+    return status;
+}
+
 ds_status KERNEL(scatter_add)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
 {
-    if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(scatter_add)(s, dy, index, dx), &dx, &dy);
+    if (is_half(dx.dtype)) return scatter_add_half(s, dy, index, dx);
     if (dx.dtype != DS_F32 && dx.dtype != DS_F64) return no_dtype("scatter_add", dx.dtype);
     job j = {.w = dx, .index = index, .y = dy};
     ds_status status = KERNEL(fill)(s, 0, dx);
