@@ -4,8 +4,8 @@
 file(GLOB DS_LAUNCHER CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/launcher/*.c
     ${PROJECT_SOURCE_DIR}/launcher/*/*.c)
 list(REMOVE_ITEM DS_LAUNCHER ${PROJECT_SOURCE_DIR}/launcher/main.c)
-add_library(launcher_parts STATIC ${DS_LAUNCHER})
-target_include_directories(launcher_parts PUBLIC ${PROJECT_SOURCE_DIR}/launcher
+add_library(launcher_parts STATIC ${DS_LAUNCHER} ${PROJECT_SOURCE_DIR}/examples/common/parse_options.c)
+target_include_directories(launcher_parts PUBLIC ${PROJECT_SOURCE_DIR}/launcher ${PROJECT_SOURCE_DIR}/examples/common
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(launcher_parts PRIVATE ds_options PkgConfig::JANSSON PkgConfig::CRYPTO)
 target_include_directories(launcher_parts PUBLIC ${PROJECT_SOURCE_DIR}/include)
@@ -49,7 +49,6 @@ foreach(source ${DS_TOOL_SOURCES})
 endforeach()
 # ds_lm has options as the examples have them.
 target_sources(ds_lm PRIVATE ${PROJECT_SOURCE_DIR}/examples/common/args.c
-    ${PROJECT_SOURCE_DIR}/examples/common/best.c
-    ${PROJECT_SOURCE_DIR}/examples/common/misspelt.c)
+    ${PROJECT_SOURCE_DIR}/examples/common/best.c)
 target_include_directories(ds_lm BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/examples/common ${PROJECT_SOURCE_DIR}/tools)
 target_compile_definitions(ds_lm PRIVATE DSI_DATA_DIR="${CMAKE_INSTALL_FULL_DATADIR}/deepspeed")

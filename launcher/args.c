@@ -8,6 +8,7 @@
  * SPDX-License-Identifier: MIT */
 #include "args.h"
 #include "hosts.h"
+#include "parse_options.h"
 
 #include "base/mem.h"
 #include "base/text.h"
@@ -372,9 +373,8 @@ static error_t options_parse(int key, char *arg, struct argp_state *state)
 
 /* ---- all options ----------------------------------------------------------------- */
 
-/* argp's rows: each option and, hidden, its spelling with hyphens, which is
- * written to `names`. */
-static void options_fill_argp(struct argp_option *row, char *names)
+/* argp's rows. */
+static void options_fill_argp(struct argp_option *row)
 {
     int group = 0;
     for (int i = 0; i < FLAGS; i++) {
@@ -389,75 +389,10 @@ static void options_fill_argp(struct argp_option *row, char *names)
         const char *name = f->kind == HELP ? NULL : f->name;
         *row++ = (struct argp_option){
             name, key, f->arg, shown ? 0 : OPTION_HIDDEN, shown ? f->help : NULL, group};
-        if (!name || !strchr(name, '_')) continue;
-        strcpy(names, name);
-        for (char *c = names; (c = strchr(c, '_'));) *c = '-';
-        *row++ = (struct argp_option){names, key, f->arg, OPTION_HIDDEN, NULL, group};
-        names += strlen(names) + 1;
     }
 }
 
-/* Whether the n letters of word are name's first ones, with '_' and '-' alike:
- * getopt accepts abbreviations. */
-static bool option_begins_with(const char *name, const char *word, size_t n)
-{
-    size_t i = 0;
-    while (i < n && (name[i] == word[i] || (name[i] == '_' && word[i] == '-'))) i++;
-    return i == n;
-}
-
-/* Ends the program if the option `word` (without "--") is in no row, with the
- * nearest name in the user's spelling. Tells whether the next word is its
- * value. */
-static bool option_check_name(const char *word)
-{
-    static const char *const own[] = {"help", "usage", "version"};
-    const char *names[FLAGS + 3], *near;
-    size_t n = strcspn(word, "=");
-    bool known = false, takes_value = false;
-    int count = 0;
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
-        names[count++] = own[i];
-        known = known || option_begins_with(own[i], word, n);
-    }
-    for (int i = 0; i < FLAGS; i++) {
-        const option_row *f = &flags[i];
-        if (f->kind == TITLE || f->kind == HELP) continue;
-        names[count++] = f->name;
-        if (!option_begins_with(f->name, word, n)) continue;
-        known = true;
-        if (!f->name[n]) takes_value = f->arg && !word[n];
-    }
-    if (known) return takes_value;
-    char *name = dsi_strdup(word);
-    bool hyphens = strchr(word, '-') != NULL;
-    name[n] = 0;
-    for (char *c = name; (c = strchr(c, '-'));) *c = '_';
-    near = dsi_nearest(name, names, count);
-    fprintf(stderr, "deepspeed: there is no option --%.*s", (int)n, word);
-    if (near) fprintf(stderr, "; did you mean --");
-    for (; near && *near; near++) fputc(hyphens && *near == '_' ? '-' : *near, stderr);
-    fprintf(stderr, "%s(deepspeed --help lists all)\n", near ? "? " : " ");
-    dsi_free(name);
-    exit(STATUS_WRONG);
-}
-
-/* The options before the program. */
-static void options_check_names(int argc, char **argv)
-{
-    for (int i = 1; i < argc && argv[i][0] == '-' && strcmp(argv[i], "--") != 0; i++) {
-        bool takes_value = false;
-        if (argv[i][1] == '-') {
-            takes_value = option_check_name(argv[i] + 2);
-        } else if (strlen(argv[i]) == 2) { /* -H FILE; -HFILE */
-            for (int k = 0; k < FLAGS; k++)
-                if (flags[k].letter == argv[i][1]) takes_value = flags[k].arg != NULL;
-        }
-        if (takes_value) i++;
-    }
-}
-
-/* argp_parse exits on a mistake, so there is nothing to return. */
+/* parse_options exits on a mistake, so there is nothing to return. */
 void args_read(options *o, int argc, char **argv)
 {
     *o = (options){.num_nodes = -1,
@@ -474,11 +409,8 @@ void args_read(options *o, int argc, char **argv)
                    .min_ranks = -1,
                    .ssh_port = -1,
                    .log_level = "info"};
-    size_t letters = 1;
-    for (int i = 0; i < FLAGS; i++) letters += flags[i].name ? strlen(flags[i].name) + 1 : 0;
-    char *names = dsi_alloc(letters);
-    struct argp_option *rows = dsi_alloc((2 * FLAGS + 1) * sizeof *rows);
-    options_fill_argp(rows, names);
+    struct argp_option rows[FLAGS + 1] = {{0}};
+    options_fill_argp(rows);
     const struct argp argp = {
         rows,
         options_parse,
@@ -490,12 +422,8 @@ void args_read(options *o, int argc, char **argv)
         NULL};
     char *slash = strrchr(argv[0], '/');
     if (slash) argv[0] = slash + 1; /* getopt begins its messages with it */
-    options_check_names(argc, argv);
     argp_program_version = "deepspeed.c " DS_VERSION;
-    argp_err_exit_status = STATUS_WRONG;
-    argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, o);
-    dsi_free(rows);
-    dsi_free(names);
+    parse_options(&argp, argc, argv, PARSE_BEFORE_COMMAND, o);
 }
 
 int options_ranks_per_node(const options *o)

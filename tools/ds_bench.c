@@ -12,6 +12,8 @@
  * bandwidth of memory copies that all ranks of a machine make at once; more
  * than 1 is what stays in the caches.
  * SPDX-License-Identifier: MIT */
+#include "parse_options.h"
+
 #include "base/clock.h"
 
 #include <deepspeed.h>
@@ -458,7 +460,6 @@ int main(int argc, char **argv)
         {"minsize", MINSIZE, "N", 0, "2^N elements (0)", 1},
         {"mem-factor", MEMORY, "F", 0, "Instead: a size that fills so much of the memory, 0 to 0.9",
          1},
-        {"mem_factor", 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 1},
         {"dtype", DTYPE, "TYPE", 0, "float32 (and so on)", 1},
         {"trials", TRIALS, "N", 0, "Calls of a row (20)", 1},
         {"warmups", WARMUPS, "N", 0, "Calls before them (5)", 1},
@@ -470,15 +471,13 @@ int main(int argc, char **argv)
         {"debug", DEBUG, NULL, OPTION_HIDDEN, NULL, 1},
         {"raw", RAW, NULL, 0, "Bytes and microseconds as plain numbers", 2},
         {"bw_unit", UNIT, "UNIT", 0, "Gbps (bits) or GBps (bytes)", 2},
-        {"bw-unit", 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 2},
         {"local_rank", LOCAL_RANK, "N", OPTION_HIDDEN, NULL, 0},
         {0}};
     const struct argp argp = {rows, bench_parse_option, "", "Measures collectives.", NULL, NULL,
                               NULL};
     plan p = {.ranks = default_ranks(), .trials = 20, .warmups = 5, .maxsize = 24};
     argp_program_version = "ds_bench (deepspeed.c) " DS_VERSION;
-    argp_err_exit_status = 2;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &p)) return 2;
+    if (parse_options(&argp, argc, argv, 0, &p)) return 2;
     if (p.minsize > p.maxsize) p.minsize = p.maxsize;
     if (ds_init_distributed() != DS_OK || check_backend(&p) != DS_OK) return complain();
     ds_status status = ds_comm_size(ds_world()) > 1 ? bench(&p)

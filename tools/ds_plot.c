@@ -2,6 +2,7 @@
  * learning rate, samples per second, ..., a line each run. Nothing is fetched
  * from a network, when it is made or when it is opened.
  * SPDX-License-Identifier: MIT */
+#include "parse_options.h"
 #include "plot/chart.h"
 
 #include "base/error.h"
@@ -258,8 +259,7 @@ int main(int argc, char **argv)
     Plot p = {0};
     ds_status status = DS_OK;
     argp_program_version = "ds_plot (deepspeed.c) " DS_VERSION;
-    argp_err_exit_status = 2;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return 2;
+    if (parse_options(&argp, argc, argv, 0, &o)) return 2;
     for (int i = 0; i < o.n_runs && status == DS_OK; i++) status = read_run(&p, o.runs[i]);
     plot_sort(&p);
     if (status == DS_OK) status = plot_write(&p, &o);

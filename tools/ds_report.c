@@ -8,6 +8,7 @@
  * Warnings are about what makes training fail or slow later.
  * SPDX-License-Identifier: MIT */
 #include "local_host.h"
+#include "parse_options.h"
 #include "program.h"
 #include "selftest/selftest.h"
 
@@ -378,15 +379,12 @@ int main(int argc, char **argv)
 {
     static const struct argp_option options[] = {
         {"hide_operator_status", 'o', NULL, 0, "Leave out which parts there are", 0},
-        {"hide-operator-status", 'o', NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
         {"hide_errors_and_warnings", 'w', NULL, 0, "Leave out warnings", 0},
-        {"hide-errors-and-warnings", 'w', NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
         {"gpu_selftest", 's', NULL, 0,
          "Run each kernel on the first GPU beside the CPU, and nothing else; exit status 0: all "
          "agree, "
          "1: not all, 2: no GPU",
          0},
-        {"gpu-selftest", 's', NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
         {"quick", 'q', NULL, 0, "With --gpu_selftest: small sizes, two repeats, no times", 0},
         {"json", 'j', NULL, 0, "With --gpu_selftest: print one JSON object", 0},
         {0}};
@@ -396,8 +394,7 @@ int main(int argc, char **argv)
                               NULL};
     report r = {.colors = isatty(STDOUT_FILENO) == 1};
     argp_program_version = "ds_report (deepspeed.c) " DS_VERSION;
-    argp_err_exit_status = 2;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &r)) return 2;
+    if (parse_options(&argp, argc, argv, 0, &r)) return 2;
     if (r.selftest) return selftest_gpu(r.selftest_options);
     if (!r.hide_parts) report_parts(&r);
     puts("deepspeed.c general environment info:");

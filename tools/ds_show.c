@@ -20,6 +20,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/save_plan.h"
 #include "engine/checkpoint/folder.h"
+#include "parse_options.h"
 #include "show/show.h"
 #include "tensor/tensor.h"
 
@@ -476,7 +477,6 @@ int main(int argc, char **argv)
          "As JSON: every value whole, tensors with the sum and the first of their elements", 0},
         {"no_sums", NO_SUMS, NULL, 0,
          "With --json: only the first elements of each tensor: quick on large files", 0},
-        {"no-sums", NO_SUMS, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
         {"objects", OBJECTS, NULL, 0,
          "Objects of classes that are not known too: their names and attributes, as they stand in "
          "the file",
@@ -493,8 +493,7 @@ int main(int argc, char **argv)
         NULL};
     Show s = {0};
     argp_program_version = "ds_show (deepspeed.c) " DS_VERSION;
-    argp_err_exit_status = 2;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &s)) return 2;
+    if (parse_options(&argp, argc, argv, 0, &s)) return 2;
     ds_status status = show_path(&s);
     if (status != DS_OK) ds_perror("ds_show");
     bool bad = status == DS_OK && (fputs(s.out.s, stdout) < 0 || fflush(stdout) != 0);

@@ -11,6 +11,7 @@
 #include "argv.h"
 #include "hosts.h"
 #include "output.h"
+#include "parse_options.h"
 #include "select.h"
 #include "signals.h"
 
@@ -201,7 +202,6 @@ int main(int argc, char **argv)
         {"include", 'i', "HOSTS", 0, "Only these: NAME@NAME...", 0},
         {"exclude", 'e', "HOSTS", 0, "All but these", 0},
         {"ssh_port", 'p', "PORT", 0, "ssh's port", 0},
-        {"ssh-port", 0, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
         {0}};
     const struct argp argp = {
         rows, ssh_parse_option, "COMMAND [ARGUMENT...]", "Runs COMMAND on all hosts.", NULL, NULL,
@@ -209,8 +209,7 @@ int main(int argc, char **argv)
     command c = {.hostfile = DEFAULT_HOSTFILE};
     ds_hosts h = {0};
     argp_program_version = "ds_ssh (deepspeed.c) " DS_VERSION;
-    argp_err_exit_status = STATUS_WRONG;
-    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &c)) return STATUS_WRONG;
+    if (parse_options(&argp, argc, argv, PARSE_BEFORE_COMMAND, &c)) return STATUS_WRONG;
     int status = STATUS_WRONG;
     if (hosts_read(&h, c.hostfile) == DS_OK && select_hosts(&h, c.include, c.exclude) == DS_OK)
         status = run_command(&c, &h);

@@ -5,6 +5,8 @@
  * As DeepSpeed's script of that name, for checkpoints of ds_engine_save and of
  * DeepSpeed, of stages 0 to 3: src/engine/checkpoint/save_universal.c.
  * SPDX-License-Identifier: MIT */
+#include "parse_options.h"
+
 #include "base/mem.h"
 #include "base/text.h"
 #include "engine/checkpoint/universal.h"
@@ -102,25 +104,19 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     }
 }
 
-#define OPTION(name, dashed, key, arg, help) \
-    {name, key, arg, 0, help, 0}, { dashed, key, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0 }
-
 int main(int argc, char **argv)
 {
     static const struct argp_option options[] = {
-        OPTION("input_folder", "input-folder", IN, "DIR", "The checkpoint: DIR/global_step120"),
-        OPTION("output_folder", "output-folder", OUT, "DIR",
-               "The folder to make; `latest_universal` beside it will name it"),
-        OPTION("num_extract_workers", "num-extract-workers", VERIFIERS, "N",
-               "Threads that verify the files (4)"),
-        OPTION("num_merge_workers", "num-merge-workers", WRITERS, "N",
-               "Threads that write parameters (2)"),
-        OPTION("keep_temp_folder", "keep-temp-folder", KEEP, NULL,
-               "Says that there is no temporary folder"),
-        OPTION("no_strict", "no-strict", NO_STRICT, NULL,
-               "Leave out tensors of which elements are missing, with a line each"),
-        OPTION("inject_missing_state", "inject-missing-state", INJECT, NULL,
-               "Put universal_checkpoint_info into model files that lack it"),
+        {"input_folder", IN, "DIR", 0, "The checkpoint: DIR/global_step120", 0},
+        {"output_folder", OUT, "DIR", 0,
+         "The folder to make; `latest_universal` beside it will name it", 0},
+        {"num_extract_workers", VERIFIERS, "N", 0, "Threads that verify the files (4)", 0},
+        {"num_merge_workers", WRITERS, "N", 0, "Threads that write parameters (2)", 0},
+        {"keep_temp_folder", KEEP, NULL, 0, "Says that there is no temporary folder", 0},
+        {"no_strict", NO_STRICT, NULL, 0,
+         "Leave out tensors of which elements are missing, with a line each", 0},
+        {"inject_missing_state", INJECT, NULL, 0,
+         "Put universal_checkpoint_info into model files that lack it", 0},
         {0}};
     const struct argp argp = {
         options,
@@ -134,8 +130,7 @@ int main(int argc, char **argv)
         NULL};
     Options o = {.verifiers = 4, .writers = 2};
     argp_program_version = "ds_to_universal (deepspeed.c) " DS_VERSION;
-    argp_err_exit_status = 2;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return 2;
+    if (parse_options(&argp, argc, argv, 0, &o)) return 2;
     ds_status status = convert(&o);
     fflush(stdout);
     if (status != DS_OK) ds_perror("ds_to_universal");

@@ -9,6 +9,8 @@
  * (Note [Chunks] in engine/checkpoint/load.h), which are put together while
  * they are written, a few MiB at a time: so it needs no memory for the model.
  * SPDX-License-Identifier: MIT */
+#include "parse_options.h"
+
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -334,11 +336,8 @@ int main(int argc, char **argv)
         {"tag", 't', "TAG", 0, "The checkpoint of this name, not the one that `latest` names", 0},
         {"max_shard_size", MAX_SHARD, "SIZE", 0, "Of a file, e.g. 200MB; more make several (5GB)",
          0},
-        {"max-shard-size", MAX_SHARD, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
         {"safe_serialization", SAFE, NULL, 0, "Write model.safetensors, not pytorch_model.bin", 0},
-        {"safe-serialization", SAFE, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
         {"exclude_frozen_parameters", NO_FROZEN, NULL, 0, "Only what was trained", 0},
-        {"exclude-frozen-parameters", NO_FROZEN, NULL, OPTION_ALIAS | OPTION_HIDDEN, NULL, 0},
         {"debug", 'd', NULL, 0, "Say each tensor", 0},
         {0}};
     const struct argp argp = {
@@ -353,8 +352,7 @@ int main(int argc, char **argv)
         NULL};
     Options o = {.most = DEFAULT_SHARD};
     argp_program_version = "zero_to_fp32 (deepspeed.c) " DS_VERSION;
-    argp_err_exit_status = 2;
-    if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return 2;
+    if (parse_options(&argp, argc, argv, 0, &o)) return 2;
     if (run_export(&o) == DS_OK) return fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
     fflush(stdout);
     ds_perror("zero_to_fp32");

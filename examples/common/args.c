@@ -2,36 +2,28 @@
  * SPDX-License-Identifier: MIT */
 #include "args.h"
 
-#include "misspelt.h"
+#include "parse_options.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void hyphens(char *option)
-{
-    if (strncmp(option, "--", 2) != 0) return;
-    for (char *c = option + 2; *c && *c != '='; c++)
-        if (*c == '_') *c = '-';
-}
-
 error_t args_parse(const struct argp *argp, int argc, char **argv, void *input)
 {
-    misspelt_refuse(argp, argc, argv);
-    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) hyphens(argv[i]);
-    argp_err_exit_status = 2;
-    return argp_parse(argp, argc, argv, ARGP_IN_ORDER, NULL, input);
+    return parse_options(argp, argc, argv, ARGP_IN_ORDER, input);
 }
 
-/* "1000000", or "1e6"; *end is the first character after it. */
+/* "1000000", or "1e6"; *end is the first character after it. errno: it is too
+ * large. */
 static long long parse_integer(const char *arg, char **end)
 {
     errno = 0;
     long long n = strtoll(arg, end, 10);
     if (**end != 'e' && **end != 'E' && **end != '.') return n;
     double x = strtod(arg, end);
-    if (x == trunc(x) && fabs(x) <= 0x1p53) return (long long)x;
+    if (x != trunc(x)) *end = (char *)arg;
+    if (fabs(x) <= 0x1p53) return (long long)x;
     errno = ERANGE;
     return 0;
 }
@@ -41,10 +33,12 @@ int64_t args_int(struct argp_state *state, const char *name, const char *arg, in
 {
     char *end;
     long long n = parse_integer(arg, &end);
-    if (end == arg || *end || errno)
+    if (end == arg || *end)
         argp_error(state, "--%s: \"%s\" is not an integer", name, arg);
-    else if (n < low || n > high)
-        argp_error(state, "--%s: %lld is outside %lld to %lld", name, n, (long long)low,
+    else if (!errno && n < low && high == INT64_MAX)
+        argp_error(state, "--%s: %s: expected at least %lld", name, arg, (long long)low);
+    else if (errno || n < low || n > high)
+        argp_error(state, "--%s: %s is outside %lld to %lld", name, arg, (long long)low,
                    (long long)high);
     return n;
 }
@@ -54,10 +48,12 @@ double args_double(struct argp_state *state, const char *name, const char *arg, 
 {
     char *end;
     double x = strtod(arg, &end);
-    if (end == arg || *end || isnan(x))
+    if (end == arg || *end || !isfinite(x))
         argp_error(state, "--%s: \"%s\" is not a number", name, arg);
+    else if (x < low && isinf(high))
+        argp_error(state, "--%s: %s: expected at least %g", name, arg, low);
     else if (x < low || x > high)
-        argp_error(state, "--%s: %g is outside %g to %g", name, x, low, high);
+        argp_error(state, "--%s: %s is outside %g to %g", name, arg, low, high);
     return x;
 }
 

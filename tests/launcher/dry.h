@@ -92,6 +92,7 @@ static inline int dry_enter(void)
 static inline int dry_plan(launch_plan *p, int argc, char **argv)
 {
     options o;
+    for (int i = 0; i < argc; i++) argv[i] = strdup(argv[i]); /* may be written to */
     args_read(&o, argc, argv);
     return plan_decide(p, &o);
 }

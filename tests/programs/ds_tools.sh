@@ -23,6 +23,17 @@ has out '^\[WARNING\] 100 open files are few'
 status 2 --bogus
 status 2 word
 
+# ---- a misspelt option of any command: the nearest one, in the user's spelling
+for pair in ds_bench:--bw-unti:bw-unit ds_plot:--outptu:output ds_report:--gpu_selftst:gpu_selftest \
+    ds_show:--no-sms:no-sums ds_ssh:--hostfle:hostfile ds_to_universal:--input_foldr:input_folder \
+    zero_to_fp32:--max_shrd_size:max_shard_size deepspeed:--nm_gpus:num_gpus; do
+    option=${pair#*:}
+    program=$binary/${pair%%:*}
+    status 2 ${option%:*} x
+    has err "^${pair%%:*}: there is no option ${option%:*}; did you mean --${option#*:}? (--help lists all)$"
+    lines err 1
+done
+
 # ---- ds_ssh: lines with names, the largest status
 program=$binary/ds_ssh
 mkdir bin

@@ -92,9 +92,21 @@ for option in --batch_sise=4 --batch-sise; do
 done
 OMPI_COMM_WORLD_RANK=1 status 2 --bogus # rank 0 says it
 lines err 0
+OMPI_COMM_WORLD_RANK=1 status 2 --epochs -1
+lines err 0
+PMI_RANK=1 status 0 --help
+lines out 0
 status 0 --sample --data d --max_steps 1e9 --epochs 0 --no_eval --quiet
 status 2 --max_steps 1.5
 has err '"1.5" is not an integer'
+status 2 --max_steps 99999999999999999999
+has err 'max-steps: 99999999999999999999 is outside 0 to 9223372036854775807$'
+status 2 --samples 0
+has err 'samples: 0: expected at least 1$'
+for lr in inf nan 1e999; do
+    status 2 --lr $lr
+    has err "lr: \"$lr\" is not a number"
+done
 status 1 $sample --max_steps 3 --show x.jpg
 has err 'x.jpg: expected a name that ends with .png'
 none x.jpg

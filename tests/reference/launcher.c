@@ -220,13 +220,14 @@ static void set_environment(const json_t *c, const char *folder)
 /* In the child: its status; what is said goes to the files out and err. */
 static int decide(const json_t *c, const char *folder)
 {
+    static char hostfile[] = "--hostfile=HOSTFILE"; /* may be written to */
     char *argv[64] = {(char *)"deepspeed"};
     int argc = 1;
     size_t i;
     json_t *word;
     set_environment(c, folder);
     if (chdir(folder) || !freopen("out", "w", stdout) || !freopen("err", "w", stderr)) return 99;
-    if (json_object_get(c, "hostfile")) argv[argc++] = (char *)"--hostfile=HOSTFILE";
+    if (json_object_get(c, "hostfile")) argv[argc++] = hostfile;
     json_array_foreach(json_object_get(c, "argv"), i, word) if (argc < 63)
         argv[argc++] = (char *)json_string_value(word);
     launch_plan p;

@@ -1,0 +1,18 @@
+/* examples/common/parse_options.h: argp_parse for programs that may be started as
+ * several ranks.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include <argp.h>
+
+#define PARSE_WRONG 2 /* the status of a program that is used wrongly */
+/* Of parse_options: the first word that is no option is a command, and the
+ * options after it are its own. */
+#define PARSE_BEFORE_COMMAND (1u << 16)
+
+/* argp_parse; a mistake ends the program with status 2. Long options may be
+ * written with underscores or hyphens: argv's words may be written to. For an
+ * option that argp does not know the message has the nearest one, in the user's
+ * spelling. All ranks find the same mistake, and only rank 0 says it.
+ * flags: 0, ARGP_IN_ORDER or PARSE_BEFORE_COMMAND. */
+error_t parse_options(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
