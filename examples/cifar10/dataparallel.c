@@ -111,7 +111,7 @@ static ds_status choose_devices(Program *p)
 static void run(Program *p)
 {
     Training *t = &p->t;
-    if (ds_set_threads((int)t->threads) != DS_OK || training_check_save(t) != DS_OK ||
+    if (ds_set_threads((int)t->threads) != DS_OK || training_check(t) != DS_OK ||
         choose_devices(p) != DS_OK)
         return;
     ds_seed((uint64_t)t->seed);

@@ -74,11 +74,13 @@ static void run(Program *p)
 {
     Training *t = &p->t;
     ds_device device;
-    if (ds_init_distributed() != DS_OK || ds_set_threads((int)t->threads) != DS_OK ||
-        ds_device_parse(p->device, &device) != DS_OK || ds_set_device(device) != DS_OK)
-        return;
+    if (ds_init_distributed() != DS_OK) return;
     t->first = ds_comm_rank(ds_world()) == 0;
-    if (training_check_save(t) != DS_OK) return;
+    ds_status status = ds_set_threads((int)t->threads);
+    if (status == DS_OK) status = ds_device_parse(p->device, &device);
+    if (status == DS_OK) status = ds_set_device(device);
+    if (status == DS_OK) status = training_check(t);
+    if (ds_comm_sync_status(NULL, status) != DS_OK) return;
     ds_seed((uint64_t)t->seed);
     t->train = load_data(t, DS_TRAIN, t->batch_size);
     if (!t->no_eval && !ds_error()) t->test = load_data(t, DS_TEST, 100);
@@ -87,7 +89,7 @@ static void run(Program *p)
     p->ddp = ds_ddp_new(t->net);
     t->sgd = ds_optim_sgd(t->net, t->lr, .momentum = t->momentum);
     training_load(t);
-    if (!ds_error()) training_run(t, step, p);
+    if (ds_comm_sync_status(NULL, ds_error_status()) == DS_OK) training_run(t, step, p);
     training_test(t);
 }
 

@@ -6,6 +6,7 @@
 #include "best.h"
 #include "classify.h"
 #include "experts.h"
+#include "paths.h"
 #include "progress.h"
 #include "source.h"
 #include "trace.h"
@@ -231,8 +232,22 @@ static void check_options(const Options *o)
     if (o->resume && !o->save_dir) ds_fail(DS_EINVAL, "--resume needs --save-dir DIR");
     if (o->resume && o->load_dir)
         ds_fail(DS_EINVAL, "--resume and --load-dir: from which folder? give only one");
+}
+
+/* Checks that need no data, before these are downloaded. first: this is rank 0,
+ * which writes. Collective. */
+static ds_status prepare(const Options *o, bool first)
+{
     ds_device gpu; /* of this rank */
-    if (o->with_cuda && ds_device_parse("cuda", &gpu) == DS_OK) ds_set_device(gpu);
+    check_options(o);
+    if (!ds_error() && o->with_cuda && ds_device_parse("cuda", &gpu) == DS_OK) ds_set_device(gpu);
+    if (!ds_error()) ds_set_threads((int)o->threads);
+    if (!ds_error()) path_check_readable("load", o->load);
+    if (!ds_error()) path_check_readable("load-dir", o->load_dir);
+    if (!ds_error() && first) path_make_folder("save-dir", o->save_dir);
+    ds_status status = ds_error_status();
+    if (status == DS_OK && first && o->save) status = ds_save_check(o->save);
+    return ds_comm_sync_status(NULL, status);
 }
 
 /* ---- the program's state --------------------------------------------------------------------------- */
@@ -244,7 +259,6 @@ typedef struct Program {
     ds_step_graph *graph; /* of train_step */
     FILE *trace;
     bool first;          /* this is rank 0, which prints */
-    bool silent;         /* rank 0 says what this rank has found too */
     bool stopped;        /* a signal has asked for that */
     bool due;            /* save a checkpoint at the next update */
     bool last;           /* no step follows */
@@ -264,9 +278,9 @@ static ds_module *make_network(const Program *p)
     return net;
 }
 
-/* Checks the configuration, so that a mistake is reported before the download.
- * All ranks find the same, and rank 0 says it. */
-static ds_status check_config(Program *p)
+/* Checks the configuration, so that a mistake is reported before the
+ * download. Collective. */
+static ds_status check_config(const Program *p)
 {
     const char *file = p->o.deepspeed.deepspeed_config;
     char *own = file ? NULL : own_config(&p->o);
@@ -274,8 +288,7 @@ static ds_status check_config(Program *p)
     ds_status status = ds_config_check_auto(file ? file : own, file ? &v : NULL,
                                             ds_comm_size(ds_world()), NULL, NULL);
     free(own);
-    p->silent = status != DS_OK && !p->first;
-    return status;
+    return ds_comm_sync_status(NULL, status);
 }
 
 static void make_engine(Program *p)
@@ -296,7 +309,12 @@ static void make_engine(Program *p)
                               .workers = (int)p->o.source.workers,
                               .seed = p->o.seed < 0 ? 0 : (uint64_t)p->o.seed);
     free(config);
+    if (!p->engine) {
+        ds_dataset_free(test);
+        return;
+    }
     check_engine(&p->o, p->engine);
+    ds_comm_sync_status(NULL, ds_error_status());
     p->train = ds_engine_loader(p->engine);
     if (test) p->test = ds_engine_io(p->engine, test, false);
     if (p->o.use_ema) ds_engine_use_ema(p->engine, 0.999);
@@ -524,12 +542,10 @@ static void test(Program *p)
 
 static void run(Program *p)
 {
-    check_options(&p->o);
     if (p->o.save_dir) ds_stop_on_signal(SIGUSR1);
-    if (ds_error() || ds_init_distributed() != DS_OK || ds_set_threads((int)p->o.threads) != DS_OK)
-        return;
+    if (ds_error() || ds_init_distributed() != DS_OK) return;
     p->first = ds_comm_rank(ds_world()) == 0;
-    if (p->first && p->o.save && ds_save_check(p->o.save) != DS_OK) return;
+    if (prepare(&p->o, p->first) != DS_OK) return;
     if (p->o.seed >= 0) ds_seed((uint64_t)p->o.seed);
     make_engine(p);
     load_checkpoint(p);
@@ -544,8 +560,7 @@ int main(int argc, char **argv)
     Program p = {.o = read_options(argc, argv)};
     run(&p);
     if (fflush(stdout) != 0 && !ds_error()) ds_fail(DS_EIO, "standard output: %s", strerror(errno));
-    if (ds_error() && !p.silent && (p.first || !ds_error_is_collective()))
-        ds_perror("cifar10_deepspeed");
+    if (p.first || !ds_error_is_collective()) ds_perror("cifar10_deepspeed");
     int status = ds_error() ? 1 : p.stopped ? DS_EXIT_REQUEUE : 0;
     ds_step_graph_free(p.graph);
     best_free(&p.best);

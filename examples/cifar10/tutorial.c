@@ -6,6 +6,7 @@
 #include "args.h"
 #include "best.h"
 #include "classify.h"
+#include "paths.h"
 #include "progress.h"
 #include "source.h"
 #include "trace.h"
@@ -337,6 +338,7 @@ static void run(Program *p)
     ds_device device;
     if (ds_device_parse(p->o.device, &device) != DS_OK || ds_set_device(device) != DS_OK) return;
     if (ds_set_threads((int)p->o.threads) != DS_OK) return;
+    if (path_check_readable("load", p->o.load) != DS_OK) return;
     if (save_path(&p->o) && ds_save_check(save_path(&p->o)) != DS_OK) return;
     if (p->o.patience && (p->o.no_eval || p->o.eval)) {
         ds_fail(DS_EINVAL, "--patience tests after each epoch of a training: leave out %s",

@@ -55,9 +55,12 @@ ds_dataset *source_open_on_ranks(const Source *s, ds_split split, bool quiet)
 {
     ds_comm *world = ds_world();
     bool first = ds_comm_local_rank(world) == 0;
-    if (!first && ds_barrier(world) != DS_OK) return NULL;
-    ds_dataset *d = source_open(s, split, quiet || ds_comm_rank(world) != 0);
-    if (!first || !d || ds_barrier(world) == DS_OK) return d;
-    ds_dataset_free(d);
-    return NULL;
+    ds_dataset *d = NULL;
+    for (int turn = 0; turn < 2; turn++) {
+        if (first == !turn) d = source_open(s, split, quiet || ds_comm_rank(world) != 0);
+        if (ds_comm_sync_status(world, ds_error_status()) == DS_OK) continue;
+        ds_dataset_free(d);
+        return NULL;
+    }
+    return d;
 }

@@ -4,6 +4,7 @@
 #include "training.h"
 
 #include "args.h"
+#include "paths.h"
 #include "trace.h"
 #include "weights.h"
 
@@ -125,11 +126,12 @@ static StepPath step_path(const Training *t, int64_t step)
     return p;
 }
 
-ds_status training_check_save(const Training *t)
+ds_status training_check(const Training *t)
 {
     if (t->best.patience && t->no_eval)
         return ds_fail(DS_EINVAL,
                        "--patience tests after each epoch of a training: leave out --no-eval");
+    if (path_check_readable("load", t->load) != DS_OK) return ds_error_status();
     if (!t->first || !t->save_step_interval) return DS_OK;
     return ds_save_check(step_path(t, t->save_step_interval).text);
 }
@@ -259,7 +261,7 @@ void training_test(const Training *t)
 int training_end(Training *t, const char *program)
 {
     if (fflush(stdout) != 0 && !ds_error()) ds_fail(DS_EIO, "standard output: %s", strerror(errno));
-    ds_perror(program);
+    if (t->first || !ds_error_is_collective()) ds_perror(program);
     best_free(&t->best);
     ds_optim_free(t->sgd);
     ds_module_free(t->net);

@@ -48,10 +48,10 @@ void training_options(Training *t, const TrainingUsage *usage, int argc, char **
 /* Forward, backward, update; returns the loss. */
 typedef double training_step(void *program, const ds_batch *b);
 
-/* Checks, before the data is downloaded, that options go together, and that the
- * first file of --save-step-interval can be written. Only the rank that saves
- * checks it. */
-ds_status training_check_save(const Training *t);
+/* Checks, before the data is downloaded, that options go together, that --load
+ * is there, and, on the rank that saves, that the first file of
+ * --save-step-interval can be written. */
+ds_status training_check(const Training *t);
 /* Loads the file of --load: weights, and from a cifar_net_step_K.pth also
  * optimizer and
  * epoch. */

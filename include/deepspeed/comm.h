@@ -91,6 +91,13 @@ DS_API ds_status ds_broadcast(ds_comm *c, ds_tensor *x, int root);
 /* returns when all ranks have called it */
 DS_API ds_status ds_barrier(ds_comm *c);
 
+/* A failure of one rank becomes a failure of all, so that none waits for it and
+ * one rank prints it (ds_error_is_collective). A barrier, for work that can fail
+ * on one rank alone, as files do. mine: this rank's status, with its message set
+ * if it is a failure. Returns DS_OK if all ranks gave DS_OK; else, on all ranks,
+ * the status of the first rank that failed, with its message. */
+DS_API ds_status ds_comm_sync_status(ds_comm *c, ds_status mine);
+
 /* ---- messages of two ranks --------------------------------------------------------------------------- */
 
 /* Rank `to` calls recv, `from` calls send, with tensors of the same dtype and

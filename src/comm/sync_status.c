@@ -1,4 +1,4 @@
-/* engine/sync_status.c: a failure of one rank becomes a failure of all;
+/* comm/sync_status.c: a failure of one rank becomes a failure of all;
  * rank 0's texts on all ranks.
  * SPDX-License-Identifier: MIT */
 #include "sync_status.h"
@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "base/mem.h"
-#include "comm/comm.h"
+#include "comm.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -36,15 +36,17 @@ static ds_status rank_find_first(ds_comm *c, int64_t *number)
 {
     return dsi_request_run(&(dsi_request){
         DSI_NUMBERS(c, DSI_ALL_REDUCE, DS_I64, number, number, 1), .op = DS_REDUCE_MIN,
-        .purpose = "all ranks call ds_engine_save and ds_engine_load, not one"});
+        .purpose =
+            "all ranks call ds_comm_sync_status, ds_engine_save and ds_engine_load, not one"});
 }
 
 /* The lowest failed rank is found first; then its status and message are
  * broadcast from it. */
-ds_status dsi_sync_status(ds_comm *c, ds_status mine)
+ds_status ds_comm_sync_status(ds_comm *c, ds_status mine)
 {
     int rank = ds_comm_rank(c), size = ds_comm_size(c);
     if (size == 1) return mine;
+    if (!c) c = ds_world();
     char message[ROOM] = "", own[ROOM];
     int64_t first = mine == DS_OK ? size : rank, status = mine;
     snprintf(own, sizeof own, "%s", mine != DS_OK && ds_error() ? dsi_error_latest() : "");
@@ -55,6 +57,8 @@ ds_status dsi_sync_status(ds_comm *c, ds_status mine)
         message_broadcast(c, message, DS_U8, ROOM, (int)first) != DS_OK)
         return ds_error_status();
     message[ROOM - 1] = 0;
+    /* a rank that failed too has that message in place of its own */
+    if (mine != DS_OK && dsi_error_count() > 0) dsi_error_forget(dsi_error_count() - 1);
     dsi_fail((ds_status)status, "%s (rank %d)", message, (int)first);
     dsi_error_set_collective();
     return (ds_status)status;

@@ -1,18 +1,15 @@
-/* engine/sync_status.h: collectives for work that can fail on one rank alone,
+/* comm/sync_status.h: collectives for work that can fail on one rank alone,
  * as files do.
  *
  * Invariants: all functions are collective and block; all ranks call them in
- * the same order, also those that have failed. With one rank they return at once. They use the communicator's ordered collectives, so none
- * may be called while a bucket is being reduced.
+ * the same order, also those that have failed. With one rank they return at
+ * once. They use the communicator's ordered collectives, so none may be called
+ * while a bucket is being reduced. The first of them is public:
+ * ds_comm_sync_status.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
 #include <deepspeed/comm.h>
-
-/* mine: this rank's status, with its message set if it is a failure. Returns
- * DS_OK if all ranks gave DS_OK; else, on all ranks, the status of the first
- * rank that failed, with its message. */
-ds_status dsi_sync_status(ds_comm *c, ds_status mine);
 
 /* *out: a copy of rank 0's text, to be freed, or NULL if that is NULL. Fails
  * only if the communicator does. */

@@ -217,6 +217,14 @@ static void rules_check_fp16(dsi_config_reader *r)
                              (long long)c->fp16.min_loss_scale);
 }
 
+/* An empty path would be the root folder. */
+static void rules_check_files(dsi_config_reader *r, const char *key, int device, const char *path)
+{
+    if (device == DSI_OFFLOAD_NVME && (!path || !*path))
+        dsi_config_add_error(r, key,
+                             "\"nvme\", but there is no nvme_path: name a folder on that disk");
+}
+
 /* overlap_comm has DeepSpeed's default by stage, which the table cannot
  * express: true in stage 3, else false. */
 static void rules_check_zero(dsi_config_reader *r)
@@ -235,6 +243,10 @@ static void rules_check_zero(dsi_config_reader *r)
         dsi_config_add_error(r, "zero_optimization.offload_optimizer.ratio",
                              "below 1 needs ZeRO stage 3; this is stage %lld",
                              (long long)c->zero.stage);
+    rules_check_files(r, "zero_optimization.offload_optimizer.device",
+                      (int)c->zero.offload_optimizer.device, c->zero.offload_optimizer.nvme_path);
+    rules_check_files(r, "zero_optimization.offload_param.device",
+                      (int)c->zero.offload_param.device, c->zero.offload_param.nvme_path);
     if (!c->zero.compute_grad_norm && (c->zero.stage < 1 || c->zero.stage > 2))
         dsi_config_add_error(r, "zero_optimization.compute_grad_norm",
                              "false needs ZeRO stage 1 or 2; this is stage %lld",

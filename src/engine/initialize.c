@@ -18,7 +18,6 @@
 #include "log_lines.h"
 #include "nn/moe.h"
 #include "optim/list.h"
-#include "sync_status.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -114,7 +113,7 @@ static ds_status config_read(ds_engine *e, const ds_init *init)
 {
     const char *text = config_text_of(init);
     e->config = text ? dsi_config_read_auto(text, init->auto_values, ds_comm_size(e->comm)) : NULL;
-    return e->config ? config_check_same(e) : ds_error_status();
+    return e->config ? DS_OK : ds_error_status();
 }
 
 /* If the arguments are those of another launcher than the one that was
@@ -231,12 +230,6 @@ static void experts_log(const ds_engine *e)
     }
 }
 
-/* An empty path would be the root folder. */
-static bool offload_lacks_path(int device, const char *path)
-{
-    return device == DSI_OFFLOAD_NVME && (!path || !*path); /* "" would be the root */
-}
-
 /* Whether the parameters of a model on a GPU wait in host memory, or in files. */
 static bool params_leave_gpu(const ds_engine *e, const dsi_config_zero *c)
 {
@@ -262,16 +255,6 @@ static ds_status zero_make(ds_engine *e)
     if (e->optim) ds_optim_split_experts(e->optim, e->model);
     if (!e->optim) return ds_module_to(e->model, e->dtype);
     const dsi_config_zero *c = &e->config->zero;
-    const char *lacks = offload_lacks_path(c->offload_optimizer.device, o.files.nvme_path)
-                            ? "offload_optimizer"
-                        : offload_lacks_path(c->offload_param.device, o.param_files.nvme_path)
-                            ? "offload_param"
-                            : NULL;
-    if (lacks)
-        return dsi_fail(DS_EINVAL,
-                        "initialize: zero_optimization.%s.device is \"nvme\", but there is no "
-                        "nvme_path: name a folder on that disk",
-                        lacks);
     o.offload_param = params_leave_gpu(e, c);
     zero_log(e, &o);
     if (e->config->zero.deterministic) e->comm->ordered = true;
@@ -411,11 +394,11 @@ static void counters_make(ds_engine *e)
     scaler_make(e);
 }
 
-/* The order matters: each part needs those before it. */
-static ds_status parts_make(ds_engine *e, const ds_init *init)
+/* The parts that a rank makes alone. Ranks mostly make the same mistakes:
+ * a failure of one is a failure of all, which one rank prints. */
+static ds_status parts_make_alone(ds_engine *e, const ds_init *init)
 {
-    ds_status status = world_join(e, init);
-    if (status == DS_OK) status = model_check(e);
+    ds_status status = model_check(e);
     if (status == DS_OK) status = arguments_check(init);
     if (status == DS_OK) status = config_read(e, init);
     if (status == DS_OK) status = comms_log_begin(e);
@@ -423,6 +406,15 @@ static ds_status parts_make(ds_engine *e, const ds_init *init)
     if (status == DS_OK) status = optimizer_make(e, init);
     if (status == DS_OK) status = optimizer_check_params(e);
     if (status == DS_OK) status = optimizer_check_tested(e);
+    return ds_comm_sync_status(e->comm, status);
+}
+
+/* The order matters: each part needs those before it. */
+static ds_status parts_make(ds_engine *e, const ds_init *init)
+{
+    ds_status status = world_join(e, init);
+    if (status == DS_OK) status = parts_make_alone(e, init);
+    if (status == DS_OK) status = config_check_same(e);
     if (status == DS_OK) status = zero_make(e);
     if (status == DS_OK) release_unused_blocks(e->model);
     if (status == DS_OK) status = schedule_make(e, init);
@@ -476,7 +468,7 @@ ds_engine *ds_initialize_with(ds_init init)
         dsi_engine_log_start(e);
         return e;
     }
-    if (e->comm) dsi_engine_abort_ranks(e);
+    if (e->comm && !ds_error_is_collective()) dsi_engine_abort_ranks(e);
     const char *was = dsi_handle_reason("ds_initialize, which was refused and frees what it took");
     ds_engine_free(e);
     dsi_handle_reason_end(was);

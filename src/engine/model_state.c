@@ -8,7 +8,7 @@
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
-#include "sync_status.h"
+#include "comm/sync_status.h"
 
 #include "nn/module.h"
 
@@ -162,8 +162,8 @@ ds_status ds_engine_load_state(ds_engine *e, const ds_state *state)
                                                  "averaged ones: ds_engine_swap_ema(engine) "
                                                  "exchanges them back")
                            : dsi_module_check_state(e->model, mine, state);
-    status = dsi_sync_status(e->comm, status);
-    if (status == DS_OK) status = dsi_sync_status(e->comm, state_load_all(e, mine, state));
+    status = ds_comm_sync_status(e->comm, status);
+    if (status == DS_OK) status = ds_comm_sync_status(e->comm, state_load_all(e, mine, state));
     if (status == DS_OK && e->zero) status = dsi_zero_publish(e->zero);
     ds_state_free(mine);
     ds_scope_close(scope);

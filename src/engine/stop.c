@@ -8,8 +8,8 @@
  * Invariants: stop_asked is set by the signal's handler, and never reset. next
  * and every are the same on all ranks, so that all ask in the same step.
  * SPDX-License-Identifier: MIT */
+#include "comm/sync_status.h"
 #include "engine.h"
-#include "sync_status.h"
 
 #include "base/clock.h"
 #include "base/error.h"

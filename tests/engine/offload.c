@@ -145,11 +145,11 @@ static void what_is_missing_is_said(void **state)
     (void)state;
     configure(&run, 1, 2, "", ", \"offload_optimizer\": {\"device\": \"nvme\"}");
     CHECK_INT(ds_run_ranks(1, train, &run), DS_EINVAL);
-    CHECK_ERROR("offload_optimizer.device is \"nvme\", but there is no nvme_path");
+    CHECK_ERROR("offload_optimizer.device\": \"nvme\", but there is no nvme_path");
     configure(&run, 1, 2, "",
               ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"\"}");
     CHECK_INT(ds_run_ranks(1, train, &run), DS_EINVAL);
-    CHECK_ERROR("offload_optimizer.device is \"nvme\", but there is no nvme_path");
+    CHECK_ERROR("offload_optimizer.device\": \"nvme\", but there is no nvme_path");
     configure(&run, 1, 2, "",
               ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/no/disk\"}");
     CHECK_INT(ds_run_ranks(1, train, &run), DS_EIO);

@@ -46,6 +46,8 @@ status 2 stray
 has err 'unexpected argument "stray"'
 status 1 $sample --load none.pth
 has err 'none.pth: No such file'
+status 1 --data empty --no_download --load none.pth
+has err 'none.pth: No such file'
 status 1 $sample --load t.csv
 has err 't.csv'
 status 1 --data empty --no_download

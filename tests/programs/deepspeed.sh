@@ -148,6 +148,44 @@ status 1 $sample --with_cuda
 has err 'device cuda:0: '
 status 1 --data empty --no_download
 lines err 1
+# before data are looked for, and so before a download
+for option in '--load none.pth' '--load-dir none'; do
+    status 1 --data empty --no_download $option
+    has err "cifar10_deepspeed: $option: No such file or directory$"
+done
+touch file
+status 1 --data empty --no_download --save-dir file
+has err 'cifar10_deepspeed: --save-dir file is a file, expected a folder$'
+status 1 --data empty --no_download --save-dir /proc/x
+has err 'cifar10_deepspeed: --save-dir /proc/x: No such file or directory$'
+echo "$config, \"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": \"nvme\"}}}" >nvme.json
+status 1 --data empty --no_download --deepspeed_config nvme.json
+has err 'nvme.json: line 3: "zero_optimization.offload_param.device": "nvme", but there is no nvme_path: name a folder'
+
+# ---- a mistake on two ranks: one line, of one rank (-q: without those of mpirun)
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+cifar10=$program
+# refused_by RUNNER...: two ranks that make mistakes
+refused_by()
+{
+    program=$1
+    shift
+    for mistake in '--batch-size 15' '--load none.pth' '--load-dir none' '--with-cuda' \
+        '--save /proc/x.pth' '--save-dir file' '--moe --num-experts 3 --ep-world-size 2' \
+        '--deepspeed_config nvme.json' '--save-interval 3'; do
+        status 1 "$@" "$cifar10" --sample --data d --no-eval --quiet $mistake
+        has err '^cifar10_deepspeed: .* (rank 0)$'
+        lines err 1
+    done
+    status 2 "$@" "$cifar10" --epochs -1
+    has err '^cifar10_deepspeed: --epochs: -1 is outside 0 to'
+    lines err 3
+}
+if [ -e "$1/libdeepspeed_openmpi.so" ] && command -v mpirun.openmpi >/dev/null; then
+    refused_by mpirun.openmpi -q --oversubscribe -n 2
+fi
+if have_mpich "$1"; then refused_by mpiexec.hydra -n 2; fi
+program=$cifar10
 
 # ---- every allocation that may fail ends with one line
 n=1

@@ -115,6 +115,8 @@ has err 'eval without --load FILE: the weights are random'
 status 1 --data d/cifar-10-sample/cifar-10-batches-bin/ --eval
 has err 'is the folder of the batches: give the folder that it is in, d/cifar-10-sample$'
 lines err 1
+status 1 --data empty --no_download --load none.pth
+has err '^cifar10_tutorial: --load none.pth: No such file or directory$'
 status 2 --epochs many
 has err '"many" is not an integer'
 status 2 --batch_size 0
@@ -129,7 +131,7 @@ status 1 --data empty --no_download
 lines err 1
 status 1 $sample --load none.safetensors
 has err 'none.safetensors'
-lines err 2
+lines err 1
 printf 'no weights' >bad.safetensors
 status 1 $sample --load bad.safetensors
 has err 'bad.safetensors'

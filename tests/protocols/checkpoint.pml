@@ -11,7 +11,7 @@
  *
  *   begin      dsi_folder_begin      src/engine/checkpoint/folder.c
  *   write      dsi_save_write        src/engine/checkpoint/save_write.c, and dsi_file_commit
- *   sync       dsi_sync_status       src/engine/sync_status.c
+ *   sync       ds_comm_sync_status       src/comm/sync_status.c
  *   manifest   folder_write_manifest src/engine/checkpoint/folder.c, and folder_sync
  *   publish    dsi_folder_publish    src/engine/checkpoint/folder.c: folder_replace, folder_rename
  *   set_latest dsi_folder_set_latest src/engine/checkpoint/folder.c

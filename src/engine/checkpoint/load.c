@@ -19,13 +19,13 @@
  * A folder without a manifest is DeepSpeed's, unless it has files that only
  * this library writes: then it was not copied completely.
  *
- * Invariants: "sync" is dsi_sync_status: all ranks go on or none. Nothing of
+ * Invariants: "sync" is ds_comm_sync_status: all ranks go on or none. Nothing of
  * the engine changes before the sync after the checks. The call is collective.
  * SPDX-License-Identifier: MIT */
 #include "load.h"
 
 #include "base/log.h"
-#include "engine/sync_status.h"
+#include "comm/sync_status.h"
 #include "folder.h"
 
 #include <stdio.h>
@@ -61,12 +61,12 @@ static ds_status load_check(const ds_engine *e, const ds_load_opts *o)
 static ds_status load_try_folder(const ds_engine *e, const char *mine, char **folder)
 {
     bool first = ds_comm_rank(e->comm) == 0;
-    ds_status status = dsi_sync_status(e->comm,
-                                       load_fail_in(first && !mine ? ds_error_status() : DS_OK));
+    ds_status status = ds_comm_sync_status(
+        e->comm, load_fail_in(first && !mine ? ds_error_status() : DS_OK));
     *folder = NULL;
     if (status == DS_OK) status = dsi_broadcast_text(e->comm, mine, folder);
     if (status == DS_OK)
-        status = dsi_sync_status(
+        status = ds_comm_sync_status(
             e->comm,
             load_fail_in(dsi_load_verify(*folder, ds_comm_rank(e->comm), ds_comm_size(e->comm))));
     return status;
@@ -110,7 +110,7 @@ static ds_status load_find_newest(const ds_engine *e, const ds_load_opts *o, cha
     int64_t n = c.n;
     ds_status status = dsi_broadcast_count(e->comm, &n);
     if (status == DS_OK && n == 0)
-        status = dsi_sync_status(e->comm, first && !o->if_any ? ds_error_status() : DS_OK);
+        status = ds_comm_sync_status(e->comm, first && !o->if_any ? ds_error_status() : DS_OK);
     for (int64_t i = 0; status == DS_OK && i < n; i++) {
         char *mine = first && c.at ? dsi_folder_find(o->dir, c.at[i]) : NULL;
         dsi_free(*folder);
@@ -241,8 +241,9 @@ static ds_status load_from_folder(ds_engine *e, const ds_load_opts *o, const cha
                                     .engine = e};
     ds_status status = dsi_load_files(&l, folder, &reader);
     if (status == DS_OK) status = dsi_load_check(&l, e, o);
-    status = dsi_sync_status(e->comm, load_fail_in(status));
-    if (status == DS_OK) status = dsi_sync_status(e->comm, load_fail_in(dsi_load_apply(&l, e, o)));
+    status = ds_comm_sync_status(e->comm, load_fail_in(status));
+    if (status == DS_OK)
+        status = ds_comm_sync_status(e->comm, load_fail_in(dsi_load_apply(&l, e, o)));
     if (status == DS_OK && o->client_state) {
         *o->client_state = load_client_state(&l);
         if (!*o->client_state) status = ds_error_status();
@@ -258,7 +259,7 @@ ds_status ds_engine_load_with(ds_engine *e, ds_load_opts o)
     char *folder = NULL;
     if (o.client_state) *o.client_state = NULL;
     ds_status status = ds_engine_save_wait(e);
-    if (status == DS_OK) status = dsi_sync_status(e->comm, load_check(e, &o));
+    if (status == DS_OK) status = ds_comm_sync_status(e->comm, load_check(e, &o));
     if (status == DS_OK) status = load_find_folder(e, &o, &folder);
     if (folder && status == DS_OK) {
         dsi_log(DSI_INFO, "[Torch] Loading checkpoint from %s...", folder);

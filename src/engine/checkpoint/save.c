@@ -11,7 +11,7 @@
  *   each     writes its files and its manifest                     sync
  *   rank 0   manifest, name, latest, removes old checkpoints       sync
  *
- * "sync" is dsi_sync_status: a failure of one rank is from there on a failure
+ * "sync" is ds_comm_sync_status: a failure of one rank is from there on a failure
  * of all. With "checkpoint": {"async": true} the last two lines run on a
  * thread, without a sync: rank 0's thread waits for the manifests of the
  * others.
@@ -28,7 +28,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "engine/sync_status.h"
+#include "comm/sync_status.h"
 #include "folder.h"
 
 /* ---- the asynchronous save --------------------------------------------------------------------------- */
@@ -63,7 +63,7 @@ ds_status ds_engine_save_wait(ds_engine *e)
     dsi_async_save_free(e->async_save);
     e->async_save = NULL;
     e->async_save_logged = false;
-    return dsi_sync_status(e->comm, status);
+    return ds_comm_sync_status(e->comm, status);
 }
 
 /* ---- the same on all ranks --------------------------------------------------------------------------- */
@@ -175,9 +175,9 @@ static ds_status save_make_values(dsi_save_job *j, ds_engine *e, const ds_save_o
 /* Rank 0 publishes after all ranks have written. */
 static ds_status save_write_and_publish(const dsi_save_job *j, ds_comm *comm)
 {
-    ds_status status = dsi_sync_status(comm, save_fail_in(dsi_save_write(j)));
+    ds_status status = ds_comm_sync_status(comm, save_fail_in(dsi_save_write(j)));
     if (status != DS_OK) return status;
-    return dsi_sync_status(comm, save_fail_in(j->rank == 0 ? dsi_save_publish(j) : DS_OK));
+    return ds_comm_sync_status(comm, save_fail_in(j->rank == 0 ? dsi_save_publish(j) : DS_OK));
 }
 
 /* From the folder on; takes j. */
@@ -185,10 +185,10 @@ static ds_status save_run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
 {
     ds_scope *scope = ds_scope_open();
     bool first = j->rank == 0;
-    ds_status status = dsi_sync_status(
+    ds_status status = ds_comm_sync_status(
         e->comm, save_fail_in(first ? dsi_folder_begin(j->dir, j->tag, &j->lock) : DS_OK));
     bool begun = status == DS_OK;
-    if (begun) status = dsi_sync_status(e->comm, save_fail_in(save_make_values(j, e, o)));
+    if (begun) status = ds_comm_sync_status(e->comm, save_fail_in(save_make_values(j, e, o)));
     if (status == DS_OK && e->config->checkpoint.async) {
         e->async_save = dsi_async_save_start(j);
         j = NULL;
@@ -236,7 +236,7 @@ ds_status ds_engine_save_with(ds_engine *e, ds_save_opts o)
     if (status != DS_OK || left_out) return status;
     double begun = dsi_now();
     status = ds_engine_save_wait(e);
-    if (status == DS_OK) status = dsi_sync_status(e->comm, save_check(e, &o));
+    if (status == DS_OK) status = ds_comm_sync_status(e->comm, save_check(e, &o));
     if (status == DS_OK) status = save_sync_place(e, &o, &tag);
     if (status != DS_OK) {
         dsi_free(tag);
@@ -269,5 +269,5 @@ ds_status ds_engine_save_16bit_model(ds_engine *e, const char *dir, const char *
         status = ds_save(state, path);
     dsi_free(path);
     ds_state_free(state);
-    return dsi_sync_status(e->comm, status);
+    return ds_comm_sync_status(e->comm, status);
 }
