@@ -45,6 +45,7 @@ has out '^Loaded g/global_step7: 7 steps'
 lines g.csv 3
 
 # ---- mistakes
+mkdir nowhere
 status 1 $sample --load_dir nowhere
 has err 'engine_load: nowhere has no checkpoint'
 status 1 $sample --load_dir c --load_tag global_step7
@@ -57,7 +58,7 @@ status 1 $sample --load_dir c --load w.safetensors
 has err 'load and --load-dir'
 : >file
 status 1 $sample --save_dir file --max_steps 2
-has err 'engine_save: mkdir file: '
+has err 'save-dir file is a file, expected a folder$'
 rm c/global_step100/manifest
 status 0 $sample -e 1 --load_dir c --max_steps 90
 has err 'global_step100/manifest is missing.*: c/global_step80 is loaded instead'
