@@ -15,7 +15,7 @@ In README.md, CONTRIBUTING.md, ARCHITECTURE.md, docs/*.md and the README.md of f
 - any block after a line "<!-- tried by FILE -->" is tried by that file; one after "<!-- output -->" is for reading.
 A translation (TRANSLATIONS) has the blocks of its English document, in their order: so they are tried with that.
 A link to a file of the tree leads to one, and one to a heading leads to it. A `ds_name` is in a public header, or a command.
-A `Note [Title]` is in a source file.
+A `Note [Title]` is in a source file, and a log line's [file.c:LINE:function] names a function of that file.
 SPDX-License-Identifier: MIT
 """
 import json
@@ -133,6 +133,14 @@ def unknown_notes(sources, text):
     return sorted(note for note in cited if note not in sources)
 
 
+def unknown_places(tree, text):
+    """[file.c:LINE:function] of log lines whose file or function is not there (any more)."""
+    for name, function in sorted(set(re.findall(r'\[(\w+\.c):\d+:(\w+)\]', text))):
+        files = [p for folder in ('src', 'launcher') for p in tree.root.glob(f'{folder}/**/{name}')]
+        if not any(re.search(rf'\b{function}\(', p.read_text()) for p in files):
+            yield f'[{name}:...:{function}] of a log line: there is no such function'
+
+
 def different_blocks(root):
     """Messages about translations whose blocks are not those of the English document."""
     for name, english in TRANSLATIONS.items():
@@ -159,6 +167,7 @@ def main(listed, root, cc='cc'):
         text, name = document.read_text(), str(document.relative_to(tree.root))
         bad += [f'{name}: {wrong}' for wrong in broken_links(document, text)]
         bad += [f'{name}: {word} is in no header' for word in unknown_names(tree, text)]
+        bad += [f'{name}: {wrong}' for wrong in unknown_places(tree, text)]
         bad += [f'{name}: no source has {note}' for note in unknown_notes(sources, text)]
         for block in BLOCK.finditer(text):
             at = f"{name}:{text.count(chr(10), 0, block.start('text')) + 1}"
