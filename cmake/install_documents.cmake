@@ -1,5 +1,6 @@
 # Part of cmake --install: README and docs, in DS_DOC_DIR below the prefix. A
 # link to a file of the source tree that is not installed becomes its text.
+cmake_policy(PUSH)
 cmake_policy(SET CMP0009 NEW)
 set(to ${CMAKE_INSTALL_PREFIX}/${DS_DOC_DIR})
 file(GLOB_RECURSE documents RELATIVE ${DS_ROOT} ${DS_ROOT}/README*.md ${DS_ROOT}/docs/*.md)
@@ -12,3 +13,4 @@ foreach(document ${documents})
     file(WRITE "$ENV{DESTDIR}${to}/${document}" "${text}")
     list(APPEND CMAKE_INSTALL_MANIFEST_FILES ${to}/${document})
 endforeach()
+cmake_policy(POP)

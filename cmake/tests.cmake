@@ -60,6 +60,15 @@ foreach(source ${DS_TEST_SOURCES})
         ENVIRONMENT "DS_CPU=generic;DS_FUSIONS=off;${DS_TEST_ENVIRONMENT}")
 endforeach()
 
+# After ./quickstart, which builds the programs alone, ctest says that the tests
+# are not built, once, in place of a page for each of them.
+file(WRITE ${CMAKE_BINARY_DIR}/tests_built.cmake "file(GLOB built ${CMAKE_BINARY_DIR}/test_*)
+if(NOT built)
+    message(FATAL_ERROR \"the tests are not built: cmake --build ${CMAKE_BINARY_DIR}\")
+endif()
+")
+set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${CMAKE_BINARY_DIR}/tests_built.cmake)
+
 include(cmake/gpu_tests.cmake)
 
 # These start jobs of 2 and 4 processes.
