@@ -22,16 +22,20 @@ ds_status path_make_folder(const char *option, const char *path)
 {
     if (!path) return DS_OK;
     char *part = strdup(path);
+    int error = 0; /* of the first folder that could not be made */
     if (!part) return path_fail(option, path);
     for (char *slash = part; (slash = strchr(slash + 1, '/'));) {
         *slash = 0;
-        mkdir(part, 0777); /* its failure is that of the next one */
+        if (mkdir(part, 0777) != 0 && errno != EEXIST && !error) error = errno;
         *slash = '/';
     }
-    mkdir(part, 0777);
+    if (mkdir(part, 0777) != 0 && !error) error = errno;
     free(part);
     struct stat st;
-    if (stat(path, &st) != 0) return path_fail(option, path);
+    if (stat(path, &st) != 0) {
+        errno = error;
+        return path_fail(option, path);
+    }
     if (!S_ISDIR(st.st_mode))
         return ds_fail(DS_EINVAL, "--%s %s is a file, expected a folder", option, path);
     return access(path, W_OK) == 0 ? DS_OK : path_fail(option, path);
