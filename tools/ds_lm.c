@@ -344,6 +344,7 @@ int main(int argc, char **argv)
                     {"generate", lm_generate},   {"tokenize", lm_tokenize},
                     {"tokenizer", lm_tokenizer}, {"merge", lm_merge}};
     LmOptions o = {.warmup = -1, .seed = 42, .weight_decay = 0.1, .clip = 1, .eval_split = 0.05};
+    argp_program_version = "ds_lm (deepspeed.c) " DS_VERSION;
     args_parse(&argp, argc, argv, &o);
     lm_defaults(&o);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)

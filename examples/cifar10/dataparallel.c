@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+__attribute__((__visibility__("default")))
 const char *argp_program_version = "cifar10_dataparallel (deepspeed.c) " DS_VERSION;
 
 #define MAX_IDS 64

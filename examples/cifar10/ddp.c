@@ -9,6 +9,7 @@
 #include "args.h"
 #include "training.h"
 
+__attribute__((__visibility__("default")))
 const char *argp_program_version = "cifar10_ddp (deepspeed.c) " DS_VERSION;
 
 typedef struct Program {

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+__attribute__((__visibility__("default")))
 const char *argp_program_version = "cifar10_deepspeed (deepspeed.c) " DS_VERSION;
 
 typedef struct Options {

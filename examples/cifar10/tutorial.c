@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+__attribute__((__visibility__("default")))
 const char *argp_program_version = "cifar10_tutorial (deepspeed.c) " DS_VERSION;
 
 typedef struct Options {

@@ -34,6 +34,12 @@ for pair in ds_bench:--bw-unti:bw-unit ds_plot:--outptu:output ds_report:--gpu_s
     lines err 1
 done
 
+for name in cifar10_tutorial cifar10_deepspeed cifar10_ddp cifar10_dataparallel ds_lm deepspeed; do
+    program=$binary/$name
+    status 0 --version
+    has out 'deepspeed.c.* [0-9]*\.[0-9]*\.[0-9]*$'
+done
+
 # ---- ds_ssh: lines with names, the largest status
 program=$binary/ds_ssh
 mkdir bin
