@@ -68,11 +68,11 @@ typedef struct job {
     double crowded_until; /* dsi_now: until then waits nap in place of yielding */
 } job;
 
-/* What a communicator has of its own. */
+/* Members of a communicator that MPI carries. */
 typedef struct mpi_place {
     void *comm;   /* the plugin's */
     dsi_shm *shm; /* NULL: not all of its ranks are on one host */
-    bool by_mpi;  /* what dsi_mpi_does is left to MPI, but for what goes through shm */
+    bool by_mpi;  /* MPI does what dsi_mpi_does, except in shm */
 } mpi_place;
 
 /* MPI is initialised once a process, and atexit must find it. Set and read by
@@ -361,7 +361,7 @@ static void job_shutdown_barrier(ds_comm *world)
     pthread_mutex_unlock(&the_job->mutex);
 }
 
-/* What happens once, on one thread; another waits for it, but not for ever. */
+/* An event happens once, on one thread; another waits for it, but not for ever. */
 typedef struct event {
     pthread_mutex_t mutex;
     pthread_cond_t changed;

@@ -293,8 +293,8 @@ static bool transfer_reduce_to(dsi_transfer *t, bool here)
     return t->at >= t->r->n;
 }
 
-/* Round k: what 2^k ranks have, this one first, goes to the rank that is 2^k
- * before it. Then each rank has all, and adds them in the order of ranks. */
+/* Round k: the data of 2^k ranks, this one first, are sent to the rank that is
+ * 2^k before it. Then each rank has all, and adds them in the order of ranks. */
 static bool transfer_gather_all(dsi_transfer *t)
 {
     const dsi_request *r = t->r;

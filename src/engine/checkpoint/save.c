@@ -201,8 +201,8 @@ static ds_status save_run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
     return status;
 }
 
-/* Whether this rank wants the save that overhead_limit may leave out. What the
- * one before took, with the processor time of its thread, is at most that share
+/* Whether this rank wants the save that overhead_limit may leave out. The time
+ * of the one before, with the processor time of its thread, is at most that share
  * of the time between the two: this thread's, as a busy machine gives the
  * training less than has passed. Rank 0's thread ends last: it waits for the
  * others' files. */
