@@ -1,7 +1,8 @@
 #!/bin/bash
 # tests/programs/restart.sh BINARY_DIR: deepspeed --max_restarts: ranks, the
 # runner and processes of the launcher are killed while a program trains; the
-# weights are those of an undisturbed run. Without an MPI a single rank.
+# weights are those of an undisturbed run. Without an MPI a single rank. Then a
+# batch job of Slurm, which is simulated.
 # tests/launcher/restarts does the same on two hosts, many times.
 # SPDX-License-Identifier: MIT
 set -u
@@ -119,6 +120,56 @@ if [ $? -eq 75 ]; then pass; else fail "SIGUSR1"; fi
 has_not err 'restart 1'
 "$binary/cifar10_deepspeed" $sample -e 0 --save_dir ck --resume >out 2>err
 if [ $? -eq 0 ]; then pass; else fail "what was saved does not load"; fi
+
+# ---- Slurm, with stand-ins for srun and scontrol: the batch script of
+# docs/launcher.md is started again after a node has failed, and after the signal
+# before the time limit
+mkdir slurm
+cat >slurm/srun <<'END'
+#!/bin/sh
+# one task, which has this process; a signal to the step is one to it
+while :; do case $1 in --*=* | -K*) shift ;; -*) shift 2 ;; *) break ;; esac; done
+echo $$ >task
+SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_STEP_NUM_TASKS=1 SLURM_STEP_TASKS_PER_NODE=1 exec "$@"
+END
+cat >slurm/scontrol <<'END'
+#!/bin/sh
+case $1 in requeue) echo "$2" >requeued ;; show) echo localhost ;; *) exit 1 ;; esac
+END
+cat >batch <<'END'
+#!/bin/sh
+"$@"
+test $? -ne 75 || scontrol requeue "$SLURM_JOB_ID"
+END
+chmod +x slurm/srun slurm/scontrol batch
+
+# slurm_start COUNT EPOCHS: the batch script for the COUNT-th time again
+slurm_start()
+{
+    : >began
+    SLURM_JOB_ID=7 SLURM_JOB_NODELIST=localhost SLURM_NNODES=1 SLURM_JOB_NUM_NODES=1 SLURM_NTASKS=1 \
+        SLURM_TASKS_PER_NODE=1 SLURM_RESTART_COUNT=$1 PATH=$work/slurm:$PATH ./batch "$program" -q --launcher slurm \
+        --max_restarts 2 "$binary/cifar10_deepspeed" $sample -e "$2" --save_dir ck --save_interval 40 --resume \
+        >out 2>err </dev/null &
+    job=$!
+}
+
+rm -rf ck
+slurm_start 0 99
+for _ in $(seq 3000); do [ ck/latest -nt began ] && break; sleep 0.01; done
+kill -KILL $job "$(cut -d ' ' -f 1 "/proc/$job/task/$job/children")" # the node fails
+wait $job 2>/dev/null
+for _ in $(seq 3000); do kill -0 "$(cat task)" 2>/dev/null || break; sleep 0.01; done
+slurm_start 1 99
+for _ in $(seq 3000); do [ ck/latest -nt began ] && break; sleep 0.01; done
+if [ ! -e requeued ]; then pass; else fail "requeued without a signal"; fi
+kill -USR1 "$(cat task)"
+wait $job
+if [ "$(cat requeued 2>/dev/null)" = 7 ]; then pass; else fail "not requeued: $(cat err)"; fi
+rm -f requeued
+slurm_start 2 0
+wait $job
+if [ $? -eq 0 ] && [ ! -e requeued ]; then pass; else fail "the job that was requeued: $(cat err)"; fi
 
 left=$(ls -A "$TMPDIR")
 if [ -z "$left" ]; then pass; else fail "left behind: $left"; fi
