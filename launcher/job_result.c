@@ -193,7 +193,8 @@ static int add_node_event(const job_result *r, dsi_text *t)
                      r->runner, name);
         return r->runner_status ? r->runner_status : 1;
     }
-    dsi_text_add(t, "deepspeed: orted (process %d) on %s was killed by ", r->node.process, name);
+    dsi_text_add(t, "deepspeed: %s (process %d) on %s was killed by ", r->node.text,
+                 r->node.process, name);
     add_signal(t, r->node.signal);
     dsi_text_add(t, "; all ranks are ended");
     return 128 + r->node.signal;

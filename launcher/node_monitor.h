@@ -9,7 +9,7 @@ typedef enum node_event_kind {
     NODE_UP,          /* it runs, and has started the daemon */
     NODE_UNCONNECTED, /* the daemon has no connection to mpirun: `text` is where that waits */
     NODE_LOST,        /* mpirun has lost the daemon on `host`; never sent */
-    NODE_KILLED       /* `process`, the daemon, was killed by `signal` */
+    NODE_KILLED       /* `process`, the daemon `text`, was killed by `signal` */
 } node_event_kind;
 
 typedef struct node_event {
