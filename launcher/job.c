@@ -529,7 +529,9 @@ static int job_conclude(running *r)
     dsi_text why = {0};
     job_write_output(r);
     r->result.output_error = output_error(r->output);
-    if (!job_result_is_known(&r->result) && r->result.runner_status)
+    /* Open MPI 5 ends with 0 after such a loss */
+    bool failed = r->result.runner_status || r->result.succeeded < r->j->size;
+    if (!job_result_is_known(&r->result) && failed)
         job_result_read_loss(&r->result, r->held.s, r->held.n);
     int status = job_result_status(&r->result, &why);
     bool known = job_result_is_known(&r->result) || !status;

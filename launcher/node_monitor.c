@@ -138,7 +138,7 @@ static void node_read_signal(node_monitor *m)
     while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
         if (pid == m->process) {
             if (WIFSIGNALED(status) && !m->told)
-                node_report(m, NODE_KILLED, WTERMSIG(status), m->daemon[0]);
+                node_report(m, NODE_KILLED, WTERMSIG(status), basename(m->daemon[0]));
             m->status = status;
             m->process = -1;
         }
