@@ -159,7 +159,7 @@ static void hosts(void **state)
 {
     (void)state;
     static const char up[] = "0 1 70 0 b ", cut[] = "1 2 70 0 elsewhere 10.0.0.1, port 99\n",
-                      killed[] = "3 2 71 9 c ",
+                      killed[] = "3 2 71 9 c orted",
                       text[] = "ORTE has lost communication\n  HNP daemon   : [[1,0],0] on node a\n"
                                "  Remote daemon: [[1,0],1] on node b\n";
     const char *const host[] = {"nohost-a.invalid", "b", "c"};
