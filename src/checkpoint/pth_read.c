@@ -325,8 +325,8 @@ static bool old_read_storages(Reader *r)
     ds_value *keys = dsi_unpickle(&r->u);
     if (!keys) return false;
     bool ok = keys->kind == DS_VALUE_LIST ||
-              dsi_fail(DS_EFORMAT, "%s: the keys of its storages are of class %s", r->what,
-                       ds_value_class(keys));
+              dsi_wrong("%s: the keys of its storages are of class %s", r->what,
+                        ds_value_class(keys));
     for (int64_t i = 0; ok && i < ds_value_len(keys); i++)
         ok = old_next_storage(r, ds_value_at(keys, i));
     ds_value_free(keys);

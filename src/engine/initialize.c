@@ -414,7 +414,9 @@ static ds_status parts_make(ds_engine *e, const ds_init *init)
 {
     ds_status status = world_join(e, init);
     if (status == DS_OK) status = parts_make_alone(e, init);
-    if (status == DS_OK) status = config_check_same(e);
+    if (status != DS_OK) return status;
+    if (!e->config) return DS_EINVAL; /* never: clang-tidy cannot know that */
+    status = config_check_same(e);
     if (status == DS_OK) status = zero_make(e);
     if (status == DS_OK) release_unused_blocks(e->model);
     if (status == DS_OK) status = schedule_make(e, init);

@@ -130,7 +130,6 @@ static ds_tensor *conv2d_named(const char *op, ds_tensor *x, ds_tensor *w, ds_co
 {
     dsi_conv2d c;
     ds_dims out;
-    if (!dsi_live_all(op, x, w)) return dsi_null_operand(op);
     if (!conv2d_check(op, x, w, o, &c, &out) || !dsi_acquire(x, w, o.bias)) return NULL;
 
     ds_tensor *y = new_output(x, out);
@@ -169,7 +168,8 @@ static ds_tensor *conv2d_same(const char *op, ds_tensor *x, ds_tensor *w, ds_con
 
 static ds_tensor *conv2d_padded(const char *op, ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)
 {
-    return o.same && x && w ? conv2d_same(op, x, w, o) : conv2d_named(op, x, w, o);
+    if (!dsi_live_all(op, x, w)) return dsi_null_operand(op);
+    return o.same ? conv2d_same(op, x, w, o) : conv2d_named(op, x, w, o);
 }
 
 ds_tensor *ds_conv2d_with(ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)

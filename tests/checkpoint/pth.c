@@ -297,6 +297,11 @@ static void cut_old(void **unused)
         CHECK_INT(ds_error_status(), DS_EFORMAT);
     }
     ds_error_clear();
+    char *keys = memmem(bytes, n, "\x80\2]", 3); /* of the storages: not a list */
+    memcpy(keys, "\x80\2U\1a.", 6);
+    write_file(folder_path("cut.pth"), bytes, n);
+    CHECK(ds_value_load(folder_path("cut.pth")) == NULL);
+    CHECK_ERROR("the keys of its storages are of class str");
     dsi_free(bytes);
 }
 
