@@ -193,7 +193,8 @@ DS_API ds_tensor *ds_group_norm(ds_tensor *x, int64_t groups, ds_tensor *weight,
 /* torch.nn.functional.instance_norm: the same with the mean and variance of
  * each channel of each sample; the options are batch_norm's. x [N,C,...].
  * Running statistics take the mean over samples. Without .training they are
- * used, if there are any: torch's use_input_stats=False. Ulyanov et al.,
+ * used, if there are any (torch's use_input_stats=False, which refuses x without
+ * them; here that is the default, of the input). Ulyanov et al.,
  * arXiv:1607.08022. Refuses one value for a channel of a sample. */
 DS_API ds_tensor *ds_instance_norm_with(ds_tensor *x, ds_batch_norm_opts opts);
 
@@ -251,7 +252,8 @@ typedef struct ds_norm_opts {
 DS_API ds_tensor *ds_norm(ds_tensor *x);
 DS_API ds_tensor *ds_norm_with(ds_tensor *x, ds_norm_opts opts);
 
-/* torch.logsumexp: log sum exp(x), over all dimensions or opts.dims. */
+/* torch.logsumexp: log sum exp(x), over opts.dims; none: over all, where PyTorch
+ * refuses dim=[]. */
 DS_API ds_tensor *ds_logsumexp(ds_tensor *x, ds_reduce_opts opts);
 
 /* torch.cumsum: y[k] = x[0] + ... + x[k] along dim; of integers and bools int64,
@@ -389,13 +391,14 @@ DS_API ds_tensor *ds_index_select(ds_tensor *x, int dim, ds_tensor *index);
 DS_API ds_tensor *ds_index_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *source,
                                double alpha);
 
-/* torch.scatter and torch.scatter_add: x, with x[i][index[i][k]] = (or +=)
- * src[i][k] along dim = 1, likewise along others. index: int64, no larger than
- * src, nor than x but along dim. Of a place that scatter's index names twice the
- * last counts. Both take any dtype; the host reads scatter's index, and adds
- * integers. */
+/* torch.scatter, torch.scatter_add and torch.scatter(reduce='multiply'): x, with
+ * x[i][index[i][k]] = (+=, *=) src[i][k] along dim = 1, likewise along others.
+ * index: int64, no larger than src, nor than x but along dim. Of a place that
+ * scatter's index names twice the last counts. All take any dtype; the host reads
+ * the index of scatter and scatter_multiply, and adds integers. */
 DS_API ds_tensor *ds_scatter(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src);
 DS_API ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src);
+DS_API ds_tensor *ds_scatter_multiply(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src);
 
 /* torch.sort, stable, and torch.topk, sorted: along dim; of x's dtype, with a
  * gradient. NaN is larger than all numbers. indices: NULL, or *indices becomes

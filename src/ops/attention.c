@@ -210,6 +210,17 @@ static ds_tensor *attention_repeat(ds_tensor *k, const ds_tensor *q)
     return ds_reshape(ds_expand(ds_unsqueeze(k, head + 1), each), all);
 }
 
+/* x: q, k, v. Heads of k and v that differ in number are repeated to q's, as PyTorch does;
+ * others stay, for the kernels and attention_check. False with the message. */
+static bool attention_own_groups(ds_tensor **x)
+{
+    int n = x[0]->shape.n, head = n - 3;
+    if (n < 3 || x[1]->shape.n != n || x[2]->shape.n != n) return true;
+    int64_t q = x[0]->shape.d[head], k = x[1]->shape.d[head], v = x[2]->shape.d[head];
+    if (k == v || k < 1 || v < 1 || q % k || q % v) return true;
+    return (x[1] = attention_repeat(x[1], x[0])) && (x[2] = attention_repeat(x[2], x[0]));
+}
+
 /* Attention made of single ops, for a mask that requires a gradient (a learned
  * position bias). That gradient is the gradient of the scores, which the kernel
  * never stores. */
@@ -259,6 +270,7 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
     if (!dsi_live_all("attention", q, k, v)) return dsi_null_operand("attention");
     ds_tensor *x[] = {q, k, v, NULL};
     if (!attention_expand(x, o.enable_gqa)) return NULL;
+    if (o.enable_gqa && !attention_own_groups(x)) return NULL;
     q = x[0], k = x[1], v = x[2];
     if (!attention_check(q, k, v, o)) return NULL;
     if (o.window && o.window < q->shape.d[q->shape.n - 2]) return attention_window(q, k, v, o);

@@ -323,14 +323,14 @@ static ds_tensor *clamp_to(ds_tensor *x, double low, double high)
     return y;
 }
 
-/* Integers beside a bound that is no integer are compared in float32, as in
- * PyTorch, others in int64. */
+/* As in PyTorch, integers beside a bound that is no integer are compared in
+ * float32, and a bool beside an integer is an int64. */
 ds_tensor *ds_clamp(ds_tensor *x, double low, double high)
 {
     if (!dsi_live(x, "clamp")) return dsi_null_operand("clamp");
     if (!dsi_is_float(x)) {
         bool whole = (isinf(low) || low == floor(low)) && (isinf(high) || high == floor(high));
-        ds_dtype dtype = whole ? x->dtype : DS_F32;
+        ds_dtype dtype = !whole ? DS_F32 : x->dtype == DS_BOOL ? DS_I64 : x->dtype;
         if (low < -0x1p63) low = -INFINITY;
         if (high >= 0x1p63) high = INFINITY;
         return ds_cast(clamp_to(ds_cast(x, whole ? DS_I64 : DS_F32), low, high), dtype);

@@ -7,6 +7,7 @@
  *     scatter_add    y = x, y[o,index[o,k,i],i] += src[o,k,i]
  *     scatter        the same with = in place of +=; a place named twice gets
  *                    the last, in the order of index
+ *     scatter_multiply  the same with *=
  *
  * Invariants: index_add never writes into x or source: it adds up the source
  * in zeros of its own, and then adds x. Slices are brought to the front, so
@@ -259,10 +260,11 @@ ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *sr
     return ds_cast(ds_add(dsi_upcast(x), padded_to(part, x->shape)), x->dtype);
 }
 
-/* from [o,c,i]: the last k with index[o,k,i] == c, or 0; and taken: whether
- * there is one. On the host, from an index there; false with the message. */
-static bool scatter_sources(const ds_tensor *index, int dim, int64_t size, const int64_t *at,
-                            int64_t *from, uint8_t *taken)
+/* from [o,c,i]: the last k with index[o,k,i] == c, or the k before which `before` have
+ * it, or 0; and taken: whether there is one. left: as many numbers, all `before`; NULL:
+ * the last. On the host, from an index there; false with the message. */
+static bool scatter_sources(const char *op, const ds_tensor *index, int dim, int64_t size,
+                            const int64_t *at, int64_t *left, int64_t *from, uint8_t *taken)
 {
     dsi_view v = dsi_v_around(index, dim);
     for (int64_t o = 0; o < v.d[0]; o++)
@@ -270,40 +272,78 @@ static bool scatter_sources(const ds_tensor *index, int dim, int64_t size, const
             for (int64_t i = 0; i < v.d[2]; i++) {
                 int64_t c = at[(o * v.d[1] + k) * v.d[2] + i];
                 if (c < 0 || c >= size)
-                    return dsi_refuse("scatter: index %lld at [%lld, %lld] is outside 0..%lld",
+                    return dsi_refuse("%s: index %lld at [%lld, %lld] is outside 0..%lld", op,
                                       (long long)c, (long long)o, (long long)(k * v.d[2] + i),
                                       (long long)size - 1);
                 int64_t place = (o * size + c) * v.d[2] + i;
-                from[place] = k, taken[place] = 1;
+                if (!left || left[place]-- == 0) from[place] = k, taken[place] = 1;
             }
     return true;
 }
 
-/* src where the index names a place of x, x elsewhere. */
-static ds_tensor *scatter_from(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src)
+/* What the index names of src, as a part of x: whether an element is named, by
+ * the last k or, if before >= 0, by a k with `before` others ahead of it, and src
+ * there. False with the message. */
+typedef struct Named {
+    ds_tensor *taken, *part; /* x's shape; bool, src's dtype */
+    bool any;
+} Named;
+
+static bool scatter_named(const char *op, ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src,
+                          int64_t before, Named *named)
 {
     ds_dims shape = index->shape;
     shape.d[dim] = x->shape.d[dim];
+    bool last = before < 0;
     ds_tensor *from = dsi_fill(dsi_new_host(DS_I64, shape), 0),
-              *taken = dsi_fill(dsi_new_host(DS_BOOL, shape), 0);
+              *taken = dsi_fill(dsi_new_host(DS_BOOL, shape), 0),
+              *left = last ? NULL : dsi_fill(dsi_new_host(DS_I64, shape), (double)before);
     const int64_t *at = ds_data(index);
-    if (!from || !taken || !at ||
-        !scatter_sources(index, dim, shape.d[dim], at, ds_data_mut(from), ds_data_mut(taken)))
-        return NULL;
+    uint8_t *is = taken ? ds_data_mut(taken) : NULL;
+    if (!from || !is || !at || (!last && !left) ||
+        !scatter_sources(op, index, dim, shape.d[dim], at, last ? NULL : ds_data_mut(left),
+                         ds_data_mut(from), is))
+        return false;
+    named->any = memchr(is, 1, (size_t)dsi_numel(shape));
     ds_device device = dsi_device_id(x->device);
     from = ds_to(from, device, DS_I64), taken = ds_to(taken, device, DS_BOOL);
     ds_tensor *part = index->shape.d[dim] ? ds_gather(src, dim, from) : corner(x, shape);
-    return ds_where(padded_to(taken, x->shape), padded_to(part, x->shape), x);
+    named->taken = padded_to(taken, x->shape), named->part = padded_to(part, x->shape);
+    return named->taken && named->part;
+}
+
+/* x, with src in place of the elements that the index names, or, if `times`,
+ * multiplied by it: one round for each k that names the same place. */
+static ds_tensor *scatter(const char *op, ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src,
+                          bool times)
+{
+    if (!dsi_live_all(op, x, index, src)) return dsi_null_operand(op);
+    index = dsi_wide_index(index);
+    if (!index || (dim = elements_check(op, x, index, src, dim)) < 0) return NULL;
+    if (!x->shape.n)
+        return ds_squeeze(
+            scatter(op, ds_unsqueeze(x, 0), 0, ds_unsqueeze(index, 0), ds_unsqueeze(src, 0), times),
+            0);
+    if (!(index = ds_contiguous(index)) || !(src = corner(src, index->shape))) return NULL;
+    Named named;
+    if (!times)
+        return scatter_named(op, x, dim, index, src, -1, &named)
+                   ? ds_where(named.taken, named.part, x)
+                   : NULL;
+    for (int64_t before = 0; x; before++) {
+        if (!scatter_named(op, x, dim, index, src, before, &named)) return NULL;
+        if (!named.any) break;
+        x = ds_where(named.taken, ds_mul(x, named.part), x);
+    }
+    return x;
 }
 
 ds_tensor *ds_scatter(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src)
 {
-    if (!dsi_live_all("scatter", x, index, src)) return dsi_null_operand("scatter");
-    index = dsi_wide_index(index);
-    if (!index || (dim = elements_check("scatter", x, index, src, dim)) < 0) return NULL;
-    if (!x->shape.n)
-        return ds_squeeze(
-            ds_scatter(ds_unsqueeze(x, 0), 0, ds_unsqueeze(index, 0), ds_unsqueeze(src, 0)), 0);
-    if (!(index = ds_contiguous(index)) || !(src = corner(src, index->shape))) return NULL;
-    return scatter_from(x, dim, index, src);
+    return scatter("scatter", x, dim, index, src, false);
+}
+
+ds_tensor *ds_scatter_multiply(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src)
+{
+    return scatter("scatter_multiply", x, dim, index, src, true);
 }

@@ -185,7 +185,7 @@ const dsi_op dsi_op_sign = {"sign", step_backward, .acquires = true};
 ds_tensor *ds_sign(ds_tensor *x)
 {
     if (!dsi_live(x, "sign")) return dsi_null_operand("sign");
-    if (!dsi_is_float(x)) return ds_clamp(x, -1, 1);
+    if (!dsi_is_float(x)) return ds_cast(ds_clamp(x, -1, 1), x->dtype);
     if (!dsi_acquire(x)) return NULL;
 
     ds_tensor *y = dsi_new_like(x);

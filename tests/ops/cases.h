@@ -342,6 +342,8 @@ static const Case op_cases[] = {
     {"gather", "scatter", call_scatter, .in = {X(2, 3, 5), X(2, 3, 4), LABEL(5, 2, 3, 4)}},
     {"gather", "scatter, smaller index", call_scatter,
      .in = {X(2, 4, 5), X(2, 3, 4), LABEL(5, 2, 2, 3)}},
+    {"gather", "scatter_multiply", call_scatter_multiply,
+     .in = {X(2, 3, 5), X(2, 3, 4), LABEL(5, 2, 3, 4)}},
     {"dispatch", "", call_dispatch, .in = {X(2, 4, 5)}, .bench = {X(2, 2048, 512)}},
     {"combine", "", call_combine, .in = {X(2, 8, 5)}},
     {"combine", "weights", call_combine_weighted, .in = {X(2, 8, 37), X(2, 4, 2)},

@@ -283,6 +283,8 @@ static void order_and_places(void **state)
     ((int64_t *)ds_data_mut(i))[1] = 3;
     REFUSES(ds_index_select(in, 0, i), "index_select: ", "outside 0..2");
     REFUSES(ds_scatter(x(ds_shape(3)), 0, i, x(ds_shape(2))), "scatter: index 3", "0..2");
+    REFUSES(ds_scatter_multiply(x(ds_shape(3)), 0, i, x(ds_shape(2))), "scatter_multiply: index 3",
+            "0..2");
 }
 
 static void einsums(void **state)

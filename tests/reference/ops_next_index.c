@@ -30,7 +30,7 @@ static ds_tensor *scatter(OpRun *run)
     if (op_has(run, "value"))
         src = ds_full(ds_dtype_of(x), ds_shape_of(index), op_number(run, "value", 0));
     if (!strcmp(reduce, "add")) return ds_scatter_add(x, dim_of(run), index, src);
-    if (*reduce) reference_skip(run->r, "scatter has no reduce=%s here", reduce);
+    if (!strcmp(reduce, "multiply")) return ds_scatter_multiply(x, dim_of(run), index, src);
     return ds_scatter(x, dim_of(run), index, src);
 }
 
