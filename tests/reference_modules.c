@@ -139,6 +139,11 @@ static ds_module *make_batch_norm2d(const char *name, const json_t *a)
     return ds_nn_batch_norm2d_with(NULL, name, integer(a, "num_features"), norm_opts(a));
 }
 
+static ds_module *make_batch_norm3d(const char *name, const json_t *a)
+{
+    return ds_nn_batch_norm3d_with(NULL, name, integer(a, "num_features"), norm_opts(a));
+}
+
 static ds_nn_instance_norm_opts instance_norm_opts(const json_t *a)
 {
     return (ds_nn_instance_norm_opts){.affine = flag(a, "affine"),
@@ -154,6 +159,12 @@ static ds_module *make_instance_norm1d(const char *name, const json_t *a)
 static ds_module *make_instance_norm2d(const char *name, const json_t *a)
 {
     return ds_nn_instance_norm2d_with(NULL, name, integer(a, "num_features"),
+                                      instance_norm_opts(a));
+}
+
+static ds_module *make_instance_norm3d(const char *name, const json_t *a)
+{
+    return ds_nn_instance_norm3d_with(NULL, name, integer(a, "num_features"),
                                       instance_norm_opts(a));
 }
 
@@ -259,8 +270,10 @@ ds_module *reference_module(const char *name, const json_t *arguments)
                {"GroupNorm", make_group_norm},
                {"BatchNorm1d", make_batch_norm1d},
                {"BatchNorm2d", make_batch_norm2d},
+               {"BatchNorm3d", make_batch_norm3d},
                {"InstanceNorm1d", make_instance_norm1d},
                {"InstanceNorm2d", make_instance_norm2d},
+               {"InstanceNorm3d", make_instance_norm3d},
                {"MultiheadAttention", make_attention},
                {"TransformerEncoderLayer", make_encoder_layer},
                {"TransformerDecoderLayer", make_decoder_layer},

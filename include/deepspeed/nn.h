@@ -229,12 +229,16 @@ typedef struct ds_nn_norm_opts {
 } ds_nn_norm_opts;
 
 /* weight, bias, running_mean, running_var [channels], num_batches_tracked int64
- * []. x is [N,C] or [N,C,L] for batch_norm1d, [N,C,H,W] for batch_norm2d. */
+ * []. x is [N,C] or [N,C,L] for batch_norm1d, [N,C,H,W] for batch_norm2d,
+ * [N,C,D,H,W] for batch_norm3d. */
 DS_API ds_module *ds_nn_batch_norm1d(ds_module *parent, const char *name, int64_t channels);
 DS_API ds_module *ds_nn_batch_norm1d_with(ds_module *parent, const char *name, int64_t channels,
                                           ds_nn_norm_opts opts);
 DS_API ds_module *ds_nn_batch_norm2d(ds_module *parent, const char *name, int64_t channels);
 DS_API ds_module *ds_nn_batch_norm2d_with(ds_module *parent, const char *name, int64_t channels,
+                                          ds_nn_norm_opts opts);
+DS_API ds_module *ds_nn_batch_norm3d(ds_module *parent, const char *name, int64_t channels);
+DS_API ds_module *ds_nn_batch_norm3d_with(ds_module *parent, const char *name, int64_t channels,
                                           ds_nn_norm_opts opts);
 
 typedef struct ds_nn_instance_norm_opts {
@@ -245,10 +249,12 @@ typedef struct ds_nn_instance_norm_opts {
 
 /* Nothing in the state dict; weight, bias [channels] with .affine, and the
  * buffers of batch norm with .track_running_stats. x is [N,C,L] or [C,L];
- * [N,C,H,W] or [C,H,W]. */
+ * [N,C,H,W] or [C,H,W]; [N,C,D,H,W] or [C,D,H,W]. */
 DS_API ds_module *ds_nn_instance_norm1d_with(ds_module *parent, const char *name, int64_t channels,
                                              ds_nn_instance_norm_opts opts);
 DS_API ds_module *ds_nn_instance_norm2d_with(ds_module *parent, const char *name, int64_t channels,
+                                             ds_nn_instance_norm_opts opts);
+DS_API ds_module *ds_nn_instance_norm3d_with(ds_module *parent, const char *name, int64_t channels,
                                              ds_nn_instance_norm_opts opts);
 
 /* weight, bias [channels]; `groups` divides channels. */
@@ -268,11 +274,13 @@ DS_API ds_module *ds_nn_layer_norm_with(ds_module *parent, const char *name, ds_
 /* weight [count, dim]; row padding_idx (-1: none) starts at 0 and stays. */
 DS_API ds_module *ds_nn_embedding(ds_module *parent, const char *name, int64_t count, int64_t dim,
                                   int64_t padding_idx);
+DS_API ds_module *ds_nn_embedding_with(ds_module *parent, const char *name, int64_t count,
+                                       int64_t dim, int64_t padding_idx, ds_embedding_opts opts);
 
 typedef struct ds_nn_embedding_bag_opts {
     ds_bag_mode mode;
-    int64_t padding_idx;      /* -1: none */
-    bool include_last_offset; /* as in ds_embedding_bag_opts */
+    int64_t padding_idx;                          /* -1: none */
+    bool include_last_offset, scale_grad_by_freq; /* as in ds_embedding_bag_opts */
 } ds_nn_embedding_bag_opts;
 
 /* weight [count, dim]: ds_embedding_bag of indices [B,L], or of (indices [M],

@@ -193,9 +193,8 @@ DS_API ds_tensor *ds_group_norm(ds_tensor *x, int64_t groups, ds_tensor *weight,
 /* torch.nn.functional.instance_norm: the same with the mean and variance of
  * each channel of each sample; the options are batch_norm's. x [N,C,...].
  * Running statistics take the mean over samples. Without .training they are
- * used, if there are any (torch's use_input_stats=False, which refuses x without
- * them; here that is the default, of the input). Ulyanov et al.,
- * arXiv:1607.08022. Refuses one value for a channel of a sample. */
+ * used, if there are any: torch's use_input_stats=False, which refuses none.
+ * Ulyanov et al., arXiv:1607.08022. Refuses one value for a channel of a sample. */
 DS_API ds_tensor *ds_instance_norm_with(ds_tensor *x, ds_batch_norm_opts opts);
 
 /* ---- reductions ----------------------------------------------------------------------------------- */
@@ -355,6 +354,13 @@ DS_API ds_tensor *ds_triu(ds_tensor *x, int64_t diagonal);
  * Refuses indices outside 0 to V - 1. */
 DS_API ds_tensor *ds_embedding(ds_tensor *weight, ds_tensor *indices, int64_t padding_idx);
 
+typedef struct ds_embedding_opts {
+    bool scale_grad_by_freq; /* a row's gradient / how often indices name the row */
+} ds_embedding_opts;
+
+DS_API ds_tensor *ds_embedding_with(ds_tensor *weight, ds_tensor *indices, int64_t padding_idx,
+                                    ds_embedding_opts opts);
+
 typedef enum ds_bag_mode { DS_BAG_MEAN = 0, DS_BAG_SUM, DS_BAG_MAX } ds_bag_mode;
 
 typedef struct ds_embedding_bag_opts {
@@ -363,6 +369,7 @@ typedef struct ds_embedding_bag_opts {
         *per_sample_weights; /* factors of the rows, of indices' shape; with .mode DS_BAG_SUM */
     ds_bag_mode mode;
     bool include_last_offset; /* with offsets: the last is the end of the last of B - 1 bags */
+    bool scale_grad_by_freq;  /* as in ds_embedding_opts; not with DS_BAG_MAX */
 } ds_embedding_bag_opts;
 
 /* torch.nn.functional.embedding_bag: of each bag of indices the mean, sum or

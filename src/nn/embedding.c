@@ -6,6 +6,7 @@
 typedef struct Embedding {
     ds_tensor *weight; /* [count, dim] */
     int64_t padding_idx;
+    ds_embedding_opts opts;
 } Embedding;
 
 /* indices int64 of any shape [...] -> [...,dim]; an index outside of the table
@@ -13,7 +14,7 @@ typedef struct Embedding {
 static ds_tensor *embedding_forward(void *self, ds_tensor *indices)
 {
     Embedding *e = self;
-    return ds_embedding(e->weight, indices, e->padding_idx);
+    return ds_embedding_with(e->weight, indices, e->padding_idx, e->opts);
 }
 
 static void embedding_describe(void *self, FILE *to)
@@ -21,6 +22,7 @@ static void embedding_describe(void *self, FILE *to)
     Embedding *e = self;
     fprintf(to, "%lld, %lld", (long long)ds_size(e->weight, 0), (long long)ds_size(e->weight, 1));
     if (e->padding_idx >= 0) fprintf(to, ", padding_idx=%lld", (long long)e->padding_idx);
+    if (e->opts.scale_grad_by_freq) fputs(", scale_grad_by_freq=True", to);
 }
 
 /* weight [count, dim] from N(0, 1); the row padding_idx is 0 and gets no
@@ -41,17 +43,23 @@ static ds_tensor *embedding_weight(ds_module *m, int64_t count, int64_t dim, int
     return weight;
 }
 
-ds_module *ds_nn_embedding(ds_module *parent, const char *name, int64_t count, int64_t dim,
-                           int64_t padding_idx)
+ds_module *ds_nn_embedding_with(ds_module *parent, const char *name, int64_t count, int64_t dim,
+                                int64_t padding_idx, ds_embedding_opts opts)
 {
     static const ds_module_type type = {"Embedding", sizeof(Embedding),
                                         .forward = embedding_forward,
                                         .describe = embedding_describe};
     ds_module *m = ds_module_new(parent, name, &type);
     Embedding *e = ds_self(m);
-    e->padding_idx = padding_idx < 0 ? -1 : padding_idx;
+    e->padding_idx = padding_idx < 0 ? -1 : padding_idx, e->opts = opts;
     e->weight = embedding_weight(m, count, dim, padding_idx);
     return m;
+}
+
+ds_module *ds_nn_embedding(ds_module *parent, const char *name, int64_t count, int64_t dim,
+                           int64_t padding_idx)
+{
+    return ds_nn_embedding_with(parent, name, count, dim, padding_idx, (ds_embedding_opts){0});
 }
 
 /* ---- EmbeddingBag ------------------------------------------------------------------------------------ */
@@ -72,7 +80,8 @@ static ds_tensor *embedding_bag_forward(void *self, ds_tensor **in, int n)
     ds_tensor *offsets = n > 1 && !rows ? in[1] : NULL, *each = n > 1 && rows ? in[1] : NULL;
     return ds_embedding_bag(e->table.weight, in[0], e->table.padding_idx, offsets,
                             .per_sample_weights = n > 2 ? in[2] : each, .mode = e->mode,
-                            .include_last_offset = e->include_last_offset);
+                            .include_last_offset = e->include_last_offset,
+                            .scale_grad_by_freq = e->table.opts.scale_grad_by_freq);
 }
 
 static void embedding_bag_describe(void *self, FILE *to)
@@ -93,6 +102,7 @@ ds_module *ds_nn_embedding_bag_with(ds_module *parent, const char *name, int64_t
     EmbeddingBag *e = ds_self(m);
     e->mode = o.mode, e->include_last_offset = o.include_last_offset;
     e->table.padding_idx = o.padding_idx < 0 ? -1 : o.padding_idx;
+    e->table.opts.scale_grad_by_freq = o.scale_grad_by_freq;
     if ((unsigned)o.mode <= DS_BAG_MAX)
         e->table.weight = embedding_weight(m, count, dim, o.padding_idx);
     else

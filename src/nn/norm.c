@@ -1,5 +1,5 @@
-/* nn/norm.c: BatchNorm1d, BatchNorm2d, InstanceNorm1d, InstanceNorm2d, GroupNorm,
- * LayerNorm, RMSNorm.
+/* nn/norm.c: BatchNorm1d, BatchNorm2d, BatchNorm3d, InstanceNorm1d,
+ * InstanceNorm2d, InstanceNorm3d, GroupNorm, LayerNorm, RMSNorm.
  *
  * Batch and instance norm share a struct and a constructor; they differ in
  * their forward. Formulas are those of the ops (ops/norm.c); here are the
@@ -140,6 +140,20 @@ ds_module *ds_nn_batch_norm2d(ds_module *parent, const char *name, int64_t chann
     return ds_nn_batch_norm2d_with(parent, name, channels, (ds_nn_norm_opts){0});
 }
 
+ds_module *ds_nn_batch_norm3d_with(ds_module *parent, const char *name, int64_t channels,
+                                   ds_nn_norm_opts o)
+{
+    static const ds_module_type type = {"BatchNorm3d", sizeof(BatchNorm),
+                                        .forward = batch_norm_forward,
+                                        .describe = batch_norm_describe};
+    return batch_norm_new(parent, name, &type, (BatchNorm){channels, .least = 5, .most = 5}, o);
+}
+
+ds_module *ds_nn_batch_norm3d(ds_module *parent, const char *name, int64_t channels)
+{
+    return ds_nn_batch_norm3d_with(parent, name, channels, (ds_nn_norm_opts){0});
+}
+
 /* most: dimensions of a batch; one less is one sample */
 static ds_module *instance_norm_new(ds_module *parent, const char *name, const ds_module_type *type,
                                     int64_t channels, int most, ds_nn_instance_norm_opts o)
@@ -168,6 +182,15 @@ ds_module *ds_nn_instance_norm2d_with(ds_module *parent, const char *name, int64
                                         .forward = instance_norm_forward,
                                         .describe = batch_norm_describe};
     return instance_norm_new(parent, name, &type, channels, 4, opts);
+}
+
+ds_module *ds_nn_instance_norm3d_with(ds_module *parent, const char *name, int64_t channels,
+                                      ds_nn_instance_norm_opts opts)
+{
+    static const ds_module_type type = {"InstanceNorm3d", sizeof(BatchNorm),
+                                        .forward = instance_norm_forward,
+                                        .describe = batch_norm_describe};
+    return instance_norm_new(parent, name, &type, channels, 5, opts);
 }
 
 /* ---- GroupNorm --------------------------------------------------------------------------------------- */

@@ -30,6 +30,9 @@ static bool embedding_bag_check(const ds_tensor *w, const ds_tensor *index, int6
         return dsi_refuse("embedding_bag: per_sample_weights are %s, indices are %s: expected the "
                           "same shape, and .mode DS_BAG_SUM",
                           dsi_shape_text(each->shape), dsi_shape_text(index->shape));
+    if (o.scale_grad_by_freq && o.mode == DS_BAG_MAX)
+        return dsi_refuse("embedding_bag: .scale_grad_by_freq with .mode DS_BAG_MAX: expected mean "
+                          "or sum");
     if ((unsigned)o.mode > DS_BAG_MAX)
         return dsi_refuse("embedding_bag: there is no mode %d", (int)o.mode);
     if (padding_idx < -1 || padding_idx >= w->shape.d[0])
@@ -113,7 +116,8 @@ ds_tensor *ds_embedding_bag_with(ds_tensor *w, ds_tensor *index, int64_t padding
     const int64_t *at = ds_data(ends);
     int64_t bags = ends->shape.d[0] - 1, n = at[bags];
     ds_tensor *flat = ds_slice(ds_reshape(index, ds_shape(-1)), 0, 0, n);
-    ds_tensor *rows = flat ? dsi_upcast(ds_embedding(w, flat, -1)) : NULL;
+    ds_embedding_opts each_row = {o.scale_grad_by_freq};
+    ds_tensor *rows = flat ? dsi_upcast(ds_embedding_with(w, flat, -1, each_row)) : NULL;
     if (!rows) return NULL;
     ds_tensor *padding = dsi_fill(dsi_new_dtype(index, DS_I64, (ds_dims){0}), (double)padding_idx);
     ds_tensor *factor = ds_reshape(ds_cast(ds_ne(flat, padding), rows->dtype), ds_shape(n, 1));

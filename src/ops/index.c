@@ -14,6 +14,7 @@
 typedef struct Embedding {
     ds_dims weight; /* shape */
     int64_t padding_idx;
+    bool by_frequency;
 } Embedding;
 
 /* contiguous indices as [M] */
@@ -30,6 +31,17 @@ static dsi_view embedding_rows(const ds_tensor *y, int64_t width)
     return dsi_v_shape(y, ds_shape(dsi_numel(lead), width));
 }
 
+/* g [...,D] / how often index [...] names the row, of `rows`. */
+static ds_tensor *embedding_by_frequency(ds_tensor *g, ds_tensor *index, int64_t rows)
+{
+    ds_dims each = index->shape, places = ds_shape(dsi_numel(index->shape));
+    each.d[each.n++] = 1;
+    ds_tensor *one = dsi_fill(dsi_new_upcast(g, places), 1), *flat = ds_reshape(index, places);
+    ds_tensor *counts = dsi_fill(dsi_new_upcast(g, ds_shape(rows)), 0);
+    counts = ds_index_select(ds_index_add(counts, 0, flat, one, 1), 0, flat);
+    return ds_cast(ds_mul(dsi_upcast(g), ds_reshape(ds_div(one, counts), each)), g->dtype);
+}
+
 /* Saved: index. dw is [V,D], dense; rows that no index names are 0, as is the
  * row padding_idx. A row that several positions name gets the sum of their
  * gradients. */
@@ -37,7 +49,8 @@ static void embedding_backward(dsi_node *n, ds_tensor *dy)
 {
     const Embedding *e = dsi_attr(n);
     ds_tensor *index = dsi_saved_tensor(n, 0), *dw = dsi_new_grad(n, 0, dy, e->weight);
-    ds_tensor *g = ds_contiguous(dy);
+    ds_tensor *g = e->by_frequency ? embedding_by_frequency(dy, index, e->weight.d[0]) : dy;
+    g = ds_contiguous(g);
     bool done = dw && g &&
                 dsi_run(dw, scatter_rows, embedding_rows(g, e->weight.d[1]), embedding_flat(index),
                         e->padding_idx, dsi_v(dw));
@@ -67,14 +80,15 @@ static bool embedding_check(const ds_tensor *w, const ds_tensor *index, int64_t 
 
 /* w [V,D], index [...] -> y [...,D], row by row. A bad index sets the device's
  * fault flag, which the next synchronisation reports. */
-ds_tensor *ds_embedding(ds_tensor *w, ds_tensor *index, int64_t padding_idx)
+ds_tensor *ds_embedding_with(ds_tensor *w, ds_tensor *index, int64_t padding_idx,
+                             ds_embedding_opts opts)
 {
     if (!dsi_live_all("embedding", w, index)) return dsi_null_operand("embedding");
     index = dsi_wide_index(index);
     if (!index || !embedding_check(w, index, padding_idx)) return NULL;
     if (!(index = ds_contiguous(index)) || !dsi_acquire(w, index)) return NULL;
 
-    Embedding e = {w->shape, padding_idx};
+    Embedding e = {w->shape, padding_idx, opts.scale_grad_by_freq};
     ds_dims shape = index->shape;
     shape.d[shape.n++] = w->shape.d[1];
     ds_tensor *y = dsi_new(w, shape);
@@ -86,6 +100,11 @@ ds_tensor *ds_embedding(ds_tensor *w, ds_tensor *index, int64_t padding_idx)
     dsi_node *n = dsi_record(&dsi_op_embedding, y, w);
     dsi_save_for_backward(n, index), dsi_set_attr(n, &e, sizeof e);
     return y;
+}
+
+ds_tensor *ds_embedding(ds_tensor *w, ds_tensor *index, int64_t padding_idx)
+{
+    return ds_embedding_with(w, index, padding_idx, (ds_embedding_opts){0});
 }
 
 /* ---- gather ------------------------------------------------------------------------------------------ */

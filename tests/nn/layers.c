@@ -46,6 +46,8 @@ MAKE(instance2d,
      ds_nn_instance_norm2d_with(NULL, "m", 3,
                                 (ds_nn_instance_norm_opts){
                                     .eps = 1e-3, .affine = true, .track_running_stats = true}))
+MAKE(batch3d, ds_nn_batch_norm3d(NULL, "m", 2))
+MAKE(instance3d, ds_nn_instance_norm3d_with(NULL, "m", 3, (ds_nn_instance_norm_opts){0}))
 MAKE(group, ds_nn_group_norm(NULL, "m", 2, 4))
 MAKE(group_plain,
      ds_nn_group_norm_with(NULL, "m", 2, 4, (ds_nn_norm_opts){.eps = 1e-3, .no_affine = true}))
@@ -123,6 +125,15 @@ static const Layer layers[] = {
      "weight bias running_mean running_var num_batches_tracked ",
      "InstanceNorm2d(3, eps=0.001, momentum=0.1, affine=True, bias=True, "
      "track_running_stats=True)"},
+    {batch3d,
+     {5, {3, 2, 2, 1, 2}},
+     "weight bias running_mean running_var num_batches_tracked ",
+     "BatchNorm3d(2, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)"},
+    {instance3d,
+     {4, {3, 2, 3, 2}},
+     "",
+     "InstanceNorm3d(3, eps=1e-05, momentum=0.1, affine=False, bias=False, "
+     "track_running_stats=False)"},
     {group, {3, {2, 4, 3}}, "weight bias ", "GroupNorm(2, 4, eps=1e-05, affine=True, bias=True)"},
     {group_plain, {2, {3, 4}}, "", "GroupNorm(2, 4, eps=0.001, affine=False, bias=False)"},
     {rms, {2, {3, 8}}, "weight ", "RMSNorm((8,), eps=None, elementwise_affine=True)"},

@@ -75,6 +75,27 @@ static void rows(void **state)
     ds_scope_close(scope);
 }
 
+/* F.embedding(i, w, padding_idx=4, scale_grad_by_freq=True), and
+ * F.embedding_bag(i, w, mode='mean', scale_grad_by_freq=True), of PyTorch. */
+static void rows_by_frequency(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    static const float each[] = {5, 6, 0, 0, 4, 5, 0, 0, 0, 0},
+                       mean[] = {1, 4 / 3.F, 0, 0, 2 / 3.F, 1, 0, 0, 2, 7 / 3.F};
+    ds_tensor *i = ds_from_data(DS_I64, ds_shape(2, 3), (int64_t[]){0, 2, 2, 2, 4, 0});
+    ds_tensor *dy = ds_reshape(ds_arange(DS_F32, 0, 12, 1), ds_shape(2, 3, 2));
+    for (int bag = 0; bag < 2; bag++) {
+        ds_tensor *w = ds_require_grad(ds_ones(DS_F32, ds_shape(5, 2)), true);
+        ds_tensor *y = bag ? ds_embedding_bag(w, i, -1, NULL, .scale_grad_by_freq = true)
+                           : ds_embedding_with(w, i, 4, (ds_embedding_opts){true});
+        CHECK_INT(ds_backward_from(y, bag ? ds_select(dy, 1, 0) : dy), DS_OK);
+        const float *g = ds_data(ds_grad(w));
+        for (int k = 0; k < 10; k++) CHECK_CLOSE(g[k], bag ? mean[k] : each[k], 1e-6);
+    }
+    ds_scope_close(scope);
+}
+
 /* torch.manual_seed(0); torch.multinomial(torch.tensor([1., 2, 3, 4, 5]), ...);
  * torch.rand(1) */
 static void drawn_as_by_pytorch(void **state)
@@ -97,4 +118,5 @@ static void drawn_as_by_pytorch(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(maxima), cmocka_unit_test(one_hot), cmocka_unit_test(comparisons),
-          cmocka_unit_test(rows), cmocka_unit_test(drawn_as_by_pytorch))
+          cmocka_unit_test(rows), cmocka_unit_test(rows_by_frequency),
+          cmocka_unit_test(drawn_as_by_pytorch))

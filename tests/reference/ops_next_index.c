@@ -98,7 +98,8 @@ static ds_tensor *embedding_bag(OpRun *run)
     return ds_embedding_bag(weight, x_of(run), padding, op_input(run, "offsets"),
                             .per_sample_weights = op_input(run, "per_sample_weights"),
                             .mode = (ds_bag_mode)mode,
-                            .include_last_offset = op_bool(run, "include_last_offset", false));
+                            .include_last_offset = op_bool(run, "include_last_offset", false),
+                            .scale_grad_by_freq = op_bool(run, "scale_grad_by_freq", false));
 }
 
 /* ---- over dimensions --------------------------------------------------------------------------------- */
@@ -214,7 +215,8 @@ static const OpRow rows[] = {
     {"topk", topk, "k dim largest sorted"},
     {"cumsum", cumsum, "dim"},
     {"cumprod", cumprod, "dim"},
-    {"embedding_bag", embedding_bag, "mode padding_idx include_last_offset max_norm"},
+    {"embedding_bag", embedding_bag,
+     "mode padding_idx include_last_offset max_norm scale_grad_by_freq"},
     {"prod", prod, "dim keepdim"},
     {"sum", sum, "dim keepdim"},
     {"logsumexp", logsumexp, "dim keepdim"},
