@@ -267,8 +267,10 @@ static ds_tensor *pad_by_elements(ds_tensor *x, int dim, int64_t before, int64_t
 }
 
 /* The pairs of `pad`, from the last dimension on, as before and after of each
- * dimension of x; what is negative is cut off x. */
-static ds_tensor *pad_cut(ds_tensor *x, ds_dims pad, int64_t *before, int64_t *after)
+ * dimension of x; what is negative is cut off x. Beside a reflection, which may
+ * show what is cut off, it stays negative. */
+static ds_tensor *pad_cut(ds_tensor *x, ds_dims pad, ds_pad_mode mode, int64_t *before,
+                          int64_t *after)
 {
     if (pad.n % 2 || pad.n / 2 > x->shape.n)
         return dsi_refuse("pad: x is %s, pad %s: expected a pair for each of the last dimensions",
@@ -281,8 +283,9 @@ static ds_tensor *pad_cut(ds_tensor *x, ds_dims pad, int64_t *before, int64_t *a
             return dsi_refuse("pad: by %lld and %lld in dimension %d of x %s: less than nothing is "
                               "left",
                               (long long)low, (long long)high, dim, dsi_shape_text(x->shape));
-        before[dim] = low > 0 ? low : 0, after[dim] = high > 0 ? high : 0;
-        if (begin > 0 || end < size) x = ds_slice(x, dim, begin, end);
+        bool whole = mode == DS_PAD_REFLECT && (low > 0 || high > 0);
+        before[dim] = low > 0 || whole ? low : 0, after[dim] = high > 0 || whole ? high : 0;
+        if (!whole && (begin > 0 || end < size)) x = ds_slice(x, dim, begin, end);
     }
     return x;
 }
@@ -300,7 +303,7 @@ ds_tensor *ds_pad_with(ds_tensor *x, ds_dims pad, ds_pad_opts o)
             "pad: x is %s, pad %s, value %g: without mode constant expected no value, "
             "and a pair for each dimension after [N,C] or [C]",
             dsi_shape_text(x->shape), dsi_shape_text(pad), o.value);
-    if (!(x = pad_cut(x, pad, before, after))) return NULL;
+    if (!(x = pad_cut(x, pad, o.mode, before, after))) return NULL;
     if (o.mode == DS_PAD_CONSTANT) return dsi_pad(x, before, after, o.value);
     for (int i = x->shape.n - 1; i >= 0 && x; i--)
         if (before[i] || after[i]) x = pad_by_elements(x, i, before[i], after[i], o.mode);

@@ -305,6 +305,7 @@ static const Case op_cases[] = {
     {"pad", "", call_pad, .in = {X(3, 2, 3, 4)}, .bench = {X(3, 64, 62, 61)},
      .torch = "F.pad(x[0], (1, 2, 0, 1), value=0.5)"},
     {"pad", "cut", call_pad_cut, .in = {X(2, 3, 4)}},
+    {"embedding", "pad, reflect and cut", call_pad_reflect_cut, .in = {X(3, 2, 3, 4)}},
     {"embedding", "pad, reflect", call_pad_reflect, .in = {X(3, 2, 3, 4)}},
     {"embedding", "flip", call_flip, .in = {X(3, 2, 3, 4)}},
     {"cat", "roll", call_roll, .in = {X(2, 3, 5)}},
