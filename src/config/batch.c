@@ -247,6 +247,11 @@ static void rules_check_zero(dsi_config_reader *r)
                       (int)c->zero.offload_optimizer.device, c->zero.offload_optimizer.nvme_path);
     rules_check_files(r, "zero_optimization.offload_param.device",
                       (int)c->zero.offload_param.device, c->zero.offload_param.nvme_path);
+    if (c->zero.offload_param.device != DSI_OFFLOAD_NONE && c->zero.stage < 3)
+        dsi_config_add_warning(r,
+                               "\"zero_optimization.offload_param\" is for ZeRO stage 3: it "
+                               "has no effect in stage %lld",
+                               (long long)c->zero.stage);
     if (!c->zero.compute_grad_norm && (c->zero.stage < 1 || c->zero.stage > 2))
         dsi_config_add_error(r, "zero_optimization.compute_grad_norm",
                              "false needs ZeRO stage 1 or 2; this is stage %lld",

@@ -149,20 +149,25 @@ static json_t *tree_with_integers(json_t *value)
 
 /* ---- read ---------------------------------------------------------------------------------------- */
 
+json_t *dsi_config_parse(dsi_syntax *s, const char *text, size_t n, dsi_text *error)
+{
+    json_t *parsed = dsi_syntax_parse(s, text, n, error), *object = NULL;
+    if (json_is_object(parsed)) {
+        object = tree_with_integers(parsed);
+    } else if (parsed) {
+        dsi_text_add(error, "expected an object { ... } of keys, found ");
+        dsi_config_describe_value(error, parsed);
+    }
+    json_decref(parsed);
+    return object;
+}
+
 /* Sets trees->given; false with the message. */
 static bool reader_parse(dsi_config_reader *r, const char *text, size_t n)
 {
     dsi_text error = {0};
-    json_t *parsed = dsi_syntax_parse(&r->c->trees->syntax, text, n, &error);
-    if (!parsed) {
-        dsi_fail(DS_EFORMAT, "config: %s: %s", r->name, error.s);
-    } else if (!json_is_object(parsed)) {
-        dsi_config_describe_value(&error, parsed);
-        dsi_refuse("config: %s: expected an object { ... } of keys, found %s", r->name, error.s);
-    } else {
-        r->c->trees->given = tree_with_integers(parsed);
-    }
-    json_decref(parsed);
+    r->c->trees->given = dsi_config_parse(&r->c->trees->syntax, text, n, &error);
+    if (error.s) dsi_fail(DS_EFORMAT, "config: %s: %s", r->name, error.s);
     dsi_text_free(&error);
     return r->c->trees->given;
 }

@@ -49,6 +49,9 @@ void dsi_config_add_auto_error(dsi_config_reader *r, const char *path, const cha
 /* Adds what follows "found " in a message: 'the string "yes"', 'a list', '1.5'. */
 void dsi_config_describe_value(dsi_text *t, const json_t *value);
 
+/* dsi_syntax_parse, with whole numbers as integers; the text must be an object. */
+DSI_SHARED json_t *dsi_config_parse(dsi_syntax *s, const char *text, size_t n, dsi_text *error);
+
 /* The text of a configuration, its length in *n, its name for messages in
  * *name; NULL with the message. The caller frees both. */
 char *dsi_config_load_text(const char *path_or_text, size_t *n, char **name);

@@ -13,7 +13,7 @@
  *
  *   - a value without quotes is true, false, null or a number if it ends, as one, at , } ] # // or the
  *     end of the line; else it is a string up to the end of the line, commas and all;
- *   - a text that begins with neither { nor [ is the inside of an object;
+ *   - a text that begins with neither { nor [ is the inside of an object, or one value;
  *   - what no Hjson parser can tell from a mistake (a value NaN without quotes takes the closing brace
  *     with it) is an error when the end is missing, and the message points at the value.
  *
@@ -401,6 +401,16 @@ static bool scan_array(scan *c)
     return true;
 }
 
+/* Whether the rest is one line without ':': "null" or "abc", of which no member
+ * of an object can be read. */
+static bool scan_is_lone_value(const scan *c)
+{
+    const char *rest = c->s->text + c->at;
+    size_t n = c->s->n - c->at;
+    while (n && strchr(" \t\r\n", rest[n - 1])) n--;
+    return n && !memchr(rest, ':', n) && !memchr(rest, '\n', n) && !memchr(rest, '\r', n);
+}
+
 /* The whole text: a byte order mark, white space, one value or the members
  * of an object, and nothing after it. */
 static bool scan_document(scan *c)
@@ -413,7 +423,7 @@ static bool scan_document(scan *c)
         return scan_error(c, (size_t)(zero - c->s->text), "a byte that is 0; this is no text");
     if (c->s->n >= 3 && !memcmp(c->s->text, "\xEF\xBB\xBF", 3)) c->at = 3;
     if (!scan_skip_space(c)) return false;
-    bool closed = scan_peek(c, 0) == '{' || scan_peek(c, 0) == '[';
+    bool closed = scan_peek(c, 0) == '{' || scan_peek(c, 0) == '[' || scan_is_lone_value(c);
     if (!(closed ? scan_value(c) : scan_object(c, false))) return false;
     if (!scan_skip_space(c)) return false;
     return c->at == c->s->n || scan_error(c, c->at, "something follows after the end");
@@ -484,7 +494,7 @@ json_t *dsi_syntax_parse(dsi_syntax *s, const char *text, size_t n, dsi_text *er
     scan c = {s, .key = -1, .error = error};
     if (!scan_document(&c)) return NULL;
     json_error_t e;
-    json_t *parsed = json_loadb(s->json.s, s->json.n, JSON_REJECT_DUPLICATES, &e);
+    json_t *parsed = json_loadb(s->json.s, s->json.n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
     if (!parsed) error_explain(&c, &e);
     return parsed;
 }

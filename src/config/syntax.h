@@ -40,7 +40,7 @@ typedef struct dsi_syntax {
 
 /* Parses n bytes of text. NULL with "line 3 column 7: ..." added to error. The
  * syntax serves for places afterwards; free it in any case. */
-DSI_SHARED json_t *dsi_syntax_parse(dsi_syntax *s, const char *text, size_t n, dsi_text *error);
+json_t *dsi_syntax_parse(dsi_syntax *s, const char *text, size_t n, dsi_text *error);
 DSI_SHARED void dsi_syntax_free(dsi_syntax *s);
 
 /* The line, from 1, of the key with that path ("fp16.enabled"), or 0 if the

@@ -74,7 +74,7 @@ static void places(void **state)
         {"{a: 1,, b: 2}", "line 1 column 7: found ',' where a key is expected"},
         {"{a: , b: 2}", "line 1 column 5: found ',' where a value is expected"},
         {"{a:", "line 1 column 4: a value is missing at the end of the text"},
-        {"a", "the text ends before the closing '}'"},
+        {"a\nb", "line 1 column 2: ':' is missing after the key"},
         {"{\"a\": \"x\n\"}", "line 1 column 7: a string without its closing \""},
         {"{\"a\": 'x}", "a string without its closing '"},
         {"{\"a\": \"x\ty\"}", "line 1 column 9: a control character (9) inside a string"},
@@ -176,6 +176,8 @@ static void sources(void **state)
     ds_error_clear();
     check_refused(file_of("d.json", ""), "d.json is empty");
     check_refused(file_of("e.json", "[1, 2]"), "expected an object { ... } of keys, found a list");
+    check_refused(file_of("f.json", "null\n"), "expected an object { ... } of keys, found null");
+    check_refused(file_of("g.json", "'abc'"), "{ ... } of keys, found the string \"abc\"");
     check_refused(folder_path("no.json"), "No such file or directory; expected the path of a file");
     check_refused(folder_path(""), "is a directory");
     check_refused("/dev/zero", "neither a file nor a pipe");

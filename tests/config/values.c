@@ -457,6 +457,13 @@ static void without_effect(void **state)
     has_warning(c, "\"scheduler.params\" has no effect without \"scheduler.type\"");
     CHECK(!c->scheduler.params);
     dsi_config_free(c);
+    c = must_read("{" B "'zero_optimization': {'stage': 2, 'offload_param': {'device': 'cpu'}}}");
+    has_warning(c, "\"zero_optimization.offload_param\" is for ZeRO stage 3: it has no effect in "
+                   "stage 2");
+    dsi_config_free(c);
+    c = must_read("{" B "'zero_optimization': {'stage': 2, 'offload_param': {'device': 'none'}}}");
+    CHECK_INT(c->trees->warnings.n, 0);
+    dsi_config_free(c);
     c = must_read("{" B "'flops_profiler': {'enabled': true}}");
     CHECK(c->wall_clock_breakdown);
     dsi_config_free(c);

@@ -54,6 +54,19 @@ status 0 train --model mine --data many.jsonl --output tuned --deepspeed_config 
 has out '^step 4/4 '
 has out '^evaluation  loss'
 
+# ---- whole numbers as DeepSpeed's users write them
+cat >whole.json <<'EOF'
+{"train_micro_batch_size_per_gpu": 2.0, "gradient_accumulation_steps": 3e0,
+ "optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 1.0, "reduce_bucket_size": 5e8},
+ "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 1e1, "total_num_steps": 1e2}}}
+EOF
+status 0 train --model mine --data many.jsonl --output tuned --deepspeed_config whole.json \
+    --context 16 --max-steps 2
+has out ', 2 steps of 6$'
+echo null >null.json
+status 1 train --model mine --data many.jsonl --output tuned --deepspeed_config null.json
+has err '^ds_lm: config: null.json: expected an object { ... } of keys, found null$'
+
 # ---- activation checkpoints by the configuration; Muon
 sed 's/"AdamW"/"Muon"/; s/{"lr": "auto"/{"lr": "auto", "adam_lr": 3e-4/' ds_config.json >muon.json
 status 0 train --model mine --data many.jsonl --output tuned --deepspeed_config muon.json \

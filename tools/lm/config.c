@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "config/syntax.h"
+#include "config/reader.h"
 #include "lm.h"
 
 #include <math.h>
@@ -29,8 +29,8 @@ static json_t *config_read(const char *path)
     if (!text) return NULL;
     dsi_syntax s = {0};
     dsi_text wrong = {0};
-    json_t *j = dsi_syntax_parse(&s, text, n, &wrong);
-    if (!j) dsi_fail(DS_EFORMAT, "%s: %s", path, wrong.s ? wrong.s : "it holds no JSON");
+    json_t *j = dsi_config_parse(&s, text, n, &wrong);
+    if (!j) dsi_fail(DS_EFORMAT, "config: %s: %s", path, wrong.s);
     dsi_syntax_free(&s);
     dsi_text_free(&wrong);
     dsi_free(text);
