@@ -49,6 +49,6 @@ foreach(source ${DS_TOOL_SOURCES})
 endforeach()
 # ds_lm has options as the examples have them.
 target_sources(ds_lm PRIVATE ${PROJECT_SOURCE_DIR}/examples/common/args.c
-    ${PROJECT_SOURCE_DIR}/examples/common/best.c)
+    ${PROJECT_SOURCE_DIR}/examples/common/best.c ${PROJECT_SOURCE_DIR}/examples/common/paths.c)
 target_include_directories(ds_lm BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/examples/common ${PROJECT_SOURCE_DIR}/tools)
 target_compile_definitions(ds_lm PRIVATE DSI_DATA_DIR="${CMAKE_INSTALL_FULL_DATADIR}/deepspeed")

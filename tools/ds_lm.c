@@ -162,7 +162,6 @@ static const ArgsField fields[] = {
     ARGS_REAL(CLIP, LmOptions, clip),
     ARGS_REAL(EVAL_SPLIT, LmOptions, eval_split),
     ARGS_REAL(TEMPERATURE, LmOptions, temperature),
-    ARGS_REAL(TOP_P, LmOptions, top_p),
     ARGS_REAL(REPETITION_PENALTY, LmOptions, repetition_penalty),
     ARGS_FLAG(BF16, LmOptions, bf16),
     ARGS_FLAG(CHECKPOINTING, LmOptions, checkpointing),
@@ -180,6 +179,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         if (o->n_data == LM_FILES) argp_error(state, "--data: at most %d files", LM_FILES);
         o->data[o->n_data++] = arg;
         return 0;
+    case TOP_P:
+        o->top_p = args_double(state, "top-p", arg, 0, 1);
+        return 0;
     case ARGP_KEY_ARG:
         if (o->command)
             argp_error(state, "\"%s\": there is a command already, %s", arg, o->command);
@@ -191,6 +193,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
                        "no command: expected train, eval, generate, tokenize, tokenizer or merge");
         if (o->eval_split >= 1)
             argp_error(state, "--eval-split: %g: expected less than 1", o->eval_split);
+        if (o->demo && (o->n_data || o->model || o->tokenizer))
+            argp_error(state, "--demo and --%s: the demo has its own, give only one",
+                       o->n_data  ? "data"
+                       : o->model ? "model"
+                                  : "tokenizer");
         return 0;
     default:
         return args_store(state, options, fields, key, arg, o);

@@ -162,5 +162,23 @@ echo '{"question": 1}' >bad.jsonl
 status 1 train --model mine --data bad.jsonl --output x
 has err 'bad.jsonl: line 1: expected "text", or "prompt" and "completion"'
 status 1 train --model mine --data many.jsonl --output x --context 100000
-has err 'expected a window of 100000 or more'
+has err 'many.jsonl: [0-9]* tokens are less than a window of 100000 (--context)$'
+: >empty.txt
+status 1 eval --model mine --data empty.txt
+has err '^ds_lm: empty.txt: 1 tokens are less than a window of 256 (--context)$'
+status 2 generate --model mine --prompt A --top-p 2
+has err '^ds_lm: --top-p: 2 is outside 0 to 1$'
+status 2 train --demo --data book.txt --output x
+has err '^ds_lm: --demo and --data: the demo has its own, give only one$'
+status 1 train --model mine --data book.tokens --output empty.txt
+has err '^ds_lm: --output empty.txt is a file, expected a folder$'
+status 1 train --model mine --data book.tokens --output /dev/null/x --context 32
+has err '^ds_lm: --output /dev/null/x: Not a directory$'
+lines out 0
+if [ "$(id -u)" -ne 0 ]; then
+    mkdir -p shut && chmod 555 shut
+    status 1 train --model mine --data book.tokens --output shut --context 32
+    has err '^ds_lm: --output shut: Permission denied$'
+    lines out 0
+fi
 finish

@@ -22,13 +22,14 @@ ds_tokenizer *lm_tokenizer_load(const LmOptions *o)
     return dsi_refuse("%s needs --tokenizer or --model", o->command);
 }
 
-static bool is_tokens(const char *path)
+/* The tokens of a file of them; -1: it is none. */
+static int64_t count_tokens(const char *path)
 {
     dsi_tokens_header h;
     FILE *f = fopen(path, "rb");
     size_t n = f ? fread(&h, 1, sizeof h, f) : 0;
     if (f) fclose(f);
-    return dsi_tokens_is_file(&h, n);
+    return dsi_tokens_is_file(&h, n) ? (int64_t)h.n : -1;
 }
 
 /* True if `out` is no older than all files. */
@@ -41,15 +42,28 @@ static bool is_fresh(const char *out, const char *const *files, int n)
     return true;
 }
 
-const char *lm_pack(ds_tokenizer *t, const char *const *files, int n, const char *out,
-                    const char *end)
+static const char *pack(ds_tokenizer *t, const char *const *files, int n, const char *out,
+                        const char *end)
 {
-    if (n == 1 && is_tokens(files[0])) return files[0];
+    if (n == 1 && count_tokens(files[0]) >= 0) return files[0];
     ds_status status = DS_OK;
     if (ds_comm_rank(ds_world()) == 0 && !is_fresh(out, files, n))
         status = ds_tokens_pack(t, out, files, .n_files = n, .end_token = end);
     if (status != DS_OK || ds_barrier(NULL) != DS_OK) return NULL;
     return out;
+}
+
+/* A text that is too short is the user's file, not the packed one. */
+ds_dataset *lm_windows(const LmOptions *o, ds_tokenizer *t, const char *const *files, int n,
+                       const char *out, const char *end)
+{
+    const char *file = pack(t, files, n, out, end);
+    int64_t tokens = file ? count_tokens(file) : -1;
+    if (tokens >= 0 && tokens < o->context)
+        return dsi_refuse("%s%s: %lld tokens are less than a window of %lld (--context)", files[0],
+                          n > 1 ? " and the other files" : "", (long long)tokens,
+                          (long long)o->context);
+    return file ? ds_token_dataset(file, o->context) : NULL;
 }
 
 /* ---- the demo ---- */
@@ -91,7 +105,7 @@ static char *in_output(const LmOptions *o, const char *name)
 ds_status lm_demo_prepare(LmOptions *o)
 {
     char *text = o->demo_paths[0] = demo_find();
-    if (!text || dsi_mkdirs(o->output) != DS_OK) return ds_error_status();
+    if (!text) return ds_error_status();
     o->demo_paths[1] = in_output(o, "config.json"),
     o->demo_paths[2] = in_output(o, "tokenizer.json");
     o->data[0] = text, o->n_data = 1;

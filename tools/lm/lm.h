@@ -49,9 +49,10 @@ char *lm_config(LmPlan *p);
 
 /* A tokenizer of --tokenizer, or of the model's folder. */
 ds_tokenizer *lm_tokenizer_load(const LmOptions *o);
-/* The file of tokens of `files`: packed into `out`, if it is older than they are. */
-const char *lm_pack(ds_tokenizer *t, const char *const *files, int n, const char *out,
-                    const char *end);
+/* Windows of --context tokens of `files`, which are packed into `out` if it is
+ * older than they are; `end` is the token behind each document. */
+ds_dataset *lm_windows(const LmOptions *o, ds_tokenizer *t, const char *const *files, int n,
+                       const char *out, const char *end);
 /* Writes OUTPUT's text, tokenizer and config.json for --demo. */
 ds_status lm_demo_prepare(LmOptions *o);
 /* Adds --adapter's adapters to a model. */

@@ -8,6 +8,7 @@
 #include "best.h"
 #include "config/config.h"
 #include "lm.h"
+#include "paths.h"
 
 #include <math.h>
 #include <signal.h>
@@ -66,20 +67,18 @@ static ds_dataset *train_data(Train *t, ds_dataset **held_out)
     char path[4200];
     const char *end = end_token(o->model, t->tokenizer);
     snprintf(path, sizeof path, "%s/train.tokens", o->output);
-    if (dsi_mkdirs(o->output) != DS_OK) return NULL;
-    const char *file = lm_pack(t->tokenizer, o->data, (int)o->n_data, path, end);
-    ds_dataset *all = file ? ds_token_dataset(file, o->context) : NULL;
+    ds_dataset *all = lm_windows(o, t->tokenizer, o->data, (int)o->n_data, path, end);
     if (!all) return NULL;
     int64_t n = ds_dataset_len(all);
     if (o->eval_data) {
         snprintf(path, sizeof path, "%s/eval.tokens", o->output);
-        const char *other = lm_pack(t->tokenizer, &o->eval_data, 1, path, end);
-        *held_out = other ? ds_token_dataset(other, o->context) : NULL;
+        *held_out = lm_windows(o, t->tokenizer, &o->eval_data, 1, path, end);
         return all;
     }
     int64_t held = (int64_t)((double)n * o->eval_split);
     if (held < 1 || held >= n) return all;
-    *held_out = ds_subset(ds_token_dataset(file, o->context), n - held, held);
+    *held_out = ds_subset(lm_windows(o, t->tokenizer, o->data, (int)o->n_data, path, end), n - held,
+                          held);
     return ds_subset(all, 0, n - held);
 }
 
@@ -312,7 +311,10 @@ static ds_status train_start(Train *t)
     if (o->resume && !o->save_dir) return dsi_fail(DS_EINVAL, "--resume needs --save-dir DIR");
     if (o->resume && o->load_dir)
         return dsi_fail(DS_EINVAL, "--resume and --load-dir: from which folder? give only one");
-    if (o->demo && lm_demo_prepare(o) != DS_OK) return ds_error_status();
+    if (path_make_folder("output", o->output) != DS_OK ||
+        path_make_folder("save-dir", o->save_dir) != DS_OK ||
+        (o->demo && lm_demo_prepare(o) != DS_OK))
+        return ds_error_status();
     ds_dataset *held_out = NULL;
     t->tokenizer = lm_tokenizer_load(o);
     ds_dataset *data = t->tokenizer ? train_data(t, &held_out) : NULL;
@@ -381,9 +383,9 @@ int lm_eval(LmOptions *o)
     bool ready = m && lm_adapter(m, o) == DS_OK;
     char path[64];
     snprintf(path, sizeof path, "/tmp/ds_lm.%d.tokens", (int)getpid());
-    const char *file = ready ? lm_pack(t, o->data, (int)o->n_data, path, end_token(o->model, t))
-                             : NULL;
-    ds_dataset *data = file ? ds_token_dataset(file, o->context) : NULL;
+    ds_dataset *data = ready
+                           ? lm_windows(o, t, o->data, (int)o->n_data, path, end_token(o->model, t))
+                           : NULL;
     int64_t n = data ? ds_dataset_len(data) : 0;
     ds_loader *loader = data ? eval_loader(data, o->batch ? o->batch : 8) : NULL;
     double loss = loader ? eval_loss(m, loader) : NAN;
