@@ -67,8 +67,14 @@ has err "Directory 'nowhere' doesn't exist"
 status 1 --input_folder c/global_step3 --output_folder c/global_step3_universal
 has err 'global_step3_universal is there already: remove it'
 status 1 --input_folder c --output_folder o
-has err 'mp_rank_00_model_states.pt: No such file'
+has err '^ds_to_universal: c is a folder of checkpoints, expected one of them: the newest is c/global_step'
 none o
+mkdir hollow
+status 1 --input_folder hollow --output_folder o
+has err 'hollow/mp_rank_00_model_states.pt: No such file'
+none o
+status 1 --input_folder c/global_step3 --output_folder /proc/universal
+has err '^ds_to_universal: mkdir /proc/universal: No such file or directory$'
 status 2 --input_folder c/global_step3
 has err 'expected --input_folder DIR and --output_folder DIR'
 status 2 --input_folder c/global_step3 --output_folder o --num_merge_workers 0

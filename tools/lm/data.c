@@ -25,7 +25,7 @@ ds_tokenizer *lm_tokenizer_load(const LmOptions *o)
 /* The tokens of a file of them; -1: it is none. */
 static int64_t count_tokens(const char *path)
 {
-    dsi_tokens_header h;
+    dsi_tokens_header h = {0};
     FILE *f = fopen(path, "rb");
     size_t n = f ? fread(&h, 1, sizeof h, f) : 0;
     if (f) fclose(f);

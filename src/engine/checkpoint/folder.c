@@ -263,7 +263,7 @@ ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock)
             "remove it",
             final);
     else if (mkdir(saving, 0777))
-        status = folder_io_error("mkdir", saving);
+        status = folder_io_error("mkdir", final); /* the name that the user gave */
     dsi_free(final);
     dsi_free(saving);
     return status;

@@ -455,11 +455,28 @@ static ds_status convert_into(Job *j)
     return status;
 }
 
+/* The folder around the checkpoints is a likely mistake for one of them. */
+static ds_status check_input(const char *in)
+{
+    if (!dsi_is_folder(in)) return dsi_fail(DS_EIO, "Directory '%s' doesn't exist", in);
+    char *latest = dsi_path_in(in, DSI_LATEST);
+    char *tag = dsi_file_exists(latest) ? dsi_folder_latest(in, DSI_LATEST) : NULL;
+    dsi_free(latest);
+    ds_error_clear(); /* a damaged `latest` hints at nothing */
+    if (!tag) return DS_OK;
+    ds_status status = dsi_fail(DS_EINVAL,
+                                "%s is a folder of checkpoints, expected one of them: the newest "
+                                "is %s/%s",
+                                in, in, tag);
+    dsi_free(tag);
+    return status;
+}
+
 ds_status dsi_universal_convert(const dsi_universal_opts *o)
 {
     const char *slash = strrchr(o->out, '/');
     Job j = {.o = o};
-    if (!dsi_is_folder(o->in)) return dsi_fail(DS_EIO, "Directory '%s' doesn't exist", o->in);
+    if (check_input(o->in) != DS_OK) return ds_error_status();
     if (dsi_file_exists(o->out))
         return dsi_fail(DS_EINVAL, "%s is there already: remove it, or name another folder",
                         o->out);
