@@ -15,6 +15,8 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
+#include <string.h>
+
 /* ---- slices ------------------------------------------------------------------------------------------ */
 
 /* Dimension dim of x, counted from the front, for an index [K] or []; -1 with
