@@ -75,6 +75,7 @@ static void param_set_default(const dsi_params_from *from, const dsi_param *p, v
         *(double **)to = param_default_groups(from, p);
         return;
     case DSI_PARAM_INTEGER:
+    case DSI_PARAM_STRICT_INTEGER:
         *(int64_t *)to = (int64_t)p->value[0];
         return;
     case DSI_PARAM_BOOL:
@@ -231,12 +232,16 @@ static bool json_is_whole(const json_t *value)
     return json_is_number(value) && fabs(x) <= 0x1p53 && x == trunc(x);
 }
 
-/* 1e3 and 1000.0 count as 1000, as in DeepSpeed. */
+/* 1e3 is an integer for DeepSpeed's schedules that compute with it, but not
+ * where a STRICT one counts steps. */
 static ds_status param_read_integer(const dsi_params_from *f, const dsi_param *p,
                                     const json_t *value, int64_t *to)
 {
-    if (!json_is_whole(value) || !param_in_range(json_number_value(value), p->range))
-        return param_refuse_number(f, p, value, "a whole number");
+    bool strict = p->kind == DSI_PARAM_STRICT_INTEGER;
+    if (!json_is_whole(value) || (strict && !json_is_integer(value)) ||
+        !param_in_range(json_number_value(value), p->range))
+        return param_refuse_number(
+            f, p, value, strict ? "an integer, without point or exponent" : "a whole number");
     *to = (int64_t)json_number_value(value);
     return DS_OK;
 }
@@ -300,6 +305,7 @@ static ds_status param_read(const dsi_params_from *f, const dsi_param *p, const 
     case DSI_PARAM_GROUPS:
         return param_read_groups(f, p, value, *(double **)to);
     case DSI_PARAM_INTEGER:
+    case DSI_PARAM_STRICT_INTEGER:
         return param_read_integer(f, p, value, to);
     case DSI_PARAM_INTEGERS:
         return param_read_integers(f, p, value, to);

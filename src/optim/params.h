@@ -16,15 +16,16 @@
 #include "base/text.h"
 
 typedef enum dsi_param_kind {
-    DSI_PARAM_NUMBER,   /* double */
-    DSI_PARAM_PAIR,     /* double [2], or two in a row: a list of two numbers */
-    DSI_PARAM_GROUPS,   /* double * [groups]: a number, or a list of one per group */
-    DSI_PARAM_INTEGER,  /* int64_t; 1e3 and 1000.0 too */
-    DSI_PARAM_INTEGERS, /* dsi_int_list: a list that does not fall */
-    DSI_PARAM_BOOL,     /* bool */
-    DSI_PARAM_NOT,      /* bool that holds the opposite: .no_bias_correction */
-    DSI_PARAM_CHOICE,   /* int: index into `choices` */
-    DSI_PARAM_IGNORED   /* any value, without effect */
+    DSI_PARAM_NUMBER,         /* double */
+    DSI_PARAM_PAIR,           /* double [2], or two in a row: a list of two numbers */
+    DSI_PARAM_GROUPS,         /* double * [groups]: a number, or a list of one per group */
+    DSI_PARAM_INTEGER,        /* int64_t; 1e3 and 1000.0 too */
+    DSI_PARAM_STRICT_INTEGER, /* int64_t, written without point and exponent */
+    DSI_PARAM_INTEGERS,       /* dsi_int_list: a list that does not fall */
+    DSI_PARAM_BOOL,           /* bool */
+    DSI_PARAM_NOT,            /* bool that holds the opposite: .no_bias_correction */
+    DSI_PARAM_CHOICE,         /* int: index into `choices` */
+    DSI_PARAM_IGNORED         /* any value, without effect */
 } dsi_param_kind;
 
 /* NaN is in none of them. */

@@ -48,14 +48,14 @@ static int64_t range_begin(void *self, const ds_optim *o)
 }
 
 #define LAST(type) \
-    DSI_PARAM("last_batch_iteration", INTEGER, FROM_MINUS_1, type, last, .value = {-1}, \
+    DSI_PARAM("last_batch_iteration", STRICT_INTEGER, FROM_MINUS_1, type, last, .value = {-1}, \
               .help = "last update done")
 
 static const dsi_param range_params[] = {
     DSI_PARAM("lr_range_test_min_lr", GROUPS, NOT_NEGATIVE, Range, min, .value = {1e-3},
               .help = "first rate of the range test"),
-    DSI_PARAM("lr_range_test_step_size", INTEGER, POSITIVE, Range, step_size, .value = {2000},
-              .help = "updates of a step"),
+    DSI_PARAM("lr_range_test_step_size", STRICT_INTEGER, POSITIVE, Range, step_size,
+              .value = {2000}, .help = "updates of a step"),
     DSI_PARAM("lr_range_test_step_rate", NUMBER, ANY, Range, rate, .value = {1},
               .help = "growth of a step, in first rates"),
     DSI_PARAM("lr_range_test_staircase", BOOL, ANY, Range, staircase, .value = {0},

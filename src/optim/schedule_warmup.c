@@ -121,13 +121,13 @@ static int64_t cosine_begin(void *self, const ds_optim *o)
     PARAM("warmup_min_lr", GROUPS, NOT_NEGATIVE, min, .value = {0}, \
           .help = "first rate of the warm-up")
 #define STEPS \
-    PARAM("warmup_num_steps", INTEGER, POSITIVE, steps, .value = {1000}, \
+    PARAM("warmup_num_steps", STRICT_INTEGER, POSITIVE, steps, .value = {1000}, \
           .help = "N, updates of the warm-up; 1 counts as 2")
 #define TYPE \
     PARAM("warmup_type", CHOICE, ANY, linear, .choices = warmup_types, \
           .help = "how the rate rises: log or linear")
 #define LAST \
-    PARAM("last_batch_iteration", INTEGER, FROM_MINUS_1, last, .value = {-1}, \
+    PARAM("last_batch_iteration", STRICT_INTEGER, FROM_MINUS_1, last, .value = {-1}, \
           .help = "last update done")
 #define TOTAL \
     PARAM("total_num_steps", NUMBER, NOT_NEGATIVE, total, .required = true, \

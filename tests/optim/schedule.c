@@ -217,25 +217,6 @@ static void last_batch_iteration(void **state)
     close_bench(b);
 }
 
-/* 1e1 and 10.0 are 10, as in DeepSpeed. */
-static void whole_numbers(void **state)
-{
-    (void)state;
-    static const char *const params[] = {
-        "{\"warmup_num_steps\": 10, \"warmup_type\": \"linear\"}",
-        "{\"warmup_num_steps\": 1e1, \"warmup_type\": \"linear\"}",
-        "{\"warmup_num_steps\": 10.0, \"warmup_type\": \"linear\"}"};
-    for (size_t i = 0; i < sizeof params / sizeof *params; i++) {
-        Bench b = open_bench();
-        ds_schedule *s = ds_schedule_by_name(b.o, "WarmupLR", params[i]);
-        CHECK(s != NULL);
-        for (int step = 0; step < 5; step++) ds_schedule_step(s);
-        CHECK_CLOSE(ds_schedule_lr(s, 0), LR * 0.4, 1e-12);
-        ds_schedule_free(s);
-        close_bench(b);
-    }
-}
-
 /* ---- refusals -------------------------------------------------------------------------------------------- */
 
 static void refused(void **state)
@@ -253,9 +234,10 @@ static void refused(void **state)
         {"WarmupLR", "{\"warmup_steps\": 10}", "did you mean \"warmup_num_steps\"?"},
         {"WarmupLR", "{\"total_num_steps\": 10}", "scheduler.params.total_num_steps: "},
         {"WarmupLR", "{\"warmup_num_steps\": 0}",
-         "scheduler.params.warmup_num_steps is 0: expected a whole number, more than 0"},
-        {"WarmupLR", "{\"warmup_num_steps\": 1.5}",
-         "scheduler.params.warmup_num_steps is 1.5: expected a whole number"},
+         "scheduler.params.warmup_num_steps is 0: expected an integer, without point or "
+         "exponent, more than 0"},
+        {"WarmupLR", "{\"warmup_num_steps\": 10.0}",
+         "scheduler.params.warmup_num_steps is 10.0: expected an integer"},
         {"WarmupLR", "{\"warmup_num_steps\": true}", "warmup_num_steps is true: expected"},
         {"WarmupLR", "{\"warmup_num_steps\": \"10\"}", "warmup_num_steps is \"10\": expected"},
         {"WarmupLR", "{\"warmup_min_lr\": -1}",
@@ -284,7 +266,7 @@ static void refused(void **state)
         {"OneCycle", "{\"cycle_max_mom\": 1}", "cycle_max_mom is 1: expected a number, 0 or more"},
         {"OneCycle", "{\"cycle_first_stair_count\": 2.5}",
          "cycle_first_stair_count is 2.5: expected a whole number"},
-        {"LRRangeTest", "{\"lr_range_test_step_size\": 2.5}", "step_size is 2.5: expected a whol"},
+        {"LRRangeTest", "{\"lr_range_test_step_size\": 2.0}", "step_size is 2.0: expected an inte"},
         {"StepLR", "{}", "scheduler.params has no \"step_size\", which StepLR needs"},
         {"MultiStepLR", "{\"milestones\": 5}", "milestones is 5: expected a list of whole numbers"},
         {"MultiStepLR", "{\"milestones\": [5, 2]}", "milestones is [5,2]: expected a list of"},
@@ -333,4 +315,4 @@ static void documented(void **state)
 TEST_MAIN(cmocka_unit_test(a_schedule_of_ones_own), cmocka_unit_test(null_passes),
           cmocka_unit_test(torchs_values), cmocka_unit_test(closed_forms),
           cmocka_unit_test(a_resumed_schedule_goes_on), cmocka_unit_test(last_batch_iteration),
-          cmocka_unit_test(whole_numbers), cmocka_unit_test(refused), cmocka_unit_test(documented))
+          cmocka_unit_test(refused), cmocka_unit_test(documented))
