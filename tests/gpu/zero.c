@@ -142,8 +142,9 @@ static void run_on(int ranks, Run *run)
 }
 
 /* The same on GPUs as on the CPU; float32 parameters too. Not to the bit: the
- * sums of a product have another order there, and Adam makes the last bits of a
- * gradient near 0 larger. */
+ * sums of a product have another order there, and Adam, which divides by a
+ * gradient's size, makes the last bits of one near 0 as large as 1e-5. A wrong
+ * update differs by the learning rate, 1e-2. */
 static void compare(int ranks, Run run, double tolerance)
 {
     Run want = run, got = run;
@@ -158,7 +159,7 @@ static void compare(int ranks, Run run, double tolerance)
             fail_msg("stage %d%s, %s%d ranks: the loss of step %d is %.9g, %.9g on the CPU",
                      run.stage, run.zero, run.precision, ranks, i, got.loss[i], want.loss[i]);
     for (int i = 0; i < got.n && !*run.precision; i++)
-        if (!(fabs(got.state[i] - want.state[i]) <= 1e-5))
+        if (!(fabs(got.state[i] - want.state[i]) <= 1e-4))
             fail_msg("stage %d%s, %d ranks: number %d of the parameters is %.9g, %.9g on the CPU",
                      run.stage, run.zero, ranks, i, got.state[i], want.state[i]);
 }
