@@ -477,7 +477,7 @@ int main(int argc, char **argv)
                               NULL};
     plan p = {.ranks = default_ranks(), .trials = 20, .warmups = 5, .maxsize = 24};
     argp_program_version = "ds_bench (deepspeed.c) " DS_VERSION;
-    if (parse_options(&argp, argc, argv, 0, &p)) return 2;
+    if (parse_options(&argp, argc, argv, PARSE_ON_RANKS, &p)) return 2;
     if (p.minsize > p.maxsize) p.minsize = p.maxsize;
     if (ds_init_distributed() != DS_OK || check_backend(&p) != DS_OK) return complain();
     ds_status status = ds_comm_size(ds_world()) > 1 ? bench(&p)

@@ -11,7 +11,7 @@
 
 error_t args_parse(const struct argp *argp, int argc, char **argv, void *input)
 {
-    return parse_options(argp, argc, argv, ARGP_IN_ORDER, input);
+    return parse_options(argp, argc, argv, ARGP_IN_ORDER | PARSE_ON_RANKS, input);
 }
 
 /* "1000000", or "1e6"; *end is the first character after it. errno: it is too

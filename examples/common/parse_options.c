@@ -154,15 +154,15 @@ error_t parse_options(const struct argp *argp, int argc, char **argv, unsigned f
 {
     int out = -1, err = -1;
     argp_err_exit_status = PARSE_WRONG;
-    if (!is_first_rank()) {
+    if (flags & PARSE_ON_RANKS && !is_first_rank() && !isatty(STDERR_FILENO)) {
         out = mute(STDOUT_FILENO);
         err = mute(STDERR_FILENO);
         silent = true;
         atexit(let_first_rank_speak);
     }
     options_check_names(argp, argc, argv, flags);
-    if (flags & PARSE_BEFORE_COMMAND) flags = ARGP_IN_ORDER;
-    error_t status = argp_parse(argp, argc, argv, flags, NULL, input);
+    unsigned order = flags & (PARSE_BEFORE_COMMAND | ARGP_IN_ORDER) ? ARGP_IN_ORDER : 0;
+    error_t status = argp_parse(argp, argc, argv, order, NULL, input);
     unmute(STDOUT_FILENO, out);
     unmute(STDERR_FILENO, err);
     silent = false;

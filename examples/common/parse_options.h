@@ -9,10 +9,13 @@
 /* Of parse_options: the first word that is no option is a command, and the
  * options after it are its own. */
 #define PARSE_BEFORE_COMMAND (1u << 16)
+/* Of parse_options: the program may run as several ranks. All find the same mistake
+ * or --help, and only rank 0 writes it, except on a terminal. */
+#define PARSE_ON_RANKS (1u << 17)
 
 /* argp_parse; a mistake ends the program with status 2. Long options may be
  * written with underscores or hyphens: argv's words may be written to. For an
  * option that argp does not know the message has the nearest one, in the user's
- * spelling. All ranks find the same mistake, and only rank 0 says it.
- * flags: 0, ARGP_IN_ORDER or PARSE_BEFORE_COMMAND. */
+ * spelling.
+ * flags: ARGP_IN_ORDER, PARSE_BEFORE_COMMAND, PARSE_ON_RANKS, or 0. */
 error_t parse_options(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);

@@ -34,6 +34,15 @@ for pair in ds_bench:--bw-unti:bw-unit ds_plot:--outptu:output ds_report:--gpu_s
     lines err 1
 done
 
+# ---- a shell of a container that belongs to rank 1
+for name in deepspeed ds_report; do
+    program=$binary/$name
+    RANK=1 status 2 --bogus
+    lines err 1
+    RANK=1 status 0 --help
+    has out '^Usage: '
+done
+
 for name in cifar10_tutorial cifar10_deepspeed cifar10_ddp cifar10_dataparallel ds_lm deepspeed; do
     program=$binary/$name
     status 0 --version
