@@ -48,7 +48,8 @@ bool dsi_mpi_does(const dsi_request *r)
 
 void dsi_mpi_begin(dsi_transfer *t)
 {
-    const char *wrong = t->mpi->collective(t->comm, t->r, &t->whole);
+    size_t bytes = (size_t)t->r->n * ds_dtype_size(t->r->dtype);
+    const char *wrong = t->mpi->collective(t->comm, t->r, bytes, &t->whole);
     t->by_mpi = true;
     if (wrong) dsi_text_add(&t->wrong, "MPI says: %s", wrong);
 }
@@ -79,17 +80,18 @@ static void collective_complete(const dsi_request *r)
     dsi_reduce_ranks(r->dtype, DS_REDUCE_SUM, 1, &in, after - first, 1, &slice, r->squares);
 }
 
-void dsi_mpi_advance(dsi_transfer *t)
+bool dsi_mpi_advance(dsi_transfer *t)
 {
     size_t ignored;
     bool done = false;
-    if (t->finished) return;
+    if (t->finished) return false;
     const char *wrong = t->wrong.n ? NULL : t->mpi->test(&t->whole, &done, &ignored);
     if (wrong) dsi_text_add(&t->wrong, "MPI says: %s", wrong);
     t->finished = done || t->wrong.n;
-    if (!done) return;
+    if (!done) return false;
     collective_complete(t->r);
     dsi_request_done(t->r);
+    return true;
 }
 
 void dsi_mpi_probe(dsi_transfer *t)

@@ -2,10 +2,10 @@
  *
  * The process has one job: the plugin, and the list of active transfers, which
  * are messages (transfer.c), MPI's own collectives (collective_mpi.c) or, among
- * ranks of one host, copies through memory that they share (shm.c). A transfer progresses when job_progress is called: by a rank
- * that starts or waits for one, and, where each rank of the host has a second
- * processor, by a helper thread as long as there are any, so that a reduction
- * runs during backward.
+ * ranks of one host, copies through memory that they share (shm.c). A transfer
+ * progresses when job_progress is called: by a rank that starts or waits for
+ * one, and, where each rank of the host has a second processor, by a helper
+ * thread as long as there are any, so that a reduction runs during backward.
  *
  * Invariants:
  *  - The mutex is held around every call of the plugin (MPI_THREAD_SERIALIZED) and
@@ -79,15 +79,19 @@ typedef struct mpi_place {
  * the rank's own thread. */
 static job *the_job;
 
-/* Until the launcher has read the pipe that stderr is, or five seconds long: a
- * launcher that ends the job drops what it has not read. */
-static void wait_until_read(void)
+/* After the last line of a rank: until the launcher has read the pipe that
+ * stderr is, or five seconds long, and has passed the line on: a launcher that
+ * ends the job drops what it has not read. */
+static void flush_last_line(void)
 {
     struct stat status;
     int unread = 0;
-    if (fstat(STDERR_FILENO, &status) != 0 || !S_ISFIFO(status.st_mode)) return;
-    for (int i = 0; i < 500 && ioctl(STDERR_FILENO, FIONREAD, &unread) == 0 && unread > 0; i++)
+    fflush(stderr);
+    bool piped = fstat(STDERR_FILENO, &status) == 0 && S_ISFIFO(status.st_mode);
+    for (int i = 0; piped && i < 500 && ioctl(STDERR_FILENO, FIONREAD, &unread) == 0 && unread > 0;
+         i++)
         usleep(10000);
+    usleep(FORWARD_US);
 }
 
 static void job_abort(job *j, const char *why) __attribute__((__noreturn__));
@@ -98,9 +102,8 @@ static void job_abort(job *j, const char *why)
 {
     fflush(stdout);
     fprintf(stderr, "deepspeed: rank %d of %d: %s\n", j->world->rank, j->world->size, why);
-    fflush(stderr);
-    wait_until_read();
-    usleep(FORWARD_US + (useconds_t)(j->world->rank < TURNS ? j->world->rank : TURNS) * TURN_US);
+    flush_last_line();
+    usleep((useconds_t)(j->world->rank < TURNS ? j->world->rank : TURNS) * TURN_US);
     j->mpi->abort(1);
     _exit(1);
 }
@@ -116,24 +119,35 @@ static void mpi_check(const char *what, const char *wrong)
 
 /* ---- transfers: with the mutex held -------------------------------------------------------------------- */
 
+/* What carries a transfer. */
+typedef struct carrier {
+    bool (*advance)(dsi_transfer *t); /* true: something was done */
+    void (*probe)(dsi_transfer *t);
+    void (*missing)(const dsi_transfer *t, dsi_text *ranks); /* NULL: it does not know */
+} carrier;
+
+static const carrier *transfer_carrier(const dsi_transfer *t)
+{
+    static const carrier shared = {dsi_shm_advance, dsi_shm_probe, dsi_shm_missing};
+    static const carrier by_mpi = {dsi_mpi_advance, dsi_mpi_probe, NULL};
+    static const carrier messages = {dsi_transfer_advance, dsi_transfer_probe,
+                                     dsi_transfer_missing};
+    return t->shm ? &shared : t->by_mpi ? &by_mpi : &messages;
+}
+
 static void transfer_abort(job *j, const dsi_transfer *t)
 {
     dsi_text why = dsi_text_of("%s: %s", dsi_request_text(t->r), t->wrong.s);
     job_abort(j, why.s);
 }
 
-/* Advances all transfers, oldest first; a failure ends the job here. True: some
- * copies through shared memory were made. */
+/* Advances all transfers, oldest first; a failure ends the job here. True:
+ * something was done. */
 static bool job_progress(job *j)
 {
     bool moved = false;
     for (dsi_transfer *t = j->first; t; t = t->after) {
-        if (t->shm)
-            moved |= dsi_shm_advance(t->shm);
-        else if (t->by_mpi)
-            dsi_mpi_advance(t);
-        else
-            dsi_transfer_advance(t);
+        moved |= transfer_carrier(t)->advance(t);
         if (t->wrong.n) transfer_abort(j, t);
     }
     return moved;
@@ -207,16 +221,15 @@ static ds_status mpi_start(dsi_request *r)
  * job. */
 static void transfer_time_out(dsi_transfer *t, double waited)
 {
+    const carrier *by = transfer_carrier(t);
     dsi_text ranks = {0};
     dsi_text why = dsi_text_of(
         "%s, number %llu of a communicator of %d, is stuck for %.3g s (DS_TIMEOUT)",
         dsi_request_text(t->r), (unsigned long long)t->r->number, t->r->comm->size, waited);
-    if (t->shm)
-        dsi_shm_missing(t, &ranks);
-    else if (t->by_mpi)
-        dsi_text_add(&why, " in MPI; DS_COLLECTIVES=messages would name the missing ranks");
+    if (by->missing)
+        by->missing(t, &ranks);
     else
-        dsi_transfer_missing(t, &ranks);
+        dsi_text_add(&why, " in MPI; DS_COLLECTIVES=messages would name the missing ranks");
     if (ranks.n) dsi_text_add(&why, "; nothing came from rank%s", ranks.s);
     job_abort(the_job, why.s);
 }
@@ -225,12 +238,7 @@ static void transfer_time_out(dsi_transfer *t, double waited)
 static void transfer_probe(dsi_transfer *t)
 {
     pthread_mutex_lock(&the_job->mutex);
-    if (t->shm)
-        dsi_shm_probe(t);
-    else if (t->by_mpi)
-        dsi_mpi_probe(t);
-    else
-        dsi_transfer_probe(t);
+    transfer_carrier(t)->probe(t);
     if (t->wrong.n) transfer_abort(the_job, t);
     pthread_mutex_unlock(&the_job->mutex);
 }
@@ -512,9 +520,7 @@ static void *joining_watch(void *arg)
             "deepspeed: rank %s of %s: init_distributed: the ranks have not joined within %.3g s "
             "(DS_TIMEOUT): one has ended before, or its messages do not arrive\n",
             rank ? rank : "?", size ? size : "?", w->limit);
-    fflush(stderr);
-    wait_until_read();
-    usleep(FORWARD_US);
+    flush_last_line();
     _exit(1);
 }
 

@@ -34,8 +34,9 @@ typedef struct dsi_mpi {
     const char *(*receive)(void *comm, void *p, size_t bytes, int from, int tag,
                            dsi_mpi_message *m);
     /* Begins the library's own form of a collective that dsi_mpi_does, which is
-     * tested like a message. */
-    const char *(*collective)(void *comm, const struct dsi_request *r, dsi_mpi_message *m);
+     * tested like a message. bytes: of r->n elements. */
+    const char *(*collective)(void *comm, const struct dsi_request *r, size_t bytes,
+                              dsi_mpi_message *m);
     /* received: how many bytes came, of a message that was to be received */
     const char *(*test)(dsi_mpi_message *m, bool *done, size_t *received);
     /* The first message of that rank, with any tag, that has come and that
@@ -46,5 +47,5 @@ typedef struct dsi_mpi {
     void (*abort)(int status);
 } dsi_mpi;
 
-#define DSI_MPI_VERSION 4
+#define DSI_MPI_VERSION 5
 #define DSI_MPI_SYMBOL  "dsi_mpi_plugin"

@@ -176,14 +176,11 @@ static int plugin_begin(MPI_Comm c, const dsi_request *r, int bytes, MPI_Request
     }
 }
 
-/* n fits an int, which collective_mpi.c sees to. */
-static const char *plugin_collective(void *comm, const dsi_request *r, dsi_mpi_message *m)
+/* bytes fits an int, which collective_mpi.c sees to. */
+static const char *plugin_collective(void *comm, const dsi_request *r, size_t bytes,
+                                     dsi_mpi_message *m)
 {
-    static const int sizes[] = {
-        [DS_F32] = 4, [DS_F64] = 8, [DS_I64] = 8,  [DS_I32] = 4, [DS_I16] = 2,
-        [DS_I8] = 1,  [DS_U8] = 1,  [DS_BOOL] = 1, [DS_F16] = 2, [DS_BF16] = 2};
-    return plugin_error(
-        plugin_begin(*(MPI_Comm *)comm, r, (int)r->n * sizes[r->dtype], (MPI_Request *)(void *)m));
+    return plugin_error(plugin_begin(*(MPI_Comm *)comm, r, (int)bytes, (MPI_Request *)(void *)m));
 }
 
 /* *received: bytes that came, once *done; of a collective nothing that counts. */

@@ -417,8 +417,9 @@ void dsi_shm_add(dsi_transfer *t)
     s->last = t;
 }
 
-bool dsi_shm_advance(dsi_shm *s)
+bool dsi_shm_advance(dsi_transfer *t)
 {
+    dsi_shm *s = t->shm;
     bool any = false, some = true;
     for (int i = 0; s->first && !s->first->wrong.n && some && i < CELLS; i++) {
         some = false;

@@ -16,10 +16,10 @@ void dsi_shm_close(dsi_shm *s); /* NULL is ignored; nothing is left in the syste
 bool dsi_shm_takes(const dsi_request *r);
 /* Appends t (t->shm is s), whose collective all ranks start in this order. */
 void dsi_shm_add(dsi_transfer *t);
-/* Does what can be done now for all transfers of s, oldest first, and sets
- * `finished` or `wrong` in them. Copies some megabytes at most. True: something
- * was done. */
-bool dsi_shm_advance(dsi_shm *s);
+/* Does what can be done now for all transfers of t's memory, oldest first, and
+ * sets `finished` or `wrong` in them. Copies some megabytes at most. True:
+ * something was done. */
+bool dsi_shm_advance(dsi_transfer *t);
 /* Which rank s waits for now, for dsi_shm_sleep; false: none, or it has done
  * something meanwhile. The caller then must call dsi_shm_sleep, which may run
  * while another thread advances s: until that rank has done something, at most

@@ -483,8 +483,9 @@ static bool transfer_next_phase(dsi_transfer *t)
     }
 }
 
-void dsi_transfer_advance(dsi_transfer *t)
+bool dsi_transfer_advance(dsi_transfer *t)
 {
+    bool some = false;
     while (!t->finished) {
         bool done = transfer_test_all(t);
         transfer_compare_message(t);
@@ -497,8 +498,10 @@ void dsi_transfer_advance(dsi_transfer *t)
             t->finished = true;
         else if (t->finished)
             dsi_request_done(t->r);
-        if (!done) return;
+        if (!done) break;
+        some = true;
     }
+    return some;
 }
 
 void dsi_transfer_free(dsi_transfer *t)

@@ -50,8 +50,8 @@ typedef struct dsi_transfer {
     struct dsi_transfer *after;
 } dsi_transfer;
 
-/* Progresses as far as is possible without blocking. */
-void dsi_transfer_advance(dsi_transfer *t);
+/* Progresses as far as is possible without blocking. True: something was done. */
+bool dsi_transfer_advance(dsi_transfer *t);
 /* Whether something else has come than what it waits for: another size, another
  * collective, a shutdown: then t->wrong. Costs more than to advance. */
 void dsi_transfer_probe(dsi_transfer *t);
@@ -63,7 +63,7 @@ bool dsi_transfer_is_shutdown(int tag);
  * on all ranks; then, in place of the functions above: */
 bool dsi_mpi_does(const dsi_request *r);
 void dsi_mpi_begin(dsi_transfer *t);
-void dsi_mpi_advance(dsi_transfer *t);
+bool dsi_mpi_advance(dsi_transfer *t);
 void dsi_mpi_probe(dsi_transfer *t);
 
 /* A rank that t waits for has begun to shut down: t->wrong after a while. It ends
