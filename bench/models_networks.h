@@ -5,7 +5,6 @@
 #pragma once
 
 #include <deepspeed.h>
-#include <stdio.h>
 
 /* ---- ResNet-18 ----------------------------------------------------------------------------------------- */
 
@@ -21,11 +20,10 @@ static ds_tensor *basic_block_forward(void *self, ds_tensor *x)
     return ds_relu(ds_add(y, b->down ? ds_call(b->down, x) : x));
 }
 
-static void basic_block_new(ds_module *parent, const char *name, int in, int out, int stride)
+static void basic_block_new(ds_module *layer, int in, int out, int stride)
 {
-    static const ds_module_type type = {"BasicBlock", sizeof(BasicBlock),
-                                        .forward = basic_block_forward};
-    ds_module *m = ds_module_new(parent, name, &type);
+    ds_module *m = ds_module_make(layer, NULL, "BasicBlock", sizeof(BasicBlock),
+                                  basic_block_forward);
     BasicBlock *b = ds_self(m);
     b->conv1 = ds_nn_conv2d(m, "conv1", in, out, 3, .stride = stride, .padding = 1,
                             .no_bias = true);
@@ -34,8 +32,8 @@ static void basic_block_new(ds_module *parent, const char *name, int in, int out
     b->bn2 = ds_nn_batch_norm2d(m, "bn2", out);
     if (stride == 1 && in == out) return;
     b->down = ds_nn_sequential(m, "downsample");
-    ds_nn_conv2d(b->down, "0", in, out, 1, .stride = stride, .no_bias = true);
-    ds_nn_batch_norm2d(b->down, "1", out);
+    ds_nn_conv2d(b->down, NULL, in, out, 1, .stride = stride, .no_bias = true);
+    ds_nn_batch_norm2d(b->down, NULL, out);
 }
 
 typedef struct ResNet {
@@ -52,16 +50,15 @@ static ds_tensor *resnet_forward(void *self, ds_tensor *x) /* [N,3,32,32] */
 
 static ds_module *resnet_new(void)
 {
-    static const ds_module_type type = {"ResNet", sizeof(ResNet), .forward = resnet_forward};
     static const char *const names[] = {"layer1", "layer2", "layer3", "layer4"};
-    ds_module *m = ds_module_new(NULL, "resnet18", &type);
+    ds_module *m = ds_module_make(NULL, "resnet18", "ResNet", sizeof(ResNet), resnet_forward);
     ResNet *net = ds_self(m);
     net->conv1 = ds_nn_conv2d(m, "conv1", 3, 64, 3, .padding = 1, .no_bias = true);
     net->bn1 = ds_nn_batch_norm2d(m, "bn1", 64);
     for (int i = 0, in = 64; i < 4; i++, in = 64 << (i - 1)) {
         net->layer[i] = ds_nn_sequential(m, names[i]);
-        basic_block_new(net->layer[i], "0", in, 64 << i, i ? 2 : 1);
-        basic_block_new(net->layer[i], "1", 64 << i, 64 << i, 1);
+        basic_block_new(net->layer[i], in, 64 << i, i ? 2 : 1);
+        basic_block_new(net->layer[i], 64 << i, 64 << i, 1);
     }
     net->fc = ds_nn_linear(m, "fc", 512, 10);
     return m;
@@ -79,51 +76,42 @@ static ds_tensor *attention_forward(void *self, ds_tensor *x) /* [B,T,D] */
 {
     Attention *a = self;
     int64_t b = ds_size(x, 0), t = ds_size(x, 1), d = ds_size(x, 2);
-    ds_tensor *qkv = ds_reshape(ds_call(a->qkv, x), ds_shape(b, t, 3, a->heads, d / a->heads));
-    qkv = ds_permute(qkv, ds_shape(2, 0, 3, 1, 4)); /* [3,B,heads,T,D/heads] */
-    ds_tensor *y = ds_attention_with(ds_select(qkv, 0, 0), ds_select(qkv, 0, 1),
-                                     ds_select(qkv, 0, 2),
-                                     (ds_attention_opts){.causal = a->causal});
+    ds_tensor *z = ds_reshape(ds_call(a->qkv, x), ds_shape(b, t, 3, a->heads, d / a->heads));
+    z = ds_permute(z, ds_shape(2, 0, 3, 1, 4)); /* [3,B,heads,T,D/heads] */
+    ds_tensor *q = ds_select(z, 0, 0), *k = ds_select(z, 0, 1), *v = ds_select(z, 0, 2);
+    ds_tensor *y = ds_attention_with(q, k, v, (ds_attention_opts){.causal = a->causal});
     return ds_call(a->proj, ds_reshape(ds_transpose(y, 1, 2), ds_shape(b, t, d)));
 }
 
-static ds_module *attention_new(ds_module *parent, const char *name, int dim, int heads,
-                                bool causal)
+static ds_module *attention_new(ds_module *block, int dim, int heads, bool causal)
 {
-    static const ds_module_type type = {"Attention", sizeof(Attention),
-                                        .forward = attention_forward};
-    ds_module *m = ds_module_new(parent, name, &type);
+    ds_module *m = ds_module_make(block, "attn", "Attention", sizeof(Attention), attention_forward);
     Attention *a = ds_self(m);
     a->qkv = ds_nn_linear(m, "qkv", dim, 3 * dim);
     a->proj = ds_nn_linear(m, "proj", dim, dim);
-    a->heads = heads;
-    a->causal = causal;
+    a->heads = heads, a->causal = causal;
     return m;
 }
 
-typedef struct TransformerBlock {
+typedef struct Block {
     ds_module *ln1, *attn, *ln2, *fc, *proj;
     bool tanh; /* the approximation of gelu that GPT-2 uses */
-} TransformerBlock;
+} Block;
 
-static ds_tensor *transformer_block_forward(void *self, ds_tensor *x)
+static ds_tensor *block_forward(void *self, ds_tensor *x)
 {
-    TransformerBlock *b = self;
+    Block *b = self;
     x = ds_add(x, ds_call(b->attn, ds_call(b->ln1, x)));
     ds_tensor *y = ds_call(b->fc, ds_call(b->ln2, x));
     return ds_add(x, ds_call(b->proj, b->tanh ? ds_gelu_tanh(y) : ds_gelu(y)));
 }
 
-static void transformer_block_new(ds_module *parent, int i, int dim, int heads, bool gpt)
+static void block_new(ds_module *blocks, int dim, int heads, bool gpt)
 {
-    static const ds_module_type type = {"Block", sizeof(TransformerBlock),
-                                        .forward = transformer_block_forward};
-    char name[16];
-    snprintf(name, sizeof name, "%d", i);
-    ds_module *m = ds_module_new(parent, name, &type);
-    TransformerBlock *b = ds_self(m);
+    ds_module *m = ds_module_make(blocks, NULL, "Block", sizeof(Block), block_forward);
+    Block *b = ds_self(m);
     b->ln1 = ds_nn_layer_norm(m, "ln1", ds_shape(dim));
-    b->attn = attention_new(m, "attn", dim, heads, gpt);
+    b->attn = attention_new(m, dim, heads, gpt);
     b->ln2 = ds_nn_layer_norm(m, "ln2", ds_shape(dim));
     b->fc = ds_nn_linear(m, "fc", dim, 4 * dim);
     b->proj = ds_nn_linear(m, "proj", 4 * dim, dim);
@@ -147,13 +135,12 @@ static ds_tensor *gpt_forward(void *self, ds_tensor *ids) /* [B,T] */
 
 static ds_module *gpt_new(int layers, int heads, int dim, int context, int vocabulary)
 {
-    static const ds_module_type type = {"GPT", sizeof(GPT), .forward = gpt_forward};
-    ds_module *m = ds_module_new(NULL, "gpt", &type);
+    ds_module *m = ds_module_make(NULL, "gpt", "GPT", sizeof(GPT), gpt_forward);
     GPT *g = ds_self(m);
     g->tok = ds_nn_embedding(m, "tok", vocabulary, dim, -1);
     g->pos = ds_nn_embedding(m, "pos", context, dim, -1);
     g->blocks = ds_nn_sequential(m, "blocks");
-    for (int i = 0; i < layers; i++) transformer_block_new(g->blocks, i, dim, heads, true);
+    for (int i = 0; i < layers; i++) block_new(g->blocks, dim, heads, true);
     g->ln = ds_nn_layer_norm(m, "ln", ds_shape(dim));
     for (int i = 0; i < ds_module_params(m); i++) { /* as GPT-2: N(0, 0.02) */
         ds_tensor *p = ds_module_param_at(m, i, NULL);
@@ -167,7 +154,7 @@ static ds_module *gpt2_new(void) { return gpt_new(12, 12, 768, 256, 50257); }
 
 /* ---- ViT-tiny ------------------------------------------------------------------------------------------- */
 
-enum { VIT_DIM = 192, VIT_HEADS = 3, VIT_LAYERS = 6, VIT_PATCH = 4, VIT_TOKENS = 65 };
+enum { DIM = 192, HEADS = 3, LAYERS = 6, PATCH = 4, TOKENS = 65 };
 
 typedef struct ViT {
     ds_module *patch, *blocks, *ln, *head;
@@ -178,7 +165,7 @@ static ds_tensor *vit_forward(void *self, ds_tensor *x) /* [N,3,32,32] */
 {
     ViT *v = self;
     x = ds_transpose(ds_flatten(ds_call(v->patch, x), 2), 1, 2); /* [N,64,D] */
-    ds_tensor *cls = ds_expand(v->cls, ds_shape(ds_size(x, 0), 1, VIT_DIM));
+    ds_tensor *cls = ds_expand(v->cls, ds_shape(ds_size(x, 0), 1, DIM));
     x = ds_add(ds_cat((ds_tensor *[]){cls, x}, 2, 1), v->pos);
     x = ds_call(v->blocks, x);
     return ds_call(v->head, ds_select(ds_call(v->ln, x), 1, 0));
@@ -186,17 +173,14 @@ static ds_tensor *vit_forward(void *self, ds_tensor *x) /* [N,3,32,32] */
 
 static ds_module *vit_new(void)
 {
-    static const ds_module_type type = {"ViT", sizeof(ViT), .forward = vit_forward};
-    ds_module *m = ds_module_new(NULL, "vit", &type);
+    ds_module *m = ds_module_make(NULL, "vit", "ViT", sizeof(ViT), vit_forward);
     ViT *v = ds_self(m);
-    v->cls = ds_module_param(m, "cls", ds_zeros(DS_F32, ds_shape(1, 1, VIT_DIM)));
-    ds_tensor *pos = ds_scale(ds_randn(DS_F32, ds_shape(1, VIT_TOKENS, VIT_DIM)), 0.02);
-    v->pos = ds_module_param(m, "pos", pos);
-    v->patch = ds_nn_conv2d(m, "patch", 3, VIT_DIM, VIT_PATCH, .stride = VIT_PATCH);
+    v->cls = ds_module_param(m, "cls", ds_zeros(DS_F32, ds_shape(1, 1, DIM)));
+    v->pos = ds_module_param(m, "pos", ds_scale(ds_randn(DS_F32, ds_shape(1, TOKENS, DIM)), 0.02));
+    v->patch = ds_nn_conv2d(m, "patch", 3, DIM, PATCH, .stride = PATCH);
     v->blocks = ds_nn_sequential(m, "blocks");
-    for (int i = 0; i < VIT_LAYERS; i++)
-        transformer_block_new(v->blocks, i, VIT_DIM, VIT_HEADS, false);
-    v->ln = ds_nn_layer_norm(m, "ln", ds_shape(VIT_DIM));
-    v->head = ds_nn_linear(m, "head", VIT_DIM, 10);
+    for (int i = 0; i < LAYERS; i++) block_new(v->blocks, DIM, HEADS, false);
+    v->ln = ds_nn_layer_norm(m, "ln", ds_shape(DIM));
+    v->head = ds_nn_linear(m, "head", DIM, 10);
     return m;
 }
