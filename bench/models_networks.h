@@ -23,7 +23,7 @@ static ds_tensor *basic_block_forward(void *self, ds_tensor *x)
 static void basic_block_new(ds_module *layer, int in, int out, int stride)
 {
     ds_module *m = ds_module_make(layer, NULL, "BasicBlock", sizeof(BasicBlock),
-                                  basic_block_forward);
+                                  .forward = basic_block_forward);
     BasicBlock *b = ds_self(m);
     b->conv1 = ds_nn_conv2d(m, "conv1", in, out, 3, .stride = stride, .padding = 1,
                             .no_bias = true);
@@ -51,7 +51,8 @@ static ds_tensor *resnet_forward(void *self, ds_tensor *x) /* [N,3,32,32] */
 static ds_module *resnet_new(void)
 {
     static const char *const names[] = {"layer1", "layer2", "layer3", "layer4"};
-    ds_module *m = ds_module_make(NULL, "resnet18", "ResNet", sizeof(ResNet), resnet_forward);
+    ds_module *m = ds_module_make(NULL, "resnet18", "ResNet", sizeof(ResNet),
+                                  .forward = resnet_forward);
     ResNet *net = ds_self(m);
     net->conv1 = ds_nn_conv2d(m, "conv1", 3, 64, 3, .padding = 1, .no_bias = true);
     net->bn1 = ds_nn_batch_norm2d(m, "bn1", 64);
@@ -85,7 +86,8 @@ static ds_tensor *attention_forward(void *self, ds_tensor *x) /* [B,T,D] */
 
 static ds_module *attention_new(ds_module *block, int dim, int heads, bool causal)
 {
-    ds_module *m = ds_module_make(block, "attn", "Attention", sizeof(Attention), attention_forward);
+    ds_module *m = ds_module_make(block, "attn", "Attention", sizeof(Attention),
+                                  .forward = attention_forward);
     Attention *a = ds_self(m);
     a->qkv = ds_nn_linear(m, "qkv", dim, 3 * dim);
     a->proj = ds_nn_linear(m, "proj", dim, dim);
@@ -108,7 +110,7 @@ static ds_tensor *block_forward(void *self, ds_tensor *x)
 
 static void block_new(ds_module *blocks, int dim, int heads, bool gpt)
 {
-    ds_module *m = ds_module_make(blocks, NULL, "Block", sizeof(Block), block_forward);
+    ds_module *m = ds_module_make(blocks, NULL, "Block", sizeof(Block), .forward = block_forward);
     Block *b = ds_self(m);
     b->ln1 = ds_nn_layer_norm(m, "ln1", ds_shape(dim));
     b->attn = attention_new(m, dim, heads, gpt);
@@ -135,7 +137,7 @@ static ds_tensor *gpt_forward(void *self, ds_tensor *ids) /* [B,T] */
 
 static ds_module *gpt_new(int layers, int heads, int dim, int context, int vocabulary)
 {
-    ds_module *m = ds_module_make(NULL, "gpt", "GPT", sizeof(GPT), gpt_forward);
+    ds_module *m = ds_module_make(NULL, "gpt", "GPT", sizeof(GPT), .forward = gpt_forward);
     GPT *g = ds_self(m);
     g->tok = ds_nn_embedding(m, "tok", vocabulary, dim, -1);
     g->pos = ds_nn_embedding(m, "pos", context, dim, -1);
@@ -173,7 +175,7 @@ static ds_tensor *vit_forward(void *self, ds_tensor *x) /* [N,3,32,32] */
 
 static ds_module *vit_new(void)
 {
-    ds_module *m = ds_module_make(NULL, "vit", "ViT", sizeof(ViT), vit_forward);
+    ds_module *m = ds_module_make(NULL, "vit", "ViT", sizeof(ViT), .forward = vit_forward);
     ViT *v = ds_self(m);
     v->cls = ds_module_param(m, "cls", ds_zeros(DS_F32, ds_shape(1, 1, DIM)));
     v->pos = ds_module_param(m, "pos", ds_scale(ds_randn(DS_F32, ds_shape(1, TOKENS, DIM)), 0.02));

@@ -64,7 +64,7 @@ static bool loss_queue(ds_engine *e, const ds_tensor *loss)
     dsi_late_loss *late = &e->late_loss;
     dsi_device *d = loss->device;
     const dsi_device_type *type = d->type;
-    bool waits = e->config->gradient_clipping > 0 || dsi_engine_checks_overflow(e);
+    bool waits = e->config->gradient_clipping > 0 || dsi_engine_checks_overflow(e->config);
     if (!waits || !type->queue_out || (late->device && late->device != d)) return false;
     if (!late->device) {
         late->pinned = type->alloc_host(d, sizeof(double));

@@ -105,7 +105,7 @@ bool dsi_engine_ends_on_nan(const ds_engine *e); /* fp16 skips the step, which i
 
 /* engine/step.c: whether inf or NaN among the gradients matters; what follows an
  * update or its skipping, before the averages; what follows each micro step. */
-bool dsi_engine_checks_overflow(const ds_engine *e);
+bool dsi_engine_checks_overflow(const dsi_config *c);
 ds_status dsi_engine_updated(ds_engine *e, const dsi_zero_step_result *r);
 ds_status dsi_engine_end_step(ds_engine *e, bool boundary, ds_status status);
 

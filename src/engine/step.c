@@ -37,9 +37,8 @@
 
 /* fp16 skips the step, bf16 if check_grad_overflow is set; in float32 it ends the
  * training. */
-bool dsi_engine_checks_overflow(const ds_engine *e)
+bool dsi_engine_checks_overflow(const dsi_config *c)
 {
-    const dsi_config *c = e->config;
     if (c->fp16.enabled) return true;
     if (c->bf16.enabled) return c->bf16.check_grad_overflow;
     return c->on_nan == DSI_NAN_ERROR && c->gradient_clipping > 0; /* the norm is there anyway */
@@ -78,7 +77,7 @@ static ds_status step_update(ds_engine *e)
     const dsi_config *c = e->config;
     dsi_zero_step_result r = {.norm = NAN};
     ds_status status = dsi_zero_step(e->zero, e->scaler.scale, c->gradient_clipping,
-                                     dsi_engine_checks_overflow(e), c->zero.compute_grad_norm, &r);
+                                     dsi_engine_checks_overflow(c), c->zero.compute_grad_norm, &r);
     if (status == DS_OK) status = dsi_engine_updated(e, &r);
     return status == DS_OK && e->applied && e->ema ? dsi_ema_update(e->ema) : status;
 }

@@ -72,7 +72,7 @@ static ds_status captured_after(void *arg)
     dsi_zero_step_result update = {.norm = r->norm};
     ds_status status = r->fault != 0 ? dsi_device_check(c->d) : DS_OK;
     if (status == DS_OK && dsi_engine_needs_loss(e)) status = dsi_engine_take_loss(e, r->loss);
-    update.overflow = c->boundary && status == DS_OK && dsi_engine_checks_overflow(e) &&
+    update.overflow = c->boundary && status == DS_OK && dsi_engine_checks_overflow(e->config) &&
                       !isfinite(r->norm);
     e->applied = false;
     if (c->boundary) {
@@ -122,7 +122,7 @@ ds_status dsi_engine_capture_step(ds_engine *e, bool boundary)
     z.limits.finite_loss = dsi_engine_ends_on_nan(e);
     if (boundary) {
         z.limits.max_norm = config->gradient_clipping;
-        z.limits.finite_norm = dsi_engine_checks_overflow(e);
+        z.limits.finite_norm = dsi_engine_checks_overflow(e->config);
     }
     e->captured = NULL;
     z.decision.device = dsi_graph_result(c->d, sizeof *c->result, &c->result);

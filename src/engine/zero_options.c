@@ -61,9 +61,8 @@ static dsi_param_swap_opts zero_param_swap_opts(const dsi_config *c)
  * gradients before the first update. */
 static bool zero_overlap_update(const dsi_config *c)
 {
-    bool checks = c->fp16.enabled || (c->bf16.enabled && c->bf16.check_grad_overflow);
     return c->zero.offload_optimizer.pipeline_read && c->zero.offload_optimizer.pipeline_write &&
-           c->gradient_clipping == 0 && !checks;
+           c->gradient_clipping == 0 && !dsi_engine_checks_overflow(c);
 }
 
 dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c)

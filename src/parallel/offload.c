@@ -353,6 +353,15 @@ static bool block_is_ready(const dsi_offload *o, const Block *b, bool (*ready)(v
     return true;
 }
 
+/* Buffer 0 is free for a step. */
+static ds_status held_release(dsi_offload *o)
+{
+    ds_status status = dsi_offload_store(o, -1);
+    if (status == DS_OK) status = held_flush(o);
+    o->held = -1;
+    return status;
+}
+
 /* Starts to read blocks, in buffers whose blocks are written. */
 static ds_status blocks_read_ahead(dsi_offload *o)
 {
@@ -370,9 +379,7 @@ static ds_status blocks_read_ahead(dsi_offload *o)
 ds_status dsi_offload_advance(dsi_offload *o, double g_scale, dsi_offload_model model,
                               bool (*ready)(void *arg, int i), void *arg)
 {
-    ds_status status = dsi_offload_store(o, -1);
-    if (status == DS_OK) status = held_flush(o);
-    o->held = -1;
+    ds_status status = held_release(o);
     for (; status == DS_OK && o->next < o->in_file; o->next++) {
         int k = o->next;
         dsi_swap_buffer *u = buffer_of(o, k);
@@ -389,10 +396,8 @@ ds_status dsi_offload_advance(dsi_offload *o, double g_scale, dsi_offload_model 
 
 ds_status dsi_offload_begin(dsi_offload *o)
 {
-    ds_status status = dsi_offload_store(o, -1);
-    if (status == DS_OK) status = held_flush(o);
+    ds_status status = held_release(o);
     if (status == DS_OK) status = buffers_wait(o); /* what the last step has written */
-    o->held = -1;
     o->next = o->read = 0;
     o->begun = status == DS_OK;
     return status == DS_OK ? blocks_read_ahead(o) : status;

@@ -220,7 +220,7 @@ static ds_status units_gather(dsi_zero *z)
 }
 
 /* Copies this rank's master of parameter i to its shard in the model. */
-static ds_status copy_master(dsi_zero *z, int i)
+ds_status dsi_zero_copy_master(dsi_zero *z, int i)
 {
     ds_tensor *mine = dsi_zero_shard_open(z, i, true);
     bool itself = mine && mine->storage && mine->storage == z->shard[i]->storage;
@@ -236,7 +236,7 @@ static ds_status params_publish(dsi_zero *z)
         if (z->sent && z->sent[i])
             status = dsi_zero_host_send(z, i);
         else if (z->shard[i] && dsi_zero_copies_master(z, i))
-            status = copy_master(z, i);
+            status = dsi_zero_copy_master(z, i);
     }
     if (status == DS_OK) status = dsi_zero_host_sent(z);
     if (status == DS_OK && z->unit) status = units_gather(z);
@@ -494,7 +494,7 @@ ds_status dsi_zero_publish(dsi_zero *z)
     ds_status status = z->zero3 ? dsi_zero3_wait_gathers(z->zero3) : DS_OK;
     if (status == DS_OK) status = dsi_zero_host_wait(z);
     for (int i = 0; status == DS_OK && (z->masters || z->offload) && i < z->flat->n; i++) {
-        if (z->shard[i]) status = copy_master(z, i);
+        if (z->shard[i]) status = dsi_zero_copy_master(z, i);
         if (status == DS_OK && z->offload) status = dsi_offload_store(z->offload, i);
     }
     if (status == DS_OK) status = params_publish(z);

@@ -44,6 +44,8 @@ bool dsi_zero_on_disk(const dsi_zero *z, int i);
 /* Whether its master is copied to the model after a step: the optimizer's
  * kernel writes the model's 16-bit elements itself, where it can reach them. */
 bool dsi_zero_copies_master(const dsi_zero *z, int i);
+/* Copies shard i into the model's elements of this rank. */
+ds_status dsi_zero_copy_master(dsi_zero *z, int i);
 ds_tensor *dsi_zero_shard_open(void *zero, int i, bool write);
 ds_status dsi_zero_shard_close(void *zero, int i, bool write);
 /* step, with parameters that stage 3 has cut but the optimizer needs whole

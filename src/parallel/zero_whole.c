@@ -122,7 +122,7 @@ static ds_status owner_update(const Round *r, int i, ds_tensor *all, double scal
 
 /* After the update of a shard: its step, its 16-bit copy, its place in a
  * file. */
-static ds_status shard_finish(const dsi_zero *z, int i)
+static ds_status shard_finish(dsi_zero *z, int i)
 {
     const dsi_flat_param *p = &z->flat->param[i];
     const dsi_optim_param *x = &z->optim->params[p->index];
@@ -131,12 +131,8 @@ static ds_status shard_finish(const dsi_zero *z, int i)
     int64_t n = p->end - p->begin;
     if (status == DS_OK && x->low)
         status = dsi_copy(dsi_flat_range(x->low, 0, n), dsi_flat_range(x->p, 0, n));
-    bool in_file = z->offload && dsi_zero_copies_master(z, i);
-    if (status == DS_OK && in_file) {
-        ds_tensor *mine = dsi_zero_shard_open((void *)z, i, true);
-        status = dsi_copy(mine, z->shard[i]);
-        if (status == DS_OK) status = dsi_zero_shard_close((void *)z, i, true);
-    }
+    if (status == DS_OK && z->offload && dsi_zero_copies_master(z, i))
+        status = dsi_zero_copy_master(z, i);
     return status == DS_OK && z->offload ? dsi_offload_store(z->offload, i) : status;
 }
 

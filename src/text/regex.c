@@ -34,14 +34,9 @@
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{" \
     "d7ff}" \
     "\\x{e000}-\\x{10ffff}"
-/* Alphabetic characters, marks, decimal digits, connectors. */
-#define WORD \
-    "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{" \
-    "1f169}" \
-    "\\x{1f170}-\\x{1f189}"
 /* Outside of a set, Oniguruma's table of Latin-1 has these too. */
 #define LATIN       "\\xb2\\xb3\\xb9\\xbc-\\xbe"
-#define ONE         "[" WORD LATIN "]" /* \w, which begins and ends words */
+#define ONE         "[" DSI_WORD_SET LATIN "]" /* \w, which begins and ends words */
 #define HEX         "0-9A-Fa-f"
 #define MATCH_LIMIT 100000000 /* steps; a split of ordinary text takes tens */
 
@@ -62,8 +57,8 @@ static const char *escape_meaning(char letter, bool in_set)
     } meanings[] = {
         {'s', SPACE, "[" SPACE "]"},
         {'S', NOT_SPACE, "[^" SPACE "]"},
-        {'w', WORD, ONE},
-        {'W', "", "[^" WORD LATIN "]"}, /* in a set: pattern_set */
+        {'w', DSI_WORD_SET, ONE},
+        {'W', "", "[^" DSI_WORD_SET LATIN "]"}, /* in a set: pattern_set */
         {'h', HEX, "[" HEX "]"},
         {'H', "\\x{0}-/:-@G-`g-\\x{10ffff}", "[^" HEX "]"},
         {'b', NULL, "(?:(?<=" ONE ")(?!" ONE ")|(?<!" ONE ")(?=" ONE "))"},
@@ -112,9 +107,10 @@ static const char *set_translate(dsi_text *to, const char *p)
     if (!no_word)
         dsi_text_add(to, inverted ? "[^%s%s" : "[%s%s", rest, *p ? "]" : "");
     else if (!set.n)
-        dsi_text_add(to, inverted ? "[" WORD "]" : "[^" WORD "]");
+        dsi_text_add(to, inverted ? "[" DSI_WORD_SET "]" : "[^" DSI_WORD_SET "]");
     else
-        dsi_text_add(to, inverted ? "(?:(?![%s])[" WORD "])" : "(?:[%s]|[^" WORD "])", rest);
+        dsi_text_add(
+            to, inverted ? "(?:(?![%s])[" DSI_WORD_SET "])" : "(?:[%s]|[^" DSI_WORD_SET "])", rest);
     dsi_text_free(&set);
     return !known ? NULL : *p ? p + 1 : p;
 }

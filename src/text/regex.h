@@ -8,6 +8,12 @@
 
 #include <deepspeed/types.h>
 
+/* Inside of [..]: Unicode's alphabetic characters, marks, decimal digits and
+ * connectors, \w of Oniguruma and of Rust (dsi_is_word). */
+#define DSI_WORD_SET \
+    "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}" \
+    "\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+
 typedef struct dsi_regex dsi_regex;
 
 /* Compiles a pattern; literal: the pattern is plain text. NULL with a message,

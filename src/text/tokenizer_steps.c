@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "libraries.h"
+#include "regex.h"
 #include "tokenizer_load.h"
 
 #include <string.h>
@@ -133,9 +134,7 @@ static ds_status split_read(dsi_tokenizer_reader *r, const json_t *c, dsi_pre_to
 }
 
 /* \w of the crate regex, which Whitespace uses. */
-#define RUST_WORD \
-    "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}" \
-    "\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+#define RUST_WORD DSI_WORD_SET "\\x{200c}\\x{200d}"
 
 /* Returns the pattern of a pre-tokenizer that is only a name, and sets the
  * step's behavior; NULL if the type is not one of these. */

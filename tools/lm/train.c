@@ -77,8 +77,7 @@ static ds_dataset *train_data(Train *t, ds_dataset **held_out)
     }
     int64_t held = (int64_t)((double)n * o->eval_split);
     if (held < 1 || held >= n) return all;
-    *held_out = ds_subset(lm_windows(o, t->tokenizer, o->data, (int)o->n_data, path, end), n - held,
-                          held);
+    *held_out = ds_subset(ds_token_dataset(path, o->context), n - held, held);
     return ds_subset(all, 0, n - held);
 }
 
