@@ -193,11 +193,6 @@ static const char *const names[DSI_COLLECTIVES] = {[DSI_ALL_REDUCE] = "all_reduc
 
 const char *dsi_collective_name(dsi_collective what) { return names[what]; }
 
-static bool collective_reduces(dsi_collective what)
-{
-    return what == DSI_ALL_REDUCE || what == DSI_REDUCE || what == DSI_REDUCE_SCATTER;
-}
-
 static bool collective_has_root(dsi_collective what)
 {
     return what == DSI_REDUCE || what == DSI_GATHER || what == DSI_SCATTER || what == DSI_BROADCAST;
@@ -211,7 +206,7 @@ const char *dsi_request_text(const dsi_request *r)
     char *text = dsi_thread_memory(&memory, ROOM);
     static const char *const ops[] = {"sum", "avg", "max", "min"};
     char detail[32] = "";
-    if (collective_reduces(r->what)) snprintf(detail, sizeof detail, "(%s)", ops[r->op]);
+    if (dsi_collective_reduces(r->what)) snprintf(detail, sizeof detail, "(%s)", ops[r->op]);
     if (r->what == DSI_BARRIER) return names[r->what];
     int n = snprintf(text, ROOM, "%s%s of %lld %s", names[r->what], detail, (long long)r->n,
                      ds_dtype_name(r->dtype));
@@ -250,8 +245,8 @@ static ds_status request_check(const dsi_request *r)
     if (collective_has_root(r->what) && (r->root < 0 || r->root >= r->comm->size))
         return dsi_fail(DS_EINVAL, "%s: root is %d, but ranks are 0 to %d", name, r->root,
                         r->comm->size - 1);
-    if (!collective_reduces(r->what)) return DS_OK;
-    bool real = r->dtype <= DS_BF16;
+    if (!dsi_collective_reduces(r->what)) return DS_OK;
+    bool real = dsi_dtype_is_float(r->dtype);
     if ((int)r->op < DS_REDUCE_SUM || r->op > DS_REDUCE_MIN)
         return dsi_fail(DS_EINVAL, "%s: there is no operation %d", name, (int)r->op);
     if (r->op == DS_REDUCE_AVG && !real)

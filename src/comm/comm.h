@@ -181,7 +181,12 @@ ds_status dsi_request_run(const dsi_request *r);
     .comm = (c), .what = (collective), .dtype = (type), .in = (from), .out = (to), .n = (count), \
     .blocking = true
 
+static inline bool dsi_dtype_is_float(ds_dtype dtype) { return dtype <= DS_BF16; }
 const char *dsi_collective_name(dsi_collective what); /* "all_reduce" */
+static inline bool dsi_collective_reduces(dsi_collective what)
+{
+    return what == DSI_ALL_REDUCE || what == DSI_REDUCE || what == DSI_REDUCE_SCATTER;
+}
 static inline bool dsi_is_message(const dsi_request *r)
 {
     return r->what == DSI_SEND || r->what == DSI_RECV;

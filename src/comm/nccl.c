@@ -310,16 +310,11 @@ static int reduced_type(ds_dtype dtype)
     return types[dtype];
 }
 
-static bool collective_reduces(dsi_collective what)
-{
-    return what == DSI_ALL_REDUCE || what == DSI_REDUCE || what == DSI_REDUCE_SCATTER;
-}
-
 /* By properties that all ranks' requests share. */
 static bool request_fits(const dsi_request *r)
 {
     if (dsi_is_message(r) || r->squares) return false;
-    return !collective_reduces(r->what) || r->dtype != DS_I16 || r->op != DS_REDUCE_AVG;
+    return !dsi_collective_reduces(r->what) || r->dtype != DS_I16 || r->op != DS_REDUCE_AVG;
 }
 
 ds_status dsi_nccl_carries(const dsi_request *r, bool *out)

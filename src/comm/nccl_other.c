@@ -13,18 +13,14 @@
 #include "base/int.h"
 #include "nccl.h"
 
-static bool is_real(ds_dtype dtype) { return dtype <= DS_BF16; }
-
 static bool takes_extremes(const dsi_request *r)
 {
-    return is_real(r->dtype) && (r->op == DS_REDUCE_MAX || r->op == DS_REDUCE_MIN);
+    return dsi_dtype_is_float(r->dtype) && (r->op == DS_REDUCE_MAX || r->op == DS_REDUCE_MIN);
 }
 
 bool dsi_nccl_other_needed(const dsi_request *r)
 {
-    bool reduces = r->what == DSI_ALL_REDUCE || r->what == DSI_REDUCE ||
-                   r->what == DSI_REDUCE_SCATTER;
-    return reduces && r->n && (r->dtype == DS_I16 || takes_extremes(r));
+    return dsi_collective_reduces(r->what) && r->n && (r->dtype == DS_I16 || takes_extremes(r));
 }
 
 /* [n] */
