@@ -214,36 +214,53 @@ static ds_status cuda_sync(dsi_stream *s)
     return status == DS_OK ? stream_finish(s) : status;
 }
 
-/* Waits for a copy that `started` says was queued; so the host may use its
- * memory, pinned or not, when a copy returns. */
-static ds_status finished(dsi_stream *s, CUresult started, const char *what)
-{
-    ds_status status = dsi_cuda_check(s->device->index, started, what);
-    return status == DS_OK ? stream_finish(s) : status;
-}
-
-static ds_status cuda_copy_in(dsi_stream *s, void *dst, const void *host, size_t bytes)
+/* Neither copy waits: see device.h. */
+static ds_status cuda_queue_in(dsi_stream *s, void *dst, const void *pinned, size_t bytes)
 {
     if (!bytes) return DS_OK;
-    if (dsi_graph_forbid(s->device, "it copies from host memory (random numbers, ds_from_data)") !=
-        DS_OK)
-        return ds_error_status();
-    CUresult result = dsi_cuda_enter(s->device)->f->copy_in(address(dst), host, bytes, s->handle);
-    return finished(s, result, "copying to it");
+    ds_status status = dsi_graph_forbid(
+        s->device, "it copies from host memory (random numbers, ds_from_data)");
+    if (status != DS_OK) return status;
+    CUresult result = dsi_cuda_enter(s->device)->f->copy_in(address(dst), pinned, bytes, s->handle);
+    return dsi_cuda_check(s->device->index, result, "copying to it");
+}
+
+static ds_status cuda_queue_out(dsi_stream *s, void *pinned, const void *src, size_t bytes)
+{
+    if (!bytes) return DS_OK;
+    ds_status status = dsi_graph_forbid(s->device, "it copies to host memory");
+    if (status != DS_OK) return status;
+    CUresult result = dsi_cuda_enter(s->device)->f->copy_out(pinned, address(src), bytes,
+                                                             s->handle);
+    return dsi_cuda_check(s->device->index, result, "copying from it");
+}
+
+/* The flag, to pinned memory. */
+static ds_status queue_fault(dsi_stream *s)
+{
+    dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
+    CUresult result = g->f->copy_out(g->fault_seen, g->fault, sizeof(dsi_fault), s->handle);
+    return dsi_cuda_check(s->device->index, result, "looking at its faults");
+}
+
+/* When a copy returns, the host may use its memory, pinned or not. */
+static ds_status cuda_copy_in(dsi_stream *s, void *dst, const void *host, size_t bytes)
+{
+    ds_status status = cuda_queue_in(s, dst, host, bytes);
+    return status == DS_OK && bytes ? stream_finish(s) : status;
 }
 
 static ds_status cuda_copy_out(dsi_stream *s, void *host, const void *src, size_t bytes)
 {
+    dsi_cuda_gpu *g = s->device->own;
     if (!bytes) return DS_OK;
     if (dsi_graph_forbid(s->device, "it reads a value on the host (ds_item, ds_data, a norm)") !=
         DS_OK)
         return ds_error_status();
-    if (stream_await(s) != DS_OK) return ds_error_status();
-    dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
-    CUresult result = g->f->copy_out(host, address(src), bytes, s->handle);
-    if (result == CUDA_SUCCESS)
-        result = g->f->copy_out(g->fault_seen, g->fault, sizeof(dsi_fault), s->handle);
-    ds_status status = finished(s, result, "copying from it");
+    ds_status status = stream_await(s);
+    if (status == DS_OK) status = cuda_queue_out(s, host, src, bytes);
+    if (status == DS_OK) status = queue_fault(s);
+    if (status == DS_OK) status = stream_finish(s);
     g->fault_is_seen = status == DS_OK;
     return status;
 }
@@ -328,8 +345,8 @@ static ds_status cuda_take_fault(dsi_stream *s, dsi_fault *out)
 {
     dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
     if (!g->fault_is_seen) {
-        CUresult looked = g->f->copy_out(g->fault_seen, g->fault, sizeof *out, s->handle);
-        ds_status status = finished(s, looked, "looking at its faults");
+        ds_status status = queue_fault(s);
+        if (status == DS_OK) status = stream_finish(s);
         if (status != DS_OK) return status;
         g->fault_is_seen = true;
     }
@@ -393,25 +410,6 @@ static ds_status cuda_reached(dsi_stream *s, const dsi_event *e, bool *out)
     *out = result == CUDA_SUCCESS;
     if (result == CUDA_ERROR_NOT_READY) return DS_OK;
     return dsi_cuda_check(s->device->index, result, "looking at an event");
-}
-
-static ds_status cuda_queue_in(dsi_stream *s, void *dst, const void *pinned, size_t bytes)
-{
-    if (!bytes) return DS_OK;
-    ds_status status = dsi_graph_forbid(s->device, "it copies from host memory");
-    if (status != DS_OK) return status;
-    CUresult result = dsi_cuda_enter(s->device)->f->copy_in(address(dst), pinned, bytes, s->handle);
-    return dsi_cuda_check(s->device->index, result, "copying to it");
-}
-
-static ds_status cuda_queue_out(dsi_stream *s, void *pinned, const void *src, size_t bytes)
-{
-    if (!bytes) return DS_OK;
-    ds_status status = dsi_graph_forbid(s->device, "it copies to host memory");
-    if (status != DS_OK) return status;
-    CUresult result = dsi_cuda_enter(s->device)->f->copy_out(pinned, address(src), bytes,
-                                                             s->handle);
-    return dsi_cuda_check(s->device->index, result, "copying from it");
 }
 
 static ds_status cuda_identify(const dsi_device *d, char *text, size_t size)
