@@ -8,6 +8,13 @@ set(DS_GPU_TESTS OFF)
 if(DS_CUDA AND CMAKE_CXX_COMPILER AND (NOT DS_TEST_FOLDERS OR "gpu" IN_LIST DS_TEST_FOLDERS))
     enable_language(CXX)
     set(DS_GPU_TESTS ON)
+    function(ds_fake_sanitize name)
+        if(DS_SANITIZE STREQUAL "address")
+            target_compile_options(${name} PRIVATE -fsanitize=address,undefined
+                -fno-sanitize-recover=all -fno-sanitize=vptr)
+            target_link_options(${name} PRIVATE -fsanitize=address,undefined)
+        endif()
+    endfunction()
     file(GLOB DS_EMULATOR CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/gpu/emulator/*.c
         ${PROJECT_SOURCE_DIR}/tests/gpu/emulator/*.cpp)
     add_library(fake_libcuda MODULE ${DS_EMULATOR} ${DS_CUDA_KERNELS})
@@ -23,50 +30,33 @@ if(DS_CUDA AND CMAKE_CXX_COMPILER AND (NOT DS_TEST_FOLDERS OR "gpu" IN_LIST DS_T
         # wrong there for the tiles of products, which are loaded a step before they are stored
         target_compile_options(fake_libcuda PRIVATE -Wno-maybe-uninitialized)
     endif()
-    if(DS_SANITIZE STREQUAL "address")
-        target_compile_options(fake_libcuda PRIVATE -fsanitize=address,undefined
-            -fno-sanitize-recover=all -fno-sanitize=vptr)
-        target_link_options(fake_libcuda PRIVATE -fsanitize=address,undefined)
-    endif()
+    ds_fake_sanitize(fake_libcuda)
     target_link_libraries(fake_libcuda PRIVATE Threads::Threads)
     target_link_options(fake_libcuda PRIVATE -Wl,-soname,libcuda.so.1)
     set_target_properties(fake_libcuda PROPERTIES PREFIX "" OUTPUT_NAME libcuda SUFFIX .so.1
         LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu)
 
-    # libnccl.so.2 for the emulator's GPUs
-    file(GLOB DS_FAKE_NCCL CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/gpu/fake_nccl/*.cpp)
-    add_library(fake_libnccl MODULE ${DS_FAKE_NCCL})
-    target_include_directories(fake_libnccl PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
-    target_compile_definitions(fake_libnccl PRIVATE _GNU_SOURCE)
-    target_compile_options(fake_libnccl PRIVATE -Wall -Wextra -fvisibility=hidden -std=c++17 -fno-exceptions)
-    if(DS_SANITIZE STREQUAL "address")
-        target_compile_options(fake_libnccl PRIVATE -fsanitize=address,undefined
-            -fno-sanitize-recover=all -fno-sanitize=vptr)
-        target_link_options(fake_libnccl PRIVATE -fsanitize=address,undefined)
-    endif()
-    # by its path: CMake may make -lcuda of it, which may be NVIDIA's
-    target_link_libraries(fake_libnccl PRIVATE "-Wl,--no-as-needed,$<TARGET_FILE:fake_libcuda>" Threads::Threads rt)
-    add_dependencies(fake_libnccl fake_libcuda)
-    target_link_options(fake_libnccl PRIVATE -Wl,-soname,libnccl.so.2)
-    set_target_properties(fake_libnccl PROPERTIES PREFIX "" OUTPUT_NAME libnccl SUFFIX .so.2
-        BUILD_RPATH ${PROJECT_BINARY_DIR}/gpu
-        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu)
+    # A library of NVIDIA's for the emulator's GPUs: its file in build/gpu/FOLDER,
+    # of the sources that follow.
+    function(ds_fake_library name file folder)
+        add_library(${name} MODULE ${ARGN})
+        target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+        target_compile_definitions(${name} PRIVATE _GNU_SOURCE)
+        target_compile_options(${name} PRIVATE -Wall -Wextra -fvisibility=hidden -std=c++17 -fno-exceptions)
+        ds_fake_sanitize(${name})
+        # by its path: CMake may make -lcuda of it, which may be NVIDIA's
+        target_link_libraries(${name} PRIVATE "-Wl,--no-as-needed,$<TARGET_FILE:fake_libcuda>" Threads::Threads rt)
+        add_dependencies(${name} fake_libcuda)
+        target_link_options(${name} PRIVATE -Wl,-soname,${file})
+        set_target_properties(${name} PROPERTIES PREFIX "" OUTPUT_NAME ${file} SUFFIX ""
+            BUILD_RPATH ${PROJECT_BINARY_DIR}/gpu
+            LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu/${folder})
+    endfunction()
 
-    # libcublasLt.so for them, where only DS_CUBLAS finds it
-    add_library(fake_libcublas MODULE ${PROJECT_SOURCE_DIR}/tests/gpu/fake_cublas/cublas.cpp)
-    target_include_directories(fake_libcublas PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
-    target_compile_definitions(fake_libcublas PRIVATE _GNU_SOURCE)
-    target_compile_options(fake_libcublas PRIVATE -Wall -Wextra -fvisibility=hidden -std=c++17 -fno-exceptions)
-    if(DS_SANITIZE STREQUAL "address")
-        target_compile_options(fake_libcublas PRIVATE -fsanitize=address,undefined
-            -fno-sanitize-recover=all -fno-sanitize=vptr)
-        target_link_options(fake_libcublas PRIVATE -fsanitize=address,undefined)
-    endif()
-    target_link_libraries(fake_libcublas PRIVATE "-Wl,--no-as-needed,$<TARGET_FILE:fake_libcuda>")
-    add_dependencies(fake_libcublas fake_libcuda)
-    set_target_properties(fake_libcublas PROPERTIES PREFIX "" OUTPUT_NAME libcublasLt SUFFIX .so
-        BUILD_RPATH ${PROJECT_BINARY_DIR}/gpu
-        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu/cublas)
+    file(GLOB DS_FAKE_NCCL CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/gpu/fake_nccl/*.cpp)
+    ds_fake_library(fake_libnccl libnccl.so.2 "" ${DS_FAKE_NCCL})
+    # where only DS_CUBLAS finds it
+    ds_fake_library(fake_libcublas libcublasLt.so cublas ${PROJECT_SOURCE_DIR}/tests/gpu/fake_cublas/cublas.cpp)
 endif()
 
 # Kernels with planted mistakes, plain and with sanitizers whatever the build.

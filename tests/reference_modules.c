@@ -129,44 +129,23 @@ static ds_module *make_group_norm(const char *name, const json_t *a)
                                  norm_opts(a));
 }
 
-static ds_module *make_batch_norm1d(const char *name, const json_t *a)
-{
-    return ds_nn_batch_norm1d_with(NULL, name, integer(a, "num_features"), norm_opts(a));
-}
-
-static ds_module *make_batch_norm2d(const char *name, const json_t *a)
-{
-    return ds_nn_batch_norm2d_with(NULL, name, integer(a, "num_features"), norm_opts(a));
-}
-
-static ds_module *make_batch_norm3d(const char *name, const json_t *a)
-{
-    return ds_nn_batch_norm3d_with(NULL, name, integer(a, "num_features"), norm_opts(a));
-}
-
 static ds_nn_instance_norm_opts instance_norm_opts(const json_t *a)
 {
     return (ds_nn_instance_norm_opts){.affine = flag(a, "affine"),
                                       .track_running_stats = flag(a, "track_running_stats")};
 }
 
-static ds_module *make_instance_norm1d(const char *name, const json_t *a)
-{
-    return ds_nn_instance_norm1d_with(NULL, name, integer(a, "num_features"),
-                                      instance_norm_opts(a));
-}
-
-static ds_module *make_instance_norm2d(const char *name, const json_t *a)
-{
-    return ds_nn_instance_norm2d_with(NULL, name, integer(a, "num_features"),
-                                      instance_norm_opts(a));
-}
-
-static ds_module *make_instance_norm3d(const char *name, const json_t *a)
-{
-    return ds_nn_instance_norm3d_with(NULL, name, integer(a, "num_features"),
-                                      instance_norm_opts(a));
-}
+#define MAKE_NORM(layer, opts) \
+    static ds_module *make_##layer(const char *name, const json_t *a) \
+    { \
+        return ds_nn_##layer##_with(NULL, name, integer(a, "num_features"), opts(a)); \
+    }
+MAKE_NORM(batch_norm1d, norm_opts)
+MAKE_NORM(batch_norm2d, norm_opts)
+MAKE_NORM(batch_norm3d, norm_opts)
+MAKE_NORM(instance_norm1d, instance_norm_opts)
+MAKE_NORM(instance_norm2d, instance_norm_opts)
+MAKE_NORM(instance_norm3d, instance_norm_opts)
 
 /* ---- attention, recurrence --------------------------------------------------------------------------- */
 
@@ -221,35 +200,17 @@ static ds_nn_rnn_opts rnn_opts(const json_t *a)
                             .relu = !strcmp(reference_text(a, "nonlinearity", ""), "relu")};
 }
 
-static ds_module *make_lstm(const char *name, const json_t *a)
-{
-    return ds_nn_lstm_with(NULL, name, integer(a, "input_size"), rnn_opts(a));
-}
-
-static ds_module *make_gru(const char *name, const json_t *a)
-{
-    return ds_nn_gru_with(NULL, name, integer(a, "input_size"), rnn_opts(a));
-}
-
-static ds_module *make_rnn(const char *name, const json_t *a)
-{
-    return ds_nn_rnn_with(NULL, name, integer(a, "input_size"), rnn_opts(a));
-}
-
-static ds_module *make_lstm_cell(const char *name, const json_t *a)
-{
-    return ds_nn_lstm_cell_with(NULL, name, integer(a, "input_size"), rnn_opts(a));
-}
-
-static ds_module *make_gru_cell(const char *name, const json_t *a)
-{
-    return ds_nn_gru_cell_with(NULL, name, integer(a, "input_size"), rnn_opts(a));
-}
-
-static ds_module *make_rnn_cell(const char *name, const json_t *a)
-{
-    return ds_nn_rnn_cell_with(NULL, name, integer(a, "input_size"), rnn_opts(a));
-}
+#define MAKE_RNN(layer) \
+    static ds_module *make_##layer(const char *name, const json_t *a) \
+    { \
+        return ds_nn_##layer##_with(NULL, name, integer(a, "input_size"), rnn_opts(a)); \
+    }
+MAKE_RNN(lstm)
+MAKE_RNN(gru)
+MAKE_RNN(rnn)
+MAKE_RNN(lstm_cell)
+MAKE_RNN(gru_cell)
+MAKE_RNN(rnn_cell)
 
 ds_module *reference_module(const char *name, const json_t *arguments)
 {

@@ -77,11 +77,16 @@ CUBLAS_SHOWN cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-CUBLAS_SHOWN cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
-{
-    delete handle;
-    return CUBLAS_STATUS_SUCCESS;
-}
+#define CUBLAS_DESTROY(function, type) \
+    CUBLAS_SHOWN cublasStatus_t function(type object) \
+    { \
+        delete object; \
+        return CUBLAS_STATUS_SUCCESS; \
+    }
+CUBLAS_DESTROY(cublasLtDestroy, cublasLtHandle_t)
+CUBLAS_DESTROY(cublasLtMatmulDescDestroy, cublasLtMatmulDesc_t)
+CUBLAS_DESTROY(cublasLtMatrixLayoutDestroy, cublasLtMatrixLayout_t)
+CUBLAS_DESTROY(cublasLtMatmulPreferenceDestroy, cublasLtMatmulPreference_t)
 
 CUBLAS_SHOWN cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc,
                                                      cublasComputeType_t compute,
@@ -90,12 +95,6 @@ CUBLAS_SHOWN cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc,
     CUBLAS_MAY_FAIL();
     CUBLAS_NEED(compute == CUBLAS_COMPUTE_32F && scale == CUDA_R_32F);
     *desc = new cublasLtMatmulDesc{{CUBLAS_OP_N, CUBLAS_OP_N}, 1, NULL};
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-CUBLAS_SHOWN cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
-{
-    delete desc;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -129,12 +128,6 @@ CUBLAS_SHOWN cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l
     return CUBLAS_STATUS_SUCCESS;
 }
 
-CUBLAS_SHOWN cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
-{
-    delete layout;
-    return CUBLAS_STATUS_SUCCESS;
-}
-
 CUBLAS_SHOWN cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                              cublasLtMatrixLayoutAttribute_t which,
                                                              const void *value, size_t bytes)
@@ -151,12 +144,6 @@ CUBLAS_SHOWN cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPrefere
 {
     CUBLAS_MAY_FAIL();
     *preference = new cublasLtMatmulPreference{0, {256, 256, 256, 256}};
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-CUBLAS_SHOWN cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
-{
-    delete preference;
     return CUBLAS_STATUS_SUCCESS;
 }
 
