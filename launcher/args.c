@@ -331,9 +331,6 @@ static void check_restarts(options *o, struct argp_state *state)
     if (o->max_restarts < 0) o->max_restarts = o->elastic_training ? 100 : 0;
     if (belongs && !o->max_restarts)
         argp_error(state, "--%s belongs to --max_restarts N or --elastic_training", belongs);
-    if (o->max_restarts && (o->nnodes > 1 || o->node_rank > 0 || o->no_ssh))
-        argp_error(state, "--max_restarts: where the command is typed on each node, a node's "
-                          "command ends with the job: run it in a loop, with --resume");
 }
 
 /* Checks that concern several options. */

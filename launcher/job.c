@@ -325,6 +325,9 @@ static void job_read_loss(running *r)
     output_print(r->output,
                  n ? text
                    : "deepspeed: the process with the connections to the other nodes was killed");
+    if (r->j->report)
+        snprintf(r->j->report->cause, sizeof r->j->report->cause, "%s",
+                 n ? text : "the process with the connections to the other nodes was killed");
     r->result.node_lost = true;
     job_begin_end(r);
     runner_terminate(r);

@@ -319,6 +319,6 @@ void job_report_add_progress(job_report *report, rank_progress p)
 void job_report_finish(job_report *report, const job_result *r, int status, const dsi_text *line)
 {
     report->final = job_result_is_final(r, status);
-    if (status && line->n)
+    if (status && line->n && !*report->cause)
         snprintf(report->cause, sizeof report->cause, "%.*s", (int)strcspn(line->s, "\n"), line->s);
 }

@@ -186,12 +186,14 @@ static void plan_compose(launch_plan *p)
 }
 
 /* Until it has joined, a node counts as having the slots of this one. */
-void plan_set_joined(launch_plan *p, ds_host *hosts, char *join_agent)
+void plan_set_joined(launch_plan *p, const ds_hosts *joined, int full_size, char *join_agent)
 {
     ds_hosts old = {.at = p->hosts, .n = p->n_hosts};
     hosts_free(&old);
     dsi_free(p->join_agent);
-    p->hosts = hosts;
+    p->hosts = joined->at;
+    p->n_hosts = joined->n;
+    p->full_size = full_size;
     p->join_agent = join_agent;
     plan_compose(p);
 }

@@ -66,9 +66,9 @@ int plan_reach(launch_plan *p);
  * those that answer, each of the others after a line. The plan may have none
  * then: world_size 0, and no command. Returns as plan_decide does. */
 int plan_reach_some(launch_plan *p, const ds_hosts *all);
-/* Once nodes have joined: their names and slots, [n_hosts], which become the
- * plan's, and the agent that mpirun is to run. */
-void plan_set_joined(launch_plan *p, ds_host *hosts, char *join_agent);
+/* Once nodes have joined: their names and slots, which become the plan's, how
+ * many ranks all nodes would have, and the agent that mpirun is to run. */
+void plan_set_joined(launch_plan *p, const ds_hosts *joined, int full_size, char *join_agent);
 /* --dry_run: one JSON object on stdout; the status of the command. */
 int plan_print(const launch_plan *p);
 void plan_free(launch_plan *p);

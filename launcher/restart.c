@@ -4,7 +4,9 @@
  *
  *   wait      nothing after the first failure in a row; then 1, 2, 4, ... 60 s
  *   ask       all hosts of the first plan over ssh; those that do not answer are
- *             left out of this attempt, and asked again before the next one
+ *             left out of this attempt, and asked again before the next one.
+ *             Where the command is typed on each node, the nodes join again
+ *             (join/gather.c), also one that was started again meanwhile
  *   enough?   fewer than --min_nodes or --min_ranks: wait and ask again, up to
  *             --join_timeout
  *   run       the ranks: the program loads the newest whole checkpoint (--resume)
@@ -41,6 +43,7 @@ enum { MOST_DELAY_S = 60, ASK_AGAIN_S = 5 };
 
 typedef struct restarts {
     launch_plan *p;
+    const restart_job *how;
     ds_hosts all;   /* of the first plan */
     attempt a;      /* the last one */
     int in_vain;    /* attempts in a row */
@@ -128,13 +131,21 @@ static void restart_announce(const restarts *r)
     dsi_text_free(&t);
 }
 
+static void restart_finish(const restarts *r, int status, bool again)
+{
+    if (r->how->finish) r->how->finish(r->how->arg, status, again);
+}
+
 /* Returns 0, or the status of the command. */
-static int restart_prepare(restarts *r)
+static int restart_prepare(restarts *r, int last_status)
 {
     bool first = !r->p->restarts;
-    if (first && r->p->o.min_nodes < 0 && r->p->o.min_ranks < 0) return plan_reach(r->p);
+    bool all = first && r->p->o.min_nodes < 0 && r->p->o.min_ranks < 0;
     if (!first && !restart_wait(r, restart_delay(r))) return restart_stop(r->signal);
-    int status = restart_find_hosts(r);
+    if (!first) restart_finish(r, last_status, true);
+    int status = r->how->find_hosts ? r->how->find_hosts(r->how->arg, all)
+                 : all              ? plan_reach(r->p)
+                                    : restart_find_hosts(r);
     if (!status && !first) restart_announce(r);
     return status;
 }
@@ -208,10 +219,10 @@ static bool restart_again(restarts *r, int status)
     return r->p->restarts < r->p->o.max_restarts;
 }
 
-int restart_run(launch_plan *p, int (*run)(const launch_plan *p, attempt *a))
+int restart_run(launch_plan *p, const restart_job *how)
 {
-    restarts r = {.p = p, .begun = dsi_now()};
-    int status;
+    restarts r = {.p = p, .how = how, .begun = dsi_now()};
+    int status = 0;
     for (int i = 0; i < p->n_hosts; i++) hosts_add_copy(&r.all, &p->hosts[i]);
     r.a.report = mmap(NULL, sizeof *r.a.report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
                       -1, 0);
@@ -222,10 +233,10 @@ int restart_run(launch_plan *p, int (*run)(const launch_plan *p, attempt *a))
     }
     for (;; p->restarts++) {
         *r.a.report = (job_report){0};
-        status = restart_prepare(&r);
+        status = restart_prepare(&r, status);
         if (status) break;
         r.started = dsi_now();
-        status = run(p, &r.a);
+        status = how->run(how->arg, &r.a);
         restart_count(&r, status);
         bool again = restart_again(&r, status);
         if (status) restart_write_record(&r, status);
@@ -235,6 +246,7 @@ int restart_run(launch_plan *p, int (*run)(const launch_plan *p, attempt *a))
         restart_print_share(&r);
         break;
     }
+    restart_finish(&r, status, false);
     munmap(r.a.report, sizeof *r.a.report);
     hosts_free(&r.all);
     return status;

@@ -278,17 +278,50 @@ static int run_job(const launch_plan *p, int node_lost, attempt *again)
 /* ---- with other nodes or without --------------------------------------------------- */
 
 /* Node 0 of a job whose command is typed on each node. */
+typedef struct joined_job {
+    launch_plan *p;
+    node_session *s;
+    relay *r; /* NULL: the nodes are not connected */
+} joined_job;
+
+static int joined_find_hosts(void *arg, bool all)
+{
+    joined_job *j = arg;
+    ds_hosts joined = {0};
+    relay *r;
+    int status = gather_nodes(j->s, all);
+    if (!status) status = relay_start(&r, j->s);
+    if (status) return status;
+    j->r = r;
+    session_hosts(j->s, &joined);
+    plan_set_joined(j->p, &joined, session_full_size(j->s), relay_agent(r));
+    return 0;
+}
+
+static int joined_run(void *arg, attempt *again)
+{
+    joined_job *j = arg;
+    plan_announce(j->p);
+    return run_job(j->p, relay_lost(j->r), again);
+}
+
+static void joined_finish(void *arg, int status, bool again)
+{
+    joined_job *j = arg;
+    if (j->r) relay_finish(j->r, status, again);
+    j->r = NULL;
+}
+
 static int run_node_0(launch_plan *p, node_session *s)
 {
-    relay *r = NULL;
+    joined_job j = {.p = p, .s = s};
     int status = plan_reach(p);
-    if (!status) status = gather_nodes(s);
-    if (!status) status = relay_start(&r, s);
     if (status) return status;
-    plan_set_joined(p, session_hosts(s), relay_agent(r));
-    plan_announce(p);
-    status = run_job(p, relay_lost(r), NULL);
-    relay_finish(r, status);
+    if (p->o.max_restarts)
+        return restart_run(p, &(restart_job){joined_find_hosts, joined_run, joined_finish, &j});
+    status = joined_find_hosts(&j, true);
+    if (!status) status = joined_run(&j, NULL);
+    joined_finish(&j, status, false);
     return status;
 }
 
@@ -302,8 +335,9 @@ static int run_joining(launch_plan *p)
     return status;
 }
 
-static int run_attempt(const launch_plan *p, attempt *again)
+static int run_attempt(void *arg, attempt *again)
 {
+    const launch_plan *p = arg;
     plan_announce(p);
     return run_job(p, 0, again);
 }
@@ -312,7 +346,7 @@ int run_plan(launch_plan *p)
 {
     if (p->runner->joins) return run_joining(p);
     secret_forget_variable(); /* nobody here needs it */
-    if (p->o.max_restarts) return restart_run(p, run_attempt);
+    if (p->o.max_restarts) return restart_run(p, &(restart_job){.run = run_attempt, .arg = p});
     int status = plan_reach(p);
     return status ? status : run_attempt(p, NULL);
 }

@@ -32,9 +32,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define HELLO_S  10.0 /* from connecting until HELLO */
-#define READY_S  30.0 /* from START until READY */
-#define REFUSE_S 1.0  /* to write the reason before closing */
+#define HELLO_S 10.0 /* from connecting until HELLO */
+#define READY_S 30.0 /* from START until READY */
+/* For the others, once there are enough nodes: at the first start, as torchrun
+ * has it; at a restart, whose nodes have just been there. */
+#define LAST_CALL_S       30.0
+#define LAST_CALL_AGAIN_S 10.0
+#define REFUSE_S          1.0 /* to write the reason before closing */
 
 enum { STRANGERS = 64, WARNINGS = 20 };
 
@@ -44,6 +48,7 @@ typedef struct gathering {
     struct {
         DSI_LIST(channel *)
     } strangers;
+    bool all; /* nodes are needed */
     int joined, ready, warnings;
     int signals, signal; /* descriptor; the one that came, 0: none */
     dsi_text wrong;      /* why the start has failed */
@@ -145,16 +150,15 @@ static bool hello_read(hello *h, json_t *j)
 /* Adds to `wrong` how the node differs from this one, if it does. */
 static void gather_compare(gathering *g, const hello *h, dsi_text *wrong)
 {
-    const launch_plan *p = g->s->p;
     dsi_text mine = {0};
     char digest[2 * SECRET_BYTES + 1];
-    session_program(p->o.program, &mine, digest);
+    session_program(g->s->p->o.program, &mine, digest);
     if (strcmp(h->version, DS_VERSION) != 0)
         dsi_text_add(wrong, "it is deepspeed.c %s, node 0 is %s", h->version, DS_VERSION);
-    else if (h->nodes != p->n_hosts)
-        dsi_text_add(wrong, "it was told of %d nodes, node 0 of %d", h->nodes, p->n_hosts);
-    else if (h->rank < 1 || h->rank >= p->n_hosts)
-        dsi_text_add(wrong, "expected --node_rank 1 to %d", p->n_hosts - 1);
+    else if (h->nodes != g->s->all.n)
+        dsi_text_add(wrong, "it was told of %d nodes, node 0 of %d", h->nodes, g->s->all.n);
+    else if (h->rank < 1 || h->rank >= g->s->all.n)
+        dsi_text_add(wrong, "expected --node_rank 1 to %d", g->s->all.n - 1);
     else if (strcmp(digest, h->digest) != 0)
         dsi_text_add(wrong, "it is to run \"%s\", node 0 \"%s\"", h->program, mine.s);
     else if (g->s->nodes[h->rank].joined)
@@ -167,17 +171,18 @@ static void gather_compare(gathering *g, const hello *h, dsi_text *wrong)
 static void gather_admit(gathering *g, channel *c, const hello *h)
 {
     node_state *n = &g->s->nodes[h->rank];
-    char text[60];
+    char text[80];
     channel_close(&n->c);
     n->c = *c;
     n->joined = true;
     snprintf(n->host, sizeof n->host, "%s", h->host);
-    host_read_slots(&n->slots, h->slots);
-    int length = snprintf(text, sizeof text, "{\"silence\": %.3g}", g->s->silence);
+    host_read_slots(&g->s->all.at[h->rank], h->slots);
+    int length = snprintf(text, sizeof text, "{\"silence\": %.3g, \"restarts\": %s}", g->s->silence,
+                          g->s->p->o.max_restarts ? "true" : "false");
     channel_send(&n->c, MESSAGE_WELCOME, text, (size_t)length);
     g->joined++;
     if (!options_silent(&g->s->p->o))
-        fprintf(stderr, "deepspeed: node %d of %d is %s (%s)\n", h->rank, g->s->p->n_hosts, n->host,
+        fprintf(stderr, "deepspeed: node %d of %d is %s (%s)\n", h->rank, g->s->all.n, n->host,
                 n->c.peer);
 }
 
@@ -242,8 +247,9 @@ static void gather_serve_node(gathering *g, int k)
     if (n->c.state != CHANNEL_CLOSED) return;
     fprintf(stderr, "deepspeed: node %d on %s has left (%s); waiting for it again\n", k, n->host,
             n->c.why);
-    n->joined = n->ready = false;
+    g->ready -= n->ready;
     g->joined--;
+    n->joined = n->ready = false;
     channel_close(&n->c);
 }
 
@@ -262,7 +268,7 @@ static void gather_read_signal(gathering *g)
 /* Waits for something to happen, not beyond `until`, and handles it. */
 static void gather_step(gathering *g, double until)
 {
-    int strangers = g->strangers.n, nodes = g->s->p->n_hosts, kept = 0;
+    int strangers = g->strangers.n, nodes = g->s->all.n, kept = 0;
     struct pollfd *p = dsi_alloc((size_t)(2 + strangers + nodes) * sizeof *p);
     double left = until - dsi_now();
     p[0] = (struct pollfd){.fd = g->listener, .events = POLLIN};
@@ -291,58 +297,86 @@ static void gather_step(gathering *g, double until)
     dsi_free(p);
 }
 
+static bool gather_has_enough(const gathering *g)
+{
+    const options *o = &g->s->p->o;
+    int ranks = 0;
+    if (g->joined == g->s->all.n - 1) return true;
+    if (g->all) return false;
+    for (int k = 0; k < g->s->all.n; k++)
+        if (session_has(g->s, k)) ranks += g->s->all.at[k].n_slots;
+    return g->joined + 1 >= o->min_nodes && ranks >= o->min_ranks;
+}
+
+/* "s 1, 3 of 4" */
+static void gather_add_missing(const gathering *g, dsi_text *t)
+{
+    int missing = g->s->all.n - 1 - g->joined, n = 0;
+    dsi_text_add(t, missing > 1 ? "s" : "");
+    for (int k = 1; k < g->s->all.n; k++)
+        if (!g->s->nodes[k].joined) dsi_text_add(t, n++ ? ", %d" : " %d", k);
+    dsi_text_add(t, " of %d", g->s->all.n);
+}
+
 /* Sets `wrong` if the time limit is over. */
 static void gather_wait_joined(gathering *g)
 {
     const launch_plan *p = g->s->p;
-    double until = dsi_now() + p->o.join_timeout;
+    double begun = dsi_now(), until = begun + p->o.join_timeout;
+    double last_call = begun + (p->restarts ? LAST_CALL_AGAIN_S : LAST_CALL_S);
     dsi_text missing = {0};
-    int n = 0;
-    while (g->joined < p->n_hosts - 1 && !g->wrong.n && dsi_now() < until) gather_step(g, until);
-    if (g->joined == p->n_hosts - 1 || g->wrong.n) return;
-    for (int k = 1; k < p->n_hosts; k++)
-        if (!g->s->nodes[k].joined) dsi_text_add(&missing, n++ ? ", %d" : "%d", k);
-    dsi_text_add(&g->wrong,
-                 "node%s %s of %d did not join at %s, port %d within %d s (--join_timeout)",
-                 n > 1 ? "s" : "", missing.s, p->n_hosts, g->s->address, p->o.master_port,
-                 p->o.join_timeout);
+    while (g->joined < g->s->all.n - 1 && !g->wrong.n && dsi_now() < until &&
+           !(gather_has_enough(g) && dsi_now() > last_call))
+        gather_step(g, until);
+    if (g->joined == g->s->all.n - 1 || g->wrong.n) return;
+    gather_add_missing(g, &missing);
+    if (gather_has_enough(g))
+        fprintf(stderr, "deepspeed: node%s did not join: left out\n", missing.s);
+    else
+        dsi_text_add(&g->wrong, "node%s did not join at %s, port %d within %d s (--join_timeout)",
+                     missing.s, g->s->address, p->o.master_port, p->o.join_timeout);
     dsi_text_free(&missing);
 }
 
-/* From here on a node that leaves ends the start. */
-static void gather_wait_ready(gathering *g)
+/* From here on a node that leaves ends the start; where it may be left out, false:
+ * wait again. */
+static bool gather_wait_ready(gathering *g)
 {
     const launch_plan *p = g->s->p;
+    int joined = g->joined;
     json_t *j = json_object();
     json_object_set_new(j, "folder", json_stringn_nocheck(p->folder, strlen(p->folder)));
     json_object_set_new(j, "deepspeed", json_stringn_nocheck(p->deepspeed, strlen(p->deepspeed)));
     char *text = json_dumps(j, JSON_COMPACT);
-    for (int k = 1; k < p->n_hosts && text; k++)
-        channel_send(&g->s->nodes[k].c, MESSAGE_START, text, strlen(text));
+    for (int k = 1; k < g->s->all.n && text; k++)
+        if (!g->s->nodes[k].ready)
+            channel_send(&g->s->nodes[k].c, MESSAGE_START, text, strlen(text));
     free(text);
     json_decref(j);
     double until = dsi_now() + READY_S;
-    while (g->ready < p->n_hosts - 1 && g->joined == p->n_hosts - 1 && !g->wrong.n &&
-           dsi_now() < until)
+    while (g->ready < joined && g->joined == joined && !g->wrong.n && dsi_now() < until)
         gather_step(g, until);
-    if (g->ready == p->n_hosts - 1 || g->wrong.n) return;
-    dsi_text_add(&g->wrong, "not all of the %d nodes are ready", p->n_hosts);
+    if (g->ready == joined || g->wrong.n) return true;
+    if (p->o.max_restarts && g->joined != joined) return false;
+    dsi_text_add(&g->wrong, "not all of the %d nodes are ready", g->s->all.n);
+    return true;
 }
 
 /* Strangers that are left are closed; nodes that have joined stay connected,
  * for the relay, or are told why the start has failed. */
-int gather_nodes(node_session *s)
+int gather_nodes(node_session *s, bool all)
 {
-    gathering g = {.s = s, .listener = -1};
+    gathering g = {.s = s, .listener = -1, .all = all};
     const launch_plan *p = s->p;
     sigset_t previous;
+    session_forget_nodes(s);
     if (!gather_listen(&g)) return EXIT_FAILURE;
     g.signals = signals_open(session_signals, &previous);
     if (!options_silent(&p->o))
-        fprintf(stderr, "deepspeed: node 0 waits for %d other%s at %s, port %d\n", p->n_hosts - 1,
-                p->n_hosts > 2 ? "s" : "", s->address, p->o.master_port);
-    gather_wait_joined(&g);
-    if (!g.wrong.n) gather_wait_ready(&g);
+        fprintf(stderr, "deepspeed: node 0 waits for %d other%s at %s, port %d\n", s->all.n - 1,
+                s->all.n > 2 ? "s" : "", s->address, p->o.master_port);
+    do gather_wait_joined(&g);
+    while (!g.wrong.n && !gather_wait_ready(&g));
     close(g.listener);
     signals_close(g.signals, &previous);
     for (int i = 0; i < g.strangers.n; i++) {
@@ -352,7 +386,7 @@ int gather_nodes(node_session *s)
     dsi_list_free(&g.strangers);
     if (!g.wrong.n) return 0;
     fprintf(stderr, "deepspeed: %s\n", g.wrong.s);
-    for (int k = 1; k < p->n_hosts; k++) {
+    for (int k = 1; k < s->all.n; k++) {
         channel_send(&s->nodes[k].c, MESSAGE_REFUSED, g.wrong.s, g.wrong.n);
         channel_flush(&s->nodes[k].c, REFUSE_S);
     }

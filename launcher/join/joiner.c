@@ -46,7 +46,9 @@ typedef struct joiner {
     int signals;
     bool running; /* the command */
     bool ended;   /* `status` is known */
+    bool again;   /* and it is not the last one: join again */
     int status;
+    bool restarts;  /* node 0 may be started again, and waited for */
     double kill_at; /* 0: not set */
     char why[300];  /* why the last attempt failed */
 } joiner;
@@ -168,7 +170,7 @@ static int joiner_join(joiner *j)
 static void joiner_send_hello(joiner *j)
 {
     const launch_plan *p = j->s->p;
-    const ds_host *own = &p->hosts[p->o.node_rank];
+    const ds_host *own = &j->s->all.at[p->o.node_rank];
     char host[256] = "", digest[2 * SECRET_BYTES + 1];
     dsi_text program = {0};
     gethostname(host, sizeof host - 1);
@@ -177,7 +179,7 @@ static void joiner_send_hello(joiner *j)
     for (int i = 0; i < own->n_slots; i++)
         json_array_append_new(slots, json_integer(own->slots[i]));
     json_t *hello = json_pack("{s:i, s:i, s:s, s:s, s:s, s:s, s:o}", "node_rank", p->o.node_rank,
-                              "nnodes", p->n_hosts, "version", DS_VERSION, "host", host, "program",
+                              "nnodes", j->s->all.n, "version", DS_VERSION, "host", host, "program",
                               program.s, "digest", digest, "slots", slots);
     char *text = hello ? json_dumps(hello, JSON_COMPACT) : NULL;
     if (text) channel_send(&j->c, MESSAGE_HELLO, text, strlen(text));
@@ -227,7 +229,10 @@ static void joiner_handle(joiner *j, const message *m)
     switch (m->kind) {
     case MESSAGE_WELCOME: {
         json_t *welcome = json_loadb(m->bytes, m->n, 0, NULL);
-        if (welcome) json_unpack(welcome, "{s:F}", "silence", &j->s->silence);
+        int restarts = 0;
+        if (welcome)
+            json_unpack(welcome, "{s:F, s?b}", "silence", &j->s->silence, "restarts", &restarts);
+        j->restarts = restarts;
         json_decref(welcome);
         break;
     }
@@ -244,6 +249,9 @@ static void joiner_handle(joiner *j, const message *m)
         joiner_finish(j, EXIT_FAILURE);
         break;
     case MESSAGE_END:
+        j->again = !j->ended && strchr(m->bytes, ' ');
+        if (j->again && !options_silent(&j->s->p->o))
+            joiner_print(j, "joins again after a failure");
         joiner_finish(j, atoi(m->bytes));
         break;
     default: /* of a newer node 0 */
@@ -281,6 +289,8 @@ static void joiner_leave(joiner *j, int signal)
 {
     char text[80];
     if (j->ended) {
+        if (j->again) j->status = 128 + signal;
+        j->again = false;
         j->kill_at = dsi_now();
         return;
     }
@@ -310,15 +320,19 @@ static void joiner_step(joiner *j)
     while (channel_next(&j->c, &m)) joiner_handle(j, &m);
     if (j->c.state != CHANNEL_CLOSED || j->ended) return;
     char text[200];
-    snprintf(text, sizeof text, "node 0 is gone: %s", j->c.why);
+    snprintf(text, sizeof text, "node 0 is gone: %s%s", j->c.why,
+             j->restarts ? "; waiting for it again" : "");
     joiner_print(j, text);
+    j->again = j->restarts;
     joiner_finish(j, EXIT_FAILURE);
     j->kill_at = dsi_now();
 }
 
-/* From HELLO to the end of the job. */
+/* From HELLO to the end of the attempt. */
 static int joiner_work(joiner *j)
 {
+    j->ended = j->again = false;
+    j->kill_at = 0;
     if (!options_silent(&j->s->p->o)) joiner_print(j, "joined; waiting for the others");
     joiner_send_hello(j);
     while (!j->ended || (j->running && dsi_now() < j->kill_at)) joiner_step(j);
@@ -327,6 +341,7 @@ static int joiner_work(joiner *j)
         j->shell.hold = -1;
         waitpid(j->shell.process, NULL, 0);
         supervised_shell_clean_up(&j->shell);
+        j->running = false;
     }
     processes_end();
     channel_flush(&j->c, 0.5);
@@ -339,8 +354,13 @@ int joiner_run(node_session *s)
     sigset_t previous;
     j.signals = signals_open(session_signals, &previous);
     processes_adopt();
-    int status = joiner_join(&j);
-    if (!status) status = joiner_work(&j);
+    int status;
+    do {
+        status = joiner_join(&j);
+        if (status) break;
+        status = joiner_work(&j);
+        channel_close(&j.c);
+    } while (j.again);
     channel_close(&j.c);
     signals_close(j.signals, &previous);
     return status;

@@ -45,6 +45,8 @@
 
 #define PARTING_S 6.0 /* for the other nodes to end */
 
+#define RELAY_AGAIN " again" /* after the status in END */
+
 enum { SOCKET_NAME = 64 };
 
 typedef struct agent {
@@ -98,8 +100,9 @@ static void relay_read_agent(relay *r, agent *a)
     ssize_t n = recv(a->fd, packet, sizeof packet, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     const char *end = n > 0 && !a->node ? memchr(packet, 0, (size_t)n) : NULL;
-    for (int k = 1; end && k < r->s->p->n_hosts; k++) {
-        char *name = per_node_name(k);
+    for (int k = 1, host = 1; end && k < r->s->all.n; k++) {
+        if (!session_has(r->s, k)) continue;
+        char *name = per_node_name(host++);
         bool same = !strcmp(packet, name);
         dsi_free(name);
         if (!same || r->s->nodes[k].c.state != CHANNEL_OPEN || relay_agent_of(r, k)) continue;
@@ -155,18 +158,20 @@ static void relay_serve_node(relay *r, int k)
 /* The job has ended: tells all nodes. */
 static void relay_send_end(relay *r)
 {
-    char text[16] = "";
+    char text[24] = "";
     ssize_t n = read(r->from_launcher, text, sizeof text - 1);
-    if (n <= 0) snprintf(text, sizeof text, "%d", 128 + SIGKILL); /* the launcher was killed */
+    if (n <= 0) /* the launcher was killed; with --max_restarts somebody may start it again */
+        snprintf(text, sizeof text, "%d%s", 128 + SIGKILL,
+                 r->s->p->o.max_restarts ? RELAY_AGAIN : "");
     r->over = true;
-    for (int k = 1; k < r->s->p->n_hosts; k++)
+    for (int k = 1; k < r->s->all.n; k++)
         channel_send(&r->s->nodes[k].c, MESSAGE_END, text, strlen(text));
 }
 
 /* Nodes close the connection after END; then the relay may exit. */
 static bool relay_has_node(const relay *r)
 {
-    for (int k = 1; k < r->s->p->n_hosts; k++)
+    for (int k = 1; k < r->s->all.n; k++)
         if (r->s->nodes[k].c.state != CHANNEL_CLOSED) return true;
     return false;
 }
@@ -174,7 +179,7 @@ static bool relay_has_node(const relay *r)
 /* Waits for something to happen and handles it. */
 static void relay_step(relay *r)
 {
-    int agents = r->agents.n, nodes = r->s->p->n_hosts;
+    int agents = r->agents.n, nodes = r->s->all.n;
     struct pollfd *p = dsi_alloc((size_t)(2 + agents + nodes) * sizeof *p);
     p[0] = (struct pollfd){r->listener, POLLIN, 0};
     p[1] = (struct pollfd){r->over ? -1 : r->from_launcher, POLLIN, 0};
@@ -265,12 +270,14 @@ static void choose_network(const node_session *s)
     uint32_t own = 0, peer, mask = 0;
     char network[40];
     if (is_network_set(s->p)) return;
-    for (int k = 1; k < s->p->n_hosts; k++) {
+    for (int k = 1; k < s->all.n; k++) {
         int fd = s->nodes[k].c.fd;
+        if (!session_has(s, k)) continue;
         if (!socket_ipv4(fd, getsockname, &own) || !socket_ipv4(fd, getpeername, &peer)) return;
-        if (k == 1) mask = interface_mask(own);
+        if (!mask) mask = interface_mask(own);
         if (!mask || (own & mask) != (peer & mask)) return;
     }
+    if (!mask) return;
     struct in_addr base = {htonl(own & mask)};
     snprintf(network, sizeof network, "%s/%d", inet_ntoa(base), __builtin_popcount(mask));
     setenv("OMPI_MCA_btl_tcp_if_include", network, 1);
@@ -320,8 +327,8 @@ int relay_start(relay **result, node_session *s)
     close(lost[1]);
     r->to_relay = parent[1];
     r->lost = lost[0];
-    for (int k = 1; k < s->p->n_hosts; k++) {
-        close(s->nodes[k].c.fd);
+    for (int k = 1; k < s->all.n; k++) {
+        if (s->nodes[k].c.fd >= 0) close(s->nodes[k].c.fd);
         s->nodes[k].c.fd = -1;
     }
     if (r->process > 0) return 0;
@@ -331,12 +338,13 @@ int relay_start(relay **result, node_session *s)
 
 /* The relay tells the nodes the status and exits when they have closed their
  * connections. */
-void relay_finish(relay *r, int status)
+void relay_finish(relay *r, int status, bool again)
 {
-    char text[16];
-    int n = snprintf(text, sizeof text, "%d", status);
-    if (write(r->to_relay, text, (size_t)n) == n) waitpid(r->process, NULL, 0);
+    char text[24];
+    int n = snprintf(text, sizeof text, "%d%s", status, again ? RELAY_AGAIN : "");
+    bool told = write(r->to_relay, text, (size_t)n) == n;
     close(r->to_relay);
+    if (told) waitpid(r->process, NULL, 0);
     close(r->lost);
     dsi_free(r);
 }

@@ -6,7 +6,8 @@
  *
  * Invariants: the session owns the secret and the channels of all nodes; from
  * relay_start on the relay process has its own copy of the channels, and those
- * of this process are closed. A node's slots are those of its HELLO.
+ * of this process are closed. A node's slots are those of its HELLO. The plan
+ * has the nodes of an attempt, the session all of them, by --node_rank.
  * SPDX-License-Identifier: MIT */
 #include "session.h"
 
@@ -85,54 +86,62 @@ int session_open(node_session **session, const launch_plan *p)
 {
     node_session *s = *session = dsi_alloc(sizeof *s);
     s->p = p;
+    for (int k = 0; k < p->n_hosts; k++) hosts_add_copy(&s->all, &p->hosts[k]);
     s->address = p->o.master_addr ? p->o.master_addr : host_address(&p->hosts[0]);
     if (!secret_read(&s->secret, p->o.join_secret_file) || !read_silence(&s->silence) ||
         !session_check_secret(s))
         return STATUS_WRONG;
     signal(SIGPIPE, SIG_IGN);
     if (p->o.node_rank > 0) return 0;
-    s->nodes = dsi_alloc((size_t)p->n_hosts * sizeof *s->nodes);
-    for (int k = 0; k < p->n_hosts; k++)
-        s->nodes[k].c = (channel){.fd = -1, .state = CHANNEL_CLOSED};
+    s->nodes = dsi_alloc((size_t)s->all.n * sizeof *s->nodes);
+    for (int k = 0; k < s->all.n; k++) s->nodes[k].c = (channel){.fd = -1, .state = CHANNEL_CLOSED};
     return 0;
 }
 
 /* After relay_start the descriptors are closed already (-1); only buffers
  * remain to be freed. */
+void session_forget_nodes(node_session *s)
+{
+    for (int k = 0; s->nodes && k < s->all.n; k++) {
+        channel_close(&s->nodes[k].c);
+        s->nodes[k].joined = s->nodes[k].ready = false;
+    }
+}
+
 void session_close(node_session *s)
 {
     if (!s) return;
-    for (int k = 0; s->nodes && k < s->p->n_hosts; k++) {
-        channel_close(&s->nodes[k].c);
-        dsi_free(s->nodes[k].slots.slots);
-    }
+    session_forget_nodes(s);
     dsi_free(s->nodes);
+    hosts_free(&s->all);
     secret_free(&s->secret);
     dsi_free(s);
 }
 
+bool session_has(const node_session *s, int k) { return !k || s->nodes[k].joined; }
+
 /* Do the nodes have different names? Several nodes may be one machine. */
 static bool have_different_names(const node_session *s)
 {
-    for (int k = 0; k < s->p->n_hosts; k++)
+    for (int k = 0; k < s->all.n; k++)
         for (int i = 0; i < k; i++)
-            if (!strcmp(s->nodes[i].host, s->nodes[k].host)) return false;
+            if (session_has(s, i) && session_has(s, k) &&
+                !strcmp(s->nodes[i].host, s->nodes[k].host))
+                return false;
     return true;
 }
 
 /* Names in a hostfile are kept; else a node is called what it calls itself. */
-ds_host *session_hosts(const node_session *s)
+void session_hosts(const node_session *s, ds_hosts *joined)
 {
-    const launch_plan *p = s->p;
-    ds_hosts h = {0};
     gethostname(s->nodes[0].host, sizeof s->nodes[0].host - 1);
-    bool own_names = p->origin != HOSTS_OF_FILE && have_different_names(s);
-    for (int k = 0; k < p->n_hosts; k++) {
-        const char *name = own_names ? s->nodes[k].host : p->hosts[k].name;
-        const ds_host *slots = k ? &s->nodes[k].slots : &p->hosts[0];
-        hosts_add(&h, name, strlen(name), slots->n_slots);
-        if (slots->n_slots)
-            memcpy(h.at[k].slots, slots->slots, (size_t)slots->n_slots * sizeof(int));
+    bool own_names = s->p->origin != HOSTS_OF_FILE && have_different_names(s);
+    for (int k = 0; k < s->all.n; k++) {
+        if (!session_has(s, k)) continue;
+        ds_host h = s->all.at[k];
+        if (own_names) h.name = s->nodes[k].host;
+        hosts_add_copy(joined, &h);
     }
-    return h.at;
 }
+
+int session_full_size(const node_session *s) { return hosts_count_slots(&s->all); }

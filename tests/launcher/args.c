@@ -119,8 +119,6 @@ static void refused(void **state)
     REFUSED("--min_nodes (--min_elastic_nodes) belongs to --max_restarts N or --elastic_training",
             "--min-elastic-nodes=2", "train");
     REFUSED("--error_file belongs to --max_restarts N", "--error_file=x", "train");
-    REFUSED("--max_restarts: where the command is typed on each node", "--max-restarts=1",
-            "--nnodes=2", "train");
     REFUSED("--max_restarts -1: expected a number, at least 0", "--max_restarts=-1", "train");
     REFUSED("--venv_script: programs here need no Python", "--venv_script=x", "train");
     REFUSED("--rdzv_backend: there is no rendezvous service", "--rdzv-backend=c10d", "train");

@@ -56,6 +56,22 @@ has out1 'node 1: joined'
 two 5 5 --num_gpus 2 ./fails
 has out0 'rank 2 on node-1 .* exits with return code = 5'
 
+# ---- with --max_restarts they join again after a failure
+cat >flaky <<'END_OF_PROGRAM'
+#!/bin/sh
+echo "rank $RANK of $WORLD_SIZE, restart $TORCHELASTIC_RESTART_COUNT"
+[ "$RANK" != 1 ] || [ "$TORCHELASTIC_RESTART_COUNT" -ge "$1" ] || exit 3
+END_OF_PROGRAM
+chmod +x flaky
+two 0 0 --num_gpus 1 --no_local_rank --max_restarts 2 --error_file failures ./flaky 1
+has out0 '^node-1: rank 1 of 2, restart 0$'
+has out0 '^deepspeed: restart 1 of 2: 2 ranks on node-0, node-1$'
+has out0 '^node-1: rank 1 of 2, restart 1$'
+has out1 'node 1: joins again after a failure'
+has failures '"error": "deepspeed: rank 1 on node-1 (process [0-9]*) ./flaky exits with return code = 3"'
+two 3 3 --num_gpus 1 --no_local_rank --max_restarts 1 ./flaky 9
+has out0 '^deepspeed: 1 restart in '
+
 # ---- mistakes
 printf 'a secret of some length' >secret && chmod 600 secret
 node1='more words'

@@ -1,7 +1,8 @@
 #!/bin/sh
 # tests/programs/protocols.sh BINARY_DIR: spin, a model checker, tries all
 # interleavings of tests/protocols/NAME.pml; then it must find the mistake in each
-# variant of the model that its head lists.
+# variant of the model that its head lists. The functions and files that the head
+# names must exist.
 #
 # DS_FAULTS=2: how many faults a run of the model has (1); 2 take 12 million
 # states, 25 s and 0.7 GB.
@@ -18,8 +19,28 @@ model()
         cc "$3" -w -DSAFETY -DCOLLAPSE -o pan pan.c 2>err && ./pan -m100000 >out 2>err
 }
 
+# labels PATH: what follows each label of the head: functions and files
+labels() { sed -n '/^ \* Each label stands for a function:/,/^ \* [A-Z][a-z]* .*[a-z]/{/^ \*   [a-z]/s/^ \*   [a-z_]* *//p}' "$1"; }
+
+# check_names PATH
+check_names()
+{
+    for word in $(labels "$1" | tr ',:' '  '); do
+        case $word in
+        */*.c) [ -f "$here/../../$word" ] || fail "$1 names $word, which does not exist" ;;
+        *_*) grep -qrE --include='*.c' "^[a-z].*[ *]$word\(" "$here/../../src" "$here/../../launcher" ||
+            fail "$1 names $word(), which does not exist" ;;
+        *) continue ;;
+        esac
+        names=$((names + 1))
+    done
+}
+
 for path in "$here"/../protocols/*.pml; do
     name=$(basename "$path" .pml)
+    names=0
+    check_names "$path"
+    if [ $names -ge 10 ]; then pass; else fail "$name names $names functions and files"; fi
     model "$name" 0 -O1
     has out 'errors: 0$'
     has_not out 'Search not completed\|max search depth too small'
