@@ -67,6 +67,7 @@ struct ds_engine {
     bool async_save_logged;            /* its failure was printed */
     dsi_copy_buffer copy_buffer;       /* what it writes; kept for the next one */
     double save_ended, save_took;      /* its call: when it ended (dsi_thread_time); seconds */
+    double save_not_before;            /* dsi_now: overhead_limit does not allow the next one */
     dsi_progress *progress;            /* for the launcher; NULL: nobody watches */
     char *loaded;                      /* folder of the last checkpoint that was loaded */
 
