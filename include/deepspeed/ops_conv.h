@@ -146,10 +146,10 @@ typedef struct ds_interpolate_opts {
     ds_interpolate_mode mode;
     bool align_corners; /* linear modes: the first and the last elements stay where they are */
     bool recompute_scale_factor; /* sample by the ratio of sizes, not by the given factor */
+    bool antialias;              /* of bilinear and bicubic: smaller images are blurred first */
 } ds_interpolate_opts;
 
-/* torch.nn.functional.interpolate without antialias: x [N,C,L], [N,C,H,W] or
- * [N,C,D,H,W] resized.
+/* torch.nn.functional.interpolate: x [N,C,L], [N,C,H,W] or [N,C,D,H,W] resized.
  *   nearest  y[i] = x[floor(i s)], s = 1 / scale_factor, or input size / output
  *            size; nearest-exact: x[floor((i + 1/2) s)]
  *   linear   y[i] between the neighbours of x at max(0, (i + 1/2) s - 1/2); with
@@ -157,8 +157,11 @@ typedef struct ds_interpolate_opts {
  *            trilinear: along two and three dimensions
  *   bicubic  of four neighbours, by cubic convolution with a = -3/4 (Keys, IEEE
  *            TASSP 29, 1981)
+ *   antialias  of all elements less than max(s, 1) away (bicubic: twice that),
+ *            by a triangle or a cubic with a = -1/2 of that width, as in Pillow
  *     ds_interpolate(x, .scale_factor = 2, .mode = DS_BILINEAR)
- * Refuses size beside scale_factor, neither, and align_corners for other modes. */
+ * Refuses size beside scale_factor, neither, and align_corners or antialias for
+ * other modes. */
 #define ds_interpolate(x, ...) ds_interpolate_with(x, (ds_interpolate_opts){__VA_ARGS__})
 DS_API ds_tensor *ds_interpolate_with(ds_tensor *x, ds_interpolate_opts opts);
 

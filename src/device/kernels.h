@@ -473,6 +473,13 @@ typedef struct dsi_fusions {
      * = copy (x, y); for n = 1, 2, 4, ... below C: t = y; binary ADD of y from
      * element n on and t up to C - n, to y */
     ds_status (*cumsum)(dsi_stream *s, bool reverse, dsi_view x, dsi_view y);
+    /* y[o,k,i] = sum over e = begin[k] .. begin[k + 1] - 1 of weight[e] x[o,index[e],i];
+     * x [outer,C,inner], y [outer,K,inner], float32 or float64, contiguous; begin
+     * int64 [K+1]; index int64, inside of C, and weight of x's dtype [E].
+     * = gather (x, index, t [outer,E,inner]); binary MUL (t, weight, t);
+     * scatter_add (t, k of each e, y) */
+    ds_status (*resample)(dsi_stream *s, dsi_view x, dsi_view begin, dsi_view index,
+                          dsi_view weight, dsi_view y);
     /* y = keep ? factor x : 0; keep: bool, contiguous
      * = affine (factor x, y); where (keep, y, 0, y) */
     ds_status (*mask_scale)(dsi_stream *s, double factor, dsi_view x, dsi_view keep, dsi_view y);

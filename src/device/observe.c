@@ -173,6 +173,8 @@ ENTRY(used_fusions, sum_channels, "sum_channels", (S, V x, V y), (s, x, y), 0, &
 ENTRY(used_fusions, gather_table, "gather_table", (S, V x, V index, V table, V y),
       (s, x, index, table, y), 0, &index, &table, &y, &y)
 ENTRY(used_fusions, cumsum, "cumsum", (S, bool reverse, V x, V y), (s, reverse, x, y), 0, &x, &y)
+ENTRY(used_fusions, resample, "resample", (S, V x, V begin, V index, V weight, V y),
+      (s, x, begin, index, weight, y), 0, &x, &weight, &y)
 ENTRY(used_fusions, mul_add, "mul_add", (S, double alpha, V a, V b, V c, V d, V y),
       (s, alpha, a, b, c, d, y), 0, &a, &b, &c, &d, &y)
 ENTRY(used_fusions, mask_scale, "mask_scale", (S, double factor, V x, V keep, V y),
@@ -227,7 +229,7 @@ struct dsi_observed_tables {
     X(combine_dw) X(attention) X(attention_dx) X(optimizer) X(step_result)
 #define FUSION_NAMES(X) \
     X(relu_max_pool2d) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(sum_channels) X(mul_add) \
-    X(mask_scale) X(dropout) X(cumsum) X(gather_table)
+    X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_table)
 /* clang-format on */
 
 #define COUNT(name) +1

@@ -72,6 +72,7 @@
     X(cat) \
     X(embedding) \
     X(gather) \
+    X(resample) \
     X(index_add) \
     X(scatter_add) \
     X(pad) \

@@ -133,6 +133,10 @@ CALL(interpolate_corners,
 CALL(interpolate_area3, ds_interpolate(in[0], .size = ds_shape(3, 2, 4), .mode = DS_AREA))
 CALL(interpolate_exact, ds_interpolate(in[0], .scale_factor = 1.7, .mode = DS_NEAREST_EXACT))
 CALL(interpolate_bicubic, ds_interpolate(in[0], .scale_factor = 1.5, .mode = DS_BICUBIC))
+CALL(interpolate_antialias,
+     ds_interpolate(in[0], .scale_factor = 0.4, .mode = DS_BILINEAR, .antialias = true))
+CALL(interpolate_antialias_cubic,
+     ds_interpolate(in[0], .size = ds_shape(3, 6), .mode = DS_BICUBIC, .antialias = true))
 CALL(interpolate_trilinear, ds_interpolate(in[0], .scale_factor = 2, .mode = DS_TRILINEAR))
 CALL(interpolate_area, ds_interpolate(in[0], .size = ds_shape(3), .mode = DS_AREA))
 CALL(conv_relu_pool, ds_max_pool2d(ds_relu(ds_conv2d(in[0], in[1], in[2])), 2))

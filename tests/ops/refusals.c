@@ -118,6 +118,8 @@ static void other_convolutions(void **state)
             "[N,C,H,W]");
     REFUSES(ds_interpolate(image, .scale_factor = 2, .align_corners = true),
             "interpolate: ", "a linear one");
+    REFUSES(ds_interpolate(image, .scale_factor = 2, .antialias = true), "interpolate: antialias",
+            "expected bilinear or bicubic");
 }
 
 static void pooling(void **state)

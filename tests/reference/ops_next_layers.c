@@ -105,6 +105,7 @@ static ds_tensor *interpolate(OpRun *run)
     ds_interpolate_opts o = {
         .size = reference_dims(run->attrs, "size"),
         .align_corners = op_bool(run, "align_corners", false),
+        .antialias = op_bool(run, "antialias", false),
         .recompute_scale_factor = op_bool(run, "recompute_scale_factor", false)};
     const json_t *list = json_object_get(run->attrs, "size");
     if (json_is_array(list) && o.size.n != ds_ndim(x) - 2) o.size.n = DS_MAX_DIMS; /* refused */
@@ -329,7 +330,8 @@ static const OpRow rows[] = {
     {"conv_transpose2d", conv_transpose2d, "stride padding output_padding dilation groups"},
     {"max_pool1d", max_pool1d, "kernel stride padding dilation ceil_mode"},
     {"avg_pool1d", avg_pool1d, "kernel stride padding ceil_mode count_include_pad"},
-    {"interpolate", interpolate, "size scale_factor mode align_corners recompute_scale_factor"},
+    {"interpolate", interpolate,
+     "size scale_factor mode align_corners recompute_scale_factor antialias"},
     {"MultiheadAttention", multihead_attention,
      "embed_dim num_heads bias add_bias_kv add_zero_attn kdim vdim batch_first need_weights "
      "average_attn_weights is_causal dropout"},

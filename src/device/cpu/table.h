@@ -36,7 +36,8 @@
     X(conv2d_dx_pooled) X(conv2d_dw_pooled)          /* conv/conv.c */         \
     X(sum_channels)                                                            \
     X(mask_scale) X(mul_add)                         /* pointwise/pointwise.c */ \
-    X(cumsum)                                        /* reduce/cumsum.c */
+    X(cumsum)                                        /* reduce/cumsum.c */     \
+    X(resample)                                      /* index/resample.c */
 /* clang-format on */
 
 #define DECLARE_KERNEL(name) extern __typeof__(*((dsi_kernels *)0)->name) KERNEL(name);
