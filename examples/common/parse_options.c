@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -150,6 +151,20 @@ static void unmute(int fd, int was)
     close(was);
 }
 
+/* argp writes --help for 80 columns: makes it fit a terminal that has fewer.
+ * ARGP_HELP_FMT of the user stays. */
+static void help_fit_terminal(void)
+{
+    struct winsize terminal;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &terminal) || terminal.ws_col < 40 ||
+        terminal.ws_col >= 80)
+        return;
+    char format[64];
+    snprintf(format, sizeof format, "rmargin=%d,opt-doc-col=%d", terminal.ws_col - 1,
+             terminal.ws_col * 3 / 10);
+    setenv("ARGP_HELP_FMT", format, 0);
+}
+
 error_t parse_options(const struct argp *argp, int argc, char **argv, unsigned flags, void *input)
 {
     int out = -1, err = -1;
@@ -161,6 +176,7 @@ error_t parse_options(const struct argp *argp, int argc, char **argv, unsigned f
         atexit(let_first_rank_speak);
     }
     options_check_names(argp, argc, argv, flags);
+    help_fit_terminal();
     unsigned order = flags & (PARSE_BEFORE_COMMAND | ARGP_IN_ORDER) ? ARGP_IN_ORDER : 0;
     error_t status = argp_parse(argp, argc, argv, order, NULL, input);
     unmute(STDOUT_FILENO, out);

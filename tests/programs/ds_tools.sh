@@ -34,6 +34,16 @@ for pair in ds_bench:--bw-unti:bw-unit ds_plot:--outptu:output ds_report:--gpu_s
     lines err 1
 done
 
+# ---- --help fits a terminal of 60 columns
+if command -v script >/dev/null; then
+    for name in cifar10_deepspeed cifar10_tutorial deepspeed ds_bench ds_show zero_to_fp32; do
+        script -qec "stty cols 60; '$binary/$name' --help" /dev/null </dev/null | tr -d '\r' >out
+        has out "^Usage: $name"
+        awk 'length > 59' out >err
+        lines err 0
+    done
+fi
+
 # ---- a shell of a container that belongs to rank 1
 for name in deepspeed ds_report; do
     program=$binary/$name
