@@ -33,15 +33,16 @@ typedef struct ds_pretrained_opts {
     bool no_weights;   /* a new model of config.json alone, drawn at random from
                                this thread's generator as transformers does */
     /* The configuration that ds_initialize will get: parameters are made inside
-     * ds_zero_init_with(.config), in its dtype and one after the other where they
-     * will be kept, so that the model may be larger than memory. NULL: none */
+     * ds_zero_init_with(.config), in its dtype and one after the other where
+     * they will be kept, so that the model may be larger than memory. NULL:
+     * none */
     const char *config;
 } ds_pretrained_opts;
 
 /* AutoModelForCausalLM.from_pretrained, from a folder on disk: config.json and
- * model.safetensors, or model.safetensors.index.json with its shards. folder may
- * also be a config.json, for .no_weights. Weights of the right dtype are the
- * mapped file, so do not overwrite it in place while the model lives. Tied
+ * model.safetensors, or model.safetensors.index.json with its shards. folder
+ * may also be a config.json, for .no_weights. Weights of the right dtype are
+ * the mapped file, so do not overwrite it in place while the model lives. Tied
  * weights are one parameter. Names are those of transformers. Returns NULL if
  * the folder is not complete or damaged (DS_EIO, DS_EFORMAT), or has an
  * architecture or a key that is not implemented and changes the result
@@ -57,9 +58,9 @@ typedef struct ds_pretrained_save_opts {
     int64_t max_shard_size;  /* bytes; 0: 5 GB */
 } ds_pretrained_save_opts;
 
-/* save_pretrained: config.json, the weights in the model's dtype as safetensors,
- * and copies of the tokenizer's files, if the model was loaded from a folder
- * that has them. */
+/* save_pretrained: config.json, the weights in the model's dtype as
+ * safetensors, and copies of the tokenizer's files, if the model was loaded
+ * from a folder that has them. */
 #define ds_pretrained_save(model, ...) \
     ds_pretrained_save_with(model, (ds_pretrained_save_opts){.folder = __VA_ARGS__})
 DS_API ds_status ds_pretrained_save_with(ds_module *model, ds_pretrained_save_opts opts);
@@ -125,27 +126,41 @@ typedef struct ds_lora_opts {
     const char *const *targets; /* ends of layers' paths ("q_proj"), n_targets; NULL: PEFT's for
                                    the architecture: c_attn, or q_proj and v_proj */
     int n_targets;
+    bool use_dora;    /* DoRA, Liu et al., arXiv:2402.09353: each output has a magnitude */
+    const char *bias; /* biases that are trained too: "all" of the model, "lora_only" those of
+                         layers with an adapter; NULL: "none" */
+    /* Ends of modules' paths ("lm_head", "norm"), n_modules_to_save: their
+     * parameters are trained too, and saved with the adapters. */
+    const char *const *modules_to_save;
+    int n_modules_to_save;
+    bool ensure_weight_tying; /* a saved embedding of a tied model is the head, too; else the
+                                 head becomes a module of its own */
 } ds_lora_opts;
 
 /* get_peft_model: freezes all parameters and adds trained matrices A [r,in]
  * (drawn at random) and B [out,r] (zeros) to the named layers:
- * y = W x + scale B (A x). Before ds_initialize. DS_EINVAL: a target that no
- * layer has, or a model that has adapters. ds_lora(model, .r = 16). */
+ * y = W x + scale B (A x). DoRA: y = m / |W + scale B A| (W x + scale B (A x)),
+ * where the norm is that of each output's row, a constant in backward, and m
+ * [out] is trained from |W|. Before ds_initialize; all ranks call it.
+ * DS_EINVAL: a name that no layer has, or a model that has adapters.
+ * ds_lora(model, .r = 16). */
 #define ds_lora(model, ...) ds_lora_with(model, (ds_lora_opts){__VA_ARGS__})
 DS_API ds_status ds_lora_with(ds_module *model, ds_lora_opts opts);
 
-/* PeftModel.from_pretrained: adapters from a folder with adapter_config.json and
- * adapter_model.safetensors; trained ones, as ds_lora makes them. Refuses what
- * changes the result and is not implemented (DoRA, biases, modules_to_save, ...).
- * target_modules may be a pattern; rank_pattern and alpha_pattern name layers. */
+/* PeftModel.from_pretrained: adapters from a folder with adapter_config.json
+ * and adapter_model.safetensors; trained ones, as ds_lora makes them. Refuses
+ * what changes the result and is not implemented (target_parameters, lora_bias,
+ * ...). target_modules may be a pattern; rank_pattern and alpha_pattern name
+ * layers. All ranks call it. */
 DS_API ds_status ds_lora_load(ds_module *model, const char *folder);
 
-/* save_pretrained of the adapters, in the same files. weights: a state dict of the
- * model, as ds_engine_state returns it, or NULL: the model's own. */
+/* save_pretrained of the adapters, in the same files. weights: a state dict of
+ * the model, as ds_engine_state returns it, or NULL: the model's own. */
 DS_API ds_status ds_lora_save(ds_module *model, const char *folder, const ds_state *weights);
 
 /* merge_and_unload: adds the updates to the layers' weights and removes the
- * adapters from the computation. */
+ * adapters from the computation. A model whose head became a module of its own
+ * is saved as one that is not tied. */
 DS_API ds_status ds_lora_merge(ds_module *model);
 
 #ifdef __cplusplus

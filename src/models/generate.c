@@ -1,8 +1,8 @@
 /* models/generate.c: tokens one by one, with a cache of keys and values.
  *
  * Invariants: all rows of a batch have the same length; shorter prompts have
- * padding on the left, which no position attends to, and positions count without
- * it. A row that ended goes on as padding until all have ended.
+ * padding on the left, which no position attends to, and positions count
+ * without it. A row that ended goes on as padding until all have ended.
  *
  * The first step runs the prompt and fills the cache, every later one a single
  * position. Column i of `ids` is position i of the row with padding counted;
@@ -195,7 +195,8 @@ static ds_tensor *step_positions(const Run *r, int64_t n)
 /* float32 logits [B,V] of the last of n positions that follow the cache. The
  * first step takes the whole prompt, later ones a token each. Masks are made
  * only where causal attention with a window would be wrong: with padding, or
- * behind earlier positions. The model reads them from lm, and they are gone after the call. */
+ * behind earlier positions. The model reads them from lm, and they are gone
+ * after the call. */
 static ds_tensor *run_step(Run *r, int64_t n)
 {
     dsi_lm *lm = r->lm;
@@ -218,8 +219,8 @@ static ds_tensor *run_step(Run *r, int64_t n)
 }
 
 /* Appends a token to each row, at column `at`: the padding token to rows that
- * have ended. A row ends with a stop token, which is kept, or when on_token says
- * so. false: all rows have ended. */
+ * have ended. A row ends with a stop token, which is kept, or when on_token
+ * says so. false: all rows have ended. */
 static bool run_append(Run *r, const float *logits, int64_t at)
 {
     int64_t room = r->prompt + r->o->max_new_tokens, left = 0;
@@ -314,8 +315,8 @@ static void run_close(Run *r)
     dsi_free(r->cache.k), dsi_free(r->cache.v);
 }
 
-/* The model is in evaluation mode and records no graph during the call; both are
- * restored after it, also if it failed. */
+/* The model is in evaluation mode and records no graph during the call; both
+ * are restored after it, also if it failed. */
 ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts o)
 {
     if (!model || !ids) return dsi_null_operand("generate");
@@ -333,7 +334,9 @@ ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts o
     ds_scope *scope = ds_scope_open();
     run_open(&r, ids);
     ds_scope_close(scope);
+    dsi_lora_hold(lm, true);
     int64_t n = run_all(&r);
+    dsi_lora_hold(lm, false);
     ds_tensor *out = n < 0 ? NULL : dsi_new_host(DS_I64, ds_shape(r.rows, n));
     int64_t *p = out ? ds_data_mut(out) : NULL;
     for (int64_t i = 0; p && i < r.rows; i++)

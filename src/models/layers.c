@@ -2,9 +2,9 @@
  * file or are drawn as transformers draws them.
  *
  * Invariants: a builder's path is the name of the module that is being built,
- * with a dot at its end, as it is in the file: dsi_lm_enter and dsi_lm_leave come
- * in pairs. `used` counts the stored tensors that became parameters, so that the
- * loader notices tensors that no layer asked for.
+ * with a dot at its end, as it is in the file: dsi_lm_enter and dsi_lm_leave
+ * come in pairs. `used` counts the stored tensors that became parameters, so
+ * that the loader notices tensors that no layer asked for.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "lm.h"
@@ -35,13 +35,6 @@ ds_tensor *dsi_lm_stored(const dsi_lm_builder *b, const char *name)
     return x || strncmp(path, b->prefix, n) != 0 ? x : ds_state_get(b->weights, path + n);
 }
 
-static bool same_dims(ds_dims a, ds_dims b)
-{
-    bool same = a.n == b.n;
-    for (int i = 0; same && i < a.n; i++) same = a.d[i] == b.d[i];
-    return same;
-}
-
 /* "768, 2304", for messages. */
 static void shape_text(ds_dims d, char *text, size_t room)
 {
@@ -51,18 +44,28 @@ static void shape_text(ds_dims d, char *text, size_t room)
         n += (size_t)snprintf(text + n, room - n, i ? ", %lld" : "%lld", (long long)d.d[i]);
 }
 
+bool dsi_lm_dims_differ(const char *context, const char *name, const ds_tensor *x, ds_dims want,
+                        const char *said)
+{
+    char got_text[80], want_text[80];
+    ds_dims got = ds_shape_of(x);
+    bool same = got.n == want.n;
+    for (int i = 0; same && i < got.n; i++) same = got.d[i] == want.d[i];
+    if (same) return false;
+    shape_text(got, got_text, sizeof got_text), shape_text(want, want_text, sizeof want_text);
+    dsi_fail(DS_EFORMAT, "%s: %s is [%s]: %s [%s]", context, name, got_text, said, want_text);
+    return true;
+}
+
 /* The stored tensor on the current device, in the dtype that is wanted: the
  * file's own memory where it has that dtype. */
 static ds_tensor *param_stored(dsi_lm_builder *b, const char *name, ds_dims shape)
 {
     ds_tensor *x = dsi_lm_stored(b, name);
     if (!x) return dsi_refuse("pretrained: the weights have no %s%s", b->path, name);
-    if (!same_dims(ds_shape_of(x), shape)) {
-        char got[80], want[80];
-        shape_text(ds_shape_of(x), got, sizeof got), shape_text(shape, want, sizeof want);
-        return dsi_refuse("pretrained: %s%s is [%s]: config.json says [%s]", b->path, name, got,
-                          want);
-    }
+    char path[400];
+    snprintf(path, sizeof path, "%s%s", b->path, name);
+    if (dsi_lm_dims_differ("pretrained", path, x, shape, "config.json says")) return NULL;
     if (ds_dtype_of(x) > DS_BF16)
         return dsi_refuse("pretrained: %s%s is %s: expected a floating-point dtype", b->path, name,
                           ds_dtype_name(ds_dtype_of(x)));
@@ -91,22 +94,19 @@ ds_tensor *dsi_lm_param(dsi_lm_builder *b, ds_module *m, const char *name, ds_di
 
 /* ---- Linear, Conv1D ---- */
 
-/* y = x W^T + b (Linear) or x W + b (Conv1D); with an adapter
- * + lora_scale * (dropout(x) A^T) B^T. */
+/* y = x W^T + b (Linear) or x W + b (Conv1D). */
+ds_tensor *dsi_lm_product(const dsi_lm_linear *l, ds_tensor *x, ds_tensor *bias)
+{
+    if (!l->transposed) return ds_linear(x, l->weight, bias);
+    ds_tensor *y = ds_matmul(x, l->weight);
+    return bias ? ds_add(y, bias) : y;
+}
+
 static ds_tensor *linear_forward(void *self, ds_tensor *x)
 {
-    const dsi_lm_linear *l = self;
-    ds_tensor *y;
-    if (!l->transposed) {
-        y = ds_linear(x, l->weight, l->bias);
-    } else {
-        y = ds_matmul(x, l->weight);
-        if (l->bias) y = ds_add(y, l->bias);
-    }
-    if (!l->lora_a) return y;
-    bool training = ds_module_training(ds_module_of(self));
-    ds_tensor *low = ds_linear(ds_dropout(x, l->lora_dropout, training), l->lora_a, NULL);
-    return ds_add_scaled(y, ds_linear(low, l->lora_b, NULL), l->lora_scale);
+    dsi_lm_linear *l = self;
+    if (!l->lora_a) return dsi_lm_product(l, x, l->bias);
+    return dsi_lora_forward(l, x, ds_module_training(ds_module_of(self)));
 }
 
 static const ds_module_type linear_type = {"Linear", sizeof(dsi_lm_linear),

@@ -36,6 +36,10 @@ void dsi_lm_leave(dsi_lm_builder *b, size_t was);
 /* The value of b's weights that has this name below b's path; NULL: none. The
  * result is borrowed from the weights. */
 ds_tensor *dsi_lm_stored(const dsi_lm_builder *b, const char *name);
+/* Whether x has another shape than `want`; then also a failure:
+ * "context: name is [2, 3]: said [2, 4]". */
+bool dsi_lm_dims_differ(const char *context, const char *name, const ds_tensor *x, ds_dims want,
+                        const char *said);
 /* A parameter of m: of that name in the weights, else normal with std, or,
  * with std < 0, all -std - 1 (so -1: zeros, -2: ones). NULL after a failure,
  * also an earlier one of this thread: then nothing is read or drawn. */
@@ -45,17 +49,22 @@ ds_tensor *dsi_lm_param(dsi_lm_builder *b, ds_module *m, const char *name, ds_di
 /* ---- layers, with transformers' names -------------------------------------------- */
 
 /* Matrices of two layouts: weight [out,in] (nn.Linear), or [in,out] (GPT-2's
- * Conv1D). A LoRA adapter adds scaling B A x (lora.c). */
+ * Conv1D). An adapter changes what they compute (lora.c). */
 typedef struct dsi_lm_linear {
     ds_tensor *weight, *bias;   /* bias: NULL, or [out] */
     bool transposed;            /* Conv1D */
     ds_tensor *lora_a, *lora_b; /* [r,in], [out,r]; NULL: no adapter */
+    ds_tensor *lora_magnitude;  /* [out]; NULL: not DoRA */
     double lora_scale, lora_dropout;
+    bool lora_hold;       /* keep DoRA's factors from call to call: dsi_lora_hold */
+    ds_tensor *lora_held; /* those: kept [out], or NULL */
 } dsi_lm_linear;
 
 /* std < 0: b->std. */
 ds_module *dsi_lm_linear_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t in,
                              int64_t out, bool bias, bool conv1d, double std);
+/* x [..,in] -> [..,out]: the layer without its adapter, with this bias or NULL. */
+ds_tensor *dsi_lm_product(const dsi_lm_linear *l, ds_tensor *x, ds_tensor *bias);
 /* Whether m was made by dsi_lm_linear_new, so that its struct is a
  * dsi_lm_linear: these are the layers that an adapter may change. */
 bool dsi_lm_is_linear(const ds_module *m);
@@ -102,8 +111,7 @@ struct dsi_lm {
     bool recompute;                                   /* blocks are activation checkpoints */
     ds_module *body, *embed, *position, *norm, *head; /* head: NULL if tied */
     ds_module **blocks;                               /* [layers] */
-    double lora_scale;                                /* of adapters; see lora.c */
-    void *lora;
+    void *lora;                                       /* dsi_lora, or NULL */
 
     ds_tensor *cos, *sin; /* kept [T,D/2]; NULL without rotary positions */
 
@@ -119,6 +127,11 @@ extern const dsi_lm_type dsi_lm_gpt2, dsi_lm_llama;
 /* A model of c, which the root keeps (and json, taken). NULL after a failure. */
 ds_module *dsi_lm_new(const dsi_lm_config *c, json_t *json, const char *folder, dsi_lm_builder *b);
 void dsi_lora_free(void *lora); /* lm->lora; NULL: nothing */
+/* x [..,in] through a layer that has an adapter: [..,out]. */
+ds_tensor *dsi_lora_forward(dsi_lm_linear *l, ds_tensor *x, bool training);
+/* Between on and off, parameters do not change, so what DoRA computes from them
+ * alone is computed once. */
+void dsi_lora_hold(dsi_lm *lm, bool on);
 /* m's struct if m is such a model, else NULL. */
 dsi_lm *dsi_lm_of(const ds_module *m);
 

@@ -1,10 +1,22 @@
-/* models/lora.c: low-rank adapters; Hu et al., arXiv:2106.09685, in PEFT's
- * files.
+/* models/lora.c: low-rank adapters, trained beside parts of a model, in PEFT's
+ * files; Hu et al., arXiv:2106.09685; Liu et al., arXiv:2402.09353 (DoRA).
  *
- * An adapter is two modules, lora_A and lora_B, below the layer that it changes;
- * so its parameters have PEFT's names but for the prefix "base_model.model.".
- * The layer's own forward adds scale B A x (layers.c).
+ * An adapter is modules lora_A, lora_B, and for DoRA lora_magnitude_vector,
+ * below the layer that it changes; so its parameters have PEFT's names except for
+ * the prefix "base_model.model.". The layer's own forward calls
+ * dsi_lora_forward (layers.c). Biases and modules_to_save are the model's own
+ * parameters, which are trained in place and saved with the adapters.
+ *
+ * Invariants:
+ * - The functions that add, load and merge read and write the model's
+ *   parameters inside ds_gathered, since they may be partitioned: all ranks
+ *   call them.
+ * - The embedding of a tied model has two uses. If one of them is to be saved,
+ *   and not both as one, the head becomes a module of its own (head_untie), as
+ *   in PEFT, where the saved module is a copy.
  * SPDX-License-Identifier: MIT */
+#include "lora.h"
+
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -13,151 +25,292 @@
 #include "lm.h"
 
 #include <deepspeed/checkpoint.h>
+#include <deepspeed/parallel.h>
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#define PREFIX      "base_model.model."
-#define MAX_TARGETS 32
-
-/* What the model's adapters are, in lm->lora. */
-typedef struct Lora {
-    json_t *config; /* adapter_config.json, if they come from files; else NULL */
-    /* Of files: which layers have adapters is known from the weights alone, as
-     * target_modules is a pattern, or other keys leave layers out. */
-    bool by_weights;
-    int64_t r;             /* rank: A is [r,in], B is [out,r] */
-    double alpha, dropout; /* scale: see lora_scale; dropout of x before A */
-    bool rslora;           /* rank-stabilised: Kalajdzievski, arXiv:2312.03732 */
-    int n_targets;
-    char target[MAX_TARGETS][64];
-} Lora;
+#define PREFIX "base_model.model."
 
 void dsi_lora_free(void *lora)
 {
-    if (lora) json_decref(((Lora *)lora)->config);
+    if (lora) json_decref(((dsi_lora *)lora)->config);
     dsi_free(lora);
 }
 
-/* Whether a name of target_modules or of a pattern's keys means the layer: its
- * whole path, or the end of it after a dot, as in PEFT. */
-static bool name_fits(const char *name, const char *path)
-{
-    size_t n = strlen(name), all = strlen(path);
-    if (n > all || strcmp(path + all - n, name) != 0) return false;
-    return n == all || path[all - n - 1] == '.';
-}
-
-/* The number that rank_pattern or alpha_pattern has for the layer, else
- * `otherwise`. */
-static double pattern_number(const Lora *l, const char *pattern, const char *path, double otherwise)
-{
-    const char *key;
-    json_t *value;
-    json_object_foreach(json_object_get(l->config, pattern), key, value)
-    {
-        if (name_fits(key, path)) return json_number_value(value);
-    }
-    return otherwise;
-}
-
-/* alpha / r, or alpha / sqrt(r). */
-static double lora_scale(const Lora *l, const char *path)
-{
-    double r = pattern_number(l, "rank_pattern", path, (double)l->r);
-    return pattern_number(l, "alpha_pattern", path, l->alpha) / (l->rslora ? sqrt(r) : r);
-}
-
-/* ---- the layers ---- */
-
-/* fn for each linear layer below m with its path; stops at a failure. */
-static ds_status for_each_linear(ds_module *m, const char *path,
+/* fn for each module below m with its path; stops at a failure. */
+static ds_status for_each_module(ds_module *m, const char *path,
                                  ds_status (*fn)(void *arg, ds_module *m, const char *path),
                                  void *arg)
 {
-    ds_status status = dsi_lm_is_linear(m) ? fn(arg, m, path) : DS_OK;
+    ds_status status = *path ? fn(arg, m, path) : DS_OK;
     for (int i = 0; i < ds_module_children(m) && status == DS_OK; i++) {
         ds_module *child = ds_module_child(m, i);
         char below[400];
         snprintf(below, sizeof below, "%s%s%s", path, *path ? "." : "", ds_module_name(child));
-        status = for_each_linear(child, below, fn, arg);
+        status = for_each_module(child, below, fn, arg);
     }
     return status;
 }
 
+/* ---- what is computed ---- */
+
+/* scale B A in float32, of the shape of the layer's weight. */
+static ds_tensor *weight_update(const dsi_lm_linear *l)
+{
+    ds_tensor *x = ds_matmul(ds_cast(l->lora_b, DS_F32), ds_cast(l->lora_a, DS_F32));
+    return ds_scale(l->transposed ? ds_transpose(x, 0, 1) : x, l->lora_scale);
+}
+
+/* DoRA: what the outputs of the updated weight `sum` are multiplied by, their
+ * magnitudes over their norms: float32 [out]. Section 4.3 of the paper: the
+ * norm counts as a constant. */
+static ds_tensor *magnitude_scale(const dsi_lm_linear *l, ds_tensor *sum)
+{
+    ds_dims over = {1, {l->transposed ? 0 : 1}};
+    ds_tensor *norm = ds_norm_with(ds_detach(sum), (ds_norm_opts){.dims = over});
+    return ds_div(ds_cast(l->lora_magnitude, DS_F32), norm);
+}
+
+/* The weight with its update, in float32; without a gradient. */
+static ds_tensor *weight_updated(const dsi_lm_linear *l)
+{
+    bool recording = ds_set_grad(false);
+    ds_tensor *y = ds_add(ds_cast(l->weight, DS_F32), weight_update(l));
+    ds_set_grad(recording);
+    return y;
+}
+
+/* Plain: y + scale B A x, with y = W x + b. DoRA, with the factors f:
+ * f (W x + scale B A x) + b. In training PEFT's dropout is of all x but the one
+ * in (W x + b) + (f - 1) W x. */
+ds_tensor *dsi_lora_forward(dsi_lm_linear *l, ds_tensor *x, bool training)
+{
+    bool drops = training && l->lora_dropout > 0;
+    ds_tensor *in = drops ? ds_dropout(x, l->lora_dropout, true) : x;
+    ds_tensor *low = ds_linear(ds_linear(in, l->lora_a, NULL), l->lora_b, NULL);
+    if (!l->lora_magnitude) return ds_add_scaled(dsi_lm_product(l, x, l->bias), low, l->lora_scale);
+    ds_tensor *f = l->lora_held;
+    if (!f) f = magnitude_scale(l, weight_updated(l));
+    if (l->lora_hold && !l->lora_held) l->lora_held = ds_keep(f);
+    ds_tensor *plain = dsi_lm_product(l, in, NULL);
+    ds_tensor *y = ds_mul(ds_add_scaled(plain, low, l->lora_scale), ds_cast(f, ds_dtype_of(x)));
+    if (drops) return ds_add(dsi_lm_product(l, x, l->bias), ds_sub(y, plain));
+    return l->bias ? ds_add(y, l->bias) : y;
+}
+
+/* arg: bool, whether the layer's factors, which do not change while tokens are
+ * generated, are kept from one call to the next. */
+static ds_status layer_hold(void *arg, ds_module *m, const char *path)
+{
+    (void)path;
+    if (!dsi_lm_is_linear(m)) return DS_OK;
+    dsi_lm_linear *l = ds_self(m);
+    l->lora_hold = *(bool *)arg;
+    if (!l->lora_hold) ds_drop(l->lora_held), l->lora_held = NULL;
+    return DS_OK;
+}
+
+void dsi_lora_hold(dsi_lm *lm, bool on)
+{
+    const dsi_lora *o = lm->lora;
+    if (o && o->dora) for_each_module(ds_module_of(lm), "", layer_hold, &on);
+}
+
+/* ---- names ---- */
+
+/* Whether a name of modules_to_save means the module of `path`, or one above
+ * it. PEFT compares only ends ("norm" means "q_norm" too); exact: names end at
+ * dots. */
+static bool is_saved(const dsi_lora *o, const char *path, size_t length, bool exact)
+{
+    for (int i = 0; i < o->saved.n; i++) {
+        const char *name = o->saved.name[i];
+        size_t k = strlen(name);
+        for (size_t n = k; n <= length; n++) {
+            if ((n < length && path[n] != '.') || strncmp(path + n - k, name, k) != 0) continue;
+            if (!exact || n == k || path[n - k - 1] == '.') return true;
+        }
+    }
+    return false;
+}
+
+/* The layer that has the parameter of this path, if it has an adapter; NULL. */
+static dsi_lm_linear *adapted_layer(ds_module *model, const char *path)
+{
+    char parent[500];
+    const char *dot = strrchr(path, '.');
+    if (!dot || strstr(path, ".lora_")) return NULL;
+    snprintf(parent, sizeof parent, "%.*s", (int)(dot - path), path);
+    ds_module *m = ds_submodule(model, parent);
+    if (!m || !dsi_lm_is_linear(m)) return NULL;
+    dsi_lm_linear *l = ds_self(m);
+    return l->lora_a ? l : NULL;
+}
+
+/* Whether adapter files have the parameter; also, whether it is trained. */
+static bool param_is_kept(ds_module *model, const dsi_lora *o, const char *path)
+{
+    size_t module = strrchr(path, '.') ? (size_t)(strrchr(path, '.') - path) : 0;
+    if (strstr(path, ".lora_") || is_saved(o, path, module, false)) return true;
+    if (o->bias == DSI_BIAS_NONE || !dsi_ends_with(path, ".bias")) return false;
+    return o->bias == DSI_BIAS_ALL || adapted_layer(model, path);
+}
+
+/* The name in PEFT's files: what belongs to a layer with an adapter is below
+ * its "base_layer", and magnitudes have no ".weight". */
+static void param_key(ds_module *model, const char *path, char *key, size_t room)
+{
+    const char *last = strrchr(path, '.');
+    if (dsi_ends_with(path, ".lora_magnitude_vector.weight"))
+        snprintf(key, room, PREFIX "%.*s", (int)(last - path), path);
+    else if (adapted_layer(model, path))
+        snprintf(key, room, PREFIX "%.*s.base_layer%s", (int)(last - path), path, last);
+    else
+        snprintf(key, room, PREFIX "%s", path);
+}
+
+/* Tensors that files have although they are repeated or unused: biases of saved
+ * modules under bias "all", and the head of a tied model. */
+static bool key_is_ignored(const dsi_lm *lm, const char *key)
+{
+    return strstr(key, ".original_module.") || strstr(key, ".modules_to_save.") ||
+           (!lm->head && !strcmp(key, PREFIX "lm_head.weight"));
+}
+
+/* ---- add ---- */
+
+/* x := value, where x may be partitioned. */
+static ds_status param_write(ds_tensor *x, ds_tensor *value)
+{
+    ds_status status = value ? ds_gathered(&x, 1) : ds_error_status();
+    if (status != DS_OK) return status;
+    status = ds_copy(ds_detach(x), value);
+    ds_status end = ds_gathered_end(&x, 1, 0);
+    return status == DS_OK ? end : status;
+}
+
+/* A head of its own for a tied model, with a copy of the embedding's values. */
+static ds_status head_untie(dsi_lm *lm)
+{
+    ds_tensor *from = dsi_lm_embedding_weight(lm->embed);
+    dsi_lm_builder b = {.dtype = ds_dtype_of(from), .std = -1}; /* zeros: nothing is drawn */
+    ds_module *m = dsi_lm_linear_new(&b, ds_module_of(lm), "lm_head", lm->config.hidden,
+                                     lm->config.vocab, false, false, -1);
+    ds_status status = ds_gathered(&from, 1);
+    if (status != DS_OK) return status;
+    status = param_write(((dsi_lm_linear *)ds_self(m))->weight, from);
+    if (status == DS_OK) lm->head = m;
+    ds_status end = ds_gathered_end(&from, 1, -1);
+    return status == DS_OK ? end : status;
+}
+
+/* Whether PEFT keeps the embeddings of this model tied: ensure_weight_tying,
+ * and a module that has one of the names it knows for them. */
+static bool stays_tied(const dsi_lora *o)
+{
+    for (int i = 0; i < o->saved.n && o->tying; i++)
+        if (dsi_lora_name_fits("embed_tokens", o->saved.name[i]) ||
+            dsi_lora_name_fits("lm_head", o->saved.name[i]))
+            return true;
+    return false;
+}
+
+/* Prepares a tied model for o->saved: unties it, or names the embedding. */
+static ds_status tied_prepare(dsi_lm *lm, dsi_lora *o)
+{
+    char embed[100];
+    snprintf(embed, sizeof embed, "%s%s", lm->type->prefix, ds_module_name(lm->embed));
+    bool saved = is_saved(o, embed, strlen(embed), false);
+    if (lm->head || (!saved && !is_saved(o, "lm_head", 7, false))) return DS_OK;
+    if (!stays_tied(o)) return head_untie(lm);
+    return saved ? DS_OK : dsi_lora_name_add(&o->saved, "modules_to_save", embed);
+}
+
 typedef struct Add {
-    const Lora *lora;
+    dsi_lora *lora;
     const ds_state *weights; /* of a file; NULL: new adapters */
-    int found[MAX_TARGETS], used;
+    bool target_found[DSI_LORA_MAX_NAMES], saved_found[DSI_LORA_MAX_NAMES];
 } Add;
 
-/* The first values of an adapter's matrix, and the module that has it: from the
- * file, or as in PEFT: A as torch.nn.Linear, B zero, so that training starts at
- * the model's own outputs. NULL after a failure. */
-static ds_tensor *adapter_matrix(const Add *add, ds_module *layer, const char *path,
-                                 const char *name, ds_dims shape, ds_dtype dtype)
+/* A module `name` below the layer, with this parameter. */
+static ds_tensor *adapter_param(ds_module *layer, const char *name, ds_tensor *x, ds_dtype dtype)
 {
     static const ds_module_type type = {.name = "LoraWeight"};
-    char key[500];
-    snprintf(key, sizeof key, PREFIX "%s.%s.weight", path, name);
-    ds_tensor *x;
-    if (add->weights) {
-        x = ds_state_get(add->weights, key);
-        if (!x) return dsi_refuse("lora: the adapter has no %s", key);
-        ds_dims got = ds_shape_of(x);
-        if (got.n != 2 || got.d[0] != shape.d[0] || got.d[1] != shape.d[1])
-            return dsi_refuse("lora: %s is [%lld, %lld]: expected [%lld, %lld]", key,
-                              (long long)got.d[0], (long long)got.d[1], (long long)shape.d[0],
-                              (long long)shape.d[1]);
-        x = ds_to(x, ds_current_device(), dtype);
-    } else if (name[5] == 'A') {
-        x = ds_empty(DS_F32, shape);
-        x = ds_cast(ds_init_kaiming_uniform(x, sqrt(5), DS_FAN_IN, DS_GAIN_LEAKY_RELU), dtype);
-    } else {
-        x = ds_zeros(dtype, shape);
-    }
+    x = ds_cast(x, dtype);
     return x ? ds_module_param(ds_module_new(layer, name, &type), "weight", x) : NULL;
 }
 
-/* Adds A and B to a layer that a target names, by its own name or its whole
- * path. */
-static ds_status adapter_add(void *arg, ds_module *m, const char *path)
+/* First values as in PEFT: A as torch.nn.Linear, B zero, magnitudes the norms
+ * of the weight, so that training starts at the model's own outputs. Those of
+ * files are written later. */
+static ds_status adapter_make(const Add *add, ds_module *m, const char *path)
 {
-    Add *add = arg;
-    const Lora *o = add->lora;
-    int which = -1;
-    for (int i = 0; i < o->n_targets; i++)
-        if (name_fits(o->target[i], path)) which = i, add->found[i]++;
-    char key[500];
-    snprintf(key, sizeof key, PREFIX "%s.lora_A.weight", path);
-    if (o->by_weights ? !ds_state_get(add->weights, key) : which < 0) return DS_OK;
-    int64_t r = (int64_t)pattern_number(o, "rank_pattern", path, (double)o->r);
+    const dsi_lora *o = add->lora;
     dsi_lm_linear *l = ds_self(m);
-    int in = l->transposed ? 0 : 1;
     ds_dtype dtype = ds_dtype_of(l->weight);
-    ds_scope *scope = ds_scope_open();
-    l->lora_a = adapter_matrix(add, m, path, "lora_A", ds_shape(r, ds_size(l->weight, in)), dtype);
-    if (l->lora_a)
-        l->lora_b = adapter_matrix(add, m, path, "lora_B", ds_shape(ds_size(l->weight, 1 - in), r),
-                                   dtype);
-    ds_scope_close(scope);
-    snprintf(key, sizeof key, PREFIX "%s.base_layer.weight", path);
-    ds_tensor *base = ds_state_get(add->weights, key); /* PEFT adds that of lm_head */
-    if (base && ds_copy(ds_detach(l->weight), base) != DS_OK) return ds_error_status();
-    add->used += base != NULL;
-    l->lora_scale = lora_scale(o, path), l->lora_dropout = o->dropout;
-    add->used += 2;
-    if (l->lora_a && l->lora_b) return DS_OK;
+    int in = l->transposed ? 0 : 1;
+    int64_t r = dsi_lora_rank(o, path), out = ds_size(l->weight, 1 - in);
+    ds_tensor *a = ds_zeros(DS_F32, ds_shape(r, ds_size(l->weight, in)));
+    if (!add->weights) a = ds_init_kaiming_uniform(a, sqrt(5), DS_FAN_IN, DS_GAIN_LEAKY_RELU);
+    l->lora_scale = dsi_lora_scale(o, path), l->lora_dropout = o->dropout;
+    l->lora_a = adapter_param(m, "lora_A", a, dtype);
+    l->lora_b = adapter_param(m, "lora_B", ds_zeros(DS_F32, ds_shape(out, r)), dtype);
+    if (o->dora) {
+        ds_tensor *norm = ds_ones(DS_F32, ds_shape(out));
+        if (!add->weights && ds_gathered(&l->weight, 1) == DS_OK) {
+            norm = ds_norm_with(ds_cast(ds_detach(l->weight), DS_F32),
+                                (ds_norm_opts){.dims = {1, {in}}});
+            if (ds_gathered_end(&l->weight, 1, -1) != DS_OK) norm = NULL;
+        }
+        l->lora_magnitude = adapter_param(m, "lora_magnitude_vector", norm, dtype);
+    }
+    if (l->lora_a && l->lora_b && (l->lora_magnitude || !o->dora)) return DS_OK;
     l->lora_a = NULL;
     return ds_error_status();
 }
 
-/* Takes lora. Freezes all parameters of the model; then the adapters alone are
- * trained. A target without a layer, or a tensor of the file that no layer took,
- * is an error. */
-static ds_status adapters_add(dsi_lm *lm, Lora *lora, const ds_state *weights)
+/* Adds an adapter to a layer that a target names, by its own name or its whole
+ * path, unless modules_to_save names it too. */
+static ds_status module_visit(void *arg, ds_module *m, const char *path)
+{
+    Add *add = arg;
+    const dsi_lora *o = add->lora;
+    bool named = false;
+    for (int i = 0; i < o->saved.n; i++) {
+        if (!dsi_ends_with(path, o->saved.name[i])) continue;
+        add->saved_found[i] = true;
+        if (!strcmp(ds_module_type_of(m)->name, "ModuleList"))
+            return dsi_fail(DS_EINVAL, "lora: modules_to_save: %s is a list of modules", path);
+    }
+    if (!dsi_lm_is_linear(m)) return DS_OK;
+    for (int i = 0; i < o->targets.n; i++)
+        if (dsi_lora_name_fits(o->targets.name[i], path)) named = true, add->target_found[i] = true;
+    char key[500];
+    snprintf(key, sizeof key, PREFIX "%s.lora_A.weight", path);
+    if (o->by_weights) named = ds_state_get(add->weights, key) != NULL;
+    if (!named || is_saved(o, path, strlen(path), true)) return DS_OK;
+    if (is_saved(o, path, strlen(path), false))
+        return dsi_fail(DS_EINVAL, "lora: %s is a target, and in modules_to_save", path);
+    ds_scope *scope = ds_scope_open();
+    ds_status status = adapter_make(add, m, path);
+    ds_scope_close(scope);
+    return status;
+}
+
+static ds_status all_found(const char *what, const dsi_lora_names *names, const bool *found)
+{
+    for (int i = 0; i < names->n; i++)
+        if (!found[i])
+            return dsi_fail(DS_EINVAL, "lora: the model has no %s \"%s\"", what, names->name[i]);
+    return DS_OK;
+}
+
+/* Takes lora. Freezes the model except the adapters, and what is trained
+ * beside them. A new adapter's names that mean nothing are an error; those of a
+ * file may be for other models. */
+static ds_status adapters_add(dsi_lm *lm, dsi_lora *lora, const ds_state *weights)
 {
     ds_module *m = ds_module_of(lm);
     Add add = {.lora = lora, .weights = weights};
@@ -166,27 +319,17 @@ static ds_status adapters_add(dsi_lm *lm, Lora *lora, const ds_state *weights)
         return dsi_fail(DS_EINVAL, "lora: the model has adapters already");
     }
     lm->lora = lora;
-    for (int i = 0; i < ds_module_params(m); i++)
-        ds_require_grad(ds_module_param_at(m, i, NULL), false);
-    ds_status status = for_each_linear(m, "", adapter_add, &add);
-    for (int i = 0; i < lora->n_targets && status == DS_OK && !lora->by_weights; i++)
-        if (!add.found[i])
-            status = dsi_fail(DS_EINVAL, "lora: the model has no linear layer \"%s\"",
-                              lora->target[i]);
-    if (status == DS_OK && weights && add.used < ds_state_len(weights))
-        status = dsi_fail(DS_EFORMAT,
-                          "lora: the adapter has %d tensors, of which the model takes %d",
-                          ds_state_len(weights), add.used);
+    ds_status status = tied_prepare(lm, lora);
+    if (status == DS_OK) status = for_each_module(m, "", module_visit, &add);
+    if (status == DS_OK && !lora->by_weights)
+        status = all_found("linear layer", &lora->targets, add.target_found);
+    if (status == DS_OK && !weights) status = all_found("module", &lora->saved, add.saved_found);
+    for (int i = 0; i < ds_module_params(m); i++) {
+        const char *path;
+        ds_tensor *x = ds_module_param_at(m, i, &path);
+        ds_require_grad(x, param_is_kept(m, lora, path));
+    }
     return status;
-}
-
-static ds_status target_set(Lora *l, const char *name)
-{
-    if (!name || !*name || strlen(name) >= sizeof l->target[0] || l->n_targets == MAX_TARGETS)
-        return dsi_fail(DS_EINVAL, "lora: target %d: expected at most %d names of layers",
-                        l->n_targets, MAX_TARGETS);
-    snprintf(l->target[l->n_targets++], sizeof l->target[0], "%s", name);
-    return DS_OK;
 }
 
 ds_status ds_lora_with(ds_module *model, ds_lora_opts o)
@@ -199,112 +342,68 @@ ds_status ds_lora_with(ds_module *model, ds_lora_opts o)
                         (long long)o.r, o.alpha, o.dropout);
     bool is_gpt2 = lm->config.family == DSI_GPT2;
     if (!o.targets) o.targets = is_gpt2 ? gpt2 : llama, o.n_targets = is_gpt2 ? 1 : 2;
-    Lora *l = dsi_alloc(sizeof *l);
+    dsi_lora *l = dsi_alloc(sizeof *l);
     l->r = o.r ? o.r : 8, l->alpha = dsi_option(o.alpha, 8);
-    l->dropout = o.dropout, l->rslora = o.use_rslora;
-    ds_status status = DS_OK;
-    for (int i = 0; i < o.n_targets && status == DS_OK; i++) status = target_set(l, o.targets[i]);
+    l->dropout = o.dropout, l->rslora = o.use_rslora, l->dora = o.use_dora;
+    l->tying = o.ensure_weight_tying;
+    ds_status status = dsi_lora_bias_of(o.bias, &l->bias);
+    for (int i = 0; i < o.n_targets && status == DS_OK; i++)
+        status = dsi_lora_name_add(&l->targets, "target", o.targets[i]);
+    for (int i = 0; i < o.n_modules_to_save && status == DS_OK; i++)
+        status = dsi_lora_name_add(&l->saved, "modules_to_save", o.modules_to_save[i]);
     if (status == DS_OK) return adapters_add(lm, l, NULL);
     dsi_free(l);
     return status;
 }
 
-/* ---- adapter_config.json ---- */
+/* ---- load ---- */
 
-/* A value under which a key has no effect: absent, null, false, empty, "none". */
-static bool is_off(const json_t *v)
+/* Parameters with the names that files have for them; the caller frees it. */
+static ds_state *params_by_key(ds_module *model)
 {
-    const char *text = json_string_value(v);
-    if (json_is_object(v)) return json_object_size(v) == 0;
-    if (json_is_array(v)) return json_array_size(v) == 0;
-    return !v || json_is_null(v) || json_is_false(v) || (text && !strcmp(text, "none"));
+    ds_state *by_key = ds_state_new();
+    for (int i = 0; i < ds_module_params(model); i++) {
+        const char *path;
+        char key[500];
+        ds_tensor *x = ds_module_param_at(model, i, &path);
+        param_key(model, path, key, sizeof key);
+        if (ds_state_set(by_key, key, x) != DS_OK) break;
+    }
+    return by_key;
 }
 
-/* Keys of rank_pattern and alpha_pattern are names of layers, not patterns, and
- * their values positive numbers. */
-static ds_status patterns_check(const json_t *j, const char *path)
+/* Whether each tensor of the file is a parameter's, of its shape, and none is
+ * missing. A bias may be: old versions of PEFT left it out. */
+static ds_status weights_check(dsi_lm *lm, const ds_state *params, const ds_state *weights)
 {
-    static const char *const keys[] = {"rank_pattern", "alpha_pattern"};
-    for (int i = 0; i < 2; i++) {
-        const char *key;
-        json_t *value;
-        json_object_foreach(json_object_get(j, keys[i]), key, value)
-        {
-            if (strpbrk(key, "\\^$*+?()[]{}|"))
-                return dsi_fail(DS_EINVAL,
-                                "lora: %s: %s: \"%.60s\" is no name of layers: patterns "
-                                "are not implemented",
-                                path, keys[i], key);
-            double x = json_number_value(value);
-            if (!(x > 0) || x > 1 << 20 || (!i && x != floor(x)))
-                return dsi_fail(DS_EFORMAT, "lora: %s: %s: %.60s is %g: expected a positive number",
-                                path, keys[i], key, x);
-        }
+    for (int i = 0; i < ds_state_len(weights); i++) {
+        const char *key = ds_state_name(weights, i);
+        ds_tensor *x = ds_state_get(params, key);
+        if (!x && key_is_ignored(lm, key)) continue;
+        if (!x) return dsi_fail(DS_EFORMAT, "lora: the adapter has %s, the model has not", key);
+        if (dsi_lm_dims_differ("lora", key, ds_state_at(weights, i), ds_shape_of(x), "expected"))
+            return ds_error_status();
+    }
+    for (int i = 0; i < ds_state_len(params); i++) {
+        const char *key = ds_state_name(params, i);
+        if (!ds_requires_grad(ds_state_at(params, i)) || dsi_ends_with(key, ".bias")) continue;
+        if (!ds_state_get(weights, key))
+            return dsi_fail(DS_EFORMAT, "lora: the adapter has no %s", key);
     }
     return DS_OK;
 }
 
-/* Keys that would change the result are refused by name. */
-static ds_status config_check(const json_t *j, const char *path)
+/* Checks all of the file before the first value is written. */
+static ds_status weights_load(dsi_lm *lm, const ds_state *weights)
 {
-    static const char *const off[] = {"use_dora",          "bias",
-                                      "modules_to_save",   "lora_bias",
-                                      "layer_replication", "use_qalora",
-                                      "target_parameters", "trainable_token_indices",
-                                      "use_bdlora",        "alora_invocation_tokens"};
-    static const char *const plain[] = {"gaussian", "eva", "orthogonal"};
-    const char *type = json_string_value(json_object_get(j, "peft_type"));
-    if (!type || strcmp(type, "LORA") != 0)
-        return dsi_fail(DS_EINVAL, "lora: %s: peft_type \"%.40s\": expected LORA", path,
-                        type ? type : "");
-    for (size_t i = 0; i < sizeof off / sizeof *off; i++)
-        if (!is_off(json_object_get(j, off[i])))
-            return dsi_fail(DS_EINVAL, "lora: %s: %s is not implemented", path, off[i]);
-    const char *init = json_string_value(json_object_get(j, "init_lora_weights"));
-    for (size_t i = 0; init && i < sizeof plain / sizeof *plain; i++)
-        if (!strcmp(init, plain[i])) init = NULL;
-    if (init) /* PEFT changes the model's weights when it loads such an adapter */
-        return dsi_fail(DS_EINVAL, "lora: %s: init_lora_weights \"%.40s\" is not implemented", path,
-                        init);
-    const json_t *targets = json_object_get(j, "target_modules");
-    if (!json_is_array(targets) && !json_is_string(targets))
-        return dsi_fail(DS_EINVAL,
-                        "lora: %s: target_modules: expected a list of names, or a pattern", path);
-    return patterns_check(j, path);
-}
-
-static ds_status config_read(const char *path, Lora *l)
-{
-    size_t n, i;
-    json_error_t error;
-    char *text = dsi_file_read(path, &n);
-    if (!text) return ds_error_status();
-    json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error), *name;
-    dsi_free(text);
-    if (!j) return dsi_fail(DS_EFORMAT, "lora: %s: line %d: %s", path, error.line, error.text);
-    ds_status status = config_check(j, path);
-    l->r = json_integer_value(json_object_get(j, "r"));
-    l->alpha = json_number_value(json_object_get(j, "lora_alpha"));
-    l->dropout = json_number_value(json_object_get(j, "lora_dropout"));
-    l->rslora = json_is_true(json_object_get(j, "use_rslora"));
-    if (status == DS_OK && (l->r < 1 || l->r > 1 << 20 || !(l->dropout >= 0 && l->dropout < 1)))
-        status = dsi_fail(DS_EFORMAT, "lora: %s: r is %lld, lora_dropout %g", path, (long long)l->r,
-                          l->dropout);
-    json_t *targets = json_object_get(j, "target_modules");
-    if (json_array_size(targets) > MAX_TARGETS) targets = NULL; /* layer by layer */
-    json_array_foreach(targets, i, name) if (status == DS_OK)
-        status = target_set(l, json_string_value(name));
-    l->by_weights = !l->n_targets || !is_off(json_object_get(j, "exclude_modules")) ||
-                    !is_off(json_object_get(j, "layers_to_transform"));
-    l->config = j;
+    ds_state *params = params_by_key(ds_module_of(lm));
+    ds_status status = weights_check(lm, params, weights);
+    for (int i = 0; i < ds_state_len(weights) && status == DS_OK; i++) {
+        ds_tensor *x = ds_state_get(params, ds_state_name(weights, i));
+        if (x) status = param_write(x, ds_state_at(weights, i));
+    }
+    ds_state_free(params);
     return status;
-}
-
-static char *lora_path(const char *folder, const char *file)
-{
-    dsi_text t = {0};
-    dsi_text_add(&t, "%s/%s", folder, file);
-    return t.s;
 }
 
 ds_status ds_lora_load(ds_module *model, const char *folder)
@@ -312,49 +411,42 @@ ds_status ds_lora_load(ds_module *model, const char *folder)
     dsi_lm *lm = dsi_lm_of(model);
     if (!lm || !folder)
         return dsi_fail(DS_EINVAL, "lora_load: expected a language model and a folder");
-    char *config = lora_path(folder, "adapter_config.json");
-    char *file = lora_path(folder, "adapter_model.safetensors");
-    Lora *l = dsi_alloc(sizeof *l);
-    ds_status status = config_read(config, l);
+    char *file = dsi_lora_path(folder, "adapter_model.safetensors");
+    dsi_lora *l = dsi_alloc(sizeof *l);
     ds_scope *scope = ds_scope_open();
+    ds_status status = dsi_lora_config_read(folder, l);
     ds_state *weights = status == DS_OK ? ds_load(file) : NULL;
-    if (weights)
-        status = adapters_add(lm, l, weights);
-    else
-        status = ds_error_status(), dsi_lora_free(l);
+    if (!weights) status = ds_error_status(), dsi_lora_free(l);
+    if (weights) status = adapters_add(lm, l, weights);
+    if (status == DS_OK) status = weights_load(lm, weights);
     ds_state_free(weights);
     ds_scope_close(scope);
-    dsi_free(config), dsi_free(file);
+    dsi_free(file);
     return status;
 }
 
 /* ---- save, merge ---- */
 
-static json_t *config_new(const dsi_lm *lm)
+/* Adds the parameters that adapter files have to `out`, with their names
+ * there. */
+static ds_status weights_collect(dsi_lm *lm, const ds_state *weights, ds_state *out)
 {
-    const Lora *l = lm->lora;
-    if (l->config) return json_incref(l->config); /* of the files that were loaded */
-    json_t *targets = json_array();
-    for (int i = 0; i < l->n_targets; i++)
-        json_array_append_new(targets, json_string(l->target[i]));
-    return json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:b, s:b, s:s, s:b, s:b, s:o}", "peft_type",
-                     "LORA", "task_type", "CAUSAL_LM", "base_model_name_or_path",
-                     lm->folder ? lm->folder : "", "r", (json_int_t)l->r, "lora_alpha", l->alpha,
-                     "lora_dropout", l->dropout, "use_rslora", (int)l->rslora, "fan_in_fan_out",
-                     (int)(lm->config.family == DSI_GPT2), "bias", "none", "inference_mode", 1,
-                     "init_lora_weights", 1, "target_modules", targets);
-}
-
-static ds_status config_save(const dsi_lm *lm, const char *folder)
-{
-    json_t *j = config_new(lm);
-    char *text = j ? json_dumps(j, JSON_INDENT(2)) : NULL;
-    char *path = lora_path(folder, "adapter_config.json");
-    dsi_file *f = text ? dsi_file_replace(path) : NULL;
-    ds_status status = f ? DS_OK : ds_error() ? ds_error_status() : DS_ENOMEM;
-    if (f) dsi_file_write(f, text, strlen(text)), status = dsi_file_commit(f);
-    dsi_free(path), free(text);
-    json_decref(j);
+    ds_module *model = ds_module_of(lm);
+    const dsi_lora *o = lm->lora;
+    ds_status status = DS_OK;
+    for (int i = 0; i < ds_module_params(model) && status == DS_OK; i++) {
+        const char *path;
+        char key[500];
+        ds_tensor *x = ds_module_param_at(model, i, &path);
+        if (!param_is_kept(model, o, path)) continue;
+        if (weights) x = ds_state_get(weights, path);
+        param_key(model, path, key, sizeof key);
+        status = x ? ds_state_set(out, key, x)
+                   : dsi_fail(DS_EINVAL, "lora_save: weights have no %s", path);
+        if (status == DS_OK && !lm->head &&
+            ds_parameter(model, path) == dsi_lm_embedding_weight(lm->embed))
+            status = ds_state_set(out, PREFIX "lm_head.weight", x); /* PEFT asks for it */
+    }
     return status;
 }
 
@@ -362,41 +454,40 @@ ds_status ds_lora_save(ds_module *model, const char *folder, const ds_state *wei
 {
     static const char *const format[] = {"format", "pt", NULL};
     dsi_lm *lm = dsi_lm_of(model);
-    if (!lm || !folder || !lm->lora)
+    const dsi_lora *o = lm ? lm->lora : NULL;
+    if (!o || !folder || o->merged)
         return dsi_fail(DS_EINVAL,
-                        "lora_save: expected a language model with adapters, and a folder");
+                        "lora_save: expected a language model with adapters%s, and a "
+                        "folder",
+                        o && o->merged ? " that are not merged" : "");
     ds_status status = dsi_mkdirs(folder);
-    ds_state *mine = ds_module_state(model), *out = ds_state_new();
-    for (int i = 0; i < ds_state_len(mine) && status == DS_OK; i++) {
-        const char *name = ds_state_name(mine, i);
-        if (!strstr(name, ".lora_A.") && !strstr(name, ".lora_B.")) continue;
-        char key[500];
-        snprintf(key, sizeof key, PREFIX "%s", name);
-        ds_tensor *x = weights ? ds_state_get(weights, name) : ds_state_at(mine, i);
-        status = x ? ds_state_set(out, key, x)
-                   : dsi_fail(DS_EINVAL, "lora_save: weights have no %s", name);
-    }
-    char *path = lora_path(folder, "adapter_model.safetensors");
+    ds_state *out = ds_state_new();
+    if (status == DS_OK) status = weights_collect(lm, weights, out);
+    char *path = dsi_lora_path(folder, "adapter_model.safetensors");
     if (status == DS_OK) status = ds_safetensors_save(out, path, format);
-    if (status == DS_OK) status = config_save(lm, folder);
+    if (status == DS_OK)
+        status = dsi_lora_config_write(folder, o, lm->folder, lm->config.family == DSI_GPT2);
     dsi_free(path);
-    ds_state_free(mine), ds_state_free(out);
+    ds_state_free(out);
     return status;
 }
 
-/* weight += scale B A, in float32, rounded once. */
-static ds_status adapter_merge(void *arg, ds_module *m, const char *path)
+/* The weight with its update, in float32, rounded once. */
+static ds_status layer_merge(void *arg, ds_module *m, const char *path)
 {
     (void)arg, (void)path;
+    if (!dsi_lm_is_linear(m)) return DS_OK;
     dsi_lm_linear *l = ds_self(m);
     if (!l->lora_a) return DS_OK;
     ds_scope *scope = ds_scope_open();
     bool recording = ds_set_grad(false);
-    ds_tensor *update = ds_matmul(ds_cast(l->lora_b, DS_F32), ds_cast(l->lora_a, DS_F32));
-    if (l->transposed) update = ds_transpose(update, 0, 1);
-    ds_tensor *sum = ds_add_scaled(ds_cast(l->weight, DS_F32), update, l->lora_scale);
-    ds_status status = sum ? ds_copy(l->weight, sum) : ds_error_status();
-    if (status == DS_OK) l->lora_a = l->lora_b = NULL;
+    ds_tensor *sum = weight_updated(l);
+    if (l->lora_magnitude) {
+        ds_tensor *f = magnitude_scale(l, sum);
+        sum = ds_mul(sum, l->transposed ? f : ds_unsqueeze(f, 1));
+    }
+    ds_status status = param_write(l->weight, sum);
+    if (status == DS_OK) l->lora_a = l->lora_b = l->lora_magnitude = NULL;
     ds_set_grad(recording);
     ds_scope_close(scope);
     return status;
@@ -405,7 +496,9 @@ static ds_status adapter_merge(void *arg, ds_module *m, const char *path)
 ds_status ds_lora_merge(ds_module *model)
 {
     dsi_lm *lm = dsi_lm_of(model);
-    if (!lm || !lm->lora)
-        return dsi_fail(DS_EINVAL, "lora_merge: expected a language model with adapters");
-    return for_each_linear(model, "", adapter_merge, NULL);
+    dsi_lora *o = lm ? lm->lora : NULL;
+    if (!o) return dsi_fail(DS_EINVAL, "lora_merge: expected a language model with adapters");
+    ds_status status = for_each_module(model, "", layer_merge, NULL);
+    o->merged = status == DS_OK;
+    return status;
 }

@@ -1,9 +1,9 @@
 /* models/pretrained.c: folders of Hugging Face's: read and written.
  *
- * A model is made around its weights: each parameter is the tensor of the mapped
- * file itself where the dtype allows it. The folder is not trusted: config.json
- * is checked before modules are made, shapes before parameters are, and names of
- * shards cannot leave the folder (checkpoint/shards.c).
+ * A model is made around its weights: each parameter is the tensor of the
+ * mapped file itself where the dtype allows it. The folder is not trusted:
+ * config.json is checked before modules are made, shapes before parameters are,
+ * and names of shards cannot leave the folder (checkpoint/shards.c).
  *
  * Invariants:
  * - Loading blocks on files. With o.config all ranks load: parameters are
@@ -181,12 +181,13 @@ static ds_status save_tokenizer(const char *from, const char *to)
     return status;
 }
 
-/* config.json with the dtype of the weights. */
+/* config.json with the dtype of the weights; adapters may have untied a head. */
 static ds_status save_config(const dsi_lm *lm, const char *folder, ds_dtype dtype)
 {
     json_t *json = json_copy(lm->json);
     bool old = json_object_get(json, "torch_dtype") && !json_object_get(json, "dtype");
     json_object_set_new(json, old ? "torch_dtype" : "dtype", json_string(ds_dtype_name(dtype)));
+    if (lm->config.tied && lm->head) json_object_set_new(json, "tie_word_embeddings", json_false());
     char *text = json_dumps(json, JSON_INDENT(2)), *path = path_in(folder, "config.json");
     dsi_file *f = text ? dsi_file_replace(path) : NULL;
     ds_status status = f ? DS_OK : ds_error() ? ds_error_status() : DS_ENOMEM;
@@ -207,7 +208,7 @@ static ds_state *save_weights(const ds_module *m, const ds_state *from)
     for (int i = 0; i < ds_state_len(mine); i++) {
         const char *name = ds_state_name(mine, i);
         ds_tensor *x = from ? ds_state_get(from, name) : ds_state_at(mine, i);
-        if (strstr(name, ".lora_A") || strstr(name, ".lora_B")) continue;
+        if (strstr(name, ".lora_")) continue;
         x = x ? ds_cast(ds_detach(x), ds_dtype_of(ds_state_at(mine, i))) : NULL;
         if (!x && !ds_error()) dsi_fail(DS_EINVAL, "pretrained_save: weights have no %s", name);
         if (!x || ds_state_set(out, name, x) != DS_OK) break;

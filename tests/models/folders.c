@@ -164,7 +164,7 @@ static void adapters_are_refused(void **state)
     ds_module_free(m);
     static const char *const configs[][2] = {
         {"{\"peft_type\": \"IA3\"}", "peft_type \"IA3\""},
-        {"{\"peft_type\": \"LORA\", \"use_dora\": true}", "use_dora is not implemented"},
+        {"{\"peft_type\": \"LORA\", \"lora_bias\": true}", "lora_bias is not implemented"},
         {"{\"peft_type\": \"LORA\", \"target_modules\": 3}", "expected a list"},
         {"{\"peft_type\": \"LORA\", \"target_modules\": [\"q_proj\"], \"r\": 2, "
          "\"init_lora_weights\": \"pissa\"}",

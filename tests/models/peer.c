@@ -64,25 +64,27 @@ static void write_model(const char *name)
     }
 }
 
-/* Adapters that have values, and the model in which they are merged. */
-static void write_adapter(const char *name)
+/* Adapters that have values, their model, and that in which they are merged. */
+static void write_adapter(const char *name, const char *as, ds_lora_opts o)
 {
     char from[1100], file[100];
     snprintf(from, sizeof from, DS_GOLDEN "/lm/models/%s", name);
     ds_module *m = ds_pretrained_load(from);
-    CHECK_INT(ds_lora(m, .r = 3, .alpha = 6), DS_OK);
+    save_model(m, as, 0);
+    o.r = 3, o.alpha = 6;
+    CHECK_INT(ds_lora_with(m, o), DS_OK);
     for (int i = 0; i < ds_module_params(m); i++) {
         ds_tensor *x = ds_module_param_at(m, i, NULL);
         if (ds_requires_grad(x))
             CHECK_INT(ds_copy(ds_detach(x), ds_scale(ds_randn(DS_F32, ds_shape_of(x)), 0.2)),
                       DS_OK);
     }
-    snprintf(file, sizeof file, "%s.lora", name);
+    snprintf(file, sizeof file, "%s.lora", as);
     CHECK_INT(ds_lora_save(m, folder_path(file), NULL), DS_OK);
-    snprintf(file, sizeof file, "%s.adapter", name);
+    snprintf(file, sizeof file, "%s.adapter", as);
     write_logits(m, file);
     CHECK_INT(ds_lora_merge(m), DS_OK);
-    snprintf(file, sizeof file, "%s.merged", name);
+    snprintf(file, sizeof file, "%s.merged", as);
     save_model(m, file, 0);
     write_logits(m, file);
     ds_module_free(m);
@@ -126,8 +128,23 @@ static void folders_are_read_by_python(void **state)
     ds_scope *scope = ds_scope_open();
     ds_seed(5);
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) write_model(models[i]);
-    write_adapter("gpt2-tied");
-    write_adapter("llama-rope3");
+    static const char *const head[] = {"lm_head"}, *const two[] = {"wte", "ln_f"},
+                             *const embedding[] = {"embed_tokens"};
+    write_adapter("gpt2-tied", "gpt2-lora", (ds_lora_opts){0});
+    write_adapter("llama-rope3", "llama-lora", (ds_lora_opts){0});
+    write_adapter(
+        "gpt2-tied", "gpt2-dora",
+        (ds_lora_opts){
+            .use_dora = true, .bias = "all", .modules_to_save = two, .n_modules_to_save = 2});
+    write_adapter("qwen2-tied", "qwen2-head",
+                  (ds_lora_opts){.use_dora = true,
+                                 .bias = "lora_only",
+                                 .modules_to_save = head,
+                                 .n_modules_to_save = 1});
+    write_adapter("qwen3", "qwen3-tied",
+                  (ds_lora_opts){.modules_to_save = embedding,
+                                 .n_modules_to_save = 1,
+                                 .ensure_weight_tying = true});
     write_tokenizer();
     ds_scope_close(scope);
     int status = peer_run(folder);

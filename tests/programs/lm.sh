@@ -122,6 +122,29 @@ cp out first
 status 0 eval --model mine --adapter lora --data book.txt --context 32
 same out first
 
+
+# ---- DoRA, and what is trained beside adapters; the head leaves a tied embedding
+sed 's/"bos_token_id"/"tie_word_embeddings": true, &/' new/config.json >new/tied.json
+mkdir -p tied && cp new/tied.json tied/config.json && cp new/tokenizer.json tied
+status 0 train --model tied/config.json --tokenizer tied --data book.txt --output tied --context 32 \
+    --batch 4 --max-steps 2
+status 0 train --model tied --data book.txt --output dora --lora-r 2 --use-dora --lora-bias all \
+    --modules-to-save lm_head,norm --context 32 --batch 4 --max-steps 3 --lr 1e-2
+status 0 merge --model tied --adapter dora --output merged
+grep -q '"tie_word_embeddings": false' merged/config.json || fail "the head is still tied"
+status 0 eval --model merged --data book.txt --context 32
+cp out first
+status 0 eval --model tied --adapter dora --data book.txt --context 32
+same out first
+status 0 generate --model tied --adapter dora --prompt ABILITY --max-new-tokens 5 --greedy
+cp out first
+status 0 generate --model merged --prompt ABILITY --max-new-tokens 5 --greedy
+same out first
+status 1 train --model tied --data book.txt --output x --use-dora
+has err '^ds_lm: train: options of adapters need --lora-r N$'
+status 1 train --model tied --data book.txt --output x --lora-r 2 --lora-bias some --context 32
+has err '^ds_lm: lora: bias is "some": expected none, all or lora_only$'
+
 # ---- the demo, and ranks
 status 0 train --demo --output demo --max-steps 2 --context 16 --batch 2 --sample-interval 2 --max-new-tokens 4
 has out '^LlamaForCausalLM: 0.79 million parameters'

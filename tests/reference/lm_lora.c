@@ -61,6 +61,17 @@ static void check_merged(Reference *r, ds_module *m)
     size_t i;
     CHECK_INT(ds_lora_merge(m), DS_OK);
     check_logits(r, m, "logits, merged");
+    CHECK_INT(ds_lora_save(m, folder_path("adapter"), NULL), DS_EINVAL);
+    CHECK_ERROR("not merged");
+    CHECK_INT(ds_pretrained_save(m, folder_path("merged")), DS_OK);
+    json_t *config = json_load_file(folder_path("merged/config.json"), 0, NULL);
+    const json_t *tied = json_object_get(r->json, "merged_tied");
+    if (tied) CHECK_INT(reference_bool(config, "tie_word_embeddings", 2), json_is_true(tied));
+    json_decref(config);
+    ds_module *again = ds_pretrained_load(folder_path("merged"));
+    if (again) check_logits(r, again, "logits, merged and saved");
+    if (!again) reference_fail(r, "merged: %s", ds_error());
+    ds_module_free(again);
     ds_state *state = ds_module_state(m);
     json_object_foreach(json_object_get(r->json, "merged_probe"), name, probe)
     {

@@ -8,18 +8,20 @@
 #include <jansson.h>
 
 #define LM_FILES 64
+#define LM_NAMES 32
 
 typedef struct LmOptions {
     const char *command;
     const char *model, *tokenizer, *output, *config, *adapter, *eval_data, *prompt;
-    const char *load_dir, *save_dir, *tensorboard, *lora_targets, *device;
+    const char *load_dir, *save_dir, *tensorboard, *device;
+    const char *lora_targets, *lora_bias, *modules_to_save;
     const char *data[LM_FILES];
     char *demo_paths[3]; /* owned: paths that --demo made, to which others point */
     int64_t n_data, context, batch, grad_accum, epochs, max_steps, warmup, seed, threads;
     int64_t log_interval, eval_interval, sample_interval, save_interval, max_new_tokens, top_k;
     int64_t vocab_size, lora_r, local_rank, patience;
     double lr, weight_decay, clip, eval_split, temperature, top_p, repetition_penalty, lora_alpha;
-    bool bf16, checkpointing, greedy, demo, no_save, resume;
+    bool bf16, checkpointing, greedy, demo, no_save, resume, use_dora;
 } LmOptions;
 
 /* Fills what is 0 in o with defaults, and with those of --demo. */

@@ -277,17 +277,29 @@ static ds_status train_loop(Train *t)
     return status == DS_OK ? use_best(t) : status;
 }
 
-static ds_status train_adapters(ds_module *m, const LmOptions *o)
+/* Names of a list with commas, which point into *copy, to be freed with free().
+ * Returns how many. */
+static int names_split(const char *list, char **copy, const char **names)
 {
-    const char *names[32];
     int n = 0;
-    char *list = o->lora_targets ? strdup(o->lora_targets) : NULL, *rest = NULL;
-    for (char *name = list ? strtok_r(list, ",", &rest) : NULL; name && n < 32;
+    char *rest = NULL;
+    *copy = list ? strdup(list) : NULL;
+    for (char *name = *copy ? strtok_r(*copy, ",", &rest) : NULL; name && n < LM_NAMES;
          name = strtok_r(NULL, ",", &rest))
         names[n++] = name;
-    ds_status status = ds_lora(m, .r = o->lora_r, .alpha = o->lora_alpha,
-                               .targets = n ? names : NULL, .n_targets = n);
-    free(list);
+    return n;
+}
+
+static ds_status train_adapters(ds_module *m, const LmOptions *o)
+{
+    const char *targets[LM_NAMES], *saved[LM_NAMES];
+    char *copy[2];
+    int n = names_split(o->lora_targets, &copy[0], targets);
+    int n_saved = names_split(o->modules_to_save, &copy[1], saved);
+    ds_status status = ds_lora(m, .r = o->lora_r, .alpha = o->lora_alpha, .use_dora = o->use_dora,
+                               .bias = o->lora_bias, .targets = n ? targets : NULL, .n_targets = n,
+                               .modules_to_save = saved, .n_modules_to_save = n_saved);
+    free(copy[0]), free(copy[1]);
     return status;
 }
 
@@ -310,6 +322,8 @@ static ds_status train_start(Train *t)
     if (o->resume && !o->save_dir) return dsi_fail(DS_EINVAL, "--resume needs --save-dir DIR");
     if (o->resume && o->load_dir)
         return dsi_fail(DS_EINVAL, "--resume and --load-dir: from which folder? give only one");
+    if (!o->lora_r && (o->use_dora || o->lora_bias || o->lora_targets || o->modules_to_save))
+        return dsi_fail(DS_EINVAL, "train: options of adapters need --lora-r N");
     if (path_make_folder("output", o->output) != DS_OK ||
         path_make_folder("save-dir", o->save_dir) != DS_OK ||
         (o->demo && lm_demo_prepare(o) != DS_OK))
