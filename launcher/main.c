@@ -18,9 +18,9 @@
  *
  * writes a configuration for that.
  *
- * Three more forms are for processes that the launcher starts itself:
- * --rank_start (rank.h), --node_monitor (node_monitor.h) and --join_agent
- * (join/agent.h).
+ * Four more forms are for processes that the launcher starts itself:
+ * --rank_start (rank.h), --node_monitor (node_monitor.h), --join_agent
+ * (join/agent.h) and --ask_hosts (reachable.h).
  * SPDX-License-Identifier: MIT */
 #include "estimate.h"
 #include "init_config.h"
@@ -28,6 +28,7 @@
 #include "node_monitor.h"
 #include "plan.h"
 #include "rank.h"
+#include "reachable.h"
 #include "run.h"
 
 #include <deepspeed.h>
@@ -72,6 +73,7 @@ int main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "--rank_start")) return rank_start(argc, argv);
     if (argc > 1 && !strcmp(argv[1], "--node_monitor")) return node_monitor_run(argc, argv);
     if (argc > 1 && !strcmp(argv[1], "--join_agent")) return agent_run(argc, argv);
+    if (argc > 1 && !strcmp(argv[1], "--ask_hosts")) return reachable_ask_hosts(argc, argv);
     args_read(&o, argc, argv);
     if (o.check_config) return print_config(&o);
     if (o.estimate_memory) return print_estimate(&o);

@@ -230,14 +230,19 @@ static void plan_stay_here(launch_plan *p)
 static ds_status plan_ask_hosts(launch_plan *p, int n_hosts, bool wants_address, bool *answers)
 {
     int signal = 0;
+    bool tree = false;
     const reach_request request = {
         .hosts = p->hosts,
         .n_hosts = n_hosts,
         .ssh_port = p->o.ssh_port,
         .hostfile = p->o.hostfile ? p->o.hostfile : DEFAULT_HOSTFILE,
         .answers = answers,
+        .fan_out = p->runner->fan_out ? p->runner->fan_out(p) : 0,
+        .deepspeed = p->deepspeed,
     };
-    ds_status status = reachable_check(&request, wants_address ? &p->master_addr : NULL, &signal);
+    ds_status status = reachable_check(&request, wants_address ? &p->master_addr : NULL, &signal,
+                                       &tree);
+    if (n_hosts == p->n_hosts) p->tree = tree; /* all were asked */
     if (signal) p->exit_status = 128 + signal;
     return status;
 }

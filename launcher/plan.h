@@ -50,6 +50,7 @@ typedef struct launch_plan {
     char **launcher_args; /* of --launcher_args, NULL-ended */
     char *notices;        /* DeepSpeed's lines about what was decided */
     int restarts;         /* of this job so far */
+    bool tree;            /* hosts reach each other over ssh: each starts some of the others */
     int full_size;        /* ranks if all hosts answer; for those the batch sizes of
                              the configuration are meant */
     int exit_status;      /* of the command, if there is no plan */

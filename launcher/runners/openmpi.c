@@ -8,7 +8,10 @@
 #include "program.h"
 #include "runners.h"
 
-enum { SSH_AT_ONCE = 128 }; /* Open MPI's own limit */
+enum {
+    SSH_AT_ONCE = 128, /* Open MPI's own limit */
+    FAN_OUT = 8        /* hosts that one host starts, where hosts reach each other */
+};
 
 #include "base/error.h"
 
@@ -54,21 +57,27 @@ static bool has_prrte(const launch_plan *p)
 
 /* ---- MCA parameters ---------------------------------------------------------- */
 
-/* Has the user set this MCA parameter? mpirun refuses two values of one. */
-static bool is_set_by_user(const launch_plan *p, const char *parameter)
+/* The user's value of an MCA parameter; NULL: none is set. mpirun refuses two
+ * values of one. */
+static const char *find_user_value(const launch_plan *p, const char *parameter)
 {
     static const char *const prefixes[] = {"OMPI_MCA_", "PRTE_MCA_"};
-    bool set = false;
+    const char *value = NULL;
     for (int i = 0; i < 2; i++) {
         dsi_text name = dsi_text_of("%s%s", prefixes[i], parameter);
-        set = set || getenv(name.s);
+        if (!value) value = getenv(name.s);
         for (char **e = p->environment; e && *e; e++) /* .deepspeed_env */
-            set = set || (!strncmp(*e, name.s, name.n) && (*e)[name.n] == '=');
+            if (!strncmp(*e, name.s, name.n) && (*e)[name.n] == '=') value = *e + name.n + 1;
         dsi_text_free(&name);
     }
     for (char **a = p->launcher_args; a && *a && a[1]; a++)
-        set = set || (strstr(*a, "mca") && **a == '-' && !strcmp(a[1], parameter));
-    return set;
+        if (strstr(*a, "mca") && **a == '-' && !strcmp(a[1], parameter)) value = a[2] ? a[2] : "";
+    return value;
+}
+
+static bool is_set_by_user(const launch_plan *p, const char *parameter)
+{
+    return find_user_value(p, parameter) != NULL;
 }
 
 static void add_mca(argv_list *argv, const launch_plan *p, const char *parameter, const char *value)
@@ -141,13 +150,36 @@ static void add_node_monitor(argv_list *argv, const launch_plan *p, bool prrte)
     dsi_text_free(&agent);
 }
 
+/* Only over ssh, with the tree of Open MPI 4. */
+static int openmpi_fan_out(const launch_plan *p)
+{
+    static const char *const own[] = {"plm", "plm_rsh_agent", "plm_rsh_no_tree_spawn", "routed"};
+    const char *radix = find_user_value(p, "routed_radix");
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (is_set_by_user(p, own[i])) return 0;
+    if (!p->remote || decides_itself(p) || uses_pdsh(p) || has_prrte(p)) return 0;
+    return radix ? atoi(radix) : FAN_OUT;
+}
+
+/* Which hosts start Open MPI's daemons: Note [Tree of hosts] in reachable.c. */
+static void add_tree(argv_list *argv, const launch_plan *p, bool prrte)
+{
+    char radix[20];
+    int fan_out = p->tree ? openmpi_fan_out(p) : 0;
+    snprintf(radix, sizeof radix, "%d", fan_out);
+    if (fan_out > 0)
+        add_daemon_mca(argv, p, prrte, "routed_radix", radix);
+    else
+        add_daemon_mca(argv, p, prrte, "plm_rsh_no_tree_spawn", "1");
+}
+
 static void add_remote(argv_list *argv, const launch_plan *p, bool prrte,
                        const openmpi_remote *remote)
 {
     char *hosts = runner_host_list(p, remote->name);
     if (!remote->choose_component) add_daemon_mca(argv, p, prrte, "plm", prrte ? "ssh" : "rsh");
     add_daemon_mca(argv, p, prrte, "plm_rsh_agent", remote->agent);
-    add_daemon_mca(argv, p, prrte, "plm_rsh_no_tree_spawn", "1"); /* no ssh between other hosts */
+    add_tree(argv, p, prrte);
     if (remote->joined) add_daemon_mca(argv, p, prrte, "if_base_do_not_resolve", "1");
     add_node_monitor(argv, p, prrte);
     if (!is_set_by_user(p, "btl_tcp_if_include"))
@@ -240,6 +272,7 @@ const runner runner_openmpi = {
     .per_node = &runner_per_node,
     .find_program = openmpi_find_program,
     .check_tools = openmpi_check_tools,
+    .fan_out = openmpi_fan_out,
     .add_command = openmpi_add_command,
     .add_environment = openmpi_add_environment,
 };

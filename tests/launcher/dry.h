@@ -49,7 +49,7 @@ static inline void dry_write(const char *name, const char *text, mode_t mode)
 /* A program in bin/ whose text after #!/bin/sh is that. */
 static inline void dry_program(const char *name, const char *text)
 {
-    char path[100], script[400];
+    char path[100], script[600];
     snprintf(path, sizeof path, "bin/%s", name);
     snprintf(script, sizeof script, "#!/bin/sh\n%s\n", text);
     dry_write(path, script, 0755);

@@ -3,15 +3,19 @@
  * SPDX-License-Identifier: MIT */
 #include "dry.h"
 
+#include "reachable.h"
+
 #include <errno.h>
 #include <signal.h>
 
 static int begin(void **state)
 {
+    static char path[200];
     dry_begin(state);
     dry_write("hosts", "nohost-a.invalid slots=1\nnohost-b.invalid slots=1\nlocalhost slots=1\n",
               0600);
-    dry_set("ASKED", folder_path("asked"));
+    snprintf(path, sizeof path, "%s", folder_path("asked"));
+    dry_set("ASKED", path);
     dry_program("ssh", "echo \"$@\" >>\"$ASKED\"; echo '10.1.2.3 fe80::1'");
     return 0;
 }
@@ -148,6 +152,110 @@ static void interrupted(void **state)
     }
 }
 
+/* An ssh that answers for --ask_hosts on the host: what `unless` names is not
+ * reached there. */
+static void tree_ssh(const char *unless, const char *dead)
+{
+    char script[500];
+    snprintf(script, sizeof script,
+             "echo \"$@\" >>\"$ASKED\"; for l; do h=$k k=$l; done\n"
+             "case $h in %s) echo no route >&2; exit 255; esac; echo 10.1.2.3\n"
+             "case $k in *--ask_hosts*) set -- ${k#*--ask_hosts}; shift 3\n"
+             "for h; do case $h in %s) ;; *) echo reached $h; esac; done; esac",
+             dead, unless);
+    dry_program("ssh", script);
+}
+
+/* More hosts than one is to start: h1 and h2 are asked here, and ask others. */
+static void as_a_tree(void **state)
+{
+    (void)state;
+    dry_write("hosts", "h1 slots=1\nh2 slots=1\nh3 slots=1\nh4 slots=1\nh5 slots=1\n", 0600);
+    const char *const words[] = {"-H", "hosts", "--launcher_args=--mca routed_radix 2", "train",
+                                 NULL};
+    tree_ssh("none", "none");
+    const char *c = dry_command(dry_words(true, words));
+    HAS(c, "--master_addr=10.1.2.3 ");
+    HAS(c, "--mca routed_radix 2 ");
+    HAS_NOT(c, "no_tree_spawn");
+    const char *lines = asked();
+    HAS(lines, " h1 hostname -I; exec /");
+    HAS(lines, " --ask_hosts 2 -1 12000 h3 h5\n");
+    HAS(lines, " --ask_hosts 2 -1 12000 h4\n");
+    HAS_NOT(lines, " true");
+    HAS_NOT(dry_command(reached("-H", "hosts", "train")), "routed_radix"); /* 5 are few */
+    HAS_NOT(asked(), "--ask_hosts");
+
+    tree_ssh("h5", "none"); /* h1 has no key for it */
+    HAS(dry_command(dry_words(true, words)), "--mca plm_rsh_no_tree_spawn 1 ");
+    HAS(lines = asked(), " h5 true\n");
+    HAS_NOT(lines, " h3 true\n");
+    tree_ssh("h5", "h5"); /* nobody reaches it */
+    dry_refused(dry_words(true, words), "h5 of hosts was not reachable via ssh (no route)",
+                __LINE__);
+    tree_ssh("none", "h2"); /* h4 is asked from here */
+    dry_refused(dry_words(true, words), "h2 of hosts was not reachable via ssh (no route)",
+                __LINE__);
+    asked();
+    tree_ssh("h5", "h5");
+    c = dry_command(reached("-H", "hosts", "--launcher_args=--mca routed_radix 2",
+                            "--max_restarts=1", "train"));
+    HAS(c, "-H h1:1,h2:1,h3:1,h4:1 ");
+    HAS_NOT(c, "no_tree_spawn");
+}
+
+static void tree_is_not_asked(void **state)
+{
+    (void)state;
+    dry_write("hosts", "h1 slots=1\nh2 slots=1\nh3 slots=1\n", 0600);
+    dry_set("OMPI_MCA_routed_radix", "1");
+    tree_ssh("none", "none");
+    HAS_NOT(dry_command(reached("-H", "hosts", "train")), "no_tree_spawn");
+    HAS(asked(), "--ask_hosts 1 -1 12000 h2 h3\n");
+    static const char *const other[] = {
+        "--launcher=pdsh", "--launcher=mpich", "--launcher_args=--mca plm_rsh_no_tree_spawn 1",
+        "--launcher_args=--mca plm_rsh_agent rsh", "--launcher_args=--mca routed direct"};
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        dry_command(reached("-H", "hosts", other[i], "train"));
+        HAS_NOT(asked(), "--ask_hosts");
+    }
+}
+
+/* deepspeed --ask_hosts, as ssh would run it. */
+static Dry ask_hosts(const char *fan_out)
+{
+    static const char *hosts[] = {"h1", "h2", "h3", "h4"};
+    char *argv[9] = {(char *)"deepspeed", (char *)"--ask_hosts", (char *)fan_out, (char *)"22",
+                     (char *)"9000"};
+    for (int i = 0; i < 4; i++) argv[5 + i] = (char *)hosts[i];
+    Dry d = {0};
+    int status;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) exit(dry_enter() ? 99 : reachable_ask_hosts(9, argv));
+    waitpid(pid, &status, 0);
+    d.status = WEXITSTATUS(status);
+    FILE *f = fopen(folder_path("out"), "r");
+    size_t n = f ? fread(d.err, 1, sizeof d.err - 1, f) : 0;
+    d.err[n] = 0;
+    if (f) fclose(f);
+    return d;
+}
+
+static void an_inner_host(void **state)
+{
+    (void)state;
+    tree_ssh("h4", "h2");
+    Dry d = ask_hosts("4");
+    CHECK(!d.status && !strcmp(d.err, "reached h1\nreached h3\nreached h4\n"));
+    HAS(asked(), " -p 22 h1 true\n");
+    d = ask_hosts("1");
+    CHECK(!d.status && !strcmp(d.err, "reached h1\nreached h2\nreached h3\n"));
+    HAS(asked(), " --ask_hosts 1 22 6000 h2 h3 h4\n");
+    CHECK_INT(ask_hosts("none").status, 1);
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, dry_end)
 TEST_MAIN(TEST(all_are_asked), TEST(not_asked), TEST(one_is_left), TEST(refused), TEST(some_answer),
-          TEST(masters), TEST(interrupted))
+          TEST(masters), TEST(interrupted), TEST(as_a_tree), TEST(tree_is_not_asked),
+          TEST(an_inner_host))
