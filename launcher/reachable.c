@@ -68,7 +68,7 @@ typedef struct queries {
     const char *deepspeed; /* path of this program, if fan_out */
     int signals;           /* descriptor */
     sigset_t previous;     /* before they were blocked */
-    int output;            /* nobody reads it any more: stop; -1: none */
+    int output;            /* its reader has gone: stop; -1: none */
 } queries;
 
 static int64_t now_ms(void) { return (int64_t)(dsi_now() * 1000); }

@@ -18,7 +18,7 @@ typedef struct reach_request {
 
 /* Asks all hosts but this machine at the same time and waits for them, at most
  * 15 seconds, and as long for those that a tree has not reached. address: NULL,
- * or where the first one's address is stored (dsi_free) if it was asked and
+ * or where the first host's address is stored (dsi_free) if it was asked and
  * named one. *signal: the signal that ended the wait, if one did. *tree: there
  * are more than fan_out hosts, and each that answers was reached by its parent
  * in the tree. Fails if a signal came, or a host does not answer and

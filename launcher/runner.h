@@ -58,7 +58,7 @@ typedef struct runner {
     /* In a rank, if the launcher could not know the host of rank 0: its name
      * -> *name (dsi_free), NULL if the environment does not say it. */
     ds_status (*find_master)(char **name);
-    /* If p->tree, a host starts at most so many others; 0: the first host
+    /* If p->tree, a host starts at most that number of others; 0: the first host
      * starts all. */
     int (*fan_out)(const struct launch_plan *p);
     /* Appends the command line up to the command of a rank. */

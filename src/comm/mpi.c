@@ -66,6 +66,7 @@ typedef struct job {
     pthread_cond_t work;
     int slow_yields;      /* in a row; this and crowded_until are the rank's thread's */
     double crowded_until; /* dsi_now: until then waits nap in place of yielding */
+    bool aborting;        /* MPI_Abort was called, which may call exit */
 } job;
 
 /* Members of a communicator that MPI carries. */
@@ -104,6 +105,7 @@ static void job_abort(job *j, const char *why)
     fprintf(stderr, "deepspeed: rank %d of %d: %s\n", j->world->rank, j->world->size, why);
     flush_last_line();
     usleep((useconds_t)(j->world->rank < TURNS ? j->world->rank : TURNS) * TURN_US);
+    j->aborting = true;
     j->mpi->abort(1);
     _exit(1);
 }
@@ -352,16 +354,17 @@ static ds_comm *mpi_split(ds_comm *c, int color, int key)
     return made;
 }
 
-/* A rank whose last call failed waits for the others only a moment: they may
+/* A rank that has failed alone waits for the others only a moment: they may
  * wait for it elsewhere, and would not if its shutdown were the barrier that
- * they wait in. */
+ * they wait in. Where all have failed alike, all come. */
 static void job_shutdown_barrier(ds_comm *world)
 {
     dsi_request r = {.comm = world, .what = DSI_BARRIER, .shutdown = true, .blocking = true};
-    double limit = ds_error() ? DSI_SHUTDOWN_S : dsi_comm_timeout();
+    bool alone = ds_error() && !ds_error_is_collective();
+    double limit = alone ? DSI_SHUTDOWN_S : dsi_comm_timeout();
     mpi_start(&r);
     if (!transfer_wait(r.own, limit)) {
-        if (ds_error()) job_abort(the_job, ds_error());
+        if (alone) job_abort(the_job, ds_error());
         transfer_time_out(r.own, limit);
     }
     pthread_mutex_lock(&the_job->mutex);
@@ -495,7 +498,7 @@ static void mpi_close(ds_comm *c)
 /* Runs when the process ends, by exit or by main's return. */
 static void job_at_exit(void)
 {
-    if (!the_job) return;
+    if (!the_job || the_job->aborting) return;
     job_abort(the_job, ds_error()
                            ? ds_error()
                            : "ended without ds_destroy_process_group, so that other ranks may "

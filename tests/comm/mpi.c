@@ -49,6 +49,19 @@ static int make_trouble(const char *trouble, ds_tensor *x)
     return 1;
 }
 
+/* A failure of one rank that all ranks know, and rank 0 takes its time. */
+static int fail_together(ds_comm *c)
+{
+    bool fails = ds_comm_rank(c) == ds_comm_size(c) - 1;
+    ds_comm_sync_status(c, fails ? ds_fail(DS_EIO, "read: the disk of this rank is gone") : DS_OK);
+    if (ds_comm_rank(c) == 0) {
+        ds_perror("rank 0");
+        sleep(3); /* longer than a rank waits that fails alone */
+    }
+    ds_destroy_process_group();
+    return 1;
+}
+
 /* Of all ranks, and only when the trouble begins: before it a rank may wait
  * longer than a second on a busy machine. */
 static void limit_time(const char *trouble)
@@ -67,6 +80,7 @@ static int run_rank(const char *trouble)
     ds_tensor *x = ds_ones(DS_F32, ds_shape(5000));
     for (int i = 0; i < 5; i++) {
         if (i == 3) limit_time(trouble);
+        if (i == 3 && !strcmp(trouble, "together")) return fail_together(c);
         if (i == 3 && rank == last && strcmp(trouble, "none") != 0) return make_trouble(trouble, x);
         if (i == 3 && !strcmp(trouble, "barriers") &&
             (ds_barrier(c) != DS_OK || ds_barrier(c) != DS_OK))
@@ -197,6 +211,16 @@ static void check_troubles(const mpi *m, int n, const char *env)
     }
 }
 
+/* The cause is said once: no rank ends the job for it. */
+static void check_together(const mpi *m)
+{
+    char said[20000];
+    int status = end_job(start_job(m, 3, "", "test_comm_mpi together"), said, sizeof said);
+    if (status != 1 || strstr(said, "deepspeed: rank") ||
+        !strstr(said, "rank 0: read: the disk of this rank is gone (rank 2)\n"))
+        fail_msg("%s: status %d; it said: %s", m->name, status, said);
+}
+
 static void check_mpi(const mpi *m)
 {
     int step = quick() ? 2 : 1;
@@ -217,6 +241,7 @@ static void check_mpi(const mpi *m)
     check_good(m, 3, "DS_DEBUG=comm", "test_comm_messages");
     for (int n = 2 * step; n <= 4; n += 2) check_troubles(m, n, "");
     check_troubles(m, 2, "DS_COLLECTIVES=messages");
+    check_together(m);
 }
 
 static void test_mpi(const mpi *m)

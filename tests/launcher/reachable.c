@@ -190,7 +190,7 @@ static void as_a_tree(void **state)
     HAS(dry_command(dry_words(true, words)), "--mca plm_rsh_no_tree_spawn 1 ");
     HAS(lines = asked(), " h5 true\n");
     HAS_NOT(lines, " h3 true\n");
-    tree_ssh("h5", "h5"); /* nobody reaches it */
+    tree_ssh("h5", "h5"); /* no host reaches it */
     dry_refused(dry_words(true, words), "h5 of hosts was not reachable via ssh (no route)",
                 __LINE__);
     tree_ssh("none", "h2"); /* h4 is asked from here */
