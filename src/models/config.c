@@ -182,14 +182,100 @@ static void read_gpt2(Reader *r, dsi_lm_config *c)
     c->head_dim = c->hidden / c->heads;
 }
 
+/* The context that the model was first trained on: transformers prefers the
+ * outer object's key, and takes the model's own context if there is none. */
+static void read_original_positions(Reader *r, dsi_lm_config *c, const json_t *outer)
+{
+    static const char key[] = "original_max_position_embeddings";
+    const json_t *inner = r->json;
+    c->original_positions = reader_int(r, key, 1, 1 << 30, c->positions);
+    r->json = outer;
+    c->original_positions = reader_int(r, key, 1, 1 << 30, c->original_positions);
+    r->json = inner;
+}
+
+static void read_llama3(Reader *r, dsi_lm_config *c)
+{
+    c->low_freq = reader_number(r, "low_freq_factor", 1e-6, 1e6, 1);
+    c->high_freq = reader_number(r, "high_freq_factor", 1e-6, 1e6, 4);
+    if (c->high_freq <= c->low_freq)
+        reader_fail(r, DS_EFORMAT,
+                    "rope: high_freq_factor is %g: expected more than low_freq_factor, %g",
+                    c->high_freq, c->low_freq);
+}
+
+/* Peng et al., arXiv:2309.00071, with the keys of transformers. The pair that
+ * makes n turns in the original context has the index of turns_pair. */
+static double turns_pair(const dsi_lm_config *c, double n)
+{
+    double context = (double)c->original_positions, turn = 2 * 3.14159265358979323846;
+    return (double)c->head_dim * log(context / (n * turn)) / (2 * log(c->theta));
+}
+
+/* A number above 0; absent or 0: `otherwise`. */
+static double reader_positive(Reader *r, const char *key, double otherwise)
+{
+    double x = reader_number(r, key, 0, 1e6, otherwise);
+    return x > 0 ? x : otherwise;
+}
+
+/* cos and sin grow with the logarithm of factor, unless the file says by how
+ * much. */
+static void read_yarn(Reader *r, dsi_lm_config *c)
+{
+    double fast = reader_positive(r, "beta_fast", 32), slow = reader_positive(r, "beta_slow", 1);
+    double grow = 0.1 * log(c->factor), own = reader_positive(r, "mscale", 0);
+    double all = reader_positive(r, "mscale_all_dim", 0);
+    bool whole = reader_bool(r, "truncate", true);
+    c->rope_magnitude = own > 0 && all > 0 ? (1 + grow * own) / (1 + grow * all) : 1 + grow;
+    c->rope_magnitude = reader_number(r, "attention_factor", 0, 1e6, c->rope_magnitude);
+    if (c->theta <= 1 || fast < slow)
+        reader_fail(r, DS_EFORMAT,
+                    "rope: rope_theta is %g, beta_fast %g, beta_slow %g: expected a theta "
+                    "above 1, and no larger beta_slow than beta_fast",
+                    c->theta, fast, slow);
+    double low = turns_pair(c, fast), high = turns_pair(c, slow), most = (double)c->head_dim - 1;
+    if (whole) low = floor(low), high = ceil(high);
+    c->low_pair = low > 0 ? low : 0, c->high_pair = high < most ? high : most;
+}
+
+/* The scaling of the inner object. Other types (dynamic, longrope) compute
+ * other values for each length. */
+static void read_rope_type(Reader *r, dsi_lm_config *c, const json_t *outer)
+{
+    static const char *const types[] = {[DSI_ROPE_DEFAULT] = "default",
+                                        [DSI_ROPE_LINEAR] = "linear",
+                                        [DSI_ROPE_LLAMA3] = "llama3",
+                                        [DSI_ROPE_YARN] = "yarn"};
+    const char *type = reader_text(r, "rope_type", reader_text(r, "type", "default"));
+    int i = DSI_ROPE_DEFAULT;
+    while (i <= DSI_ROPE_YARN && strcmp(types[i], type) != 0) i++;
+    if (i > DSI_ROPE_YARN) {
+        reader_fail(r, DS_EINVAL,
+                    "rope_type \"%.40s\" is not implemented: expected default, linear, llama3 "
+                    "or yarn",
+                    type);
+        return;
+    }
+    c->rope = (dsi_rope)i;
+    if (c->rope == DSI_ROPE_DEFAULT) return;
+    read_original_positions(r, c, outer);
+    bool ratio = c->rope == DSI_ROPE_YARN && r->status == DS_OK;
+    c->factor = reader_number(r, "factor", 1, 1e6,
+                              ratio ? (double)c->positions / (double)c->original_positions : -1);
+    if (c->factor < 1) reader_fail(r, DS_EFORMAT, "rope: factor is missing");
+    if (c->rope == DSI_ROPE_LLAMA3) read_llama3(r, c);
+    if (c->rope == DSI_ROPE_YARN && r->status == DS_OK) read_yarn(r, c);
+}
+
 /* rope_parameters (transformers 5), or rope_theta and rope_scaling (4). theta
- * of the inner object has precedence. Other types (yarn, longrope, dynamic)
- * would change the values and are refused. */
+ * of the inner object has precedence. */
 static void read_rope(Reader *r, dsi_lm_config *c)
 {
     const json_t *own = reader_get(r, "rope_parameters"), *outer = r->json;
     if (!own) own = reader_get(r, "rope_scaling");
     c->theta = reader_number(r, "rope_theta", 1, 1e15, 10000);
+    c->rope_magnitude = 1;
     if (!own) return;
     if (!json_is_object(own)) {
         reader_fail(r, DS_EFORMAT, "rope_parameters is no object");
@@ -197,27 +283,9 @@ static void read_rope(Reader *r, dsi_lm_config *c)
     }
     r->json = own;
     c->theta = reader_number(r, "rope_theta", 1, 1e15, c->theta);
-    const char *type = reader_text(r, "rope_type", reader_text(r, "type", "default"));
-    if (!strcmp(type, "linear") || !strcmp(type, "llama3")) {
-        c->rope = *type == 'l' && type[1] == 'i' ? DSI_ROPE_LINEAR : DSI_ROPE_LLAMA3;
-        c->factor = reader_number(r, "factor", 1, 1e6, -1);
-        if (c->factor < 1) reader_fail(r, DS_EFORMAT, "rope: factor is missing");
-    } else if (strcmp(type, "default") != 0) {
-        reader_fail(r, DS_EINVAL,
-                    "rope_type \"%.40s\" is not implemented: expected default, linear or llama3",
-                    type);
-    }
+    read_rope_type(r, c, outer);
     if (reader_number(r, "partial_rotary_factor", 0, 1, 1) != 1)
         reader_fail(r, DS_EINVAL, "partial_rotary_factor is not 1: it is not implemented");
-    if (c->rope == DSI_ROPE_LLAMA3) {
-        c->low_freq = reader_number(r, "low_freq_factor", 1e-6, 1e6, 1);
-        c->high_freq = reader_number(r, "high_freq_factor", 1e-6, 1e6, 4);
-        c->original_positions = reader_int(r, "original_max_position_embeddings", 1, 1 << 30, -1);
-        if (c->high_freq <= c->low_freq)
-            reader_fail(r, DS_EFORMAT,
-                        "rope: high_freq_factor is %g: expected more than low_freq_factor, %g",
-                        c->high_freq, c->low_freq);
-    }
     r->json = outer;
 }
 

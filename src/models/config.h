@@ -16,7 +16,12 @@ typedef enum dsi_lm_activation {
     DSI_LM_RELU,
     DSI_LM_SILU
 } dsi_lm_activation;
-typedef enum dsi_rope { DSI_ROPE_DEFAULT, DSI_ROPE_LINEAR, DSI_ROPE_LLAMA3 } dsi_rope;
+typedef enum dsi_rope {
+    DSI_ROPE_DEFAULT,
+    DSI_ROPE_LINEAR,
+    DSI_ROPE_LLAMA3,
+    DSI_ROPE_YARN
+} dsi_rope;
 
 typedef struct dsi_lm_config {
     dsi_lm_family family;
@@ -31,7 +36,10 @@ typedef struct dsi_lm_config {
     double embedding_dropout, attention_dropout, residual_dropout;
     bool scale_by_layer, no_scale; /* GPT-2: scores also over layer + 1; not over sqrt(head_dim) */
     dsi_rope rope;
-    double theta, factor, low_freq, high_freq;
+    double theta, factor;
+    double low_freq, high_freq; /* Llama 3: turns in the original context that bound the mix */
+    double low_pair, high_pair; /* YaRN: indices of pairs that bound the mix */
+    double rope_magnitude;      /* of cos and sin; 1 except with YaRN */
     int64_t original_positions;
     int64_t window;                  /* keys that a position of a sliding layer sees; 0: all */
     bool sliding[DSI_LM_MAX_LAYERS]; /* by layer */

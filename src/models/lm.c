@@ -39,6 +39,17 @@ static double rope_scale_llama3(const dsi_lm_config *c, double f)
     return (1 - smooth) * f / c->factor + smooth * f;
 }
 
+/* YaRN's: fast pairs, with indices up to low_pair, keep their frequency f, those
+ * from high_pair on are slowed by factor, and others are mixed linearly. In
+ * float32, as transformers' _compute_yarn_parameters. power is 1 / f. */
+static float rope_scale_yarn(const dsi_lm_config *c, float power, int64_t i)
+{
+    double width = c->high_pair - c->low_pair;
+    float ramp = ((float)i - (float)c->low_pair) / (float)(width == 0 ? 0.001 : width);
+    float fast = 1 - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp);
+    return 1 / ((float)c->factor * power) * (1 - fast) + 1 / power * fast;
+}
+
 /* Radians that pair i turns from one position to the next, in float32 as in
  * transformers. theta^(-2 i / D), Su et al., arXiv:2104.09864. Each step is
  * rounded to float as there: another rounding would shift late positions by
@@ -47,6 +58,7 @@ static float rope_frequency(const dsi_lm_config *c, int64_t i)
 {
     double power = pow(c->theta, (double)(float)((double)(2 * i) / (double)c->head_dim));
     double f = (double)(float)(1 / (double)(float)power);
+    if (c->rope == DSI_ROPE_YARN) return rope_scale_yarn(c, (float)power, i);
     if (c->rope == DSI_ROPE_LINEAR) f /= c->factor;
     if (c->rope == DSI_ROPE_LLAMA3) f = rope_scale_llama3(c, f);
     return (float)f;
@@ -81,7 +93,8 @@ static ds_status lm_rope_reserve(dsi_lm *lm, int64_t n, ds_device device)
         float f = rope_frequency(c, i);
         for (int64_t t = 0; t < room; t++) {
             double angle = (double)(f * (float)t);
-            x[t * pairs + i] = (float)cos(angle), y[t * pairs + i] = (float)sin(angle);
+            x[t * pairs + i] = (float)cos(angle) * (float)c->rope_magnitude;
+            y[t * pairs + i] = (float)sin(angle) * (float)c->rope_magnitude;
         }
     }
     ds_status status = lm_keep(&lm->cos, cosines, device);
