@@ -8,8 +8,6 @@
 #include "lm.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 /* c_attn: [hidden, 3 hidden], stored as transformers' Conv1D does, input first. */
 typedef struct Attention {
@@ -64,14 +62,13 @@ static const ds_module_type attention_type = {"GPT2Attention", sizeof(Attention)
 
 /* Projections into the residual sum start smaller: standard deviation
  * init_std / sqrt(2 layers), since 2 layers of them are added up. */
-static ds_module *block_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, int64_t layer)
+static ds_module *block_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *list, const char *name,
+                            int64_t layer)
 {
     const dsi_lm_config *c = &lm->config;
     double residual_std = c->init_std / sqrt(2 * (double)c->layers);
-    char name[24];
     size_t in_block, in_part;
-    snprintf(name, sizeof name, "%lld", (long long)layer);
-    ds_module *m = dsi_lm_enter(b, parent, name, &block_type, &in_block);
+    ds_module *m = dsi_lm_enter(b, list, name, &block_type, &in_block);
     Block *block = ds_self(m);
     block->ln_1 = dsi_lm_norm_new(b, m, "ln_1", c->hidden, false, c->eps);
 
@@ -101,16 +98,11 @@ static ds_module *block_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, in
 static void gpt2_build(dsi_lm *lm, ds_module *root, dsi_lm_builder *b)
 {
     const dsi_lm_config *c = &lm->config;
-    size_t in_body, in_list;
+    size_t in_body;
     lm->body = dsi_lm_enter(b, root, "transformer", &body_type, &in_body);
     lm->embed = dsi_lm_embedding_new(b, lm->body, "wte", c->vocab, c->hidden);
     lm->position = dsi_lm_embedding_new(b, lm->body, "wpe", c->positions, c->hidden);
-    ds_module *list = ds_nn_module_list(lm->body, "h");
-    in_list = strlen(b->path);
-    snprintf(b->path + in_list, sizeof b->path - in_list, "h.");
-    for (int64_t i = 0; i < c->layers && !ds_error(); i++)
-        lm->blocks[i] = block_new(lm, b, list, i);
-    dsi_lm_leave(b, in_list);
+    dsi_lm_blocks_new(lm, b, "h", block_new);
     lm->norm = dsi_lm_norm_new(b, lm->body, "ln_f", c->hidden, false, c->eps);
     dsi_lm_leave(b, in_body);
     if (!c->tied)

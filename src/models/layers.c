@@ -134,6 +134,23 @@ ds_module *dsi_lm_linear_new(dsi_lm_builder *b, ds_module *parent, const char *n
     return m;
 }
 
+/* ---- blocks ---- */
+
+/* ds_nn_module_list knows no builder, so its part of the path is added by hand.
+ * The first failure ends the loop: each further block would repeat it. */
+void dsi_lm_blocks_new(dsi_lm *lm, dsi_lm_builder *b, const char *name, dsi_lm_block_new *block_new)
+{
+    ds_module *list = ds_nn_module_list(lm->body, name);
+    size_t was = strlen(b->path);
+    snprintf(b->path + was, sizeof b->path - was, "%s.", name);
+    for (int64_t i = 0; i < lm->config.layers && !ds_error(); i++) {
+        char number[24];
+        snprintf(number, sizeof number, "%lld", (long long)i);
+        lm->blocks[i] = block_new(lm, b, list, number, i);
+    }
+    dsi_lm_leave(b, was);
+}
+
 /* ---- Embedding ---- */
 
 typedef struct Embedding {

@@ -8,18 +8,12 @@
  *     logits = lm_head(norm(x))
  *
  * Invariants:
- * - A module's struct borrows lm, the root's struct: the root owns all modules
- *   below it, so lm outlives them. Children are found by pointer during a
- *   forward; paths are used only while the model is built.
- * - Modules are made in the order of transformers' state dict. Random initial
- *   values are drawn in this order too.
+ * - A module's struct borrows lm, the root's struct, which outlives it.
+ * - Modules are made and values drawn in the order of transformers' state dict.
  * - The number of a layer is its index in lm->blocks, in the cache of keys and
  *   values, and in config.sliding.
  * SPDX-License-Identifier: MIT */
 #include "lm.h"
-
-#include <stdio.h>
-#include <string.h>
 
 typedef struct Attention {
     dsi_lm *lm;
@@ -28,10 +22,8 @@ typedef struct Attention {
     ds_module *q_norm, *k_norm; /* Qwen3: over a head; else NULL */
 } Attention;
 
-/* x [B,L,hidden] -> [B,L,heads,head_dim]. heads is that of the projection:
- * `heads` for queries, `kv_heads` for keys and values. norm (NULL: none) is
- * over the last dimension, so each head is normalised by itself; Qwen3 does so
- * before the rotation. */
+/* x [B,L,hidden] -> [B,L,heads,head_dim]. norm (NULL: none) is over the last
+ * dimension, so each head is normalised by itself, before the rotation. */
 static ds_tensor *attention_heads(const Attention *a, ds_module *proj, ds_module *norm,
                                   ds_tensor *x, int64_t heads)
 {
@@ -40,9 +32,8 @@ static ds_tensor *attention_heads(const Attention *a, ds_module *proj, ds_module
     return norm ? ds_call(norm, y) : y;
 }
 
-/* x [B,L,hidden] -> the same shape. Rotation, cache, mask and scale are
- * dsi_lm_attend's, so that all families have them alike. The width of the
- * heads together, heads head_dim, need not be `hidden` (Qwen3). */
+/* x [B,L,hidden] -> the same shape. The width of the heads together,
+ * heads head_dim, need not be `hidden` (Qwen3). */
 static ds_tensor *attention_forward(void *self, ds_tensor *x)
 {
     Attention *a = self;
@@ -59,8 +50,7 @@ typedef struct Mlp {
 } Mlp;
 
 /* SwiGLU (Shazeer, arXiv:2002.05202). x [B,L,hidden] -> [B,L,inner] twice ->
- * [B,L,hidden]: down(act(gate(x)) * up(x)), where act is config.json's
- * hidden_act. */
+ * [B,L,hidden]. */
 static ds_tensor *mlp_forward(void *self, ds_tensor *x)
 {
     Mlp *m = self;
@@ -72,8 +62,7 @@ typedef struct Layer {
     ds_module *self_attn, *mlp, *input_layernorm, *post_attention_layernorm;
 } Layer;
 
-/* Norms come before their part (pre-norm), so the sum x itself is never
- * normalised within the layers; the body's last norm does it. */
+/* The sum x itself is normalised only by the body's last norm. */
 static ds_tensor *layer_forward(void *self, ds_tensor *x)
 {
     Layer *l = self;
@@ -87,9 +76,14 @@ static const ds_module_type attention_type = {"Attention", sizeof(Attention),
                             layer_type = {"DecoderLayer", sizeof(Layer), .forward = layer_forward},
                             body_type = {.name = "Model"};
 
+static ds_module *projection_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t in,
+                                 int64_t out, bool bias)
+{
+    return dsi_lm_linear_new(b, parent, name, in, out, bias, false, -1);
+}
+
 /* After a failure, such as a tensor that the file lacks, parameters are NULL
- * and the rest is made without values; dsi_lm_new frees the whole tree then.
- * std -1 is config's init_std. */
+ * and the rest is made without values; dsi_lm_new frees the whole tree then. */
 static ds_module *attention_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, int64_t layer)
 {
     const dsi_lm_config *c = &lm->config;
@@ -98,10 +92,10 @@ static ds_module *attention_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent
     ds_module *m = dsi_lm_enter(b, parent, "self_attn", &attention_type, &was);
     Attention *a = ds_self(m);
     a->lm = lm, a->layer = layer;
-    a->q_proj = dsi_lm_linear_new(b, m, "q_proj", c->hidden, q, c->qkv_bias, false, -1);
-    a->k_proj = dsi_lm_linear_new(b, m, "k_proj", c->hidden, kv, c->qkv_bias, false, -1);
-    a->v_proj = dsi_lm_linear_new(b, m, "v_proj", c->hidden, kv, c->qkv_bias, false, -1);
-    a->o_proj = dsi_lm_linear_new(b, m, "o_proj", q, c->hidden, c->o_bias, false, -1);
+    a->q_proj = projection_new(b, m, "q_proj", c->hidden, q, c->qkv_bias);
+    a->k_proj = projection_new(b, m, "k_proj", c->hidden, kv, c->qkv_bias);
+    a->v_proj = projection_new(b, m, "v_proj", c->hidden, kv, c->qkv_bias);
+    a->o_proj = projection_new(b, m, "o_proj", q, c->hidden, c->o_bias);
     if (c->qk_norm) {
         a->q_norm = dsi_lm_norm_new(b, m, "q_norm", c->head_dim, true, c->eps);
         a->k_norm = dsi_lm_norm_new(b, m, "k_norm", c->head_dim, true, c->eps);
@@ -110,27 +104,20 @@ static ds_module *attention_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent
     return m;
 }
 
-/* The modules "0", "1", .. of the list, which are named by the layer's number.
- * mlp is made here, since a function of its own would only pass everything
- * on. */
-static ds_module *layer_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, int64_t layer)
+static ds_module *layer_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *list, const char *name,
+                            int64_t layer)
 {
     const dsi_lm_config *c = &lm->config;
-    char name[24];
     size_t in_layer, in_mlp;
-    snprintf(name, sizeof name, "%lld", (long long)layer);
-    ds_module *m = dsi_lm_enter(b, parent, name, &layer_type, &in_layer);
+    ds_module *m = dsi_lm_enter(b, list, name, &layer_type, &in_layer);
     Layer *l = ds_self(m);
     l->self_attn = attention_new(lm, b, m, layer);
     l->mlp = dsi_lm_enter(b, m, "mlp", &mlp_type, &in_mlp);
     Mlp *mlp = ds_self(l->mlp);
     mlp->lm = lm;
-    mlp->gate_proj = dsi_lm_linear_new(b, l->mlp, "gate_proj", c->hidden, c->inner, c->mlp_bias,
-                                       false, -1);
-    mlp->up_proj = dsi_lm_linear_new(b, l->mlp, "up_proj", c->hidden, c->inner, c->mlp_bias, false,
-                                     -1);
-    mlp->down_proj = dsi_lm_linear_new(b, l->mlp, "down_proj", c->inner, c->hidden, c->mlp_bias,
-                                       false, -1);
+    mlp->gate_proj = projection_new(b, l->mlp, "gate_proj", c->hidden, c->inner, c->mlp_bias);
+    mlp->up_proj = projection_new(b, l->mlp, "up_proj", c->hidden, c->inner, c->mlp_bias);
+    mlp->down_proj = projection_new(b, l->mlp, "down_proj", c->inner, c->hidden, c->mlp_bias);
     dsi_lm_leave(b, in_mlp);
     l->input_layernorm = dsi_lm_norm_new(b, m, "input_layernorm", c->hidden, true, c->eps);
     l->post_attention_layernorm = dsi_lm_norm_new(b, m, "post_attention_layernorm", c->hidden, true,
@@ -139,31 +126,20 @@ static ds_module *layer_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, in
     return m;
 }
 
-/* The list of layers is made by ds_nn_module_list, which knows no builder; its
- * part of the path, "layers.", is therefore added by hand and removed as the
- * others are. The first failure ends the loop, since each further layer would
- * repeat it. */
 static void llama_build(dsi_lm *lm, ds_module *root, dsi_lm_builder *b)
 {
     const dsi_lm_config *c = &lm->config;
     size_t in_body;
     lm->body = dsi_lm_enter(b, root, "model", &body_type, &in_body);
     lm->embed = dsi_lm_embedding_new(b, lm->body, "embed_tokens", c->vocab, c->hidden);
-    ds_module *list = ds_nn_module_list(lm->body, "layers");
-    size_t in_list = strlen(b->path);
-    snprintf(b->path + in_list, sizeof b->path - in_list, "layers.");
-    for (int64_t i = 0; i < c->layers && !ds_error(); i++)
-        lm->blocks[i] = layer_new(lm, b, list, i);
-    dsi_lm_leave(b, in_list);
+    dsi_lm_blocks_new(lm, b, "layers", layer_new);
     lm->norm = dsi_lm_norm_new(b, lm->body, "norm", c->hidden, true, c->eps);
     dsi_lm_leave(b, in_body);
-    if (!c->tied)
-        lm->head = dsi_lm_linear_new(b, root, "lm_head", c->hidden, c->vocab, false, false, -1);
+    if (!c->tied) lm->head = projection_new(b, root, "lm_head", c->hidden, c->vocab, false);
 }
 
-/* ids [B,L] int64 -> [B,L,hidden] after the last norm; the head is applied by
- * the caller, which may need the last position only, or a loss in chunks. x is
- * NULL after a failure; its layer has written the message. */
+/* ids [B,L] int64 -> [B,L,hidden] after the last norm: the caller applies the
+ * head, perhaps to the last position only, or in chunks. */
 static ds_tensor *llama_hidden(dsi_lm *lm, ds_tensor *ids)
 {
     ds_tensor *x = ds_call(lm->embed, ids);

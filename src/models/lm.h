@@ -126,6 +126,12 @@ extern const dsi_lm_type dsi_lm_gpt2, dsi_lm_llama;
 
 /* A model of c, which the root keeps (and json, taken). NULL after a failure. */
 ds_module *dsi_lm_new(const dsi_lm_config *c, json_t *json, const char *folder, dsi_lm_builder *b);
+/* The list `name` of c.layers blocks below lm->body, which are lm->blocks and
+ * have their numbers as names. block_new makes block `layer` below the list. */
+typedef ds_module *dsi_lm_block_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *list,
+                                    const char *name, int64_t layer);
+void dsi_lm_blocks_new(dsi_lm *lm, dsi_lm_builder *b, const char *name,
+                       dsi_lm_block_new *block_new);
 void dsi_lora_free(void *lora); /* lm->lora; NULL: nothing */
 /* x [..,in] through a layer that has an adapter: [..,out]. */
 ds_tensor *dsi_lora_forward(dsi_lm_linear *l, ds_tensor *x, bool training);
