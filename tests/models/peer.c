@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 
 #define SKIPPED 77
+#define TOKENS  200 /* generated */
 
 static int peer_run(const char *folder)
 {
@@ -24,8 +25,9 @@ static int peer_run(const char *folder)
     return !python && WEXITSTATUS(status) == 127 ? SKIPPED : WEXITSTATUS(status);
 }
 
-/* NAME.safetensors: ids [2,11] and what m says about them. */
-static void write_logits(ds_module *m, const char *name)
+/* NAME.safetensors: ids [2,11], their logits, and the greedy tokens that follow
+ * row 0, if `tokens` is not 0. */
+static void write_logits(ds_module *m, const char *name, int64_t tokens)
 {
     char file[300];
     ds_tensor *ids = ds_zeros(DS_I64, ds_shape(2, 11));
@@ -36,6 +38,9 @@ static void write_logits(ds_module *m, const char *name)
     ds_state *state = ds_state_new();
     CHECK_INT(ds_state_set(state, "ids", ids), DS_OK);
     CHECK_INT(ds_state_set(state, "logits", ds_contiguous(ds_call(m, ids))), DS_OK);
+    if (tokens)
+        CHECK_INT(ds_state_set(state, "tokens", ds_generate(m, ds_slice(ids, 0, 0, 1), tokens)),
+                  DS_OK);
     snprintf(file, sizeof file, "%s.safetensors", name);
     CHECK_INT(ds_safetensors_save(state, folder_path(file), NULL), DS_OK);
     ds_state_free(state);
@@ -59,9 +64,27 @@ static void write_model(const char *name)
         ds_module *m = ds_pretrained_load(from, .dtype = k ? DS_BF16 : DS_F32);
         CHECK(m != NULL);
         save_model(m, k ? half : name, k ? 0 : 20000);
-        write_logits(m, k ? half : name);
+        write_logits(m, k ? half : name, k || !strncmp(name, "gpt2", 4) ? 0 : TOKENS);
         ds_module_free(m);
     }
+}
+
+/* A new GPT-2 with positions enough for TOKENS, and weights so large that tokens
+ * differ clearly. */
+static void write_gpt2(void)
+{
+    FILE *f = fopen(folder_path("gpt2.json"), "w");
+    assert_non_null(f);
+    fputs(
+        "{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\", \"vocab_size\": 300, "
+        "\"n_embd\": 48, \"n_layer\": 2, \"n_head\": 3, \"n_positions\": 256, "
+        "\"initializer_range\": 0.2}",
+        f);
+    fclose(f);
+    ds_module *m = ds_pretrained_load(folder_path("gpt2.json"), .no_weights = true);
+    save_model(m, "gpt2-long", 0);
+    write_logits(m, "gpt2-long", TOKENS);
+    ds_module_free(m);
 }
 
 /* Adapters that have values, their model, and that in which they are merged. */
@@ -82,11 +105,11 @@ static void write_adapter(const char *name, const char *as, ds_lora_opts o)
     snprintf(file, sizeof file, "%s.lora", as);
     CHECK_INT(ds_lora_save(m, folder_path(file), NULL), DS_OK);
     snprintf(file, sizeof file, "%s.adapter", as);
-    write_logits(m, file);
+    write_logits(m, file, 0);
     CHECK_INT(ds_lora_merge(m), DS_OK);
     snprintf(file, sizeof file, "%s.merged", as);
     save_model(m, file, 0);
-    write_logits(m, file);
+    write_logits(m, file, 0);
     ds_module_free(m);
 }
 
@@ -130,6 +153,7 @@ static void folders_are_read_by_python(void **state)
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) write_model(models[i]);
     static const char *const head[] = {"lm_head"}, *const two[] = {"wte", "ln_f"},
                              *const embedding[] = {"embed_tokens"};
+    write_gpt2();
     write_adapter("gpt2-tied", "gpt2-lora", (ds_lora_opts){0});
     write_adapter("llama-rope3", "llama-lora", (ds_lora_opts){0});
     write_adapter(

@@ -1,5 +1,6 @@
 """tests/models/peer.py FOLDER: folders that ds_pretrained_save, ds_lora_save and ds_tokenizer_train wrote, read by
-transformers, peft and tokenizers: logits and tokens are compared with what peer.c left in NAME.safetensors and text.json.
+transformers, peft and tokenizers: logits, generated tokens and ids of texts are compared with what peer.c left in
+NAME.safetensors and text.json.
 Exits with 77 if one of the libraries is missing.
 SPDX-License-Identifier: MIT"""
 import json
@@ -55,6 +56,14 @@ for name in sorted(n[:-12] for n in os.listdir(folder) if n.endswith(".safetenso
             print(f"FAILED: {name}: {key} {info[key]}")
             failed += 1
     compare(name, logits(model, x), x["logits"], 0.2 if kind == "bf16" else 1e-4)
+    if "tokens" in x:
+        new = x["tokens"].shape[1]
+        greedy = transformers.GenerationConfig(do_sample=False, max_new_tokens=new, eos_token_id=None, pad_token_id=0)
+        model.generation_config = greedy
+        tokens = model.generate(x["ids"][:1], generation_config=greedy)[:, x["ids"].shape[1]:]
+        same = int((tokens == x["tokens"]).long().cumprod(1).sum())
+        print(f"{name}: {same} of {new} greedy tokens are equal, {len(set(tokens[0].tolist()))} are different ones")
+        failed += same < new
 
 tokenizer = tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
 with open(f"{folder}/text.json") as f:
