@@ -34,8 +34,10 @@ static ds_tensor *parameter(const ds_module *m, const char *name)
     return x;
 }
 
+/* Dropout is random, so these and all later values are without it. */
 static void check_logits(Reference *r, ds_module *m, const char *what)
 {
+    ds_module_train(m, false);
     ds_tensor *y = ds_call(m, matrix(json_object_get(r->json, "input_ids")));
     reference_within(r, what, y, reference_tensor(r, "logits"), tolerance(r, "logits"), 0);
 }
@@ -105,9 +107,12 @@ static void check_training(Reference *r, ds_module *m)
 {
     const json_t *t = json_object_get(r->json, "training"), *tol = json_object_get(t, "tolerance");
     const json_t *batches = json_object_get(t, "batches");
-    ds_optim *optim = ds_optim_adamw(m, 1e-3, .beta1 = 0.9, .beta2 = 0.95,
-                                     .eps = reference_double(t, "eps", 0),
-                                     .weight_decay = reference_double(t, "weight_decay", 0));
+    const json_t *betas = json_object_get(t, "betas");
+    double decay = reference_double(t, "weight_decay", 0);
+    ds_optim *optim = ds_optim_adamw(
+        m, 1e-3, .beta1 = reference_number(json_array_get(betas, 0), 0),
+        .beta2 = reference_number(json_array_get(betas, 1), 0),
+        .eps = reference_double(t, "eps", 0), .weight_decay = decay > 0 ? decay : DS_ZERO);
     ds_optim_set_group_weight_decay(optim, ds_optim_add_group(optim, of_one_dimension, NULL), 0);
     int64_t steps = quick() ? 3 : reference_int(t, "steps", 0);
     for (int64_t i = 0; i < steps; i++) {
@@ -266,14 +271,19 @@ static void check_saved(Reference *r, ds_module *m, const char *config)
     folder_remove();
 }
 
+static double rms(ds_tensor *x) { return sqrt(ds_item(ds_mean(ds_mul(x, x)))); }
+
+/* PyTorch's own logits in bfloat16 say how far off is usual for these weights. */
 static void check_bf16(Reference *r, const char *folder)
 {
     ds_tensor *want = reference_tensor(r, "logits");
     ds_module *m = ds_pretrained_load(folder, .stored_dtype = true);
     ds_tensor *y = ds_call(m, matrix(json_object_get(r->json, "input_ids")));
     if (ds_dtype_of(y) != DS_BF16) reference_fail(r, "logits are not bfloat16");
-    ds_tensor *d = ds_sub(ds_cast(y, DS_F32), want);
-    reference_number_within(r, "rms of bf16", sqrt(ds_item(ds_mean(ds_mul(d, d)))), 0, 0.04, 0);
+    ds_tensor *theirs = reference_tensor(r, "logits_bf16");
+    double off = theirs ? rms(ds_sub(ds_cast(theirs, DS_F32), want)) : 0;
+    reference_number_within(r, "rms of bf16", rms(ds_sub(ds_cast(y, DS_F32), want)), 0,
+                            fmax(0.04, 1.3 * off), 0);
     ds_tensor *loss = ds_call(m, matrix(json_object_get(r->json, "input_ids")),
                               matrix(json_object_get(r->json, "labels")));
     if (ds_dtype_of(loss) != DS_F32) reference_fail(r, "the loss is not float32");

@@ -44,6 +44,8 @@ static void check_case(Reference *r, const json_t *c)
 {
     const char *reduction = reference_text(c, "reduction", "");
     ds_cross_entropy_opts o = {.label_smoothing = reference_double(c, "label_smoothing", 0),
+                               .ignore_index = reference_int(c, "ignore_index", -100),
+                               .ignore = true,
                                .reduction = !strcmp(reduction, "sum") ? DS_SUM : DS_MEAN};
     ds_tensor *logits = ds_clone(ds_cast(reference_tensor(r, "logits"), DS_F32));
     ds_require_grad(logits, true);
