@@ -90,7 +90,7 @@ foreach(source ${DS_TEST_SOURCES})
         target_compile_definitions(test_gpu_mistakes PRIVATE MISTAKES="" MISTAKES_SANITIZED="")
         continue()
     endif()
-    set_tests_properties(gpu/${name} PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77)
+    set_tests_properties(gpu/${name} PROPERTIES TIMEOUT ${DS_TEST_SECONDS} SKIP_RETURN_CODE 77)
     if(name STREQUAL "real")
         continue()
     endif()
@@ -124,7 +124,7 @@ endif()
 
 if(DS_GPU_TESTS AND TARGET test_gpu_data_parallel)
     add_test(NAME gpu/data_parallel.lazy COMMAND test_gpu_data_parallel)
-    set_tests_properties(gpu/data_parallel.lazy PROPERTIES LABELS gpu TIMEOUT 120
+    set_tests_properties(gpu/data_parallel.lazy PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
         ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=4;DS_TEST_QUICK=1;FAKE_CUDA_LAZY=1")
 endif()
 
@@ -134,15 +134,15 @@ if(DS_GPU_TESTS AND TARGET test_gpu_ranks)
     set(DS_RANKS_ENVIRONMENT LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu FAKE_CUDA_COUNT=4 ${DS_TEST_ENVIRONMENT})
     add_test(NAME gpu/ranks.host COMMAND test_gpu_ranks)
     add_test(NAME gpu/ranks.late COMMAND test_gpu_ranks)
-    set_tests_properties(gpu/ranks.host PROPERTIES LABELS gpu TIMEOUT 120
+    set_tests_properties(gpu/ranks.host PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
         ENVIRONMENT "${DS_RANKS_ENVIRONMENT};DS_NCCL=off")
-    set_tests_properties(gpu/ranks.late PROPERTIES LABELS gpu TIMEOUT 120
+    set_tests_properties(gpu/ranks.late PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
         ENVIRONMENT "${DS_RANKS_ENVIRONMENT};FAKE_CUDA_LAZY=1;FAKE_NCCL_DELAY=2000;FAKE_NCCL_ORDER=ring")
 endif()
 
 if(DS_GPU_TESTS AND TARGET test_gpu_zero)
     add_test(NAME gpu/zero.lazy COMMAND test_gpu_zero)
-    set_tests_properties(gpu/zero.lazy PROPERTIES LABELS gpu TIMEOUT 120
+    set_tests_properties(gpu/zero.lazy PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
         ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=4;DS_TEST_QUICK=1;FAKE_CUDA_LAZY=1")
 endif()
 
@@ -151,7 +151,7 @@ endif()
 if(DS_GPU_TESTS AND TARGET test_gpu_ops)
     set(DS_GPU_ENVIRONMENT LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu FAKE_CUDA_COUNT=1)
     add_test(NAME gpu/ops.backward COMMAND test_gpu_ops)
-    set_tests_properties(gpu/ops.backward PROPERTIES LABELS gpu TIMEOUT 120
+    set_tests_properties(gpu/ops.backward PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
         ENVIRONMENT "${DS_GPU_ENVIRONMENT};DS_TEST_QUICK=1;FAKE_CUDA_LAZY=1;CUDA_ON_CPU_ORDER=backward")
     set(on optim/sgd)
     if(NOT DS_SANITIZE)
@@ -162,7 +162,7 @@ if(DS_GPU_TESTS AND TARGET test_gpu_ops)
         string(REPLACE "/" "_" target test_${name})
         if(TARGET ${target})
             add_test(NAME gpu/on/${name} COMMAND ${PROJECT_SOURCE_DIR}/tests/gpu/on_cpu $<TARGET_FILE:${target}>)
-            set_tests_properties(gpu/on/${name} PROPERTIES LABELS gpu TIMEOUT 300
+            set_tests_properties(gpu/on/${name} PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
                 ENVIRONMENT "DS_TEST_QUICK=1;${DS_TEST_ENVIRONMENT}")
         endif()
     endforeach()
@@ -171,21 +171,21 @@ endif()
 # The estimate of --estimate_memory beside the memory of two emulated GPUs.
 if(DS_GPU_TESTS AND TARGET test_engine_estimate AND NOT DS_SANITIZE)
     add_test(NAME gpu/on/engine/estimate COMMAND ${PROJECT_SOURCE_DIR}/tests/gpu/on_cpu $<TARGET_FILE:test_engine_estimate>)
-    set_tests_properties(gpu/on/engine/estimate PROPERTIES LABELS gpu TIMEOUT 120
+    set_tests_properties(gpu/on/engine/estimate PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
         ENVIRONMENT "FAKE_CUDA_COUNT=2;${DS_TEST_ENVIRONMENT}")
 endif()
 
 # The PTX files are of their sources.
 if(NOT DS_SANITIZE)
     add_test(NAME gpu/ptx COMMAND ${PROJECT_SOURCE_DIR}/scripts/make_ptx --check)
-    set_tests_properties(gpu/ptx PROPERTIES LABELS gpu TIMEOUT 120)
+    set_tests_properties(gpu/ptx PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS})
 endif()
 
 # Every kernel, dtype and layout beside the CPU, in a random order, with work
 # that is done as late as it may.
 if(DS_GPU_TESTS)
     add_test(NAME gpu/selftest COMMAND ds_report --gpu_selftest --quick)
-    set_tests_properties(gpu/selftest PROPERTIES LABELS gpu TIMEOUT 120
+    set_tests_properties(gpu/selftest PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
         ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=1;FAKE_CUDA_LAZY=1;CUDA_ON_CPU_ORDER=3")
     add_dependencies(ds_report fake_libcuda)
 endif()

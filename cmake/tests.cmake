@@ -10,6 +10,7 @@ if(DS_TEST_FOLDERS)
     list(FILTER DS_TEST_SOURCES INCLUDE REGEX "^(${folders})/")
 endif()
 set(DS_TEST_ENVIRONMENT "")
+set(DS_TEST_SECONDS 1200) # a hang ends then; on a machine with twenty times its work no test does
 set(DS_TEST_OPTIONS "")
 if(DS_SANITIZE)
     set(DS_TEST_ENVIRONMENT DS_TEST_QUICK=1)
@@ -41,7 +42,7 @@ foreach(source ${DS_TEST_SOURCES})
     target_compile_options(${target} PRIVATE ${DS_TEST_OPTIONS})
     if(NOT ${folder}/${name} IN_LIST DS_TEST_EACH_ISA)
         add_test(NAME ${folder}/${name} COMMAND ${target})
-        set_tests_properties(${folder}/${name} PROPERTIES LABELS ${folder} TIMEOUT 600
+        set_tests_properties(${folder}/${name} PROPERTIES LABELS ${folder} TIMEOUT ${DS_TEST_SECONDS}
             ENVIRONMENT "${DS_TEST_ENVIRONMENT}")
         continue()
     endif()
@@ -49,14 +50,14 @@ foreach(source ${DS_TEST_SOURCES})
     # library's message, if the processor lacks it.
     foreach(isa ${DS_ISAS} amx)
         add_test(NAME ${folder}/${name}.${isa} COMMAND ${target})
-        set_tests_properties(${folder}/${name}.${isa} PROPERTIES LABELS ${folder} TIMEOUT 600
+        set_tests_properties(${folder}/${name}.${isa} PROPERTIES LABELS ${folder} TIMEOUT ${DS_TEST_SECONDS}
             ENVIRONMENT "DS_CPU=${isa};${DS_TEST_ENVIRONMENT}"
             SKIP_REGULAR_EXPRESSION "the best this processor has is")
     endforeach()
     # And by the core of the contract alone: a composition of core kernels in
     # place of each fusion.
     add_test(NAME ${folder}/${name}.core COMMAND ${target})
-    set_tests_properties(${folder}/${name}.core PROPERTIES LABELS ${folder} TIMEOUT 600
+    set_tests_properties(${folder}/${name}.core PROPERTIES LABELS ${folder} TIMEOUT ${DS_TEST_SECONDS}
         ENVIRONMENT "DS_CPU=generic;DS_FUSIONS=off;${DS_TEST_ENVIRONMENT}")
 endforeach()
 
@@ -108,7 +109,7 @@ if(DS_EXAMPLES)
     foreach(script ${DS_SCRIPTS})
         get_filename_component(name ${script} NAME_WE)
         add_test(NAME programs/${name} COMMAND ${script} ${PROJECT_BINARY_DIR})
-        set_tests_properties(programs/${name} PROPERTIES LABELS programs TIMEOUT 600 SKIP_RETURN_CODE 77)
+        set_tests_properties(programs/${name} PROPERTIES LABELS programs TIMEOUT ${DS_TEST_SECONDS} SKIP_RETURN_CODE 77)
     endforeach()
 endif()
 
@@ -117,7 +118,7 @@ endif()
 if(NOT DS_SANITIZE AND DS_EXAMPLES)
     foreach(script cluster slurm)
         add_test(NAME launcher/${script} COMMAND ${PROJECT_SOURCE_DIR}/tests/launcher/${script} ${PROJECT_BINARY_DIR})
-        set_tests_properties(launcher/${script} PROPERTIES LABELS "launcher;mpi" TIMEOUT 300 SKIP_RETURN_CODE 77)
+        set_tests_properties(launcher/${script} PROPERTIES LABELS "launcher;mpi" TIMEOUT ${DS_TEST_SECONDS} SKIP_RETURN_CODE 77)
     endforeach()
 endif()
 
