@@ -23,11 +23,13 @@ static const struct {
     {"loss", "binary_cross_entropy binary_cross_entropy_with_logits cosine_similarity "
              "cross_entropy huber_loss kl_div l1_loss nll_loss rms_norm rotary_embedding "
              "scaled_dot_product_attention smooth_l1_loss"},
-    {"layers", "Bilinear EmbeddingBag GRU GRUCell LSTM LSTMCell MultiheadAttention RNN RNNCell "
-               "Transformer TransformerDecoderLayer TransformerEncoderLayer adaptive_max_pool2d "
-               "avg_pool1d batch_norm clip_grad_value_ conv1d conv3d conv_transpose2d "
-               "default_init group_norm instance_norm interpolate kaiming_normal_ max_pool1d "
-               "orthogonal_ trunc_normal_ xavier_normal_ xavier_uniform_"},
+    {"layers",
+     "Bilinear EmbeddingBag GRU GRUCell LSTM LSTMCell MultiheadAttention RNN RNNCell "
+     "Transformer TransformerDecoderLayer TransformerEncoderLayer adaptive_max_pool2d "
+     "avg_pool1d batch_norm clip_grad_value_ conv1d conv3d conv_transpose2d "
+     "default_init group_norm instance_norm interpolate kaiming_normal_ "
+     "max_pool1d "
+     "orthogonal_ trunc_normal_ xavier_normal_ xavier_uniform_"},
 };
 
 bool op_among(const char *name, const char *words)
@@ -148,7 +150,9 @@ int op_inputs(OpRun *run, ds_tensor **x, int most)
 ds_reduction op_reduction(OpRun *run)
 {
     const char *name = reference_text(run->attrs, "reduction", "mean");
-    return !strcmp(name, "sum") ? DS_SUM : !strcmp(name, "none") ? DS_NONE : DS_MEAN;
+    if (!strcmp(name, "sum")) return DS_SUM;
+    if (!strcmp(name, "none")) return DS_NONE;
+    return !strcmp(name, "mean") ? DS_MEAN : (ds_reduction)99; /* 99 is refused */
 }
 
 /* x's values in memory with other strides, which leaves gaps where they do. */

@@ -61,7 +61,7 @@ DS_API ds_tensor *ds_pow(ds_tensor *x, double exponent); /* x^exponent */
  * none become float32. */
 DS_API ds_tensor *ds_clamp(ds_tensor *x, double low, double high);
 /* torch.clamp with tensors, which broadcast with x; NULL: no bound. Where x is
- * equal to a bound it gets the gradient. Refuses two NULLs. */
+ * equal to a bound each gets half of the gradient. Refuses two NULLs. */
 DS_API ds_tensor *ds_clamp_tensors(ds_tensor *x, ds_tensor *low, ds_tensor *high);
 
 /* a where condition (bool) is true, b elsewhere; all three broadcast
@@ -69,7 +69,8 @@ DS_API ds_tensor *ds_clamp_tensors(ds_tensor *x, ds_tensor *low, ds_tensor *high
 DS_API ds_tensor *ds_where(ds_tensor *condition, ds_tensor *a, ds_tensor *b);
 
 /* value where mask (bool) is true, x elsewhere; both broadcast; the dtype is x's
- * (torch.masked_fill). */
+ * (torch.masked_fill). Refuses a value that the dtype cannot hold: -1e9 in
+ * float16, which has -INFINITY. */
 DS_API ds_tensor *ds_masked_fill(ds_tensor *x, ds_tensor *mask, double value);
 
 /* torch.neg, abs, exp, ...; the shape is x's. Integers become float32,

@@ -67,7 +67,8 @@ static ds_tensor *attention_append(const MultiheadAttention *a, ds_tensor *x, ds
 /* [N,L,E] or [L,N,E] -> [N,H,L,D], and back */
 static ds_tensor *attention_split_heads(const MultiheadAttention *a, ds_tensor *x)
 {
-    ds_tensor *y = ds_reshape(x, ds_shape(ds_size(x, 0), ds_size(x, 1), a->heads, -1));
+    int64_t dim = a->embed / a->heads;
+    ds_tensor *y = ds_reshape(x, ds_shape(ds_size(x, 0), ds_size(x, 1), a->heads, dim));
     return ds_permute(y, a->batch_first ? ds_shape(0, 2, 1, 3) : ds_shape(1, 2, 0, 3));
 }
 
@@ -110,6 +111,26 @@ static ds_tensor *mask_causal(const ds_tensor *x, int64_t l, int64_t s)
     return p ? ds_to(mask, ds_device_of(x), DS_BOOL) : NULL;
 }
 
+/* Exactly these shapes, as in PyTorch: another order of dimensions may have as
+ * many elements. key_padding_mask is [S] for one sample. */
+static bool attention_check_masks(const ds_attention_call *c, int64_t n, int64_t heads, int64_t l,
+                                  int64_t s)
+{
+    ds_dims m = c->attn_mask ? ds_shape_of(c->attn_mask) : ds_shape(l, s);
+    if ((m.n != 2 && m.n != 3) || m.d[m.n - 2] != l || m.d[m.n - 1] != s ||
+        (m.n == 3 && m.d[0] != n * heads))
+        return dsi_refuse("multihead_attention: attn_mask is %s: expected [%lld, %lld] or [%lld, "
+                          "%lld, %lld]",
+                          dsi_shape_text(m), (long long)l, (long long)s, (long long)(n * heads),
+                          (long long)l, (long long)s);
+    m = c->key_padding_mask ? ds_shape_of(c->key_padding_mask) : ds_shape(n, s);
+    bool one = m.n == 1 && n == 1 && m.d[0] == s;
+    if (!one && (m.n != 2 || m.d[0] != n || m.d[1] != s))
+        return dsi_refuse("multihead_attention: key_padding_mask is %s: expected [%lld, %lld]",
+                          dsi_shape_text(m), (long long)n, (long long)s);
+    return true;
+}
+
 /* The sum of all masks, which broadcasts to [N,H,L,S] -> *sum; NULL if there
  * are none. False with the message. A 3-D attn_mask is torch's [N H,L,S];
  * key_padding_mask is [N,S]. A causal mask is written out only beside other
@@ -119,6 +140,7 @@ static bool attention_masks(const MultiheadAttention *a, const ds_tensor *q, con
 {
     const ds_attention_call *c = &a->call;
     int64_t n = ds_size(q, 0), l = ds_size(q, 2), s = ds_size(k, 2) - more;
+    if (!attention_check_masks(c, n, a->heads, l, s)) return false;
     ds_tensor *terms[3] = {c->attn_mask, c->key_padding_mask, NULL};
     if (terms[0] && ds_ndim(terms[0]) == 3)
         terms[0] = ds_reshape(terms[0], ds_shape(n, a->heads, l, s));

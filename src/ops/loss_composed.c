@@ -278,8 +278,12 @@ ds_tensor *dsi_cross_entropy_soft(ds_tensor *x, ds_tensor *target, ds_cross_entr
     if (o.ignore && o.ignore_index >= 0)
         return dsi_refuse("%s: ignore_index is %lld beside probabilities: expected labels", op,
                           (long long)o.ignore_index);
-    if (!loss_weight(op, &o.weight)) return NULL;
     int64_t classes = x->shape.d[dim];
+    if (o.weight && (o.weight->shape.n != 1 || o.weight->shape.d[0] != classes))
+        return dsi_refuse("%s: weight is %s, logits %s: expected [%lld]", op,
+                          dsi_shape_text(o.weight->shape), dsi_shape_text(x->shape),
+                          (long long)classes);
+    if (!loss_weight(op, &o.weight)) return NULL;
     double e = o.label_smoothing;
     if (e != 0) target = ds_shift(ds_scale(target, 1 - e), e / (double)classes);
     ds_tensor *log_p = ds_log_softmax(x, dim);
@@ -295,7 +299,16 @@ ds_tensor *dsi_cross_entropy_soft(ds_tensor *x, ds_tensor *target, ds_cross_entr
 
 /* ---- angles ------------------------------------------------------------------------------------------ */
 
-/* x1 x2 / max(|x1| |x2|, eps), each norm at least eps as in PyTorch */
+/* x / max(|x|, least); the gradient is that of |x| also where least takes its
+ * place, as in PyTorch. */
+static ds_tensor *unit_vector(ds_tensor *x, ds_tensor *least, ds_dims over)
+{
+    ds_tensor *norm = ds_norm_with(x, (ds_norm_opts){.dims = over, .keepdim = true});
+    ds_tensor *lacks = ds_detach(ds_sub(ds_maximum(norm, least), norm)); /* 0, mostly */
+    return ds_div(x, ds_add(norm, lacks));
+}
+
+/* The sum of x1 x2, both of length 1 unless they are below eps. */
 ds_tensor *ds_cosine_similarity(ds_tensor *x1, ds_tensor *x2, int dim, double eps)
 {
     const char *op = "cosine_similarity";
@@ -307,12 +320,9 @@ ds_tensor *ds_cosine_similarity(ds_tensor *x1, ds_tensor *x2, int dim, double ep
     ds_dtype dtype = x1->dtype;
     x1 = ds_expand(dsi_upcast(x1), shape), x2 = ds_expand(dsi_upcast(x2), shape);
     if (!x1 || !x2 || (dim = dsi_want_dim(op, x1, dim)) < 0) return NULL;
-    ds_reduce_opts over = {.dims = ds_shape(dim), .keepdim = true};
-    ds_tensor *least = number_beside(x1, dsi_option(eps, 1e-8)), *unit[2] = {x1, x2};
-    for (int i = 0; i < 2; i++) {
-        ds_tensor *norm = ds_norm_with(unit[i], (ds_norm_opts){.dims = over.dims, .keepdim = true});
-        unit[i] = ds_div(unit[i], ds_maximum(norm, least));
-    }
-    over.keepdim = false;
-    return reduced(ds_sum_with(ds_mul(unit[0], unit[1]), over), DS_NONE, dtype);
+    ds_reduce_opts over = {.dims = ds_shape(dim)};
+    ds_tensor *least = number_beside(x1, dsi_option(eps, 1e-8));
+    ds_tensor *product = ds_mul(unit_vector(x1, least, over.dims),
+                                unit_vector(x2, least, over.dims));
+    return reduced(ds_sum_with(product, over), DS_NONE, dtype);
 }

@@ -380,13 +380,14 @@ static bool instance_norm_update(ds_tensor *running, ds_tensor *copies, int64_t 
     return mean && dsi_copy(running, mean) == DS_OK;
 }
 
-static bool instance_norm_check(const ds_tensor *x, ds_batch_norm_opts o)
+/* batch: this call normalises with the statistics of x. */
+static bool instance_norm_check(const ds_tensor *x, ds_batch_norm_opts o, bool batch)
 {
     if (!dsi_want_float("instance_norm", x)) return false;
     if (x->shape.n < 3)
         return dsi_refuse("instance_norm: x is %s: expected [N,C,...]", dsi_shape_text(x->shape));
     int64_t rows = x->shape.d[0] * x->shape.d[1], size = rows ? dsi_numel(x->shape) / rows : 2;
-    if (size < 2)
+    if (batch && size < 2)
         return dsi_refuse("instance_norm: x is %s: %lld values for a channel of a sample, expected "
                           "more",
                           dsi_shape_text(x->shape), (long long)size);
@@ -398,8 +399,9 @@ static bool instance_norm_check(const ds_tensor *x, ds_batch_norm_opts o)
 ds_tensor *ds_instance_norm_with(ds_tensor *x, ds_batch_norm_opts o)
 {
     if (!dsi_live(x, "instance_norm")) return dsi_null_operand("instance_norm");
-    if (!o.training && o.running_mean) return ds_batch_norm_with(x, o);
-    if (!instance_norm_check(x, o)) return NULL;
+    bool batch = o.training || !o.running_mean;
+    if (!instance_norm_check(x, o, batch)) return NULL;
+    if (!batch) return ds_batch_norm_with(x, o);
     if (!x->shape.d[0]) return ds_group_norm(x, x->shape.d[1], o.weight, o.bias, o.eps);
     ds_tensor *mean = o.running_mean, *var = o.running_var;
     int64_t n = x->shape.d[0];

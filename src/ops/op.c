@@ -18,6 +18,10 @@ bool dsi_same_kind(const char *op, const ds_tensor *a, const ds_tensor *b)
             "ds_transform_cast the data set, or set fp16.auto_cast)",
             op, ds_dtype_name(a->dtype), dsi_shape_text(a->shape), ds_dtype_name(b->dtype),
             dsi_shape_text(b->shape));
+    if (a->device == b->device)
+        return dsi_refuse("%s: operands are %s %s and %s %s: expected the same dtype (ds_cast one)",
+                          op, ds_dtype_name(a->dtype), dsi_shape_text(a->shape),
+                          ds_dtype_name(b->dtype), dsi_shape_text(b->shape));
     return dsi_refuse("%s: operands are %s on %s and %s on %s: expected the same dtype and device",
                       op, ds_dtype_name(a->dtype), ds_device_name(dsi_device_id(a->device)),
                       ds_dtype_name(b->dtype), ds_device_name(dsi_device_id(b->device)));

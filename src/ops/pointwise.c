@@ -7,6 +7,7 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
+#include <float.h>
 #include <math.h>
 
 /* ---- two operands ------------------------------------------------------------------------------------ */
@@ -338,25 +339,47 @@ ds_tensor *ds_clamp(ds_tensor *x, double low, double high)
     return clamp_to(x, low, high);
 }
 
-/* Saved: x, low, high, of which a bound may be NULL. Of equal values x is
- * taken. */
+/* Where y is low's value, and where x is equal to low; high, which may be NULL,
+ * decides too. */
+static void clamp_low_is(ds_tensor *x, ds_tensor *low, ds_tensor *high, ds_tensor **taken,
+                         ds_tensor **tie)
+{
+    *tie = ds_eq(x, low);
+    if (high) *tie = ds_logical_and(*tie, ds_lt(low, high));
+    *taken = high ? ds_logical_and(ds_lt(x, low), ds_le(low, high))
+                  : ds_logical_not(ds_ge(x, low)); /* of a NaN too */
+}
+
+static void clamp_high_is(ds_tensor *x, ds_tensor *low, ds_tensor *high, ds_tensor **taken,
+                          ds_tensor **tie)
+{
+    *tie = ds_eq(x, high);
+    if (low) *tie = ds_logical_and(*tie, ds_lt(low, high));
+    *taken = low ? ds_logical_or(ds_logical_and(ds_gt(x, high), ds_le(low, high)), ds_lt(high, low))
+                 : ds_logical_not(ds_le(x, high));
+}
+
+/* Saved: x, low, high, of which a bound may be NULL. As in PyTorch x and a bound
+ * that it is equal to get half of dy each, x all of it where the bounds are
+ * equal too; the only bound gets dy beside a NaN, one of two does not. */
 static void clamp_tensors_backward(dsi_node *n, ds_tensor *dy)
 {
-    ds_tensor *x = dsi_saved_tensor(n, 0), *low = dsi_saved_tensor(n, 1),
-              *high = dsi_saved_tensor(n, 2), *dx = dsi_alias(dy), *zero = beside(dy, 0);
-    if (low) dx = ds_where(ds_lt(x, low), zero, dx);
-    if (high) dx = ds_where(ds_gt(x, high), zero, dx);
+    ds_tensor *x = dsi_saved_tensor(n, 0),
+              *bound[] = {dsi_saved_tensor(n, 1), dsi_saved_tensor(n, 2)};
+    ds_tensor *dx = dsi_alias(dy), *zero = beside(dy, 0), *half = ds_scale(dy, 0.5);
+    for (int i = 0; i < 2; i++) {
+        ds_tensor *taken, *tie;
+        if (!bound[i]) continue;
+        (i ? clamp_high_is : clamp_low_is)(x, bound[0], bound[1], &taken, &tie);
+        dx = ds_where(tie, half, dx);
+        if (dsi_needs_input_grad(n, 1 + i)) {
+            ds_tensor *dbound = ds_where(taken, dy, ds_where(tie, half, zero));
+            dsi_accumulate_grad(n, 1 + i, dsi_sum_to(dbound, bound[i]->shape));
+        }
+    }
+    if (bound[0]) dx = ds_where(ds_lt(x, bound[0]), zero, dx);
+    if (bound[1]) dx = ds_where(ds_gt(x, bound[1]), zero, dx);
     if (dsi_needs_input_grad(n, 0)) dsi_accumulate_grad(n, 0, dsi_sum_to(dx, x->shape));
-    if (low && dsi_needs_input_grad(n, 1)) {
-        ds_tensor *taken = ds_lt(x, low);
-        if (high) taken = ds_logical_and(taken, ds_lt(low, high));
-        dsi_accumulate_grad(n, 1, dsi_sum_to(ds_where(taken, dy, zero), low->shape));
-    }
-    if (high && dsi_needs_input_grad(n, 2)) {
-        ds_tensor *taken = ds_gt(x, high);
-        if (low) taken = ds_logical_or(taken, ds_lt(high, low));
-        dsi_accumulate_grad(n, 2, dsi_sum_to(ds_where(taken, dy, zero), high->shape));
-    }
 }
 
 const dsi_op dsi_op_clamp_tensors = {"clamp_tensors", clamp_tensors_backward, .acquires = true};
@@ -428,6 +451,26 @@ ds_tensor *ds_where(ds_tensor *c, ds_tensor *a, ds_tensor *b)
     return y;
 }
 
+/* Whether a tensor of that dtype can hold the number, which is then rounded or,
+ * for integers, truncated; uint8 wraps around below 0, as in PyTorch. */
+static bool number_fits(ds_dtype dtype, double x)
+{
+    static const double limits[][2] = {
+        [DS_F32] = {-(double)FLT_MAX, (double)FLT_MAX},
+        [DS_F64] = {-DBL_MAX, DBL_MAX},
+        [DS_F16] = {-65504, 65504},
+        [DS_BF16] = {-0x1.fep127, 0x1.fep127},
+        [DS_I64] = {-0x1p63, 0x1.fffffffffffffp62},
+        [DS_I32] = {INT32_MIN, INT32_MAX},
+        [DS_I16] = {INT16_MIN, INT16_MAX},
+        [DS_I8] = {INT8_MIN, INT8_MAX},
+        [DS_U8] = {-UINT8_MAX, UINT8_MAX + 0.999},
+        [DS_BOOL] = {-DBL_MAX, DBL_MAX},
+    };
+    if (!isfinite(x)) return dtype <= DS_BF16 || dtype == DS_BOOL;
+    return x >= limits[dtype][0] && x <= limits[dtype][1];
+}
+
 /* value where the mask is true, x elsewhere; of x's dtype */
 ds_tensor *ds_masked_fill(ds_tensor *x, ds_tensor *mask, double value)
 {
@@ -435,9 +478,10 @@ ds_tensor *ds_masked_fill(ds_tensor *x, ds_tensor *mask, double value)
     if (mask->dtype != DS_BOOL)
         return dsi_refuse("masked_fill: the mask is %s %s: expected bool",
                           ds_dtype_name(mask->dtype), dsi_shape_text(mask->shape));
-    if (!dsi_is_float(x) && !isfinite(value))
-        return dsi_refuse("masked_fill: x is %s, the value %g: expected a finite one",
-                          ds_dtype_name(x->dtype), value);
+    if (!number_fits(x->dtype, value))
+        return dsi_refuse("masked_fill: x is %s, the value %g: expected one that it can hold%s",
+                          ds_dtype_name(x->dtype), value,
+                          dsi_is_float(x) ? ", such as -INFINITY" : "");
     ds_dims shape;
     if (!dsi_broadcast("masked_fill", mask->shape, x->shape, &shape)) return NULL;
     return ds_where(mask, beside(x, value), x);

@@ -301,6 +301,9 @@ static ds_tensor *pool1d_rows(const char *op, ds_tensor *x, ds_pool1d_opts o, ds
 {
     if (x->shape.n != 2 && x->shape.n != 3)
         return dsi_refuse("%s: x is %s: expected [N,C,L] or [C,L]", op, dsi_shape_text(x->shape));
+    if (o.stride < 0 || o.padding < 0 || o.dilation < 0)
+        return dsi_refuse("%s: stride %d, padding %d, dilation %d: expected at least 1, 0, 1", op,
+                          o.stride, o.padding, o.dilation);
     *rows = (ds_pool2d_opts){.kernel = 1,
                              .kernel_w = o.kernel ? o.kernel : -1,
                              .stride = 1,

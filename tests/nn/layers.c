@@ -372,6 +372,17 @@ static void refusals(void **state)
     CHECK_ERROR("call_encoder_layer: m is a GRU");
     CHECK(!ds_call_decoder_layer(m, x, x, .causal = true));
     CHECK_ERROR("call_decoder_layer: m is a GRU");
+    ds_module *attn = ds_nn_multihead_attention(NULL, "m", 4, 2);
+    ds_tensor *turned = ds_zeros(DS_F32, ds_shape(2, 2, 6)); /* as many elements as [6,2,2] */
+    CHECK(!ds_call_attention(attn, x, NULL, NULL, .attn_mask = turned));
+    CHECK_ERROR("attn_mask is [2, 2, 6]: expected [2, 2] or [6, 2, 2]");
+    turned = ds_zeros(DS_BOOL, ds_shape(2, 3));
+    CHECK(!ds_call_attention(attn, x, NULL, NULL, .key_padding_mask = turned));
+    CHECK_ERROR("key_padding_mask is [2, 3]: expected [3, 2]");
+    ds_tensor *none = ds_zeros(DS_F32, ds_shape(2, 0, 4)); /* a batch of none */
+    CHECK(ds_numel(ds_call_attention(attn, none, NULL, NULL, .causal = true)) == 0);
+    CHECK(!ds_error());
+    ds_module_free(attn);
     ds_tensor *steps = ds_zeros(DS_F32, ds_shape(4, 2, 3));
     CHECK(!ds_call_rnn_padded(m, steps, ds_zeros(DS_I64, ds_shape(2)), NULL));
     CHECK_ERROR("GRU: lengths[0] is 0: expected 1 to 4");

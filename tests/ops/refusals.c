@@ -48,7 +48,9 @@ static void pointwise(void **state)
     REFUSES(ds_logical_and(a, b), "logical_and: ", "[5]");
     REFUSES(ds_where(a, a, a), "where: ", "float32: expected bool");
     REFUSES(ds_masked_fill(a, a, 0), "masked_fill: the mask is float32", "bool");
-    REFUSES(ds_masked_fill(n, mask, INFINITY), "masked_fill: x is int64", "finite");
+    REFUSES(ds_masked_fill(n, mask, INFINITY), "masked_fill: x is int64", "can hold");
+    REFUSES(ds_masked_fill(ds_cast(a, DS_F16), ds_gt(a, a), -1e9),
+            "masked_fill: x is float16, the value -1e+09", "such as -INFINITY");
     REFUSES(ds_maximum(a, b), "maximum: ", "[5]");
     REFUSES(ds_clamp_tensors(a, NULL, NULL), "clamp: ", "both bounds");
     REFUSES(ds_clamp_tensors(a, b, NULL), "clamp: ", "[5]");
@@ -106,6 +108,7 @@ static void other_convolutions(void **state)
     REFUSES(ds_conv_transpose2d(image, k, NULL, .padding = 3), "conv_transpose2d: ", "0 rows");
     REFUSES(ds_conv_transpose2d(image, k, x(ds_shape(2))), "conv_transpose2d: bias is [2]", "[3]");
     REFUSES(ds_max_pool1d(image, 2), "max_pool1d: x is [1, 2, 4, 4]", "[N,C,L]");
+    REFUSES(ds_max_pool1d(line, 2, .padding = -1), "max_pool1d: ", "padding -1");
     REFUSES(ds_max_pool1d(line, 2, .padding = 2), "max_pool1d: padding 2", "half the kernel");
     REFUSES(ds_avg_pool1d(line, 9), "avg_pool1d: ", "9 columns");
     REFUSES(ds_avg_pool1d(line, 0), "avg_pool1d: kernel 0", "at least 1");
@@ -169,6 +172,12 @@ static void normalisation(void **state)
     o.weight = NULL, o.running_mean = x(ds_shape(5));
     REFUSES(ds_batch_norm_with(in, o), "batch_norm: ", "together");
     REFUSES(ds_batch_norm_with(x(ds_shape(5)), o), "batch_norm: x is [5]", "[N,C,...]");
+    ds_batch_norm_opts running = {.running_mean = x(ds_shape(3)), .running_var = x(ds_shape(3))};
+    REFUSES(ds_instance_norm_with(x(ds_shape(1, 2, 8)), running),
+            "instance_norm: running_mean is [3]", "[2]");
+    ds_cross_entropy_opts weighted = {.weight = x(ds_shape(1))};
+    REFUSES(ds_cross_entropy_with(x(ds_shape(2, 3)), x(ds_shape(2, 3)), weighted),
+            "cross_entropy: weight is [1]", "[3]");
     REFUSES(ds_instance_norm_with(one, (ds_batch_norm_opts){0}), "instance_norm: ", "1 values");
     REFUSES(ds_instance_norm_with(in, (ds_batch_norm_opts){0}), "instance_norm: ", "[N,C,...]");
     REFUSES(ds_group_norm(in, 2, NULL, NULL, 0), "group_norm: x is [2, 5]", "2 groups");

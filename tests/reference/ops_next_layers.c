@@ -110,6 +110,8 @@ static ds_tensor *interpolate(OpRun *run)
     const json_t *list = json_object_get(run->attrs, "size");
     if (json_is_array(list) && o.size.n != ds_ndim(x) - 2) o.size.n = DS_MAX_DIMS; /* refused */
     const json_t *factor = json_object_get(run->attrs, "scale_factor");
+    if (json_is_array(factor) && json_array_size(factor) != (size_t)(ds_ndim(x) - 2))
+        o.size.n = DS_MAX_DIMS; /* refused */
     double factors[3] = {0};
     for (size_t i = 0; i < 3; i++)
         factors[i] = reference_number(json_is_array(factor) ? json_array_get(factor, i) : factor,

@@ -19,7 +19,7 @@ static ds_tensor *rms_norm(OpRun *run)
 /* cos(position base^(-2 i / dim) + shift), [positions, dim / 2] */
 static ds_tensor *rotary_table(OpRun *run, int64_t dim, double shift)
 {
-    ds_tensor *at = op_input(run, "positions");
+    ds_tensor *at = ds_cast(op_input(run, "positions"), DS_I64);
     int64_t n = ds_size(at, 0);
     const int64_t *position = ds_data(at);
     ds_tensor *t = ds_zeros(DS_F64, ds_shape(n, dim / 2));
@@ -85,7 +85,7 @@ static ds_tensor *kl_div(OpRun *run)
 {
     bool batchmean = !strcmp(reference_text(run->attrs, "reduction", ""), "batchmean");
     return ds_kl_div(x_of(run), target(run),
-                     (ds_kl_div_opts){.reduction = op_reduction(run),
+                     (ds_kl_div_opts){.reduction = batchmean ? DS_MEAN : op_reduction(run),
                                       .batchmean = batchmean,
                                       .log_target = op_bool(run, "log_target", false)});
 }

@@ -110,6 +110,9 @@ static ds_tensor *call_clamp(OpRun *run)
     ds_tensor *x = op_input(run, "input");
     if (!op_has(run, "min") && !op_has(run, "max"))
         return ds_clamp_tensors(x, op_input(run, "min"), op_input(run, "max"));
+    bool real = json_is_real(json_object_get(run->attrs, "min")) ||
+                json_is_real(json_object_get(run->attrs, "max"));
+    if (real && ds_dtype_of(x) >= DS_I64) x = ds_cast(x, DS_F32); /* as Python's 1.0 does */
     return ds_clamp(x, op_number(run, "min", -INFINITY), op_number(run, "max", INFINITY));
 }
 
