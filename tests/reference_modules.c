@@ -49,6 +49,21 @@ static ds_module *make_conv3d(const char *name, const json_t *a)
                         .no_bias = without(a, "bias"));
 }
 
+static ds_module *make_conv_transpose1d(const char *name, const json_t *a)
+{
+    return ds_nn_conv_transpose1d(NULL, name, integer(a, "in_channels"), integer(a, "out_channels"),
+                                  member(a, "kernel_size", 0), .groups = (int)integer(a, "groups"),
+                                  .no_bias = without(a, "bias"));
+}
+
+static ds_module *make_conv_transpose3d(const char *name, const json_t *a)
+{
+    return ds_nn_conv_transpose3d(NULL, name, integer(a, "in_channels"), integer(a, "out_channels"),
+                                  reference_dims(a, "kernel_size"),
+                                  .groups = (int)integer(a, "groups"),
+                                  .no_bias = without(a, "bias"));
+}
+
 static ds_module *make_conv_transpose2d(const char *name, const json_t *a)
 {
     return ds_nn_conv_transpose2d(NULL, name, integer(a, "in_channels"), integer(a, "out_channels"),
@@ -220,7 +235,9 @@ ds_module *reference_module(const char *name, const json_t *arguments)
     } all[] = {{"Conv1d", make_conv1d},
                {"Conv2d", make_conv2d},
                {"Conv3d", make_conv3d},
+               {"ConvTranspose1d", make_conv_transpose1d},
                {"ConvTranspose2d", make_conv_transpose2d},
+               {"ConvTranspose3d", make_conv_transpose3d},
                {"Linear", make_linear},
                {"Bilinear", make_bilinear},
                {"Embedding", make_embedding},

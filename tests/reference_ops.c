@@ -26,8 +26,8 @@ static const struct {
     {"layers",
      "Bilinear EmbeddingBag GRU GRUCell LSTM LSTMCell MultiheadAttention RNN RNNCell "
      "Transformer TransformerDecoderLayer TransformerEncoderLayer adaptive_max_pool2d "
-     "avg_pool1d batch_norm clip_grad_value_ conv1d conv3d conv_transpose2d "
-     "default_init group_norm instance_norm interpolate kaiming_normal_ "
+     "avg_pool1d batch_norm clip_grad_value_ conv1d conv3d conv_transpose1d conv_transpose2d "
+     "conv_transpose3d default_init group_norm instance_norm interpolate kaiming_normal_ "
      "max_pool1d "
      "orthogonal_ trunc_normal_ xavier_normal_ xavier_uniform_"},
 };

@@ -6,11 +6,12 @@
  * the root's own name is left out, as in PyTorch), and the path in every
  * message ("net.fc1"). ds_module_new never returns NULL: after a refusal (a
  * name twice, say) the module is there but ds_error() is set, so that
- * constructors need no check of their own.
+ * constructors need no check of their own. Convolutions are in nn_conv.h.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_NN_H
 #define DEEPSPEED_NN_H
 
+#include <deepspeed/nn_conv.h>
 #include <deepspeed/ops.h>
 
 #include <stdio.h>
@@ -161,64 +162,6 @@ DS_API ds_module *ds_nn_linear_with(ds_module *parent, const char *name, int64_t
 /* ds_bilinear(x1, x2): ds_call_n(m, in, 2). weight [out, in1, in2], bias [out]. */
 DS_API ds_module *ds_nn_bilinear(ds_module *parent, const char *name, int64_t in1, int64_t in2,
                                  int64_t out, bool no_bias);
-
-typedef struct ds_nn_conv2d_opts {
-    int kernel, kernel_w; /* _w: 0 means "the same", -1 none, as in ds_conv2d_opts */
-    int stride, stride_w;
-    int padding, padding_w;
-    int dilation, dilation_w;
-    int groups;
-    bool no_bias;
-    bool same; /* padding="same" */
-} ds_nn_conv2d_opts;
-
-/* weight [out, in/groups, kernel, kernel_w], bias [out]. */
-#define ds_nn_conv2d(parent, name, in, out, ...) \
-    ds_nn_conv2d_with(parent, name, in, out, (ds_nn_conv2d_opts){.kernel = __VA_ARGS__})
-DS_API ds_module *ds_nn_conv2d_with(ds_module *parent, const char *name, int64_t in, int64_t out,
-                                    ds_nn_conv2d_opts opts);
-
-typedef struct ds_nn_conv3d_opts {
-    ds_dims kernel;                    /* ds_shape(depth, height, width), or one number for all */
-    ds_dims stride, padding, dilation; /* as in ds_conv3d_opts */
-    int groups;
-    bool no_bias;
-} ds_nn_conv3d_opts;
-
-/* weight [out, in/groups, kernel...], bias [out]. */
-#define ds_nn_conv3d(parent, name, in, out, ...) \
-    ds_nn_conv3d_with(parent, name, in, out, (ds_nn_conv3d_opts){.kernel = __VA_ARGS__})
-DS_API ds_module *ds_nn_conv3d_with(ds_module *parent, const char *name, int64_t in, int64_t out,
-                                    ds_nn_conv3d_opts opts);
-
-typedef struct ds_nn_conv1d_opts {
-    int kernel, stride, padding, dilation, groups; /* as in ds_conv1d_opts */
-    bool same;                                     /* padding="same" */
-    bool no_bias;
-} ds_nn_conv1d_opts;
-
-/* weight [out, in/groups, kernel], bias [out]. */
-#define ds_nn_conv1d(parent, name, in, out, ...) \
-    ds_nn_conv1d_with(parent, name, in, out, (ds_nn_conv1d_opts){.kernel = __VA_ARGS__})
-DS_API ds_module *ds_nn_conv1d_with(ds_module *parent, const char *name, int64_t in, int64_t out,
-                                    ds_nn_conv1d_opts opts);
-
-typedef struct ds_nn_conv_transpose2d_opts {
-    int kernel, kernel_w; /* _w: as in ds_nn_conv2d_opts */
-    int stride, stride_w;
-    int padding, padding_w;
-    int output_padding, output_padding_w;
-    int groups;
-    bool no_bias;
-    int dilation, dilation_w;
-} ds_nn_conv_transpose2d_opts;
-
-/* weight [in, out/groups, kernel, kernel_w], bias [out]. */
-#define ds_nn_conv_transpose2d(parent, name, in, out, ...) \
-    ds_nn_conv_transpose2d_with(parent, name, in, out, \
-                                (ds_nn_conv_transpose2d_opts){.kernel = __VA_ARGS__})
-DS_API ds_module *ds_nn_conv_transpose2d_with(ds_module *parent, const char *name, int64_t in,
-                                              int64_t out, ds_nn_conv_transpose2d_opts opts);
 
 typedef struct ds_nn_norm_opts {
     double eps;      /* 0: 1e-5; RMS norm: that of ds_rms_norm */

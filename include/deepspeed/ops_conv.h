@@ -82,6 +82,40 @@ typedef struct ds_conv_transpose2d_opts {
 DS_API ds_tensor *ds_conv_transpose2d_with(ds_tensor *x, ds_tensor *w,
                                            ds_conv_transpose2d_opts opts);
 
+typedef struct ds_conv_transpose1d_opts {
+    ds_tensor *bias;                             /* [K] or NULL */
+    int stride, padding, output_padding, groups; /* as in ds_conv_transpose2d_opts */
+    int dilation;
+} ds_conv_transpose1d_opts;
+
+/* torch.nn.functional.conv_transpose1d, the gradient of conv1d for its input:
+ *   x [N,C,L], w [C,K/groups,R], .bias [K] or NULL -> [N,K,M]; or [C,L] -> [K,M]
+ *   M = (L-1) stride - 2 padding + dilation (R-1) + output_padding + 1 */
+#define ds_conv_transpose1d(x, w, ...) \
+    ds_conv_transpose1d_with(x, w, (ds_conv_transpose1d_opts){.bias = __VA_ARGS__})
+DS_API ds_tensor *ds_conv_transpose1d_with(ds_tensor *x, ds_tensor *w,
+                                           ds_conv_transpose1d_opts opts);
+
+/* The dims: ds_shape(depth, height, width), or one number for all. */
+typedef struct ds_conv_transpose3d_opts {
+    ds_tensor *bias;        /* [K] or NULL */
+    ds_dims stride;         /* none: 1 */
+    ds_dims padding;        /* cut from each side of y; none: 0 */
+    ds_dims output_padding; /* added at the end; below stride or dilation; none: 0 */
+    int groups;             /* 0: 1 */
+    ds_dims dilation;       /* none: 1 */
+} ds_conv_transpose3d_opts;
+
+/* torch.nn.functional.conv_transpose3d, the gradient of conv3d for its input:
+ *   x [N,C,D,H,W] or [C,D,H,W], w [C,K/groups,T,R,S], .bias [K] or NULL -> [N,K,O,P,Q]
+ *   O = (D-1) stride - 2 padding + dilation (T-1) + output_padding + 1, P and Q likewise
+ * It is conv_transpose2d of each plane to T planes, which are added where they
+ * belong. */
+#define ds_conv_transpose3d(x, w, ...) \
+    ds_conv_transpose3d_with(x, w, (ds_conv_transpose3d_opts){.bias = __VA_ARGS__})
+DS_API ds_tensor *ds_conv_transpose3d_with(ds_tensor *x, ds_tensor *w,
+                                           ds_conv_transpose3d_opts opts);
+
 typedef struct ds_pool2d_opts {
     int kernel, kernel_w;
     int stride, stride_w;     /* 0: as the kernel */

@@ -1,4 +1,5 @@
-/* nn/conv.c: Conv1d, Conv2d, Conv3d, ConvTranspose2d. Initial values are torch.nn's.
+/* nn/conv.c: Conv1d to Conv3d, ConvTranspose1d to ConvTranspose3d. Initial values are
+ * torch.nn's.
  *
  * The options of the op are kept with the bias in them, as the op takes both.
  * Their horizontal values are 0 for "as the vertical one" and -1 for 0.
@@ -285,6 +286,99 @@ ds_module *ds_nn_conv3d_with(ds_module *parent, const char *name, int64_t in, in
         .stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups};
     ds_dims kernel = conv_triple(o.kernel, 0);
     c->weight = conv_params(m, (ConvSizes){in, out, o.groups, kernel, .no_bias = o.no_bias},
+                            &c->opts.bias);
+    return m;
+}
+
+/* ---- ConvTranspose1d --------------------------------------------------------------------------------- */
+
+typedef struct ConvTranspose1d {
+    ds_tensor *weight;             /* [in, out/groups, kernel] */
+    ds_conv_transpose1d_opts opts; /* .bias [out], or NULL */
+} ConvTranspose1d;
+
+static ds_tensor *conv_transpose1d_forward(void *self, ds_tensor *x)
+{
+    ConvTranspose1d *c = self;
+    return ds_conv_transpose1d_with(x, c->weight, c->opts);
+}
+
+static void conv_transpose1d_describe(void *self, FILE *to)
+{
+    ConvTranspose1d *c = self;
+    const ds_conv_transpose1d_opts *o = &c->opts;
+    conv_describe(to, c->weight,
+                  (ConvText){.stride = ds_shape(o->stride ? o->stride : 1),
+                             .padding = ds_shape(o->padding),
+                             .dilation = ds_shape(o->dilation ? o->dilation : 1),
+                             .output_padding = ds_shape(o->output_padding),
+                             .groups = o->groups,
+                             .bias = o->bias,
+                             .transposed = true});
+}
+
+/* weight [in, out / groups, kernel], bias [out]. */
+ds_module *ds_nn_conv_transpose1d_with(ds_module *parent, const char *name, int64_t in, int64_t out,
+                                       ds_nn_conv_transpose1d_opts o)
+{
+    static const ds_module_type type = {"ConvTranspose1d", sizeof(ConvTranspose1d),
+                                        .forward = conv_transpose1d_forward,
+                                        .describe = conv_transpose1d_describe};
+    ds_module *m = ds_module_new(parent, name, &type);
+    ConvTranspose1d *c = ds_self(m);
+    c->opts = (ds_conv_transpose1d_opts){.stride = o.stride,
+                                         .padding = o.padding,
+                                         .output_padding = o.output_padding,
+                                         .groups = o.groups,
+                                         .dilation = o.dilation};
+    c->weight = conv_params(m, (ConvSizes){in, out, o.groups, ds_shape(o.kernel), true, o.no_bias},
+                            &c->opts.bias);
+    return m;
+}
+
+/* ---- ConvTranspose3d --------------------------------------------------------------------------------- */
+
+typedef struct ConvTranspose3d {
+    ds_tensor *weight;             /* [in, out/groups, kernel...] */
+    ds_conv_transpose3d_opts opts; /* .bias [out], or NULL */
+} ConvTranspose3d;
+
+static ds_tensor *conv_transpose3d_forward(void *self, ds_tensor *x)
+{
+    ConvTranspose3d *c = self;
+    return ds_conv_transpose3d_with(x, c->weight, c->opts);
+}
+
+static void conv_transpose3d_describe(void *self, FILE *to)
+{
+    ConvTranspose3d *c = self;
+    const ds_conv_transpose3d_opts *o = &c->opts;
+    conv_describe(to, c->weight,
+                  (ConvText){.stride = conv_triple(o->stride, 1),
+                             .padding = conv_triple(o->padding, 0),
+                             .dilation = conv_triple(o->dilation, 1),
+                             .output_padding = conv_triple(o->output_padding, 0),
+                             .groups = o->groups,
+                             .bias = o->bias,
+                             .transposed = true});
+}
+
+/* weight [in, out / groups, kernel...], bias [out]. */
+ds_module *ds_nn_conv_transpose3d_with(ds_module *parent, const char *name, int64_t in, int64_t out,
+                                       ds_nn_conv_transpose3d_opts o)
+{
+    static const ds_module_type type = {"ConvTranspose3d", sizeof(ConvTranspose3d),
+                                        .forward = conv_transpose3d_forward,
+                                        .describe = conv_transpose3d_describe};
+    ds_module *m = ds_module_new(parent, name, &type);
+    ConvTranspose3d *c = ds_self(m);
+    c->opts = (ds_conv_transpose3d_opts){.stride = o.stride,
+                                         .padding = o.padding,
+                                         .output_padding = o.output_padding,
+                                         .groups = o.groups,
+                                         .dilation = o.dilation};
+    ds_dims kernel = conv_triple(o.kernel, 0);
+    c->weight = conv_params(m, (ConvSizes){in, out, o.groups, kernel, true, o.no_bias},
                             &c->opts.bias);
     return m;
 }

@@ -12,15 +12,15 @@ typedef struct Conv3d {
     int64_t stride[3], padding[3], dilation[3], groups;
 } Conv3d;
 
-/* d of depth, height, width; none: `usual`. */
-static bool conv3d_option(const char *name, ds_dims d, int64_t usual, int64_t least, int64_t to[3])
+bool dsi_triple(const char *op, const char *name, ds_dims d, int64_t usual, int64_t least,
+                int64_t to[3])
 {
     if (d.n != 0 && d.n != 1 && d.n != 3)
-        return dsi_refuse("conv3d: %s is %s: expected 1 or 3 numbers", name, dsi_shape_text(d));
+        return dsi_refuse("%s: %s is %s: expected 1 or 3 numbers", op, name, dsi_shape_text(d));
     for (int i = 0; i < 3; i++) {
         to[i] = d.n ? d.d[d.n == 3 ? i : 0] : usual;
         if (to[i] < least || to[i] > INT32_MAX)
-            return dsi_refuse("conv3d: %s is %lld: expected at least %lld", name, (long long)to[i],
+            return dsi_refuse("%s: %s is %lld: expected at least %lld", op, name, (long long)to[i],
                               (long long)least);
     }
     return true;
@@ -29,9 +29,9 @@ static bool conv3d_option(const char *name, ds_dims d, int64_t usual, int64_t le
 static bool conv3d_options(ds_conv3d_opts o, Conv3d *c)
 {
     c->groups = o.groups ? o.groups : 1;
-    return conv3d_option("stride", o.stride, 1, 1, c->stride) &&
-           conv3d_option("padding", o.padding, 0, 0, c->padding) &&
-           conv3d_option("dilation", o.dilation, 1, 1, c->dilation);
+    return dsi_triple("conv3d", "stride", o.stride, 1, 1, c->stride) &&
+           dsi_triple("conv3d", "padding", o.padding, 0, 0, c->padding) &&
+           dsi_triple("conv3d", "dilation", o.dilation, 1, 1, c->dilation);
 }
 
 /* x of 5 dimensions; *depth: planes of the output. */

@@ -99,6 +99,11 @@ static inline void dsi_pair(int64_t out[2], int vertical, int horizontal, int if
     out[1] = horizontal == 0 ? out[0] : horizontal == -1 ? 0 : horizontal;
 }
 
+/* The three values of an option d of volumes (depth, height, width; one number
+ * for all; none: `usual`), each at least `least`; false with the message. */
+bool dsi_triple(const char *op, const char *name, ds_dims d, int64_t usual, int64_t least,
+                int64_t to[3]);
+
 /* arrange.c: x between before[i] and after[i] elements of value in each
  * dimension i; none is below 0. */
 ds_tensor *dsi_pad(ds_tensor *x, const int64_t *before, const int64_t *after, double value);

@@ -39,6 +39,12 @@ MAKE(conv1d_same, ds_nn_conv1d(NULL, "m", 2, 2, 3, .same = true))
 MAKE(transpose, ds_nn_conv_transpose2d(NULL, "m", 4, 6, 2, .kernel_w = 3, .stride = 2, .padding = 1,
                                        .padding_w = -1, .output_padding = 1, .groups = 2,
                                        .no_bias = true, .dilation = 2))
+MAKE(transpose1d, ds_nn_conv_transpose1d(NULL, "m", 4, 6, 3, .stride = 2, .padding = 1,
+                                         .output_padding = 1, .groups = 2))
+MAKE(transpose3d,
+     ds_nn_conv_transpose3d(NULL, "m", 4, 6, ds_shape(2, 1, 3), .stride = ds_shape(2),
+                            .padding = ds_shape(0, 0, 1), .output_padding = ds_shape(1, 0, 0),
+                            .groups = 2, .no_bias = true))
 MAKE(batch, ds_nn_batch_norm1d(NULL, "m", 6))
 MAKE(batch_no_bias, ds_nn_batch_norm1d_with(NULL, "m", 6, (ds_nn_norm_opts){.no_bias = true}))
 MAKE(instance1d, ds_nn_instance_norm1d_with(NULL, "m", 3, (ds_nn_instance_norm_opts){0}))
@@ -107,6 +113,16 @@ static const Layer layers[] = {
      "weight ",
      "ConvTranspose2d(4, 6, kernel_size=(2, 3), stride=(2, 2), padding=(1, 0), dilation=(2, 2), "
      "output_padding=(1, 1), groups=2, bias=False)"},
+    {transpose1d,
+     {3, {2, 4, 5}},
+     "weight bias ",
+     "ConvTranspose1d(4, 6, kernel_size=(3,), stride=(2,), padding=(1,), output_padding=(1,), "
+     "groups=2)"},
+    {transpose3d,
+     {5, {1, 4, 2, 3, 3}},
+     "weight ",
+     "ConvTranspose3d(4, 6, kernel_size=(2, 1, 3), stride=(2, 2, 2), padding=(0, 0, 1), "
+     "output_padding=(1, 0, 0), groups=2, bias=False)"},
     {batch,
      {3, {2, 6, 3}},
      "weight bias running_mean running_var num_batches_tracked ",
@@ -348,6 +364,9 @@ static void refusals(void **state)
     (void)state;
     REFUSED(ds_nn_conv1d(NULL, "m", 3, 4, 3, .groups = 2), "Conv1d m: in = 3, out = 4");
     REFUSED(ds_nn_conv_transpose2d(NULL, "m", 3, 4, 0), "ConvTranspose2d m: in = 3, out = 4");
+    REFUSED(ds_nn_conv_transpose1d(NULL, "m", 3, 4, 0), "ConvTranspose1d m: in = 3, out = 4");
+    REFUSED(ds_nn_conv_transpose3d(NULL, "m", 3, 4, ds_shape(2, 0, 2)),
+            "ConvTranspose3d m: in = 3, out = 4");
     REFUSED(ds_nn_conv3d(NULL, "m", 3, 4, ds_shape(2, 0, 2)), "Conv3d m: in = 3, out = 4");
     REFUSED(ds_nn_bilinear(NULL, "m", 3, 0, 2, false), "Bilinear m: in1 = 3, in2 = 0");
     REFUSED(ds_nn_prelu(NULL, "m", 0, 0), "PReLU m: n = 0");

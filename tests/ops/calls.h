@@ -125,6 +125,12 @@ CALL(conv_transpose2d_wide,
                          .output_padding = 1, .output_padding_w = -1, .groups = 2))
 CALL(conv_transpose2d_dilated,
      ds_conv_transpose2d(in[0], in[1], NULL, .dilation = 3, .output_padding = 2))
+CALL(conv_transpose1d,
+     ds_conv_transpose1d(in[0], in[1], in[2], .stride = 2, .padding = 1, .output_padding = 1))
+CALL(conv_transpose3d,
+     ds_conv_transpose3d(in[0], in[1], in[2], .stride = ds_shape(2, 1, 2),
+                         .padding = ds_shape(1, 0, 1), .output_padding = ds_shape(1, 0, 0),
+                         .groups = 2, .dilation = ds_shape(1, 2, 1)))
 CALL(interpolate_nearest, ds_interpolate(in[0], .scale_factor = 1.7))
 CALL(interpolate_linear, ds_interpolate(in[0], .size = ds_shape(9), .mode = DS_LINEAR))
 CALL(interpolate_bilinear, ds_interpolate(in[0], .scale_factor = 2, .mode = DS_BILINEAR))

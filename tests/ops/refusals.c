@@ -107,6 +107,28 @@ static void other_convolutions(void **state)
             "conv_transpose2d: ", "output_padding 1");
     REFUSES(ds_conv_transpose2d(image, k, NULL, .padding = 3), "conv_transpose2d: ", "0 rows");
     REFUSES(ds_conv_transpose2d(image, k, x(ds_shape(2))), "conv_transpose2d: bias is [2]", "[3]");
+    ds_tensor *filter = x(ds_shape(2, 3, 3)), *volume = x(ds_shape(1, 2, 2, 3, 3));
+    ds_tensor *box = x(ds_shape(2, 3, 2, 2, 2));
+    REFUSES(ds_conv_transpose1d(image, filter, NULL), "conv_transpose1d: x is", "[C,K/groups,R]");
+    REFUSES(ds_conv_transpose1d(line, filter, NULL, .stride = -1), "conv_transpose1d: stride -1",
+            "at least 1");
+    REFUSES(ds_conv_transpose1d(line, filter, NULL, .padding = 5),
+            "conv_transpose1d: ", "0 columns");
+    REFUSES(ds_conv_transpose1d(line, x(ds_shape(3, 2, 3)), NULL),
+            "conv_transpose1d: ", "2 channels");
+    REFUSES(ds_conv_transpose3d(line, box, NULL), "conv_transpose3d: x is", "[C,K/groups,T,R,S]");
+    REFUSES(ds_conv_transpose3d(volume, box, NULL, .padding = ds_shape(2, 0, 0)),
+            "conv_transpose3d: ", "-1 planes");
+    REFUSES(ds_conv_transpose3d(volume, box, NULL, .padding = ds_shape(0, 2, 0)),
+            "conv_transpose3d: ", "0 rows");
+    REFUSES(ds_conv_transpose3d(volume, box, NULL, .output_padding = ds_shape(1, 0, 0)),
+            "conv_transpose3d: ", "output_padding 1");
+    REFUSES(ds_conv_transpose3d(volume, box, NULL, .stride = ds_shape(1, 2)),
+            "conv_transpose3d: stride is [1, 2]", "1 or 3 numbers");
+    REFUSES(ds_conv_transpose3d(volume, box, x(ds_shape(2))), "conv_transpose3d: bias is [2]",
+            "[3]");
+    REFUSES(ds_conv_transpose3d(volume, x(ds_shape(3, 2, 2, 2, 2)), NULL),
+            "conv_transpose3d: ", "2 channels");
     REFUSES(ds_max_pool1d(image, 2), "max_pool1d: x is [1, 2, 4, 4]", "[N,C,L]");
     REFUSES(ds_max_pool1d(line, 2, .padding = -1), "max_pool1d: ", "padding -1");
     REFUSES(ds_max_pool1d(line, 2, .padding = 2), "max_pool1d: padding 2", "half the kernel");

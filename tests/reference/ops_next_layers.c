@@ -82,6 +82,29 @@ static ds_tensor *conv_transpose2d(OpRun *run)
     return ds_conv_transpose2d_with(op_input(run, "input"), op_input(run, "weight"), o);
 }
 
+static ds_tensor *conv_transpose1d(OpRun *run)
+{
+    ds_conv_transpose1d_opts o = {.bias = op_input(run, "bias"),
+                                  .groups = negative_if(true, op_int(run, "groups", 1))};
+    int unused = 0;
+    op_pair(run, "stride", &o.stride, &unused);
+    op_pair(run, "padding", &o.padding, &unused);
+    op_pair(run, "output_padding", &o.output_padding, &unused);
+    op_pair(run, "dilation", &o.dilation, &unused);
+    return ds_conv_transpose1d_with(op_input(run, "input"), op_input(run, "weight"), o);
+}
+
+static ds_tensor *conv_transpose3d(OpRun *run)
+{
+    ds_conv_transpose3d_opts o = {.bias = op_input(run, "bias"),
+                                  .stride = reference_dims(run->attrs, "stride"),
+                                  .padding = reference_dims(run->attrs, "padding"),
+                                  .output_padding = reference_dims(run->attrs, "output_padding"),
+                                  .groups = negative_if(true, op_int(run, "groups", 1)),
+                                  .dilation = reference_dims(run->attrs, "dilation")};
+    return ds_conv_transpose3d_with(op_input(run, "input"), op_input(run, "weight"), o);
+}
+
 static ds_tensor *max_pool1d(OpRun *run)
 {
     ds_pool1d_opts o = op_pool1d(run);
@@ -329,7 +352,9 @@ static const OpRow rows[] = {
     {"conv1d", conv1d, "stride padding dilation groups"},
     {"conv3d", conv3d, "stride padding dilation groups"},
     {"adaptive_max_pool2d", adaptive_max_pool2d, "output_size"},
+    {"conv_transpose1d", conv_transpose1d, "stride padding output_padding dilation groups"},
     {"conv_transpose2d", conv_transpose2d, "stride padding output_padding dilation groups"},
+    {"conv_transpose3d", conv_transpose3d, "stride padding output_padding dilation groups"},
     {"max_pool1d", max_pool1d, "kernel stride padding dilation ceil_mode"},
     {"avg_pool1d", avg_pool1d, "kernel stride padding ceil_mode count_include_pad"},
     {"interpolate", interpolate,
