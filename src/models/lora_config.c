@@ -158,7 +158,8 @@ ds_status dsi_lora_config_read(const char *folder, dsi_lora *l)
 {
     size_t n;
     json_error_t error;
-    char *path = dsi_lora_path(folder, "adapter_config.json"), *text = dsi_file_read(path, &n);
+    char *path = dsi_lora_path(folder, "adapter_config.json"),
+         *text = dsi_file_read_regular(path, &n);
     json_t *j = text ? json_loadb(text, n, JSON_REJECT_DUPLICATES, &error) : NULL;
     ds_status status = j      ? config_check(j, path)
                        : text ? dsi_fail(DS_EFORMAT, "lora: %s: line %d: %s", path, error.line,

@@ -106,7 +106,7 @@ static ds_module *pretrained_read(ds_pretrained_opts o)
     dsi_lm_config *c = dsi_alloc(sizeof *c);
     json_t *json = NULL;
     size_t bytes;
-    char *text = dsi_file_read(path, &bytes);
+    char *text = dsi_file_read_regular(path, &bytes);
     ds_module *m = NULL;
     ds_state *weights = NULL;
     if (text && dsi_lm_config_read(text, bytes, path, c, &json) == DS_OK) {

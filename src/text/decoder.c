@@ -109,11 +109,12 @@ static void decode_strip(const dsi_decoder_step *step, dsi_text *t)
 }
 
 /* Replace: *t with content for each match. The pattern is plain text or
- * was accepted at load; if it exceeds its limits the rest stays as it is. */
-static void decode_replace(const dsi_regex *pattern, const char *content, dsi_text *t)
+ * was accepted at load; if it exceeds its limits, or the text would be longer
+ * than `most`, the rest stays as it is. */
+static void decode_replace(const dsi_regex *pattern, const char *content, size_t most, dsi_text *t)
 {
     dsi_text changed = {0};
-    if (t->n) dsi_replace_all(pattern, content, t->s, t->n, &changed);
+    if (t->n) dsi_replace_all(pattern, content, t->s, t->n, most, &changed);
     dsi_text_free(t);
     *t = changed;
 }
@@ -131,7 +132,7 @@ static void decode_byte_level(dsi_texts *tokens)
 
 /* Steps that look at one token by itself run over all of them; the others take
  * the list. */
-static void decoder_step_apply(const dsi_decoder_step *step, dsi_texts *tokens)
+static void decoder_step_apply(const dsi_decoder_step *step, size_t most, dsi_texts *tokens)
 {
     switch (step->kind) {
     case DSI_DECODE_BYTE_LEVEL:
@@ -153,7 +154,7 @@ static void decoder_step_apply(const dsi_decoder_step *step, dsi_texts *tokens)
             if (step->kind == DSI_DECODE_STRIP)
                 decode_strip(step, &tokens->at[i]);
             else
-                decode_replace(step->pattern, start ? "" : step->content, &tokens->at[i]);
+                decode_replace(step->pattern, start ? "" : step->content, most, &tokens->at[i]);
         }
         break;
     }
@@ -162,7 +163,9 @@ static void decoder_step_apply(const dsi_decoder_step *step, dsi_texts *tokens)
 /* Steps change the list in place; what is left is joined. */
 void dsi_decode_tokens(const dsi_decoder *d, dsi_texts *tokens, dsi_text *to)
 {
-    for (int i = 0; i < d->n; i++) decoder_step_apply(&d->at[i], tokens);
+    size_t n = 0;
+    for (int i = 0; i < tokens->n; i++) n += tokens->at[i].n;
+    for (int i = 0; i < d->n; i++) decoder_step_apply(&d->at[i], dsi_text_most(n), tokens);
     for (int i = 0; i < tokens->n; i++) {
         if (d->join_by_space && i) dsi_text_add_bytes(to, " ", 1);
         dsi_text_add_bytes(to, tokens->at[i].s, tokens->at[i].n);

@@ -24,14 +24,26 @@ void dsi_normalizer_free(dsi_normalizer *n)
     dsi_list_free(n);
 }
 
+static ds_status text_too_long(size_t n, size_t most)
+{
+    return dsi_fail(DS_EFORMAT,
+                    "tokenizer: replacing makes %zu bytes of a text: expected at "
+                    "most %zu",
+                    n, most);
+}
+
 /* After a failure the rest is appended as it is. */
 ds_status dsi_replace_all(const dsi_regex *pattern, const char *content, const char *s, size_t n,
-                          dsi_text *to)
+                          size_t most, dsi_text *to)
 {
     size_t at = 0;
     ds_status status;
     dsi_match m = {0};
     while (dsi_regex_next(pattern, s, n, &m, &status)) {
+        if (to->n > most) {
+            status = text_too_long(to->n, most);
+            break;
+        }
         dsi_text_add_bytes(to, s + at, m.begin - at);
         dsi_text_add_bytes(to, content, strlen(content));
         at = m.end;
@@ -96,7 +108,7 @@ static void normalize_strip(const dsi_normalizer_step *step, dsi_text *text)
 
 /* One step, in place. A text that changes is written to new memory, which then
  * replaces the old. */
-static ds_status normalizer_step_apply(const dsi_normalizer_step *step, dsi_text *text)
+static ds_status normalizer_step_apply(const dsi_normalizer_step *step, size_t most, dsi_text *text)
 {
     dsi_text changed = {0};
     ds_status status;
@@ -112,7 +124,7 @@ static ds_status normalizer_step_apply(const dsi_normalizer_step *step, dsi_text
         text_take(text, &changed);
         return DS_OK;
     case DSI_NORMALIZE_REPLACE:
-        status = dsi_replace_all(step->pattern, step->content, text->s, text->n, &changed);
+        status = dsi_replace_all(step->pattern, step->content, text->s, text->n, most, &changed);
         text_take(text, &changed);
         return status;
     }
@@ -122,7 +134,10 @@ static ds_status normalizer_step_apply(const dsi_normalizer_step *step, dsi_text
 ds_status dsi_normalize(const dsi_normalizer *n, dsi_text *text)
 {
     ds_status status = DS_OK;
-    for (int i = 0; i < n->n && status == DS_OK && text->n; i++)
-        status = normalizer_step_apply(&n->at[i], text);
+    size_t most = dsi_text_most(text->n);
+    for (int i = 0; i < n->n && status == DS_OK && text->n; i++) {
+        status = normalizer_step_apply(&n->at[i], most, text);
+        if (status == DS_OK && text->n > most) status = text_too_long(text->n, most);
+    }
     return status;
 }

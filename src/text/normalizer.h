@@ -33,8 +33,13 @@ void dsi_normalizer_free(dsi_normalizer *n);
  * DS_EIO with a message; *text then has any value. */
 ds_status dsi_normalize(const dsi_normalizer *n, dsi_text *text);
 
+/* Bytes that n bytes of text may become. The forms of Unicode make at most 33
+ * times as much; steps that replace again what others have put in could fill any
+ * memory. */
+static inline size_t dsi_text_most(size_t n) { return 1024 * n + (1 << 20); }
+
 /* Appends s[0..n) to *to, each match of pattern replaced by content, which is
  * plain text without references to groups. DS_EFORMAT if the pattern exceeds
- * its limits. */
+ * its limits, or the result is longer than `most` bytes. */
 ds_status dsi_replace_all(const dsi_regex *pattern, const char *content, const char *s, size_t n,
-                          dsi_text *to);
+                          size_t most, dsi_text *to);

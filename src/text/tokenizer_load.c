@@ -323,7 +323,7 @@ ds_tokenizer *ds_tokenizer_load(const char *path)
     if (!path) return dsi_null_operand("tokenizer_load");
     dsi_text file = dsi_text_of("%s%s", path, dsi_is_folder(path) ? "/tokenizer.json" : "");
     size_t bytes = 0;
-    char *json = dsi_file_read(file.s, &bytes);
+    char *json = dsi_file_read_regular(file.s, &bytes);
     if (!json) dsi_fail_in("tokenizer", ds_error_status());
     ds_tokenizer *t = json ? ds_tokenizer_from_json(json, bytes, file.s) : NULL;
     dsi_free(json);

@@ -5,6 +5,7 @@
 #include "folder.h"
 
 #include <jansson.h>
+#include <sys/stat.h>
 
 #define SIZES \
     "\"vocab_size\": 11, \"hidden_size\": 8, \"num_hidden_layers\": 1, " \
@@ -89,6 +90,10 @@ static void configs_are_refused_by_name(void **state)
     ds_module_free(model_of(LLAMA));
     CHECK(!ds_pretrained_load(folder_path("")));
     CHECK_ERROR("neither model.safetensors nor its index.json");
+    CHECK_INT(remove(folder_path("config.json")), 0);
+    CHECK_INT(mkfifo(folder_path("config.json"), 0600), 0); /* nobody writes: it must not wait */
+    CHECK(!ds_pretrained_load(folder_path("")));
+    CHECK_ERROR("config.json: not a regular file");
     folder_remove();
 }
 

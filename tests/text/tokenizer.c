@@ -228,6 +228,41 @@ static void hostile_patterns_end(void **state)
     ds_tokenizer_free(t);
 }
 
-TEST_MAIN(cmocka_unit_test(merges_by_rank), cmocka_unit_test(long_words), cmocka_unit_test(splits),
-          cmocka_unit_test(patterns), cmocka_unit_test(broken_utf8_is_replaced),
-          cmocka_unit_test(damaged_files_are_refused), cmocka_unit_test(hostile_patterns_end))
+/* Three steps that each make 1000 of a character: encoding ends early, decoding
+ * leaves the rest as it is, and a file that is none does not make it wait. */
+static void growing_texts_end(void **state)
+{
+    (void)state;
+    char a[1001], components[9000];
+    size_t n = 0;
+    memset(a, 'a', 1000);
+    a[1000] = 0;
+    static const char *const part[] = {"normalizer", "normalizers", "decoder", "decoders"};
+    for (int k = 0; k < 4; k += 2) {
+        n += (size_t)snprintf(components + n, sizeof components - n,
+                              "%s\"%s\": {\"type\": \"Sequence\", \"%s\": [", k ? ", " : "",
+                              part[k], part[k + 1]);
+        for (int i = 0; i < 3; i++)
+            n += (size_t)snprintf(components + n, sizeof components - n,
+                                  "%s{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, "
+                                  "\"content\": \"%s\"}",
+                                  i ? ", " : "", a);
+        n += (size_t)snprintf(components + n, sizeof components - n, "]}");
+    }
+    ds_tokenizer *t = tokenizer(LETTERS, components);
+    ds_tokens ids = {0};
+    CHECK_INT(ds_encode(t, "a", 1, &ids, (ds_encode_opts){0}), DS_EFORMAT);
+    CHECK_ERROR("tokenizer: replacing makes 1050000 bytes of a text: expected at most 1049600");
+    size_t length = 0;
+    char *text = ds_decode(t, (const uint32_t[]){1}, 1, (ds_decode_opts){.bytes = &length});
+    CHECK(length > 1000000 && length < 3000000);
+    CHECK_ERROR("replacing makes");
+    free(text);
+    ds_tokens_free(&ids);
+    ds_tokenizer_free(t);
+}
+
+TEST_MAIN(cmocka_unit_test(growing_texts_end), cmocka_unit_test(merges_by_rank),
+          cmocka_unit_test(long_words), cmocka_unit_test(splits), cmocka_unit_test(patterns),
+          cmocka_unit_test(broken_utf8_is_replaced), cmocka_unit_test(damaged_files_are_refused),
+          cmocka_unit_test(hostile_patterns_end))
