@@ -133,15 +133,17 @@ typedef struct ds_lora_opts {
      * parameters are trained too, and saved with the adapters. */
     const char *const *modules_to_save;
     int n_modules_to_save;
-    bool ensure_weight_tying; /* a saved embedding of a tied model is the head, too; else the
+    bool ensure_weight_tying;       /* a saved embedding of a tied model is the head, too; else the
                                  head becomes a module of its own */
+    bool no_autocast_adapter_dtype; /* adapters of a 16-bit model have its dtype; else float32 */
 } ds_lora_opts;
 
 /* get_peft_model: freezes all parameters and adds trained matrices A [r,in]
  * (drawn at random) and B [out,r] (zeros) to the named layers:
  * y = W x + scale B (A x). DoRA: y = m / |W + scale B A| (W x + scale B (A x)),
  * where the norm is that of each output's row, a constant in backward, and m
- * [out] is trained from |W|. Before ds_initialize; all ranks call it.
+ * [out] is trained from |W|. Before ds_initialize, which converts them to the
+ * configuration's dtype; all ranks call it.
  * DS_EINVAL: a name that no layer has, or a model that has adapters.
  * ds_lora(model, .r = 16). */
 #define ds_lora(model, ...) ds_lora_with(model, (ds_lora_opts){__VA_ARGS__})

@@ -84,20 +84,28 @@ static ds_tensor *weight_updated(const dsi_lm_linear *l)
 
 /* Plain: y + scale B A x, with y = W x + b. DoRA, with the factors f:
  * f (W x + scale B A x) + b. In training PEFT's dropout is of all x but the one
- * in (W x + b) + (f - 1) W x. */
+ * in (W x + b) + (f - 1) W x. Sums are in the adapter's dtype, the result in
+ * that of x. */
 ds_tensor *dsi_lora_forward(dsi_lm_linear *l, ds_tensor *x, bool training)
 {
     bool drops = training && l->lora_dropout > 0;
+    ds_dtype outer = ds_dtype_of(x), inner = ds_dtype_of(l->lora_a);
     ds_tensor *in = drops ? ds_dropout(x, l->lora_dropout, true) : x;
-    ds_tensor *low = ds_linear(ds_linear(in, l->lora_a, NULL), l->lora_b, NULL);
-    if (!l->lora_magnitude) return ds_add_scaled(dsi_lm_product(l, x, l->bias), low, l->lora_scale);
+    ds_tensor *low = ds_linear(ds_linear(ds_cast(in, inner), l->lora_a, NULL), l->lora_b, NULL), *y;
+    if (!l->lora_magnitude) {
+        y = ds_cast(dsi_lm_product(l, x, l->bias), inner);
+        return ds_cast(ds_add_scaled(y, low, l->lora_scale), outer);
+    }
     ds_tensor *f = l->lora_held;
     if (!f) f = magnitude_scale(l, weight_updated(l));
     if (l->lora_hold && !l->lora_held) l->lora_held = ds_keep(f);
-    ds_tensor *plain = dsi_lm_product(l, in, NULL);
-    ds_tensor *y = ds_mul(ds_add_scaled(plain, low, l->lora_scale), ds_cast(f, ds_dtype_of(x)));
-    if (drops) return ds_add(dsi_lm_product(l, x, l->bias), ds_sub(y, plain));
-    return l->bias ? ds_add(y, l->bias) : y;
+    ds_tensor *plain = ds_cast(dsi_lm_product(l, in, NULL), inner);
+    y = ds_mul(ds_add_scaled(plain, low, l->lora_scale), ds_cast(f, inner));
+    if (drops)
+        y = ds_add(ds_cast(dsi_lm_product(l, x, l->bias), inner), ds_sub(y, plain));
+    else if (l->bias)
+        y = ds_add(y, ds_cast(l->bias, inner));
+    return ds_cast(y, outer);
 }
 
 /* arg: bool, whether the layer's factors, which do not change while tokens are
@@ -250,6 +258,7 @@ static ds_status adapter_make(const Add *add, ds_module *m, const char *path)
     const dsi_lora *o = add->lora;
     dsi_lm_linear *l = ds_self(m);
     ds_dtype dtype = ds_dtype_of(l->weight);
+    if (!o->keep_dtype && (dtype == DS_F16 || dtype == DS_BF16)) dtype = DS_F32;
     int in = l->transposed ? 0 : 1;
     int64_t r = dsi_lora_rank(o, path), out = ds_size(l->weight, 1 - in);
     ds_tensor *a = ds_zeros(DS_F32, ds_shape(r, ds_size(l->weight, in)));
@@ -320,6 +329,8 @@ static ds_status adapters_add(dsi_lm *lm, dsi_lora *lora, const ds_state *weight
     }
     lm->lora = lora;
     ds_status status = tied_prepare(lm, lora);
+    for (int i = 0; i < lora->saved.n; i++) /* a tied head is the embedding */
+        add.saved_found[i] = !lm->head && dsi_lora_name_fits(lora->saved.name[i], "lm_head");
     if (status == DS_OK) status = for_each_module(m, "", module_visit, &add);
     if (status == DS_OK && !lora->by_weights)
         status = all_found("linear layer", &lora->targets, add.target_found);
@@ -345,7 +356,7 @@ ds_status ds_lora_with(ds_module *model, ds_lora_opts o)
     dsi_lora *l = dsi_alloc(sizeof *l);
     l->r = o.r ? o.r : 8, l->alpha = dsi_option(o.alpha, 8);
     l->dropout = o.dropout, l->rslora = o.use_rslora, l->dora = o.use_dora;
-    l->tying = o.ensure_weight_tying;
+    l->tying = o.ensure_weight_tying, l->keep_dtype = o.no_autocast_adapter_dtype;
     ds_status status = dsi_lora_bias_of(o.bias, &l->bias);
     for (int i = 0; i < o.n_targets && status == DS_OK; i++)
         status = dsi_lora_name_add(&l->targets, "target", o.targets[i]);

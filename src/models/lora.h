@@ -32,6 +32,7 @@ typedef struct dsi_lora {
     dsi_lora_bias bias;
     dsi_lora_names targets, saved; /* target_modules, modules_to_save */
     bool tying;                    /* ensure_weight_tying: saved embeddings stay tied */
+    bool keep_dtype;               /* adapters of a 16-bit model are not float32 */
     bool merged;                   /* nothing is computed from them any more */
 } dsi_lora;
 

@@ -204,6 +204,39 @@ static void dora_in_generation(void **state)
     folder_remove();
 }
 
+/* As PEFT's autocast_adapter_dtype: adapters of a 16-bit model are float32,
+ * made, saved and loaded, unless they are asked to keep its dtype. */
+static void adapters_are_float32(void **state)
+{
+    (void)state;
+    folder_make();
+    ds_scope *scope = ds_scope_open();
+    const char *base = make_base(gpt2);
+    for (int kind = 0; kind < 4; kind++) {
+        ds_module *m = ds_pretrained_load(base, .dtype = DS_BF16);
+        bool keep = kind == 2;
+        CHECK_INT(ds_lora(m, .use_dora = kind == 1, .dropout = kind == 3 ? 0.5 : 0,
+                          .no_autocast_adapter_dtype = keep),
+                  DS_OK);
+        ds_tensor *b = ds_parameter(m, "transformer.h.0.attn.c_attn.lora_B.weight");
+        CHECK_INT(ds_dtype_of(b), keep ? DS_BF16 : DS_F32);
+        ds_tensor *loss = ds_call(m, batch(2, 0), batch(2, 0));
+        CHECK_INT(ds_backward(loss), DS_OK);
+        CHECK_INT(ds_dtype_of(ds_grad(b)), keep ? DS_BF16 : DS_F32);
+        CHECK_INT(ds_copy(ds_detach(b), ds_full(DS_F32, ds_shape_of(b), 1.0 + 1.0 / 4096)), DS_OK);
+        CHECK_INT(ds_dtype_of(logits_of(m)), DS_BF16);
+        CHECK_INT(ds_lora_save(m, folder_path("adapter"), NULL), DS_OK);
+        ds_module *again = ds_pretrained_load(base, .dtype = DS_BF16);
+        CHECK_INT(ds_lora_load(again, folder_path("adapter")), DS_OK);
+        ds_tensor *c = ds_parameter(again, "transformer.h.0.attn.c_attn.lora_B.weight");
+        CHECK_INT(ds_dtype_of(c), DS_F32);
+        CHECK_CLOSE(ds_item(ds_mean(c)), keep ? 1 : 1 + 1.0 / 4096, 1e-6);
+        ds_module_free(m), ds_module_free(again);
+    }
+    ds_scope_close(scope);
+    folder_remove();
+}
+
 /* ---- bad input ---- */
 
 static void names_are_refused(void **state)
@@ -286,5 +319,5 @@ static void files_are_refused(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(stages_agree), cmocka_unit_test(dora_with_dropout),
-          cmocka_unit_test(dora_in_generation), cmocka_unit_test(names_are_refused),
-          cmocka_unit_test(files_are_refused))
+          cmocka_unit_test(dora_in_generation), cmocka_unit_test(adapters_are_float32),
+          cmocka_unit_test(names_are_refused), cmocka_unit_test(files_are_refused))
