@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "lm/lm.h"
+#include "parse_options.h"
 
 #include <argp.h>
 #include <stdio.h>
@@ -66,6 +67,7 @@ enum {
     LORA_BIAS,
     USE_DORA,
     MODULES_TO_SAVE,
+    ENSURE_WEIGHT_TYING,
     PATIENCE,
     LOCAL_RANK
 };
@@ -106,6 +108,8 @@ static const struct argp_option options[] = {
      "train biases, too: all, or lora_only, those of layers with adapters (none)", 0},
     {"modules-to-save", MODULES_TO_SAVE, "NAMES", 0,
      "modules that are trained and saved beside adapters, separated by commas", 0},
+    {"ensure-weight-tying", ENSURE_WEIGHT_TYING, 0, 0,
+     "a saved embedding of a tied model stays its head, too", 0},
     {"adapter", ADAPTER, "FOLDER", 0, "of eval, generate, merge: adapters that were trained", 0},
     {0, 0, 0, 0, "Results:", 3},
     {"log-interval", LOG_INTERVAL, "N", 0, "print a line every N updates (10)", 0},
@@ -144,6 +148,7 @@ static const ArgsField fields[] = {
     ARGS_TEXT(LORA_BIAS, LmOptions, lora_bias),
     ARGS_TEXT(MODULES_TO_SAVE, LmOptions, modules_to_save),
     ARGS_FLAG(USE_DORA, LmOptions, use_dora),
+    ARGS_FLAG(ENSURE_WEIGHT_TYING, LmOptions, ensure_weight_tying),
     ARGS_WHOLE(LORA_R, LmOptions, lora_r, 1, 1 << 20),
     ARGS_REAL(LORA_ALPHA, LmOptions, lora_alpha),
     ARGS_TEXT(DEVICE, LmOptions, device),
@@ -182,6 +187,27 @@ static const ArgsField fields[] = {
     ARGS_FLAG(DEMO, LmOptions, demo),
     {0}};
 
+#define COMMANDS "train, eval, generate, tokenize, tokenizer or merge"
+
+typedef struct Command {
+    const char *name;
+    int (*run)(LmOptions *o);
+    bool on_all_ranks; /* else it is the work of one process, rank 0 */
+} Command;
+
+static const Command commands[] = {
+    {"train", lm_train, true},          {"eval", lm_eval, false},
+    {"generate", lm_generate, false},   {"tokenize", lm_tokenize, false},
+    {"tokenizer", lm_tokenizer, false}, {"merge", lm_merge, false}};
+
+/* NULL: there is no such command. */
+static const Command *command_find(const char *name)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (!strcmp(commands[i].name, name)) return &commands[i];
+    return NULL;
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     LmOptions *o = state->input;
@@ -196,12 +222,12 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_ARG:
         if (o->command)
             argp_error(state, "\"%s\": there is a command already, %s", arg, o->command);
+        if (!command_find(arg))
+            argp_error(state, "there is no command \"%s\": expected " COMMANDS, arg);
         o->command = arg;
         return 0;
     case ARGP_KEY_END:
-        if (!o->command)
-            argp_error(state,
-                       "no command: expected train, eval, generate, tokenize, tokenizer or merge");
+        if (!o->command) argp_error(state, "no command: expected " COMMANDS);
         if (o->eval_split >= 1)
             argp_error(state, "--eval-split: %g: expected less than 1", o->eval_split);
         if (o->demo && (o->n_data || o->model || o->tokenizer))
@@ -342,6 +368,21 @@ int lm_tokenize(LmOptions *o)
     return status != DS_OK;
 }
 
+/* A failure that all ranks have is said by the first. */
+static int command_run(const Command *c, LmOptions *o)
+{
+    ds_device device;
+    int failed = o->device &&
+                 (ds_device_parse(o->device, &device) != DS_OK || ds_set_device(device) != DS_OK);
+    if (!failed) failed = c->run(o);
+    if (failed && failed != DS_EXIT_REQUEUE &&
+        (!ds_error_is_collective() || ds_comm_rank(ds_world()) == 0))
+        fprintf(stderr, "ds_lm: %s\n", ds_error() ? ds_error() : "failed");
+    ds_destroy_process_group();
+    for (int k = 0; k < 3; k++) dsi_free(o->demo_paths[k]);
+    return failed;
+}
+
 int main(int argc, char **argv)
 {
     static const struct argp argp = {
@@ -355,30 +396,10 @@ int main(int argc, char **argv)
         NULL,
         NULL,
         NULL};
-    static const struct {
-        const char *name;
-        int (*run)(LmOptions *o);
-    } commands[] = {{"train", lm_train},         {"eval", lm_eval},
-                    {"generate", lm_generate},   {"tokenize", lm_tokenize},
-                    {"tokenizer", lm_tokenizer}, {"merge", lm_merge}};
     LmOptions o = {.warmup = -1, .seed = 42, .weight_decay = 0.1, .clip = 1, .eval_split = 0.05};
     argp_program_version = "ds_lm (deepspeed.c) " DS_VERSION;
     args_parse(&argp, argc, argv, &o);
     lm_defaults(&o);
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        if (!strcmp(commands[i].name, o.command)) {
-            ds_device device;
-            int failed = o.device && (ds_device_parse(o.device, &device) != DS_OK ||
-                                      ds_set_device(device) != DS_OK);
-            if (!failed) failed = commands[i].run(&o);
-            if (failed && failed != DS_EXIT_REQUEUE)
-                fprintf(stderr, "ds_lm: %s\n", ds_error() ? ds_error() : "failed");
-            for (int k = 0; k < 3; k++) dsi_free(o.demo_paths[k]);
-            return failed;
-        }
-    fprintf(stderr,
-            "ds_lm: there is no command \"%s\": expected train, eval, generate, tokenize, "
-            "tokenizer or merge\n",
-            o.command);
-    return 2;
+    const Command *c = command_find(o.command);
+    return c->on_all_ranks || parse_is_first_rank() ? command_run(c, &o) : 0;
 }

@@ -64,8 +64,7 @@ static void look_in(Search *s, const struct argp *argp)
     for (const struct argp_child *c = argp->children; c && c->argp; c++) look_in(s, c->argp);
 }
 
-/* The number of this process among its ranks, as launchers tell it. */
-static bool is_first_rank(void)
+bool parse_is_first_rank(void)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "RANK",
                                         "SLURM_PROCID"};
@@ -169,7 +168,7 @@ error_t parse_options(const struct argp *argp, int argc, char **argv, unsigned f
 {
     int out = -1, err = -1;
     argp_err_exit_status = PARSE_WRONG;
-    if (flags & PARSE_ON_RANKS && !is_first_rank() && !isatty(STDERR_FILENO)) {
+    if (flags & PARSE_ON_RANKS && !parse_is_first_rank() && !isatty(STDERR_FILENO)) {
         out = mute(STDOUT_FILENO);
         err = mute(STDERR_FILENO);
         silent = true;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <argp.h>
+#include <stdbool.h>
 
 #define PARSE_WRONG 2 /* the status of a program that is used wrongly */
 /* Of parse_options: the first word that is no option is a command, and the
@@ -19,3 +20,7 @@
  * spelling.
  * flags: ARGP_IN_ORDER, PARSE_BEFORE_COMMAND, PARSE_ON_RANKS, or 0. */
 error_t parse_options(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
+
+/* Whether this process is rank 0, or no launcher has started it: by the
+ * variables in which launchers tell a rank its number. */
+bool parse_is_first_rank(void);

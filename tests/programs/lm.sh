@@ -97,6 +97,13 @@ if [ -e "$binary/libdeepspeed_openmpi.so" ]; then
         has out '^saved two$'
         [ "$(grep -c '^evaluation' out)" -eq 1 ] || fail "not one rank alone prints"
     done
+    status 0 -q --num_devs 2 "$ds_lm" generate --model two --prompt AB --max-new-tokens 3 --greedy
+    [ "$(grep -c '^AB' out)" -eq 1 ] || fail "not one rank alone generates"
+    for mistake in "generate --model nowhere" "train --model nowhere --data book.txt --output x" \
+        "train --model mine --data none.txt --output x" "dance"; do
+        "$program" -q --num_devs 2 "$ds_lm" $mistake >out 2>err </dev/null
+        [ "$(grep -c '^ds_lm: ' err)" -eq 1 ] || fail "$mistake: not said once"
+    done
     program=$ds_lm
     status 0 eval --model two --data book.txt --context 16
     has out '^loss [45]\.[0-9]*'
@@ -140,6 +147,9 @@ status 0 generate --model tied --adapter dora --prompt ABILITY --max-new-tokens 
 cp out first
 status 0 generate --model merged --prompt ABILITY --max-new-tokens 5 --greedy
 same out first
+status 0 train --model tied/config.json --tokenizer tied --data book.txt --output one --lora-r 2 \
+    --modules-to-save lm_head --ensure-weight-tying --context 32 --batch 4 --max-steps 2
+grep -q '"ensure_weight_tying": true' one/adapter_config.json || fail "the adapter does not say so"
 status 1 train --model tied --data book.txt --output x --use-dora
 has err '^ds_lm: train: options of adapters need --lora-r N$'
 status 1 train --model tied --data book.txt --output x --lora-r 2 --lora-bias some --context 32

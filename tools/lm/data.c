@@ -49,8 +49,7 @@ static const char *pack(ds_tokenizer *t, const char *const *files, int n, const 
     ds_status status = DS_OK;
     if (ds_comm_rank(ds_world()) == 0 && !is_fresh(out, files, n))
         status = ds_tokens_pack(t, out, files, .n_files = n, .end_token = end);
-    if (status != DS_OK || ds_barrier(NULL) != DS_OK) return NULL;
-    return out;
+    return ds_comm_sync_status(NULL, status) == DS_OK ? out : NULL;
 }
 
 /* A text that is too short is the user's file, not the packed one. */

@@ -21,7 +21,7 @@ typedef struct LmOptions {
     int64_t log_interval, eval_interval, sample_interval, save_interval, max_new_tokens, top_k;
     int64_t vocab_size, lora_r, local_rank, patience;
     double lr, weight_decay, clip, eval_split, temperature, top_p, repetition_penalty, lora_alpha;
-    bool bf16, checkpointing, greedy, demo, no_save, resume, use_dora;
+    bool bf16, checkpointing, greedy, demo, no_save, resume, use_dora, ensure_weight_tying;
 } LmOptions;
 
 /* Fills what is 0 in o with defaults, and with those of --demo. */

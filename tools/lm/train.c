@@ -21,7 +21,8 @@ typedef struct Train {
     LmOptions *o;
     ds_tokenizer *tokenizer;
     ds_engine *engine;
-    ds_loader *eval; /* NULL: no evaluation */
+    ds_dataset *held_out; /* until `eval` has it */
+    ds_loader *eval;      /* NULL: no evaluation */
     LmPlan plan;
     double started, loss; /* of the steps since the last line */
     int64_t counted, first_step;
@@ -36,7 +37,11 @@ static json_t *model_config(const char *model)
 {
     char path[4200];
     snprintf(path, sizeof path, dsi_is_folder(model) ? "%s/config.json" : "%s", model);
-    return json_load_file(path, 0, NULL);
+    size_t n;
+    char *text = dsi_file_read_regular(path, &n);
+    json_t *j = text ? json_loadb(text, n, 0, NULL) : NULL;
+    dsi_free(text);
+    return j;
 }
 
 /* The hidden size, for what "auto" means. */
@@ -60,8 +65,9 @@ static const char *end_token(const char *model, const ds_tokenizer *t)
     return token;
 }
 
-/* Windows to train on, and those to evaluate on, or NULL. */
-static ds_dataset *train_data(Train *t, ds_dataset **held_out)
+/* Windows to train on; those to evaluate on, if there are any, go to
+ * t->held_out. NULL after a failure. */
+static ds_dataset *train_data(Train *t)
 {
     const LmOptions *o = t->o;
     char path[4200];
@@ -72,12 +78,12 @@ static ds_dataset *train_data(Train *t, ds_dataset **held_out)
     int64_t n = ds_dataset_len(all);
     if (o->eval_data) {
         snprintf(path, sizeof path, "%s/eval.tokens", o->output);
-        *held_out = lm_windows(o, t->tokenizer, &o->eval_data, 1, path, end);
+        t->held_out = lm_windows(o, t->tokenizer, &o->eval_data, 1, path, end);
         return all;
     }
     int64_t held = (int64_t)((double)n * o->eval_split);
     if (held < 1 || held >= n) return all;
-    *held_out = ds_subset(ds_token_dataset(path, o->context), n - held, held);
+    t->held_out = ds_subset(ds_token_dataset(path, o->context), n - held, held);
     return ds_subset(all, 0, n - held);
 }
 
@@ -298,6 +304,7 @@ static ds_status train_adapters(ds_module *m, const LmOptions *o)
     int n_saved = names_split(o->modules_to_save, &copy[1], saved);
     ds_status status = ds_lora(m, .r = o->lora_r, .alpha = o->lora_alpha, .use_dora = o->use_dora,
                                .bias = o->lora_bias, .targets = n ? targets : NULL, .n_targets = n,
+                               .ensure_weight_tying = o->ensure_weight_tying,
                                .modules_to_save = saved, .n_modules_to_save = n_saved);
     free(copy[0]), free(copy[1]);
     return status;
@@ -316,53 +323,76 @@ static ds_module *train_model(const LmOptions *o, const LmPlan *p, const char *c
     return m;
 }
 
-static ds_status train_start(Train *t)
+/* What a rank does alone: checks options, makes folders, reads the tokenizer. */
+static ds_status train_prepare(Train *t)
 {
     LmOptions *o = t->o;
     if (o->resume && !o->save_dir) return dsi_fail(DS_EINVAL, "--resume needs --save-dir DIR");
     if (o->resume && o->load_dir)
         return dsi_fail(DS_EINVAL, "--resume and --load-dir: from which folder? give only one");
-    if (!o->lora_r && (o->use_dora || o->lora_bias || o->lora_targets || o->modules_to_save))
+    if (!o->lora_r && (o->use_dora || o->lora_bias || o->lora_targets || o->modules_to_save ||
+                       o->ensure_weight_tying))
         return dsi_fail(DS_EINVAL, "train: options of adapters need --lora-r N");
     if (path_make_folder("output", o->output) != DS_OK ||
         path_make_folder("save-dir", o->save_dir) != DS_OK ||
         (o->demo && lm_demo_prepare(o) != DS_OK))
         return ds_error_status();
-    ds_dataset *held_out = NULL;
     t->tokenizer = lm_tokenizer_load(o);
-    ds_dataset *data = t->tokenizer ? train_data(t, &held_out) : NULL;
-    if (!data) return ds_error_status();
-    t->plan = (LmPlan){.o = o,
-                       .windows = ds_dataset_len(data),
-                       .hidden = model_hidden(o->model),
-                       .ranks = dsi_config_full_world_size(ds_comm_size(ds_world()))};
-    char *config = lm_config(&t->plan);
-    if (held_out) t->eval = eval_loader(held_out, t->plan.batch);
-    if (config && o->patience && (!t->eval || !o->eval_interval)) {
-        dsi_fail(DS_EINVAL, "train: --patience needs evaluations: give --eval-interval N%s",
-                 t->eval ? "" : ", and --eval-data or --eval-split");
-        ds_dataset_free(data);
-        free(config);
-        return ds_error_status();
-    }
-    t->best.patience = o->patience;
-    ds_module *m = config ? train_model(o, &t->plan, config) : NULL;
+    return t->tokenizer ? DS_OK : ds_error_status();
+}
+
+/* The model, and the configuration that it was made for, to be freed with
+ * free(); NULL after a failure. */
+static ds_module *train_build(Train *t, char **config)
+{
+    const LmOptions *o = t->o;
+    *config = lm_config(&t->plan);
+    if (*config && o->patience && (!t->held_out || !o->eval_interval))
+        return dsi_refuse("train: --patience needs evaluations: give --eval-interval N%s",
+                          t->held_out ? "" : ", and --eval-data or --eval-split");
+    ds_module *m = *config ? train_model(o, &t->plan, *config) : NULL;
     if (m && ds_comm_rank(ds_world()) == 0)
         printf("%s: %.2f million parameters, %lld windows of %lld tokens, %lld steps of %lld\n",
                ds_lm_info_of(m).architecture, (double)ds_module_numel(m) / 1e6,
                (long long)t->plan.windows, (long long)o->context, (long long)t->plan.steps,
                (long long)(t->plan.batch * t->plan.grad_accum * t->plan.ranks));
-    if (m)
+    return m;
+}
+
+/* Ranks come together after each part, so that a failure of one is one of all,
+ * and is said once. */
+static ds_status train_start(Train *t)
+{
+    LmOptions *o = t->o;
+    ds_status status = ds_comm_sync_status(NULL, train_prepare(t));
+    if (status != DS_OK) return status;
+    ds_dataset *data = train_data(t);
+    status = ds_error_status(); /* packing may have failed: on all ranks */
+    if (!ds_error_is_collective()) status = ds_comm_sync_status(NULL, status);
+    t->best.patience = o->patience;
+    t->plan = (LmPlan){.o = o,
+                       .windows = ds_dataset_len(data),
+                       .hidden = model_hidden(o->model),
+                       .ranks = dsi_config_full_world_size(ds_comm_size(ds_world()))};
+    char *config = NULL;
+    ds_module *m = status == DS_OK ? train_build(t, &config) : NULL;
+    if (status == DS_OK) status = ds_comm_sync_status(NULL, m ? DS_OK : ds_error_status());
+    if (status == DS_OK) {
+        if (t->held_out) t->eval = eval_loader(t->held_out, t->plan.batch);
+        t->held_out = NULL;
         t->engine = ds_initialize(.model = m, .training_data = data, .config = config,
                                   .make_optimizer = t->plan.optimizer ? make_optimizer : NULL,
                                   .arg = &t->plan, .seed = (uint64_t)o->seed);
-    else
-        ds_dataset_free(data);
+        status = t->engine ? DS_OK : ds_error_status();
+    } else {
+        ds_module_free(m);
+        ds_dataset_free(data), ds_dataset_free(t->held_out);
+    }
     free(config);
-    if (t->engine && (o->load_dir || o->resume))
-        return ds_engine_load(t->engine, o->resume ? o->save_dir : o->load_dir,
-                              .if_any = o->resume);
-    return t->engine ? DS_OK : ds_error_status();
+    if (status == DS_OK && (o->load_dir || o->resume))
+        status = ds_engine_load(t->engine, o->resume ? o->save_dir : o->load_dir,
+                                .if_any = o->resume);
+    return status;
 }
 
 int lm_train(LmOptions *o)
@@ -382,7 +412,6 @@ int lm_train(LmOptions *o)
     ds_tokenizer_free(t.tokenizer);
     free(t.plan.optimizer), free(t.plan.params);
     bool failed = status != DS_OK || ds_error();
-    ds_destroy_process_group();
     return failed ? 1 : t.stopped ? DS_EXIT_REQUEUE : 0;
 }
 
