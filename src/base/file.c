@@ -133,7 +133,9 @@ static dsi_file *file_create(char *path, char *temporary)
 {
     int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     dsi_file *f = dsi_alloc(sizeof *f);
-    *f = (dsi_file){.path = path, .temporary = temporary, .fd = fd};
+    f->path = path; /* no assignment of all: it would clear the buffer once more */
+    f->temporary = temporary;
+    f->fd = fd;
     if (fd >= 0) return f;
     file_io_error("write", path, errno);
     file_free(f);
@@ -222,12 +224,12 @@ static void file_sync_folder(const char *path)
     dsi_text_free(&folder);
 }
 
-ds_status dsi_file_commit(dsi_file *f)
+static ds_status file_commit(dsi_file *f, bool synced)
 {
     if (!f) return dsi_null_operand("write"), DS_EIO;
     file_flush(f);
     /* EINVAL: something that cannot be synced, as /dev/full and pipes */
-    if (!f->error && fsync(f->fd) && errno != EINVAL) f->error = errno;
+    if (synced && !f->error && fsync(f->fd) && errno != EINVAL) f->error = errno;
     if (close(f->fd) && !f->error) f->error = errno;
     bool beside = f->temporary != f->path;
     if (!f->error && beside && rename(f->temporary, f->path)) f->error = errno;
@@ -235,12 +237,16 @@ ds_status dsi_file_commit(dsi_file *f)
     if (f->error) {
         file_remove_written(f);
         status = file_io_error("write", f->path, f->error);
-    } else {
-        if (beside) file_sync_folder(f->path);
+    } else if (synced && beside) {
+        file_sync_folder(f->path);
     }
     file_free(f);
     return status;
 }
+
+ds_status dsi_file_commit(dsi_file *f) { return file_commit(f, true); }
+
+ds_status dsi_file_commit_unsynced(dsi_file *f) { return file_commit(f, false); }
 
 void dsi_file_abandon(dsi_file *f)
 {

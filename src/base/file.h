@@ -28,7 +28,10 @@ dsi_file *dsi_file_create(const char *path);
 DSI_SHARED void dsi_file_write(dsi_file *f, const void *data, size_t bytes);
 bool dsi_file_failed(const dsi_file *f);           /* no more need be written */
 DSI_SHARED ds_status dsi_file_commit(dsi_file *f); /* frees f */
-void dsi_file_abandon(dsi_file *f);                /* removes what was written; frees f */
+/* The same without the syncs: for a file that another process reads now, and
+ * that may be lost when the power fails. */
+ds_status dsi_file_commit_unsynced(dsi_file *f);
+void dsi_file_abandon(dsi_file *f); /* removes what was written; frees f */
 
 DSI_SHARED ds_status dsi_mkdirs(const char *path); /* mkdir -p */
 DSI_SHARED bool dsi_file_exists(const char *path);

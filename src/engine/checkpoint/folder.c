@@ -291,22 +291,16 @@ static ds_status folder_merge_manifest(dsi_manifest *all, const char *saving, in
     return status;
 }
 
-/* Merges the manifests of all ranks into one with the next serial, and
- * removes them. */
-static ds_status folder_write_manifest(const char *dir, const char *saving, int ranks, int64_t step)
+/* Adds the manifests of the other ranks, and removes them. */
+static ds_status folder_write_manifest(const char *saving, dsi_manifest *all)
 {
-    dsi_folders before = dsi_folder_list(dir);
-    dsi_manifest all = {
-        .serial = before.n ? before.at[0].serial + 1 : 1, .ranks = ranks, .step = step};
     ds_status status = DS_OK;
-    for (int r = 0; status == DS_OK && r < ranks; r++)
-        status = folder_merge_manifest(&all, saving, r);
+    for (int r = 1; status == DS_OK && r < all->ranks; r++)
+        status = folder_merge_manifest(all, saving, r);
     char *path = dsi_path_in(saving, DSI_MANIFEST);
-    if (status == DS_OK) status = dsi_manifest_write(&all, path);
+    if (status == DS_OK) status = dsi_manifest_write(all, path);
     if (status == DS_OK) status = folder_sync(saving);
     dsi_free(path);
-    dsi_manifest_free(&all);
-    dsi_folders_free(&before);
     return status;
 }
 
@@ -329,10 +323,10 @@ static ds_status folder_replace(const char *dir, const char *tag, const char *sa
 }
 
 /* The name changes after the manifest and the folder are on the disk. */
-ds_status dsi_folder_publish(const char *dir, const char *tag, int ranks, int64_t step)
+ds_status dsi_folder_publish(const char *dir, const char *tag, dsi_manifest *all)
 {
     char *saving = dsi_folder_saving(dir, tag), *final = dsi_path_in(dir, tag);
-    ds_status status = folder_write_manifest(dir, saving, ranks, step);
+    ds_status status = folder_write_manifest(saving, all);
     if (status == DS_OK && dsi_is_folder(final))
         status = folder_replace(dir, tag, saving, final);
     else if (status == DS_OK && (status = folder_rename(saving, final)) == DS_OK)
@@ -366,16 +360,17 @@ ds_status dsi_folder_set_latest(const char *dir, const char *which, const char *
 
 /* A checkpoint is renamed before it is removed, so that it is never visible
  * in part. */
-ds_status dsi_folder_prune(const char *dir, int64_t keep, const char *tag)
+ds_status dsi_folder_prune(const char *dir, int64_t keep, const char *tag,
+                           const dsi_folders *before)
 {
-    dsi_folders all = dsi_folder_list(dir);
-    int before = dsi_error_count();
+    int errors = dsi_error_count();
     char *latest = dsi_folder_latest(dir, DSI_LATEST);
     ds_status status = DS_OK;
-    dsi_error_forget(before);
-    for (int i = all.n - 1; status == DS_OK && i >= 0 && i >= keep; i--) {
-        const char *name = all.at[i].tag;
-        if (!strcmp(name, tag) || (latest && !strcmp(name, latest))) continue;
+    dsi_error_forget(errors);
+    int64_t kept = 1; /* tag */
+    for (int i = 0; status == DS_OK && i < before->n; i++) {
+        const char *name = before->at[i].tag;
+        if (!strcmp(name, tag) || kept++ < keep || (latest && !strcmp(name, latest))) continue;
         char *path = dsi_path_in(dir, name), *removing = path_with_mark(dir, REMOVING, name);
         status = folder_rename(path, removing);
         if (status == DS_OK) status = folder_remove(removing);
@@ -383,6 +378,5 @@ ds_status dsi_folder_prune(const char *dir, int64_t keep, const char *tag)
         dsi_free(removing);
     }
     dsi_free(latest);
-    dsi_folders_free(&all);
     return status;
 }

@@ -12,8 +12,8 @@
  *     DIR/.removing-TAG/      one that is being removed
  *
  * Files are written to .saving-TAG and synced to the disk one by one; each rank
- * then writes the list of its own, manifest.RANK. When all ranks have, rank 0
- * merges them into `manifest`, syncs the folder and renames it to DIR/TAG: the
+ * but rank 0 then writes the list of its own, manifest.RANK. When all ranks have,
+ * rank 0 merges them into `manifest`, syncs the folder and renames it to DIR/TAG: the
  * one step that either happened or did not. `latest` is replaced after it, in
  * the same manner.
  *
@@ -43,17 +43,14 @@ char *dsi_folder_rank_manifest(const char *saving, int rank); /* manifest.RANK *
  * another job is saving: *lock excludes others until it is closed (-1 if the
  * file system has no locks). */
 ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock);
-/* All ranks have written: the manifest, then the name. */
-ds_status dsi_folder_publish(const char *dir, const char *tag, int ranks, int64_t step);
+/* All ranks have written: the manifest, then the name. all: rank 0's files,
+ * which gets those of the others. */
+ds_status dsi_folder_publish(const char *dir, const char *tag, dsi_manifest *all);
 /* The same for a universal checkpoint, which has no manifest, and replaces
  * none: DIR/TAG must not exist. Then `latest_universal` names it. */
 ds_status dsi_folder_publish_universal(const char *dir, const char *tag);
 /* which: DSI_LATEST or DSI_LATEST_UNIVERSAL. */
 ds_status dsi_folder_set_latest(const char *dir, const char *which, const char *tag);
-/* Removes the oldest checkpoints of ours until `keep` are left; never that of
- * tag, or that of
- * `latest`. */
-ds_status dsi_folder_prune(const char *dir, int64_t keep, const char *tag);
 /* Removes .saving-TAG of a save that did not succeed. */
 void dsi_folder_abandon(const char *dir, const char *tag);
 
@@ -75,3 +72,8 @@ typedef struct dsi_folders {
 } dsi_folders;
 dsi_folders dsi_folder_list(const char *dir);
 void dsi_folders_free(dsi_folders *f);
+/* After dsi_folder_publish of tag, before which dir had those of `before`:
+ * removes the oldest until `keep` are left; never that of tag, or that of
+ * `latest`. */
+ds_status dsi_folder_prune(const char *dir, int64_t keep, const char *tag,
+                           const dsi_folders *before);

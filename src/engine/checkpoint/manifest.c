@@ -31,7 +31,7 @@ void dsi_manifest_free(dsi_manifest *m)
 }
 
 /* The last line has the check sum of all lines before it. */
-ds_status dsi_manifest_write(const dsi_manifest *m, const char *path)
+static void manifest_write(const dsi_manifest *m, dsi_file *f)
 {
     dsi_text t = dsi_text_of(HEAD "serial %lld\nranks %lld\nstep %lld\n", (long long)m->serial,
                              (long long)m->ranks, (long long)m->step);
@@ -39,10 +39,22 @@ ds_status dsi_manifest_write(const dsi_manifest *m, const char *path)
         dsi_text_add(&t, "file %08x %lld %s\n", m->at[i].crc, (long long)m->at[i].bytes,
                      m->at[i].name);
     dsi_text_add(&t, "end %08x\n", dsi_crc32(0, t.s, t.n));
-    dsi_file *f = dsi_file_replace(path);
     dsi_file_write(f, t.s, t.n);
     dsi_text_free(&t);
+}
+
+ds_status dsi_manifest_write(const dsi_manifest *m, const char *path)
+{
+    dsi_file *f = dsi_file_create(path);
+    manifest_write(m, f);
     return dsi_file_commit(f);
+}
+
+ds_status dsi_manifest_pass_on(const dsi_manifest *m, const char *path)
+{
+    dsi_file *f = dsi_file_replace(path);
+    manifest_write(m, f);
+    return dsi_file_commit_unsynced(f);
 }
 
 /* ---- reading ------------------------------------------------------------------------------------------- */

@@ -34,8 +34,10 @@ typedef struct dsi_manifest {
 void dsi_manifest_add(dsi_manifest *m, const char *name, int64_t bytes, uint32_t crc);
 void dsi_manifest_free(dsi_manifest *m);
 
-/* Writes path completely or not at all. */
+/* Writes path, which is synced, in a folder that will be renamed. */
 ds_status dsi_manifest_write(const dsi_manifest *m, const char *path);
+/* For rank 0, which reads path as soon as it is there: complete, not synced. */
+ds_status dsi_manifest_pass_on(const dsi_manifest *m, const char *path);
 /* Checks every field; name is for messages. On failure m is empty. */
 ds_status dsi_manifest_parse(dsi_manifest *m, const char *text, size_t n, const char *name);
 ds_status dsi_manifest_read(dsi_manifest *m, const char *path);

@@ -57,7 +57,9 @@ ds_status ds_engine_save_wait(ds_engine *e)
 {
     if (!e) return dsi_null_argument("engine_save_wait");
     if (!e->async_save) return DS_OK;
+    double cpu;
     dsi_async_save_wait(e->async_save);
+    if (dsi_async_save_ended(e->async_save, &cpu)) e->save_took += cpu;
     const char *why = dsi_async_save_error(e->async_save);
     ds_status status = why ? dsi_fail(DS_EIO, "%s", why) : DS_OK;
     dsi_async_save_free(e->async_save);
@@ -175,9 +177,13 @@ static ds_status save_make_values(dsi_save_job *j, ds_engine *e, const ds_save_o
 /* Rank 0 publishes after all ranks have written. */
 static ds_status save_write_and_publish(const dsi_save_job *j, ds_comm *comm)
 {
-    ds_status status = ds_comm_sync_status(comm, save_fail_in(dsi_save_write(j)));
-    if (status != DS_OK) return status;
-    return ds_comm_sync_status(comm, save_fail_in(j->rank == 0 ? dsi_save_publish(j) : DS_OK));
+    dsi_manifest own;
+    ds_status status = ds_comm_sync_status(comm, save_fail_in(dsi_save_write(j, &own)));
+    if (status == DS_OK)
+        status = ds_comm_sync_status(
+            comm, save_fail_in(j->rank == 0 ? dsi_save_publish(j, &own) : DS_OK));
+    dsi_manifest_free(&own);
+    return status;
 }
 
 /* From the folder on; takes j. */
@@ -208,12 +214,13 @@ static ds_status save_run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
  * others' files. */
 static bool save_is_wanted(ds_engine *e, const ds_save_opts *o)
 {
-    double limit = e->config->checkpoint.overhead_limit, cpu;
-    if (!limit || o->required || ds_error() || !e->async_save) return true;
-    if (dsi_async_save_error(e->async_save)) return true; /* and returns it */
+    double limit = e->config->checkpoint.overhead_limit, cpu = 0;
+    const dsi_async_save *before = e->async_save; /* NULL: waited for, its time is in save_took */
+    if (!limit || o->required || ds_error()) return true;
+    if (before && dsi_async_save_error(before)) return true; /* and returns it */
     if (ds_comm_rank(e->comm)) return false;
     double now = dsi_now();
-    if (now < e->save_not_before || !dsi_async_save_ended(e->async_save, &cpu)) return false;
+    if (now < e->save_not_before || (before && !dsi_async_save_ended(before, &cpu))) return false;
     /* no processor time passes more quickly than this: to ask for it costs a
      * microsecond, in a step of perhaps forty */
     double missing = e->save_ended + (e->save_took + cpu) / limit - dsi_thread_time();

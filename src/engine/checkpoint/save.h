@@ -18,6 +18,7 @@
 
 #include "base/list.h"
 #include "engine/engine.h"
+#include "manifest.h"
 #include "state_keys.h"
 
 #define DSI_FORMAT 1
@@ -96,10 +97,11 @@ typedef struct dsi_save_job {
 } dsi_save_job;
 
 void dsi_save_job_free(dsi_save_job *j);
-/* Writes this rank's files and its manifest. */
-ds_status dsi_save_write(const dsi_save_job *j);
+/* Writes this rank's files, and lists them in *own, to be freed; ranks other
+ * than rank 0 write that list, too. */
+ds_status dsi_save_write(const dsi_save_job *j, dsi_manifest *own);
 /* On rank 0, after all ranks have written: makes the checkpoint visible. */
-ds_status dsi_save_publish(const dsi_save_job *j);
+ds_status dsi_save_publish(const dsi_save_job *j, dsi_manifest *own);
 
 /* Does both on a thread, which takes j; rank 0's waits for the manifests of the
  * other ranks. */

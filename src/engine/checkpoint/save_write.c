@@ -54,32 +54,38 @@ static ds_status file_write(const dsi_save_job *j, const dsi_save_file *f, dsi_m
 
 /* The manifest of the rank comes after its files: its presence means that
  * they are on the disk. */
-ds_status dsi_save_write(const dsi_save_job *j)
+ds_status dsi_save_write(const dsi_save_job *j, dsi_manifest *own)
 {
-    dsi_manifest list = {.ranks = j->ranks, .step = j->step};
+    *own = (dsi_manifest){.ranks = j->ranks, .step = j->step};
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && i < j->files.n; i++)
-        status = file_write(j, &j->files.at[i], &list);
+        status = file_write(j, &j->files.at[i], own);
+    if (j->rank == 0 || status != DS_OK) return status;
     char *path = dsi_folder_rank_manifest(j->saving, j->rank);
-    if (status == DS_OK) status = dsi_manifest_write(&list, path);
+    status = dsi_manifest_pass_on(own, path);
     dsi_free(path);
-    dsi_manifest_free(&list);
     return status;
 }
 
-/* A failure to remove old checkpoints is a warning only. */
-ds_status dsi_save_publish(const dsi_save_job *j)
+/* A failure is a warning only: the new checkpoint is complete. */
+static void save_prune(const dsi_save_job *j, const dsi_folders *before)
 {
-    ds_status status = dsi_folder_publish(j->dir, j->tag, j->ranks, j->step);
+    int errors = dsi_error_count();
+    if (dsi_folder_prune(j->dir, j->keep_last, j->tag, before) == DS_OK) return;
+    dsi_log(DSI_WARNING, "an old checkpoint stays: %s", dsi_error_latest());
+    dsi_error_forget(errors);
+}
+
+ds_status dsi_save_publish(const dsi_save_job *j, dsi_manifest *own)
+{
+    dsi_folders before = dsi_folder_list(j->dir);
+    own->serial = before.n ? before.at[0].serial + 1 : 1;
+    ds_status status = dsi_folder_publish(j->dir, j->tag, own);
     if (status == DS_OK && j->latest) status = dsi_folder_set_latest(j->dir, DSI_LATEST, j->tag);
     if (status == DS_OK && j->latest) dsi_progress_saved(j->progress, j->step);
-    if (status != DS_OK || !j->keep_last) return status;
-    int before = dsi_error_count();
-    if (dsi_folder_prune(j->dir, j->keep_last, j->tag) == DS_OK) return DS_OK;
-    /* the new checkpoint is complete */
-    dsi_log(DSI_WARNING, "an old checkpoint stays: %s", dsi_error_latest());
-    dsi_error_forget(before);
-    return DS_OK;
+    if (status == DS_OK && j->keep_last) save_prune(j, &before);
+    dsi_folders_free(&before);
+    return status;
 }
 
 /* ---- asynchronous -------------------------------------------------------------------------------------------- */
@@ -150,10 +156,11 @@ static void *async_save_run(void *arg)
 {
     dsi_async_save *b = arg;
     const dsi_save_job *j = b->job;
-    ds_status status = dsi_save_write(j);
+    dsi_manifest own;
+    ds_status status = dsi_save_write(j, &own);
     if (j->rank == 0) {
         if (status == DS_OK) status = async_save_wait_for_ranks(b);
-        if (status == DS_OK) status = dsi_save_publish(j);
+        if (status == DS_OK) status = dsi_save_publish(j, &own);
         if (status != DS_OK) dsi_folder_abandon(j->dir, j->tag);
     } else if (status != DS_OK) {
         failure_write(j);
@@ -162,6 +169,7 @@ static void *async_save_run(void *arg)
         snprintf(b->why, sizeof b->why, "engine_save: %s, saved asynchronously: %s", j->tag,
                  ds_error());
     ds_error_clear();
+    dsi_manifest_free(&own);
     b->cpu = dsi_thread_time();
     atomic_store(&b->done, true);
     return NULL;
