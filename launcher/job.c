@@ -43,6 +43,7 @@
 
 #define RUNNER_S 1.0  /* for the runner to end the other ranks by itself */
 #define LINGER_S 1.0  /* for text and records after the runner has ended */
+#define SILENT_S 0.2  /* without any, if the cause is known */
 #define REMOTE_S 3.0  /* at least, to end ranks on other machines */
 #define HANG_S   10.0 /* for the runner to end after all ranks have succeeded */
 #define TTY_S    0.1  /* Ctrl-C may reach a rank before this process */
@@ -73,6 +74,7 @@ typedef struct running {
     double begun;          /* when the runner was started */
     double since;          /* when the phase began */
     double runner_ended;   /* when the runner ended; 0: not yet */
+    double runner_read;    /* when the last of its text came */
     double all_succeeded;  /* when the last rank succeeded; 0: not yet */
     dsi_text held;         /* the runner's text until all ranks have started,
                                    and about an end; shown unless the launcher
@@ -380,12 +382,23 @@ static int runner_read(running *r, int fd, bool records)
     const wire_handler handler = {job_handle_record, job_handle_text, r};
     ssize_t n = read(fd, bytes, sizeof bytes);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) return fd;
+    r->runner_read = dsi_now();
     if (n > 0 && records) wire_feed(&r->runner.reader, bytes, (size_t)n, &handler);
     if (n > 0 && !records) job_handle_text(r, bytes, (size_t)n);
     if (n > 0) return fd;
     if (records) wire_finish(&r->runner.reader, &handler);
     close(fd);
     return -1;
+}
+
+/* When nothing more is waited for after the runner has ended: what it has
+ * started on other machines may keep its pipes open. */
+static double job_linger_end(const running *r)
+{
+    double end = r->runner_ended + LINGER_S;
+    double last = r->runner_read > r->runner_ended ? r->runner_read : r->runner_ended;
+    bool known = r->phase != RUNNING && job_result_is_known(&r->result);
+    return known && last + SILENT_S < end ? last + SILENT_S : end;
 }
 
 /* How long poll may wait. */
@@ -399,7 +412,7 @@ static int job_wait_ms(const running *r)
     if (r->phase == KILLED) until = r->since + LINGER_S;
     if (r->phase == ENDING && !r->j->local && !r->runner_ended && r->since + RUNNER_S > now)
         until = r->since + RUNNER_S;
-    if (r->runner_ended) until = r->runner_ended + LINGER_S;
+    if (r->runner_ended) until = job_linger_end(r);
     if (r->phase == RUNNING && r->result.ended == r->j->size) until = now + 1;
     return until <= now ? 0 : (int)((until - now) * 1e3) + 1;
 }
@@ -459,7 +472,7 @@ static bool job_is_over(running *r)
     double now = dsi_now();
     if (r->runner_ended && job_streams_ended(r)) return true;
     if (r->runner_ended && output_full(r->output) && !r->result.signal) r->runner_ended = now;
-    if (r->runner_ended && now > r->runner_ended + LINGER_S) return true;
+    if (r->runner_ended && now > job_linger_end(r)) return true;
     if (r->phase == KILLED && now > r->since + LINGER_S) return true;
     /* the runner has nothing left to do, unless it knows the cause */
     bool unknown = !job_result_is_known(&r->result);
