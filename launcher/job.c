@@ -127,6 +127,8 @@ static void job_begin_end(running *r)
     r->phase = ENDING;
     r->since = dsi_now();
     job_signal_ranks(r, SIGTERM);
+    if (r->j->report && !r->result.signal && getppid() == r->j->supervisor)
+        kill(r->j->supervisor, SIGURG); /* it asks the hosts meanwhile (restart.c) */
     if (r->result.signal && !r->j->local) runner_terminate(r);
 }
 

@@ -226,20 +226,25 @@ static void plan_stay_here(launch_plan *p)
                 name);
 }
 
-/* answers: as in reach_request. */
-static ds_status plan_ask_hosts(launch_plan *p, int n_hosts, bool wants_address, bool *answers)
+static reach_request plan_reach_request(const launch_plan *p, const ds_host *hosts, int n)
+{
+    return (reach_request){.hosts = hosts,
+                           .n_hosts = n,
+                           .ssh_port = p->o.ssh_port,
+                           .hostfile = p->o.hostfile ? p->o.hostfile : DEFAULT_HOSTFILE,
+                           .fan_out = p->runner->fan_out ? p->runner->fan_out(p) : 0,
+                           .deepspeed = p->deepspeed};
+}
+
+/* answers, begun: as in reach_request. */
+static ds_status plan_ask_hosts(launch_plan *p, int n_hosts, bool wants_address, bool *answers,
+                                struct reach_queries *begun)
 {
     int signal = 0;
     bool tree = false;
-    const reach_request request = {
-        .hosts = p->hosts,
-        .n_hosts = n_hosts,
-        .ssh_port = p->o.ssh_port,
-        .hostfile = p->o.hostfile ? p->o.hostfile : DEFAULT_HOSTFILE,
-        .answers = answers,
-        .fan_out = p->runner->fan_out ? p->runner->fan_out(p) : 0,
-        .deepspeed = p->deepspeed,
-    };
+    reach_request request = plan_reach_request(p, p->hosts, n_hosts);
+    request.answers = answers;
+    request.begun = begun;
     ds_status status = reachable_check(&request, wants_address ? &p->master_addr : NULL, &signal,
                                        &tree);
     if (n_hosts == p->n_hosts) p->tree = tree; /* all were asked */
@@ -255,12 +260,12 @@ static ds_status plan_find_master(launch_plan *p, bool check)
     bool wanted = !p->master_addr && p->n_hosts && p->origin != HOSTS_UNNAMED;
     bool over_ssh = p->remote && p->runner->over_ssh;
     ds_status status = DS_OK;
-    if (over_ssh && check) status = plan_ask_hosts(p, p->n_hosts, wanted, NULL);
+    if (over_ssh && check) status = plan_ask_hosts(p, p->n_hosts, wanted, NULL, NULL);
     if (status != DS_OK || !wanted || p->master_addr) return status;
 
     const char *first = host_address(&p->hosts[0]);
     p->master_addr = local_host_is(first) ? local_host_address() : reachable_resolve(first);
-    if (!p->master_addr && over_ssh && !check) status = plan_ask_hosts(p, 1, true, NULL);
+    if (!p->master_addr && over_ssh && !check) status = plan_ask_hosts(p, 1, true, NULL, NULL);
     if (status == DS_OK && !p->master_addr)
         return dsi_fail(DS_ECOMM, "%s: its address cannot be found; give it as --master_addr",
                         first);
@@ -296,15 +301,28 @@ static void plan_set_answering(launch_plan *p, const ds_hosts *all, const bool *
 }
 
 /* The address of the first host is asked for once it is known who answers. */
-int plan_reach_some(launch_plan *p, const ds_hosts *all)
+static bool plan_asks(const launch_plan *p)
+{
+    return p->remote && p->runner->over_ssh && !p->o.no_ssh_check;
+}
+
+struct reach_queries *plan_begin_asking(const launch_plan *p, const ds_hosts *all)
+{
+    reach_request request = plan_reach_request(p, all->at, all->n);
+    return plan_asks(p) ? reachable_begin(&request) : NULL;
+}
+
+int plan_reach_some(launch_plan *p, const ds_hosts *all, struct reach_queries *begun)
 {
     bool *answers = dsi_alloc((size_t)all->n * sizeof *answers);
-    bool asks = p->remote && p->runner->over_ssh && !p->o.no_ssh_check;
     ds_status status = DS_OK;
     p->exit_status = EXIT_FAILURE;
     for (int i = 0; i < all->n; i++) answers[i] = true;
     plan_set_answering(p, all, answers);
-    if (asks) status = plan_ask_hosts(p, all->n, false, answers);
+    if (plan_asks(p))
+        status = plan_ask_hosts(p, all->n, false, answers, begun);
+    else
+        reachable_drop(begun);
     if (status == DS_OK) plan_set_answering(p, all, answers);
     if (status == DS_OK) status = plan_find_master(p, false);
     dsi_free(answers);

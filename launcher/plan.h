@@ -63,10 +63,14 @@ int plan_decide(launch_plan *p, const options *o);
 /* Asks the hosts over ssh whether they can be reached (unless --no_ssh_check)
  * and the first one for its address. Returns as plan_decide does. */
 int plan_reach(launch_plan *p);
+struct reach_queries; /* reachable.h */
 /* For a job that may go on with fewer hosts: asks `all` of its hosts and plans
  * those that answer, each of the others after a line. The plan may have none
- * then: world_size 0, and no command. Returns as plan_decide does. */
-int plan_reach_some(launch_plan *p, const ds_hosts *all);
+ * then: world_size 0, and no command. begun: NULL, or what plan_begin_asking has
+ * returned for them, which this frees. Returns as plan_decide does. */
+int plan_reach_some(launch_plan *p, const ds_hosts *all, struct reach_queries *begun);
+/* Starts to ask them (reachable_begin); NULL where none is asked. */
+struct reach_queries *plan_begin_asking(const launch_plan *p, const ds_hosts *all);
 /* Once nodes have joined: their names and slots, which become the plan's, how
  * many ranks all nodes would have, and the agent that mpirun is to run. */
 void plan_set_joined(launch_plan *p, const ds_hosts *joined, int full_size, char *join_agent);

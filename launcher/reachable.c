@@ -59,7 +59,7 @@ typedef struct ssh_query {
     bool reached;    /* by another host */
 } ssh_query;
 
-typedef struct queries {
+typedef struct reach_queries {
     ssh_query *at; /* [n] of the hosts that are not this machine */
     int n;
     int fan_out; /* 0: all are asked from here */
@@ -175,6 +175,7 @@ static int queries_wait(const queries *all)
     struct pollfd *fds = dsi_alloc(((size_t)n + 2) * sizeof *fds);
     int64_t end = now_ms() + all->limit_ms, left;
     int caught = 0;
+    for (int i = 0; i < n; i++) query_reap(&all->at[i]); /* whose SIGCHLD came before */
     for (int running = n; running && !caught && (left = end - now_ms()) > 0;) {
         fds[n] = (struct pollfd){all->signals, POLLIN, 0};
         fds[n + 1] = (struct pollfd){all->output, 0, 0};
@@ -200,12 +201,17 @@ static void queries_open(queries *all)
     all->signals = signals_open(list, &all->previous);
 }
 
+static void queries_free(queries *all)
+{
+    for (int i = 0; i < all->n; i++) dsi_text_free(&all->at[i].answer);
+    dsi_free(all->at);
+}
+
 static void queries_close(queries *all)
 {
     while (signals_read(all->signals)) continue; /* a second Ctrl-C */
     signals_close(all->signals, &all->previous);
-    for (int i = 0; i < all->n; i++) dsi_text_free(&all->at[i].answer);
-    dsi_free(all->at);
+    queries_free(all);
 }
 
 static void queries_add(queries *all, const char *host, int number)
@@ -246,9 +252,8 @@ static void query_read_reached(const queries *all, int c)
     }
 }
 
-/* Asks all, or the first fan_out. for_address: host 0 also for that. Returns
- * the signal that ended it; 0: none. */
-static int queries_run(const queries *all, bool for_address)
+/* Asks all, or the first fan_out. for_address: host 0 also for that. */
+static void queries_start(const queries *all, bool for_address)
 {
     bool tree = queries_are_tree(all);
     int n = tree ? all->fan_out : all->n;
@@ -263,12 +268,17 @@ static int queries_run(const queries *all, bool for_address)
         query_start(&all->at[i], all, command.s);
         dsi_text_free(&command);
     }
+}
+
+/* After queries_start. Returns the signal that ended it; 0: none. */
+static int queries_finish(const queries *all)
+{
     int caught = queries_wait(all);
-    for (int i = 0; tree && i < n; i++) query_read_reached(all, i);
+    for (int i = 0; queries_are_tree(all) && i < all->fan_out; i++) query_read_reached(all, i);
     return caught;
 }
 
-/* After queries_run: those that no other host has reached. *answered: one of
+/* After queries_finish: those that no other host has reached. *answered: one of
  * them answers. */
 static int queries_run_rest(const queries *all, bool *answered)
 {
@@ -292,7 +302,8 @@ int reachable_ask_hosts(int argc, char **argv)
     all.at = dsi_alloc((size_t)argc * sizeof *all.at);
     for (int i = 5; i < argc; i++) queries_add(&all, argv[i], i);
     queries_open(&all);
-    int signal = queries_run(&all, false);
+    queries_start(&all, false);
+    int signal = queries_finish(&all);
     for (int i = 0; i < all.n && !signal; i++) {
         bool asked = !queries_are_tree(&all) || i < all.fan_out;
         if (asked ? query_has_answered(&all.at[i]) : all.at[i].reached)
@@ -358,7 +369,7 @@ static ds_status queries_check(const queries *all, const reach_request *request)
     return DS_OK;
 }
 
-ds_status reachable_check(const reach_request *request, char **address, int *signal, bool *tree)
+static queries queries_of(const reach_request *request)
 {
     const ds_host *hosts = request->hosts;
     queries all = {.at = dsi_alloc((size_t)request->n_hosts * sizeof *all.at),
@@ -366,14 +377,42 @@ ds_status reachable_check(const reach_request *request, char **address, int *sig
                    .ssh_port = request->ssh_port,
                    .limit_ms = QUERY_LIMIT_MS,
                    .deepspeed = request->deepspeed,
+                   .signals = -1,
                    .output = -1};
-    bool others = false; /* one that only this host has reached */
-    ds_status status = DS_OK;
     for (int i = 0; i < request->n_hosts; i++)
         if (!local_host_is(hosts[i].name)) queries_add(&all, hosts[i].name, i);
+    return all;
+}
+
+/* For each ssh no signal is blocked, as here `previous` is empty. */
+struct reach_queries *reachable_begin(const reach_request *request)
+{
+    queries *begun = dsi_alloc(sizeof *begun);
+    *begun = queries_of(request);
+    queries_start(begun, false);
+    return begun;
+}
+
+void reachable_drop(struct reach_queries *begun)
+{
+    if (!begun) return;
+    queries_kill(begun);
+    queries_free(begun);
+    dsi_free(begun);
+}
+
+ds_status reachable_check(const reach_request *request, char **address, int *signal, bool *tree)
+{
+    bool others = false; /* one that only this host has reached */
+    ds_status status = DS_OK;
+    bool begun = request->begun != NULL;
+    queries all = begun ? *request->begun : queries_of(request);
+    bool for_address = !begun && address && all.n && all.at[0].number == 0;
+    dsi_free(request->begun);
     queries_open(&all);
+    if (!begun) queries_start(&all, for_address);
     *tree = queries_are_tree(&all);
-    *signal = queries_run(&all, address && all.n && all.at[0].number == 0);
+    *signal = queries_finish(&all);
     if (*tree && !*signal) *signal = queries_run_rest(&all, &others);
     *tree = *tree && !others;
     if (*signal)
@@ -381,8 +420,7 @@ ds_status reachable_check(const reach_request *request, char **address, int *sig
                           "signal %d (SIG%s) while the hosts were asked: nothing was started",
                           *signal, sigabbrev_np(*signal));
     if (status == DS_OK) status = queries_check(&all, request);
-    if (status == DS_OK && address && all.n && all.at[0].number == 0)
-        *address = first_address(all.at[0].answer.s);
+    if (status == DS_OK && for_address) *address = first_address(all.at[0].answer.s);
     queries_close(&all);
     return status;
 }

@@ -14,7 +14,14 @@ typedef struct reach_request {
                              NULL: that is a failure */
     int fan_out;           /* more hosts than that are asked as a tree; 0: all from here */
     const char *deepspeed; /* path of this program on all hosts, if fan_out */
+    struct reach_queries
+        *begun; /* of the same hosts by reachable_begin; NULL: they are asked now */
 } reach_request;
+
+/* Starts to ask the hosts, whose names must stay, and returns at once. The
+ * answers are for reachable_check, which frees them, or for reachable_drop. */
+struct reach_queries *reachable_begin(const reach_request *request);
+void reachable_drop(struct reach_queries *begun);
 
 /* Asks all hosts but this machine at the same time and waits for them, at most
  * 15 seconds, and as long for those that a tree has not reached. address: NULL,

@@ -4,7 +4,8 @@
  *
  *   wait      nothing after the first failure in a row; then 1, 2, 4, ... 60 s
  *   ask       all hosts of the first plan over ssh; those that do not answer are
- *             left out of this attempt, and asked again before the next one.
+ *             left out of this attempt, and asked again before the next one. It
+ *             begins while the old ranks are being ended, which takes longer.
  *             Where the command is typed on each node, the nodes join again
  *             (join/gather.c), also one that was started again meanwhile
  *   enough?   fewer than --min_nodes or --min_ranks: wait and ask again, up to
@@ -25,6 +26,7 @@
 #include "restart.h"
 #include "older_libc.h"
 
+#include "reachable.h"
 #include "signals.h"
 
 #include "base/clock.h"
@@ -44,17 +46,18 @@ enum { MOST_DELAY_S = 60, ASK_AGAIN_S = 5 };
 typedef struct restarts {
     launch_plan *p;
     const restart_job *how;
-    ds_hosts all;   /* of the first plan */
-    attempt a;      /* the last one */
-    int in_vain;    /* attempts in a row */
-    double begun;   /* the first one */
-    double started; /* the last one */
-    double useful;  /* seconds of all attempts that were not lost */
-    int step;       /* the last one that a rank has reported; 0: none has */
-    int repeated;   /* steps */
-    bool counted;   /* the program reports its steps */
-    bool unknown;   /* but not those of each attempt */
-    int signal;     /* that came while none ran; 0: none */
+    ds_hosts all;                /* of the first plan */
+    attempt a;                   /* the last one */
+    int in_vain;                 /* attempts in a row */
+    double begin;                /* of the first one */
+    double started;              /* the last one */
+    double useful;               /* seconds of all attempts that were not lost */
+    int step;                    /* the last one that a rank has reported; 0: none has */
+    int repeated;                /* steps */
+    bool counted;                /* the program reports its steps */
+    bool unknown;                /* but not those of each attempt */
+    int signal;                  /* that came while none ran; 0: none */
+    struct reach_queries *begun; /* to ask the hosts; NULL: not yet */
 } restarts;
 
 /* ---- between attempts -------------------------------------------------------- */
@@ -105,7 +108,8 @@ static int restart_find_hosts(restarts *r)
     const options *o = &r->p->o;
     double until = dsi_now() + o->join_timeout;
     for (;;) {
-        int status = plan_reach_some(r->p, &r->all);
+        int status = plan_reach_some(r->p, &r->all, r->begun);
+        r->begun = NULL;
         if (status) return status;
         if (restart_has_enough(r)) return 0;
         if (dsi_now() + ASK_AGAIN_S > until) break;
@@ -150,7 +154,21 @@ static int restart_prepare(restarts *r, int last_status)
     return status;
 }
 
-/* ---- after an attempt ---------------------------------------------------------- */
+/* ---- during and after an attempt ---------------------------------------------------------- */
+
+static void restart_ending(void *arg)
+{
+    restarts *r = arg;
+    if (!r->begun) r->begun = plan_begin_asking(r->p, &r->all);
+}
+
+/* The answers are of no use: they are old, nobody wants them, or a launcher that
+ * was killed has taken ssh with it. */
+static void restart_drop_answers(restarts *r)
+{
+    reachable_drop(r->begun);
+    r->begun = NULL;
+}
 
 static void restart_add_record(const restarts *r, int status, dsi_text *t)
 {
@@ -196,7 +214,7 @@ static void restart_count(restarts *r, int status)
  * the newest checkpoint, or to the end. */
 static void restart_print_share(const restarts *r)
 {
-    double all = dsi_now() - r->begun;
+    double all = dsi_now() - r->begin;
     int n = r->p->restarts;
     if (!n && options_silent(&r->p->o)) return;
     fprintf(stderr, "deepspeed: %d restart%s in %.1f s", n, n == 1 ? "" : "s", all);
@@ -221,9 +239,10 @@ static bool restart_again(restarts *r, int status)
 
 int restart_run(launch_plan *p, const restart_job *how)
 {
-    restarts r = {.p = p, .how = how, .begun = dsi_now()};
+    restarts r = {.p = p, .how = how, .begin = dsi_now()};
     int status = 0;
     for (int i = 0; i < p->n_hosts; i++) hosts_add_copy(&r.all, &p->hosts[i]);
+    if (!how->find_hosts) r.a.ending = restart_ending, r.a.arg = &r;
     r.a.report = mmap(NULL, sizeof *r.a.report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
                       -1, 0);
     if (r.a.report == MAP_FAILED) {
@@ -238,7 +257,8 @@ int restart_run(launch_plan *p, const restart_job *how)
         r.started = dsi_now();
         status = how->run(how->arg, &r.a);
         restart_count(&r, status);
-        bool again = restart_again(&r, status);
+        bool killed = !*r.a.report->cause, again = restart_again(&r, status);
+        if (killed || !again || restart_delay(&r) > ASK_AGAIN_S) restart_drop_answers(&r);
         if (status) restart_write_record(&r, status);
         if (again) continue;
         int signal = r.a.ended_by;

@@ -9,7 +9,10 @@
 /* One attempt to run the job, from the start of its ranks to their end. */
 typedef struct attempt {
     job_report *report; /* filled by its processes */
-    int ended_by;       /* the signal to this process that ended it; 0: none */
+    /* Called in this process when the ranks are being ended, NULL or with arg. */
+    void (*ending)(void *arg);
+    void *arg;
+    int ended_by; /* the signal to this process that ended it; 0: none */
 } attempt;
 
 /* The steps of each attempt, in this order. */

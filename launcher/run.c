@@ -41,7 +41,8 @@ typedef struct run {
     const char **host; /* [world_size] of each rank */
     char **prefix;     /* [world_size] of each rank's lines */
     job_folders folders;
-    char pid_file[64]; /* "": none */
+    char pid_file[64];    /* "": none */
+    const attempt *again; /* NULL: the job is not started again */
 } run;
 
 /* A closed stdin, stdout or stderr becomes /dev/null opened the wrong way: it
@@ -247,11 +248,17 @@ static int run_supervised(void *arg)
     return status;
 }
 
+static void run_ending(void *arg)
+{
+    const run *r = arg;
+    r->again->ending(r->again->arg);
+}
+
 /* node_lost: descriptor from which a line comes when a node is lost; 0: none.
  * again: NULL, or what the next attempt needs to know of this one. */
 static int run_job(const launch_plan *p, int node_lost, attempt *again)
 {
-    run r = {.p = p};
+    run r = {.p = p, .again = again};
     keep_standard_files();
     set_plan_environment(p);
     if (p->runner->in_place && !p->o.save_pid && !p->o.tag_output && !again)
@@ -265,6 +272,7 @@ static int run_job(const launch_plan *p, int node_lost, attempt *again)
         supervised work = {.work = run_supervised,
                            .clean_up = run_remove_files,
                            .arg = &r,
+                           .ending = again && again->ending ? run_ending : NULL,
                            .signals = job_signals};
         run_make_folders(&r);
         status = supervisor_run(&work);

@@ -59,6 +59,7 @@ int supervisor_run(supervised *s)
 {
     sigset_t set, previous;
     signals_fill(&set, s->signals);
+    if (s->ending) sigaddset(&set, SIGURG);
     /* a parent may have it ignored: no child could be waited for */
     signal(SIGCHLD, SIG_DFL);
     signal(SIGXFSZ, SIG_IGN); /* a small ulimit -f: writing fails instead */
@@ -78,6 +79,10 @@ int supervisor_run(supervised *s)
     for (;;) {
         siginfo_t info;
         int signal = sigwaitinfo(&set, &info);
+        if (signal == SIGURG) {
+            s->ending(s->arg);
+            continue;
+        }
         if (signal > 0 && signal != SIGCHLD) kill(worker, signal);
         if (signal > 0 && signal != SIGCHLD && signal != SIGUSR1 && signal != SIGUSR2)
             s->ended_by = signal;

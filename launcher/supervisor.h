@@ -8,8 +8,9 @@ typedef struct supervised {
     void (*clean_up)(void *arg); /* called if work was killed, once all processes
                                     below it have ended; may be NULL */
     void *arg;
-    const int *signals; /* passed on to work; with SIGCHLD, ends with 0 */
-    int ended_by;       /* set to the last of these that ends a job; 0: none came */
+    void (*ending)(void *arg); /* called in this process when work sends it SIGURG; may be NULL */
+    const int *signals;        /* passed on to work; with SIGCHLD, ends with 0 */
+    int ended_by;              /* set to the last of these that ends a job; 0: none came */
 } supervised;
 
 /* Runs work in a process and a process group of its own. Passes signals of this

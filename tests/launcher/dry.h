@@ -102,7 +102,7 @@ static inline int dry_reach_some(launch_plan *p)
 {
     ds_hosts all = {0};
     for (int i = 0; i < p->n_hosts; i++) hosts_add_copy(&all, &p->hosts[i]);
-    int status = plan_reach_some(p, &all);
+    int status = plan_reach_some(p, &all, plan_begin_asking(p, &all));
     hosts_free(&all);
     return status;
 }
