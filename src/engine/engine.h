@@ -66,7 +66,8 @@ struct ds_engine {
     struct dsi_async_save *async_save; /* a checkpoint that is being written; NULL: none */
     bool async_save_logged;            /* its failure was printed */
     dsi_copy_buffer copy_buffer;       /* what it writes; kept for the next one */
-    double save_ended, save_took;      /* its call: when it ended (dsi_thread_time); seconds */
+    double save_ended, save_ended_cpu; /* its call: dsi_now, dsi_thread_time of its end */
+    double save_took, save_took_cpu;   /* seconds; of processor time, with its thread's */
     double save_not_before;            /* dsi_now: overhead_limit does not allow the next one */
     dsi_progress *progress;            /* for the launcher; NULL: nobody watches */
     char *loaded;                      /* folder of the last checkpoint that was loaded */

@@ -59,7 +59,7 @@ ds_status ds_engine_save_wait(ds_engine *e)
     if (!e->async_save) return DS_OK;
     double cpu;
     dsi_async_save_wait(e->async_save);
-    if (dsi_async_save_ended(e->async_save, &cpu)) e->save_took += cpu;
+    if (dsi_async_save_ended(e->async_save, &cpu)) e->save_took_cpu += cpu;
     const char *why = dsi_async_save_error(e->async_save);
     ds_status status = why ? dsi_fail(DS_EIO, "%s", why) : DS_OK;
     dsi_async_save_free(e->async_save);
@@ -207,15 +207,14 @@ static ds_status save_run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
     return status;
 }
 
-/* Whether this rank wants the save that overhead_limit may leave out. The time
- * of the one before, with the processor time of its thread, is at most that share
- * of the time between the two: this thread's, as a busy machine gives the
- * training less than has passed. Rank 0's thread ends last: it waits for the
- * others' files. */
+/* Whether this rank wants the save that overhead_limit may leave out. Of the one
+ * before, the call's time is at most that share of the time between the two, and
+ * the processor time of the call and of its thread at most that share of this
+ * thread's. Rank 0's thread ends last: it waits for the others' files. */
 static bool save_is_wanted(ds_engine *e, const ds_save_opts *o)
 {
     double limit = e->config->checkpoint.overhead_limit, cpu = 0;
-    const dsi_async_save *before = e->async_save; /* NULL: waited for, its time is in save_took */
+    const dsi_async_save *before = e->async_save; /* NULL: its time is in save_took_cpu */
     if (!limit || o->required || ds_error()) return true;
     if (before && dsi_async_save_error(before)) return true; /* and returns it */
     if (ds_comm_rank(e->comm)) return false;
@@ -223,7 +222,9 @@ static bool save_is_wanted(ds_engine *e, const ds_save_opts *o)
     if (now < e->save_not_before || (before && !dsi_async_save_ended(before, &cpu))) return false;
     /* no processor time passes more quickly than this: to ask for it costs a
      * microsecond, in a step of perhaps forty */
-    double missing = e->save_ended + (e->save_took + cpu) / limit - dsi_thread_time();
+    double missing = e->save_ended_cpu + (e->save_took_cpu + cpu) / limit - dsi_thread_time();
+    double stalled = e->save_ended + e->save_took / limit - now;
+    if (stalled > missing) missing = stalled;
     e->save_not_before = now + missing;
     return missing <= 0;
 }
@@ -246,7 +247,7 @@ ds_status ds_engine_save_with(ds_engine *e, ds_save_opts o)
     bool left_out;
     ds_status status = save_is_left_out(e, &o, &left_out);
     if (status != DS_OK || left_out) return status;
-    double begun = dsi_now();
+    double begun = dsi_now(), begun_cpu = dsi_thread_time();
     status = ds_engine_save_wait(e);
     if (status == DS_OK) status = ds_comm_sync_status(e->comm, save_check(e, &o));
     if (status == DS_OK) status = save_sync_place(e, &o, &tag);
@@ -256,8 +257,10 @@ ds_status ds_engine_save_with(ds_engine *e, ds_save_opts o)
     }
     dsi_log(DSI_INFO, "Saving model checkpoint: %s/%s", o.dir, tag);
     status = save_run(e, &o, save_job_new(e, &o, tag));
-    e->save_ended = dsi_thread_time();
-    e->save_took = dsi_now() - begun;
+    e->save_ended = dsi_now();
+    e->save_ended_cpu = dsi_thread_time();
+    e->save_took = e->save_ended - begun;
+    e->save_took_cpu = e->save_ended_cpu - begun_cpu;
     if (status == DS_OK && !e->async_save) dsi_log(DSI_INFO, "zero checkpoint saved %s", o.dir);
     return status;
 }
