@@ -4,8 +4,10 @@
 usage: bench/peer_comm.py [--runs N] [--ranks P] [BYTES ...]      (5, 2, 65536 33554432)
 
 Microseconds; runs of all take turns. `median` is the median of the runs' medians,
-`least` the least time of all runs. With two ranks a line says what copying
-through shared memory alone takes (bench/comm.c).
+`least` the least time of all runs. With two ranks a line says what copying as
+many bytes through shared memory alone takes, in turns with the all_reduce of the
+same two processes (bench/comm.c), and `of copies` is the speed of an all_reduce
+beside that: of a run's medians and of its least times, the median over the runs.
 SPDX-License-Identifier: MIT
 """
 import argparse
@@ -90,18 +92,22 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         runs = peers(options.ranks, options.sizes, folder)
         times = {}  # (name, bytes): [(median, least)]
+        speeds = {}  # the same: of copies in the same run
         for _ in range(options.runs):
             for name, run in runs.items():
                 for line in run():
                     times.setdefault((name, line[0]), []).append(line[1:3])
                     if len(line) > 3 and line[3] > 1:
                         times.setdefault(('copies alone', line[0]), []).append(line[3:5])
-    print(f'{options.ranks} ranks, all_reduce of float32, microseconds: median, least')
+                        speeds.setdefault((name, line[0]), []).append((line[3] / line[1], line[4] / line[2]))
+    print(f'{options.ranks} ranks, all_reduce of float32, microseconds: median, least; of copies: median, least')
     for size in options.sizes:
         print(f'{size} bytes')
         rows = {name: found for (name, of), found in times.items() if of == size}
         for name, found in sorted(rows.items(), key=lambda row: statistics.median(m for m, _ in row[1])):
-            print(f'  {name:30} {statistics.median(m for m, _ in found):10.1f} {min(at for _, at in found):10.1f}')
+            print(f'  {name:30} {statistics.median(m for m, _ in found):10.1f} {min(at for _, at in found):10.1f}', end='')
+            copied = speeds.get((name, size)) if name != 'copies alone' else None
+            print(''.join(f' {100 * statistics.median(s[k] for s in copied):7.0f} %' for k in (0, 1)) if copied else '')
 
 
 if __name__ == '__main__':

@@ -6,9 +6,13 @@
  * parameter (1 GB: --hidden 5400). One line of JSON. For comparison: dd
  * if=/dev/zero of=DIR/x bs=1M count=1024 conv=fsync
  *
- * --each_step: a small model is saved after each step, with an overhead_limit of 2
- * %. Its steps take turns with those of a model that is not saved; the numbers
- * are processor time of all threads, which other processes hardly change.
+ * --each_step: ds_engine_save is called after each step of a small model, with
+ * an overhead_limit of 2 % (--limit; 0: each one is made). A longer --batch makes
+ * its steps longer. "percent": what saves cost, in processor time of the steps
+ * between them: that of the calls, and of the threads that write, as they count
+ * it themselves. "percent_in_turns": that of the process, beside a model that is
+ * not saved, the median of the turns; a busy machine moves it by more than the
+ * saves do.
  * SPDX-License-Identifier: MIT */
 #include "args.h"
 #include "base/clock.h"
@@ -24,7 +28,8 @@
 #include <time.h>
 
 typedef struct Options {
-    int64_t hidden, layers, saves;
+    int64_t hidden, layers, saves, batch;
+    double limit;
     const char *dir, *dtype;
     bool each_step;
 } Options;
@@ -36,11 +41,15 @@ static const struct argp_option options[] = {
     {"dir", 'd', "DIR", 0, "where (bench_save in the current folder)", 0},
     {"dtype", 't', "TYPE", 0, "fp32, bf16 (fp32)", 0},
     {"each_step", 'e', 0, 0, "save after each step (--saves: turns; --hidden 100)", 0},
+    {"batch", 'b', "N", 0, "(4)", 0},
+    {"limit", 'm', "SHARE", 0, "of --each_step: checkpoint.overhead_limit (0.02)", 0},
     {0}};
 
 static const ArgsField fields[] = {ARGS_WHOLE('w', Options, hidden, 1, ARGS_COUNT),
                                    ARGS_WHOLE('l', Options, layers, 1, ARGS_COUNT),
                                    ARGS_WHOLE('n', Options, saves, 1, ARGS_COUNT),
+                                   ARGS_WHOLE('b', Options, batch, 1, ARGS_COUNT),
+                                   ARGS_REAL('m', Options, limit),
                                    ARGS_TEXT('d', Options, dir),
                                    ARGS_TEXT('t', Options, dtype),
                                    {0}};
@@ -63,11 +72,12 @@ static ds_engine *engine_of(const Options *o, bool behind, double limit)
 {
     char config[500], name[16];
     snprintf(config, sizeof config,
-             "{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": "
+             "{\"train_batch_size\": %d, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": "
              "0.001}},"
              "\"bf16\": {\"enabled\": %s}, \"checkpoint\": {\"async\": %s, \"keep_last\": 2, "
              "\"overhead_limit\": %g}}",
-             strcmp(o->dtype, "bf16") ? "false" : "true", behind ? "true" : "false", limit);
+             (int)o->batch, strcmp(o->dtype, "bf16") ? "false" : "true", behind ? "true" : "false",
+             limit);
     ds_module *m = ds_nn_sequential(NULL, "net");
     for (int i = 0; i < o->layers; i++) {
         snprintf(name, sizeof name, "%d", i);
@@ -77,11 +87,11 @@ static ds_engine *engine_of(const Options *o, bool behind, double limit)
 }
 
 /* Seconds of a step. */
-static double step(ds_engine *e, int hidden)
+static double step(ds_engine *e, const Options *o)
 {
     double begin = dsi_now();
     ds_scope *scope = ds_scope_open();
-    ds_tensor *x = ds_full(ds_engine_dtype(e), ds_shape(4, hidden), 0.5);
+    ds_tensor *x = ds_full(ds_engine_dtype(e), ds_shape(o->batch, o->hidden), 0.5);
     ds_engine_backward(e, ds_mean(ds_engine_forward(e, x)));
     ds_engine_step(e);
     ds_scope_close(scope);
@@ -94,13 +104,13 @@ static void at_once(const Options *o, double mb)
 {
     double save[MOST], load[MOST];
     ds_engine *e = engine_of(o, false, 0);
-    step(e, o->hidden);
+    step(e, o);
     double before = peak_mb();
     for (int i = 0; i < o->saves && !ds_error(); i++) {
         double begin = dsi_now();
         ds_engine_save(e, o->dir);
         save[i] = dsi_now() - begin;
-        step(e, o->hidden);
+        step(e, o);
     }
     double extra = peak_mb() - before;
     before = peak_mb();
@@ -122,13 +132,13 @@ static void behind(const Options *o)
 {
     double call[MOST], plain[MOST], during[MOST], all[MOST];
     ds_engine *e = engine_of(o, true, 0);
-    step(e, o->hidden);
+    step(e, o);
     for (int i = 0; i < o->saves && !ds_error(); i++) {
-        plain[i] = step(e, o->hidden);
+        plain[i] = step(e, o);
         double begin = dsi_now();
         ds_engine_save(e, o->dir);
         call[i] = dsi_now() - begin;
-        during[i] = step(e, o->hidden);
+        during[i] = step(e, o);
         ds_engine_save_wait(e);
         all[i] = dsi_now() - begin;
     }
@@ -140,48 +150,75 @@ static void behind(const Options *o)
     ds_engine_free(e);
 }
 
-static double process_time(void)
+/* ---- a save after each step --------------------------------------------------------------------------- */
+
+static double clock_seconds(clockid_t which)
 {
     struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    clock_gettime(which, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-enum { STEPS = 4000 };
-
-/* Processor seconds of STEPS steps and of saves after each; those made. */
-static double steps(ds_engine *e, const Options *o, int *made)
+/* Seconds that asking for this thread's time takes: a system call. */
+static double clock_cost(void)
 {
-    double begun = process_time();
-    for (int i = 0; i < STEPS && !ds_error(); i++) {
-        bool left_out = true;
-        step(e, o->hidden);
-        if (made) ds_engine_save(e, o->dir, .left_out = &left_out);
-        if (made) *made += !left_out;
-    }
-    return process_time() - begun;
+    enum { TIMES = 20000 };
+    double begun = dsi_thread_time();
+    for (int i = 0; i < TIMES; i++) dsi_thread_time();
+    return (dsi_thread_time() - begun) / TIMES;
 }
 
-/* The limit counts this thread's time, half of which is the other model's. */
+/* Processor seconds of a turn. */
+typedef struct Turn {
+    int steps, made;
+    double all, call, writing;
+} Turn;
+
+/* Steps for TURN_S of this thread's time; each is saved where `dir` is given. */
+static Turn turn(ds_engine *e, const Options *o, const char *dir)
+{
+    const double TURN_S = 0.2, asked = clock_cost();
+    Turn t = {0};
+    double all = clock_seconds(CLOCK_PROCESS_CPUTIME_ID), own = dsi_thread_time();
+    while (!ds_error() && dsi_thread_time() < own + TURN_S) {
+        bool left_out = true;
+        step(e, o);
+        t.steps++;
+        if (!dir) continue;
+        double call = dsi_thread_time();
+        ds_engine_save(e, dir, .left_out = &left_out);
+        t.call += dsi_thread_time() - call;
+        t.made += !left_out;
+    }
+    if (dir) ds_engine_save_wait(e);
+    t.all = clock_seconds(CLOCK_PROCESS_CPUTIME_ID) - all;
+    t.writing = t.all - (dsi_thread_time() - own);
+    t.call -= dir ? t.steps * asked : 0;
+    t.all -= t.steps * asked * (dir ? 3 : 1);
+    return t;
+}
+
 static void each_step(const Options *o)
 {
-    double with[MOST], without[MOST], ratio[MOST], all_with = 0, all_without = 0;
-    ds_engine *saved = engine_of(o, true, 0.01), *plain = engine_of(o, true, 0);
-    int made = 0;
+    double ratio[MOST];
+    Turn sum = {0};
+    /* the limit counts this thread's time, half of which is the other model's */
+    ds_engine *saved = engine_of(o, true, o->limit / 2), *plain = engine_of(o, true, 0);
     for (int i = -1; i < o->saves && !ds_error(); i++) { /* the first turn warms up */
-        int n = 0;
-        double a = steps(saved, o, &n), b = steps(plain, o, NULL);
+        Turn a = turn(saved, o, o->dir), b = turn(plain, o, NULL);
         if (i < 0) continue;
-        made += n;
-        with[i] = a, without[i] = b, ratio[i] = a / b;
-        all_with += a, all_without += b;
+        ratio[i] = a.all / a.steps / (b.all / b.steps);
+        sum = (Turn){sum.steps + a.steps, sum.made + a.made, sum.all + a.all, sum.call + a.call,
+                     sum.writing + a.writing};
     }
+    double cost = sum.call + sum.writing, made = sum.made ? sum.made : 1;
     if (!ds_error())
-        printf("\"turns\": %d, \"saves\": %d, \"step_us\": %.1f, \"step_saved_us\": %.1f, "
-               "\"percent\": %.2f, \"percent_of_sums\": %.2f}\n",
-               (int)o->saves, made, 1e6 * median(without, (int)o->saves) / STEPS,
-               1e6 * median(with, (int)o->saves) / STEPS, 100 * (median(ratio, (int)o->saves) - 1),
-               100 * (all_with / all_without - 1));
+        printf("\"step_us\": %.1f, \"steps\": %d, \"saves\": %d, \"call_us\": %.0f, "
+               "\"writing_us\": %.0f, \"percent\": %.2f, "
+               "\"percent_in_turns\": %.2f}\n",
+               1e6 * (sum.all - cost) / sum.steps, sum.steps, sum.made, 1e6 * sum.call / made,
+               1e6 * sum.writing / made, 100 * cost / (sum.all - cost),
+               100 * (median(ratio, (int)o->saves) - 1));
     ds_engine_free(saved);
     ds_engine_free(plain);
 }
@@ -189,7 +226,7 @@ static void each_step(const Options *o)
 int main(int argc, char **argv)
 {
     const struct argp argp = {options, parse, NULL, "The cost of checkpoints.", NULL, NULL, NULL};
-    Options o = {0, 3, 5, "bench_save", "fp32", false};
+    Options o = {0, 3, 5, 4, 0.02, "bench_save", "fp32", false};
     if (argp_parse(&argp, argc, argv, 0, NULL, &o)) return 2;
     if (!o.hidden) o.hidden = o.each_step ? 100 : 2048;
     if (o.saves > MOST) o.saves = MOST;
