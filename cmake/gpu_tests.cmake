@@ -175,6 +175,24 @@ if(DS_GPU_TESTS AND TARGET test_engine_estimate AND NOT DS_SANITIZE)
         ENVIRONMENT "FAKE_CUDA_COUNT=2;${DS_TEST_ENVIRONMENT}")
 endif()
 
+# What is declared here of NVIDIA's libraries, beside their headers and files,
+# where those are installed.
+if(DS_GPU_TESTS AND NOT DS_SANITIZE)
+    find_path(DS_CUDA_INCLUDE cuda.h PATHS /usr/local/cuda/include)
+    find_file(DS_CUDA_STUB libcuda.so PATHS /usr/local/cuda/lib64/stubs NO_DEFAULT_PATH)
+    add_executable(test_gpu_headers ${PROJECT_SOURCE_DIR}/tests/gpu/headers/headers.cpp)
+    target_include_directories(test_gpu_headers PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    if(DS_CUDA_INCLUDE)
+        target_include_directories(test_gpu_headers SYSTEM PRIVATE ${DS_CUDA_INCLUDE})
+    endif()
+    target_compile_features(test_gpu_headers PRIVATE cxx_std_17)
+    target_compile_options(test_gpu_headers PRIVATE -Wall -Wextra)
+    target_compile_definitions(test_gpu_headers PRIVATE DRIVER_STUB="$<IF:$<BOOL:${DS_CUDA_STUB}>,${DS_CUDA_STUB},>")
+    target_link_libraries(test_gpu_headers PRIVATE ${CMAKE_DL_LIBS})
+    add_test(NAME gpu/headers COMMAND test_gpu_headers)
+    set_tests_properties(gpu/headers PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS} SKIP_RETURN_CODE 77)
+endif()
+
 # The PTX files are of their sources.
 if(NOT DS_SANITIZE)
     add_test(NAME gpu/ptx COMMAND ${PROJECT_SOURCE_DIR}/scripts/make_ptx --check)
