@@ -46,6 +46,7 @@ static const struct Mistake {
     {"block_waits_for_no_one", ORDERS},
     {"copy_not_waited_for", ORDERS | NUMBERS},
     {"one_group_too_few", ORDERS | NUMBERS},
+    {"copy_into_less_aligned_memory", STOPS},
 };
 
 /* The first line that a kernel's program prints; false if it does not end well. */

@@ -136,7 +136,8 @@ static bool key_of(const dsi_cuda_matmul_args *p, Key *k)
         !matrix_of(p->ys, p->m, p->n, p->y_dtype, &k->y) || k->y.turned)
         return false;
     if (p->batch > INT32_MAX) return false;
-    uintptr_t bits = (uintptr_t)p->a | (uintptr_t)p->b | (uintptr_t)p->y | ALIGNED;
+    uintptr_t bits = (uintptr_t)p->a | (uintptr_t)p->b | (uintptr_t)p->y | (uintptr_t)p->bias |
+                     ALIGNED;
     k->aligned = (int64_t)(bits & -bits);
     k->batch = p->batch;
     k->bias = p->bias != NULL;

@@ -80,9 +80,7 @@ static ds_status pool_launch(dsi_stream *s, const dsi_pool2d *c, Pooling o)
         dsi_cuda_pool_args p = pool_args(c, &part);
         int64_t plane = o.back ? (int64_t)p.h * p.w : (int64_t)p.p * p.q;
         dsi_cuda_grid grid = dsi_cuda_blocks((p.planes * plane + 255) / 256, 256);
-        if (!c)
-            grid = dsi_cuda_blocks(p.planes, 256),
-            grid.blocks[1] = (unsigned)((plane + PIECE - 1) / PIECE);
+        if (!c) grid = dsi_cuda_blocks(p.planes * ((plane + PIECE - 1) / PIECE), 256);
         status = dsi_cuda_launch(s, DSI_CUDA_pool, o.kernel, dsi_cuda_suffix(o.x.dtype), grid, &p);
         first_samples(&o.x, n, true), first_samples(&o.y, n, true),
             first_samples(&o.index, n, true);

@@ -18,7 +18,7 @@ Order order = FORWARD;
 
 struct Piece {
     const void *tag;
-    void *p;
+    void *memory, *p;
 };
 static std::vector<Piece> pieces; /* of the block's shared memory */
 static uint64_t seed;
@@ -93,13 +93,15 @@ static void *take(size_t bytes)
 }
 static void give(void *p) { free(p); }
 
-void *shared(const void *tag, size_t bytes)
+/* At a multiple of `aligned` that is none of its double: the assembler promises
+ * no more. */
+void *shared(const void *tag, size_t bytes, size_t aligned)
 {
     for (auto &s : pieces)
         if (s.tag == tag) return s.p;
-    void *p = take(bytes);
-    pieces.push_back({tag, p});
-    return p;
+    char *memory = (char *)take(aligned + bytes);
+    pieces.push_back({tag, memory, memory + aligned});
+    return memory + aligned;
 }
 
 static void run_block()
@@ -145,7 +147,7 @@ static void run_block()
         if (!moved) fail("its threads wait for ever");
     }
     if (launch->dynamic_bytes) give(block.dynamic);
-    for (auto &s : pieces) give(s.p);
+    for (auto &s : pieces) give(s.memory);
     pieces.clear();
     threads_run += n_threads;
 }

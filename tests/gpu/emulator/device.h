@@ -18,8 +18,8 @@
 
 #define SHARED(type, name, ...) \
     static char name##_tag; \
-    type(&name) __VA_ARGS__ = *(type(*) __VA_ARGS__)cuda_on_cpu::shared(&name##_tag, \
-                                                                        sizeof(type __VA_ARGS__))
+    type(&name) __VA_ARGS__ = *(type(*) __VA_ARGS__)cuda_on_cpu::shared( \
+        &name##_tag, sizeof(type __VA_ARGS__), alignof(type))
 #define DYNAMIC_SHARED(type, name) type *name = (type *)cuda_on_cpu::self->block->dynamic
 
 /* ---- where threads meet ------------------------------------------------------------------------------------ */

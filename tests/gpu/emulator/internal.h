@@ -35,10 +35,9 @@ extern std::vector<Copy> copies[MOST];
 extern int groups[MOST];
 extern Order order;
 
-unsigned draw(unsigned n);                /* a random number below n */
-[[noreturn]] void fail(const char *what); /* names the threads that wait */
-void enter(Fiber *f);                     /* runs it until it leaves */
-void leave(bool for_good);                /* from a fiber, to enter's caller */
-void ended(Fiber *f);                     /* a fiber is done: whoever waited for it may go on */
+unsigned draw(unsigned n); /* a random number below n */
+void enter(Fiber *f);      /* runs it until it leaves */
+void leave(bool for_good); /* from a fiber, to enter's caller */
+void ended(Fiber *f);      /* a fiber is done: whoever waited for it may go on */
 
 } // namespace cuda_on_cpu

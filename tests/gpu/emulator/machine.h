@@ -83,10 +83,12 @@ uint64_t meet(Kind kind, unsigned mask, uint64_t in, int arg, int width, const c
               int line);
 void call(void (*f)(void **const *p, unsigned mask), const char *name, int line, const void *p0,
           const void *p1 = nullptr, const void *p2 = nullptr,
-          const void *p3 = nullptr);         /* of the whole warp, once */
-void barrier(int line);                      /* of the block */
-void *shared(const void *tag, size_t bytes); /* the same for all threads of a block */
-void run(const Launch &l);                   /* the whole grid */
+          const void *p3 = nullptr);      /* of the whole warp, once */
+void barrier(int line);                   /* of the block */
+[[noreturn]] void fail(const char *what); /* names the threads that wait */
+/* the same for all threads of a block */
+void *shared(const void *tag, size_t bytes, size_t aligned);
+void run(const Launch &l); /* the whole grid */
 enum Order { FORWARD, BACKWARD, RANDOM };
 void set_order(Order o, uint64_t seed);
 extern uint64_t threads_run;

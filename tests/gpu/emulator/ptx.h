@@ -42,6 +42,9 @@ static inline void mma_bf16_16816(float *d, const unsigned *a, const unsigned *b
 template <bool TRANS> static void ldmatrix_4(void **const *p, unsigned)
 {
     for (unsigned l = 0; l < 32; l++)
+        if ((uintptr_t)p[l][0] % 16)
+            cuda_on_cpu::fail("ldmatrix: an address that is no multiple of 16");
+    for (unsigned l = 0; l < 32; l++)
         for (unsigned i = 0; i < 4; i++) {
             uint16_t v[2];
             for (unsigned e = 0; e < 2; e++) {

@@ -234,6 +234,23 @@ MISTAKE(one_group_too_few)
     cp_async_wait(0);
 }
 
+MISTAKE(copy_into_less_aligned_memory)
+{
+    struct Plain {
+        unsigned short x[2 * T];
+    };
+    struct alignas(16) Aligned {
+        unsigned short x[2 * T];
+    };
+    typedef typename std::conditional<RIGHT, Aligned, Plain>::type Tile;
+    SHARED(Tile, tile, [1]);
+    if (T0 < T / 4) cp_async16(&tile[0].x[8 * T0], P.x + blockIdx.x * T + 4 * T0, 16);
+    cp_async_commit();
+    cp_async_wait(0);
+    __syncthreads();
+    P.y[HERE_I] = ((const float *)tile)[T0];
+}
+
 /* ---- the program: mistakes NAME prints the bits of y, and "nan" if one is ---- */
 
 int main(int argc, char **argv)

@@ -21,7 +21,7 @@
 
 typedef unsigned short half_bits;
 
-struct mma_stage {
+struct alignas(16) mma_stage {
     half_bits a[EDGE * ALONG_K], b[EDGE * ALONG_K]; /* [EDGE][ALONG_K] or [DEPTH][ACROSS_K] */
 };
 

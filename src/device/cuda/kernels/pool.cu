@@ -47,7 +47,7 @@ FLOAT_AND_DOUBLE(max_pool, dsi_cuda_pool_args, 256)
 
 #define PIECE 2048 /* elements of a plane of dx that a block holds */
 
-/* Blocks of 256: planes, pieces of a plane. last and next are numbers of
+/* Blocks of 256: for each plane its pieces. last and next are numbers of
  * windows: of the last one that was added to an element, and of the first one
  * after it. */
 template <class C> DEVICE void max_pool_dx(const dsi_cuda_pool_args &P)
@@ -56,8 +56,8 @@ template <class C> DEVICE void max_pool_dx(const dsi_cuda_pool_args &P)
     SHARED(int, last, [PIECE]);
     SHARED(int, next, [PIECE]);
     SHARED(int, found, [1]);
-    unsigned plane = blockIdx.x;
-    int first = (int)blockIdx.y * PIECE, n = min(PIECE, P.h * P.w - first), windows = P.p * P.q;
+    unsigned pieces = (unsigned)(P.h * P.w + PIECE - 1) / PIECE, plane = blockIdx.x / pieces;
+    int first = (int)(blockIdx.x % pieces) * PIECE, n = min(PIECE, P.h * P.w - first), windows = P.p * P.q;
     long long dy = pool_plane(P, P.ys, plane);
     const int *index = P.index + pool_plane(P, P.is, plane);
 #pragma unroll 1
