@@ -44,7 +44,7 @@ typedef struct dsi_cuda_gpu {
 /* The GPU behind d, whose context is then this thread's. */
 dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d);
 
-/* ---- module.c: the kernels of a family, loaded at its first launch --------- */
+/* ---- module.c: kernels, loaded at their first launch ------------------------ */
 
 /* X(family, compute capability that its PTX needs): kernels/FAMILY.cu and
  * ptx/FAMILY.ptx. */
@@ -67,7 +67,7 @@ dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d);
     X(probe, 80)
 
 #define DSI_CUDA_FAMILY(name, capability) DSI_CUDA_##name,
-/* An index into dsi_cuda_ptx, and into the modules of a handle. */
+/* An index into dsi_cuda_ptx. */
 typedef enum dsi_cuda_family {
     DSI_CUDA_FAMILIES(DSI_CUDA_FAMILY) DSI_CUDA_N_FAMILIES
 } dsi_cuda_family;

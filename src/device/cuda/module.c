@@ -1,10 +1,11 @@
-/* device/cuda/module.c: kernels: a family's PTX is handed to the driver, which
- * compiles it for the GPU, at the family's first launch; functions are looked
- * up by name once.
+/* device/cuda/module.c: kernels: a kernel's part of its family's PTX is handed
+ * to the driver, which compiles it for the GPU, at its first launch. A family
+ * as a whole would take the driver seconds, most of them for kernels that the
+ * program does not use.
  *
- * Invariants: a thread's handle on a GPU has its own modules, which are
- * unloaded when it closes. The table of functions is never full: it has more
- * entries than there are kernels.
+ * Invariants: a thread's handle on a GPU has its own modules, one a kernel,
+ * which are unloaded when it closes. The table of kernels is never full: it has
+ * more entries than there are kernels.
  * SPDX-License-Identifier: MIT */
 #include "driver.h"
 
@@ -20,12 +21,12 @@ enum { ENTRIES = 1024, NAME = 48, LOG = 2048 };
  * take the next entry (linear probing). */
 typedef struct Entry {
     char name[NAME];
+    CUmodule module;
     CUfunction function;
     unsigned shared; /* bytes of dynamic shared memory that it may have */
 } Entry;
 
 typedef struct dsi_cuda_modules {
-    CUmodule module[DSI_CUDA_N_FAMILIES];
     Entry entry[ENTRIES];
 } dsi_cuda_modules;
 
@@ -36,8 +37,8 @@ static const int family_needs[] = {DSI_CUDA_FAMILIES(FAMILY_NEEDS)};
 
 void dsi_cuda_unload(dsi_cuda_gpu *g)
 {
-    for (int i = 0; g->modules && i < DSI_CUDA_N_FAMILIES; i++)
-        if (g->modules->module[i]) g->f->module_free(g->modules->module[i]);
+    for (int i = 0; g->modules && i < ENTRIES; i++)
+        if (g->modules->entry[i].module) g->f->module_free(g->modules->entry[i].module);
     dsi_free(g->modules);
     g->modules = NULL;
 }
@@ -54,9 +55,49 @@ static ds_status refused(int index, dsi_cuda_family family, CUresult result, cha
                     *log ? ": " : "", log, advice);
 }
 
-/* Compiling takes up to seconds at a family's first launch, unless the driver
- * has it in its own cache (~/.nv). */
-static ds_status load_family(dsi_device *d, dsi_cuda_family family)
+/* ---- a kernel's part of the PTX ---- */
+
+static const char *next_line(const char *p)
+{
+    const char *end = strchr(p, '\n');
+    return end ? end + 1 : p + strlen(p);
+}
+
+static bool line_is(const char *p, char c) { return p[0] == c && (p[1] == '\n' || !p[1]); }
+
+/* Past the kernel that begins at p: braces of blocks are lines of their own. */
+static const char *kernel_end(const char *p)
+{
+    int depth = 0;
+    bool closes = false;
+    for (; *p && !closes; p = next_line(p)) {
+        depth += line_is(p, '{') - line_is(p, '}');
+        closes = !depth && line_is(p, '}');
+    }
+    return p;
+}
+
+/* A family's PTX without its other kernels; dsi_free it. What is not a kernel is
+ * common to all. */
+static char *kernel_ptx(const char *ptx, const char *name)
+{
+    static const char begin[] = ".visible .entry ";
+    size_t n = strlen(name);
+    char *out = dsi_alloc(strlen(ptx) + 1), *to = out;
+    for (const char *p = ptx, *end; *p; p = end) {
+        bool kernel = !strncmp(p, begin, sizeof begin - 1);
+        const char *its = p + sizeof begin - 1;
+        end = kernel ? kernel_end(p) : next_line(p);
+        if (kernel && (strncmp(its, name, n) != 0 || its[n] != '(')) continue;
+        memcpy(to, p, (size_t)(end - p));
+        to += end - p;
+    }
+    return out;
+}
+
+/* Compiling takes up to a tenth of a second at a kernel's first launch, unless
+ * the driver has it in its own cache (~/.nv). */
+static ds_status load_kernel(dsi_device *d, dsi_cuda_family family, Entry *e)
 {
     dsi_cuda_gpu *g = d->own;
     char log[LOG] = "";
@@ -68,8 +109,9 @@ static ds_status load_family(dsi_device *d, dsi_cuda_family family)
                         "use a newer GPU, or the CPU",
                         d->index, family_names[family], family_needs[family] / 10,
                         family_needs[family] % 10, g->capability / 10, g->capability % 10);
-    CUresult result = g->f->module_load(&g->modules->module[family], dsi_cuda_ptx[family], 2,
-                                        option, value);
+    char *ptx = kernel_ptx(dsi_cuda_ptx[family], e->name);
+    CUresult result = g->f->module_load(&e->module, ptx, 2, option, value);
+    dsi_free(ptx);
     return result == CUDA_SUCCESS ? DS_OK : refused(d->index, family, result, log);
 }
 
@@ -98,11 +140,12 @@ static Entry *find_kernel(dsi_device *d, dsi_cuda_family family, const char *nam
     while (e->function && !has_name(e, name, suffix))
         e = e == &g->modules->entry[ENTRIES - 1] ? g->modules->entry : e + 1;
     if (e->function) return e;
-    if (!g->modules->module[family] && load_family(d, family) != DS_OK) return NULL;
     snprintf(e->name, NAME, "%s%s", name, suffix);
-    CUresult result = g->f->module_function(&e->function, g->modules->module[family], e->name);
+    if (load_kernel(d, family, e) != DS_OK) return NULL;
+    CUresult result = g->f->module_function(&e->function, e->module, e->name);
     if (result == CUDA_SUCCESS) return e;
-    e->function = NULL;
+    g->f->module_free(e->module);
+    e->function = NULL, e->module = NULL;
     dsi_cuda_check(d->index, result, e->name);
     return NULL;
 }
