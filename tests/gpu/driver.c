@@ -187,6 +187,42 @@ static void a_full_gpu(void **state)
                 "8388568 of its 8388608 are free");
 }
 
+/* The same on a GPU that is behind: blocks are free only when the stream has
+ * come to their release. */
+static void a_full_gpu_that_is_behind(void **state)
+{
+    (void)state;
+    dsi_device *d = dsi_device_get((ds_device){DS_CUDA, 0});
+    void *p = dsi_cache_alloc(d, 5 << 20);
+    CHECK(p);
+    dsi_cache_free(d, p, 5 << 20);
+    CHECK((p = dsi_cache_alloc(d, 6 << 20)));
+    dsi_cache_free(d, p, 6 << 20);
+}
+
+/* 1,000 steps of six tensors whose sizes change: what is kept for later steps
+ * does not fill the GPU, which has twice what a step needs. */
+static void shapes_that_change(void **state)
+{
+    (void)state;
+    enum { STEPS = 1000, TENSORS = 6, MOST = 512 << 10 };
+    dsi_device *d = dsi_device_get((ds_device){DS_CUDA, 0});
+    uint64_t random = 1;
+    for (int step = 0; step < STEPS; step++) {
+        void *p[TENSORS];
+        size_t bytes[TENSORS];
+        for (int i = 0; i < TENSORS; i++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            bytes[i] = (random >> 33) % MOST + 1;
+            CHECK((p[i] = dsi_cache_alloc(d, bytes[i])));
+        }
+        for (int i = 0; i < TENSORS; i++) dsi_cache_free(d, p[i], bytes[i]);
+    }
+    dsi_cache_peaks peaks = dsi_cache_get_peaks(d);
+    printf("# %zu bytes in use at most, %zu held\n", peaks.peak_live, peaks.peak_held);
+    CHECK(peaks.peak_live <= (size_t)TENSORS * MOST);
+}
+
 static void a_failing_copy(void **state)
 {
     (void)state;
@@ -254,6 +290,9 @@ static void failures(void **state)
 {
     (void)state;
     apart(a_full_gpu, "FAKE_CUDA_BYTES=8388608", NULL);
+    apart(a_full_gpu_that_is_behind, "FAKE_CUDA_BYTES=8388608", "FAKE_CUDA_LAZY=1");
+    apart(shapes_that_change, "FAKE_CUDA_BYTES=6291456", NULL);
+    apart(shapes_that_change, "FAKE_CUDA_BYTES=6291456", "FAKE_CUDA_LAZY=1");
     apart(a_failing_copy, NULL, NULL);
     apart(a_broken_gpu, NULL, NULL);
     apart(refuses_kernels, "FAKE_CUDA_FAIL=cuModuleLoadDataEx=222", NULL);

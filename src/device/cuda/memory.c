@@ -139,13 +139,18 @@ static ds_status cuda_describe(int index, char *text, size_t room)
 /* ---- memory ---------------------------------------------------------------------------------------------- */
 
 /* NULL without a message: the cache gives unused blocks back, tries again, and
- * then says what did not fit. */
+ * then says what did not fit. Blocks that were given back are free when the
+ * stream has come to that, so a full GPU is waited for. */
 static void *cuda_alloc(dsi_device *d, size_t bytes)
 {
     dsi_cuda_gpu *g = dsi_cuda_enter(d);
     CUdeviceptr p = 0;
     CUresult result = g->pools ? g->f->alloc_async(&p, bytes, d->stream.handle)
                                : g->f->alloc(&p, bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && g->pools && !dsi_graph_capturing(d)) {
+        g->f->stream_sync(d->stream.handle);
+        result = g->f->alloc_async(&p, bytes, d->stream.handle);
+    }
     return result == CUDA_SUCCESS ? (void *)(uintptr_t)p : NULL;
 }
 
