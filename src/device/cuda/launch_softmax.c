@@ -23,6 +23,7 @@ enum { MEAN, SUM, NONE }; /* ds_reduction */
 
 #define TEAM 128  /* threads of a block: 4 warps, or one team */
 #define LONG 1024 /* columns of a row that takes a block */
+#define FEW  64   /* rows of a cross entropy that one block computes */
 
 static int team_for(int64_t columns) { return columns > LONG ? TEAM : 32; }
 
@@ -95,9 +96,9 @@ static dsi_cuda_entropy_args entropy_args(dsi_stream *s, const dsi_cross_entropy
     return p;
 }
 
-/* Two kernels: rows write loss and weight to scratch (NONE: to loss), then one
- * block writes divisor and, except for NONE, loss. It runs for NONE and for no
- * rows too: divisor must have a value. */
+/* Rows write loss and weight to scratch (NONE: to loss), then one block writes
+ * divisor and, except for NONE, loss: of few rows the same one, else a second
+ * kernel. It runs for NONE and for no rows too: divisor must have a value. */
 ds_status dsi_cuda_cross_entropy(dsi_stream *s, const dsi_cross_entropy *c, dsi_view x,
                                  dsi_view label, dsi_view weight, dsi_view loss, dsi_view lse,
                                  dsi_view divisor)
@@ -112,11 +113,16 @@ ds_status dsi_cuda_cross_entropy(dsi_stream *s, const dsi_cross_entropy *c, dsi_
     p.lse = lse.p;
     bool parts = c->reduction != NONE && p.rows;
     if (parts && !(p.part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
-    status = dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_rows", suffix,
-                             grid_of_rows(p.rows, p.team), &p);
-    if (status == DS_OK)
-        status = dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_sum", "", dsi_cuda_blocks(1, 256),
-                                 &p);
+    if (p.rows <= FEW && p.team == 32) {
+        status = dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_few", suffix,
+                                 dsi_cuda_blocks(1, TEAM), &p);
+    } else {
+        status = dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_rows", suffix,
+                                 grid_of_rows(p.rows, p.team), &p);
+        if (status == DS_OK)
+            status = dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_sum", "",
+                                     dsi_cuda_blocks(1, 256), &p);
+    }
     if (parts) dsi_cuda_scratch_free(s, p.part, bytes);
     return status;
 }

@@ -96,12 +96,10 @@ template <class C> DEVICE C class_weight(const dsi_cuda_entropy_args &P, long lo
     return P.weight ? load<C>(P.weight, P.weight_dtype, c * P.weight_s) : (C)1;
 }
 
-/* Losses of the rows: into loss for NONE, else into part with their weights. */
-template <class C> DEVICE void entropy_rows(const dsi_cuda_entropy_args &P)
+/* The loss of a row: into loss for NONE, else into part with its weight. */
+template <class C>
+DEVICE void entropy_row(const dsi_cuda_entropy_args &P, long long row, C *part)
 {
-    SHARED(C, part, [8]);
-    long long row = team_item(P.team);
-    if (row >= P.rows) return;
     long long x = row_place(P.xs, (unsigned)row, P.inner), label = row_label(P, row);
     C most, sum, smooth = 0;
     row_norm<C>(P.x, P.dtype, x, P.xs[1], P.columns, P.team, part, &most, &sum);
@@ -126,25 +124,49 @@ template <class C> DEVICE void entropy_rows(const dsi_cuda_entropy_args &P)
     else
         P.part[row] = (double)loss, P.part[P.rows + row] = (double)weight;
 }
+
+template <class C> DEVICE void entropy_rows(const dsi_cuda_entropy_args &P)
+{
+    SHARED(C, part, [8]);
+    long long row = team_item(P.team);
+    if (row < P.rows) entropy_row<C>(P, row, part);
+}
 FLOAT_AND_DOUBLE(entropy_rows, dsi_cuda_entropy_args, 128)
 
-/* One block of 256: loss and divisor from part. */
-KERNEL(entropy_sum, dsi_cuda_entropy_args, 256)
+/* Of one block of `threads`: loss and divisor from part. */
+DEVICE void entropy_total(const dsi_cuda_entropy_args &P, int threads, double *part)
 {
-    SHARED(double, part, [8]);
     double loss = 0, weight = 0;
     if (P.reduction != NONE) {
 #pragma unroll 1
-        for (long long i = threadIdx.x; i < P.rows; i += 256)
+        for (long long i = threadIdx.x; i < P.rows; i += threads)
             loss += P.part[i], weight += P.part[P.rows + i];
     }
-    loss = team_sum(loss, 256, part);
-    weight = team_sum(weight, 256, part);
+    loss = team_sum(loss, threads, part);
+    weight = team_sum(weight, threads, part);
     if (threadIdx.x) return;
     double divisor = P.reduction == MEAN ? weight : 1;
     store<double>(P.divisor, P.stats_dtype, 0, divisor);
     if (P.reduction != NONE) store<double>(P.loss, P.loss_dtype, 0, loss / divisor);
 }
+
+KERNEL(entropy_sum, dsi_cuda_entropy_args, 256)
+{
+    SHARED(double, total, [8]);
+    entropy_total(P, 256, total);
+}
+
+/* Both in one block of 4 warps: few rows, a warp a row. */
+template <class C> DEVICE void entropy_few(const dsi_cuda_entropy_args &P)
+{
+    SHARED(double, total, [8]);
+#pragma unroll 1
+    for (long long row = threadIdx.x / 32; row < P.rows; row += 4)
+        entropy_row<C>(P, row, (C *)total);
+    __syncthreads();
+    entropy_total(P, 128, total);
+}
+FLOAT_AND_DOUBLE(entropy_few, dsi_cuda_entropy_args, 128)
 
 /* dx = g ((1 - smoothing) w[label] (p - onehot) + smoothing / C (sum(w) p - w)),
  * p = softmax(x): computed anew, because p from lse would lose the digits that x
