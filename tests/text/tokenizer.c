@@ -228,8 +228,8 @@ static void hostile_patterns_end(void **state)
     ds_tokenizer_free(t);
 }
 
-/* Three steps that each make 1000 of a character: encoding ends early, decoding
- * leaves the rest as it is, and a file that is none does not make it wait. */
+/* Three steps that each make 1000 of a character: encoding fails early, and
+ * decoding leaves the rest as it is. */
 static void growing_texts_end(void **state)
 {
     (void)state;

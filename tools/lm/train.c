@@ -323,7 +323,7 @@ static ds_module *train_model(const LmOptions *o, const LmPlan *p, const char *c
     return m;
 }
 
-/* What a rank does alone: checks options, makes folders, reads the tokenizer. */
+/* Work that a rank does alone: options, folders, the tokenizer. */
 static ds_status train_prepare(Train *t)
 {
     LmOptions *o = t->o;
