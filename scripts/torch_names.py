@@ -18,40 +18,49 @@ BEGIN, END = '<!-- torch names -->\n', '<!-- end of torch names -->\n'
 FUNCTIONAL = '''
 adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d
 affine_grid alpha_dropout avg_pool1d avg_pool2d avg_pool3d batch_norm bilinear binary_cross_entropy
-binary_cross_entropy_with_logits celu channel_shuffle conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
-cosine_embedding_loss cosine_similarity cross_entropy ctc_loss dropout dropout1d dropout2d dropout3d elu embedding
-embedding_bag feature_alpha_dropout fold fractional_max_pool2d fractional_max_pool3d gaussian_nll_loss gelu glu grid_sample
-group_norm grouped_mm gumbel_softmax hardshrink hardsigmoid hardswish hardtanh hinge_embedding_loss huber_loss instance_norm
-interpolate kl_div l1_loss layer_norm leaky_relu linear linear_cross_entropy local_response_norm log_softmax logsigmoid
-lp_pool1d lp_pool2d lp_pool3d margin_ranking_loss max_pool1d max_pool2d max_pool3d max_unpool1d max_unpool2d max_unpool3d mish
-mse_loss multi_head_attention_forward multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss nll_loss normalize
-one_hot pad pairwise_distance pdist pixel_shuffle pixel_unshuffle poisson_nll_loss prelu relu relu6 rms_norm rrelu
-scaled_dot_product_attention selu sigmoid silu smooth_l1_loss soft_margin_loss softmax softmin softplus softshrink softsign
-tanh tanhshrink threshold triplet_margin_loss triplet_margin_with_distance_loss unfold'''.split()
+binary_cross_entropy_with_logits celu channel_shuffle conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d
+conv_transpose3d cosine_embedding_loss cosine_similarity cross_entropy ctc_loss dropout dropout1d dropout2d dropout3d elu
+embedding embedding_bag feature_alpha_dropout fold fractional_max_pool2d fractional_max_pool3d gaussian_nll_loss gelu glu
+grid_sample group_norm grouped_mm gumbel_softmax hardshrink hardsigmoid hardswish hardtanh hinge_embedding_loss huber_loss
+instance_norm interpolate kl_div l1_loss layer_norm leaky_relu linear linear_cross_entropy local_response_norm log_softmax
+logsigmoid lp_pool1d lp_pool2d lp_pool3d margin_ranking_loss max_pool1d max_pool2d max_pool3d max_unpool1d max_unpool2d
+max_unpool3d mish mse_loss multi_head_attention_forward multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
+nll_loss normalize one_hot pad pairwise_distance pdist pixel_shuffle pixel_unshuffle poisson_nll_loss prelu relu relu6
+rms_norm rrelu scaled_addmm scaled_dot_product_attention scaled_grouped_mm scaled_mm selu sigmoid silu smooth_l1_loss
+soft_margin_loss softmax softmin softplus softshrink softsign tanh tanhshrink threshold triplet_margin_loss
+triplet_margin_with_distance_loss unfold'''.split()
 
 NN = '''
 AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveLogSoftmaxWithLoss AdaptiveMaxPool1d AdaptiveMaxPool2d
 AdaptiveMaxPool3d AlphaDropout AvgPool1d AvgPool2d AvgPool3d BCELoss BCEWithLogitsLoss BatchNorm1d BatchNorm2d BatchNorm3d
-Bilinear CELU CTCLoss ChannelShuffle CircularPad1d CircularPad2d CircularPad3d ConstantPad1d ConstantPad2d ConstantPad3d Conv1d
-Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d CosineEmbeddingLoss CosineSimilarity CrossEntropyLoss
-DataParallel Dropout Dropout1d Dropout2d Dropout3d ELU Embedding EmbeddingBag FeatureAlphaDropout Flatten Fold
-FractionalMaxPool2d FractionalMaxPool3d GELU GLU GRU GRUCell GaussianNLLLoss GroupNorm Hardshrink Hardsigmoid Hardswish
-Hardtanh HingeEmbeddingLoss HuberLoss Identity InstanceNorm1d InstanceNorm2d InstanceNorm3d KLDivLoss L1Loss LPPool1d LPPool2d
-LPPool3d LSTM LSTMCell LayerNorm LeakyReLU Linear LinearCrossEntropyLoss LocalResponseNorm LogSigmoid LogSoftmax MSELoss
+Bilinear Buffer CELU CTCLoss ChannelShuffle CircularPad1d CircularPad2d CircularPad3d ConstantPad1d ConstantPad2d
+ConstantPad3d Conv1d Conv2d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d CosineEmbeddingLoss CosineSimilarity
+CrossEntropyLoss DataParallel Dropout Dropout1d Dropout2d Dropout3d ELU Embedding EmbeddingBag FeatureAlphaDropout Flatten
+Fold FractionalMaxPool2d FractionalMaxPool3d GELU GLU GRU GRUCell GaussianNLLLoss GroupNorm Hardshrink Hardsigmoid Hardswish
+Hardtanh HingeEmbeddingLoss HuberLoss Identity InstanceNorm1d InstanceNorm2d InstanceNorm3d KLDivLoss L1Loss LPPool1d
+LPPool2d LPPool3d LSTM LSTMCell LayerNorm LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d LazyConv1d LazyConv2d LazyConv3d
+LazyConvTranspose1d LazyConvTranspose2d LazyConvTranspose3d LazyInstanceNorm1d LazyInstanceNorm2d LazyInstanceNorm3d
+LazyLinear LeakyReLU Linear LinearCrossEntropyLoss LinearCrossEntropyOptions LocalResponseNorm LogSigmoid LogSoftmax MSELoss
 MarginRankingLoss MaxPool1d MaxPool2d MaxPool3d MaxUnpool1d MaxUnpool2d MaxUnpool3d Mish Module ModuleDict ModuleList
 MultiLabelMarginLoss MultiLabelSoftMarginLoss MultiMarginLoss MultiheadAttention NLLLoss PReLU PairwiseDistance Parameter
 ParameterDict ParameterList PixelShuffle PixelUnshuffle PoissonNLLLoss RMSNorm RNN RNNCell RReLU ReLU ReLU6 ReflectionPad1d
 ReflectionPad2d ReflectionPad3d ReplicationPad1d ReplicationPad2d ReplicationPad3d SELU Sequential SiLU Sigmoid SmoothL1Loss
 SoftMarginLoss Softmax Softmax2d Softmin Softplus Softshrink Softsign SyncBatchNorm Tanh Tanhshrink Threshold Transformer
 TransformerDecoder TransformerDecoderLayer TransformerEncoder TransformerEncoderLayer TripletMarginLoss
-TripletMarginWithDistanceLoss Unflatten Unfold Upsample ZeroPad1d ZeroPad2d ZeroPad3d'''.split()
+TripletMarginWithDistanceLoss Unflatten Unfold Upsample UpsamplingBilinear2d UpsamplingNearest2d ZeroPad1d ZeroPad2d
+ZeroPad3d'''.split()
 
 # Other names here, if a header has them.
-FUNCTIONS = {'scaled_dot_product_attention': 'ds_attention', 'multi_head_attention_forward': 'ds_call_attention'}
-CLASSES = {'Module': 'ds_module_new', 'Parameter': 'ds_module_param', 'DataParallel': 'ds_data_parallel_new',
+FUNCTIONS = {'hardtanh': 'ds_clamp', 'relu6': 'ds_clamp', 'scaled_dot_product_attention': 'ds_attention',
+             'multi_head_attention_forward': 'ds_call_attention'}
+PADS = ('Circular', 'Constant', 'Reflection', 'Replication', 'Zero')
+CLASSES = {'Module': 'ds_module_new', 'Parameter': 'ds_module_param', 'Buffer': 'ds_module_buffer',
+           'ModuleDict': 'ds_nn_module_list', 'DataParallel': 'ds_data_parallel_new',
            'BCELoss': 'ds_binary_cross_entropy', 'BCEWithLogitsLoss': 'ds_binary_cross_entropy_with_logits',
-           'KLDivLoss': 'ds_kl_div', 'LogSigmoid': 'ds_nn_logsigmoid', 'Upsample': 'ds_interpolate', 'ConstantPad1d': 'ds_pad', 'ConstantPad2d': 'ds_pad',
-           'ConstantPad3d': 'ds_pad', 'ZeroPad1d': 'ds_pad', 'ZeroPad2d': 'ds_pad', 'ZeroPad3d': 'ds_pad'}
+           'KLDivLoss': 'ds_kl_div', 'LogSigmoid': 'ds_nn_logsigmoid', 'Softmax2d': 'ds_softmax', 'Hardtanh': 'ds_clamp',
+           'ReLU6': 'ds_clamp', 'Upsample': 'ds_interpolate', 'UpsamplingBilinear2d': 'ds_interpolate',
+           'UpsamplingNearest2d': 'ds_interpolate',
+           **{f'{kind}Pad{n}d': 'ds_pad' for kind in PADS for n in (1, 2, 3)}}
 
 
 def snake(name):
