@@ -24,6 +24,7 @@ static double now_us(void) { return (ds_threads() == 1 ? dsi_thread_time() : dsi
 typedef struct Bench {
     const Case *c;
     ds_tensor *in[MAX_IN], *dy;
+    bool backward; /* its result has a gradient */
     ds_module *model;
     ds_optim *optim;
 } Bench;
@@ -122,7 +123,9 @@ static bool open_row(Bench *b, int row, ds_dtype dtype)
     *b = (Bench){.c = case_of(row)};
     if (!b->c) return open_optim(b, row);
     for (int i = 0; i < case_inputs(b->c->bench); i++) b->in[i] = input(b->c, i, dtype);
-    b->dy = ds_like(b->c->call(b->in), 1);
+    ds_tensor *y = b->c->call(b->in);
+    b->backward = ds_requires_grad(y);
+    b->dy = ds_like(y, 1);
     return b->dy;
 }
 
@@ -132,14 +135,15 @@ static void close_row(Bench *b)
     ds_module_free(b->model);
 }
 
-/* -> us: forward, and with backward; an optimizer's step is the first. */
+/* -> us: forward, and with backward; an optimizer's step, and a result without
+ * a gradient, have the first alone. */
 static bool time_row(const Bench *b, int n_samples, double us[2])
 {
     bool was = ds_set_grad(false);
     us[0] = time_us(b, false, n_samples), us[1] = 0;
     ds_set_grad(was);
-    if (us[0] > 0 && !b->optim) us[1] = time_us(b, true, n_samples);
-    return us[0] > 0 && (b->optim || us[1] > 0);
+    if (us[0] > 0 && b->backward) us[1] = time_us(b, true, n_samples);
+    return us[0] > 0 && (!b->backward || us[1] > 0);
 }
 
 /* ---- our own table ----------------------------------------------------------------------------------- */

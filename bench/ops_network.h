@@ -1,5 +1,5 @@
 /* bench/ops_network.h: rows for bench/ops.c besides those of tests/ops/cases.h:
- * the shapes of CIFAR networks and of a small transformer, chains of ops as in
+ * results without a gradient, the shapes of CIFAR networks and of a small transformer, chains of ops as in
  * those networks, and steps of optimizers.
  * SPDX-License-Identifier: MIT */
 #pragma once
@@ -28,6 +28,17 @@ CALL(stack_first, ds_stack(in, 2, 0))
 CALL(slice_copy, ds_contiguous(ds_slice(in[0], 1, 64, 192)))
 CALL(linear_relu, ds_relu(ds_linear(in[0], in[1], in[2])))
 CALL(linear_gelu, ds_gelu(ds_linear(in[0], in[1], in[2])))
+CALL(ge, ds_ge(in[0], in[1]))
+CALL(eq, ds_eq(in[0], in[1]))
+CALL(logical_and, ds_logical_and(in[0], in[1]))
+CALL(logical_not, ds_logical_not(in[0]))
+CALL(add_int64, ds_add(in[0], in[1]))
+CALL(mul_int64, ds_mul(in[0], in[1]))
+CALL(floor_divide_int64, ds_floor_divide(in[0], ds_add(in[1], ds_scalar(DS_I64, 1))))
+CALL(sum_int64, ds_sum(in[0]))
+CALL(max_int64, ds_amax(in[0]))
+CALL(argmax_last, ds_argmax(in[0], -1))
+CALL(multinomial, ds_multinomial(in[0], 4, false))
 CALL(attention_causal_plain,
      ds_attention_with(in[0], in[1], in[2], (ds_attention_opts){.causal = true}))
 
@@ -131,6 +142,17 @@ static const Case network_cases[] = {
     {"cat", "stack of [512,256]", call_stack_first, .bench = {X(2, 512, 256), X(2, 512, 256)}, .torch = "torch.stack(x)"},
     {"embedding", "[1000,64] by [32,128]", call_embedding, .bench = {X(2, 1000, 64), LABEL(1000, 2, 32, 128)}, .torch = "F.embedding(x[1], x[0])"},
     {"gather", "[128,1000] by [128,1]", call_gather, .bench = {X(2, 128, 1000), LABEL(1000, 2, 128, 1)}, .torch = "x[0].gather(1, x[1])"},
+    {"ge", "", call_ge, .bench = TWO_LINES, .torch = "x[0] >= x[1]"},
+    {"eq", "", call_eq, .bench = TWO_LINES, .torch = "x[0] == x[1]"},
+    {"logical_and", "", call_logical_and, .bench = {MASK(1, 1 << 20), MASK(1, 1 << 20)}, .torch = "torch.logical_and(*x)"},
+    {"logical_not", "", call_logical_not, .bench = {MASK(1, 1 << 20)}, .torch = "x[0].logical_not()"},
+    {"add", "int64", call_add_int64, .bench = {LABEL(1000, 1, 1 << 20), LABEL(1000, 1, 1 << 20)}, .torch = "x[0] + x[1]"},
+    {"mul", "int64", call_mul_int64, .bench = {LABEL(1000, 1, 1 << 20), LABEL(1000, 1, 1 << 20)}, .torch = "x[0] * x[1]"},
+    {"floor_divide", "int64", call_floor_divide_int64, .bench = {LABEL(1000, 1, 1 << 20), LABEL(1000, 1, 1 << 20)}, .torch = "x[0] // (x[1] + 1)"},
+    {"sum", "int64", call_sum_int64, .bench = {LABEL(1000, 1, 1 << 20)}, .torch = "x[0].sum()"},
+    {"amax", "int64", call_max_int64, .bench = {LABEL(1000, 1, 1 << 20)}, .torch = "x[0].max()"},
+    {"argmax", "", call_argmax_last, .bench = {X(2, 1024, 1024)}, .torch = "x[0].argmax(-1)"},
+    {"multinomial", "4 of 1000", call_multinomial, .bench = {RANGE(0.1, 1, 2, 64, 1000)}, .torch = "x[0].multinomial(4)"},
 };
 /* clang-format on */
 

@@ -110,7 +110,8 @@ def torch_times(row, dtype):
         return [median_us(eval(row["torch"], {**names, "p": [p]}).step), 0]
     x = [make_input(given, dtype) for given in row["in"]]
     call = eval("lambda: " + row["torch"], {**names, "x": x})
-    dy = torch.ones_like(call())
+    y = call()
+    dy = torch.ones_like(y)
 
     def both():
         call().backward(dy)
@@ -119,7 +120,7 @@ def torch_times(row, dtype):
 
     with torch.no_grad():
         forward = median_us(call)
-    return [forward, median_us(both)]
+    return [forward, median_us(both) if y.requires_grad else 0]
 
 
 def compare(row, ours, rounds, dtype):
