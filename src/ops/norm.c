@@ -4,7 +4,7 @@
  * batch_norm  x [N,C,I] (I: all further dimensions), per channel c over N and I:
  *             y = (x - mean) / sqrt(var + eps) weight + bias; Ioffe and Szegedy, arXiv:1502.03167
  * layer_norm  x [M,D], the same per row; Ba, Kiros, Hinton, arXiv:1607.06450
- * group_norm  the same per sample and group of channels: layer_norm's rows, then weight and bias;
+ * group_norm  the same per sample and group of channels, by batch_norm's kernels;
  *             Wu and He, arXiv:1803.08494
  * instance_norm  the same per sample and channel: batch_norm of x [1,NC,I];
  *             Ulyanov, Vedaldi, Lempitsky, arXiv:1607.08022
@@ -316,6 +316,18 @@ ds_tensor *ds_rms_norm(ds_tensor *x, int n_dims, ds_tensor *weight, double eps)
 
 /* ---- group_norm -------------------------------------------------------------------------------------- */
 
+/* x [N,C,...] has N G groups of C/G channels each; its statistics are those of
+ * batch_norm of x [1,N G,...], and weight and bias those of x [1,N C,...]. */
+typedef struct GroupNorm {
+    ds_dtype weight, bias; /* which may be float32 beside a 16-bit x */
+} GroupNorm;
+
+/* contiguous x [N,C,...] as [1,n,the rest]; nothing for NULL */
+static dsi_view group_norm_rows(const ds_tensor *x, int64_t n)
+{
+    return x ? dsi_v_shape(x, ds_shape(1, n, n ? dsi_numel(x->shape) / n : 0)) : dsi_v(NULL);
+}
+
 /* per [C] for x [N,C,...], so that it broadcasts: [C,1,...] */
 static ds_tensor *group_norm_channels(const ds_tensor *x, ds_tensor *per)
 {
@@ -323,6 +335,57 @@ static ds_tensor *group_norm_channels(const ds_tensor *x, ds_tensor *per)
     for (int i = 1; i < shape.n; i++) shape.d[i] = 1;
     return ds_reshape(per, shape);
 }
+
+/* per [N G] for each channel, or per [C] for each sample: [N C] */
+static ds_tensor *group_norm_spread(const ds_tensor *x, ds_tensor *per, bool of_groups)
+{
+    int64_t n = x->shape.d[0], c = x->shape.d[1];
+    if (!of_groups) return ds_reshape(ds_expand(per, ds_shape(n, c)), ds_shape(n * c));
+    int64_t groups = per ? per->shape.d[0] : 1;
+    per = ds_expand(ds_reshape(per, ds_shape(groups, 1)),
+                    ds_shape(groups, groups ? n * c / groups : 1));
+    return ds_reshape(per, ds_shape(n * c));
+}
+
+/* dw or db [C] in its dtype, from the sums of each sample's channels [N C]. */
+static ds_tensor *group_norm_sum(const ds_tensor *x, ds_tensor *sums, ds_dtype dtype)
+{
+    sums = ds_reshape(sums, ds_shape(x->shape.d[0], x->shape.d[1]));
+    return ds_cast(ds_sum_with(sums, (ds_reduce_opts){.dims = ds_shape(0)}), dtype);
+}
+
+/* Saved: x, mean [N G], rstd [N G], weight. 16-bit x and dy are computed in
+ * float32. */
+static void group_norm_backward(dsi_node *n, ds_tensor *dy)
+{
+    const GroupNorm *o = dsi_attr(n);
+    ds_tensor *saved = dsi_saved_tensor(n, 0), *mean = dsi_saved_tensor(n, 1),
+              *rstd = dsi_saved_tensor(n, 2), *weight = dsi_saved_tensor(n, 3);
+    ds_tensor *x = dsi_upcast(saved), *g = ds_contiguous(dsi_upcast(dy));
+    int64_t rows = mean->shape.d[0], channels = saved->shape.d[0] * saved->shape.d[1];
+    if (!x || !g) return;
+    if (dsi_needs_input_grad(n, 0)) {
+        ds_tensor *gw = weight ? ds_mul(g, group_norm_channels(x, dsi_upcast(weight))) : g;
+        ds_tensor *dx = gw ? dsi_new(x, x->shape) : NULL;
+        bool done = dx && dsi_run(x, batch_norm_dx, true, group_norm_rows(gw, rows),
+                                  group_norm_rows(x, rows), dsi_v(mean), dsi_v(rstd), dsi_v(NULL),
+                                  group_norm_rows(dx, rows), dsi_v(NULL), dsi_v(NULL));
+        dsi_accumulate_grad(n, 0, dsi_result_if(done, done ? ds_cast(dx, saved->dtype) : NULL));
+    }
+    if (!dsi_needs_input_grad(n, 1) && !dsi_needs_input_grad(n, 2)) return;
+    ds_tensor *dw = dsi_new(mean, ds_shape(channels)), *db = dsi_new(mean, ds_shape(channels));
+    ds_tensor *m = group_norm_spread(x, mean, true), *r = group_norm_spread(x, rstd, true);
+    bool done = dw && db && m && r &&
+                dsi_run(x, batch_norm_dx, false, group_norm_rows(g, channels),
+                        group_norm_rows(x, channels), dsi_v(m), dsi_v(r), dsi_v(NULL), dsi_v(NULL),
+                        dsi_v(dw), dsi_v(db));
+    if (dsi_needs_input_grad(n, 1))
+        dsi_accumulate_grad(n, 1, done ? group_norm_sum(x, dw, o->weight) : NULL);
+    if (dsi_needs_input_grad(n, 2))
+        dsi_accumulate_grad(n, 2, done ? group_norm_sum(x, db, o->bias) : NULL);
+}
+
+const dsi_op dsi_op_group_norm = {.name = "group_norm", .backward = group_norm_backward};
 
 static bool group_norm_check(const ds_tensor *x, int64_t groups, const ds_tensor *weight,
                              const ds_tensor *bias)
@@ -343,19 +406,45 @@ static bool group_norm_check(const ds_tensor *x, int64_t groups, const ds_tensor
            per_channel("group_norm", x, bias, "bias");
 }
 
-/* y of 16 bits is rounded once, after weight and bias. */
+/* Sets *mean and *rstd, both [N G]. */
+static bool group_norm_statistics(const ds_tensor *x, int64_t rows, double eps, ds_tensor **mean,
+                                  ds_tensor **rstd)
+{
+    *mean = dsi_new_upcast(x, ds_shape(rows)), *rstd = dsi_new_upcast(x, ds_shape(rows));
+    ds_tensor *var = dsi_new_upcast(x, ds_shape(rows));
+    return *mean && *rstd && var &&
+           dsi_run(var, batch_stats, group_norm_rows(x, rows), dsi_v(*mean), dsi_v(var)) &&
+           dsi_run(var, affine, 1.0, eps, dsi_v(var), dsi_v(var)) &&
+           dsi_run_op(*rstd, unary, DSI_POW, -0.5, dsi_v(var), dsi_v(*rstd));
+}
+
 ds_tensor *ds_group_norm(ds_tensor *x, int64_t groups, ds_tensor *weight, ds_tensor *bias,
                          double eps)
 {
     if (!dsi_live(x, "group_norm")) return dsi_null_operand("group_norm");
     if (!group_norm_check(x, groups, weight, bias)) return NULL;
-    int64_t n = x->shape.d[0], row = n ? dsi_numel(x->shape) / n / groups : 0;
-    ds_tensor *rows = ds_reshape(dsi_upcast(x), ds_shape(n, groups, row));
-    ds_tensor *y = ds_layer_norm(rows, 1, NULL, NULL, eps);
-    y = y ? ds_reshape(y, x->shape) : NULL;
-    if (weight) y = ds_mul(y, group_norm_channels(x, dsi_upcast(weight)));
-    if (bias) y = ds_add(y, group_norm_channels(x, dsi_upcast(bias)));
-    return y ? ds_cast(y, x->dtype) : NULL;
+    if (!(x = ds_contiguous(x)) || !dsi_acquire(x, weight, bias)) return NULL;
+
+    int64_t rows = x->shape.d[0] * groups, channels = x->shape.d[0] * x->shape.d[1];
+    ds_tensor *mean, *rstd, *y = dsi_new(x, x->shape);
+
+    if (!y || !group_norm_statistics(x, rows, dsi_option(eps, 1e-5), &mean, &rstd)) return NULL;
+    bool was = ds_set_grad(false);
+    ds_tensor *m = group_norm_spread(x, mean, true), *r = group_norm_spread(x, rstd, true);
+    ds_tensor *w = weight ? group_norm_spread(x, weight, false) : NULL;
+    ds_tensor *b = bias ? group_norm_spread(x, bias, false) : NULL;
+    ds_set_grad(was);
+    if (!m || !r || (weight && !w) || (bias && !b)) return NULL;
+    if (!dsi_run(y, batch_norm, group_norm_rows(x, channels), dsi_v(m), dsi_v(r), dsi_v(w),
+                 dsi_v(b), group_norm_rows(y, channels)))
+        return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_group_norm, y, x, weight, bias);
+    dsi_save_for_backward(n, x), dsi_save_for_backward(n, mean), dsi_save_for_backward(n, rstd),
+        dsi_save_for_backward(n, weight);
+    ds_dtype dw = weight ? weight->dtype : x->dtype, db = bias ? bias->dtype : x->dtype;
+    dsi_set_attr(n, &(GroupNorm){dw, db}, sizeof(GroupNorm));
+    return y;
 }
 
 /* ---- instance_norm ----------------------------------------------------------------------------------- */

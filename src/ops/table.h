@@ -58,6 +58,7 @@
     X(linear_cross_entropy) \
     X(binary_cross_entropy) \
     X(batch_norm) \
+    X(group_norm) \
     X(layer_norm) \
     X(rms_norm) \
     X(sum) \
