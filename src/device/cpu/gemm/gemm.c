@@ -13,14 +13,13 @@
  *
  *     for SIDE rows, for K_BLOCK of k:     pack a
  *         for the columns of those panels: pack b
- *             for each group of rows, for each panel: tile
+ *             for ROW_BLOCK rows, for each panel: tiles, one below the other
  *
  * Source: Goto and van de Geijn, Anatomy of High-Performance Matrix
- * Multiplication, 2008, with the roles of the caches as in BLIS. A group of
- * rows stays in the first cache, and the panels stream past it from the second.
- * So y is written along its rows, the lines of the next tile are prefetched,
- * and K_BLOCK can be so long that reading y again for each block of k costs
- * little.
+ * Multiplication, 2008. A panel of b is read again for each group of rows of an
+ * item, so it is what stays in the first cache; a group of a is a tenth of it.
+ * The lines of y, and of an a that is read in place, are prefetched while the
+ * tile above is computed.
  *
  * Other dtypes: bfloat16 is multiplied by the processor's matrix unit, if there
  * is one (gemm_amx.c); few rows of it times a large matrix, which memory limits,
@@ -44,13 +43,12 @@
 #include "gemm_pack.h"
 #include "tile.h"
 
-/* Elements of k in a block. A group of rows of a [K_BLOCK][TILE_ROWS] then has
- * 12 KB for avx512, a fraction of the first cache. */
-#define K_BLOCK 384
-/* Rows of an item that reads a in place. */
-#define ROW_BLOCK (10 * TILE_ROWS)
-/* Items of a block of y, so that threads can share it evenly. */
-#define ITEMS 32
+/* Elements of k in a block. A panel of b [K_BLOCK][TILE_COLS] has 64 KB for
+ * avx512, of which 48 fit into the first cache, and 24 KB for avx2. */
+#define K_BLOCK 256
+/* Rows of an item. With K_BLOCK of k they have 120 KB for avx512: they stay in
+ * the second cache while all panels are multiplied with them. */
+#define ROW_BLOCK (20 * TILE_ROWS)
 /* Rows of a that are packed at a time, and columns of a block of 16-bit y. */
 #define SIDE 2048
 /* A column-major a is packed if K of its columns span more floats than this:
@@ -89,84 +87,49 @@ static Matrix gemm_moved(Matrix x, int64_t batch, int64_t i, int64_t j)
 typedef struct Block {
     Product of;                 /* m, n, k and pointers are those of the block */
     float *packed_a, *packed_b; /* NULL: read in place */
-    int64_t rows, panels;       /* rows, and panels of columns, of an item */
+    int64_t rows, panels;       /* rows, and panels of columns, of an item: one, or more if `few` */
     int64_t down, across;       /* number of items along m, along n */
     bool dots;                  /* by dot products, not by tiles */
     bool few;                   /* by few_rows */
-    bool far;                   /* y is too large for the caches: prefetch it */
+    bool far;                   /* y is too large for the caches: prefetch it, and a */
 } Block;
 
-/* Computes y[row .. row + rows - 1] of `cols` columns from j on: a panel, or the
- * columns of an item if `few`. */
-static void run_panel(const Block *x, int64_t batch, int64_t row, int64_t rows, int64_t j,
-                      int64_t cols)
+/* y[row .. row + rows - 1] of the columns from j on: the operands of its tiles,
+ * or of few_rows. */
+static tile_operands panel_operands(const Block *x, int64_t batch, int64_t row, int64_t j)
 {
     const Product *p = &x->of;
-    const float *a = (const float *)p->a.p + batch * p->a.batch + row * p->a.row;
-    const float *b = (const float *)p->b.p + batch * p->b.batch + j * p->b.col;
-    const float *bias = p->bias ? p->bias + j : NULL;
-    float *y = (float *)p->y.p + batch * p->y.batch + row * p->y.row + j;
-    if (x->dots) {
-        dots((dot_operands){.a = a,
-                            .b = b,
-                            .am = p->a.row,
-                            .bn = p->b.col,
-                            .k = p->k,
-                            .bias = bias,
-                            .y = y,
-                            .ym = p->y.row},
-             rows, cols);
-        return;
-    }
-    tile_operands t = {.a = a,
+    tile_operands t = {.a = (const float *)p->a.p + batch * p->a.batch + row * p->a.row,
                        .am = p->a.row,
                        .ak = p->a.col,
-                       .b = b,
+                       .b = (const float *)p->b.p + batch * p->b.batch + j * p->b.col,
                        .bk = p->b.row,
                        .k = p->k,
-                       .bias = bias,
-                       .y = y,
+                       .bias = p->bias ? p->bias + j : NULL,
+                       .y = (float *)p->y.p + batch * p->y.batch + row * p->y.row + j,
                        .ym = p->y.row,
                        .add = p->add};
     if (x->packed_b) t.b = x->packed_b + j * p->k, t.bk = TILE_COLS;
     if (x->packed_a) t.a = x->packed_a + row * p->k, t.am = 1, t.ak = TILE_ROWS;
     t.a_tile = TILE_ROWS * (x->packed_a ? p->k : p->a.row); /* row is a multiple of TILE_ROWS */
-    if (x->few)
+    t.far_y = x->far;
+    if (x->far && j == 0 && !x->packed_a && p->a.col == 1) t.a_lines = p->k / 16;
+    return t;
+}
+
+/* Computes one item: all its rows with one panel, which stays in the first
+ * cache. */
+static void run_item(const Block *x, int64_t batch, int64_t row, int64_t col)
+{
+    int64_t rows = dsi_min(x->rows, x->of.m - row);
+    int64_t cols = dsi_min(x->panels * TILE_COLS, x->of.n - col);
+    tile_operands t = panel_operands(x, batch, row, col);
+    if (x->dots)
+        dots((dot_operands){t.a, t.b, t.am, x->of.b.col, t.k, t.bias, t.y, t.ym}, rows, cols);
+    else if (x->few)
         few_rows(t, rows, cols);
     else
         tile(t, rows, (int)cols);
-}
-
-/* Prefetches the lines of the tile of y at (row, j), for writing. */
-static void prefetch_tile(const Product *p, int64_t batch, int64_t row, int64_t j)
-{
-    const float *y = (const float *)p->y.p + batch * p->y.batch + row * p->y.row + j;
-    int64_t rows = dsi_min(TILE_ROWS, p->m - row), cols = dsi_min(TILE_COLS, p->n - j);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t c = 0; c < cols; c += 16) __builtin_prefetch(y + i * p->y.row + c, 1);
-}
-
-/* Computes one item. If it has one panel, all its rows are multiplied with that
- * panel in one call, so the panel is what stays in the first cache. If it has
- * several, a group of TILE_ROWS rows stays there, while all panels are
- * multiplied with it. If y is far, the next tile's lines are prefetched while a
- * tile is computed, because they would be missed when it is stored. */
-static void run_item(const Block *x, int64_t batch, int64_t row, int64_t col)
-{
-    int64_t last_row = dsi_min(row + x->rows, x->of.m);
-    int64_t last_col = dsi_min(col + x->panels * TILE_COLS, x->of.n);
-    int64_t step = x->panels == 1 ? x->rows : TILE_ROWS,
-            width = x->few ? last_col - col : TILE_COLS;
-    for (; row < last_row; row += step)
-        for (int64_t j = col; j < last_col; j += width) {
-            bool more = j + TILE_COLS < last_col;
-            if (x->far && more)
-                prefetch_tile(&x->of, batch, row, j + TILE_COLS);
-            else if (x->far && row + step < x->of.m)
-                prefetch_tile(&x->of, batch, row + step, col);
-            run_panel(x, batch, row, dsi_min(step, last_row - row), j,
-                      dsi_min(width, last_col - j));
-        }
 }
 
 /* Items begin .. end-1, in the order [batch][down][across]: `across` counts
@@ -220,7 +183,6 @@ static void run_in_place(const Product *p, bool dots)
 {
     int64_t each = dots ? p->k : gemm_depth(p->k), k = 0;
     Block x = {.of = *p, .rows = ROW_BLOCK, .panels = 1, .dots = dots, .far = !dots && is_far(p)};
-    if (x.far) x.rows = TILE_ROWS, x.panels = dsi_div_up(p->n, TILE_COLS);
     x.few = !dots && p->m <= FEW_ROWS && p->n >= 2 * TILE_COLS;
     if (x.few) x.far = false, x.panels = dsi_div_up(dsi_div_up(p->n, TILE_COLS), ds_threads());
     do {
@@ -234,17 +196,16 @@ static void run_in_place(const Product *p, bool dots)
  * at a time, the columns that packed_b has memory for, and multiplies them. */
 static void run_k(const Product *p, int64_t width, float *packed_a, float *packed_b)
 {
-    int64_t panels = dsi_div_up(width, TILE_COLS), groups = dsi_div_up(p->m, TILE_ROWS);
     Packing a = {p->a.p, p->a.dtype, p->a.row, p->a.col, p->m, p->k, TILE_ROWS, packed_a};
     if (packed_a) pack_vectors(&a);
     for (int64_t j = 0; j < p->n; j += width) {
-        Block x = {.of = *p, .packed_a = packed_a, .packed_b = packed_b, .rows = TILE_ROWS};
+        Block x = {
+            .of = *p, .packed_a = packed_a, .packed_b = packed_b, .rows = ROW_BLOCK, .panels = 1};
         x.of.n = dsi_min(width, p->n - j);
         x.far = is_far(p);
         x.of.b = gemm_moved(p->b, 0, 0, j);
         x.of.y = gemm_moved(p->y, 0, 0, j);
         if (p->bias) x.of.bias += j;
-        x.panels = groups < ITEMS ? dsi_div_up(panels * groups, ITEMS) : panels;
         Packing b = {x.of.b.p, p->b.dtype, p->b.col, p->b.row, x.of.n, p->k, TILE_COLS, packed_b};
         pack_vectors(&b);
         gemm_multiply(&x);

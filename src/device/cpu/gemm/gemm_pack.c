@@ -16,9 +16,9 @@
 
 #define LINE  16 /* floats of a cache line */
 #define AHEAD 16 /* rows (values of k) between a prefetch and the read */
-/* Panels of a column-major a that are packed together: they read two whole
- * cache lines of each of its columns. */
-#define GROUPS (2 * LINE / TILE_ROWS)
+/* Panels of a column-major a that are packed together: they read whole cache
+ * lines of each of its columns, at least two. */
+#define GROUPS (TILE_ROWS == 6 ? 8 : 2 * LINE / TILE_ROWS)
 
 /* ---- a panel ------------------------------------------------------------------------------------------ */
 
@@ -45,6 +45,20 @@ static void pack_along(const Packing *x, const float *from, float *to, int n)
         for (int i = 0; i < n; i++) to[k * width + i] = from[i * across + k];
 }
 
+/* n floats; n is a constant where it is common, so that memcpy becomes vector
+ * moves. */
+ALWAYS_INLINE void pack_copy(float *to, const float *from, int n)
+{
+#if defined(DSI_ISA_avx512)
+    if (n == TILE_ROWS) { /* 24 bytes by one load and one store */
+        const __mmask8 some = (1 << TILE_ROWS) - 1;
+        _mm256_mask_storeu_ps(to, some, _mm256_maskz_loadu_ps(some, from));
+        return;
+    }
+#endif
+    memcpy(to, from, (size_t)n * sizeof *to);
+}
+
 /* Vectors that are neighbours: row k has their n elements side by side: [k][n]
  * -> [k][width]. The same for `panels` panels of n vectors each, row by row. */
 ALWAYS_INLINE void pack_copy_rows(const Packing *x, const float *from, float *to, int n, int panels)
@@ -54,13 +68,11 @@ ALWAYS_INLINE void pack_copy_rows(const Packing *x, const float *from, float *to
         if (k + AHEAD < x->k)
             for (int i = 0; i < n * panels; i += LINE)
                 __builtin_prefetch(row + AHEAD * x->along + i);
-        for (int p = 0; p < panels; p++)
-            memcpy(to + (p * x->k + k) * x->width, row + p * n, (size_t)n * sizeof *to);
+        for (int p = 0; p < panels; p++) pack_copy(to + (p * x->k + k) * x->width, row + p * n, n);
     }
 }
 
-/* copy_rows for one panel; with n a constant where it is common, so that memcpy
- * becomes vector moves. */
+/* pack_copy_rows for one panel, with n a constant where it is common. */
 static void pack_across(const Packing *x, const float *from, float *to, int n)
 {
     if (n == TILE_COLS)

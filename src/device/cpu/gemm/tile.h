@@ -27,7 +27,27 @@ typedef struct tile_operands {
     int64_t ym;
     bool add;       /* y +=, else y = */
     int64_t a_tile; /* elements from one tile's rows of a to those of the next tile */
+    /* What is prefetched meanwhile: y of the tile below; of the a of the tile
+     * below, whose rows lie along k, `a_lines` cache lines of each row. */
+    bool far_y;
+    int64_t a_lines;
 } tile_operands;
+
+/* Elements of k between prefetches. A processor has few buffers for lines that
+ * it waits for (16), and loads wait while they are in use, so the prefetches of
+ * a tile are spread over its k. */
+#define PREFETCH_EACH 8
+
+/* The prefetches of a tile whose a and y begin at a and y, after PREFETCH_EACH
+ * `at` of k: a row of the next y, and a line of each of the next rows of a. */
+ALWAYS_INLINE void tile_prefetch(const int R, const int V, const tile_operands *t, int64_t at,
+                                 const float *a, const float *y)
+{
+    if (t->far_y && at < R)
+        UNROLL for (int v = 0; v < V; v++) __builtin_prefetch(y + (R + at) * t->ym + v * VF, 1);
+    if (at < t->a_lines)
+        UNROLL for (int i = 0; i < R; i++) __builtin_prefetch(a + (R + i) * t->am + at * 16);
+}
 
 /* `count` tiles of R rows and V vectors, one below the other. If `edge`, the
  * last vector has `last` < VF columns, which are loaded and stored with a
@@ -47,19 +67,23 @@ ALWAYS_INLINE void tile_n(const int R, const int V, const bool edge, const tile_
         const float *a0 = t->a + n * t->a_tile, *b = t->b;
         const float *a[TILE_ROWS];
         UNROLL for (int i = 0; i < R; i += PER_POINTER) a[i / PER_POINTER] = a0 + i * am;
-        for (int64_t k = t->k, ka = 0; k > 0; k--, ka += ak) {
-            vf bv[TILE_VECTORS];
-            UNROLL for (int v = 0; v < V; v++)
-            {
-                bv[v] = edge && v == V - 1 ? vf_load_n(b + v * VF, last) : vf_load(b + v * VF);
-                IN_REGISTER(bv[v]);
+        for (int64_t k = t->k, ka = 0, at = 0; k > 0; at++) {
+            int64_t left = k > PREFETCH_EACH ? k - PREFETCH_EACH : 0;
+            tile_prefetch(R, V, t, at, a0, t->y + n * R * ym);
+            for (; k > left; k--, ka += ak) {
+                vf bv[TILE_VECTORS];
+                UNROLL for (int v = 0; v < V; v++)
+                {
+                    bv[v] = edge && v == V - 1 ? vf_load_n(b + v * VF, last) : vf_load(b + v * VF);
+                    IN_REGISTER(bv[v]);
+                }
+                UNROLL for (int i = 0; i < R; i++)
+                {
+                    vf av = vf_set(a[i / PER_POINTER][i % PER_POINTER * am + ka]);
+                    UNROLL for (int v = 0; v < V; v++) acc[i][v] = vf_fma(av, bv[v], acc[i][v]);
+                }
+                b += bk;
             }
-            UNROLL for (int i = 0; i < R; i++)
-            {
-                vf av = vf_set(a[i / PER_POINTER][i % PER_POINTER * am + ka]);
-                UNROLL for (int v = 0; v < V; v++) acc[i][v] = vf_fma(av, bv[v], acc[i][v]);
-            }
-            b += bk;
         }
 
         float *y = t->y + n * R * ym;
@@ -83,10 +107,15 @@ ALWAYS_INLINE void tile_n(const int R, const int V, const bool edge, const tile_
 /* `count` tiles of R rows and any number of columns up to TILE_COLS. */
 ALWAYS_INLINE void tile_rows(const int R, const tile_operands *t, int cols, int64_t count)
 {
-    if (cols == TILE_COLS)
-        tile_n(R, TILE_VECTORS, false, t, VF, count);
+    if (cols == TILE_COLS) tile_n(R, TILE_VECTORS, false, t, VF, count);
+#if TILE_VECTORS == 4
+    else if (cols > 3 * VF)
+        tile_n(R, 4, true, t, cols - 3 * VF, count);
+#endif
+#if TILE_VECTORS >= 3
     else if (cols > 2 * VF)
-        tile_n(R, TILE_VECTORS, true, t, cols - 2 * VF, count);
+        tile_n(R, 3, true, t, cols - 2 * VF, count);
+#endif
     else if (cols > VF)
         tile_n(R, 2, true, t, cols - VF, count);
     else
@@ -102,7 +131,7 @@ static void tile(tile_operands t, int64_t rows, int cols)
     if (full) tile_rows(TILE_ROWS, &t, cols, full);
     t.a += full * t.a_tile;
     t.y += full * TILE_ROWS * t.ym;
-#if TILE_ROWS == 8
+#if TILE_ROWS > 4
     if (left >= 4) {
         tile_rows(4, &t, cols, 1);
         t.a += 4 * t.am;

@@ -10,10 +10,14 @@
 
 #include "device/cpu/simd/isa.h"
 
-#if defined(DSI_ISA_avx512) || defined(__aarch64__)
+#if defined(DSI_ISA_avx512)
+#define TILE_ROWS    6 /* 24 accumulators, of 32 registers */
+#define TILE_VECTORS 4 /* 64 columns: layers are seldom a multiple of 48 wide */
+#define PER_POINTER  1 /* rows of a that share a pointer; see tile_n */
+#elif defined(__aarch64__)
 #define TILE_ROWS    8 /* 24 accumulators, of 32 registers */
 #define TILE_VECTORS 3
-#define PER_POINTER  1 /* rows of a that share a pointer; see tile_n */
+#define PER_POINTER  1
 #elif defined(DSI_ISA_avx2)
 #define TILE_ROWS    4 /* 12 accumulators, of 16 registers */
 #define TILE_VECTORS 3
