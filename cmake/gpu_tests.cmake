@@ -175,8 +175,8 @@ if(DS_GPU_TESTS AND TARGET test_engine_estimate AND NOT DS_SANITIZE)
         ENVIRONMENT "FAKE_CUDA_COUNT=2;${DS_TEST_ENVIRONMENT}")
 endif()
 
-# What is declared here of NVIDIA's libraries, beside their headers and files,
-# where those are installed.
+# The declarations of NVIDIA's libraries beside their headers and files, where
+# those are installed.
 if(DS_GPU_TESTS AND NOT DS_SANITIZE)
     find_path(DS_CUDA_INCLUDE cuda.h PATHS /usr/local/cuda/include)
     find_file(DS_CUDA_STUB libcuda.so PATHS /usr/local/cuda/lib64/stubs NO_DEFAULT_PATH)

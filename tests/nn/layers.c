@@ -380,7 +380,11 @@ static void refusals(void **state)
     REFUSED(ds_nn_gru_cell(NULL, "m", 3, 4, .bidirectional = true), "of a cell one layer");
     REFUSED(ds_nn_transformer_decoder(NULL, "m", 8, 0), "TransformerDecoder m: num_layers = 0");
     REFUSED(ds_nn_embedding_bag(NULL, "m", 3, 2, (ds_bag_mode)3, -1), "there is no mode 3");
+}
 
+static void refused_calls(void **state)
+{
+    (void)state;
     ds_tensor *x = ds_zeros(DS_F32, ds_shape(2, 3, 4));
     ds_module *m = ds_nn_gru(NULL, "m", 3, 4);
     CHECK(!ds_call(m, x));
@@ -391,17 +395,6 @@ static void refusals(void **state)
     CHECK_ERROR("call_encoder_layer: m is a GRU");
     CHECK(!ds_call_decoder_layer(m, x, x, .causal = true));
     CHECK_ERROR("call_decoder_layer: m is a GRU");
-    ds_module *attn = ds_nn_multihead_attention(NULL, "m", 4, 2);
-    ds_tensor *turned = ds_zeros(DS_F32, ds_shape(2, 2, 6)); /* as many elements as [6,2,2] */
-    CHECK(!ds_call_attention(attn, x, NULL, NULL, .attn_mask = turned));
-    CHECK_ERROR("attn_mask is [2, 2, 6]: expected [2, 2] or [6, 2, 2]");
-    turned = ds_zeros(DS_BOOL, ds_shape(2, 3));
-    CHECK(!ds_call_attention(attn, x, NULL, NULL, .key_padding_mask = turned));
-    CHECK_ERROR("key_padding_mask is [2, 3]: expected [3, 2]");
-    ds_tensor *none = ds_zeros(DS_F32, ds_shape(2, 0, 4)); /* a batch of none */
-    CHECK(ds_numel(ds_call_attention(attn, none, NULL, NULL, .causal = true)) == 0);
-    CHECK(!ds_error());
-    ds_module_free(attn);
     ds_tensor *steps = ds_zeros(DS_F32, ds_shape(4, 2, 3));
     CHECK(!ds_call_rnn_padded(m, steps, ds_zeros(DS_I64, ds_shape(2)), NULL));
     CHECK_ERROR("GRU: lengths[0] is 0: expected 1 to 4");
@@ -436,6 +429,23 @@ static void refusals(void **state)
     CHECK_ERROR("dropout2d: x is [2, 3]");
 }
 
+static void attention_masks(void **state)
+{
+    (void)state;
+    ds_tensor *x = ds_zeros(DS_F32, ds_shape(2, 3, 4));
+    ds_module *attn = ds_nn_multihead_attention(NULL, "m", 4, 2);
+    ds_tensor *turned = ds_zeros(DS_F32, ds_shape(2, 2, 6)); /* as many elements as [6,2,2] */
+    CHECK(!ds_call_attention(attn, x, NULL, NULL, .attn_mask = turned));
+    CHECK_ERROR("attn_mask is [2, 2, 6]: expected [2, 2] or [6, 2, 2]");
+    turned = ds_zeros(DS_BOOL, ds_shape(2, 3));
+    CHECK(!ds_call_attention(attn, x, NULL, NULL, .key_padding_mask = turned));
+    CHECK_ERROR("key_padding_mask is [2, 3]: expected [3, 2]");
+    ds_tensor *none = ds_zeros(DS_F32, ds_shape(2, 0, 4)); /* a batch of none */
+    CHECK(ds_numel(ds_call_attention(attn, none, NULL, NULL, .causal = true)) == 0);
+    CHECK(!ds_error());
+    ds_module_free(attn);
+}
+
 /* The n-th allocation fails, for every n: no tensor stays, and the module can
  * be called again. */
 static void failing_allocations(void **state)
@@ -466,4 +476,4 @@ static void failing_allocations(void **state)
 #define IN_SCOPE(test) cmocka_unit_test_setup_teardown(test, open_scope, close_scope)
 TEST_MAIN(IN_SCOPE(names_and_texts), IN_SCOPE(every_dtype), IN_SCOPE(state_continues),
           IN_SCOPE(causal_is_a_mask), IN_SCOPE(dropout_of_planes), IN_SCOPE(refusals),
-          IN_SCOPE(failing_allocations))
+          IN_SCOPE(refused_calls), IN_SCOPE(attention_masks), IN_SCOPE(failing_allocations))
