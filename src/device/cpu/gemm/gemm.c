@@ -11,7 +11,7 @@
  *     b -> panels of TILE_COLS columns [K_BLOCK][TILE_COLS]     they fill a quarter of the second cache
  *     a -> groups of TILE_ROWS rows    [K_BLOCK][TILE_ROWS]     only if its rows do not lie along k
  *
- *     for SIDE rows, for K_BLOCK of k:     pack a
+ *     for K_BLOCK of k:                    pack a, SIDE rows at a time
  *         for the columns of those panels: pack b
  *             for ROW_BLOCK rows, for each panel: tiles, one below the other
  *
@@ -50,7 +50,8 @@
  * the second cache while all panels are multiplied with them. */
 #define ROW_BLOCK (20 * TILE_ROWS)
 /* Rows of a that are packed at a time, and columns of a block of 16-bit y. */
-#define SIDE 2048
+#define SIDE         4096
+#define HALF_COLUMNS 1024
 /* A column-major a is packed if K of its columns span more floats than this:
  * they would not stay in the caches. */
 #define SPARSE 65536
@@ -94,6 +95,9 @@ typedef struct Block {
     bool far;                   /* y is too large for the caches: prefetch it, and a */
 } Block;
 
+/* A 16-bit a whose rows lie along k is only upcast where it is packed. */
+static bool a_stays_rows(const Product *p) { return is_half(p->a.dtype) && p->a.col == 1; }
+
 /* y[row .. row + rows - 1] of the columns from j on: the operands of its tiles,
  * or of few_rows. */
 static tile_operands panel_operands(const Block *x, int64_t batch, int64_t row, int64_t j)
@@ -110,8 +114,11 @@ static tile_operands panel_operands(const Block *x, int64_t batch, int64_t row, 
                        .ym = p->y.row,
                        .add = p->add};
     if (x->packed_b) t.b = x->packed_b + j * p->k, t.bk = TILE_COLS;
-    if (x->packed_a) t.a = x->packed_a + row * p->k, t.am = 1, t.ak = TILE_ROWS;
-    t.a_tile = TILE_ROWS * (x->packed_a ? p->k : p->a.row); /* row is a multiple of TILE_ROWS */
+    if (x->packed_a) { /* row is a multiple of TILE_ROWS */
+        bool rows = a_stays_rows(p);
+        t.a = x->packed_a + row * p->k, t.am = rows ? p->k : 1, t.ak = rows ? 1 : TILE_ROWS;
+    }
+    t.a_tile = TILE_ROWS * (x->packed_a ? p->k : p->a.row);
     t.far_y = x->far;
     if (x->far && j == 0 && !x->packed_a && p->a.col == 1) t.a_lines = p->k / 16;
     return t;
@@ -196,7 +203,8 @@ static void run_in_place(const Product *p, bool dots)
  * at a time, the columns that packed_b has memory for, and multiplies them. */
 static void run_k(const Product *p, int64_t width, float *packed_a, float *packed_b)
 {
-    Packing a = {p->a.p, p->a.dtype, p->a.row, p->a.col, p->m, p->k, TILE_ROWS, packed_a};
+    int width_a = a_stays_rows(p) ? 1 : TILE_ROWS;
+    Packing a = {p->a.p, p->a.dtype, p->a.row, p->a.col, p->m, p->k, width_a, packed_a};
     if (packed_a) pack_vectors(&a);
     for (int64_t j = 0; j < p->n; j += width) {
         Block x = {
@@ -226,16 +234,16 @@ static int64_t gemm_panel_columns(void)
 /* A product whose b is packed, and whose a is too if pack_a. */
 static ds_status run_packed(dsi_stream *s, const Product *p, bool pack_a)
 {
-    int64_t each = gemm_depth(p->k), m = dsi_min(p->m, SIDE),
+    int64_t each = gemm_depth(p->k), m = pack_a ? dsi_min(p->m, SIDE) : p->m,
             width = dsi_min(p->n, gemm_panel_columns());
     int64_t b_size = dsi_div_up(width, TILE_COLS) * TILE_COLS * each;
     int64_t a_size = pack_a ? dsi_div_up(m, TILE_ROWS) * TILE_ROWS * each : 0;
     float *packed = dsi_scratch(s, (size_t)(a_size + b_size) * sizeof *packed);
     if (!packed) return DS_ENOMEM;
     for (int64_t batch = 0; batch < p->batch; batch++)
-        for (int64_t i = 0; i < p->m; i += SIDE) {
+        for (int64_t i = 0; i < p->m; i += m) {
             Product x = *p;
-            x.m = dsi_min(SIDE, p->m - i);
+            x.m = dsi_min(m, p->m - i);
             x.batch = 1;
             x.a = gemm_moved(p->a, batch, i, 0);
             x.b = gemm_moved(p->b, batch, 0, 0);
@@ -332,21 +340,21 @@ static ds_status matmul_f32(dsi_stream *s, Product *p)
 /* Elements of a, b and y together, up to which they are copied to float32. */
 #define SMALL_HALF 131072
 
-/* A product of large 16-bit matrices, in blocks of SIDE x SIDE outputs: sums
- * all of k in float32, then rounds the block once into y. */
+/* A product of large 16-bit matrices, in blocks of SIDE x HALF_COLUMNS outputs:
+ * sums all of k in float32, then rounds the block once into y. */
 static ds_status matmul_half(dsi_stream *s, const Product *p)
 {
-    int64_t m = dsi_min(p->m, SIDE), n = dsi_min(p->n, SIDE);
+    int64_t m = dsi_min(p->m, SIDE), n = dsi_min(p->n, HALF_COLUMNS);
     float *sums = dsi_scratch(s, (size_t)(m * n) * sizeof *sums);
     if (!sums) return DS_ENOMEM;
     ds_status status = DS_OK;
     for (int64_t batch = 0; batch < p->batch; batch++)
-        for (int64_t j = 0; j < p->n; j += SIDE)
+        for (int64_t j = 0; j < p->n; j += HALF_COLUMNS)
             for (int64_t i = 0; i < p->m && status == DS_OK; i += SIDE) {
                 Product x = *p;
                 x.batch = 1;
                 x.m = dsi_min(SIDE, p->m - i);
-                x.n = dsi_min(SIDE, p->n - j);
+                x.n = dsi_min(HALF_COLUMNS, p->n - j);
                 x.a = gemm_moved(p->a, batch, i, 0);
                 x.b = gemm_moved(p->b, batch, 0, j);
                 x.y = (Matrix){sums, DS_F32, 0, x.n, 1};

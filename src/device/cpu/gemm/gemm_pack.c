@@ -102,6 +102,10 @@ static void pack_floats(const Packing *x, const float *from, float *to, int n)
 static void pack_half_panel(const Packing *x, const uint16_t *from, float *to, int n)
 {
     float upcast[TILE_COLS * HALF_K]; /* [n][HALF_K] */
+    if (x->width == 1) {
+        half_to_floats(x->dtype, from, to, x->k);
+        return;
+    }
     if (x->across == 1) {
         for (int64_t k = 0; k < x->k; k++)
             half_to_floats(x->dtype, from + k * x->along, to + k * x->width, n);

@@ -14,7 +14,7 @@ typedef struct Packing {
     ds_dtype dtype;        /* float32, float16 or bfloat16 */
     int64_t across, along; /* elements from vector to vector, along a vector */
     int64_t n, k;
-    int width; /* TILE_ROWS for a, TILE_COLS for b */
+    int width; /* TILE_ROWS for a, TILE_COLS for b; 1: 16-bit rows, along = 1, become float32 rows */
     float *to; /* [panels][k][width] */
 } Packing;
 
