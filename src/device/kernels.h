@@ -239,8 +239,10 @@ typedef struct dsi_lamb {
 /* What changes from step to step, in device memory: a step that was recorded
  * once can be replayed after these were written. */
 typedef struct dsi_step_scalars {
-    double lr;     /* in place of the rule's */
-    int64_t steps; /* added to each span's step */
+    double lr;       /* in place of the rule's */
+    double momentum; /* the same: momentum of SGD and RMSprop, beta1 of Adam, Lion and LAMB; 0
+                        exactly if the rule's is */
+    int64_t steps;   /* added to each span's step */
 } dsi_step_scalars;
 
 /* What a step found out and decided, in device memory: what kernel step_result

@@ -1,7 +1,7 @@
 /* optim/replay.c: see replay.h.
  *
- * The learning rate of a group and the steps since the capture are in a slot of
- * the graph. All else that the kernel was given by value, and every address,
+ * The learning rate of a group, its momentum (or beta1) and the steps since the
+ * capture are in a slot of the graph. All else that the kernel was given by value, and every address,
  * must be what it was: else the capture does not hold, and the step is recorded
  * again.
  *
@@ -27,7 +27,8 @@ typedef struct Replay {
     ds_optim *o;
     int group, n;
     ds_optim_values values;
-    void *self; /* a copy */
+    double momentum; /* when it was captured */
+    void *self;      /* a copy */
     dsi_step_scalars *host;
     const dsi_step_result *result; /* after a launch; NULL: every step updates */
     Param param[];
@@ -54,15 +55,23 @@ static bool param_holds(const Replay *r, const Param *x)
     return same;
 }
 
-/* False: the step is recorded again. Options in self are compared as bytes. */
+/* Momentum, or beta1; 0 for rules without. */
+static double momentum_of(const ds_optim *o, int group)
+{
+    const ds_optim_values *v = &o->groups[group];
+    return o->type->has_momentum ? v->momentum : o->type->has_betas ? v->betas[0] : 0;
+}
+
+/* False: the step is recorded again. Options in self are compared as bytes. A
+ * momentum that becomes 0, or no longer is, changes what the kernel reads. */
 static bool replay_holds(void *arg)
 {
     const Replay *r = arg;
     const ds_optim *o = r->o;
     if (r->group >= o->n_groups) return false;
     const ds_optim_values *now = &o->groups[r->group], *then = &r->values; /* lr may change */
-    if (now->weight_decay != then->weight_decay || now->momentum != then->momentum ||
-        now->betas[0] != then->betas[0] || now->betas[1] != then->betas[1])
+    if (now->weight_decay != then->weight_decay || now->betas[1] != then->betas[1] ||
+        (momentum_of(o, r->group) == 0) != (r->momentum == 0))
         return false;
     if (memcmp(o->self, r->self, o->type->self_size) != 0) return false;
     for (int i = 0; i < r->n; i++)
@@ -76,6 +85,7 @@ static void replay_before(void *arg)
 {
     Replay *r = arg;
     r->host->lr = r->o->groups[r->group].lr;
+    r->host->momentum = momentum_of(r->o, r->group);
     r->host->steps = steps_since(r) + 1;
     for (int i = 0; i < r->n; i++) {
         dsi_optim_param *x = &r->o->params[r->param[i].i];
@@ -129,8 +139,9 @@ ds_status dsi_replay_begin(ds_optim *o, int group, const int *updated, int n)
     dsi_step_scalars *host = NULL;
     const dsi_step_scalars *scalars = dsi_graph_slot(d, sizeof *host, &host);
     if (!scalars) return ds_error_status();
-    *host = (dsi_step_scalars){.lr = o->groups[group].lr};
+    *host = (dsi_step_scalars){.lr = o->groups[group].lr, .momentum = momentum_of(o, group)};
     Replay *r = replay_new(o, group, updated, n);
+    r->momentum = host->momentum;
     r->host = host;
     r->result = dsi_graph_decided(d).host;
     dsi_graph_add_hook(d, &hook, r);

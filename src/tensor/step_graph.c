@@ -243,8 +243,8 @@ static void capture_failed(ds_step_graph *g, Recording *r)
 {
     capture_drop(r);
     if (++r->drops <= MOST_DROPS || r->replays > (int64_t)LEAST_REPLAYS * r->drops) return;
-    const char *why = "a value of its optimizer that is not the learning rate changes at each "
-                      "step, or a tensor moves";
+    const char *why = "a value of its optimizer that is neither learning rate nor momentum "
+                      "changes at each step, or a tensor moves";
     turn_off(g, why);
     tell(g, "each step is launched kernel by kernel", why);
 }

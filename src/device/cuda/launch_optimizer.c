@@ -25,6 +25,7 @@
     _Static_assert((int)K_##constant == (int)DSI_##constant, "optimizer.h: " #constant);
 DSI_OPTIMIZER_RULES(SAME_RULE)
 _Static_assert(sizeof(dsi_cuda_step) == sizeof(dsi_step_scalars) &&
+                   offsetof(dsi_cuda_step, momentum) == offsetof(dsi_step_scalars, momentum) &&
                    offsetof(dsi_cuda_step, steps) == offsetof(dsi_step_scalars, steps),
                "optimizer.h: the scalars of a step");
 #define SAME_RESULT(field) (offsetof(dsi_cuda_result, field) == offsetof(dsi_step_result, field))
@@ -133,6 +134,7 @@ ds_status dsi_cuda_optimizer_step(dsi_stream *s, const dsi_optimizer *c, int n, 
                             .fault = dsi_cuda_fault(s)};
     ds_status status = dsi_spans_check("cuda", c->rule, n, x);
     set_options(&a, c);
+    a.momentum = c->rule != DSI_ADAGRAD && c->rule != DSI_ADADELTA;
     for (int wide = 0; wide < 2; wide++)
         for (int at = 0; at < n && status == DS_OK;) {
             int64_t pieces = take_spans(&a, n, x, &at, wide);

@@ -278,6 +278,29 @@ static ds_status optim_run(dsi_stream *s, const dsi_optimizer *c, int n, const d
     return c->rule == DSI_LAMB ? optim_lamb(s, &c->lamb, n, x) : optim_pass(c, n, x);
 }
 
+static void set_momentum(dsi_optimizer *c, double momentum)
+{
+    switch (c->rule) {
+    case DSI_SGD:
+        c->sgd.momentum = momentum;
+        break;
+    case DSI_RMSPROP:
+        c->rmsprop.momentum = momentum;
+        break;
+    case DSI_ADAM:
+        c->adam.beta1 = momentum;
+        break;
+    case DSI_LION:
+        c->lion.beta1 = momentum;
+        break;
+    case DSI_LAMB:
+        c->lamb.beta1 = momentum;
+        break;
+    default:
+        break; /* the others have none */
+    }
+}
+
 /* What is in memory counts in place of what is given by value. */
 static ds_status optim_run_recorded(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x)
 {
@@ -286,6 +309,7 @@ static ds_status optim_run_recorded(dsi_stream *s, const dsi_optimizer *c, int n
     dsi_span *spans = dsi_scratch(s, (size_t)n * sizeof *spans);
     if (!spans) return DS_ENOMEM;
     if (now) options.sgd.lr = now->lr; /* the first field of every rule's options */
+    if (now) set_momentum(&options, now->momentum);
     for (int i = 0; i < n; i++) {
         spans[i] = x[i];
         if (c->g_factor) spans[i].g_scale *= *c->g_factor;

@@ -8,7 +8,7 @@
 
 /* What is the same for all elements of a span in this step. */
 struct Step {
-    double lr, scale, sum_m, sum_v; /* 1 - beta^step, or 1 */
+    double lr, b1, scale, sum_m, sum_v; /* sums: 1 - beta^step, or 1 */
     long long step;
 };
 
@@ -19,15 +19,16 @@ DEVICE double power(double b, long long n) { return pow(b, (double)n); }
 
 DEVICE Step step_of(const dsi_cuda_optimizer &P, const dsi_cuda_span &x)
 {
-    Step s = {P.lr, x.g_scale, 1, 1, x.step};
+    Step s = {P.lr, P.b1, x.g_scale, 1, 1, x.step};
     if (P.scalars) {
         s.lr = P.scalars->lr;
+        if (P.momentum) s.b1 = P.scalars->momentum;
         s.step += P.scalars->steps;
     }
     if (P.g_factor) s.scale *= *P.g_factor;
     if (P.maximize) s.scale = -s.scale;
     if (P.bias_correction) {
-        s.sum_m = 1 - power(P.b1, s.step);
+        s.sum_m = 1 - power(s.b1, s.step);
         s.sum_v = 1 - power(P.b2, s.step);
     }
     return s;
@@ -43,7 +44,7 @@ template <class C> struct Moments {
 
 template <class C> DEVICE C sgd(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
 {
-    C keep = (C)P.b1;
+    C keep = (C)s.b1;
     g += (C)P.decay * p;
     if (P.b1 == 0) return p - (C)s.lr * g;
     e.m = s.step == 1 ? g : keep * e.m + (C)P.take * g;
@@ -55,7 +56,7 @@ DEVICE C adam(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &
 {
     C shrink = P.decoupled ? (C)(1 - s.lr * P.decay) : (C)1;
     if (!P.decoupled) g += (C)P.decay * p;
-    e.m = (C)P.b1 * e.m + (C)(1 - P.b1) * g;
+    e.m = (C)s.b1 * e.m + (C)(1 - s.b1) * g;
     C v = e.v = (C)P.b2 * e.v + (C)(1 - P.b2) * g * g;
     if (P.amsgrad) v = e.vmax = e.vmax > v ? e.vmax : v;
     return shrink * p - (C)(s.lr / s.sum_m) * e.m / (root(v) * (C)(1 / sqrt(s.sum_v)) + (C)P.eps);
@@ -72,14 +73,14 @@ DEVICE C rmsprop(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C
         v -= e.vmax * e.vmax;
     }
     C u = g / (root(v) + (C)P.eps);
-    if (P.b1 != 0) u = e.m = (C)P.b1 * e.m + u;
+    if (P.b1 != 0) u = e.m = (C)s.b1 * e.m + u;
     return p - (C)s.lr * u;
 }
 
 template <class C>
 DEVICE C adadelta(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
 {
-    C keep = (C)P.b1, take = (C)(1 - P.b1);
+    C keep = (C)s.b1, take = (C)(1 - s.b1);
     g += (C)P.decay * p;
     e.v = keep * e.v + take * g * g;
     C delta = root(e.m + (C)P.eps) / root(e.v + (C)P.eps) * g;
@@ -90,7 +91,7 @@ DEVICE C adadelta(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<
 template <class C>
 DEVICE C lion(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
 {
-    C way = (C)P.b1 * e.m + (C)(1 - P.b1) * g, lr = (C)s.lr;
+    C way = (C)s.b1 * e.m + (C)(1 - s.b1) * g, lr = (C)s.lr;
     e.m = (C)P.b2 * e.m + (C)(1 - P.b2) * g;
     return (C)(1 - s.lr * P.decay) * p - (signbit(way) ? -lr : lr);
 }
@@ -212,7 +213,7 @@ template <class C> DEVICE void lamb_moments(const dsi_cuda_optimizer &P)
     for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
         C p = load<C>(x.p, x.dtype, i), g = (C)s.scale * load<C>(x.g, x.g_dtype, i);
         Moments<C> e = read_moments<C>(x, i);
-        e.m = (C)P.b1 * e.m + (C)(1 - P.b1) * g;
+        e.m = (C)s.b1 * e.m + (C)(1 - s.b1) * g;
         e.v = (C)P.b2 * e.v + (C)(1 - P.b2) * g * g;
         write_moments(x, i, e);
         double u = (double)lamb_u(P, p, e);

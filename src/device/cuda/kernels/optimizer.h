@@ -10,7 +10,7 @@ enum { K_LAMB_MOMENTS = 1, K_LAMB_APPLY };
 
 /* dsi_step_scalars */
 typedef struct dsi_cuda_step {
-    double lr;
+    double lr, momentum;
     long long steps;
 } dsi_cuda_step;
 
@@ -42,6 +42,7 @@ typedef struct dsi_cuda_span {
 typedef struct dsi_cuda_optimizer {
     int rule, n, lamb; /* lamb: which of LAMB's passes */
     int nesterov, maximize, decoupled, amsgrad, bias_correction, centered, eps_inside;
+    int momentum;                       /* b1 is what scalars have as momentum */
     double lr, b1, b2, eps, decay;      /* b1: momentum, beta1, alpha, rho */
     double take, lr_decay, most, least; /* SGD's 1 - dampening; LAMB's bounds */
     const dsi_cuda_step *scalars;       /* these three are optional */
