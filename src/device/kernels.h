@@ -455,6 +455,11 @@ typedef struct dsi_fusions {
      * = unary RELU (x, t); max_pool2d (t, y, index) */
     ds_status (*relu_max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
                                  dsi_view index);
+    /* dx [N,C,H,W] = 0, but dy [N,C,P,Q] at index where max is positive; no index
+     * occurs twice. A device that has it needs no conv2d_dx_pooled.
+     * = unary_dx RELU (dy, max, t); max_pool2d_dx (t, index, dx) */
+    ds_status (*relu_max_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view max, dsi_view index,
+                                    dsi_view dx);
     /* Both, or neither: with both, max-pooling without overlaps hands its
      * gradient down in pooled form.
      * = max_pool2d_dx (value, index, t); conv2d_dx or conv2d_dw of t */
@@ -462,6 +467,13 @@ typedef struct dsi_fusions {
                                   dsi_view w, dsi_view dx);
     ds_status (*conv2d_dw_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
                                   dsi_view x, dsi_view dw);
+    /* db[k] = sum over n,p,q of dy[n,k,p,q] beside dw
+     * = conv2d_dw; reduce SUM (dy, db seen as [1,K,1,1]) */
+    ds_status (*conv2d_dw_db)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
+                              dsi_view dw, dsi_view db);
+    /* y [1,M,N] = a [1,M,K] b [1,K,N], and sums[m] = sum over k of a[0,m,k]
+     * = matmul; reduce SUM (a, sums seen as [1,M,1]) */
+    ds_status (*matmul_sums)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y, dsi_view sums);
     /* y[c] = sum over n,h,w of x[n,c,h,w]
      * = reduce SUM (x, y seen as [1,C,1,1]) */
     ds_status (*sum_channels)(dsi_stream *s, dsi_view x, dsi_view y);

@@ -163,6 +163,12 @@ ENTRY(own_kernels, step_result, "step_result",
       (s, c, unscale, loss, norm, result), 0, &unscale, &loss, &norm, &result)
 ENTRY(used_fusions, relu_max_pool2d, "relu_max_pool2d", (S, const dsi_pool2d *c, V x, V y, V index),
       (s, c, x, y, index), 0, &x, &y, &index)
+ENTRY(used_fusions, relu_max_pool2d_dx, "relu_max_pool2d_dx", (S, V dy, V max, V index, V dx),
+      (s, dy, max, index, dx), 0, &dy, &max, &index, &dx)
+ENTRY(used_fusions, conv2d_dw_db, "conv2d_dw_db", (S, const dsi_conv2d *c, V dy, V x, V dw, V db),
+      (s, c, dy, x, dw, db), conv_flops(&dw, &dy), &dy, &x, &dw, &db)
+ENTRY(used_fusions, matmul_sums, "matmul_sums", (S, V a, V b, V y, V sums), (s, a, b, y, sums),
+      2 * view_elements(&y) * (double)a.d[2], &a, &b, &y, &sums)
 ENTRY(used_fusions, conv2d_dx_pooled, "conv2d_dx_pooled",
       (S, const dsi_conv2d *c, const dsi_pooled *dy, V w, V dx), (s, c, dy, w, dx),
       conv_flops(&w, &dy->value), &dy->value, &dy->index, &w, &dx)
@@ -228,7 +234,7 @@ struct dsi_observed_tables {
     X(norm) X(gather_rows) X(scatter_rows) X(gather) X(scatter_add) X(dispatch) X(combine) \
     X(combine_dw) X(attention) X(attention_dx) X(optimizer) X(step_result)
 #define FUSION_NAMES(X) \
-    X(relu_max_pool2d) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(sum_channels) X(mul_add) \
+    X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(sum_channels) X(mul_add) \
     X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_table)
 /* clang-format on */
 

@@ -25,15 +25,47 @@ static bool conv2d_db(const ds_tensor *dy, ds_tensor *db)
                       dsi_v_shape(db, ds_shape(1, db->shape.d[0], 1, 1)), dsi_v(NULL));
 }
 
-/* Saved: x, w. Three kernels: dx, dw, and db as a sum over all but the
- * channels. dy may be in pooled form; then dx and dw are computed by
- * fusions. */
+static bool conv2d_takes_pooled(const dsi_device *d)
+{
+    return dsi_fusion(d, conv2d_dx_pooled) && dsi_fusion(d, conv2d_dw_pooled);
+}
+
+/* dw, and db as a sum over all but the channels: by one kernel, if the device
+ * has it. */
+static void conv2d_weight_grads(dsi_node *n, const ds_tensor *dy, const ds_tensor *x,
+                                const ds_tensor *w)
+{
+    const dsi_conv2d *c = dsi_attr(n);
+    const ds_tensor *values = dy->pooled[0] ? dy->pooled[0] : dy; /* all of dy that is not zero */
+    bool wanted[] = {dsi_needs_input_grad(n, 1), dsi_needs_input_grad(n, 2)}, done = false,
+         both = wanted[0] && wanted[1] && !dy->pooled[0] && dsi_fusion(w->device, conv2d_dw_db);
+    ds_tensor *db = wanted[1] ? dsi_new_grad(n, 2, w, ds_shape(w->shape.d[0])) : NULL, *dw = NULL;
+    if (wanted[0]) /* [K,C/groups,R,S] */
+        dw = dsi_is_contiguous(w) ? dsi_new_grad(n, 1, w, w->shape) : dsi_new_like(w);
+    if (both) {
+        done = db && dsi_run_fusion(dw, conv2d_dw_db, c, dsi_v(dy), dsi_v(x), dsi_v(dw), dsi_v(db));
+    } else if (dy->pooled[0]) {
+        dsi_pooled p = dsi_pooled_view(dy);
+        done = dw && dsi_run_fusion(dw, conv2d_dw_pooled, c, &p, dsi_v(x), dsi_v(dw));
+    } else if (wanted[0]) {
+        done = dsi_run(dw, conv2d_dw, c, dsi_v(dy), dsi_v(x), dsi_v(dw));
+    }
+    dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
+    if (!both && wanted[1]) done = conv2d_db(values, db);
+    dsi_accumulate_grad(n, 2, dsi_result_if(done, db));
+}
+
+/* Saved: x, w. dy may be in pooled form; then dx and dw are computed by
+ * fusions, or it is made dense. */
 static void conv2d_backward(dsi_node *n, ds_tensor *dy)
 {
     const dsi_conv2d *c = dsi_attr(n);
     ds_tensor *x = dsi_saved_tensor(n, 0), *w = dsi_saved_tensor(n, 1);
+    if (!conv2d_takes_pooled(dy->device) && !dsi_acquire(dy)) {
+        for (int i = 0; i < 3; i++) dsi_accumulate_grad(n, i, NULL);
+        return;
+    }
     bool pooled = dy->pooled[0];
-    ds_tensor *values = pooled ? dy->pooled[0] : dy; /* all of dy that is not zero */
     dsi_pooled p;
     if (pooled) p = dsi_pooled_view(dy);
 
@@ -43,17 +75,7 @@ static void conv2d_backward(dsi_node *n, ds_tensor *dy)
                            : dsi_run(dx, conv2d_dx, c, dsi_v(dy), dsi_v(w), dsi_v(dx));
         dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
     }
-    if (dsi_needs_input_grad(n, 1)) {
-        ds_tensor *dw = dsi_is_contiguous(w) ? dsi_new_grad(n, 1, w, w->shape)
-                                             : dsi_new_like(w); /* [K,C/groups,R,S] */
-        bool done = pooled ? dsi_run_fusion(dw, conv2d_dw_pooled, c, &p, dsi_v(x), dsi_v(dw))
-                           : dsi_run(dw, conv2d_dw, c, dsi_v(dy), dsi_v(x), dsi_v(dw));
-        dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
-    }
-    if (dsi_needs_input_grad(n, 2)) {
-        ds_tensor *db = dsi_new_grad(n, 2, w, ds_shape(w->shape.d[0]));
-        dsi_accumulate_grad(n, 2, dsi_result_if(conv2d_db(values, db), db));
-    }
+    conv2d_weight_grads(n, dy, x, w);
 }
 
 /* dw reads x, dx reads w */

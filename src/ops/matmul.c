@@ -146,30 +146,41 @@ static dsi_view matrix_t(const ds_tensor *x)
                       .s = {0, x->stride[1], x->stride[0]}};
 }
 
-/* Saved: x, w. One product for dx, one for dw, and a sum over M for db. */
+/* dw [out,in] = dy^T [out,M] x [M,in], and db [out], the sums of the rows of
+ * dy^T: by one kernel, if the device has it. */
+static void linear_weight_grads(dsi_node *n, const ds_tensor *dy, const ds_tensor *x,
+                                const ds_tensor *w)
+{
+    bool wanted[] = {dsi_needs_input_grad(n, 1), dsi_needs_input_grad(n, 2)}, done = false,
+         both = wanted[0] && wanted[1] && dsi_fusion(w->device, matmul_sums);
+    ds_tensor *dw = wanted[0] ? dsi_new_grad(n, 1, w, w->shape) : NULL,
+              *db = wanted[1] ? dsi_new_grad(n, 2, w, ds_shape(w->shape.d[0])) : NULL;
+    if (both)
+        done = dw && db &&
+               dsi_run_fusion(dw, matmul_sums, matrix_t(dy), matmul_matrix(x), matmul_matrix(dw),
+                              dsi_v(db));
+    else if (wanted[0])
+        done = dw &&
+               dsi_run(dw, matmul, matrix_t(dy), matmul_matrix(x), dsi_v(NULL), matmul_matrix(dw));
+    dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
+    if (!both && wanted[1])
+        done = db && dsi_run_op(db, reduce, DSI_SUM, 1.0, dsi_v(dy),
+                                dsi_v_shape(db, ds_shape(1, db->shape.d[0])), dsi_v(NULL));
+    dsi_accumulate_grad(n, 2, dsi_result_if(done, db));
+}
+
+/* Saved: x, w. */
 static void linear_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *x = dsi_saved_tensor(n, 0), *w = dsi_saved_tensor(n, 1);
-    dsi_view none = dsi_v(NULL);
 
     if (dsi_needs_input_grad(n, 0)) {
         ds_tensor *dx = dsi_new(x, x->shape); /* [M,in] = dy [M,out] w [out,in] */
-        bool done = dx && dsi_run(dx, matmul, matmul_matrix(dy), matmul_matrix(w), none,
+        bool done = dx && dsi_run(dx, matmul, matmul_matrix(dy), matmul_matrix(w), dsi_v(NULL),
                                   matmul_matrix(dx));
         dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
     }
-    if (dsi_needs_input_grad(n, 1)) {
-        ds_tensor *dw = dsi_new_grad(n, 1, w, w->shape); /* [out,in] = dy^T [out,M] x [M,in] */
-        bool done = dw &&
-                    dsi_run(dw, matmul, matrix_t(dy), matmul_matrix(x), none, matmul_matrix(dw));
-        dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
-    }
-    if (dsi_needs_input_grad(n, 2)) {
-        ds_tensor *db = dsi_new_grad(n, 2, w, ds_shape(w->shape.d[0]));
-        bool done = db && dsi_run_op(db, reduce, DSI_SUM, 1.0, dsi_v(dy),
-                                     dsi_v_shape(db, ds_shape(1, db->shape.d[0])), dsi_v(NULL));
-        dsi_accumulate_grad(n, 2, dsi_result_if(done, db));
-    }
+    linear_weight_grads(n, dy, x, w);
 }
 
 /* dw reads x, dx reads w */

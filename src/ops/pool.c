@@ -84,10 +84,11 @@ static bool overlap(const dsi_pool2d *c)
     return false;
 }
 
-/* True if the device's convolutions accept a gradient in pooled form. */
+/* True if the device has kernels for a gradient in pooled form. */
 static bool takes_pooled(const dsi_device *d)
 {
-    return dsi_fusion(d, conv2d_dx_pooled) && dsi_fusion(d, conv2d_dw_pooled);
+    return (dsi_fusion(d, conv2d_dx_pooled) && dsi_fusion(d, conv2d_dw_pooled)) ||
+           dsi_fusion(d, relu_max_pool2d_dx);
 }
 
 /* Saved: y, index. If windows do not overlap, the gradient is handed on in

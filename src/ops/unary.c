@@ -243,8 +243,13 @@ ds_tensor *ds_rsqrt(ds_tensor *x)
  * one; there relu's output is the maximum itself. */
 static ds_tensor *relu_dx_pooled(ds_tensor *dy)
 {
-    ds_tensor *value = dy->pooled[0], *max = dy->pooled[1];
-    ds_tensor *dx = dsi_new_like(max);
+    ds_tensor *value = dy->pooled[0], *max = dy->pooled[1], *dx;
+    if (dsi_fusion(dy->device, relu_max_pool2d_dx)) {
+        if (!(dx = dsi_new_pooled(value, max, dy->pooled[2], dy->shape))) return NULL;
+        dx->pooled_relu = true;
+        return dx;
+    }
+    dx = dsi_new_like(max);
     if (!dx) return NULL;
     if (!dsi_same_layout(value, max)) { /* a flatten came between: reordering is the copy's trade */
         if (dsi_copy(dx, value) != DS_OK) return NULL;

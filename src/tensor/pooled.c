@@ -7,7 +7,9 @@
  * the maxima (max). ReLU and convolution use them directly: ReLU's output at
  * those positions is the maximum, so ReLU needs no other memory, and the
  * convolution's backward does a quarter of the work. For all other ops the
- * gradient is made dense first.
+ * gradient is made dense first. A device without such convolutions may have
+ * relu_max_pool2d_dx: then ReLU only leaves a mark (pooled_relu), and one kernel
+ * does its backward and makes the gradient dense.
  *
  * Invariants: a tensor in pooled form has no storage; `pooled` holds all three
  * parts, counted, or none. shape is that of the dense gradient [N,C,H,W]. Once
@@ -34,7 +36,9 @@ ds_status dsi_make_dense(ds_tensor *x)
     if (!dsi_acquire_pooled(x)) return ds_error_status();
     ds_tensor *y = dsi_new(x, x->shape);
     dsi_pooled p = dsi_pooled_view(x);
-    if (!dsi_run(y, max_pool2d_dx, p.value, p.index, dsi_v(y))) return ds_error_status();
+    if (!(x->pooled_relu ? dsi_run_fusion(y, relu_max_pool2d_dx, p.value, p.max, p.index, dsi_v(y))
+                         : dsi_run(y, max_pool2d_dx, p.value, p.index, dsi_v(y))))
+        return ds_error_status();
     x->storage = y->storage;
     x->storage->refs++;
     for (int i = 0; i < 3; i++) dsi_hold(&x->pooled[i], NULL);

@@ -205,8 +205,11 @@ ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride,
 
 ds_tensor *dsi_alias(const ds_tensor *x)
 {
-    if (x && x->pooled[0])
-        return dsi_new_pooled(x->pooled[0], x->pooled[1], x->pooled[2], x->shape);
+    if (x && x->pooled[0]) {
+        ds_tensor *y = dsi_new_pooled(x->pooled[0], x->pooled[1], x->pooled[2], x->shape);
+        y->pooled_relu = x->pooled_relu;
+        return y;
+    }
     return x ? dsi_view_of(x, x->shape, x->stride, x->offset) : NULL;
 }
 

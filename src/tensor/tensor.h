@@ -79,6 +79,7 @@ struct ds_tensor {
     /* Pooled form (see dsi_pooled): value, max, index; all counted, or all
      * NULL. */
     ds_tensor *pooled[3];
+    bool pooled_relu; /* values count only where max is positive: a ReLU's backward to come */
 
     dsi_hooks *hooks; /* owned; NULL: none */
 

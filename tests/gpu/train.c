@@ -1,7 +1,7 @@
 /* tests/gpu/train.c: training on the emulated GPU beside the CPU: the tutorial's
  * network, every rule of the optimizers, the engine with its stages and
- * dtypes, checkpoints there and back, faults, memory that is full, and how many
- * launches a step takes.
+ * dtypes, checkpoints there and back, faults, memory that is full, how many
+ * launches a step takes and how many bytes it moves.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "classify.h"
@@ -65,7 +65,7 @@ static void trains_the_tutorial_network(void **state)
 static void a_step_takes_few_launches(void **state)
 {
     (void)state;
-    enum { AT_MOST = 38 };
+    enum { AT_MOST = 28 };
     void *driver = dlopen("libcuda.so.1", RTLD_NOW), *symbol;
     long (*launches)(void) = NULL;
     CHECK(driver);
@@ -82,6 +82,49 @@ static void a_step_takes_few_launches(void **state)
     long taken = launches() - before;
     printf("# a step of the tutorial's network is %ld launches\n", taken);
     CHECK(taken > 0 && taken <= AT_MOST);
+    ds_optim_free(sgd);
+    ds_module_free(net);
+    ds_scope_close(scope);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
+/* Numbers that a step of the tutorial's network must read and write, if each
+ * kernel reads its operands once and writes its results once, and every ReLU is
+ * done where its operand or its gradient passes anyway. */
+static double least_numbers(void)
+{
+    const double weights = 62006, x = 3 * 32 * 32, conv1 = 6 * 28 * 28, pool1 = conv1 / 4,
+                 conv2 = 16 * 10 * 10, pool2 = conv2 / 4, hidden = 120 + 84, out = 10;
+    double each = 2 * x +                 /* forward, dw */
+                  4 * conv1 + 5 * conv2 + /* written, pooled; gradient written, dw (dx) */
+                  8 * (pool1 + pool2) + /* written, next op, its dw, sign; index; gradient, twice */
+                  7 * hidden +          /* written, next op, its dw, sign; gradient, dx, dw */
+                  6 * out;
+    return 8 * weights + /* forward, dx; gradient; optimizer: p, m, g read, p, m written */
+           BATCH * each;
+}
+
+static void a_step_moves_few_bytes(void **state)
+{
+    (void)state;
+    ds_profile_row row[64];
+    double bytes = 0;
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    ds_scope *scope = ds_scope_open();
+    ds_module *net = net_new();
+    ds_optim *sgd = ds_optim_sgd(net, 0.01, .momentum = 0.9);
+    for (int step = 0; step < 2; step++) { /* the first makes the momentum */
+        CHECK_INT(ds_profile_begin(), DS_OK);
+        CHECK_INT(ds_backward(step_loss(net, step, false)), DS_OK);
+        CHECK_INT(ds_optim_step(sgd), DS_OK);
+        CHECK_INT(ds_profile_end(), DS_OK);
+        ds_module_zero_grad(net);
+    }
+    int n = ds_profile_rows(row, 64, (ds_profile_opts){.rows = 64});
+    for (int i = 0; i < n && i < 64; i++) bytes += row[i].bytes;
+    double least = least_numbers() * sizeof(float);
+    printf("# a step moves %.0f bytes, %.2f times the least possible\n", bytes, bytes / least);
+    CHECK(n < 64 && bytes > 0.9 * least && bytes < 1.15 * least);
     ds_optim_free(sgd);
     ds_module_free(net);
     ds_scope_close(scope);
@@ -357,6 +400,7 @@ int main(void)
         cmocka_unit_test(says_what_does_not_fit), /* first: the GPU is not open yet */
         cmocka_unit_test(trains_the_tutorial_network),
         cmocka_unit_test(a_step_takes_few_launches),
+        cmocka_unit_test(a_step_moves_few_bytes),
         cmocka_unit_test(nothing_is_updated_after_a_fault),
         cmocka_unit_test(every_rule),
         cmocka_unit_test(stages_and_dtypes),

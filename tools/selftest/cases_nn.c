@@ -292,6 +292,42 @@ static ds_status relu_max_pool(Trial *t)
     return CALL_FUSION(t, relu_max_pool2d, &quads, x, y, index);
 }
 
+/* The host has none of the next three: the core's kernels that they replace. */
+
+static ds_status relu_max_pool_dx(Trial *t)
+{
+    static const dsi_pool2d quads = {{2, 2}, {2, 2}, {0, 0}, {1, 1}, false, 0, false};
+    dsi_view x = IN(t, 2, 3, 8, 6), max = OUT(t, 2, 3, 4, 3), dy = IN(t, 2, 3, 4, 3);
+    dsi_view index = trial_operand(t, DS_I32, DENSE, 0, 0, false, DIMS(2, 3, 4, 3));
+    dsi_view masked = OUT(t, 2, 3, 4, 3), dx = OUT(t, 2, 3, 8, 6);
+    ds_status status = CALL(t, max_pool2d, &quads, x, max, index);
+    if (status == DS_OK) status = CALL(t, unary_dx, DSI_RELU, 0, dy, max, masked);
+    if (status != DS_OK) return status;
+    if (t->device->type->kind == DS_CPU) return CALL(t, max_pool2d_dx, masked, index, dx);
+    return CALL_FUSION(t, relu_max_pool2d_dx, dy, max, index, dx);
+}
+
+static ds_status conv_dw_db(Trial *t)
+{
+    Sizes z = plain_conv(t);
+    dsi_view dy = IN(t, z.n, z.k, out_size(&z, 0), out_size(&z, 1)), x = IN(t, z.n, z.c, z.h, z.w);
+    dsi_view dw = OUT(t, z.k, z.c / z.o.groups, z.r, z.s), db = OUT(t, z.k);
+    if (t->device->type->kind != DS_CPU) return CALL_FUSION(t, conv2d_dw_db, &z.o, dy, x, dw, db);
+    dsi_view wide = {db.p, db.dtype, 4, {1, z.k, 1, 1}, {0, db.s[0], 0, 0}};
+    ds_status status = CALL(t, conv2d_dw, &z.o, dy, x, dw);
+    return status == DS_OK ? CALL(t, reduce, DSI_SUM, 1, dy, wide, ABSENT) : status;
+}
+
+static ds_status matmul_sums(Trial *t)
+{
+    int64_t m = BIG(t, 1000, 65), n = BIG(t, 1001, 66), k = 17;
+    dsi_view a = IN(t, 1, m, k), b = IN(t, 1, k, n), y = OUT(t, 1, m, n), sums = OUT(t, m);
+    if (t->device->type->kind != DS_CPU) return CALL_FUSION(t, matmul_sums, a, b, y, sums);
+    dsi_view line = {sums.p, sums.dtype, 3, {1, m, 1}, {0, sums.s[0], 0}};
+    ds_status status = CALL(t, matmul, a, b, ABSENT, y);
+    return status == DS_OK ? CALL(t, reduce, DSI_SUM, 1, a, line, ABSENT) : status;
+}
+
 /* The host has no such kernel: the words of base/philox.h, and copies. */
 static ds_status dropout_on_host(Trial *t, dsi_philox random, double p, dsi_view x, dsi_view y,
                                  dsi_view keep)
@@ -360,5 +396,8 @@ const SelfCase selftest_nn[] = {
     {"attention_dx", "mask", attention_dx_plain, 8, true},
     {"attention_dx", "causal, bool mask", attention_dx_causal, 8, true},
     {"relu_max_pool2d", "", relu_max_pool, 1, false},
+    {"relu_max_pool2d_dx", "", relu_max_pool_dx, 2, false},
+    {"conv2d_dw_db", "", conv_dw_db, 4, false},
+    {"matmul_sums", "", matmul_sums, 4, false},
     {"dropout", "", dropout, 1, false},
     {0}};

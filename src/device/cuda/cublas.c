@@ -23,7 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAST   ((double)(1 << 24)) /* multiplications: fewer are not worth its planning */
 #define PLANS   64
 #define ALIGNED 256 /* bytes; more does not matter */
 #define PACKAGE "libcublas12 of NVIDIA's repository, or set DS_CUBLAS=off"
@@ -266,7 +265,8 @@ ds_status dsi_cuda_cublas_matmul(dsi_stream *s, const dsi_cuda_matmul_args *p, b
 {
     Key k;
     *done = false;
-    if ((double)p->batch * (double)p->m * (double)p->n * (double)p->k < LEAST) return DS_OK;
+    if ((double)p->batch * (double)p->m * (double)p->n * (double)p->k < DSI_CUBLAS_LEAST)
+        return DS_OK;
     pthread_once(&once, library_open_once);
     if (library.required && !library.found) return dsi_fail(DS_EDEVICE, "matmul: %s", library.why);
     dsi_cublas *c = cublas_of(dsi_cuda_enter(s->device));

@@ -6,6 +6,8 @@
 #include "kernels/gemm.h"
 #include "launch.h"
 
+#define DSI_CUBLAS_LEAST ((double)(1 << 24)) /* multiplications: fewer are not worth its planning */
+
 /* Computes p's product, if it is large and cublasLt is there and takes it: *done;
  * else our kernels do. DS_CUBLAS says which library, or none. DS_EDEVICE with the
  * message for one that cublasLt began and could not do. */

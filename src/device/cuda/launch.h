@@ -57,12 +57,15 @@ ds_status dsi_cuda_step_result_of(dsi_stream *s, const dsi_step_limits *c, dsi_v
 
 /* launch_gemm.c */
 ds_status dsi_cuda_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y);
+ds_status dsi_cuda_matmul_sums(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y, dsi_view sums);
 
 /* launch_pool.c */
 ds_status dsi_cuda_max_pool2d(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
                               dsi_view index);
 ds_status dsi_cuda_relu_max_pool2d(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
                                    dsi_view index);
+ds_status dsi_cuda_relu_max_pool2d_dx(dsi_stream *s, dsi_view dy, dsi_view max, dsi_view index,
+                                      dsi_view dx);
 ds_status dsi_cuda_max_pool2d_dx(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx);
 ds_status dsi_cuda_avg_pool2d(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y);
 ds_status dsi_cuda_avg_pool2d_dx(dsi_stream *s, const dsi_pool2d *c, dsi_view dy, dsi_view dx);
@@ -97,6 +100,8 @@ ds_status dsi_cuda_conv2d_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, ds
                              dsi_view dx);
 ds_status dsi_cuda_conv2d_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
                              dsi_view dw);
+ds_status dsi_cuda_conv2d_dw_db(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
+                                dsi_view dw, dsi_view db);
 
 /* launch_attention.c */
 ds_status dsi_cuda_attention(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,

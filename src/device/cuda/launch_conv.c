@@ -148,7 +148,7 @@ ds_status dsi_cuda_conv2d_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, ds
  * sizes alone. */
 static void split_pixels(dsi_cuda_conv_args *p)
 {
-    int64_t blocks = (int64_t)tiles(p->taps) * tiles(p->k) * p->groups;
+    int64_t blocks = (int64_t)tiles(p->columns) * tiles(p->k) * p->groups;
     int64_t splits = dsi_min(dsi_min(PER_GPU / blocks, p->pixels / PART_DEEP),
                              dsi_min(SPLITS, MOST_Z / p->groups));
     int64_t each = splits > 1 ? (p->pixels + splits - 1) / splits : dsi_max(p->pixels, 1);
@@ -159,26 +159,53 @@ static void split_pixels(dsi_cuda_conv_args *p)
 /* The backward of w. Its sum is over all pixels of the batch, and its output is
  * small: without parts a layer of few channels would keep only some of the
  * GPU's processors busy. Pixels of no output give dw = 0. */
+static ds_status conv_dw_tiles(dsi_stream *s, dsi_cuda_conv_args *p)
+{
+    split_pixels(p);
+    int64_t elements = (int64_t)p->groups * p->k * p->columns;
+    size_t bytes = p->splits > 1 ? (size_t)(elements * p->splits) * sizeof *p->part : 0;
+    if (bytes && !(p->part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
+    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p->columns), 256);
+    grid.blocks[1] = tiles(p->k), grid.blocks[2] = (unsigned)(p->groups * p->splits);
+    ds_status status = tile_launch(s, "conv2d_dw_tile", grid, p);
+    if (status == DS_OK && bytes)
+        status = dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_sum", "", dsi_cuda_grid_of(elements),
+                                 p);
+    dsi_cuda_scratch_free(s, p->part, bytes);
+    return status;
+}
+
+/* db, or absent: a column of ones behind the taps, in a tile that has one to
+ * spare; *summed says whether it is done. */
+static ds_status conv_dw_launch(dsi_stream *s, const dsi_conv2d *c, const dsi_view *dy,
+                                const dsi_view *x, const dsi_view *dw, const dsi_view *db,
+                                bool *summed)
+{
+    ds_status status = conv_check("conv2d_dw", x, dw, dy);
+    int64_t elements = dsi_cuda_elements_in(dw);
+    *summed = false;
+    if (status != DS_OK || !elements) return status;
+    dsi_cuda_conv_args p = conv_args(c, x, dw, dy, false);
+    p.dy = dy->p, p.x = x->p, p.out = dw->p, p.columns = p.taps;
+    if (directly(&p))
+        return dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_direct", dsi_cuda_suffix(x->dtype),
+                               dsi_cuda_blocks(elements, 128), &p);
+    *summed = db->p && p.taps % TILE && db->dtype == dw->dtype;
+    if (*summed) p.db = db->p, p.db_s = db->s[0], p.columns++;
+    return conv_dw_tiles(s, &p);
+}
+
 ds_status dsi_cuda_conv2d_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
                              dsi_view dw)
 {
-    ds_status status = conv_check("conv2d_dw", &x, &dw, &dy);
-    if (status != DS_OK || !dsi_cuda_elements_in(&dw)) return status;
-    dsi_cuda_conv_args p = conv_args(c, &x, &dw, &dy, false);
-    int64_t elements = dsi_cuda_elements_in(&dw);
-    p.dy = dy.p, p.x = x.p, p.out = dw.p;
-    if (directly(&p))
-        return dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_direct", dsi_cuda_suffix(x.dtype),
-                               dsi_cuda_blocks(elements, 128), &p);
-    split_pixels(&p);
-    size_t bytes = p.splits > 1 ? (size_t)(elements * p.splits) * sizeof *p.part : 0;
-    if (bytes && !(p.part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
-    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p.taps), 256);
-    grid.blocks[1] = tiles(p.k), grid.blocks[2] = (unsigned)(p.groups * p.splits);
-    status = tile_launch(s, "conv2d_dw_tile", grid, &p);
-    if (status == DS_OK && bytes)
-        status = dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_sum", "", dsi_cuda_grid_of(elements),
-                                 &p);
-    dsi_cuda_scratch_free(s, p.part, bytes);
-    return status;
+    bool summed;
+    return conv_dw_launch(s, c, &dy, &x, &dw, &(dsi_view){.p = NULL}, &summed);
+}
+
+ds_status dsi_cuda_conv2d_dw_db(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
+                                dsi_view dw, dsi_view db)
+{
+    bool summed;
+    ds_status status = conv_dw_launch(s, c, &dy, &x, &dw, &db, &summed);
+    return status == DS_OK && !summed ? dsi_cuda_sum_channels(s, dy, db) : status;
 }

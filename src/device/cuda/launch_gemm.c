@@ -19,6 +19,7 @@
  * the .cu file.
  * SPDX-License-Identifier: MIT */
 #include "cublas.h"
+#include "launch.h"
 #include "operands.h"
 
 #define FEW       4096 /* elements of y: below, their number does not fill a GPU with tiles */
@@ -70,6 +71,8 @@ static ds_status launch_tiles(dsi_stream *s, dsi_cuda_family family, const char 
         p.m = all->m - row < MOST * tile ? all->m - row : MOST * tile;
         p.a = rows_from(all->a, row, all->as[1], all->dtype);
         p.y = (void *)(uintptr_t)rows_from(all->y, row, all->ys[1], all->y_dtype);
+        if (p.sums)
+            p.sums = (void *)(uintptr_t)rows_from(all->sums, row, all->sums_s, all->y_dtype);
         status = dsi_cuda_launch(
             s, family, name, suffix,
             (dsi_cuda_grid){.blocks = {tiles(p.n, tile), tiles(p.m, tile), batches(p.batch)},
@@ -94,23 +97,47 @@ static ds_status launch_matmul(dsi_stream *s, const dsi_view *a, const dsi_view 
     return launch_tiles(s, DSI_CUDA_gemm, "matmul", suffix, a->dtype == DS_F64 ? 32 : 64, p);
 }
 
+static dsi_cuda_matmul_args matmul_args(const dsi_view *a, const dsi_view *b, const dsi_view *y)
+{
+    dsi_cuda_matmul_args p = {.m = y->d[1],
+                              .n = y->d[2],
+                              .k = a->d[2],
+                              .batch = y->d[0],
+                              .a = a->p,
+                              .b = b->p,
+                              .y = y->p,
+                              .dtype = (int)a->dtype,
+                              .y_dtype = (int)y->dtype};
+    for (int i = 0; i < 3; i++) p.as[i] = a->s[i], p.bs[i] = b->s[i], p.ys[i] = y->s[i];
+    return p;
+}
+
 ds_status dsi_cuda_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
 {
-    dsi_cuda_matmul_args p = {.m = y.d[1],
-                              .n = y.d[2],
-                              .k = a.d[2],
-                              .batch = y.d[0],
-                              .a = a.p,
-                              .b = b.p,
-                              .bias = bias.p,
-                              .y = y.p,
-                              .bias_s = bias.p ? bias.s[0] : 0,
-                              .dtype = (int)a.dtype,
-                              .bias_dtype = (int)bias.dtype,
-                              .y_dtype = (int)y.dtype};
-    for (int i = 0; i < 3; i++) p.as[i] = a.s[i], p.bs[i] = b.s[i], p.ys[i] = y.s[i];
+    dsi_cuda_matmul_args p = matmul_args(&a, &b, &y);
+    p.bias = bias.p, p.bias_dtype = (int)bias.dtype, p.bias_s = bias.p ? bias.s[0] : 0;
     bool done = false;
     ds_status status = dsi_cuda_floating("matmul", a.dtype);
     if (status == DS_OK) status = dsi_cuda_cublas_matmul(s, &p, &done);
     return status == DS_OK && !done ? launch_matmul(s, &a, &b, &p) : status;
+}
+
+/* A column of ones beside b, in a tile that has a column to spare, gives the
+ * sums without a second kernel. Long sums of few elements, and products that
+ * tensor cores or cublasLt take, have other kernels. */
+ds_status dsi_cuda_matmul_sums(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y, dsi_view sums)
+{
+    dsi_cuda_matmul_args p = matmul_args(&a, &b, &y);
+    int64_t tile = a.dtype == DS_F64 ? 32 : 64;
+    bool few = p.m * p.n <= FEW && p.k >= LONG_SUM, spare = p.n % tile && p.m;
+    bool fits = p.batch == 1 && y.dtype == sums.dtype && a.dtype <= DS_BF16;
+    if (few || !spare || !fits || mma_kernel(s, &a, &b) ||
+        (double)p.m * (double)p.n * (double)p.k >= DSI_CUBLAS_LEAST) {
+        dsi_view line = {sums.p, sums.dtype, 3, {1, p.m, 1}, {0, sums.s[0], 0}};
+        ds_status status = dsi_cuda_matmul(s, a, b, (dsi_view){.p = NULL}, y);
+        return status == DS_OK ? dsi_cuda_reduce_op(s, DSI_SUM, 1, a, line, (dsi_view){.p = NULL})
+                               : status;
+    }
+    p.sums = sums.p, p.sums_s = sums.s[0];
+    return launch_tiles(s, DSI_CUDA_gemm, "matmul", dsi_cuda_suffix(a.dtype), tile, &p);
 }

@@ -25,6 +25,7 @@
 typedef struct Pooling {
     const char *op, *kernel;
     dsi_view x, y, index; /* x may be dx, y may be dy */
+    dsi_view max;         /* of max_pool2d_dx: dy counts where it is positive; or absent */
     bool back, relu;
 } Pooling;
 
@@ -34,6 +35,7 @@ static dsi_cuda_pool_args pool_args(const dsi_pool2d *c, const Pooling *o)
     dsi_cuda_pool_args p = {.from = o->back ? y->p : x->p,
                             .to = o->back ? x->p : y->p,
                             .index = o->index.p,
+                            .max = o->max.p,
                             .planes = (unsigned)(x->d[0] * x->d[1]),
                             .c = (unsigned)x->d[1],
                             .h = (int)x->d[2],
@@ -43,7 +45,8 @@ static dsi_cuda_pool_args pool_args(const dsi_pool2d *c, const Pooling *o)
                             .dtype = (int)x->dtype,
                             .relu = o->relu};
     for (int i = 0; i < 4; i++)
-        p.xs[i] = x->s[i], p.ys[i] = y->s[i], p.is[i] = o->index.p ? o->index.s[i] : 0;
+        p.xs[i] = x->s[i], p.ys[i] = y->s[i], p.is[i] = o->index.p ? o->index.s[i] : 0,
+        p.ms[i] = o->max.p ? o->max.s[i] : 0;
     for (int i = 0; c && i < 2; i++) {
         p.kernel[i] = (int)c->kernel[i], p.stride[i] = (int)c->stride[i];
         p.padding[i] = (int)c->padding[i], p.dilation[i] = (int)c->dilation[i];
@@ -76,14 +79,14 @@ static ds_status pool_launch(dsi_stream *s, const dsi_pool2d *c, Pooling o)
         Pooling part = o;
         if (n > left) n = left;
         first_samples(&part.x, n, false), first_samples(&part.y, n, false);
-        first_samples(&part.index, n, false);
+        first_samples(&part.index, n, false), first_samples(&part.max, n, false);
         dsi_cuda_pool_args p = pool_args(c, &part);
         int64_t plane = o.back ? (int64_t)p.h * p.w : (int64_t)p.p * p.q;
         dsi_cuda_grid grid = dsi_cuda_blocks((p.planes * plane + 255) / 256, 256);
         if (!c) grid = dsi_cuda_blocks(p.planes * ((plane + PIECE - 1) / PIECE), 256);
         status = dsi_cuda_launch(s, DSI_CUDA_pool, o.kernel, dsi_cuda_suffix(o.x.dtype), grid, &p);
-        first_samples(&o.x, n, true), first_samples(&o.y, n, true),
-            first_samples(&o.index, n, true);
+        first_samples(&o.x, n, true), first_samples(&o.y, n, true);
+        first_samples(&o.index, n, true), first_samples(&o.max, n, true);
     }
     return status;
 }
@@ -91,27 +94,54 @@ static ds_status pool_launch(dsi_stream *s, const dsi_pool2d *c, Pooling o)
 ds_status dsi_cuda_max_pool2d(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
                               dsi_view index)
 {
-    return pool_launch(s, c, (Pooling){"max_pool2d", "max_pool", x, y, index, false, false});
+    return pool_launch(
+        s, c, (Pooling){.op = "max_pool2d", .kernel = "max_pool", .x = x, .y = y, .index = index});
 }
 
 ds_status dsi_cuda_relu_max_pool2d(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
                                    dsi_view index)
 {
-    return pool_launch(s, c, (Pooling){"relu_max_pool2d", "max_pool", x, y, index, false, true});
+    return pool_launch(s, c,
+                       (Pooling){.op = "relu_max_pool2d",
+                                 .kernel = "max_pool",
+                                 .x = x,
+                                 .y = y,
+                                 .index = index,
+                                 .relu = true});
 }
 
 ds_status dsi_cuda_max_pool2d_dx(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
 {
     return pool_launch(s, NULL,
-                       (Pooling){"max_pool2d_dx", "max_pool_dx", dx, dy, index, true, false});
+                       (Pooling){.op = "max_pool2d_dx",
+                                 .kernel = "max_pool_dx",
+                                 .x = dx,
+                                 .y = dy,
+                                 .index = index,
+                                 .back = true});
+}
+
+ds_status dsi_cuda_relu_max_pool2d_dx(dsi_stream *s, dsi_view dy, dsi_view max, dsi_view index,
+                                      dsi_view dx)
+{
+    return pool_launch(s, NULL,
+                       (Pooling){.op = "relu_max_pool2d_dx",
+                                 .kernel = "max_pool_dx",
+                                 .x = dx,
+                                 .y = dy,
+                                 .index = index,
+                                 .max = max,
+                                 .back = true});
 }
 
 ds_status dsi_cuda_avg_pool2d(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y)
 {
-    return pool_launch(s, c, (Pooling){"avg_pool2d", "avg_pool", x, y, {0}, false, false});
+    return pool_launch(s, c, (Pooling){.op = "avg_pool2d", .kernel = "avg_pool", .x = x, .y = y});
 }
 
 ds_status dsi_cuda_avg_pool2d_dx(dsi_stream *s, const dsi_pool2d *c, dsi_view dy, dsi_view dx)
 {
-    return pool_launch(s, c, (Pooling){"avg_pool2d_dx", "avg_pool_dx", dx, dy, {0}, true, false});
+    return pool_launch(
+        s, c,
+        (Pooling){.op = "avg_pool2d_dx", .kernel = "avg_pool_dx", .x = dx, .y = dy, .back = true});
 }

@@ -62,6 +62,9 @@ const dsi_kernels dsi_cuda_kernels = {
 
 const dsi_fusions dsi_cuda_fusions = {
     .relu_max_pool2d = dsi_cuda_relu_max_pool2d,
+    .relu_max_pool2d_dx = dsi_cuda_relu_max_pool2d_dx,
+    .conv2d_dw_db = dsi_cuda_conv2d_dw_db,
+    .matmul_sums = dsi_cuda_matmul_sums,
     .sum_channels = dsi_cuda_sum_channels,
     .mul_add = dsi_cuda_mul_add,
     .mask_scale = dsi_cuda_mask_scale,

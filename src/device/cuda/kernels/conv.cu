@@ -50,13 +50,13 @@ KERNEL(conv2d_dw_tile, dsi_cuda_conv_args, 256)
 
 KERNEL(conv2d_dw_sum, dsi_cuda_conv_args, 256)
 {
-    long long each = (long long)P.groups * P.k * P.taps;
+    long long each = (long long)P.groups * P.k * P.columns;
     GRID_LOOP(i, each)
     {
         float sum = 0;
 #pragma unroll 4
         for (int j = 0; j < P.splits; j++) sum += P.part[j * each + i];
-        store<float>(P.out, P.dtype, dw_place(P, i / P.taps, (unsigned)(i % P.taps)), sum);
+        dw_store(P, i / P.columns, i % P.columns, sum);
     }
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "conv.h"
+#include "place.cuh"
 #include "team.cuh"
 
 /* ---- numbers of pixels and taps ---- */
@@ -89,7 +90,7 @@ struct conv_pixels {
     }
 };
 
-/* x at (tap, pixel), for dw */
+/* x at (tap, pixel), for dw; with db a column of ones behind the taps */
 struct conv_taps {
     const void *p;
     int dtype;
@@ -97,7 +98,8 @@ struct conv_taps {
     long long group;
     DEVICE_MEMBER long long place(long long i, long long j) const
     {
-        if (i >= P.taps || j >= P.pixels) return -1;
+        if (i >= P.columns || j >= P.pixels) return OUTSIDE;
+        if (i == P.taps) return ONE;
         conv_tap t = tap_of(P, (unsigned)i);
         return under_tap(P, pixel_of(P, (unsigned)j), group * P.c + t.c, t.r, t.s);
     }
@@ -147,6 +149,15 @@ DEVICE long long dw_place(const dsi_cuda_conv_args &P, long long k, unsigned tap
     return k * P.ws[0] + t.c * P.ws[1] + t.r * P.ws[2] + t.s * P.ws[3];
 }
 
+/* The same, or of db behind the taps. */
+DEVICE void dw_store(const dsi_cuda_conv_args &P, long long k, long long column, float v)
+{
+    if (column == P.taps)
+        store<float>(P.db, P.dtype, k * P.db_s, v);
+    else
+        store<float>(P.out, P.dtype, dw_place(P, k, (unsigned)column), v);
+}
+
 /* Rows of dw from `row` on and taps from `column` on, or their part of the
  * sum. */
 DEVICE void conv_dw_write(const dsi_cuda_conv_args &P, const float *tile, long long row,
@@ -155,11 +166,11 @@ DEVICE void conv_dw_write(const dsi_cuda_conv_args &P, const float *tile, long l
 #pragma unroll 1
     for (int e = threadIdx.x; e < TILE * TILE; e += 256) {
         long long i = row + e / TILE, j = column + e % TILE, k = group * P.k + i;
-        if (i >= P.k || j >= P.taps) continue;
+        if (i >= P.k || j >= P.columns) continue;
         float v = tile[e / TILE * (TILE + 1) + e % TILE];
         if (P.splits > 1)
-            P.part[(split * P.groups * P.k + k) * P.taps + j] = v;
+            P.part[(split * P.groups * P.k + k) * P.columns + j] = v;
         else
-            store<float>(P.out, P.dtype, dw_place(P, k, (unsigned)j), v);
+            dw_store(P, k, j, v);
     }
 }

@@ -13,16 +13,17 @@ typedef struct dsi_cuda_divisor {
  * may be gradients; strides in elements. A pixel is (n, p, q), or (n, h, w) in
  * the backward of x; plane and row are its divisors. A tap is (channel, r, s),
  * or (r, s, channel) if channels_last; outer and inner are its divisors. In the
- * backward of w the sum over `pixels` pixels is cut into `splits` parts of
- * split_pixels, each of which writes its own dw, float32, to part. */
+ * backward of w `columns` are the taps, and one more for db, if it is there; the
+ * sum over `pixels` pixels is cut into `splits` parts of split_pixels, each of
+ * which writes its own dw [k,columns], float32, to part. */
 typedef struct dsi_cuda_conv_args {
     const void *x, *w, *bias, *dy;
-    void *out; /* y, dx, dw */
+    void *out, *db; /* out: y, dx, dw */
     float *part;
-    long long xs[4], ws[4], ys[4], bias_s;
+    long long xs[4], ws[4], ys[4], bias_s, db_s;
     int n, c, h, width, k, r, s, p, q, groups;
     int stride[2], padding[2], dilation[2];
-    int pixels, taps, channels_last, dtype, bias_dtype;
+    int pixels, taps, columns, channels_last, dtype, bias_dtype;
     dsi_cuda_divisor plane, row, outer, inner, by_stride[2];
     int splits, split_pixels;
 } dsi_cuda_conv_args;

@@ -14,9 +14,10 @@ struct matrix_operand {
     const void *p;
     int dtype;
     long long first, n, k, s, ks; /* sizes and strides along the tile and along k */
+    bool ones;                    /* element n is a line of ones */
     DEVICE_MEMBER long long place(long long i, long long j) const
     {
-        return i < n && j < k ? first + i * s + j * ks : -1;
+        return j >= k ? OUTSIDE : i < n ? first + i * s + j * ks : ones && i == n ? ONE : OUTSIDE;
     }
 };
 
@@ -27,8 +28,8 @@ template <class C, int R> DEVICE void matmul_tiles(const dsi_cuda_matmul_args &P
     SHARED(Stage, stage, [2]);
     long long row = blockIdx.y * 16ll * R, column = blockIdx.x * 16ll * R;
     for (long long z = blockIdx.z; z < P.batch; z += gridDim.z) {
-        matrix_operand a = {P.a, P.dtype, z * P.as[0], P.m, P.k, P.as[1], P.as[2]};
-        matrix_operand b = {P.b, P.dtype, z * P.bs[0], P.n, P.k, P.bs[2], P.bs[1]};
+        matrix_operand a = {P.a, P.dtype, z * P.as[0], P.m, P.k, P.as[1], P.as[2], false};
+        matrix_operand b = {P.b, P.dtype, z * P.bs[0], P.n, P.k, P.bs[2], P.bs[1], P.sums != 0};
         C acc[R][R] = {};
         tile_product<C, R>(acc, stage, a, P.as[2] == 1, b, P.bs[1] == 1, row, column, 0, P.k);
         const C *tile = tile_result<C, R>(acc, stage);
@@ -36,8 +37,10 @@ template <class C, int R> DEVICE void matmul_tiles(const dsi_cuda_matmul_args &P
         for (int e = threadIdx.x; e < 256 * R * R; e += 256) {
             int r = P.ys[1] == 1 ? e % (16 * R) : e / (16 * R);
             int c = P.ys[1] == 1 ? e / (16 * R) : e % (16 * R);
-            if (row + r >= P.m || column + c >= P.n) continue;
             C v = tile[r * (16 * R + 1) + c];
+            if (row + r < P.m && column + c == P.n && P.sums)
+                store<C>(P.sums, P.y_dtype, (row + r) * P.sums_s, v);
+            if (row + r >= P.m || column + c >= P.n) continue;
             if (P.bias) v += load<C>(P.bias, P.bias_dtype, (column + c) * P.bias_s);
             store<C>(P.y, P.y_dtype, z * P.ys[0] + (row + r) * P.ys[1] + (column + c) * P.ys[2], v);
         }

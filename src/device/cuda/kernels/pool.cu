@@ -45,6 +45,14 @@ template <class C> DEVICE void max_pool(const dsi_cuda_pool_args &P)
 }
 FLOAT_AND_DOUBLE(max_pool, dsi_cuda_pool_args, 256)
 
+/* Whether window i of a plane has a gradient: always, or by the maximum. */
+template <class C>
+DEVICE bool pool_counts(const dsi_cuda_pool_args &P, long long max, int i)
+{
+    return !P.max ||
+           load<C>(P.max, P.dtype, max + i / P.q * P.ms[2] + i % P.q * P.ms[3]) > 0;
+}
+
 #define PIECE 2048 /* elements of a plane of dx that a block holds */
 
 /* Blocks of 256: for each plane its pieces. last and next are numbers of
@@ -58,7 +66,7 @@ template <class C> DEVICE void max_pool_dx(const dsi_cuda_pool_args &P)
     SHARED(int, found, [1]);
     unsigned pieces = (unsigned)(P.h * P.w + PIECE - 1) / PIECE, plane = blockIdx.x / pieces;
     int first = (int)(blockIdx.x % pieces) * PIECE, n = min(PIECE, P.h * P.w - first), windows = P.p * P.q;
-    long long dy = pool_plane(P, P.ys, plane);
+    long long dy = pool_plane(P, P.ys, plane), max = pool_plane(P, P.ms, plane);
     const int *index = P.index + pool_plane(P, P.is, plane);
 #pragma unroll 1
     for (int i = threadIdx.x; i < n; i += 256) sum[i] = 0, last[i] = -1, next[i] = windows;
@@ -68,7 +76,7 @@ template <class C> DEVICE void max_pool_dx(const dsi_cuda_pool_args &P)
 #pragma unroll 1
         for (int i = threadIdx.x; i < windows; i += 256) {
             int at = index[i / P.q * P.is[2] + i % P.q * P.is[3]] - first;
-            if (at >= 0 && at < n && last[at] < i) {
+            if (at >= 0 && at < n && last[at] < i && pool_counts<C>(P, max, i)) {
                 atomicMin(&next[at], i);
                 atomicMax(&found[0], 1);
             }

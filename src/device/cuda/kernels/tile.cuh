@@ -4,9 +4,12 @@
  * loaded, so that a step of DEPTH has one barrier.
  *
  * An operand is a struct with p, dtype and place(i, k): where element i along
- * the tile, k along the sum is; -1 outside, which counts as 0.
+ * the tile, k along the sum is; OUTSIDE counts as 0, ONE as 1: a column of ones
+ * gives the sums of the other operand's rows.
  * SPDX-License-Identifier: MIT */
 #pragma once
+
+#include "place.cuh"
 
 #define DEPTH 16
 
@@ -31,7 +34,8 @@ template <class T, class C, int R>
 DEVICE void tile_read(C (&to)[R], const void *p, const long long (&at)[R])
 {
 #pragma unroll
-    for (int j = 0; j < R; j++) to[j] = at[j] >= 0 ? (C)up(((const T *)p)[at[j]]) : (C)0;
+    for (int j = 0; j < R; j++)
+        to[j] = at[j] >= 0 ? (C)up(((const T *)p)[at[j]]) : (C)(at[j] == ONE);
 }
 
 template <class C, int R, class A>

@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "place.cuh"
 #include "ptx.cuh"
 
 #define MMA_TILE  64
@@ -38,7 +39,9 @@ DEVICE void mma_tile_load(half_bits (&to)[MMA_EACH], const A &a, mma_share s, lo
 #pragma unroll
     for (int j = 0; j < MMA_EACH; j++) {
         long long at = a.place(i + s.i + j * s.di, k + s.k + j * s.dk);
-        to[j] = at >= 0 ? ((const half_bits *)a.p)[at] : (half_bits)0;
+        to[j] = at >= 0     ? ((const half_bits *)a.p)[at]
+                : at == ONE ? (half_bits)(a.dtype == K_BF16 ? 0x3f80 : 0x3c00)
+                            : (half_bits)0;
     }
 }
 
