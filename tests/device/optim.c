@@ -432,6 +432,25 @@ static void threads_change_nothing(void **state)
     sizes = small;
 }
 
+/* The momentum of SGD and RMSprop, beta1 of others; NULL: the rule has none. */
+static double *momentum_of(dsi_optimizer *c)
+{
+    switch (c->rule) {
+    case DSI_SGD:
+        return &c->sgd.momentum;
+    case DSI_RMSPROP:
+        return &c->rmsprop.momentum;
+    case DSI_ADAM:
+        return &c->adam.beta1;
+    case DSI_LION:
+        return &c->lion.beta1;
+    case DSI_LAMB:
+        return &c->lamb.beta1;
+    default:
+        return NULL;
+    }
+}
+
 /* What changes from step to step comes from memory, as if it had been given by
  * value: bit for bit. */
 static void scalars_in_memory(void **state)
@@ -443,6 +462,7 @@ static void scalars_in_memory(void **state)
         const double factor = 0.125, skip = 1;
         dsi_optimizer by_value = options_of(&cases[i]), recorded = by_value;
         double lr = by_value.sgd.lr; /* the first field of all rules */
+        double *momentum = momentum_of(&by_value), first = momentum ? *momentum : 0;
         dsi_span x[SPANS], y[SPANS];
         make_spans(DS_F32, x, 3), make_spans(DS_F32, y, 3);
         recorded.scalars = &now;
@@ -452,6 +472,7 @@ static void scalars_in_memory(void **state)
         for (int t = 1; t <= 3; t++) {
             draw_grads(x, t), draw_grads(y, t);
             by_value.sgd.lr = now.lr = lr / t;
+            if (momentum) *momentum = now.momentum = first / t;
             now.steps = t - 1;
             for (int j = 0; j < SPANS; j++) x[j].step = t, x[j].g_scale = 0.125;
             CHECK_INT(d->kernels->optimizer(&d->stream, &by_value, SPANS, x), DS_OK);
