@@ -57,6 +57,42 @@ static void sort_keyed(Keyed *a, Keyed *b, int64_t n)
     if (from != a) memcpy(a, from, (size_t)n * sizeof *a);
 }
 
+static bool keyed_after(Keyed a, Keyed b)
+{
+    return a.key > b.key || (a.key == b.key && a.index > b.index);
+}
+
+/* Restores the order of a heap, whose last element is at 0, after at has got
+ * another one. */
+static void heap_sink(Keyed *heap, int64_t n, int64_t at)
+{
+    Keyed x = heap[at];
+    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && keyed_after(heap[child + 1], heap[child])) child++;
+        if (!keyed_after(heap[child], x)) break;
+        heap[at] = heap[child];
+    }
+    heap[at] = x;
+}
+
+/* The first k >= 1 of a[0..n-1], in the order of sort_keyed: a heap of the first
+ * k so far. An element of the same key as the heap's last one has the larger
+ * index, so it is left out. */
+static void select_keyed(Keyed *a, int64_t n, int64_t k)
+{
+    for (int64_t i = k / 2; i-- > 0;) heap_sink(a, k, i);
+    for (int64_t i = k; i < n; i++)
+        if (a[i].key < a[0].key) {
+            a[0] = a[i];
+            heap_sink(a, k, 0);
+        }
+    for (int64_t end = k - 1; end > 0; end--) {
+        Keyed last = a[0];
+        a[0] = a[end], a[end] = last;
+        heap_sink(a, end, 0);
+    }
+}
+
 /* The elements of x, row-major in host memory, as double or int64. */
 static const void *sort_values(ds_tensor *x)
 {
@@ -84,7 +120,10 @@ static ds_tensor *sort_order(ds_tensor *x, int dim, bool descending, int64_t k)
                                                : key_of_integer(((const int64_t *)values)[at]);
                 line[c] = (Keyed){descending ? ~key : key, c};
             }
-            sort_keyed(line, line + n, n);
+            if (k > 0 && k < n / 4)
+                select_keyed(line, n, k);
+            else
+                sort_keyed(line, line + n, n);
             for (int64_t c = 0; c < k; c++) p[(o * k + c) * inner + i] = line[c].index;
         }
     dsi_free(line);

@@ -1,5 +1,5 @@
 /* tests/ops/index.c: places: argmax, one-hot, comparisons; what has no
- * gradient; NaN.
+ * gradient; NaN; the order of sort and topk.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -96,6 +96,33 @@ static void rows_by_frequency(void **state)
     ds_scope_close(scope);
 }
 
+/* Few of many elements are not found as all of them are: the same ones, also
+ * among equal ones, and NaN. */
+static void topk_begins_as_sort(void **state)
+{
+    (void)state;
+    const int64_t ks[] = {1, 2, 7, 49, 50, 51, 200};
+    float values[2 * 200];
+    for (int i = 0; i < 400; i++)
+        values[i] = (float)(i * 7919 % 31); /* each about six times a line */
+    values[3] = values[77] = values[250] = NAN;
+    values[5] = INFINITY, values[205] = -INFINITY, values[10] = -0.0f;
+    for (int i = 0; i < 14; i++) {
+        ds_scope *scope = ds_scope_open();
+        ds_tensor *x = floats(ds_shape(2, 200), values), *place, *all_places;
+        bool smallest = i % 2;
+        int64_t k = ks[i / 2];
+        ds_tensor *y = ds_topk(x, k, 1, smallest, &place);
+        ds_tensor *all = ds_slice(ds_sort(x, 1, !smallest, &all_places), 1, 0, k);
+        const float *a = ds_data(y), *b = ds_data(ds_contiguous(all));
+        const int64_t *p = ds_data(place);
+        const int64_t *q = ds_data(ds_contiguous(ds_slice(all_places, 1, 0, k)));
+        CHECK(a && b && p && q && !memcmp(a, b, (size_t)(2 * k) * sizeof *a));
+        CHECK(!memcmp(p, q, (size_t)(2 * k) * sizeof *p));
+        ds_scope_close(scope);
+    }
+}
+
 /* torch.manual_seed(0); torch.multinomial(torch.tensor([1., 2, 3, 4, 5]), ...);
  * torch.rand(1) */
 static void drawn_as_by_pytorch(void **state)
@@ -119,4 +146,4 @@ static void drawn_as_by_pytorch(void **state)
 
 TEST_MAIN(cmocka_unit_test(maxima), cmocka_unit_test(one_hot), cmocka_unit_test(comparisons),
           cmocka_unit_test(rows), cmocka_unit_test(rows_by_frequency),
-          cmocka_unit_test(drawn_as_by_pytorch))
+          cmocka_unit_test(topk_begins_as_sort), cmocka_unit_test(drawn_as_by_pytorch))
