@@ -2,14 +2,17 @@
  * by an optimizer (SGD with momentum for ResNet, AdamW for the others),
  * bfloat16 by the engine (AdamW on float32 master weights, gradients clipped).
  *
- *     bench_models [--threads N] [word ...]        rows whose name holds one of the words
+ *     bench_models [--threads N] [--device D] [word ...]
+ *                                                  rows whose name holds one of the words
  *     bench_models [--threads N] --ask NAME DIR    for bench/peer_models.py: writes weights and data to
  *                                                  DIR/init.pth and data.pth, prints an empty line; then for
  *                                                  each number n on its input runs n steps and prints
  *                                                  their medians of processor and wall time in seconds, the peak
  *                                                  of tensor memory in MiB, and the last loss
  *
- * Data are random: ids or images, and labels, in BATCHES batches.
+ * Data are random: ids or images, and labels, in BATCHES batches. On a GPU batches
+ * are GPU_TIMES as large, and a step is a graph: DS_GRAPHS=off for kernel by
+ * kernel. bench/peer_models.py --device cuda has the same steps in PyTorch.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "median.h"
@@ -19,7 +22,10 @@
 #include <time.h>
 
 #define BATCHES   4
+#define GPU_TIMES 16
 #define MAX_STEPS 64
+
+static ds_device device; /* of weights and data */
 
 typedef struct Row {
     const char *name;
@@ -50,8 +56,9 @@ typedef struct Training {
     ds_module *net;
     ds_optim *optim;   /* float32 */
     ds_engine *engine; /* bfloat16 */
-    ds_tensor *x, *y;  /* [BATCHES,B,...] */
-    int steps;         /* so far */
+    ds_step_graph *graph;
+    ds_tensor *x, *y; /* [BATCHES,B,...] */
+    int steps;        /* so far */
 } Training;
 
 static double processor_time(void)
@@ -76,6 +83,27 @@ static ds_status training_save(const Training *t, const char *folder)
     return status;
 }
 
+/* One step, of in = {x, y}; returns the loss. */
+static ds_tensor *train_step(void *self, ds_tensor *const *in, int n)
+{
+    Training *t = self;
+    ds_tensor *x = in[0];
+    (void)n;
+    if (t->engine && ds_dtype_of(x) == DS_F32) x = ds_cast(x, DS_BF16);
+    x = t->engine ? ds_engine_forward(t->engine, x) : ds_call(t->net, x);
+    ds_tensor *logits = ds_reshape(x, ds_shape(-1, t->row->classes));
+    ds_tensor *loss = ds_cross_entropy(logits, ds_flatten(in[1], 0));
+    if (t->engine) {
+        ds_engine_backward(t->engine, loss);
+        ds_engine_step(t->engine);
+    } else {
+        ds_optim_zero_grad(t->optim);
+        ds_backward(loss);
+        ds_optim_step(t->optim);
+    }
+    return loss;
+}
+
 /* Its data belong to the scope that is open. folder: NULL, or where weights and
  * data are written before training changes them. */
 static ds_status training_begin(Training *t, const Row *row, const char *folder)
@@ -83,7 +111,7 @@ static ds_status training_begin(Training *t, const Row *row, const char *folder)
     *t = (Training){.row = row};
     ds_seed(0);
     t->net = row->make();
-    int64_t b = row->batch;
+    int64_t b = (int64_t)row->batch * (device.kind == DS_CPU ? 1 : GPU_TIMES);
     if (row->context) {
         t->x = ds_randint(DS_I64, 0, row->classes, ds_shape(BATCHES, b, row->context));
         t->y = ds_randint(DS_I64, 0, row->classes, ds_shape(BATCHES, b, row->context));
@@ -98,37 +126,29 @@ static ds_status training_begin(Training *t, const Row *row, const char *folder)
         t->optim = ds_optim_sgd(t->net, 0.01, .momentum = 0.9);
     else
         t->optim = ds_optim_adamw(t->net, 3e-4, .weight_decay = 0.01);
+    if (device.kind != DS_CPU)
+        t->graph = t->engine ? ds_engine_step_graph_new(t->engine, train_step, t)
+                             : ds_step_graph_new(train_step, t);
     return ds_error_status();
 }
 
 static void training_end(Training *t)
 {
+    ds_step_graph_free(t->graph);
     ds_engine_free(t->engine);
     ds_optim_free(t->optim);
     if (!t->engine) ds_module_free(t->net);
 }
 
-/* One step; returns the loss. */
+/* The next step; returns the loss. */
 static double training_step(Training *t)
 {
     ds_scope *scope = ds_scope_open();
     int at = t->steps++ % BATCHES;
-    ds_tensor *x = ds_select(t->x, 0, at), *y = ds_select(t->y, 0, at);
-    if (t->engine && ds_dtype_of(x) == DS_F32) x = ds_cast(x, DS_BF16);
-    x = t->engine ? ds_engine_forward(t->engine, x) : ds_call(t->net, x);
-    ds_tensor *logits = ds_reshape(x, ds_shape(-1, t->row->classes));
-    ds_tensor *loss = ds_cross_entropy(logits, ds_flatten(y, 0));
-    if (t->engine) {
-        ds_engine_backward(t->engine, loss);
-        ds_engine_step(t->engine);
-    } else {
-        ds_optim_zero_grad(t->optim);
-        ds_backward(loss);
-        ds_optim_step(t->optim);
-    }
-    double value = ds_item(loss);
+    ds_tensor *in[] = {ds_select(t->x, 0, at), ds_select(t->y, 0, at)};
+    double loss = ds_item(t->graph ? ds_step_graph_run(t->graph, in, 2) : train_step(t, in, 2));
     ds_scope_close(scope);
-    return value;
+    return loss;
 }
 
 /* n steps -> medians of the seconds of a step; returns the last loss. */
@@ -145,7 +165,7 @@ static double training_run(Training *t, int n, double *processor, double *wall)
     return loss;
 }
 
-static double peak_mib(void) { return (double)ds_memory_peak((ds_device){0}) / 1048576; }
+static double peak_mib(void) { return (double)ds_memory_peak(device) / 1048576; }
 
 static int failed(void) { return ds_error() ? fprintf(stderr, "%s\n", ds_error()), 1 : 0; }
 
@@ -178,10 +198,10 @@ static int bench(const Row *row)
     Training t;
     double cpu, wall;
     training_begin(&t, row, NULL);
-    training_step(&t);
-    training_run(&t, 5, &cpu, &wall);
+    for (int i = 0; i < (t.graph ? 3 : 1); i++) training_step(&t);
+    training_run(&t, t.graph ? 20 : 5, &cpu, &wall);
     if (!ds_error())
-        printf("%-20s %10.1f ms %10.1f ms %10.0f MiB\n", row->name, cpu * 1e3, wall * 1e3,
+        printf("%-20s %10.2f ms %10.2f ms %10.0f MiB\n", row->name, cpu * 1e3, wall * 1e3,
                peak_mib());
     training_end(&t);
     ds_scope_close(scope);
@@ -191,10 +211,12 @@ static int bench(const Row *row)
 int main(int argc, char **argv)
 {
     int at = 1, bad = 0;
-    if (argc > 2 && !strcmp(argv[1], "--threads")) {
-        if (ds_set_threads(atoi(argv[2]))) return failed();
-        at = 3;
+    for (; at + 1 < argc; at += 2) {
+        if (!strcmp(argv[at], "--threads") && !ds_set_threads(atoi(argv[at + 1]))) continue;
+        if (strcmp(argv[at], "--device") != 0) break;
+        if (ds_device_parse(argv[at + 1], &device) || ds_set_device(device)) break;
     }
+    if (failed()) return 2;
     if (argc == at + 3 && !strcmp(argv[at], "--ask")) return answer(argv[at + 1], argv[at + 2]);
     printf("%-20s %13s %13s %14s\n", "a training step", "processor", "wall", "peak so far");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -2,11 +2,13 @@
 """bench/peer_models.py: training steps of the networks of bench_models here and in PyTorch, in turns.
 
     taskset -c 3 python3 bench/peer_models.py [--rounds 5] [--steps 3] [--threads N] [word ...]
+    python3 bench/peer_models.py --device cuda [--compile] [word ...]
 
 Words choose rows by name. Both sides begin with the same weights and data, which bench_models writes; the losses of
 the first steps are compared. Printed: medians of processor time and of wall time of a step, and PyTorch's divided by
 ours, the median over the rounds. In bfloat16 PyTorch's side is a bfloat16 model with float32 master weights, as
-DeepSpeed's, with the fused AdamW and clipping.
+DeepSpeed's, with the fused AdamW and clipping. On a GPU (bench_models says which batches) wall time alone means
+something, and our step is a CUDA graph; --compile: PyTorch's model is compiled.
 SPDX-License-Identifier: MIT
 """
 import argparse
@@ -99,7 +101,7 @@ class GPT(nn.Module):
         self.ln = nn.LayerNorm(dim)
 
     def forward(self, ids):
-        x = self.tok(ids) + self.pos(torch.arange(ids.shape[1]))
+        x = self.tok(ids) + self.pos(torch.arange(ids.shape[1], device=ids.device))
         return F.linear(self.ln(self.blocks(x)), self.tok.weight)
 
 
@@ -131,12 +133,13 @@ ROWS = {
 class Theirs:
     """The twin in PyTorch."""
 
-    def __init__(self, name, folder):
+    def __init__(self, name, folder, o):
         self.bf16 = name.endswith("-bf16")
         self.model = ROWS[name.removesuffix("-bf16")]()
         self.model.load_state_dict(torch.load(folder + "/init.pth"))
         data = torch.load(folder + "/data.pth")
-        self.x, self.y, self.at = data["x"], data["y"], 0
+        self.x, self.y, self.at = data["x"].to(o.device), data["y"].to(o.device), 0
+        self.model.to(o.device)
         self.params = list(self.model.parameters())
         if self.bf16:
             self.params = [nn.Parameter(p.detach().clone()) for p in self.model.parameters()]
@@ -145,12 +148,13 @@ class Theirs:
             self.optim = torch.optim.SGD(self.params, 0.01, momentum=0.9)
         else:
             self.optim = torch.optim.AdamW(self.params, 3e-4, weight_decay=0.01, fused=True)
+        self.forward = torch.compile(self.model) if o.compile else self.model
 
     def step(self):
         x, y = self.x[self.at % len(self.x)], self.y[self.at % len(self.y)]
         self.at += 1
         (self.model if self.bf16 else self.optim).zero_grad()
-        logits = self.model(x.bfloat16() if self.bf16 and x.is_floating_point() else x)
+        logits = self.forward(x.bfloat16() if self.bf16 and x.is_floating_point() else x)
         loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.flatten())
         loss.backward()
         if self.bf16:
@@ -177,9 +181,9 @@ class Theirs:
 class Ours:
     """bench_models, asked for steps."""
 
-    def __init__(self, name, folder, threads):
-        self.process = subprocess.Popen([PROGRAM, "--threads", str(threads), "--ask", name, folder],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, name, folder, o):
+        command = [PROGRAM, "--threads", str(o.threads), "--device", o.device, "--ask", name, folder]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if self.process.stdout.readline() != "\n":
             sys.exit(f"peer_models: bench_models did not begin {name}")
 
@@ -195,16 +199,18 @@ class Ours:
 
 def compare(name, o):
     with tempfile.TemporaryDirectory() as folder:
-        ours = Ours(name, folder, o.threads)
-        theirs = Theirs(name, folder)
+        ours = Ours(name, folder, o)
+        theirs = Theirs(name, folder, o)
     sides = [ours, theirs]
     first = [side.run(1)[2] for side in sides]
+    for side in sides if o.device != "cpu" else []:
+        side.run(o.steps)
     turns = [[side.run(o.steps) for side in sides] for _ in range(o.rounds)]
     ours.end()
     cells = [f"{name:20}"]
     for what in (0, 1):
         for side in (0, 1):
-            cells.append(f"{statistics.median(t[side][what] for t in turns) * 1e3:10.1f}")
+            cells.append(f"{statistics.median(t[side][what] for t in turns) * 1e3:10.2f}")
         cells.append(f"{statistics.median(t[1][what] / t[0][what] for t in turns):8.2f}")
     cells.append(f"{ours.peak:10.0f}   {first[0]:.7g} {first[1]:.7g}")
     print("".join(cells), flush=True)
@@ -215,6 +221,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("words", nargs="*")
     o = parser.parse_args()
     torch.set_num_threads(o.threads)

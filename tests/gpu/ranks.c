@@ -1,6 +1,6 @@
 /* tests/gpu/ranks.c: ranks with a GPU each, emulated: every collective gives the
  * bits that it gives on the CPU; DDP and the engine's stages train there as on
- * the CPU.
+ * the CPU. With fewer GPUs than ranks, ranks share them.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "nets.h"
@@ -19,8 +19,8 @@ typedef struct Run {
 
 static ds_status use_own_device(const Run *run)
 {
-    int rank = ds_comm_rank(NULL);
-    return ds_set_device((ds_device){run->kind, run->kind == DS_CUDA ? rank : 0});
+    int rank = ds_comm_rank(NULL), gpus = ds_device_count(DS_CUDA);
+    return ds_set_device((ds_device){run->kind, run->kind == DS_CUDA ? rank % gpus : 0});
 }
 
 /* Notes the elements of x. */
@@ -248,7 +248,7 @@ static void every_stage_trains(void **state)
 
 int main(void)
 {
-    if (ds_device_count(DS_CUDA) < RANKS) return 77;
+    if (!ds_device_count(DS_CUDA)) return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_are_those_of_the_cpu), cmocka_unit_test(refuses_two_devices),
         cmocka_unit_test(ddp_trains), cmocka_unit_test(every_stage_trains)};
