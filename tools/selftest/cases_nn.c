@@ -225,6 +225,34 @@ static ds_status batch_norm_dx(Trial *t)
     return CALL(t, batch_norm_dx, true, IMAGE_IN(t), IMAGE_IN(t), STATS(t, c), STATS(t, c),
                 STATS(t, c), IMAGE_OUT(t), OUT_STATS(t, c), OUT_STATS(t, c));
 }
+
+/* [N,C,I] whose channels are neighbours in memory: what batch_norm_last takes. */
+static dsi_view channels_last(Trial *t, double low, double high, bool output)
+{
+    int64_t n = BIG(t, 32, 3), i = BIG(t, 1024, 171), c = BIG(t, 64, 72);
+    dsi_view v = trial_operand(t, t->dtype, DENSE, low, high, output, DIMS(n, i, c));
+    return (dsi_view){v.p, v.dtype, 3, {n, c, i}, {v.s[0], v.s[2], v.s[1]}};
+}
+/* The mean is large beside the deviation. */
+static ds_status batch_stats_last(Trial *t)
+{
+    dsi_view x = channels_last(t, 100, 101, false);
+    return CALL(t, batch_stats, x, OUT_STATS(t, x.d[1]), OUT_STATS(t, x.d[1]));
+}
+static ds_status batch_norm_last(Trial *t)
+{
+    dsi_view x = channels_last(t, -1, 1, false);
+    int64_t c = x.d[1];
+    return CALL(t, batch_norm, x, STATS(t, c), STATS(t, c), STATS(t, c), STATS(t, c),
+                channels_last(t, 0, 0, true));
+}
+static ds_status batch_norm_dx_last(Trial *t)
+{
+    dsi_view dy = channels_last(t, -1, 1, false), x = channels_last(t, -1, 1, false);
+    int64_t c = x.d[1];
+    return CALL(t, batch_norm_dx, true, dy, x, STATS(t, c), STATS(t, c), STATS(t, c),
+                channels_last(t, 0, 0, true), OUT_STATS(t, c), OUT_STATS(t, c));
+}
 static ds_status layer_norm(Trial *t)
 {
     int64_t m = BIG(t, 1024, 9), d = BIG(t, 768, 65);
@@ -386,6 +414,9 @@ const SelfCase selftest_nn[] = {
     {"batch_stats", "", batch_stats, 2, false},
     {"batch_norm", "", batch_norm, 2, false},
     {"batch_norm_dx", "", batch_norm_dx, 8, false},
+    {"batch_stats", "channels last", batch_stats_last, 2, true},
+    {"batch_norm", "channels last", batch_norm_last, 2, true},
+    {"batch_norm_dx", "channels last", batch_norm_dx_last, 8, true},
     {"layer_norm", "", layer_norm, 4, true},
     {"layer_norm", "rms, long rows", rms_norm_long, 4, true},
     {"layer_norm_dx", "", layer_norm_dx, 8, true},

@@ -59,6 +59,8 @@ dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d);
     X(pool, 75) \
     X(softmax, 75) \
     X(normalize, 75) \
+    X(batch_norm, 75) \
+    X(batch_norm_last, 75) \
     X(conv, 75) \
     X(conv_mma, 80) \
     X(attention, 75) \

@@ -80,13 +80,15 @@ ds_status dsi_cuda_cross_entropy_dx(dsi_stream *s, const dsi_cross_entropy *c, d
                                     dsi_view x, dsi_view label, dsi_view weight, dsi_view lse,
                                     dsi_view divisor, dsi_view dx);
 
-/* launch_normalize.c */
+/* launch_batch_norm.c */
 ds_status dsi_cuda_batch_stats(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view var);
 ds_status dsi_cuda_batch_norm(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view rstd,
                               dsi_view weight, dsi_view bias, dsi_view y);
 ds_status dsi_cuda_batch_norm_dx(dsi_stream *s, bool batch, dsi_view dy, dsi_view x, dsi_view mean,
                                  dsi_view rstd, dsi_view weight, dsi_view dx, dsi_view dw,
                                  dsi_view db);
+
+/* launch_normalize.c */
 ds_status dsi_cuda_layer_norm(dsi_stream *s, double eps, dsi_view x, dsi_view weight, dsi_view bias,
                               dsi_view y, dsi_view mean, dsi_view rstd);
 ds_status dsi_cuda_layer_norm_dx(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view weight,

@@ -51,6 +51,11 @@ dsi_cuda_view dsi_cuda_view_of(const dsi_view *v)
     return out;
 }
 
+dsi_cuda_line dsi_cuda_line_of(const dsi_view *v)
+{
+    return (dsi_cuda_line){.p = v->p, .s = v->p ? v->s[0] : 0, .dtype = (int)v->dtype};
+}
+
 static int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
 
 /* Dimensions of more than one element, the output's longest stride first. */

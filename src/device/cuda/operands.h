@@ -7,6 +7,7 @@
 
 #include "driver.h"
 #include "kernels/args.h"
+#include "kernels/line.h"
 
 /* n views of one shape, of which the last is the output: its strides order the
  * dimensions; those of size 1 are dropped, and neighbours that are contiguous
@@ -19,6 +20,9 @@ dsi_cuda_elements dsi_cuda_elements_of(int n, const dsi_view *const *views);
 
 /* A view as it is: pointer, dimensions, strides. */
 dsi_cuda_view dsi_cuda_view_of(const dsi_view *v);
+
+/* A vector: one value a channel or a row. Absent: p NULL. */
+dsi_cuda_line dsi_cuda_line_of(const dsi_view *v);
 
 /* The product of its dimensions; 1 for none, 0 if one is 0. */
 int64_t dsi_cuda_elements_in(const dsi_view *v);

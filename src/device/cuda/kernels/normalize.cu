@@ -1,129 +1,14 @@
-/* device/cuda/kernels/normalize.cu: batch norm per channel of [N,C,I], layer
- * norm per row of [M,D].
+/* device/cuda/kernels/normalize.cu: layer norm per row of [M,D].
  *
- *     batch norm   y = (x - mean[c]) rstd[c] weight[c] + bias[c]
  *     layer norm   y = (x - mean[row]) rstd[row] weight[d] + bias[d]
  *     RMS norm     the same with mean 0: layer norm without a mean
  *
- * Sums are kept in float for at most 64 additions, then in double.
+ * Sums are kept in float for at most RUN additions, then in double.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
+#include "normalize.cuh"
 #include "normalize.h"
 #include "team.cuh"
-
-#define RUN 64 /* additions in C before they go to a double */
-
-template <class C> DEVICE C line_at(const dsi_cuda_line &v, long long i, C absent)
-{
-    return v.p ? load<C>(v.p, v.dtype, i * v.s) : absent;
-}
-
-/* ---- sums over channels: blocks of 256, `width` channels each --------------- */
-
-/* The sum over the threads of a channel, in thread t % width. */
-DEVICE double channel_total(double v, int width, double *part)
-{
-    int t = threadIdx.x;
-    part[t] = v;
-    __syncthreads();
-#pragma unroll 1
-    for (int o = 128; o >= width; o /= 2) {
-        if (t < o) part[t] += part[t + o];
-        __syncthreads();
-    }
-    v = part[t % width];
-    __syncthreads();
-    return v;
-}
-
-/* s1 = sum (a - p), s2 = sum (a - p) (b - m) over the elements of a channel; b
- * is read if s2 is wanted. */
-template <class C, bool BOTH>
-DEVICE void channel_sums(const dsi_cuda_norm_args &P, long long channel, C p, C m, double *part,
-                         double *s1, double *s2)
-{
-    unsigned rows = channel < P.channels ? (unsigned)(P.n * P.inner) : 0, inner = (unsigned)P.inner,
-             step = 256 / P.width, row = threadIdx.x / P.width;
-    double sum1 = 0, sum2 = 0;
-    while (row < rows) {
-        C run1 = 0, run2 = 0;
-#pragma unroll 1
-        for (int i = 0; i < RUN && row < rows; i++, row += step) {
-            long long n = row / inner, k = row % inner;
-            C d = load<C>(P.a, P.dtype, n * P.as[0] + channel * P.as[1] + k * P.as[2]) - p;
-            run1 += d;
-            if (BOTH)
-                run2 += d * (load<C>(P.b, P.dtype, n * P.bs[0] + channel * P.bs[1] + k * P.bs[2]) - m);
-        }
-        sum1 += (double)run1, sum2 += (double)run2;
-    }
-    *s1 = channel_total(sum1, P.width, part);
-    if (BOTH) *s2 = channel_total(sum2, P.width, part);
-}
-
-/* mean, and the biased variance in rstd's place; a and b are x */
-template <class C> DEVICE void batch_stats(const dsi_cuda_norm_args &P)
-{
-    SHARED(double, part, [256]);
-    long long channel = blockIdx.x * (long long)P.width + threadIdx.x % P.width;
-    double count = (double)P.n * (double)P.inner, s1, s2;
-    channel_sums<C, false>(P, channel, (C)0, (C)0, part, &s1, &s2);
-    C mean = (C)(s1 / count);
-    channel_sums<C, true>(P, channel, mean, mean, part, &s1, &s2);
-    if ((int)threadIdx.x >= P.width || channel >= P.channels) return;
-    double off = s1 / count; /* by which the mean was rounded */
-    store<double>(P.mean.p, P.mean.dtype, channel * P.mean.s, (double)mean + off);
-    store<double>(P.rstd.p, P.rstd.dtype, channel * P.rstd.s, s2 / count - off * off);
-}
-FLOAT_AND_DOUBLE(batch_stats, dsi_cuda_norm_args, 256)
-
-/* a: dy, b: x; sums: s1 = sum dy, s2 = sum dy (x - mean) */
-template <class C> DEVICE void batch_norm_sums(const dsi_cuda_norm_args &P)
-{
-    SHARED(double, part, [256]);
-    long long channel = blockIdx.x * (long long)P.width + threadIdx.x % P.width;
-    C mean = channel < P.channels ? line_at<C>(P.mean, channel, (C)0) : (C)0;
-    double s1, s2;
-    channel_sums<C, true>(P, channel, (C)0, mean, part, &s1, &s2);
-    if ((int)threadIdx.x >= P.width || channel >= P.channels) return;
-    P.sums[channel] = s1, P.sums[P.channels + channel] = s2;
-    double rstd = line_at<double>(P.rstd, channel, 1);
-    if (P.dw.p) store<double>(P.dw.p, P.dw.dtype, channel * P.dw.s, s2 * rstd);
-    if (P.db.p) store<double>(P.db.p, P.db.dtype, channel * P.db.s, s1);
-}
-FLOAT_AND_DOUBLE(batch_norm_sums, dsi_cuda_norm_args, 256)
-
-template <class C> DEVICE void batch_norm(const dsi_cuda_norm_args &P)
-{
-    GRID_LOOP (i, P.e.count) {
-        long long at[3];
-        places(P.e, i, at);
-        C x = load<C>(P.e.p[0], P.e.dtype[0], at[0]);
-        C factor = line_at<C>(P.rstd, at[1], 1) * line_at<C>(P.weight, at[1], 1);
-        C y = (x - line_at<C>(P.mean, at[1], 0)) * factor + line_at<C>(P.bias, at[1], 0);
-        store<C>(P.e.p[2], P.e.dtype[2], at[2], y);
-    }
-}
-FLOAT_AND_DOUBLE(batch_norm, dsi_cuda_norm_args, 256)
-
-/* dx = rstd weight (dy - (s1 + (x - mean) rstd^2 s2) / count), without the sums
- * if mean and rstd are not x's own */
-template <class C> DEVICE void batch_norm_dx(const dsi_cuda_norm_args &P)
-{
-    double count = (double)P.n * (double)P.inner;
-    GRID_LOOP (i, P.e.count) {
-        long long at[4];
-        places(P.e, i, at);
-        C g = load<C>(P.e.p[0], P.e.dtype[0], at[0]), rstd = line_at<C>(P.rstd, at[2], 1);
-        if (P.batch) {
-            C x = load<C>(P.e.p[1], P.e.dtype[1], at[1]) - line_at<C>(P.mean, at[2], 0);
-            C s1 = (C)(P.sums[at[2]] / count), s2 = (C)(P.sums[P.channels + at[2]] / count);
-            g -= s1 + x * rstd * rstd * s2;
-        }
-        store<C>(P.e.p[3], P.e.dtype[3], at[3], g * rstd * line_at<C>(P.weight, at[2], 1));
-    }
-}
-FLOAT_AND_DOUBLE(batch_norm_dx, dsi_cuda_norm_args, 256)
 
 /* ---- layer norm: a team a row -------------------------------------------------- */
 
@@ -201,7 +86,7 @@ template <class C> DEVICE void layer_norm_dw(const dsi_cuda_norm_args &P)
         }
         dw += (double)run1, db += (double)run2;
     }
-    dw = channel_total(dw, 32, part), db = channel_total(db, 32, part);
+    dw = columns_total(dw, 32, part), db = columns_total(db, 32, part);
     if (threadIdx.x >= 32 || column >= P.columns) return;
     double *to = P.sums + blockIdx.y * 2 * P.columns + column;
     to[0] = dw, to[P.columns] = db;

@@ -1,0 +1,29 @@
+/* device/cuda/kernels/batch_norm.h: arguments of batch_norm.cu and
+ * batch_norm_last.cu.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "args.h"
+#include "line.h"
+
+/* x [n,channels,inner]; its rows are the n inner places (n, i). Sums over rows
+ * read a (x, or dy) and b (x). They are cut into `parts` parts of part_rows rows
+ * each, which write two sums a channel to part [channels][parts][2]; those of dx
+ * are added to sums [channels][2]. Both are scratch.
+ *
+ * batch_norm.cu: any strides; `width` channels a block; elements are views (x,
+ * channel, y) or (dy, x, channel, dx), where the place of `channel` is its
+ * number. batch_norm_last.cu: channels are neighbours in memory; rows of a, b
+ * and y are row[0], row[1], row[2] elements apart; a block has `width` columns of
+ * 16 bytes. */
+typedef struct dsi_cuda_batch_norm_args {
+    dsi_cuda_elements e;
+    const void *a, *b;
+    void *y;
+    long long as[3], bs[3], row[3];
+    long long channels;
+    unsigned rows, inner, part_rows, parts;
+    dsi_cuda_line mean, rstd, weight, bias, dw, db; /* rstd is var in the statistics */
+    double *part, *sums;
+    int dtype, width, batch, last;
+} dsi_cuda_batch_norm_args;
