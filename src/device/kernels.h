@@ -423,7 +423,8 @@ typedef struct dsi_kernels {
     /* ---- attention: q [B,L,D], k [K,S,D], v [K,S,E], y [B,L,E]; mask [B,L,S]
      * optional, bool or q's dtype; unit stride along D and E. K divides B: batch
      * b of q attends to batch b / (B / K) of k and v, whose gradients are sums
-     * over the B / K ---- */
+     * over the B / K. All may have one more dimension in front, of one size, over
+     * which the same is done for each index ---- */
 
     /* y = softmax(scale q k^T + mask) v; causal: s <= l alone counts. lse [B,L]
      * = log of the sum of e^score of a row. A row whose scores are all -inf

@@ -37,8 +37,10 @@ static double conv_flops(const dsi_view *w, const dsi_view *y)
 /* Of products of q and k, and of their softmax with v; causal: half of them. */
 static double attention_flops(const dsi_view *q, const dsi_view *v, bool causal)
 {
-    double pairs = (double)q->d[0] * (double)q->d[1] * (double)v->d[1] * (causal ? 0.5 : 1);
-    return 2 * pairs * (double)(q->d[2] + v->d[2]);
+    int depth = q->n - 1;
+    double queries = view_elements(q) / (double)(q->d[depth] ? q->d[depth] : 1);
+    double pairs = queries * (double)v->d[depth - 1] * (causal ? 0.5 : 1);
+    return 2 * pairs * (double)(q->d[depth] + v->d[depth]);
 }
 
 /* ---- entries ----------------------------------------------------------------------------------------- */

@@ -21,10 +21,11 @@ typedef struct Attention {
     bool causal;
 } Attention;
 
-/* The kernels take one leading dimension: dimensions `from` .. of all operands
- * are one in memory, and of those before it each element is a call. So q, k, v
- * that are views of a projection [N,L,H,D] need no copy, and neither do their
- * gradients, which have the same order in memory. */
+/* The kernels take two leading dimensions: dimensions `from` .. of all operands
+ * are one in memory, the one before them is the kernels' first, and of those
+ * before that each element is a call. So q, k, v that are views of a projection
+ * [N,L,H,D] need no copy and one call, and neither do their gradients, which
+ * have the same order in memory. */
 
 /* The first dimension from which on the leading ones of all operands (NULL: left
  * out) are one. */
@@ -37,40 +38,44 @@ static int attention_from(ds_tensor *const *x, int n)
     return from;
 }
 
-/* The number of calls: of elements of the dimensions before `from`. */
+/* The number of calls: of elements of the dimensions before from - 1. */
 static int64_t attention_calls(const ds_tensor *x, int from)
 {
     int64_t n = 1;
-    for (int i = 0; i < from; i++) n *= x->shape.d[i];
+    for (int i = 0; i < from - 1; i++) n *= x->shape.d[i];
     return n;
 }
 
-/* The part of x [...,M,N] of that call, as [B,M,N]; absent of NULL. call
- * counts the dimensions before `from` in row-major order; its digits are the
+/* The part of x [...,M,N] of that call, as [A,B,M,N]; absent of NULL. call
+ * counts the dimensions before from - 1 in row-major order; its digits are the
  * indices, the last dimension first. */
 static dsi_view attention_part(const ds_tensor *x, int from, int64_t call)
 {
     if (!x) return dsi_v(NULL);
-    dsi_view all = dsi_v(x), v = {.p = all.p, .dtype = all.dtype, .n = 3};
+    dsi_view all = dsi_v(x), v = {.p = all.p, .dtype = all.dtype, .n = 4};
     int lead = x->shape.n - 2;
     int64_t offset = 0;
-    for (int i = from - 1; i >= 0; call /= x->shape.d[i--])
+    for (int i = from - 2; i >= 0; call /= x->shape.d[i--])
         offset += call % x->shape.d[i] * x->stride[i];
     v.p = (char *)all.p + offset * (int64_t)ds_dtype_size(x->dtype);
-    v.d[0] = 1;
-    for (int i = from; i < lead; i++) v.d[0] *= x->shape.d[i];
-    dsi_merged(x, from, lead, &v.s[0]);
-    for (int i = 0; i < 2; i++) v.d[1 + i] = x->shape.d[lead + i], v.s[1 + i] = x->stride[lead + i];
+    v.d[0] = from ? x->shape.d[from - 1] : 1, v.s[0] = from ? x->stride[from - 1] : 0;
+    v.d[1] = 1;
+    for (int i = from; i < lead; i++) v.d[1] *= x->shape.d[i];
+    dsi_merged(x, from, lead, &v.s[1]);
+    for (int i = 0; i < 2; i++) v.d[2 + i] = x->shape.d[lead + i], v.s[2 + i] = x->stride[lead + i];
     return v;
 }
 
-/* The rows of lse [B,L] of that call. */
-static dsi_view attention_lse(const ds_tensor *lse, int64_t calls, int64_t call)
+/* The rows of lse, which is contiguous [...,L] like q, of that call: [A,B,L] */
+static dsi_view attention_lse(const ds_tensor *lse, const dsi_view *q, int64_t call)
 {
-    dsi_view v = dsi_v(lse);
-    v.d[0] /= calls;
-    v.p = (char *)v.p + call * v.d[0] * v.s[0] * (int64_t)ds_dtype_size(lse->dtype);
-    return v;
+    int64_t each = q->d[1] * q->d[2];
+    char *p = dsi_v(lse).p;
+    return (dsi_view){p + call * q->d[0] * each * (int64_t)ds_dtype_size(lse->dtype),
+                      lse->dtype,
+                      3,
+                      {q->d[0], q->d[1], q->d[2]},
+                      {each, q->d[2], 1}};
 }
 
 /* A new tensor of that shape, its dimensions in like's order in memory, so that
@@ -113,13 +118,14 @@ static void attention_backward(dsi_node *n, ds_tensor *dy)
     bool done = x[DY];
     for (int i = 0; i < 3 && done; i++) done = (grad[i] = attention_new(x[i], x[i]->shape, from));
     int64_t calls = done ? attention_calls(x[Q], from) : 0;
-    for (int64_t i = 0; i < calls && done; i++)
+    for (int64_t i = 0; i < calls && done; i++) {
+        dsi_view q = attention_part(x[Q], from, i);
         done = dsi_run(grad[0], attention_dx, a->scale, a->causal, attention_part(x[DY], from, i),
-                       attention_part(x[Q], from, i), attention_part(x[K], from, i),
-                       attention_part(x[V], from, i), attention_part(x[MASK], from, i),
-                       attention_part(x[Y], from, i), attention_lse(lse, calls, i),
-                       attention_part(grad[0], from, i), attention_part(grad[1], from, i),
-                       attention_part(grad[2], from, i));
+                       q, attention_part(x[K], from, i), attention_part(x[V], from, i),
+                       attention_part(x[MASK], from, i), attention_part(x[Y], from, i),
+                       attention_lse(lse, &q, i), attention_part(grad[0], from, i),
+                       attention_part(grad[1], from, i), attention_part(grad[2], from, i));
+    }
     for (int i = 0; i < 3; i++)
         if (dsi_needs_input_grad(n, i)) dsi_accumulate_grad(n, i, dsi_result_if(done, grad[i]));
 }
@@ -295,12 +301,13 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
 
     if (!y || !lse) return NULL;
     int64_t calls = attention_calls(q, from);
-    for (int64_t i = 0; i < calls; i++)
-        if (!dsi_run(y, attention, a.scale, a.causal, attention_part(q, from, i),
-                     attention_part(k, from, i), attention_part(v, from, i),
-                     attention_part(o.mask, from, i), attention_part(y, from, i),
-                     attention_lse(lse, calls, i)))
+    for (int64_t i = 0; i < calls; i++) {
+        dsi_view part = attention_part(q, from, i);
+        if (!dsi_run(y, attention, a.scale, a.causal, part, attention_part(k, from, i),
+                     attention_part(v, from, i), attention_part(o.mask, from, i),
+                     attention_part(y, from, i), attention_lse(lse, &part, i)))
             return NULL;
+    }
 
     dsi_node *n = dsi_record(&dsi_op_attention, y, q, k, v);
     dsi_save_for_backward(n, q), dsi_save_for_backward(n, k), dsi_save_for_backward(n, v),

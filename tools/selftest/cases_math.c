@@ -82,6 +82,11 @@ static ds_status sum_of(Trial *t, bool first, bool last)
 static ds_status sum_outer(Trial *t) { return sum_of(t, true, false); }
 static ds_status sum_inner(Trial *t) { return sum_of(t, false, true); }
 static ds_status sum_both(Trial *t) { return sum_of(t, true, true); }
+static ds_status sum_columns(Trial *t)
+{
+    int64_t rows = BIG(t, 8192, 203), columns = BIG(t, 3072, 264);
+    return CALL(t, reduce, DSI_SUM, 0.5, IN(t, rows, columns), OUT(t, 1, columns), ABSENT);
+}
 static ds_status sum_long(Trial *t)
 {
     int64_t n = BIG(t, 1 << 22, 4099);
@@ -219,6 +224,7 @@ const SelfCase selftest_math[] = {
     {"reduce", "sum, outer", sum_outer, 4, false},
     {"reduce", "sum, inner", sum_inner, 4, false},
     {"reduce", "sum, both", sum_both, 8, false},
+    {"reduce", "sum, columns", sum_columns, 16, false},
     {"reduce", "sum, long", sum_long, 16, false},
     {"reduce", "max", max_of_rows, 1, false},
     {"norm", "2", norm_2, 4, true},

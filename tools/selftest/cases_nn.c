@@ -298,6 +298,30 @@ static ds_status attention_wide(Trial *t)
                 ABSENT, OUT(t, 1, 3, 65), OUT_STATS(t, 1, 3));
 }
 
+/* x [A,L,B,D] as [A,B,L,D]: as the heads of a projection are. */
+static dsi_view heads_of(dsi_view x)
+{
+    return (dsi_view){
+        x.p, x.dtype, 4, {x.d[0], x.d[2], x.d[1], x.d[3]}, {x.s[0], x.s[2], x.s[1], x.s[3]}};
+}
+static ds_status attention_front(Trial *t)
+{
+    int64_t l = BIG(t, 256, 66), d = BIG(t, 64, 16), h = BIG(t, 12, 4);
+    dsi_view q = heads_of(IN(t, 2, l, h, d)), k = heads_of(IN(t, 2, l, h / 2, d)),
+             v = heads_of(IN(t, 2, l, h / 2, d)), y = heads_of(OUT(t, 2, l, h, d));
+    return CALL(t, attention, 0.25, true, q, k, v, ABSENT, y, OUT_STATS(t, 2, h, l));
+}
+static ds_status attention_dx_front(Trial *t)
+{
+    int64_t l = BIG(t, 256, 66), d = BIG(t, 64, 16), h = BIG(t, 12, 4);
+    dsi_view lse = trial_operand(t, trial_wide(t), DENSE, 3, 4, false, DIMS(2, h, l));
+    dsi_view dy = heads_of(IN(t, 2, l, h, d)), q = heads_of(IN(t, 2, l, h, d)),
+             k = heads_of(IN(t, 2, l, h / 2, d)), v = heads_of(IN(t, 2, l, h / 2, d)),
+             y = heads_of(IN(t, 2, l, h, d)), dq = heads_of(OUT(t, 2, l, h, d)),
+             dk = heads_of(OUT(t, 2, l, h / 2, d)), dv = heads_of(OUT(t, 2, l, h / 2, d));
+    return CALL(t, attention_dx, 0.25, true, dy, q, k, v, ABSENT, y, lse, dq, dk, dv);
+}
+
 /* lse is large, so that the softmax of scores is below 1. */
 static ds_status attention_dx_of(Trial *t, bool causal, Mask mask)
 {
@@ -424,6 +448,8 @@ const SelfCase selftest_nn[] = {
     {"attention", "causal, mask", attention_causal, 4, true},
     {"attention", "bool mask", attention_bool, 4, true},
     {"attention", "wide heads", attention_wide, 4, true},
+    {"attention", "heads of a projection", attention_front, 4, true},
+    {"attention_dx", "heads of a projection", attention_dx_front, 8, true},
     {"attention_dx", "mask", attention_dx_plain, 8, true},
     {"attention_dx", "causal, bool mask", attention_dx_causal, 8, true},
     {"relu_max_pool2d", "", relu_max_pool, 1, false},

@@ -21,9 +21,21 @@
 /* The driver's limit for blocks along z, which count batches. */
 #define MOST_Z 65535
 
+/* [B,...] as [1,B,...]; absent views stay. */
+static dsi_view with_front(dsi_view v, int n)
+{
+    if (v.n == n || !v.p) return v;
+    for (int i = v.n++; i > 0; i--) v.d[i] = v.d[i - 1], v.s[i] = v.s[i - 1];
+    v.d[0] = 1, v.s[0] = 0;
+    return v;
+}
+
 /* Strides of batch and row, in elements; that of the last dimension is 1, which
  * attention_check has asked for. */
-static void rows_of(long long to[2], const dsi_view *v) { to[0] = v->s[0], to[1] = v->s[1]; }
+static void rows_of(long long to[3], const dsi_view *v)
+{
+    for (int i = 0; i < 3; i++) to[i] = v->s[i];
+}
 
 /* What forward and backward have in common; the outputs are the caller's to
  * set. group: how many batches of q share a batch of k and v. A mask with
@@ -39,18 +51,19 @@ static dsi_cuda_attention_args attention_args(double scale, bool causal, const d
                                  .mask = mask->p,
                                  .y = y->p,
                                  .lse = lse->p,
-                                 .batches = q->d[0],
-                                 .group = k->d[0] ? q->d[0] / k->d[0] : 1,
-                                 .l = q->d[1],
-                                 .s = k->d[1],
-                                 .d = q->d[2],
-                                 .e = v->d[2],
+                                 .batches = q->d[0] * q->d[1],
+                                 .heads = q->d[1],
+                                 .group = k->d[1] ? q->d[1] / k->d[1] : 1,
+                                 .l = q->d[2],
+                                 .s = k->d[2],
+                                 .d = q->d[3],
+                                 .e = v->d[3],
                                  .scale = scale,
                                  .dtype = (int)q->dtype,
                                  .mask_dtype = (int)mask->dtype,
                                  .causal = causal};
     rows_of(p.qs, q), rows_of(p.ks, k), rows_of(p.vs, v), rows_of(p.ys, y), rows_of(p.lse_s, lse);
-    for (int i = 0; i < 3 && mask->p; i++) p.mask_s[i] = mask->s[i];
+    for (int i = 0; i < 4 && mask->p; i++) p.mask_s[i] = mask->s[i];
     return p;
 }
 
@@ -59,13 +72,14 @@ static ds_status attention_check(const char *op, int n, const dsi_view *const *v
 {
     ds_status status = dsi_cuda_floating(op, views[0]->dtype);
     for (int i = 0; i < n && status == DS_OK; i++)
-        if (views[i]->s[2] != 1 && views[i]->d[2] > 1)
+        if (views[i]->s[3] != 1 && views[i]->d[3] > 1)
             status = dsi_fail(DS_EINVAL,
                               "%s: operand %d has stride %lld along its last dimension: expected 1",
-                              op, i, (long long)views[i]->s[2]);
-    if (status == DS_OK && views[0]->d[0] > MOST_Z)
+                              op, i, (long long)views[i]->s[3]);
+    int64_t batches = views[0]->d[0] * views[0]->d[1];
+    if (status == DS_OK && batches > MOST_Z)
         status = dsi_fail(DS_EINVAL, "%s: %lld batches times heads: expected at most %d", op,
-                          (long long)views[0]->d[0], MOST_Z);
+                          (long long)batches, MOST_Z);
     return status;
 }
 
@@ -88,6 +102,8 @@ static ds_status attention_launch(dsi_stream *s, const char *kernel, int64_t row
 ds_status dsi_cuda_attention(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
                              dsi_view v, dsi_view mask, dsi_view y, dsi_view lse)
 {
+    q = with_front(q, 4), k = with_front(k, 4), v = with_front(v, 4), y = with_front(y, 4);
+    mask = with_front(mask, 4), lse = with_front(lse, 3);
     dsi_cuda_attention_args p = attention_args(scale, causal, &q, &k, &v, &mask, &y, &lse);
     ds_status status = attention_check("attention", 4, (const dsi_view *[]){&q, &k, &v, &y});
     p.out = y.p;
@@ -101,6 +117,9 @@ ds_status dsi_cuda_attention_dx(dsi_stream *s, double scale, bool causal, dsi_vi
                                 dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
                                 dsi_view dq, dsi_view dk, dsi_view dv)
 {
+    q = with_front(q, 4), k = with_front(k, 4), v = with_front(v, 4), y = with_front(y, 4);
+    dq = with_front(dq, 4), dk = with_front(dk, 4), dv = with_front(dv, 4);
+    dy = with_front(dy, 4), mask = with_front(mask, 4), lse = with_front(lse, 3);
     dsi_cuda_attention_args p = attention_args(scale, causal, &q, &k, &v, &mask, &y, &lse);
     const dsi_view *views[] = {&q, &k, &v, &y, &dy, &dq, &dk, &dv};
     size_t bytes = (size_t)(p.batches * p.l) * (q.dtype == DS_F64 ? sizeof(double) : sizeof(float));
@@ -113,7 +132,7 @@ ds_status dsi_cuda_attention_dx(dsi_stream *s, double scale, bool causal, dsi_vi
                              dsi_cuda_blocks((p.batches * p.l + 3) / 4, 128), &p);
     if (status == DS_OK) status = attention_launch(s, "attention_dq", p.l, p.d, p.batches, &p);
     if (status == DS_OK)
-        status = attention_launch(s, "attention_dkv", p.s, dsi_max(p.d, p.e), k.d[0], &p);
+        status = attention_launch(s, "attention_dkv", p.s, dsi_max(p.d, p.e), k.d[0] * k.d[1], &p);
     dsi_cuda_scratch_free(s, p.dot, bytes);
     return status;
 }

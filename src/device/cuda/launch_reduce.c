@@ -3,7 +3,7 @@
  * A sum with many outputs whose neighbours are neighbours in x takes a thread an
  * output, others a block an output. Where outputs are few and terms many, a sum
  * is cut into parts, so that the GPU has work; how many depends on the shape
- * alone.
+ * alone. Columns of a matrix without gaps are summed by vectors of 16 bytes.
  *
  * Maxima take a block an output from 128 terms on; of equals the first is
  * found, and NaN is larger than all numbers, as in PyTorch. A norm is of
@@ -15,6 +15,7 @@
  * strides, not on the GPU.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
+#include "base/int.h"
 
 #include "kernels/reduce.h"
 #include "launch.h"
@@ -22,11 +23,13 @@
 
 #include <math.h>
 
-#define BUSY         16384 /* threads that keep a GPU busy */
-#define THREAD_TERMS 64    /* at least, of a part that one thread sums */
-#define BLOCK_TERMS  8192  /* the same for a block */
-#define MOST_PARTS   512
-#define BLOCKS       8192
+#define BUSY          16384 /* threads that keep a GPU busy */
+#define THREAD_TERMS  64    /* at least, of a part that one thread sums */
+#define BLOCK_TERMS   8192  /* the same for a block */
+#define MOST_PARTS    512
+#define BLOCKS        8192
+#define COLUMN_ROWS   64  /* at least, of a part of columns */
+#define COLUMN_BLOCKS 512 /* that keep a GPU busy */
 
 /* ---- sums ---- */
 
@@ -74,6 +77,47 @@ static const char *reduce_suffix(ds_dtype dtype)
     return dtype == DS_I64 ? "_i64" : dsi_cuda_suffix(dtype);
 }
 
+/* ---- columns ---- */
+
+/* Whether x is a matrix of aligned vectors whose columns are summed, of which
+ * there are enough for a kernel of their own. */
+static bool columns_fit(const dsi_cuda_reduce *a, const dsi_view *x)
+{
+    int64_t vector = 16 / (int64_t)ds_dtype_size(x->dtype);
+    return (x->dtype == DS_F32 || x->dtype == DS_F16 || x->dtype == DS_BF16) && a->out.n == 1 &&
+           a->in.n == 1 && a->out.s[0][0] == 1 && a->in.count >= COLUMN_ROWS &&
+           a->out.count % vector == 0 && a->in.s[0][0] % vector == 0 && (uintptr_t)x->p % 16 == 0;
+}
+
+/* At least COLUMN_ROWS rows in a part; more parts where there are few columns. */
+static ds_status columns_launch(dsi_stream *s, const dsi_cuda_reduce *a, ds_dtype dtype)
+{
+    static const char *const suffix[] = {[DS_F32] = "_f32", [DS_F16] = "_f16", [DS_BF16] = "_bf16"};
+    int64_t width = 32 * 16 / (int64_t)ds_dtype_size(dtype), rows = a->in.count;
+    int64_t across = (a->out.count + width - 1) / width;
+    int64_t parts = dsi_min(dsi_max(COLUMN_BLOCKS / across, 1), rows / COLUMN_ROWS);
+    dsi_cuda_columns p = {.x = a->out.p[0],
+                          .y = a->out.p[1],
+                          .factor = (float)a->factor,
+                          .rows = rows,
+                          .columns = a->out.count,
+                          .stride = a->in.s[0][0],
+                          .y_s = a->out.s[1][0],
+                          .each = (rows + parts - 1) / parts,
+                          .y_dtype = a->out.dtype[1]};
+    p.parts = (int)((rows + p.each - 1) / p.each);
+    size_t bytes = (size_t)(p.parts * p.columns) * sizeof(float);
+    if (!(p.partial = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
+    dsi_cuda_grid grid = dsi_cuda_blocks(across, 256);
+    grid.blocks[1] = (unsigned)p.parts;
+    ds_status status = dsi_cuda_launch(s, DSI_CUDA_reduce, "sum_columns", suffix[dtype], grid, &p);
+    if (status == DS_OK)
+        status = dsi_cuda_launch(s, DSI_CUDA_reduce, "sum_column_parts", "",
+                                 dsi_cuda_blocks((p.columns + 31) / 32, 256), &p);
+    dsi_cuda_scratch_free(s, p.partial, bytes);
+    return status;
+}
+
 /* y = factor sum of x over the dimensions in which y's size differs from x's.
  * partial has the type of the sum: float, or 8 bytes for float64 and int64. */
 static ds_status sum_launch(dsi_stream *s, double factor, dsi_view x, dsi_view y)
@@ -85,6 +129,7 @@ static ds_status sum_launch(dsi_stream *s, double factor, dsi_view x, dsi_view y
     const char *suffix = reduce_suffix(x.dtype);
     bool threads = sum_is_by_threads(&a);
     if (!a.out.count) return DS_OK;
+    if (columns_fit(&a, &x)) return columns_launch(s, &a, x.dtype);
     choose_parts(&a, threads);
     size_t bytes = (size_t)(a.out.count * a.parts) *
                    (x.dtype == DS_F64 || x.dtype == DS_I64 ? 8 : 4);

@@ -58,6 +58,9 @@ static inline __nv_bfloat16 __float2bfloat16_rn(float f)
     return {(uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16)};
 }
 static inline __nv_bfloat16 __float2bfloat16(float f) { return __float2bfloat16_rn(f); }
+static inline uint16_t __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
+static inline uint16_t __half_as_ushort(__half x) { return x.bits; }
+static inline __half __ushort_as_half(uint16_t bits) { return {bits}; }
 static inline float __half2float(__half h)
 {
     uint32_t sign = (uint32_t)(h.bits & 0x8000) << 16, e = h.bits >> 10 & 31, m = h.bits & 1023;

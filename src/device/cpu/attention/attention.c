@@ -213,9 +213,27 @@ static int64_t attention_slice(const dsi_view *k, int64_t each)
     return n < k->d[0] ? n : k->d[0];
 }
 
+/* Index i of the dimension in front. */
+static dsi_view attention_at(dsi_view v, int64_t i)
+{
+    if (!v.p) return v;
+    v.p = (char *)v.p + i * v.s[0] * (int64_t)ds_dtype_size(v.dtype);
+    v.n--;
+    for (int k = 0; k < v.n; k++) v.d[k] = v.d[k + 1], v.s[k] = v.s[k + 1];
+    return v;
+}
+
 ds_status KERNEL(attention)(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
                             dsi_view v, dsi_view mask, dsi_view y, dsi_view lse)
 {
+    if (q.n == 4) {
+        ds_status status = DS_OK;
+        for (int64_t i = 0; !status && i < q.d[0]; i++)
+            status = KERNEL(attention)(s, scale, causal, attention_at(q, i), attention_at(k, i),
+                                       attention_at(v, i), attention_at(mask, i),
+                                       attention_at(y, i), attention_at(lse, i));
+        return status;
+    }
     int64_t group = attention_group(&q, &k), width = q.d[2] + v.d[2];
     attention_job x = {.scale = scale, .causal = causal, .group = group};
     x.q = q, x.k = k, x.v = v, x.mask = mask, x.y = y, x.lse = lse;
@@ -248,6 +266,15 @@ ds_status KERNEL(attention_dx)(dsi_stream *s, double scale, bool causal, dsi_vie
                                dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
                                dsi_view dq, dsi_view dk, dsi_view dv)
 {
+    if (q.n == 4) {
+        ds_status status = DS_OK;
+        for (int64_t i = 0; !status && i < q.d[0]; i++)
+            status = KERNEL(attention_dx)(
+                s, scale, causal, attention_at(dy, i), attention_at(q, i), attention_at(k, i),
+                attention_at(v, i), attention_at(mask, i), attention_at(y, i), attention_at(lse, i),
+                attention_at(dq, i), attention_at(dk, i), attention_at(dv, i));
+        return status;
+    }
     int64_t group = attention_group(&q, &k), width = q.d[2] + v.d[2];
     attention_job x = {scale, causal, group, q, k, v, mask, y, lse, dy, dq, dk, dv, NULL, NULL};
     const dsi_view *all[] = {&q, &k, &v, &y, &dy, &dq, &dk, &dv};

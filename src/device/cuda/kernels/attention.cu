@@ -72,12 +72,13 @@ template <class C> DEVICE void attention_dot(const dsi_cuda_attention_args &P)
 {
     long long i = blockIdx.x * 4ll + threadIdx.x / 32;
     if (i >= P.batches * P.l) return;
-    long long batch = i / P.l, row = i % P.l;
+    long long batch = i / P.l, row = i % P.l,
+              dy = batch_place(P.dys, batch, P.heads) + row * P.dys[2],
+              y = batch_place(P.ys, batch, P.heads) + row * P.ys[2];
     C sum = 0;
 #pragma unroll 1
     for (long long e = threadIdx.x % 32; e < P.e; e += 32)
-        sum += load<C>(P.dy, P.dtype, batch * P.dys[0] + row * P.dys[1] + e) *
-               load<C>(P.y, P.dtype, batch * P.ys[0] + row * P.ys[1] + e);
+        sum += load<C>(P.dy, P.dtype, dy + e) * load<C>(P.y, P.dtype, y + e);
     sum = lanes_sum(sum);
     if (threadIdx.x % 32 == 0) ((C *)P.dot)[i] = sum;
 }

@@ -45,6 +45,12 @@ struct column_operand {
     DEVICE_MEMBER long long place(long long i, long long k) const { return rows.place(k, i); }
 };
 
+/* Where a batch begins; `heads` of them have the stride s[1]. */
+DEVICE long long batch_place(const long long *s, long long batch, long long heads)
+{
+    return batch / heads * s[0] + batch % heads * s[1];
+}
+
 template <class C, int R, class S> DEVICE void tile_keep(S &s, const C (&v)[R][R])
 {
 #pragma unroll
@@ -78,13 +84,14 @@ DEVICE void scores_mask(const dsi_cuda_attention_args &P, S &s, long long batch,
                         long long j, bool keys_first, C (&p)[R][R])
 {
     int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+    long long first = batch_place(P.mask_s, batch, P.heads);
     tile_keep<C, R>(s, p);
 #pragma unroll 1
     for (int e = 0; e < R * R; e++) {
         int r = ty + e / R * 16, c = tx + e % R * 16;
         long long row = keys_first ? j + c : i + r, key = keys_first ? i + r : j + c;
         if (row >= P.l || key >= P.s) continue;
-        long long at = batch * P.mask_s[0] + row * P.mask_s[1] + key * P.mask_s[2];
+        long long at = first + row * P.mask_s[2] + key * P.mask_s[3];
         if (P.mask_dtype != K_BOOL)
             s.tile[r][c] += load<C>(P.mask, P.mask_dtype, at);
         else if (!((const unsigned char *)P.mask)[at])
@@ -113,8 +120,14 @@ DEVICE void scores_of(const dsi_cuda_attention_args &P, S &s, long long batch, l
     if (P.mask) scores_mask<C, R>(P, s, batch, i, j, keys_first, p);
 }
 
-#define OPERAND(p, s, batch, n, width) \
-    row_operand { p, P.dtype, (batch) * (s)[0], (s)[1], n, width }
+/* Of batch of q, and of the batch of k and v that it attends to. */
+#define QUERIES(p, strides, batch, width) \
+    row_operand { p, P.dtype, batch_place(strides, batch, P.heads), (strides)[2], P.l, width }
+#define KEYS(p, strides, batch, width) \
+    row_operand \
+    { \
+        p, P.dtype, batch_place(strides, batch, P.heads / P.group), (strides)[2], P.s, width \
+    }
 
 /* Blocks of 256: tiles of queries, pieces of E, batches. */
 template <class X> DEVICE void attention_forward(const dsi_cuda_attention_args &P)
@@ -125,9 +138,8 @@ template <class X> DEVICE void attention_forward(const dsi_cuda_attention_args &
     SHARED(Shared, s, [1]);
     long long row = blockIdx.x * (long long)T, piece = blockIdx.y * (long long)T,
               batch = blockIdx.z;
-    row_operand q = OPERAND(P.q, P.qs, batch, P.l, P.d),
-                k = OPERAND(P.k, P.ks, batch / P.group, P.s, P.d),
-                v = OPERAND(P.v, P.vs, batch / P.group, P.s, P.e);
+    row_operand q = QUERIES(P.q, P.qs, batch, P.d), k = KEYS(P.k, P.ks, batch / P.group, P.d),
+                v = KEYS(P.v, P.vs, batch / P.group, P.e);
     int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
     C out[R][R] = {}, most[R], sum[R];
     for (int r = 0; r < R; r++) most[r] = -(C)INFINITY, sum[r] = 0;
@@ -159,11 +171,12 @@ template <class X> DEVICE void attention_forward(const dsi_cuda_attention_args &
 #pragma unroll
         for (int c = 0; c < R; c++) out[r][c] = sum[r] == 0 ? (C)0 : out[r][c] / sum[r];
         if (piece == 0 && tx == 0 && i < P.l)
-            ((C *)P.lse)[batch * P.lse_s[0] + i * P.lse_s[1]] = sum[r] == 0
+            ((C *)P.lse)[batch_place(P.lse_s, batch, P.heads) + i * P.lse_s[2]] = sum[r] == 0
                                                                     ? -(C)INFINITY
                                                                     : most[r] + log_of(sum[r]);
     }
-    tile_write<C, R>(P, s[0], out, P.out, batch * P.ys[0], P.ys[1], row, P.l, piece, P.e);
+    tile_write<C, R>(P, s[0], out, P.out, batch_place(P.ys, batch, P.heads), P.ys[2], row, P.l,
+                     piece, P.e);
 }
 
 /* ---- backward: p = exp(score - lse), ds = p (dp - dot) scale, dp = dy v^T ------- */
@@ -176,7 +189,7 @@ DEVICE void row_stats(const dsi_cuda_attention_args &P, long long batch, long lo
 {
     *lse = *dot = 0;
     if (row >= P.l) return;
-    *lse = ((const C *)P.lse)[batch * P.lse_s[0] + row * P.lse_s[1]];
+    *lse = ((const C *)P.lse)[batch_place(P.lse_s, batch, P.heads) + row * P.lse_s[2]];
     if (*lse == -(C)INFINITY) *lse = 0;
     *dot = ((const C *)P.dot)[batch * P.l + row];
 }
@@ -190,9 +203,9 @@ template <class X> DEVICE void attention_dq(const dsi_cuda_attention_args &P)
     SHARED(Shared, s, [1]);
     long long row = blockIdx.x * (long long)T, piece = blockIdx.y * (long long)T,
               batch = blockIdx.z;
-    row_operand q = OPERAND(P.q, P.qs, batch, P.l, P.d), dy = OPERAND(P.dy, P.dys, batch, P.l, P.e),
-                k = OPERAND(P.k, P.ks, batch / P.group, P.s, P.d),
-                v = OPERAND(P.v, P.vs, batch / P.group, P.s, P.e);
+    row_operand q = QUERIES(P.q, P.qs, batch, P.d), dy = QUERIES(P.dy, P.dys, batch, P.e),
+                k = KEYS(P.k, P.ks, batch / P.group, P.d),
+                v = KEYS(P.v, P.vs, batch / P.group, P.e);
     int ty = threadIdx.x / 16;
     C dq[R][R] = {};
     long long end = P.causal ? min(P.s, row + T) : P.s;
@@ -212,7 +225,8 @@ template <class X> DEVICE void attention_dq(const dsi_cuda_attention_args &P)
         }
         X::times(dq, s[0], p, k, piece, key);
     }
-    tile_write<C, R>(P, s[0], dq, P.dq, batch * P.dqs[0], P.dqs[1], row, P.l, piece, P.d);
+    tile_write<C, R>(P, s[0], dq, P.dq, batch_place(P.dqs, batch, P.heads), P.dqs[2], row, P.l,
+                     piece, P.d);
 }
 
 /* Adds what the queries of one tile, from `row` on, give to dk and dv. */
@@ -221,9 +235,9 @@ DEVICE void attention_add_dkv(const dsi_cuda_attention_args &P, typename X::Shar
                               long long batch, long long row, long long key, long long piece,
                               C (&dk)[R][R], C (&dv)[R][R])
 {
-    row_operand q = OPERAND(P.q, P.qs, batch, P.l, P.d), dy = OPERAND(P.dy, P.dys, batch, P.l, P.e),
-                k = OPERAND(P.k, P.ks, batch / P.group, P.s, P.d),
-                v = OPERAND(P.v, P.vs, batch / P.group, P.s, P.e);
+    row_operand q = QUERIES(P.q, P.qs, batch, P.d), dy = QUERIES(P.dy, P.dys, batch, P.e),
+                k = KEYS(P.k, P.ks, batch / P.group, P.d),
+                v = KEYS(P.v, P.vs, batch / P.group, P.e);
     int tx = threadIdx.x % 16;
     C p[R][R] = {}, dp[R][R] = {};
     X::product(p, s, k, q, key, row, P.d);
@@ -260,6 +274,9 @@ template <class X> DEVICE void attention_dkv(const dsi_cuda_attention_args &P)
 #pragma unroll 1
         for (long long row = P.causal ? key : 0; row < P.l; row += T)
             attention_add_dkv<X>(P, s[0], batch, row, key, piece, dk, dv);
-    tile_write<C, R>(P, s[0], dk, P.dk, shared * P.dks[0], P.dks[1], key, P.s, piece, P.d);
-    tile_write<C, R>(P, s[0], dv, P.dv, shared * P.dvs[0], P.dvs[1], key, P.s, piece, P.e);
+    long long heads = P.heads / P.group;
+    tile_write<C, R>(P, s[0], dk, P.dk, batch_place(P.dks, shared, heads), P.dks[2], key, P.s,
+                     piece, P.d);
+    tile_write<C, R>(P, s[0], dv, P.dv, batch_place(P.dvs, shared, heads), P.dvs[2], key, P.s,
+                     piece, P.e);
 }

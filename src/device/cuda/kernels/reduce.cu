@@ -5,6 +5,7 @@
 #include "common.cuh"
 
 #include "reduce.h"
+#include "vector.cuh"
 
 /* ---- sums ---- */
 
@@ -89,6 +90,67 @@ KERNEL(sum_blocks_i64, dsi_cuda_reduce, 256) { sum_by_blocks<long long>(P); }
 KERNEL(sum_parts_f32, dsi_cuda_reduce, 256) { sum_parts<float>(P); }
 KERNEL(sum_parts_f64, dsi_cuda_reduce, 256) { sum_parts<double>(P); }
 KERNEL(sum_parts_i64, dsi_cuda_reduce, 256) { sum_parts<long long>(P); }
+
+/* ---- sums of columns ----
+ *
+ * A block has 32 lanes, each of a vector's columns, by 8 rows; each of its
+ * threads adds every 8th row of a part, then the rows are added. A second
+ * kernel adds the parts in the same way. */
+
+/* Adds the lanes' values over the 8 rows of threads; in row 0: the sums. */
+template <int N> DEVICE void rows_sum(float (&v)[N], float (*shared)[32 * N])
+{
+    int lane = threadIdx.x % 32, row = threadIdx.x / 32;
+UNROLL
+    for (int i = 0; i < N; i++) shared[row][i * 32 + lane] = v[i];
+    __syncthreads();
+    if (row) return;
+UNROLL
+    for (int i = 0; i < N; i++)
+        for (int r = 1; r < 8; r++) v[i] += shared[r][i * 32 + lane];
+}
+
+/* Blocks: columns, parts. */
+template <class T> DEVICE void sum_columns(const dsi_cuda_columns &P)
+{
+    enum { N = vector_of<T>::N };
+    SHARED(float, shared, [8][32 * N]);
+    long long column = (blockIdx.x * 32ll + threadIdx.x % 32) * N;
+    long long row = blockIdx.y * P.each + threadIdx.x / 32, end = min(P.rows, (blockIdx.y + 1) * P.each);
+    float sum[N] = {};
+    if (column < P.columns) {
+        const T *from = (const T *)P.x + column;
+#pragma unroll 4
+        for (; row < end; row += 8) {
+            float v[N];
+            vector_load<T>(v, from, row * P.stride);
+UNROLL
+            for (int i = 0; i < N; i++) sum[i] += v[i];
+        }
+    }
+    rows_sum<N>(sum, shared);
+    if (threadIdx.x >= 32 || column >= P.columns) return;
+UNROLL
+    for (int i = 0; i < N; i++) P.partial[blockIdx.y * P.columns + column + i] = sum[i];
+}
+KERNEL(sum_columns_f32, dsi_cuda_columns, 256) { sum_columns<float>(P); }
+KERNEL(sum_columns_f16, dsi_cuda_columns, 256) { sum_columns<__half>(P); }
+KERNEL(sum_columns_bf16, dsi_cuda_columns, 256) { sum_columns<__nv_bfloat16>(P); }
+
+/* Blocks: 32 columns. */
+KERNEL(sum_column_parts, dsi_cuda_columns, 256)
+{
+    SHARED(float, shared, [8][32]);
+    long long column = blockIdx.x * 32ll + threadIdx.x % 32;
+    float sum[1] = {};
+    if (column < P.columns)
+#pragma unroll 4
+        for (int part = threadIdx.x / 32; part < P.parts; part += 8)
+            sum[0] += P.partial[part * P.columns + column];
+    rows_sum<1>(sum, shared);
+    if (threadIdx.x >= 32 || column >= P.columns) return;
+    store<float>(P.y, P.y_dtype, column * P.y_s, P.factor * sum[0]);
+}
 
 /* ---- maxima ---- */
 

@@ -14,6 +14,17 @@ typedef struct dsi_cuda_reduce {
     void *partial; /* [outputs, parts] of the type that sums; NULL: one part, to y */
 } dsi_cuda_reduce;
 
+/* y [columns] = factor times the sums of the columns of x [rows,columns], whose
+ * vectors of 16 bytes are aligned. Parts of `each` rows are summed to partial
+ * [parts,columns]. */
+typedef struct dsi_cuda_columns {
+    const void *x;
+    void *y;
+    float *partial, factor;
+    long long rows, columns, stride, y_s, each;
+    int parts, y_dtype;
+} dsi_cuda_columns;
+
 /* x [outer,C,inner]; y (optional), index [outer,1,inner] */
 typedef struct dsi_cuda_reduce_max {
     dsi_cuda_view x, y, index;

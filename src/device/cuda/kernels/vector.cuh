@@ -1,0 +1,72 @@
+/* device/cuda/kernels/vector.cuh: 16 bytes of memory at a time, as floats: 4 of
+ * float32, 8 of 16 bits. Addresses are multiples of 16.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+template <class T> struct vector_of {
+    enum { N = 16 / sizeof(T) };
+};
+
+template <class T> DEVICE void vector_unpack(float (&to)[vector_of<T>::N], const uint4 &from);
+template <class T> DEVICE uint4 vector_pack(const float (&from)[vector_of<T>::N]);
+
+template <>
+__device__ __forceinline__ void vector_unpack<float>(float (&to)[4], const uint4 &from)
+{
+    to[0] = __uint_as_float(from.x), to[1] = __uint_as_float(from.y);
+    to[2] = __uint_as_float(from.z), to[3] = __uint_as_float(from.w);
+}
+template <> __device__ __forceinline__ uint4 vector_pack<float>(const float (&from)[4])
+{
+    return make_uint4(__float_as_uint(from[0]), __float_as_uint(from[1]), __float_as_uint(from[2]),
+                      __float_as_uint(from[3]));
+}
+
+DEVICE float half_of(const __nv_bfloat16 *, unsigned bits) { return __uint_as_float(bits << 16); }
+DEVICE float half_of(const __half *, unsigned bits)
+{
+    return __half2float(__ushort_as_half((unsigned short)bits));
+}
+DEVICE unsigned half_bits_of(const __nv_bfloat16 *, float x)
+{
+    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+DEVICE unsigned half_bits_of(const __half *, float x)
+{
+    return __half_as_ushort(__float2half_rn(x));
+}
+
+/* Two numbers of 16 bits in a word, the first one low. */
+template <class T> DEVICE void pair_unpack(float *to, unsigned from)
+{
+    const T *type = nullptr;
+    to[0] = half_of(type, from & 0xffffu), to[1] = half_of(type, from >> 16);
+}
+template <class T> DEVICE unsigned pair_pack(float low, float high)
+{
+    const T *type = nullptr;
+    return half_bits_of(type, low) | half_bits_of(type, high) << 16;
+}
+
+template <class T> DEVICE void vector_unpack(float (&to)[vector_of<T>::N], const uint4 &from)
+{
+    pair_unpack<T>(to, from.x), pair_unpack<T>(to + 2, from.y);
+    pair_unpack<T>(to + 4, from.z), pair_unpack<T>(to + 6, from.w);
+}
+template <class T> DEVICE uint4 vector_pack(const float (&from)[vector_of<T>::N])
+{
+    return make_uint4(pair_pack<T>(from[0], from[1]), pair_pack<T>(from[2], from[3]),
+                      pair_pack<T>(from[4], from[5]), pair_pack<T>(from[6], from[7]));
+}
+
+/* The vector from element i on, a multiple of N. */
+template <class T>
+DEVICE void vector_load(float (&to)[vector_of<T>::N], const void *p, long long i)
+{
+    vector_unpack<T>(to, *(const uint4 *)((const T *)p + i));
+}
+template <class T>
+DEVICE void vector_store(void *p, long long i, const float (&from)[vector_of<T>::N])
+{
+    *(uint4 *)((T *)p + i) = vector_pack<T>(from);
+}
