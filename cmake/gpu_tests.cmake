@@ -147,7 +147,7 @@ if(DS_GPU_TESTS AND TARGET test_gpu_zero)
 endif()
 
 # In another order of threads, with work that is done only at a synchronisation;
-# and tests of other folders on the GPU.
+# and tests of other folders on the GPU (tests/gpu/on.txt).
 if(DS_GPU_TESTS AND TARGET test_gpu_ops)
     set(DS_GPU_ENVIRONMENT LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu FAKE_CUDA_COUNT=1)
     add_test(NAME gpu/ops.backward COMMAND test_gpu_ops)
@@ -155,8 +155,7 @@ if(DS_GPU_TESTS AND TARGET test_gpu_ops)
         ENVIRONMENT "${DS_GPU_ENVIRONMENT};DS_TEST_QUICK=1;FAKE_CUDA_LAZY=1;CUDA_ON_CPU_ORDER=backward")
     set(on optim/sgd)
     if(NOT DS_SANITIZE)
-        list(APPEND on optim/others optim/master engine/engine engine/checkpoint engine/resume ops/norm
-            ops/pool ops/gradients ops/values nn/moe reference/moe)
+        file(STRINGS ${PROJECT_SOURCE_DIR}/tests/gpu/on.txt on REGEX "^[a-z]")
     endif()
     foreach(name ${on})
         string(REPLACE "/" "_" target test_${name})

@@ -4,8 +4,8 @@
 #pragma once
 
 #include "check.h"
+#include "emulated.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>

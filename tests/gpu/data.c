@@ -2,11 +2,10 @@
  * batches, to the bit, in the same order; which data sets are not there.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
+#include "emulated.h"
 #include "folder.h"
 
 #include <deepspeed/data.h>
-
-#include <dlfcn.h>
 
 enum { BATCH = 7, SAMPLES = 40 };
 
@@ -66,15 +65,6 @@ static void the_same_batches(void **state)
     CHECK_INT(ds_memory_allocated(gpu), before);
 }
 
-static long syncs(void)
-{
-    long (*f)(void) = NULL;
-    void *symbol = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_cuda_syncs");
-    if (!symbol) return 0; /* a real driver */
-    memcpy(&f, &symbol, sizeof f);
-    return f();
-}
-
 /* Once an epoch has begun, a batch makes the host wait for nothing. */
 static void batches_wait_for_nothing(void **state)
 {
@@ -84,9 +74,9 @@ static void batches_wait_for_nothing(void **state)
     for (int half = 0; half < 2; half++) {
         ds_loader *l = ds_loader_new(images(half ? BF16 : PLAIN), BATCH, .shuffle = true);
         CHECK(ds_loader_next(l, &b));
-        long before = syncs();
+        long before = emulator_count("fake_cuda_syncs");
         for (int i = 0; i < 3; i++) CHECK(ds_loader_next(l, &b));
-        CHECK_INT(syncs() - before, 0);
+        CHECK_INT(emulator_count("fake_cuda_syncs") - before, 0);
         ds_loader_free(l);
     }
     CHECK_INT(ds_set_device(cpu), DS_OK);
@@ -94,7 +84,8 @@ static void batches_wait_for_nothing(void **state)
 
 int main(void)
 {
-    if (!ds_device_count(DS_CUDA)) return 77;
+    int skip = skip_without_gpus(1);
+    if (skip) return skip;
     setenv("DS_CIFAR10_SAMPLE", DS_SOURCE_DIR "/assets/cifar10-sample.tar.xz", 1);
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_batches),
                                        cmocka_unit_test(batches_wait_for_nothing)};

@@ -2,9 +2,9 @@
  * beside its replicas on the CPU: losses, gradients, buffers; memory that is
  * full, faults; copies and waits of a step.
  * SPDX-License-Identifier: MIT */
+#include "emulated.h"
 #include "parallel/net.h"
 
-#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,13 +19,13 @@ static ds_module *same_net(void *arg)
     return net_new();
 }
 
-/* A function of the emulator; NULL with a real driver. */
-static long fake(const char *name, bool argument)
+/* Bytes that the emulator has copied between GPUs. */
+static long peer_bytes(bool staged)
 {
-    void *symbol = dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
-    long (*call)(bool argument) = NULL;
-    if (symbol) memcpy(&call, &symbol, sizeof call);
-    return call ? call(argument) : -1;
+    void *symbol = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_cuda_peer_bytes");
+    long (*call)(bool staged);
+    memcpy(&call, &symbol, sizeof call);
+    return call(staged);
 }
 
 /* ---- training ---------------------------------------------------------------------------------------- */
@@ -177,7 +177,7 @@ static void gradients_and_buffers(void **state)
 static void copies_and_waits(void **state)
 {
     (void)state;
-    if (fake("fake_cuda_syncs", false) < 0) return;
+    if (!emulated()) skip();
     CHECK_INT(ds_set_device(gpu), DS_OK);
     ds_module *net = net_new();
     ds_data_parallel *dp = ds_data_parallel_new(net, 3, same_net, NULL);
@@ -186,17 +186,17 @@ static void copies_and_waits(void **state)
     ds_scope *scope = ds_scope_open();
     ds_tensor *labels, *x = samples(DS_F32, 0, 9, &labels);
     ds_optim_zero_grad(sgd);
-    long syncs = fake("fake_cuda_syncs", false), direct = fake("fake_cuda_peer_bytes", false);
+    long syncs = emulator_count("fake_cuda_syncs"), direct = peer_bytes(false);
     ds_tensor *loss = ds_cross_entropy(ds_data_parallel_call(dp, x), labels);
     CHECK_INT(ds_backward(loss), DS_OK);
-    syncs = fake("fake_cuda_syncs", false) - syncs;
-    direct = fake("fake_cuda_peer_bytes", false) - direct;
+    syncs = emulator_count("fake_cuda_syncs") - syncs;
+    direct = peer_bytes(false) - direct;
     int64_t elements = 0;
     for (int i = 0; i < ds_module_params(net); i++)
         elements += ds_numel(ds_module_param_at(net, i, NULL));
     /* parameters and gradients, inputs, outputs and their gradients, of two replicas */
     CHECK_INT(direct, 4 * 2 * (2 * elements + 3 * 192 + 3 * 7 * 2));
-    CHECK_INT(fake("fake_cuda_peer_bytes", true), 0);
+    CHECK_INT(peer_bytes(true), 0);
     CHECK_INT(syncs, 2 * 2);
     ds_scope_close(scope);
     ds_optim_free(sgd);
@@ -340,10 +340,10 @@ static bool copies_through_the_host(void)
 {
     Trained *t = calloc(1, sizeof *t), *again = calloc(1, sizeof *again);
     train(t, gpu, 2, NULL);
-    bool good = fake("fake_cuda_peer_bytes", false) == 0 && fake("fake_cuda_peer_bytes", true) > 0;
+    bool good = peer_bytes(false) == 0 && peer_bytes(true) > 0;
     setenv("FAKE_CUDA_PEERS", "1", 1);
     train(again, gpu, 2, NULL);
-    good = good && fake("fake_cuda_peer_bytes", false) > 0 && !memcmp(t, again, sizeof *t);
+    good = good && peer_bytes(false) > 0 && !memcmp(t, again, sizeof *t);
     free(t), free(again);
     return good;
 }
@@ -351,13 +351,15 @@ static bool copies_through_the_host(void)
 static void other_gpus(void **state)
 {
     (void)state;
+    if (!emulated()) skip();
     apart(names_the_full_gpu, "FAKE_CUDA_BYTES", "1073741824,131072");
     apart(copies_through_the_host, "FAKE_CUDA_PEERS", "0");
 }
 
 int main(void)
 {
-    if (ds_device_count(DS_CUDA) < MOST_GPUS) return 77;
+    int skip = skip_without_gpus(MOST_GPUS);
+    if (skip) return skip;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(other_gpus), /* first: no GPU is open yet */
         cmocka_unit_test(trains_as_on_the_cpu),

@@ -4,10 +4,9 @@
  * recorded.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
+#include "emulated.h"
 #include "folder.h"
 #include "nets.h"
-
-#include <dlfcn.h>
 
 enum { BATCH = 4, MOST = 48 };
 
@@ -240,15 +239,6 @@ static void stages_of_one_rank(void **state)
 
 /* ---- what a step costs ------------------------------------------------------------------------------- */
 
-static long count(const char *name)
-{
-    long (*f)(void) = NULL;
-    void *symbol = dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
-    if (!symbol) return 0; /* a real driver */
-    memcpy(&f, &symbol, sizeof f);
-    return f();
-}
-
 static void a_step_is_one_launch_and_one_wait(void **state)
 {
     (void)state;
@@ -260,14 +250,16 @@ static void a_step_is_one_launch_and_one_wait(void **state)
     int64_t labels[BATCH] = {1, 2, 3, 4};
     ds_tensor *in[] = {ds_randn(DS_F16, ds_shape(BATCH, WIDTH)),
                        ds_from_data(DS_I64, ds_shape(BATCH), labels)};
-    long launches = count("fake_cuda_launches"), graphs = count("fake_cuda_graph_launches"),
-         syncs = count("fake_cuda_syncs");
+    long launches = emulator_count("fake_cuda_launches"),
+         graphs = emulator_count("fake_cuda_graph_launches"),
+         syncs = emulator_count("fake_cuda_syncs");
     for (int i = 0; i < MICRO; i++) CHECK(ds_item(ds_step_graph_run(r.graph, in, 2)) > 0);
     CHECK(!ds_error());
-    if (count("fake_cuda_launches")) {
-        CHECK_INT(count("fake_cuda_graph_launches") - graphs, MICRO);
-        CHECK_INT(count("fake_cuda_launches") - launches, 0); /* inputs are copied as bytes */
-        CHECK_INT(count("fake_cuda_syncs") - syncs, MICRO);
+    if (emulated()) {
+        CHECK_INT(emulator_count("fake_cuda_graph_launches") - graphs, MICRO);
+        CHECK_INT(emulator_count("fake_cuda_launches") - launches,
+                  0); /* inputs are copied as bytes */
+        CHECK_INT(emulator_count("fake_cuda_syncs") - syncs, MICRO);
     }
     ds_scope_close(scope);
     run_end(&r);
@@ -355,7 +347,8 @@ static void what_cannot_be_recorded(void **state)
 
 int main(void)
 {
-    if (!ds_device_count(DS_CUDA)) return 77;
+    int skip = skip_without_gpus(1);
+    if (skip) return skip;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dtypes_and_clipping),
         cmocka_unit_test(every_rule),

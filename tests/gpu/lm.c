@@ -4,6 +4,7 @@
  * masks, Llama's table of rotations, GPT-2's learned positions.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
+#include "emulated.h"
 
 #include <deepspeed.h>
 
@@ -92,4 +93,11 @@ static void interpolates(void **state)
     }
 }
 
-TEST_MAIN(cmocka_unit_test(models_equal_the_cpu), cmocka_unit_test(interpolates))
+int main(void)
+{
+    int skip = skip_without_gpus(1);
+    if (skip) return skip;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(models_equal_the_cpu),
+                                       cmocka_unit_test(interpolates)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

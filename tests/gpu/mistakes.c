@@ -10,6 +10,7 @@
  *
  * SPDX-License-Identifier: MIT */
 #include "check.h"
+#include "emulated.h"
 
 #include "device/cuda/driver.h"
 
@@ -153,6 +154,8 @@ static void callers_are_seen_lazily(void **state)
 
 int main(void)
 {
+    int skip = skip_without_emulator();
+    if (skip) return skip;
     const struct CMUnitTest tests[] = {cmocka_unit_test(each_is_seen),
                                        cmocka_unit_test(callers_are_seen_lazily)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,8 +10,6 @@
 
 enum { N = 12, BATCH = 4 };
 
-static long emulator_count(const char *name) { return fake_count_of("libcuda.so.1", name); }
-
 static bool use_own_gpu(void)
 {
     return ds_set_device((ds_device){DS_CUDA, ds_comm_rank(NULL)}) == DS_OK;
@@ -398,6 +396,8 @@ static void steps(void **state)
 
 int main(void)
 {
+    int skip = skip_without_emulator();
+    if (skip) return skip;
     const struct CMUnitTest tests[] = {cmocka_unit_test(failures), cmocka_unit_test(others),
                                        cmocka_unit_test(groups), cmocka_unit_test(steps)};
     return cmocka_run_group_tests(tests, NULL, NULL);

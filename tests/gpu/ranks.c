@@ -3,6 +3,7 @@
  * the CPU. With fewer GPUs than ranks, ranks share them.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
+#include "emulated.h"
 #include "nets.h"
 
 enum { RANKS = 4, N = 12, BATCH = 4, STEPS = 3 };
@@ -248,7 +249,8 @@ static void every_stage_trains(void **state)
 
 int main(void)
 {
-    if (!ds_device_count(DS_CUDA)) return 77;
+    int skip = skip_without_gpus(1);
+    if (skip) return skip;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_are_those_of_the_cpu), cmocka_unit_test(refuses_two_devices),
         cmocka_unit_test(ddp_trains), cmocka_unit_test(every_stage_trains)};

@@ -6,10 +6,10 @@
 #include "check.h"
 #include "classify.h"
 #include "device/device.h"
+#include "emulated.h"
 #include "folder.h"
 #include "nets.h"
 
-#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -66,20 +66,15 @@ static void a_step_takes_few_launches(void **state)
 {
     (void)state;
     enum { AT_MOST = 28 };
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW), *symbol;
-    long (*launches)(void) = NULL;
-    CHECK(driver);
-    symbol = dlsym(driver, "fake_cuda_launches");
-    if (!symbol) return; /* a real driver */
-    memcpy(&launches, &symbol, sizeof launches);
+    if (!emulated()) skip();
     CHECK_INT(ds_set_device(gpu), DS_OK);
     ds_scope *scope = ds_scope_open();
     ds_module *net = net_new();
     ds_optim *sgd = ds_optim_sgd(net, 0.01, .momentum = 0.9);
-    long before = launches();
+    long before = emulator_count("fake_cuda_launches");
     CHECK_INT(ds_backward(step_loss(net, 0, false)), DS_OK);
     CHECK_INT(ds_optim_step(sgd), DS_OK);
-    long taken = launches() - before;
+    long taken = emulator_count("fake_cuda_launches") - before;
     printf("# a step of the tutorial's network is %ld launches\n", taken);
     CHECK(taken > 0 && taken <= AT_MOST);
     ds_optim_free(sgd);
@@ -204,15 +199,6 @@ typedef struct Run {
     long waits;  /* of the host, in the last backward pass and step */
 } Run;
 
-/* How often the host has waited for the emulated GPU; 0 with a real driver. */
-static long waits(void)
-{
-    void *symbol = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_cuda_syncs");
-    long (*syncs)(void) = NULL;
-    memcpy(&syncs, &symbol, sizeof syncs);
-    return syncs ? syncs() : 0;
-}
-
 static void configure(Run *run, int stage, const char *precision, const char *zero)
 {
     snprintf(run->config, sizeof run->config,
@@ -235,10 +221,10 @@ static float *engine_train(Run *run, size_t *bytes)
         ds_tensor *x = ds_cast(ds_randn(DS_F32, ds_shape(BATCH, WIDTH)), ds_engine_dtype(e));
         ds_tensor *y = ds_cast(ds_engine_forward(e, x), DS_F32), *loss = ds_mean(ds_mul(y, y));
         run->loss[i] = ds_item(loss);
-        long before = waits();
+        long before = emulator_count("fake_cuda_syncs");
         CHECK_INT(ds_engine_backward(e, loss), DS_OK);
         CHECK_INT(ds_engine_step(e), DS_OK);
-        run->waits = waits() - before;
+        run->waits = emulator_count("fake_cuda_syncs") - before;
         ds_scope_close(scope);
     }
     run->held = ds_memory_allocated(run->device);
@@ -338,6 +324,7 @@ static void checkpoints_there_and_back(void **state)
 static void says_what_does_not_fit(void **state)
 {
     (void)state;
+    if (!emulated()) skip(); /* a process that was forked cannot use NVIDIA's driver */
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
@@ -388,14 +375,17 @@ static void fragmentation_is_bounded(void **state)
     size_t most = 2 * use.peak_live + ((size_t)2 << 20);
     printf("# changing shapes: %zu bytes in use at most, %zu taken\n", use.peak_live,
            use.peak_held);
-    CHECK(use.peak_held <= most && begun - unused <= most + (64 << 10)); /* the blocks' ends */
+    CHECK(use.peak_held <= most);
+    if (emulated()) /* on a real one other programs take memory too; 64 KiB: the blocks' ends */
+        CHECK(begun - unused <= most + (64 << 10));
     dsi_cache_empty(d);
     CHECK_INT(ds_set_device(cpu), DS_OK);
 }
 
 int main(void)
 {
-    if (!ds_device_count(DS_CUDA)) return 77;
+    int skip = skip_without_gpus(1);
+    if (skip) return skip;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(says_what_does_not_fit), /* first: the GPU is not open yet */
         cmocka_unit_test(trains_the_tutorial_network),

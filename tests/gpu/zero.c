@@ -4,6 +4,7 @@
  * ranks, ranks share them.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
+#include "emulated.h"
 #include "folder.h"
 #include "nets.h"
 
@@ -120,7 +121,8 @@ static ds_status body(void *arg)
              "{\"lr\": 0.01, \"eps\": 0.01}}, %s\"zero_optimization\": {\"stage\": %d, "
              "\"stage3_param_persistence_threshold\": 0%s}}",
              BATCH, run->accumulate, run->precision, run->stage, run->zero);
-    if (ds_set_device((ds_device){run->kind, run->kind == DS_CUDA ? rank % ds_device_count(DS_CUDA) : 0}) != DS_OK)
+    if (ds_set_device((ds_device){run->kind, run->kind == DS_CUDA ? rank % ds_device_count(DS_CUDA)
+                                                                  : 0}) != DS_OK)
         return ds_error_status();
     ds_scope *scope = ds_scope_open();
     ds_engine *e = ds_initialize(.model = net_of(run), .config = config);
@@ -294,7 +296,8 @@ static void checkpoints(void **state)
 
 int main(void)
 {
-    if (!ds_device_count(DS_CUDA)) return 77;
+    int skip = skip_without_gpus(1);
+    if (skip) return skip;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_and_dtypes), cmocka_unit_test(offload), cmocka_unit_test(experts),
         cmocka_unit_test(recomputation), cmocka_unit_test(checkpoints)};
