@@ -215,7 +215,7 @@ static ds_tensor *pointwise_divide(dsi_binary_op how, ds_tensor *a, ds_tensor *b
         return y;
     }
     /* the kernel has no way to refuse a zero, so the host looks for one first */
-    ds_tensor *zeros = ds_sum(ds_eq(b, ds_scalar(DS_I64, 0)));
+    ds_tensor *zeros = ds_sum(ds_eq(b, dsi_fill(dsi_new_dtype(b, DS_I64, (ds_dims){0}), 0)));
     if (!zeros || ds_item(zeros) != 0)
         return zeros ? dsi_refuse("%s: an element of b %s is 0: expected divisors of integers that "
                                   "are not",
@@ -517,7 +517,8 @@ ds_tensor *ds_neg(ds_tensor *x)
 {
     if (x && x->dtype == DS_BOOL)
         return dsi_refuse("neg: x is bool: expected numbers (ds_logical_not turns it around)");
-    if (x && !dsi_is_float(x)) return ds_mul(x, ds_scalar(DS_I8, -1));
+    if (x && !dsi_is_float(x))
+        return ds_mul(x, dsi_fill(dsi_new_dtype(x, DS_I8, (ds_dims){0}), -1));
     return affine("neg", x, -1, 0);
 }
 

@@ -223,6 +223,14 @@ static void shapes_that_change(void **state)
     CHECK(peaks.peak_live <= (size_t)TENSORS * MOST);
 }
 
+/* Not for want of memory, so that is not what the message says. */
+static void memory_is_refused(void **state)
+{
+    (void)state;
+    CHECK(!dsi_cache_alloc(dsi_device_get((ds_device){DS_CUDA, 0}), 64));
+    CHECK_ERROR("cuda:0: taking memory: ");
+}
+
 static void a_failing_copy(void **state)
 {
     (void)state;
@@ -261,7 +269,7 @@ static void a_broken_gpu(void **state)
     setenv("FAKE_CUDA_FAIL", "all=700", 1);
     CHECK(!ds_clone(x));
     CHECK_INT(ds_error_status(), DS_EDEVICE);
-    CHECK_ERROR("cuda:0: its memory: an illegal memory access was encountered");
+    CHECK_ERROR("cuda:0: taking memory: an illegal memory access was encountered");
     ds_scope_close(scope);
     unsetenv("FAKE_CUDA_FAIL");
 }
@@ -293,6 +301,7 @@ static void failures(void **state)
     apart(a_full_gpu_that_is_behind, "FAKE_CUDA_BYTES=8388608", "FAKE_CUDA_LAZY=1");
     apart(shapes_that_change, "FAKE_CUDA_BYTES=6291456", NULL);
     apart(shapes_that_change, "FAKE_CUDA_BYTES=6291456", "FAKE_CUDA_LAZY=1");
+    apart(memory_is_refused, "FAKE_CUDA_FAIL=cuMemAllocAsync=700", NULL);
     apart(a_failing_copy, NULL, NULL);
     apart(a_broken_gpu, NULL, NULL);
     apart(refuses_kernels, "FAKE_CUDA_FAIL=cuModuleLoadDataEx=222", NULL);
@@ -341,6 +350,10 @@ static void machines_without_a_driver(void **state)
 
 int main(void)
 {
+    if (access(FAKE_LIBCUDA, R_OK)) {
+        printf("skipped: there is no emulator, %s\n", FAKE_LIBCUDA);
+        return 77;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(machines_without_a_driver), /* first */
         cmocka_unit_test(drivers_that_do_not_start),

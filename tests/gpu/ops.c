@@ -7,6 +7,7 @@
  * numbers on a GPU: tests/gpu/kernels.c compares them with base/philox.h.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
+#include "emulated.h"
 #include "ops/cases.h"
 
 #define REFUSED_AT_MOST 16 /* of 1824 runs; a quarter of a quarter with DS_TEST_QUICK */
@@ -57,14 +58,18 @@ static ds_tensor *laid_out(const Case *c, int i, ds_dtype dtype, Layout *layout,
     return ds_require_grad(x, grad);
 }
 
-/* The result on the host, and its gradients for a fixed dy; y NULL: refused. */
-static Result row_run(const Case *c, ds_dtype dtype, Layout *layout, ds_device device)
+/* The result on the host, and its gradients for a fixed dy; y NULL: refused.
+ * current: the default device while the op runs. */
+static Result row_run(const Case *c, ds_dtype dtype, Layout *layout, ds_device device,
+                      ds_device current)
 {
     Result r = {.n = case_inputs(c->in)};
     ds_tensor *in[MAX_IN];
     for (int i = 0; i < r.n; i++)
         if (!(in[i] = laid_out(c, i, dtype, layout, device))) return r;
+    CHECK_INT(ds_set_device(current), DS_OK);
     ds_tensor *y = c->call(in);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
     if (!y) return r;
     if (ds_requires_grad(y)) {
         ds_tensor *dy = ds_empty(DS_F64, ds_shape_of(y));
@@ -73,7 +78,11 @@ static Result row_run(const Case *c, ds_dtype dtype, Layout *layout, ds_device d
         for (int64_t i = 0; i < ds_numel(dy); i++)
             p[i] = 0.5 + floor(case_random(&random) * 128) / 128;
         dy = ds_cast(dy, ds_dtype_of(y));
-        if (ds_backward_from(y, ds_to(dy, device, ds_dtype_of(dy))) != DS_OK) return r;
+        dy = ds_to(dy, device, ds_dtype_of(dy));
+        CHECK_INT(ds_set_device(current), DS_OK);
+        ds_status status = ds_backward_from(y, dy);
+        CHECK_INT(ds_set_device(cpu), DS_OK);
+        if (status != DS_OK) return r;
         for (int i = 0; i < r.n; i++)
             if (ds_grad(in[i])) {
                 ds_tensor *g = ds_contiguous(ds_grad(in[i]));
@@ -122,9 +131,9 @@ static void row_compare(const Case *c, ds_dtype dtype, int layout)
 {
     char how[80];
     ds_scope *scope = ds_scope_open();
-    Result want = row_run(c, dtype, layouts[layout], cpu);
+    Result want = row_run(c, dtype, layouts[layout], cpu, cpu);
     CHECK(want.y);
-    Result got = row_run(c, dtype, layouts[layout], gpu);
+    Result got = row_run(c, dtype, layouts[layout], gpu, cpu);
     snprintf(how, sizeof how, "%s %s", ds_dtype_name(dtype), layout_names[layout]);
     bool missing = ds_error() && (strstr(ds_error(), "no cuda kernel") ||
                                   strstr(ds_error(), "takes tensors on the CPU"));
@@ -159,6 +168,34 @@ static void each_row(void **state)
     CHECK(refused <= REFUSED_AT_MOST);
 }
 
+/* Operands decide where an op runs, not the default device: the CPU's values to
+ * the bit while new tensors are on the GPU. */
+static void operands_decide(void **state)
+{
+    (void)state;
+    wrong = 0;
+    for (int r = 0; r < OP_CASES; r++) {
+        const Case *c = &op_cases[r];
+        if (!strcmp(c->op, "dropout")) continue;
+        ds_scope *scope = ds_scope_open();
+        Result want = row_run(c, DS_F32, NULL, cpu, cpu), got = row_run(c, DS_F32, NULL, cpu, gpu);
+        bool good = got.y && close_to(c, "y", "beside the GPU", got.y, want.y, 0);
+        if (!got.y) fprintf(stderr, "%s (%s): %s\n", c->op, c->name, ds_error());
+        for (int i = 0; i < want.n; i++)
+            good = good && close_to(c, "gradient", "beside the GPU", got.grad[i], want.grad[i], 0);
+        wrong += !good;
+        ds_error_clear();
+        ds_scope_close(scope);
+    }
+    CHECK_INT(wrong, 0);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = ds_full(DS_I64, ds_shape(3), 5);
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    CHECK_CLOSE(ds_item(ds_sum(ds_floor_divide(ds_neg(x), x))), -3, 0);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+    ds_scope_close(scope);
+}
+
 /* The gradient of an embedding, [ROWS, 3], for more tokens than a block looks
  * at: sorted by row, in the order of the tokens. */
 static ds_tensor *embedding_grad(ds_device device, int64_t bad)
@@ -191,11 +228,10 @@ static void many_rows_are_sorted(void **state)
 
 int main(void)
 {
-    if (!ds_device_count(DS_CUDA)) {
-        printf("skipped: %s\n", ds_device_parse("cuda", &(ds_device){0}) ? ds_error() : "");
-        return 77;
-    }
+    int skip = skip_without_gpus(1);
+    if (skip) return skip;
     const struct CMUnitTest tests[] = {cmocka_unit_test(each_row),
+                                       cmocka_unit_test(operands_decide),
                                        cmocka_unit_test(many_rows_are_sorted)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -138,8 +138,8 @@ static ds_status cuda_describe(int index, char *text, size_t room)
 
 /* ---- memory ---------------------------------------------------------------------------------------------- */
 
-/* NULL without a message: the cache gives unused blocks back, tries again, and
- * then says what did not fit. Blocks that were given back are free when the
+/* NULL of a full GPU is without a message: the cache gives unused blocks back,
+ * tries again, and then says what did not fit. Blocks that were given back are free when the
  * stream has come to that, so a full GPU is waited for. */
 static void *cuda_alloc(dsi_device *d, size_t bytes)
 {
@@ -151,6 +151,7 @@ static void *cuda_alloc(dsi_device *d, size_t bytes)
         g->f->stream_sync(d->stream.handle);
         result = g->f->alloc_async(&p, bytes, d->stream.handle);
     }
+    if (result != CUDA_ERROR_OUT_OF_MEMORY) dsi_cuda_check(d->index, result, "taking memory");
     return result == CUDA_SUCCESS ? (void *)(uintptr_t)p : NULL;
 }
 
