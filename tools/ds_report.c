@@ -16,6 +16,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "comm/mpi_open.h"
+#include "comm/nccl.h"
 #include "device/cpu/cpu.h"
 #include "device/device.h"
 
@@ -240,7 +241,8 @@ static void report_parts(report *r)
     report_mpi(r, "openmpi", "mpirun");
     report_mpi(r, "mpich", "mpiexec.hydra");
     report_uring(r);
-    report_part(r, "nccl", false, false);
+    report_part(r, "nccl", dsi_nccl_open()->version > 0,
+                dsi_nccl_open()->version > 0 && ds_device_count(DS_CUDA) > 0);
     report_part(r, "cuda kernels", dsi_device_built(DS_CUDA), ds_device_count(DS_CUDA) > 0);
     puts(LINE);
 }
@@ -338,15 +340,16 @@ static void report_programs(void)
     print_fact("Slurm", "%s", slurm());
     print_fact("pdsh, ssh", "%s, %s", on_path("pdsh") ? "here" : "none",
                on_path("ssh") ? "here" : "none");
-    print_fact("NCCL", "none in this build");
 }
 
 /* As this build sees them; and the driver's version, which its own command
- * knows. */
+ * knows. NCCL is opened by the same rules as when ranks first need it. */
 static void report_gpus(report *r)
 {
-    char text[200];
+    char text[200] = "";
+    bool untested = false;
     int n = ds_device_count(DS_CUDA);
+    const dsi_nccl_library *nccl = dsi_nccl_open();
     const char *smi = "nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>&1";
     print_fact("NVIDIA driver", "%s", on_path("nvidia-smi") ? line_of(smi, NULL) : "none");
     if (!n) print_fact("GPUs", "none: %s", dsi_device_why_none(DS_CUDA));
@@ -354,9 +357,17 @@ static void report_gpus(report *r)
         ds_device gpu = {DS_CUDA, i};
         bool known = dsi_device_describe(gpu, text, sizeof text) == DS_OK;
         print_fact(ds_device_name(gpu), "%s", known ? text : ds_error());
+        untested = untested || !strstr(text, "H200");
         ds_error_clear();
     }
-    if (n) report_warn(r, "kernels were tested on an emulator only: run ds_report --gpu_selftest");
+    if (nccl->version)
+        print_fact("NCCL", "%d.%d.%d", nccl->version / 10000, nccl->version / 100 % 100,
+                   nccl->version % 100);
+    else
+        print_fact("NCCL", "none: %s", nccl->why);
+    if (untested)
+        report_warn(r, "kernels have run on an NVIDIA H200 and on an emulator: on another GPU, run "
+                       "ds_report --gpu_selftest once");
 }
 
 static error_t report_parse_option(int key, char *arg, struct argp_state *state)

@@ -14,6 +14,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "base/shared.h"
 #include "comm.h"
 #include "nccl_api.h"
 
@@ -28,7 +29,7 @@ typedef struct dsi_nccl_library {
 } dsi_nccl_library;
 
 /* Opened once a process, as DS_NCCL says. */
-const dsi_nccl_library *dsi_nccl_open(void);
+DSI_SHARED const dsi_nccl_library *dsi_nccl_open(void);
 
 /* Collective, on the host: whether all ranks of c can use NCCL, each on a GPU of
  * its own. If not: *on is false, and *why says it in one line, alike on all

@@ -70,6 +70,12 @@ status 0 $run
 has out '^cuda kernels \.* \[YES\] \.* \[OKAY\]$'
 has out '^cuda:0 \.* Fake 0, 1\.0 GB, compute capability 9\.0$'
 has out '^cuda:1 \.* Fake 1'
+has out '^nccl \.* \[YES\] \.* \[OKAY\]$'
+has out '^NCCL \.* 2\.[0-9]*\.[0-9]*$'
+has out 'WARNING.*on another GPU, run ds_report --gpu_selftest once'
+status 0 DS_NCCL=off $run
+has out '^nccl \.* \[NO\] \.* \[NO\]$'
+has out '^NCCL \.* none: DS_NCCL is off$'
 run=$tutorial
 
 # ---- training there
