@@ -75,7 +75,7 @@ static double train(int64_t batch, int steps, bool graph, double *first)
     Training t = {.net = net_new()};
     t.sgd = ds_optim_sgd(t.net, 0.001, .momentum = 0.9);
     ds_step_graph *g = graph ? ds_step_graph_new(train_step, &t) : NULL;
-    ds_loader *l = ds_loader_new(images_new(), batch, .shuffle = true);
+    ds_loader *l = ds_loader_new(images_new(), batch, .shuffle = true, .drop_last = true);
     ds_batch b;
     double begun = 0;
     for (int i = 0; i < WARM_UP + steps && !ds_error();) {
