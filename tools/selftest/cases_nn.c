@@ -106,6 +106,80 @@ CONV_CASES(conv_odd, odd_conv)
 CONV_CASES(conv_long, long_conv)
 CONV_CASES(conv_depthwise, depthwise_conv)
 
+/* Channels are neighbours in memory: 16 bits go to conv_last.cu. Pixels are no
+ * multiple of a tile. */
+static Sizes last_conv(const Trial *t)
+{
+    return (Sizes){BIG(t, 64, 2),
+                   64,
+                   BIG(t, 64, 24),
+                   BIG(t, 32, 13),
+                   BIG(t, 32, 11),
+                   3,
+                   3,
+                   {{1, 1}, {1, 1}, {1, 1}, 1}};
+}
+static Sizes last_stride(const Trial *t)
+{
+    return (Sizes){BIG(t, 64, 3),
+                   BIG(t, 128, 24),
+                   BIG(t, 256, 136),
+                   BIG(t, 16, 9),
+                   BIG(t, 16, 8),
+                   3,
+                   3,
+                   {{2, 2}, {1, 1}, {1, 1}, 1}};
+}
+static Sizes last_point(const Trial *t)
+{
+    return (Sizes){BIG(t, 64, 3),
+                   BIG(t, 256, 72),
+                   BIG(t, 128, 40),
+                   BIG(t, 16, 9),
+                   BIG(t, 16, 7),
+                   1,
+                   1,
+                   {{2, 2}, {0, 0}, {1, 1}, 1}};
+}
+static Sizes last_groups(const Trial *t)
+{
+    return (Sizes){2, BIG(t, 128, 16), BIG(t, 128, 48), 9, 8, 3, 2, {{2, 1}, {1, 2}, {1, 2}, 2}};
+}
+
+static dsi_view last_image(Trial *t, int64_t n, int64_t c, int64_t h, int64_t w, bool output)
+{
+    dsi_view v = trial_operand(t, t->dtype, DENSE, output ? 0 : -1, output ? 0 : 1, output,
+                               DIMS(n, h, w, c));
+    return (dsi_view){v.p, v.dtype, 4, {n, c, h, w}, {v.s[0], v.s[3], v.s[1], v.s[2]}};
+}
+#define LAST_X(t, z, output) last_image(t, (z).n, (z).c, (z).h, (z).w, output)
+#define LAST_Y(t, z, output) \
+    last_image(t, (z).n, (z).k, out_size(&(z), 0), out_size(&(z), 1), output)
+
+static ds_status last_of(Trial *t, Sizes z)
+{
+    return CALL(t, conv2d, &z.o, LAST_X(t, z, false), IN(t, z.k, z.c / z.o.groups, z.r, z.s),
+                STATS(t, z.k), LAST_Y(t, z, true));
+}
+static ds_status last_dx_of(Trial *t, Sizes z)
+{
+    return CALL(t, conv2d_dx, &z.o, LAST_Y(t, z, false), IN(t, z.k, z.c / z.o.groups, z.r, z.s),
+                LAST_X(t, z, true));
+}
+static ds_status last_dw_of(Trial *t, Sizes z)
+{
+    return CALL(t, conv2d_dw, &z.o, LAST_Y(t, z, false), LAST_X(t, z, false),
+                OUT(t, z.k, z.c / z.o.groups, z.r, z.s));
+}
+#define LAST_CASES(name) \
+    static ds_status conv_##name(Trial *t) { return last_of(t, name(t)); } \
+    static ds_status conv_##name##_dx(Trial *t) { return last_dx_of(t, name(t)); } \
+    static ds_status conv_##name##_dw(Trial *t) { return last_dw_of(t, name(t)); }
+LAST_CASES(last_conv)
+LAST_CASES(last_stride)
+LAST_CASES(last_point)
+LAST_CASES(last_groups)
+
 /* ---- pools ---- */
 
 static const dsi_pool2d overlap = {{3, 3}, {2, 2}, {1, 1}, {1, 1}, true, 0, false};
@@ -413,15 +487,19 @@ const SelfCase selftest_nn[] = {
     {"matmul", "lines n t", matmul_nt, 4, true},
     {"matmul", "lines t n", matmul_tn, 4, true},
     {"matmul", "lines t t", matmul_tt, 4, true},
-#define CONV(what, name) \
-    {"conv2d", what, name, 4, false}, {"conv2d_dx", what, name##_dx, 4, false}, \
+#define CONV(what, name, dense) \
+    {"conv2d", what, name, 4, dense}, {"conv2d_dx", what, name##_dx, 4, dense}, \
     { \
-        "conv2d_dw", what, name##_dw, 4, false \
+        "conv2d_dw", what, name##_dw, 4, dense \
     }
-    CONV("3x3", conv_plain),
-    CONV("stride, dilation, groups", conv_odd),
-    CONV("long sums", conv_long),
-    CONV("depthwise", conv_depthwise),
+    CONV("3x3", conv_plain, false),
+    CONV("stride, dilation, groups", conv_odd, false),
+    CONV("long sums", conv_long, false),
+    CONV("depthwise", conv_depthwise, false),
+    CONV("channels last", conv_last_conv, true),
+    CONV("channels last, stride", conv_last_stride, true),
+    CONV("channels last, 1x1", conv_last_point, true),
+    CONV("channels last, groups", conv_last_groups, false),
     {"max_pool2d", "overlapping", max_pool, 1, false},
     {"max_pool2d_dx", "overlapping", max_pool_dx, 2, false},
     {"avg_pool2d", "overlapping", avg_pool, 2, false},

@@ -63,6 +63,7 @@ dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d);
     X(batch_norm_last, 75) \
     X(conv, 75) \
     X(conv_mma, 80) \
+    X(conv_last, 80) \
     X(attention, 75) \
     X(attention_mma, 80) \
     X(dropout, 75) \

@@ -14,7 +14,7 @@
  * second kernel adds them in order: no atomics, so equal shapes give equal
  * bits.
  * SPDX-License-Identifier: MIT */
-#include "kernels/conv.h"
+#include "conv_last.h"
 #include "launch.h"
 #include "operands.h"
 
@@ -131,6 +131,7 @@ ds_status dsi_cuda_conv2d(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_vi
     dsi_cuda_conv_args p = conv_args(c, &x, &w, &y, false);
     p.x = x.p, p.w = w.p, p.out = y.p;
     if (b.p) p.bias = b.p, p.bias_dtype = (int)b.dtype, p.bias_s = b.s[0];
+    if (dsi_cuda_conv_last_takes(s, &p, &x, &y)) return dsi_cuda_conv_last(s, &p, false);
     return conv_launch(s, "conv2d_tile", "conv2d_direct", p.k, &p);
 }
 
@@ -141,6 +142,7 @@ ds_status dsi_cuda_conv2d_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, ds
     if (status != DS_OK || !dsi_cuda_elements_in(&dx)) return status;
     dsi_cuda_conv_args p = conv_args(c, &dx, &w, &dy, true);
     p.dy = dy.p, p.w = w.p, p.out = dx.p;
+    if (dsi_cuda_conv_last_takes(s, &p, &dx, &dy)) return dsi_cuda_conv_last(s, &p, true);
     return conv_launch(s, "conv2d_dx_tile", "conv2d_dx_direct", p.c, &p);
 }
 

@@ -1,0 +1,16 @@
+/* device/cuda/conv_last.h: convolutions of 16 bits whose channels are neighbours
+ * in memory, for launch_conv.c.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "driver.h"
+#include "kernels/conv.h"
+
+/* Whether the kernels of conv_last.cu take these operands, which may be
+ * gradients: tensor cores, 16 bits, multiples of 8 channels a group, x and y
+ * channels-last and aligned. */
+bool dsi_cuda_conv_last_takes(const dsi_stream *s, const dsi_cuda_conv_args *p, const dsi_view *x,
+                              const dsi_view *y);
+
+/* y, or dx, of operands that are taken. */
+ds_status dsi_cuda_conv_last(dsi_stream *s, const dsi_cuda_conv_args *p, bool dx);
