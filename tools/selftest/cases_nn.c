@@ -146,6 +146,12 @@ static Sizes last_groups(const Trial *t)
     return (Sizes){2, BIG(t, 128, 16), BIG(t, 128, 48), 9, 8, 3, 2, {{2, 1}, {1, 2}, {1, 2}, 2}};
 }
 
+/* the sum of dw is cut into many parts */
+static Sizes last_long(const Trial *t)
+{
+    return (Sizes){5, 8, 16, BIG(t, 128, 31), 30, 3, 3, {{1, 1}, {1, 1}, {1, 1}, 1}};
+}
+
 static dsi_view last_image(Trial *t, int64_t n, int64_t c, int64_t h, int64_t w, bool output)
 {
     dsi_view v = trial_operand(t, t->dtype, DENSE, output ? 0 : -1, output ? 0 : 1, output,
@@ -179,6 +185,7 @@ LAST_CASES(last_conv)
 LAST_CASES(last_stride)
 LAST_CASES(last_point)
 LAST_CASES(last_groups)
+LAST_CASES(last_long)
 
 /* ---- pools ---- */
 
@@ -499,6 +506,7 @@ const SelfCase selftest_nn[] = {
     CONV("channels last", conv_last_conv, true),
     CONV("channels last, stride", conv_last_stride, true),
     CONV("channels last, 1x1", conv_last_point, true),
+    CONV("channels last, long sums", conv_last_long, true),
     CONV("channels last, groups", conv_last_groups, false),
     {"max_pool2d", "overlapping", max_pool, 1, false},
     {"max_pool2d_dx", "overlapping", max_pool_dx, 2, false},

@@ -14,3 +14,8 @@ bool dsi_cuda_conv_last_takes(const dsi_stream *s, const dsi_cuda_conv_args *p, 
 
 /* y, or dx, of operands that are taken. */
 ds_status dsi_cuda_conv_last(dsi_stream *s, const dsi_cuda_conv_args *p, bool dx);
+
+/* The same of conv2d_dw, and dw. */
+bool dsi_cuda_conv_dw_last_takes(const dsi_stream *s, const dsi_cuda_conv_args *p,
+                                 const dsi_view *x, const dsi_view *dy);
+ds_status dsi_cuda_conv_dw_last(dsi_stream *s, const dsi_cuda_conv_args *p);

@@ -192,6 +192,7 @@ static ds_status conv_dw_launch(dsi_stream *s, const dsi_conv2d *c, const dsi_vi
     if (directly(&p))
         return dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_direct", dsi_cuda_suffix(x->dtype),
                                dsi_cuda_blocks(elements, 128), &p);
+    if (dsi_cuda_conv_dw_last_takes(s, &p, x, dy)) return dsi_cuda_conv_dw_last(s, &p);
     *summed = db->p && p.taps % TILE && db->dtype == dw->dtype;
     if (*summed) p.db = db->p, p.db_s = db->s[0], p.columns++;
     return conv_dw_tiles(s, &p);

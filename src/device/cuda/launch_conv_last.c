@@ -17,6 +17,12 @@
 #define WARP      64
 #define LINE      64 /* bytes of a line of a stage */
 #define THREADS   128
+#define DEPTH     32 /* pixels of a stage */
+
+#define MOST_SPLITS 132   /* parts of dw's sum */
+#define FEW_SPLITS  16    /* that a thread adds alone */
+#define PART_DEEP   256   /* pixels of a part, at least */
+#define PART_COST   10000 /* elements of a part that take as long as a pixel of a block's sum */
 
 /* Channels are neighbours, pixels 16-byte aligned, places below 2^31. */
 static bool channels_last(const dsi_view *v)
@@ -85,5 +91,66 @@ ds_status dsi_cuda_conv_last(dsi_stream *s, const dsi_cuda_conv_args *p, bool dx
                                  p->dtype == DS_F16 ? "_f16" : "_bf16", tiles_grid(p, dx, narrow),
                                  &q);
     dsi_cuda_scratch_free(s, weights, bytes);
+    return status;
+}
+
+/* ---- dw ---- */
+
+/* Pixels of dy follow each other at one distance. */
+bool dsi_cuda_conv_dw_last_takes(const dsi_stream *s, const dsi_cuda_conv_args *p,
+                                 const dsi_view *x, const dsi_view *dy)
+{
+    const int64_t *n = dy->d, *step = dy->s;
+    bool rows = n[2] == 1 || step[2] == n[3] * step[3];
+    bool images = n[0] == 1 || step[0] == n[2] * n[3] * step[3];
+    return rows && images && n[3] > 1 && dsi_cuda_conv_last_takes(s, p, x, dy);
+}
+
+/* Parts of the sum over pixels: those of least time, which is that of the waves
+ * of blocks that run at once, and of writing and adding the parts. */
+static void cut_pixels(dsi_cuda_conv_args *p, int64_t blocks, int64_t at_once)
+{
+    int64_t elements = (int64_t)p->groups * p->k * p->columns;
+    int64_t most = dsi_min(dsi_min(MOST_SPLITS, p->pixels / PART_DEEP), MOST_Z / p->groups);
+    double least = 0;
+    int64_t splits = 1;
+    for (int64_t i = 1; i <= most; i++) {
+        int64_t waves = (blocks * i + at_once - 1) / at_once;
+        double time = (double)waves * (double)p->pixels / (double)i +
+                      (double)i * (double)elements / PART_COST;
+        if (i == 1 || time < least) least = time, splits = i;
+    }
+    int64_t each = (p->pixels + splits - 1) / splits;
+    p->split_pixels = (int)((each + DEPTH - 1) / DEPTH * DEPTH);
+    p->splits = (int)dsi_max((p->pixels + p->split_pixels - 1) / p->split_pixels, 1);
+}
+
+static ds_status parts_sum(dsi_stream *s, const dsi_cuda_conv_args *p)
+{
+    int64_t elements = (int64_t)p->groups * p->k * p->columns;
+    if (p->splits > FEW_SPLITS)
+        return dsi_cuda_launch(s, DSI_CUDA_conv_last, "conv2d_dw_last_sum", "",
+                               dsi_cuda_blocks((elements + 31) / 32, 256), p);
+    return dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_sum", "", dsi_cuda_grid_of(elements), p);
+}
+
+ds_status dsi_cuda_conv_dw_last(dsi_stream *s, const dsi_cuda_conv_args *args)
+{
+    dsi_cuda_conv_args p = *args;
+    bool narrow = p.k <= WARP;
+    int64_t rows = narrow ? WARP : 2 * WARP, columns = narrow ? 3 * WARP : 2 * WARP;
+    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p.columns, columns), narrow ? 96 : 128);
+    grid.blocks[1] = tiles(p.k, rows);
+    grid.shared = (unsigned)((rows + columns) * LINE * STAGES);
+    cut_pixels(&p, (int64_t)grid.blocks[0] * grid.blocks[1] * p.groups, narrow ? 396 : 264);
+    grid.blocks[2] = (unsigned)(p.groups * p.splits);
+    size_t bytes = (size_t)p.groups * (size_t)p.k * (size_t)p.columns * (size_t)p.splits *
+                   sizeof *p.part;
+    if (!(p.part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
+    ds_status status = dsi_cuda_launch(s, DSI_CUDA_conv_last,
+                                       narrow ? "conv2d_dw_last_narrow" : "conv2d_dw_last",
+                                       p.dtype == DS_F16 ? "_f16" : "_bf16", grid, &p);
+    if (status == DS_OK) status = parts_sum(s, &p);
+    dsi_cuda_scratch_free(s, p.part, bytes);
     return status;
 }

@@ -273,3 +273,131 @@ template <bool BF16, int WM, int WN> DEVICE void conv_last(const dsi_cuda_conv_a
     }
 CONV_LAST(f16, false)
 CONV_LAST(bf16, true)
+
+/* ---- dw ---- */
+
+/* x under a thread's tap and 8 channels, of whichever pixel; c < 0: none. */
+struct conv_column {
+    int y, x, c;
+};
+DEVICE conv_column conv_column_of(const dsi_cuda_conv_args &P, int column)
+{
+    int tap = column / P.c, r = tap / P.s, s = tap % P.s;
+    return {r * P.dilation[0] - P.padding[0], s * P.dilation[1] - P.padding[1],
+            column < P.taps ? column % P.c : -1};
+}
+
+/* Lines of `rows` elements of dy, from `from` on: pixels pixel ... */
+template <int ROWS, int THREADS>
+DEVICE void conv_dw_fill_dy(const dsi_cuda_conv_args &P, half_bits *to, const half_bits *from,
+                            bool in, int pixel, int end)
+{
+    constexpr int PIECES = ROWS / 8;
+    int piece = threadIdx.x % PIECES;
+#pragma unroll
+    for (int i = 0; i < DEPTH; i += THREADS / PIECES) {
+        int line = i + threadIdx.x / PIECES;
+        bool ok = in && pixel + line < end;
+        if (DEPTH % (THREADS / PIECES) && line >= DEPTH) continue;
+        cp_async16(&to[across_at(line, piece, PIECES)], from + (ok ? (pixel + line) * P.ys[3] : 0),
+                   ok ? 16 : 0);
+    }
+}
+
+/* Lines of x under the taps of this thread's column. */
+template <int COLUMNS, int THREADS>
+DEVICE void conv_dw_fill_x(const dsi_cuda_conv_args &P, half_bits *to, const half_bits *from,
+                           conv_column at, int pixel, int end)
+{
+    constexpr int PIECES = COLUMNS / 8;
+    int piece = threadIdx.x % PIECES;
+#pragma unroll
+    for (int i = 0; i < DEPTH; i += THREADS / PIECES) {
+        int line = i + threadIdx.x / PIECES;
+        conv_pixel p = pixel_of(P, (unsigned)(pixel + line));
+        int y = p.y * P.stride[0] + at.y, x = p.x * P.stride[1] + at.x;
+        bool ok = at.c >= 0 && pixel + line < end && y >= 0 && y < P.h && x >= 0 && x < P.width;
+        int place = (int)P.xs[0] * p.n + (int)P.xs[2] * y + (int)P.xs[3] * x + at.c;
+        if (DEPTH % (THREADS / PIECES) && line >= DEPTH) continue;
+        cp_async16(&to[across_at(line, piece, PIECES)], from + (ok ? place : 0), ok ? 16 : 0);
+    }
+}
+
+/* A part of the sum for a warp's tile of dw. */
+DEVICE void conv_dw_part(const dsi_cuda_conv_args &P, const warp_sums &acc, long long part, int row,
+                         int column)
+{
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int k = row + i * 8 + lane / 4;
+        float *to = P.part + (part * P.k + k) * P.columns;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            int at = column + j * 8 + lane % 4 * 2, e = i % 2 * 2;
+            if (k < P.k && at < P.columns)
+                *(float2 *)&to[at] = make_float2(acc.v[i / 2][j][e], acc.v[i / 2][j][e + 1]);
+        }
+    }
+}
+
+/* Blocks: tiles of taps, tiles of k, groups splits + split. */
+template <bool BF16, int WM, int WN> DEVICE void conv_dw_last(const dsi_cuda_conv_args &P)
+{
+    constexpr int ROWS = WM * WARP, COLUMNS = WN * WARP, THREADS = 32 * WM * WN,
+                  SIZE = (ROWS + COLUMNS) * DEPTH;
+    DYNAMIC_SHARED(half_bits, stage);
+    int group = blockIdx.z / P.splits, split = blockIdx.z % P.splits, row0 = blockIdx.y * ROWS,
+        column0 = blockIdx.x * COLUMNS, begin = split * P.split_pixels,
+        end = min(begin + P.split_pixels, P.pixels), warp = threadIdx.x / 32, wm = warp / WN * WARP,
+        wn = warp % WN * WARP, k = row0 + threadIdx.x % (ROWS / 8) * 8;
+    const half_bits *dy = (const half_bits *)P.dy + group * P.k + (k < P.k ? k : 0),
+                    *x = (const half_bits *)P.x + group * P.c;
+    conv_column at = conv_column_of(P, column0 + threadIdx.x % (COLUMNS / 8) * 8);
+    int steps = (end - begin + DEPTH - 1) / DEPTH;
+    warp_sums acc = {};
+#pragma unroll 1
+    for (int i = 1 - STAGES; i < steps; i++) {
+        int next = i + STAGES - 1;
+        if (i >= 0) {
+            cp_async_wait(STAGES - 2);
+            __syncthreads();
+        }
+        if (next < steps) {
+            half_bits *to = stage + next % STAGES * SIZE;
+            int pixel = begin + next * DEPTH;
+            conv_dw_fill_dy<ROWS, THREADS>(P, to, dy, k < P.k, pixel, end);
+            conv_dw_fill_x<COLUMNS, THREADS>(P, to + ROWS * DEPTH, x, at, pixel, end);
+        }
+        cp_async_commit(); /* maybe of nothing: one group a step */
+        const half_bits *now = stage + (i + STAGES) % STAGES * SIZE;
+        if (i >= 0) warp_across<BF16>(acc, now, wm, ROWS, now + ROWS * DEPTH, wn, COLUMNS);
+    }
+    conv_dw_part(P, acc, (long long)split * P.groups + group, row0 + wm, column0 + wn);
+}
+
+/* The sum of the parts, many of few elements: a block adds 32 elements, each by
+ * 8 threads, in a fixed order. */
+KERNEL(conv2d_dw_last_sum, dsi_cuda_conv_args, 256)
+{
+    SHARED(float, part, [8][32]);
+    long long each = (long long)P.groups * P.k * P.columns,
+              i = blockIdx.x * 32ll + threadIdx.x % 32;
+    int first = threadIdx.x / 32;
+    float sum = 0;
+#pragma unroll 8
+    for (int j = first; j < P.splits; j += 8) sum += i < each ? P.part[j * each + i] : 0;
+    part[first][threadIdx.x % 32] = sum;
+    __syncthreads();
+    if (first || i >= each) return;
+    sum = 0;
+#pragma unroll
+    for (int j = 0; j < 8; j++) sum += part[j][threadIdx.x];
+    dw_store(P, i / P.columns, i % P.columns, sum);
+}
+
+#define CONV_DW_LAST(suffix, bf16) \
+    KERNEL(conv2d_dw_last_##suffix, dsi_cuda_conv_args, 128) { conv_dw_last<bf16, 2, 2>(P); } \
+    KERNEL(conv2d_dw_last_narrow_##suffix, dsi_cuda_conv_args, 96) { conv_dw_last<bf16, 1, 3>(P); }
+CONV_DW_LAST(f16, false)
+CONV_DW_LAST(bf16, true)
