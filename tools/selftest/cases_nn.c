@@ -152,29 +152,48 @@ static Sizes last_long(const Trial *t)
     return (Sizes){5, 8, 16, BIG(t, 128, 31), 30, 3, 3, {{1, 1}, {1, 1}, {1, 1}, 1}};
 }
 
+/* few channels of planes */
+static Sizes last_few(const Trial *t)
+{
+    return (Sizes){BIG(t, 64, 3),
+                   3,
+                   BIG(t, 64, 40),
+                   BIG(t, 32, 9),
+                   BIG(t, 32, 11),
+                   3,
+                   3,
+                   {{2, 1}, {1, 1}, {1, 1}, 1}};
+}
+
 static dsi_view last_image(Trial *t, int64_t n, int64_t c, int64_t h, int64_t w, bool output)
 {
     dsi_view v = trial_operand(t, t->dtype, DENSE, output ? 0 : -1, output ? 0 : 1, output,
                                DIMS(n, h, w, c));
     return (dsi_view){v.p, v.dtype, 4, {n, c, h, w}, {v.s[0], v.s[3], v.s[1], v.s[2]}};
 }
-#define LAST_X(t, z, output) last_image(t, (z).n, (z).c, (z).h, (z).w, output)
+static dsi_view last_x(Trial *t, Sizes z, bool output)
+{
+    if (z.c % 8)
+        return trial_operand(t, t->dtype, t->layout, output ? 0 : -1, output ? 0 : 1, output,
+                             DIMS(z.n, z.c, z.h, z.w));
+    return last_image(t, z.n, z.c, z.h, z.w, output);
+}
 #define LAST_Y(t, z, output) \
     last_image(t, (z).n, (z).k, out_size(&(z), 0), out_size(&(z), 1), output)
 
 static ds_status last_of(Trial *t, Sizes z)
 {
-    return CALL(t, conv2d, &z.o, LAST_X(t, z, false), IN(t, z.k, z.c / z.o.groups, z.r, z.s),
+    return CALL(t, conv2d, &z.o, last_x(t, z, false), IN(t, z.k, z.c / z.o.groups, z.r, z.s),
                 STATS(t, z.k), LAST_Y(t, z, true));
 }
 static ds_status last_dx_of(Trial *t, Sizes z)
 {
     return CALL(t, conv2d_dx, &z.o, LAST_Y(t, z, false), IN(t, z.k, z.c / z.o.groups, z.r, z.s),
-                LAST_X(t, z, true));
+                last_x(t, z, true));
 }
 static ds_status last_dw_of(Trial *t, Sizes z)
 {
-    return CALL(t, conv2d_dw, &z.o, LAST_Y(t, z, false), LAST_X(t, z, false),
+    return CALL(t, conv2d_dw, &z.o, LAST_Y(t, z, false), last_x(t, z, false),
                 OUT(t, z.k, z.c / z.o.groups, z.r, z.s));
 }
 #define LAST_CASES(name) \
@@ -185,6 +204,7 @@ LAST_CASES(last_conv)
 LAST_CASES(last_stride)
 LAST_CASES(last_point)
 LAST_CASES(last_groups)
+LAST_CASES(last_few)
 LAST_CASES(last_long)
 
 /* ---- pools ---- */
@@ -507,6 +527,7 @@ const SelfCase selftest_nn[] = {
     CONV("channels last, stride", conv_last_stride, true),
     CONV("channels last, 1x1", conv_last_point, true),
     CONV("channels last, long sums", conv_last_long, true),
+    CONV("channels last, few", conv_last_few, false),
     CONV("channels last, groups", conv_last_groups, false),
     {"max_pool2d", "overlapping", max_pool, 1, false},
     {"max_pool2d_dx", "overlapping", max_pool_dx, 2, false},

@@ -19,3 +19,10 @@ ds_status dsi_cuda_conv_last(dsi_stream *s, const dsi_cuda_conv_args *p, bool dx
 bool dsi_cuda_conv_dw_last_takes(const dsi_stream *s, const dsi_cuda_conv_args *p,
                                  const dsi_view *x, const dsi_view *dy);
 ds_status dsi_cuda_conv_dw_last(dsi_stream *s, const dsi_cuda_conv_args *p);
+
+/* Few channels of x, in any layout: y and dw of operands that are taken, by way
+ * of a copy of x under each pixel's taps, which is no larger than y. */
+bool dsi_cuda_conv_patches_takes(const dsi_stream *s, const dsi_cuda_conv_args *p,
+                                 const dsi_view *y);
+ds_status dsi_cuda_conv_patches(dsi_stream *s, const dsi_cuda_conv_args *p);
+ds_status dsi_cuda_conv_patches_dw(dsi_stream *s, const dsi_cuda_conv_args *p);

@@ -132,6 +132,7 @@ ds_status dsi_cuda_conv2d(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_vi
     p.x = x.p, p.w = w.p, p.out = y.p;
     if (b.p) p.bias = b.p, p.bias_dtype = (int)b.dtype, p.bias_s = b.s[0];
     if (dsi_cuda_conv_last_takes(s, &p, &x, &y)) return dsi_cuda_conv_last(s, &p, false);
+    if (dsi_cuda_conv_patches_takes(s, &p, &y)) return dsi_cuda_conv_patches(s, &p);
     return conv_launch(s, "conv2d_tile", "conv2d_direct", p.k, &p);
 }
 
@@ -193,6 +194,7 @@ static ds_status conv_dw_launch(dsi_stream *s, const dsi_conv2d *c, const dsi_vi
         return dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_direct", dsi_cuda_suffix(x->dtype),
                                dsi_cuda_blocks(elements, 128), &p);
     if (dsi_cuda_conv_dw_last_takes(s, &p, x, dy)) return dsi_cuda_conv_dw_last(s, &p);
+    if (dsi_cuda_conv_patches_takes(s, &p, dy)) return dsi_cuda_conv_patches_dw(s, &p);
     *summed = db->p && p.taps % TILE && db->dtype == dw->dtype;
     if (*summed) p.db = db->p, p.db_s = db->s[0], p.columns++;
     return conv_dw_tiles(s, &p);

@@ -75,21 +75,25 @@ static dsi_cuda_grid tiles_grid(const dsi_cuda_conv_args *p, bool dx, bool narro
     return grid;
 }
 
-ds_status dsi_cuda_conv_last(dsi_stream *s, const dsi_cuda_conv_args *p, bool dx)
+/* y, or dx; p->w is in the order of the sum */
+static ds_status product_launch(dsi_stream *s, const dsi_cuda_conv_args *p, bool dx)
 {
     static const char *const names[2][2] = {{"conv2d_last", "conv2d_last_narrow"},
                                             {"conv2d_dx_last", "conv2d_dx_last_narrow"}};
     bool narrow = (dx ? p->c : p->k) <= WARP;
+    return dsi_cuda_launch(s, DSI_CUDA_conv_last, names[dx][narrow],
+                           p->dtype == DS_F16 ? "_f16" : "_bf16", tiles_grid(p, dx, narrow), p);
+}
+
+ds_status dsi_cuda_conv_last(dsi_stream *s, const dsi_cuda_conv_args *p, bool dx)
+{
     size_t bytes = (size_t)p->groups * (size_t)p->k * (size_t)(p->c * p->r * p->s) * 2;
     dsi_cuda_conv_args q = *p;
     void *weights = dsi_cuda_scratch(s, bytes);
     if (!weights) return DS_ENOMEM;
     q.w = weights;
     ds_status status = weights_launch(s, *p, dx, weights);
-    if (status == DS_OK)
-        status = dsi_cuda_launch(s, DSI_CUDA_conv_last, names[dx][narrow],
-                                 p->dtype == DS_F16 ? "_f16" : "_bf16", tiles_grid(p, dx, narrow),
-                                 &q);
+    if (status == DS_OK) status = product_launch(s, &q, dx);
     dsi_cuda_scratch_free(s, weights, bytes);
     return status;
 }
@@ -125,18 +129,19 @@ static void cut_pixels(dsi_cuda_conv_args *p, int64_t blocks, int64_t at_once)
     p->splits = (int)dsi_max((p->pixels + p->split_pixels - 1) / p->split_pixels, 1);
 }
 
+/* dw, or a column each of p->columns: p's taps may be fewer. */
 static ds_status parts_sum(dsi_stream *s, const dsi_cuda_conv_args *p)
 {
     int64_t elements = (int64_t)p->groups * p->k * p->columns;
-    if (p->splits > FEW_SPLITS)
+    if (p->splits > FEW_SPLITS || p->columns > p->taps)
         return dsi_cuda_launch(s, DSI_CUDA_conv_last, "conv2d_dw_last_sum", "",
                                dsi_cuda_blocks((elements + 31) / 32, 256), p);
     return dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_sum", "", dsi_cuda_grid_of(elements), p);
 }
 
-ds_status dsi_cuda_conv_dw_last(dsi_stream *s, const dsi_cuda_conv_args *args)
+/* The parts of the product p, which are added as those of dw. */
+static ds_status dw_launch(dsi_stream *s, dsi_cuda_conv_args p, dsi_cuda_conv_args dw)
 {
-    dsi_cuda_conv_args p = *args;
     bool narrow = p.k <= WARP;
     int64_t rows = narrow ? WARP : 2 * WARP, columns = narrow ? 3 * WARP : 2 * WARP;
     dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p.columns, columns), narrow ? 96 : 128);
@@ -150,7 +155,80 @@ ds_status dsi_cuda_conv_dw_last(dsi_stream *s, const dsi_cuda_conv_args *args)
     ds_status status = dsi_cuda_launch(s, DSI_CUDA_conv_last,
                                        narrow ? "conv2d_dw_last_narrow" : "conv2d_dw_last",
                                        p.dtype == DS_F16 ? "_f16" : "_bf16", grid, &p);
-    if (status == DS_OK) status = parts_sum(s, &p);
+    dw.part = p.part, dw.splits = p.splits, dw.columns = p.columns;
+    if (status == DS_OK) status = parts_sum(s, &dw);
     dsi_cuda_scratch_free(s, p.part, bytes);
+    return status;
+}
+
+ds_status dsi_cuda_conv_dw_last(dsi_stream *s, const dsi_cuda_conv_args *p)
+{
+    return dw_launch(s, *p, *p);
+}
+
+/* ---- few channels ---- */
+
+static int patch_columns(const dsi_cuda_conv_args *p) { return (p->taps + 7) / 8 * 8; }
+
+bool dsi_cuda_conv_patches_takes(const dsi_stream *s, const dsi_cuda_conv_args *p,
+                                 const dsi_view *y)
+{
+    dsi_cuda_conv_args q = *p;
+    q.c = patch_columns(p), q.r = q.s = 1;
+    return p->groups == 1 && q.c <= p->k && (int64_t)p->pixels * q.c <= INT32_MAX &&
+           dsi_cuda_conv_dw_last_takes(s, &q, y, y);
+}
+
+/* The product of patches [pixels][columns], a convolution of 1 x 1. */
+static dsi_cuda_conv_args patches_product(const dsi_cuda_conv_args *p, const void *patches)
+{
+    dsi_cuda_conv_args q = *p;
+    long long c = patch_columns(p);
+    q.x = patches, q.c = q.taps = q.columns = (int)c, q.r = q.s = 1, q.h = p->p, q.width = p->q;
+    q.xs[0] = c * p->p * p->q, q.xs[1] = 1, q.xs[2] = c * p->q, q.xs[3] = c;
+    for (int i = 0; i < 2; i++) q.stride[i] = q.dilation[i] = 1, q.padding[i] = 0;
+    return q;
+}
+
+static size_t patches_bytes(const dsi_cuda_conv_args *p)
+{
+    return (size_t)p->pixels * (size_t)patch_columns(p) * 2;
+}
+
+static ds_status patches_launch(dsi_stream *s, dsi_cuda_conv_args p, const char *kernel,
+                                int64_t threads, void *to)
+{
+    p.out = to, p.columns = patch_columns(&p);
+    return dsi_cuda_launch(s, DSI_CUDA_conv_last, kernel, "", dsi_cuda_grid_of(threads), &p);
+}
+
+static ds_status patches_of(dsi_stream *s, const dsi_cuda_conv_args *p, void *to)
+{
+    int64_t threads = ((int64_t)p->pixels + 31) / 32 * 32 * (patch_columns(p) / 8);
+    return patches_launch(s, *p, "conv2d_patches", threads, to);
+}
+
+ds_status dsi_cuda_conv_patches(dsi_stream *s, const dsi_cuda_conv_args *p)
+{
+    size_t bytes = patches_bytes(p), more = (size_t)p->k * (size_t)patch_columns(p) * 2;
+    char *patches = dsi_cuda_scratch(s, bytes), *weights = dsi_cuda_scratch(s, more);
+    ds_status status = patches && weights ? patches_of(s, p, patches) : DS_ENOMEM;
+    dsi_cuda_conv_args q = patches_product(p, patches);
+    q.w = weights;
+    if (status == DS_OK)
+        status = patches_launch(s, *p, "conv2d_patch_weights", (int64_t)p->k * q.c, weights);
+    if (status == DS_OK) status = product_launch(s, &q, false);
+    dsi_cuda_scratch_free(s, patches, bytes);
+    dsi_cuda_scratch_free(s, weights, more);
+    return status;
+}
+
+ds_status dsi_cuda_conv_patches_dw(dsi_stream *s, const dsi_cuda_conv_args *p)
+{
+    size_t bytes = patches_bytes(p);
+    void *patches = dsi_cuda_scratch(s, bytes);
+    ds_status status = patches ? patches_of(s, p, patches) : DS_ENOMEM;
+    if (status == DS_OK) status = dw_launch(s, patches_product(p, patches), *p);
+    dsi_cuda_scratch_free(s, patches, bytes);
     return status;
 }

@@ -51,6 +51,44 @@ DEVICE void conv_weights_copy(const dsi_cuda_conv_args &P, bool dx)
 KERNEL(conv2d_weights, dsi_cuda_conv_args, 256) { conv_weights_copy(P, false); }
 KERNEL(conv2d_dx_weights, dsi_cuda_conv_args, 256) { conv_weights_copy(P, true); }
 
+/* ---- few channels: what is under each pixel's taps, as channels ---- */
+
+/* x to out [pixels][columns], zeros behind the taps: a thread 8 columns, a warp
+ * 32 pixels. */
+KERNEL(conv2d_patches, dsi_cuda_conv_args, 256)
+{
+    int pieces = P.columns / 8;
+    GRID_LOOP(e, (P.pixels + 31ll) / 32 * 32 * pieces)
+    {
+        int warp = (int)(e / 32), pixel = warp / pieces * 32 + (int)(e % 32),
+            column = warp % pieces * 8;
+        if (pixel >= P.pixels) continue;
+        conv_pixel at = pixel_of(P, (unsigned)pixel);
+        half_bits v[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            conv_tap t = tap_of(P, (unsigned)(column + i));
+            long long x = column + i < P.taps ? under_tap(P, at, t.c, t.r, t.s) : OUTSIDE;
+            v[i] = x >= 0 ? ((const half_bits *)P.x)[x] : (half_bits)0;
+        }
+        uint4 bits;
+        memcpy(&bits, v, 16);
+        *(uint4 *)((half_bits *)P.out + (long long)pixel * P.columns + column) = bits;
+    }
+}
+
+/* w to out [k][columns], in that order of taps */
+KERNEL(conv2d_patch_weights, dsi_cuda_conv_args, 256)
+{
+    GRID_LOOP(e, (long long)P.k * P.columns)
+    {
+        unsigned column = (unsigned)(e % P.columns);
+        ((half_bits *)P.out)[e] = (int)column < P.taps
+                                      ? ((const half_bits *)P.w)[dw_place(P, e / P.columns, column)]
+                                      : (half_bits)0;
+    }
+}
+
 /* ---- y and dx ---- */
 
 /* The convolution that a block is a part of: `inner` channels of a group of `in`,
@@ -377,7 +415,7 @@ template <bool BF16, int WM, int WN> DEVICE void conv_dw_last(const dsi_cuda_con
 }
 
 /* The sum of the parts, many of few elements: a block adds 32 elements, each by
- * 8 threads, in a fixed order. */
+ * 8 threads, in a fixed order. Columns behind the taps are no elements of dw. */
 KERNEL(conv2d_dw_last_sum, dsi_cuda_conv_args, 256)
 {
     SHARED(float, part, [8][32]);
@@ -393,7 +431,9 @@ KERNEL(conv2d_dw_last_sum, dsi_cuda_conv_args, 256)
     sum = 0;
 #pragma unroll
     for (int j = 0; j < 8; j++) sum += part[j][threadIdx.x];
-    dw_store(P, i / P.columns, i % P.columns, sum);
+    int column = (int)(i % P.columns);
+    if (column < P.taps)
+        store<float>(P.out, P.dtype, dw_place(P, i / P.columns, (unsigned)column), sum);
 }
 
 #define CONV_DW_LAST(suffix, bf16) \
