@@ -20,7 +20,8 @@
  * their builds. */
 static inline bool quick(void) { return getenv("DS_TEST_QUICK") != NULL; }
 
-/* DS_TEST_DEVICE=cuda: what a test makes is on a GPU (tests/gpu/on_cpu). */
+/* DS_TEST_DEVICE=cuda: what a test makes is on a GPU (tests/gpu/on_cpu). Threads
+ * of ranks call it themselves. */
 __attribute__((constructor)) static void use_test_device(void)
 {
     const char *name = getenv("DS_TEST_DEVICE");

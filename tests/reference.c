@@ -79,6 +79,21 @@ ds_dims reference_dims(const json_t *object, const char *key)
     return dims;
 }
 
+ds_tensor *reference_integers(const json_t *list)
+{
+    bool nested = json_is_array(json_array_get(list, 0));
+    size_t n = json_array_size(list), m = nested ? json_array_size(json_array_get(list, 0)) : 1;
+    int64_t *p = malloc((n * m + 1) * sizeof *p);
+    for (size_t i = 0; i < n * m; i++) {
+        const json_t *x = json_array_get(list, i / m);
+        p[i] = json_integer_value(nested ? json_array_get(x, i % m) : x);
+    }
+    ds_dims shape = {.n = 1 + nested, .d = {(int64_t)n, (int64_t)m}};
+    ds_tensor *x = ds_from_data(DS_I64, shape, p);
+    free(p);
+    return x;
+}
+
 /* ---- tensors ----------------------------------------------------------------------------------------- */
 
 ds_tensor *reference_tensor(const Reference *r, const char *name)
@@ -91,7 +106,12 @@ ds_state *reference_load(Reference *r, const char *file)
     char path[1024];
     snprintf(path, sizeof path, "%s/%s", r->folder, file);
     ds_state *state = ds_safetensors_load(path);
+    ds_device device = ds_current_device();
     if (!state) reference_fail(r, "%s", ds_error());
+    for (int i = 0; state && device.kind != DS_CPU && i < ds_state_len(state); i++) {
+        ds_tensor *x = ds_state_at(state, i);
+        ds_state_set(state, ds_state_name(state, i), ds_to(x, device, ds_dtype_of(x)));
+    }
     return state;
 }
 

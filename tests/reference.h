@@ -46,7 +46,8 @@ bool reference_within(Reference *r, const char *what, ds_tensor *got, ds_tensor 
 bool reference_number_within(Reference *r, const char *what, double got, double want, double atol,
                              double rtol);
 
-/* A tensor of the case, or NULL without a failure. */
+/* A tensor of the case, or NULL without a failure. It is on the default device,
+ * as all that these functions make (DS_TEST_DEVICE). */
 ds_tensor *reference_tensor(const Reference *r, const char *name);
 /* Another safetensors file of the folder; NULL, with a failure of the case, if
  * it cannot be read. */
@@ -62,3 +63,5 @@ bool reference_bool(const json_t *object, const char *key, bool absent);
 const char *reference_text(const json_t *object, const char *key, const char *absent);
 /* [1, 2, 3], or 5 as [5]; n = 0 if absent. */
 ds_dims reference_dims(const json_t *object, const char *key);
+/* int64 [n] of a list, or [n, m] of a list of lists. */
+ds_tensor *reference_integers(const json_t *list);

@@ -33,13 +33,15 @@ ds_dataset *sample_data(ds_split split)
 ds_status sample_batch(ds_dataset *data, const int64_t *index, int64_t n, ds_tensor **x,
                        ds_tensor **y)
 {
-    *x = ds_empty(DS_F32, ds_shape(n, 3, 32, 32));
-    *y = ds_empty(DS_I64, ds_shape(n));
-    float *image = ds_data_mut(*x);
-    int64_t *label = ds_data_mut(*y);
-    for (int64_t i = 0; image && label && i < n; i++) {
+    float *image = calloc((size_t)n + 1, 3072 * sizeof *image);
+    int64_t *label = calloc((size_t)n + 1, sizeof *label);
+    for (int64_t i = 0; i < n; i++) {
         void *field[] = {image + i * 3072, label + i};
         if (ds_dataset_get(data, index[i], field) != DS_OK) break;
     }
+    *x = ds_from_data(DS_F32, ds_shape(n, 3, 32, 32), image);
+    *y = ds_from_data(DS_I64, ds_shape(n), label);
+    free(image);
+    free(label);
     return ds_error() ? ds_error_status() : DS_OK;
 }

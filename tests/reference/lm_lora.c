@@ -5,16 +5,6 @@
 #include "folder.h"
 #include "reference.h"
 
-static ds_tensor *matrix(const json_t *rows)
-{
-    size_t n = json_array_size(rows), m = json_array_size(json_array_get(rows, 0));
-    ds_tensor *x = ds_zeros(DS_I64, ds_shape((int64_t)n, (int64_t)m));
-    int64_t *p = ds_data_mut(x);
-    for (size_t i = 0; p && i < n * m; i++)
-        p[i] = json_integer_value(json_array_get(json_array_get(rows, i / m), i % m));
-    return x;
-}
-
 static double tolerance(const json_t *of, const char *name)
 {
     return reference_double(json_object_get(of, "tolerance"), name, 0);
@@ -24,7 +14,8 @@ static double tolerance(const json_t *of, const char *name)
 static void check_logits(Reference *r, ds_module *m, const char *what)
 {
     ds_module_train(m, false);
-    ds_tensor *y = ds_call(m, ds_slice(matrix(json_object_get(r->json, "input_ids")), 0, 0, 1));
+    ds_tensor *y = ds_call(
+        m, ds_slice(reference_integers(json_object_get(r->json, "input_ids")), 0, 0, 1));
     reference_within(r, what, y, reference_tensor(r, "logits"), tolerance(r->json, "logits"), 0);
 }
 
@@ -46,8 +37,8 @@ static void check_training(Reference *r, ds_module *m, const char *base)
     for (int64_t i = 0; i < steps; i++) {
         ds_scope *scope = ds_scope_open();
         const json_t *b = json_array_get(batches, (size_t)i % json_array_size(batches));
-        ds_tensor *loss = ds_call(m, matrix(json_object_get(b, "input_ids")),
-                                  matrix(json_object_get(b, "labels")));
+        ds_tensor *loss = ds_call(m, reference_integers(json_object_get(b, "input_ids")),
+                                  reference_integers(json_object_get(b, "labels")));
         double want = reference_number(json_array_get(json_object_get(t, "loss"), (size_t)i), 0);
         reference_number_within(r, "loss", ds_item(loss), want, tolerance(t, "loss"), 0);
         ds_backward(loss);

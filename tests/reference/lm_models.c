@@ -9,17 +9,6 @@
 #include "models/generate.h"
 #include "reference.h"
 
-/* int64 [rows, columns] of a list of lists. */
-static ds_tensor *matrix(const json_t *rows)
-{
-    size_t n = json_array_size(rows), m = json_array_size(json_array_get(rows, 0));
-    ds_tensor *x = ds_zeros(DS_I64, ds_shape((int64_t)n, (int64_t)m));
-    int64_t *p = ds_data_mut(x);
-    for (size_t i = 0; p && i < n * m; i++)
-        p[i] = json_integer_value(json_array_get(json_array_get(rows, i / m), i % m));
-    return x;
-}
-
 static double tolerance(const Reference *r, const char *name)
 {
     return reference_double(json_object_get(r->json, "tolerance"), name, 0);
@@ -38,15 +27,15 @@ static ds_tensor *parameter(const ds_module *m, const char *name)
 static void check_logits(Reference *r, ds_module *m, const char *what)
 {
     ds_module_train(m, false);
-    ds_tensor *y = ds_call(m, matrix(json_object_get(r->json, "input_ids")));
+    ds_tensor *y = ds_call(m, reference_integers(json_object_get(r->json, "input_ids")));
     reference_within(r, what, y, reference_tensor(r, "logits"), tolerance(r, "logits"), 0);
 }
 
 static void check_gradients(Reference *r, ds_module *m)
 {
     const json_t *j = r->json;
-    ds_tensor *loss = ds_call(m, matrix(json_object_get(j, "input_ids")),
-                              matrix(json_object_get(j, "labels")));
+    ds_tensor *loss = ds_call(m, reference_integers(json_object_get(j, "input_ids")),
+                              reference_integers(json_object_get(j, "labels")));
     reference_number_within(r, "loss", ds_item(loss), reference_double(j, "loss", 0),
                             tolerance(r, "loss"), 0);
     if (ds_backward(loss) != DS_OK) reference_fail(r, "backward: %s", ds_error());
@@ -118,8 +107,8 @@ static void check_training(Reference *r, ds_module *m)
     for (int64_t i = 0; i < steps; i++) {
         ds_scope *scope = ds_scope_open();
         const json_t *b = json_array_get(batches, (size_t)i % json_array_size(batches));
-        ds_tensor *loss = ds_call(m, matrix(json_object_get(b, "input_ids")),
-                                  matrix(json_object_get(b, "labels")));
+        ds_tensor *loss = ds_call(m, reference_integers(json_object_get(b, "input_ids")),
+                                  reference_integers(json_object_get(b, "labels")));
         char what[40];
         snprintf(what, sizeof what, "loss of step %d", (int)i);
         double want = reference_number(json_array_get(json_object_get(t, "loss"), (size_t)i), 0);
@@ -164,7 +153,7 @@ static void check_tokens(Reference *r, const char *what, ds_tensor *got, int64_t
 static ds_tensor *prompt_of(const json_t *j)
 {
     json_t *rows = json_pack("[O]", json_object_get(j, "prompt"));
-    ds_tensor *ids = matrix(rows);
+    ds_tensor *ids = reference_integers(rows);
     json_decref(rows);
     return ids;
 }
@@ -180,14 +169,14 @@ static void check_generation(Reference *r, ds_module *m)
     c = json_object_get(g, "left_padded");
     ds_generate_opts o = {.max_new_tokens = most,
                           .pad_token_id = reference_int(c, "pad_token_id", 0)};
-    o.attention_mask = matrix(json_object_get(c, "attention_mask"));
-    ds_tensor *y = ds_generate_with(m, matrix(json_object_get(c, "input_ids")), o);
+    o.attention_mask = reference_integers(json_object_get(c, "attention_mask"));
+    ds_tensor *y = ds_generate_with(m, reference_integers(json_object_get(c, "input_ids")), o);
     json_array_foreach(json_object_get(c, "generated"), i, j)
         check_tokens(r, "padded", y, (int64_t)i, j);
     const json_t *stops = json_object_get(g, "left_padded_eos");
     ds_dims ends = reference_dims(stops, "eos_token_id");
     for (o.n_stop = 0; o.n_stop < ends.n; o.n_stop++) o.stop[o.n_stop] = ends.d[o.n_stop];
-    y = ds_generate_with(m, matrix(json_object_get(c, "input_ids")), o);
+    y = ds_generate_with(m, reference_integers(json_object_get(c, "input_ids")), o);
     json_array_foreach(json_object_get(stops, "generated"), i, j)
         check_tokens(r, "stop tokens", y, (int64_t)i, j);
     const json_t *d = json_object_get(g, "folder_defaults");
@@ -278,14 +267,14 @@ static void check_bf16(Reference *r, const char *folder)
 {
     ds_tensor *want = reference_tensor(r, "logits");
     ds_module *m = ds_pretrained_load(folder, .stored_dtype = true);
-    ds_tensor *y = ds_call(m, matrix(json_object_get(r->json, "input_ids")));
+    ds_tensor *y = ds_call(m, reference_integers(json_object_get(r->json, "input_ids")));
     if (ds_dtype_of(y) != DS_BF16) reference_fail(r, "logits are not bfloat16");
     ds_tensor *theirs = reference_tensor(r, "logits_bf16");
     double off = theirs ? rms(ds_sub(ds_cast(theirs, DS_F32), want)) : 0;
     reference_number_within(r, "rms of bf16", rms(ds_sub(ds_cast(y, DS_F32), want)), 0,
                             fmax(0.04, 1.3 * off), 0);
-    ds_tensor *loss = ds_call(m, matrix(json_object_get(r->json, "input_ids")),
-                              matrix(json_object_get(r->json, "labels")));
+    ds_tensor *loss = ds_call(m, reference_integers(json_object_get(r->json, "input_ids")),
+                              reference_integers(json_object_get(r->json, "labels")));
     if (ds_dtype_of(loss) != DS_F32) reference_fail(r, "the loss is not float32");
     reference_number_within(r, "loss of bf16", ds_item(loss), reference_double(r->json, "loss", 0),
                             0.03, 0);

@@ -8,16 +8,10 @@
 #include "folder.h"
 #include "reference.h"
 
-/* int64 [1, n] of the first n ids; n < 0: all. */
-static ds_tensor *row(const json_t *ids, int64_t n)
+/* int64 [1, n] of the case's ids. */
+static ds_tensor *ids_of(const Reference *r)
 {
-    const json_t *first = json_array_get(ids, 0);
-    if (n < 0) n = (int64_t)json_array_size(first);
-    ds_tensor *x = ds_zeros(DS_I64, ds_shape(1, n));
-    int64_t *p = ds_data_mut(x);
-    for (int64_t i = 0; p && i < n; i++)
-        p[i] = json_integer_value(json_array_get(first, (size_t)i));
-    return x;
+    return reference_integers(json_object_get(r->json, "input_ids"));
 }
 
 /* The base's weights beside the case's configuration. */
@@ -41,8 +35,7 @@ static void check_tokens(Reference *r, ds_module *m)
 {
     const json_t *want = json_object_get(r->json, "generated");
     int64_t n = quick() ? 8 : (int64_t)json_array_size(want);
-    ds_tensor *prompt = row(json_object_get(r->json, "input_ids"),
-                            reference_int(r->json, "prompt", 0));
+    ds_tensor *prompt = ds_slice(ids_of(r), 1, 0, reference_int(r->json, "prompt", 0));
     ds_tensor *got = ds_generate(m, prompt, n);
     const int64_t *p = got ? ds_data(got) : NULL;
     for (int64_t i = 0; i < n; i++)
@@ -58,7 +51,7 @@ static void check_scaling(Reference *r)
     ds_module *m = load(r);
     if (m) {
         const json_t *tolerance = json_object_get(r->json, "tolerance");
-        ds_tensor *ids = row(json_object_get(r->json, "input_ids"), -1), *y = ds_call(m, ids);
+        ds_tensor *ids = ids_of(r), *y = ds_call(m, ids);
         ds_tensor *want = reference_tensor(r, "logits");
         int64_t n = ds_size(ids, 1), last = ds_size(want, 0);
         reference_within(r, "logits", ds_select(ds_slice(y, 1, n - last, n), 0, 0), want,

@@ -9,12 +9,7 @@
 
 static ds_tensor *labels(const Reference *r)
 {
-    const json_t *list = json_object_get(r->json, "labels");
-    ds_tensor *x = ds_zeros(DS_I64, ds_shape((int64_t)json_array_size(list)));
-    int64_t *p = ds_data_mut(x);
-    for (size_t i = 0; p && i < json_array_size(list); i++)
-        p[i] = json_integer_value(json_array_get(list, i));
-    return x;
+    return reference_integers(json_object_get(r->json, "labels"));
 }
 
 static double tolerance(const Reference *r, const char *name)

@@ -152,11 +152,11 @@ static ds_tensor *mean(OpRun *run) { return ds_mean_with(op_input(run, "input"),
  * cast to integers. */
 static ds_tensor *clamped(ds_tensor *x)
 {
-    ds_tensor *y = ds_clone(x);
-    float *p = ds_data_mut(y);
+    ds_tensor *y = ds_to(x, (ds_device){DS_CPU, 0}, DS_F32);
+    float *p = ds_data_mut(y = ds_clone(y));
     for (int64_t i = 0; p && i < ds_numel(y); i++)
         p[i] = isfinite(p[i]) ? fminf(fmaxf(p[i], -1e9f), 1e9f) : 0;
-    return y;
+    return ds_to(y, ds_device_of(x), DS_F32);
 }
 
 static ds_tensor *cast(OpRun *run)

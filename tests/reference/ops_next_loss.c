@@ -22,13 +22,14 @@ static ds_tensor *rotary_table(OpRun *run, int64_t dim, double shift)
     ds_tensor *at = ds_cast(op_input(run, "positions"), DS_I64);
     int64_t n = ds_size(at, 0);
     const int64_t *position = ds_data(at);
-    ds_tensor *t = ds_zeros(DS_F64, ds_shape(n, dim / 2));
-    double *p = ds_data_mut(t);
-    for (int64_t i = 0; position && p && i < ds_numel(t); i++)
+    double *p = calloc((size_t)(n * dim / 2) + 1, sizeof *p);
+    for (int64_t i = 0; position && i < n * (dim / 2); i++)
         p[i] = cos(
             (double)position[i / (dim / 2)] *
                 pow(op_number(run, "base", 10000), -2 * (double)(i % (dim / 2)) / (double)dim) +
             shift);
+    ds_tensor *t = ds_from_data(DS_F64, ds_shape(n, dim / 2), p);
+    free(p);
     return ds_cast(t, ds_dtype_of(op_input(run, "input")) == DS_F64 ? DS_F64 : DS_F32);
 }
 

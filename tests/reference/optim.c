@@ -363,8 +363,7 @@ static void set_grads(ds_module *m, const ds_state *given, const json_t *c)
     for (int i = 0; i < ds_module_params(m); i++) {
         ds_tensor *p = ds_module_param_at(m, i, &path);
         ds_tensor *g = ds_clone(numbered(given, "grad", (int)reference_int(c, "step", 0), path));
-        float *first = ds_data_mut(g);
-        if (first && !strcmp(path, poison)) *first = (float)reference_double(c, "value", NAN);
+        if (!strcmp(path, poison)) set_element(g, 0, reference_double(c, "value", NAN));
         ds_set_grad_of(p, g);
     }
 }

@@ -88,7 +88,7 @@ static void copy_weights(const ds_module *from, ds_module *to)
 {
     for (int i = 0; i < ds_module_params(to); i++) {
         ds_tensor *x = ds_module_param_at(to, i, NULL), *y = ds_module_param_at(from, i, NULL);
-        memcpy(ds_data_mut(x), ds_data(y), (size_t)ds_numel(x) * sizeof(float));
+        ds_copy(x, ds_from_data(DS_F32, ds_shape_of(x), ds_data(y)));
     }
 }
 
@@ -121,6 +121,8 @@ static ds_status rank(void *arg)
     Run *run = arg;
     int me = ds_comm_rank(ds_world());
     Seen *seen = &run->seen[me];
+    use_test_device();
+    ds_scope *scope = ds_scope_open();
     const json_t *steps = json_array_get(json_object_get(run->r->json, "index"), (size_t)me);
     ds_module *net = net_new();
     copy_weights(run->net, net);
@@ -136,6 +138,7 @@ static ds_status rank(void *arg)
     ds_ddp_free(ddp);
     ds_optim_free(optim);
     ds_module_free(net);
+    ds_scope_close(scope);
     return status;
 }
 
@@ -263,9 +266,11 @@ static void evaluate_case(Reference *r)
 static void run_case(Reference *r)
 {
     const char *engine = reference_text(r->json, "engine", "");
-    if (!strcmp(reference_text(r->json, "kind", ""), "eval"))
+    if (!strcmp(reference_text(r->json, "kind", ""), "eval")) {
+        use_test_device();
         evaluate_case(r);
-    else if (!strcmp(engine, "torch") || !strcmp(engine, "ddp"))
+        CHECK_INT(ds_set_device((ds_device){DS_CPU, 0}), DS_OK);
+    } else if (!strcmp(engine, "torch") || !strcmp(engine, "ddp"))
         train(r);
     else if (strcmp(engine, "deepspeed") != 0) /* those are train_engine.c's */
         reference_fail(r, "an engine named \"%s\"", engine);
@@ -275,6 +280,7 @@ static void runs(void **state)
 {
     (void)state;
     images = sample_data(DS_TRAIN);
+    CHECK_INT(ds_set_device((ds_device){DS_CPU, 0}), DS_OK); /* ranks share weights there */
     CHECK(images);
     CHECK_INT(reference_each("train", run_case), 0);
     ds_dataset_free(images);

@@ -87,7 +87,7 @@ static ds_module *load_net(const Run *run)
         ds_tensor *to = ds_state_at(own, i), *from = ds_state_get(run->rest, name);
         if (!from) from = ds_state_get(run->init, name);
         if (from && ds_numel(from) == ds_numel(to))
-            memcpy(ds_data_mut(to), ds_data(from), (size_t)ds_numel(to) * sizeof(float));
+            ds_copy(to, ds_from_data(DS_F32, ds_shape_of(to), ds_data(from)));
         else
             ds_fail(DS_EINVAL, "no initial %s", ds_state_name(own, i));
     }
@@ -140,6 +140,8 @@ static ds_status rank(void *arg)
     Run *run = arg;
     int me = ds_comm_rank(ds_world());
     Seen *seen = &run->seen[me];
+    use_test_device();
+    ds_scope *scope = ds_scope_open();
     const json_t *steps = json_array_get(json_object_get(run->r->json, "index"), (size_t)me);
     ds_engine *e = ds_initialize(.model = load_net(run), .config = run->config);
     for (size_t m = 0; e && m < json_array_size(steps) && m < MAX_STEPS && !ds_error(); m++)
@@ -147,6 +149,7 @@ static ds_status rank(void *arg)
     if (!ds_error()) keep_weights(e, seen);
     ds_status status = ds_error_status();
     ds_engine_free(e);
+    ds_scope_close(scope);
     return status;
 }
 
@@ -313,6 +316,7 @@ static void runs(void **state)
 {
     (void)state;
     images = sample_data(DS_TRAIN);
+    CHECK_INT(ds_set_device((ds_device){DS_CPU, 0}), DS_OK); /* ranks share weights there */
     CHECK(images);
     CHECK_INT(reference_each("train", run_case), 0);
     ds_dataset_free(images);
