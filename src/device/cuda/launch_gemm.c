@@ -3,56 +3,32 @@
  * tensor cores, tiles, or a warp an element.
  *
  *     cublasLt      large products, where it is installed
- *     tensor cores  16 bits, compute capability 8.0, aligned operands
+ *     tensor cores  16 bits, compute capability 8.0 (launch_gemm_mma.c)
  *     matmul_few    few elements with long sums: a warp an element
  *     matmul        all else: tiles of 64 x 64 (float64: 32 x 32)
  *
- * Strides are arbitrary, so a transposed operand is a view; the letters in a
- * name of gemm_mma.cu say of a and of b whether lines are along k ("n" for a,
- * "t" for b) or across. Which kernel runs depends on the GPU's capability,
- * dtype, shapes, strides and alignment. Sums are in float32 (float64: in
- * float64).
+ * Strides are arbitrary, so a transposed operand is a view. Which kernel runs
+ * depends on the GPU's capability, dtype, shapes, strides and alignment. Sums
+ * are in float32 (float64: in float64).
  *
  * Invariants: a grid counts tiles of columns along x, of rows along y, batches
  * along z; y and z hold at most MOST, so rows are cut into launches, and
  * batches beyond are a loop in the kernel. The tile's edge here equals that of
  * the .cu file.
  * SPDX-License-Identifier: MIT */
+#include "launch_gemm.h"
 #include "cublas.h"
 #include "launch.h"
 #include "operands.h"
 
-#define FEW       4096 /* elements of y: below, their number does not fill a GPU with tiles */
-#define LONG_SUM  32
-#define MOST      65535 /* blocks along y and z */
-#define MMA_TILE  128
-#define MMA_LEAST 16 /* rows and columns of a tile that are worth tensor cores */
+#define FEW      4096 /* elements of y: below, their number does not fill a GPU with tiles */
+#define LONG_SUM 32
+#define MOST     65535 /* blocks along y and z */
 
 static unsigned tiles(int64_t n, int64_t tile) { return (unsigned)((n + tile - 1) / tile); }
 
 /* Blocks along z; each takes every MOST-th batch from its own on. */
 static unsigned batches(int64_t n) { return (unsigned)(n < MOST ? n : MOST); }
-
-/* Lines of 16-bit elements along one of the dimensions 1 and 2, 16-byte
- * aligned: which; 0: neither. */
-static int aligned_lines(const dsi_view *v)
-{
-    if ((uintptr_t)v->p % 16 || (v->d[0] > 1 && v->s[0] % 8)) return 0;
-    for (int i = 2; i >= 1; i--)
-        if (v->s[i] == 1 && v->s[3 - i] % 8 == 0 && v->s[3 - i] > 0) return i;
-    return 0;
-}
-
-/* Tensor cores, where GPU, dtype and strides allow; NULL: not. */
-static const char *mma_kernel(const dsi_stream *s, const dsi_view *a, const dsi_view *b)
-{
-    static const char *const names[2][2] = {{"matmul_tn", "matmul_tt"}, {"matmul_nn", "matmul_nt"}};
-    const dsi_cuda_gpu *g = s->device->own;
-    bool half = a->dtype == DS_F16 || a->dtype == DS_BF16;
-    if (!half || g->capability < 80 || a->d[1] < MMA_LEAST || b->d[2] < MMA_LEAST) return NULL;
-    int lines_a = aligned_lines(a), lines_b = aligned_lines(b);
-    return lines_a && lines_b ? names[lines_a == 2][lines_b == 1] : NULL;
-}
 
 /* The address of a row; stride in elements of dtype. */
 static const void *rows_from(const void *p, int64_t row, int64_t stride, int dtype)
@@ -86,11 +62,9 @@ static ds_status launch_tiles(dsi_stream *s, dsi_cuda_family family, const char 
 static ds_status launch_matmul(dsi_stream *s, const dsi_view *a, const dsi_view *b,
                                const dsi_cuda_matmul_args *p)
 {
-    const char *mma = mma_kernel(s, a, b), *suffix = dsi_cuda_suffix(a->dtype);
+    const char *suffix = dsi_cuda_suffix(a->dtype);
     int64_t count = p->batch * p->m * p->n;
-    if (mma)
-        return launch_tiles(s, DSI_CUDA_gemm_mma, mma, a->dtype == DS_F16 ? "_f16" : "_bf16",
-                            MMA_TILE, p);
+    if (dsi_cuda_matmul_mma_takes(s, a, b)) return dsi_cuda_matmul_mma(s, *a, *b, p);
     if (count <= FEW && p->k >= LONG_SUM)
         return dsi_cuda_launch(s, DSI_CUDA_gemm, "matmul_few", suffix,
                                dsi_cuda_blocks((count + 3) / 4, 128), p);
@@ -131,7 +105,7 @@ ds_status dsi_cuda_matmul_sums(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y
     int64_t tile = a.dtype == DS_F64 ? 32 : 64;
     bool few = p.m * p.n <= FEW && p.k >= LONG_SUM, spare = p.n % tile && p.m;
     bool fits = p.batch == 1 && y.dtype == sums.dtype && a.dtype <= DS_BF16;
-    if (few || !spare || !fits || mma_kernel(s, &a, &b) ||
+    if (few || !spare || !fits || dsi_cuda_matmul_mma_takes(s, &a, &b) ||
         (double)p.m * (double)p.n * (double)p.k >= DSI_CUBLAS_LEAST) {
         dsi_view line = {sums.p, sums.dtype, 3, {1, p.m, 1}, {0, sums.s[0], 0}};
         ds_status status = dsi_cuda_matmul(s, a, b, (dsi_view){.p = NULL}, y);

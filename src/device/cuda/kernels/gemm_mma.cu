@@ -1,56 +1,86 @@
 /* device/cuda/kernels/gemm_mma.cu: products of 16-bit matrices by tensor cores,
- * from compute capability 8.0 on: mma.m16n8k16, operands by cp.async in two
- * stages and ldmatrix. Each of a and b has unit stride along one of its
- * dimensions, and 16-byte aligned lines along it.
+ * from compute capability 8.0 on: mma.m16n8k16, operands by cp.async and
+ * ldmatrix. Each of a and b has unit stride along one of its dimensions, and
+ * 16-byte aligned lines along it.
  *
- * A block of 8 warps computes a tile of 128 x 128, a warp 64 x 32 of it.
+ * A block of 4 warps computes a tile of 128 x 128, a warp 64 x 64 of it. Pieces
+ * of 8 elements are stored in a stage with their place XORed by their line's
+ * number, so that neither cp.async nor ldmatrix has bank conflicts.
  *
- * Invariants: while one stage is multiplied, the other is filled; a barrier
- * between reading a stage and filling it. What is outside of a matrix arrives as
- * zeros.
+ * Where tiles are too few for a GPU, the sum over k is cut: then a "batch" is a
+ * part of k, y the parts' sums in float32, and matmul_parts adds these in
+ * order.
+ *
+ * Invariants: of STAGES stages one is multiplied while the others arrive. The
+ * barrier of a step says both that its stage has arrived for all threads, and
+ * that all have read the one before, which may be filled again. What is outside
+ * of a matrix arrives as zeros.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
 #include "gemm.h"
 #include "ptx.cuh"
 #include "team.cuh"
+#include "vector.cuh"
 
-#define EDGE  128 /* of the tile */
-#define DEPTH 32  /* of a stage */
-#define ALONG_K (DEPTH + 8) /* elements of a line: 8 more, so that ldmatrix has no bank conflicts */
-#define ACROSS_K (EDGE + 8)
+#define EDGE   128 /* of the tile */
+#define DEPTH  32  /* of a stage */
+#define STAGES 4
+#define GROUP  16 /* rows of tiles whose blocks run one after the other, so that they share b */
+#define SLAB   72 /* floats of a row of a warp's results; no bank conflicts */
 
 typedef unsigned short half_bits;
 
 struct alignas(16) mma_stage {
-    half_bits a[EDGE * ALONG_K], b[EDGE * ALONG_K]; /* [EDGE][ALONG_K] or [DEPTH][ACROSS_K] */
+    half_bits a[EDGE * DEPTH], b[EDGE * DEPTH];
 };
 
-/* Fills a stage of one operand from line `i` along the tile and `k` on. Lines
- * along k: s elements apart; else lines along the tile, one a k. */
-template <bool LINES_K>
-DEVICE void mma_fill(half_bits *to, const half_bits *from, long long s, long long i, long long n,
-                     long long k, long long depth)
+/* Where a piece is: [EDGE][DEPTH / 8], lines along k, or [DEPTH][EDGE / 8]. */
+template <bool LINES_K> DEVICE int piece_place(int line, int piece)
 {
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        int c = threadIdx.x + j * 256; /* of 512 pieces of 8 elements */
-        int line = LINES_K ? c / 4 : c / 16, at = LINES_K ? c % 4 * 8 : c % 16 * 8;
-        long long y = (LINES_K ? i : k) + line, x = (LINES_K ? k : i) + at;
-        long long left = (LINES_K ? depth : n) - x;
-        int bytes = y < (LINES_K ? n : depth) && left > 0 ? (left < 8 ? (int)left * 2 : 16) : 0;
-        cp_async16(&to[line * (LINES_K ? ALONG_K : ACROSS_K) + at], bytes ? from + y * s + x : from,
-                   bytes);
-    }
+    return LINES_K ? line * DEPTH + (piece ^ line / 2 % 4) * 8
+                   : line * EDGE + (piece ^ line % 8) * 8;
 }
+
+DEVICE int bytes_of(int elements) { return elements < 0 ? 0 : elements < 8 ? elements * 2 : 16; }
+
+/* The pieces of an operand that this thread brings: 4 a stage, NEXT lines apart. */
+template <bool LINES_K> struct mma_source {
+    enum { NEXT = LINES_K ? 32 : 8 };
+    const half_bits *p;
+    long long step; /* elements between lines */
+    int place, n, k; /* n: lines, or elements of a line, from the first piece on; k: its k */
+
+    DEVICE_MEMBER mma_source(const half_bits *matrix, long long s, int i, int size)
+    {
+        int line = LINES_K ? threadIdx.x / 4 : threadIdx.x / 16,
+            piece = LINES_K ? threadIdx.x % 4 : threadIdx.x % 16;
+        step = s, place = piece_place<LINES_K>(line, piece);
+        n = size - i - (LINES_K ? line : piece * 8), k = LINES_K ? piece * 8 : line;
+        p = matrix + (LINES_K ? (i + line) * s + piece * 8 : line * s + i + piece * 8);
+    }
+    /* `depth` of k are left from the stage's first on. */
+    DEVICE_MEMBER void fill(half_bits *to, long long from, int depth) const
+    {
+        int whole = LINES_K ? bytes_of(depth - k) : bytes_of(n);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            bool inside = j * NEXT < (LINES_K ? n : depth - k);
+            const half_bits *at = p + (LINES_K ? from : from * step) + j * NEXT * step;
+            int bytes = inside ? whole : 0;
+            cp_async16(&to[place + j * NEXT * (LINES_K ? DEPTH : EDGE)], bytes ? at : p, bytes);
+        }
+    }
+};
 
 /* The 16 x 16 elements of a from (row, k) on. */
 template <bool LINES_K> DEVICE void mma_load_a(unsigned *f, const half_bits *a, int row, int k)
 {
     int lane = threadIdx.x % 32;
     if (LINES_K)
-        ldmatrix_x4(f, &a[(row + lane % 16) * ALONG_K + k + lane / 16 * 8]);
+        ldmatrix_x4(f, &a[piece_place<true>(row + lane % 16, k / 8 + lane / 16)]);
     else
-        ldmatrix_x4_trans(f, &a[(k + lane / 16 * 8 + lane % 8) * ACROSS_K + row + lane / 8 % 2 * 8]);
+        ldmatrix_x4_trans(
+            f, &a[piece_place<false>(k + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2)]);
 }
 
 /* The 16 x 16 elements of b from (k, column) on: two fragments of 8 columns. */
@@ -58,90 +88,143 @@ template <bool LINES_K> DEVICE void mma_load_b(unsigned *f, const half_bits *b, 
 {
     int lane = threadIdx.x % 32;
     if (LINES_K)
-        ldmatrix_x4(f, &b[(column + lane / 16 * 8 + lane % 8) * ALONG_K + k + lane / 8 % 2 * 8]);
+        ldmatrix_x4(f,
+                    &b[piece_place<true>(column + lane / 16 * 8 + lane % 8, k / 8 + lane / 8 % 2)]);
     else
-        ldmatrix_x4_trans(f, &b[(k + lane % 16) * ACROSS_K + column + lane / 16 * 8]);
+        ldmatrix_x4_trans(f, &b[piece_place<false>(k + lane % 16, column / 8 + lane / 16)]);
 }
 
 template <bool BF16, bool A_K, bool B_K>
-DEVICE void mma_multiply(float (&acc)[4][4][4], const mma_stage &s, int row, int column)
+DEVICE void mma_multiply(float (&acc)[4][8][4], const mma_stage &s, int row, int column)
 {
+    unsigned a[2][4][4], b[2][4][4];
 #pragma unroll
-    for (int k = 0; k < DEPTH; k += 16) {
-        unsigned a[4][4], b[2][4];
+    for (int k = 0; k < 2; k++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) mma_load_a<A_K>(a[i], s.a, row + i * 16, k);
+        for (int i = 0; i < 4; i++) {
+            mma_load_a<A_K>(a[k][i], s.a, row + i * 16, k * 16);
+            mma_load_b<B_K>(b[k][i], s.b, column + i * 16, k * 16);
+        }
 #pragma unroll
-        for (int j = 0; j < 2; j++) mma_load_b<B_K>(b[j], s.b, column + j * 16, k);
+    for (int k = 0; k < 2; k++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) {
+            for (int j = 0; j < 8; j++) {
                 if (BF16)
-                    mma_bf16_16816(acc[i][j], a[i], &b[j / 2][j % 2 * 2], acc[i][j]);
+                    mma_bf16_16816(acc[i][j], a[k][i], &b[k][j / 2][j % 2 * 2], acc[i][j]);
                 else
-                    mma_f16_16816(acc[i][j], a[i], &b[j / 2][j % 2 * 2], acc[i][j]);
+                    mma_f16_16816(acc[i][j], a[k][i], &b[k][j / 2][j % 2 * 2], acc[i][j]);
             }
+}
+
+/* Writes 8 columns from x on of one row of y, which begins at element `at`. */
+DEVICE void row_write(const dsi_cuda_matmul_args &P, long long at, long long x, const float *from,
+                      const float (&bias)[8])
+{
+    const float4 low = ((const float4 *)from)[0], high = ((const float4 *)from)[1];
+    if (P.vectors && x + 8 <= P.n) {
+        float v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int e = 0; e < 8; e++) v[e] += bias[e];
+        if (P.y_dtype == K_BF16)
+            vector_store<__nv_bfloat16>(P.y, at + x, v);
+        else if (P.y_dtype == K_F16)
+            vector_store<__half>(P.y, at + x, v);
+        else {
+            ((float4 *)((float *)P.y + at + x))[0] = make_float4(v[0], v[1], v[2], v[3]);
+            ((float4 *)((float *)P.y + at + x))[1] = make_float4(v[4], v[5], v[6], v[7]);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int e = 0; e < 8 && x + e < P.n; e++) {
+        float v = from[e];
+        if (P.bias) v += load<float>(P.bias, P.bias_dtype, (x + e) * P.bias_s);
+        store<float>(P.y, P.y_dtype, at + (x + e) * P.ys[2], v);
     }
 }
 
-/* Writes a warp's 64 x 32, 16 rows at a time by way of its own shared memory. */
-DEVICE void mma_write(const dsi_cuda_matmul_args &P, const float (&acc)[4][4][4], float *slab,
+/* Writes a warp's 64 x 64, 16 rows at a time by way of its own shared memory. */
+DEVICE void mma_write(const dsi_cuda_matmul_args &P, const float (&acc)[4][8][4], float *slab,
                       long long batch, long long row, long long column)
 {
     int lane = threadIdx.x % 32;
-    long long x = column + lane;
-    float bias = P.bias && x < P.n ? load<float>(P.bias, P.bias_dtype, x * P.bias_s) : 0;
+    long long x = column + lane % 8 * 8;
+    float bias[8] = {};
+    if (P.bias)
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            if (x + e < P.n) bias[e] = load<float>(P.bias, P.bias_dtype, (x + e) * P.bias_s);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         __syncwarp();
 #pragma unroll
-        for (int j = 0; j < 4; j++)
+        for (int j = 0; j < 8; j++)
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                slab[(lane / 4 + e / 2 * 8) * 33 + j * 8 + lane % 4 * 2 + e % 2] = acc[i][j][e];
+            for (int e = 0; e < 2; e++)
+                *(float2 *)&slab[(lane / 4 + e * 8) * SLAB + j * 8 + lane % 4 * 2] =
+                    make_float2(acc[i][j][e * 2], acc[i][j][e * 2 + 1]);
         __syncwarp();
 #pragma unroll 1
-        for (int r = 0; r < 16; r++) {
+        for (int r = lane / 8; r < 16; r += 4) {
             long long y = row + i * 16 + r;
-            if (y < P.m && x < P.n)
-                store<float>(P.y, P.y_dtype, batch * P.ys[0] + y * P.ys[1] + x * P.ys[2],
-                             slab[r * 33 + lane] + bias);
+            if (y < P.m)
+                row_write(P, batch * P.ys[0] + y * P.ys[1], x, &slab[r * SLAB + lane % 8 * 8],
+                          bias);
         }
     }
 }
 
-/* Blocks: column tiles, row tiles, batches. */
+/* The first row and column of a block's tile: GROUP rows of tiles, column by
+ * column, then the next GROUP. */
+DEVICE void tile_of(const dsi_cuda_matmul_args &P, int *row, int *column)
+{
+    int down = (int)((P.m + EDGE - 1) / EDGE), across = (int)((P.n + EDGE - 1) / EDGE);
+    int first = (int)blockIdx.x / (GROUP * across) * GROUP, at = (int)blockIdx.x - first * across;
+    int rows = min(GROUP, down - first);
+    *row = (first + at % rows) * EDGE, *column = at / rows * EDGE;
+}
+
+/* Blocks: tiles; batches along z. */
 template <bool BF16, bool A_K, bool B_K> DEVICE void matmul_mma(const dsi_cuda_matmul_args &P)
 {
-    SHARED(mma_stage, stage, [2]);
-    int warp = threadIdx.x / 32, wm = warp / 4 * 64, wn = warp % 4 * 32;
-    long long row = blockIdx.y * (long long)EDGE, column = blockIdx.x * (long long)EDGE;
-    long long sa = A_K ? P.as[1] : P.as[2], sb = B_K ? P.bs[2] : P.bs[1];
+    DYNAMIC_SHARED(mma_stage, stage);
+    int warp = threadIdx.x / 32, wm = warp / 2 * 64, wn = warp % 2 * 64, row, column;
+    tile_of(P, &row, &column);
 #pragma unroll 1
     for (long long z = blockIdx.z; z < P.batch; z += gridDim.z) {
-        const half_bits *a = (const half_bits *)P.a + z * P.as[0],
-                        *b = (const half_bits *)P.b + z * P.bs[0];
-        float acc[4][4][4] = {};
-        mma_fill<A_K>(stage[0].a, a, sa, row, P.m, 0, P.k);
-        mma_fill<B_K>(stage[0].b, b, sb, column, P.n, 0, P.k);
-        cp_async_commit();
-        int now = 0;
+        mma_source<A_K> a((const half_bits *)P.a + z * P.as[0], A_K ? P.as[1] : P.as[2], row,
+                          (int)P.m);
+        mma_source<B_K> b((const half_bits *)P.b + z * P.bs[0], B_K ? P.bs[2] : P.bs[1], column,
+                          (int)P.n);
+        int depth = (int)(z == P.batch - 1 ? P.last_k : P.k);
+        float acc[4][8][4] = {};
 #pragma unroll 1
-        for (long long k = 0; k < P.k; k += DEPTH, now ^= 1) {
-            if (k + DEPTH < P.k) {
-                mma_fill<A_K>(stage[now ^ 1].a, a, sa, row, P.m, k + DEPTH, P.k);
-                mma_fill<B_K>(stage[now ^ 1].b, b, sb, column, P.n, k + DEPTH, P.k);
+        for (int k = 0; k < (STAGES - 1) * DEPTH; k += DEPTH) {
+            if (k < depth) {
+                a.fill(stage[k / DEPTH].a, k, depth - k);
+                b.fill(stage[k / DEPTH].b, k, depth - k);
             }
             cp_async_commit(); /* maybe of nothing: one group a step */
-            cp_async_wait(1);
+        }
+        int now = 0, next = STAGES - 1;
+#pragma unroll 1
+        for (int k = 0; k < depth; k += DEPTH) {
+            cp_async_wait(STAGES - 2);
             __syncthreads();
+            int ahead = k + (STAGES - 1) * DEPTH;
+            if (ahead < depth) {
+                a.fill(stage[next].a, ahead, depth - ahead);
+                b.fill(stage[next].b, ahead, depth - ahead);
+            }
+            cp_async_commit();
             mma_multiply<BF16, A_K, B_K>(acc, stage[now], wm, wn);
-            __syncthreads(); /* this stage may be filled again */
+            now = now + 1 == STAGES ? 0 : now + 1, next = next + 1 == STAGES ? 0 : next + 1;
         }
         cp_async_wait(0);
         __syncthreads();
-        mma_write(P, acc, (float *)stage + warp * 16 * 33, z, row + wm, column + wn);
+        mma_write(P, acc, (float *)stage + warp * 16 * SLAB, z, row + wm, column + wn);
         __syncthreads();
     }
 }
@@ -149,9 +232,41 @@ template <bool BF16, bool A_K, bool B_K> DEVICE void matmul_mma(const dsi_cuda_m
 /* Names: the letter of a and b is n where lines run along their second
  * dimension, as in BLAS, else t. */
 #define MATMUL_MMA(suffix, bf16) \
-    KERNEL(matmul_nn_##suffix, dsi_cuda_matmul_args, 256) { matmul_mma<bf16, true, false>(P); } \
-    KERNEL(matmul_nt_##suffix, dsi_cuda_matmul_args, 256) { matmul_mma<bf16, true, true>(P); } \
-    KERNEL(matmul_tn_##suffix, dsi_cuda_matmul_args, 256) { matmul_mma<bf16, false, false>(P); } \
-    KERNEL(matmul_tt_##suffix, dsi_cuda_matmul_args, 256) { matmul_mma<bf16, false, true>(P); }
+    KERNEL(matmul_nn_##suffix, dsi_cuda_matmul_args, 128) { matmul_mma<bf16, true, false>(P); } \
+    KERNEL(matmul_nt_##suffix, dsi_cuda_matmul_args, 128) { matmul_mma<bf16, true, true>(P); } \
+    KERNEL(matmul_tn_##suffix, dsi_cuda_matmul_args, 128) { matmul_mma<bf16, false, false>(P); } \
+    KERNEL(matmul_tt_##suffix, dsi_cuda_matmul_args, 128) { matmul_mma<bf16, false, true>(P); }
 MATMUL_MMA(f16, false)
 MATMUL_MMA(bf16, true)
+
+/* y = sum over the batches of a, parts of a sum in float32, + bias; 4 columns a
+ * thread. a's lines are aligned and whole vectors. */
+KERNEL(matmul_parts, dsi_cuda_matmul_args, 256)
+{
+    unsigned across = (unsigned)(P.n + 3) / 4;
+    GRID_LOOP (i, P.m * across) {
+        long long y = (unsigned)i / across, x = (unsigned)i % across * 4ll;
+        const float *from = (const float *)P.a + y * P.as[1] + x;
+        float sum[4] = {};
+#pragma unroll 4
+        for (long long z = 0; z < P.batch; z++) {
+            float4 v = *(const float4 *)(from + z * P.as[0]);
+            sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            if (P.bias && x + e < P.n)
+                sum[e] += load<float>(P.bias, P.bias_dtype, (x + e) * P.bias_s);
+        long long at = y * P.ys[1] + x * P.ys[2];
+        if (P.vectors && x + 4 <= P.n && P.y_dtype == K_F32)
+            *(float4 *)((float *)P.y + at) = make_float4(sum[0], sum[1], sum[2], sum[3]);
+        else if (P.vectors && x + 4 <= P.n && P.y_dtype == K_BF16)
+            *(uint2 *)((__nv_bfloat16 *)P.y + at) =
+                make_uint2(pair_pack<__nv_bfloat16>(sum[0], sum[1]),
+                           pair_pack<__nv_bfloat16>(sum[2], sum[3]));
+        else
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (x + e < P.n) store<float>(P.y, P.y_dtype, at + e * P.ys[2], sum[e]);
+    }
+}
