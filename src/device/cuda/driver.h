@@ -66,6 +66,7 @@ dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d);
     X(conv_last, 80) \
     X(attention, 75) \
     X(attention_mma, 80) \
+    X(attention_flash, 80) \
     X(dropout, 75) \
     X(probe, 80)
 

@@ -9,7 +9,9 @@
  * et al., FlashAttention, arXiv:2205.14135, and for the shared keys of K < B
  * batches Ainslie et al., GQA, arXiv:2305.13245. Tiles are 64 rows (float64:
  * 32), as in attention.cuh; 16 bits are multiplied by tensor cores from compute
- * capability 8.0 on. The grid here and the constant there must agree.
+ * capability 8.0 on, by attention_flash.cu where operands are aligned, heads
+ * narrow, and there is no mask. Grid, tiles and shared memory here and there
+ * must agree.
  * SPDX-License-Identifier: MIT */
 #include "kernels/attention.h"
 #include "launch.h"
@@ -83,6 +85,48 @@ static ds_status attention_check(const char *op, int n, const dsi_view *const *v
     return status;
 }
 
+/* Heads as attention_flash.cu takes them: the width to which they are padded, or
+ * 0. */
+static int64_t flash_width(const dsi_stream *s, int n, const dsi_view *const *views,
+                           const dsi_view *mask)
+{
+    const dsi_cuda_gpu *g = s->device->own;
+    int64_t width = 0;
+    bool fits = g->capability >= 80 && !mask->p;
+    for (int i = 0; i < n && fits; i++) {
+        const dsi_view *v = views[i];
+        fits = (v->dtype == DS_F16 || v->dtype == DS_BF16) && (uintptr_t)v->p % 16 == 0 &&
+               v->d[3] && v->d[3] % 8 == 0 && v->d[2] < INT32_MAX;
+        for (int k = 0; k < 3; k++) fits = fits && (v->d[k] == 1 || v->s[k] % 8 == 0);
+        width = dsi_max(width, v->d[3]);
+    }
+    return !fits || width > 128 ? 0 : width > 64 ? 128 : 64;
+}
+
+/* Blocks: tiles of 64 rows, batches. shared: lines of `width` elements, of which
+ * N, as in attention_flash.cu, depends on the width; floats. */
+static ds_status flash_launch(dsi_stream *s, const char *kernel, int64_t rows, int64_t width,
+                              int64_t batches, int64_t lines, int64_t floats,
+                              const dsi_cuda_attention_args *p)
+{
+    const char *suffix[2][2] = {{"_64_f16", "_64_bf16"}, {"_128_f16", "_128_bf16"}};
+    dsi_cuda_grid grid = dsi_cuda_blocks((rows + 63) / 64, 128);
+    grid.blocks[2] = (unsigned)batches;
+    grid.shared = (unsigned)(lines * width * 2 + floats * (int64_t)sizeof(float));
+    return dsi_cuda_launch(s, DSI_CUDA_attention_flash, kernel,
+                           suffix[width == 128][p->dtype == DS_BF16], grid, p);
+}
+
+/* Two kernels: dq, which leaves dot for the one of dk and dv. */
+static ds_status flash_backward(dsi_stream *s, int64_t width, int64_t key_batches,
+                                const dsi_cuda_attention_args *p)
+{
+    int64_t n = width == 64 ? 64 : 16;
+    ds_status status = flash_launch(s, "flash_dq", p->l, width, p->batches, 128 + 4 * n, 64, p);
+    if (status != DS_OK) return status;
+    return flash_launch(s, "flash_dkv", p->s, width, key_batches, 128 + 4 * n, 4 * n, p);
+}
+
 /* Blocks: tiles of rows, pieces of `width`, batches. */
 static ds_status attention_launch(dsi_stream *s, const char *kernel, int64_t rows, int64_t width,
                                   int64_t batches, const dsi_cuda_attention_args *p)
@@ -105,14 +149,29 @@ ds_status dsi_cuda_attention(dsi_stream *s, double scale, bool causal, dsi_view 
     q = with_front(q, 4), k = with_front(k, 4), v = with_front(v, 4), y = with_front(y, 4);
     mask = with_front(mask, 4), lse = with_front(lse, 3);
     dsi_cuda_attention_args p = attention_args(scale, causal, &q, &k, &v, &mask, &y, &lse);
-    ds_status status = attention_check("attention", 4, (const dsi_view *[]){&q, &k, &v, &y});
+    const dsi_view *views[] = {&q, &k, &v, &y};
+    ds_status status = attention_check("attention", 4, views);
+    int64_t width = flash_width(s, 4, views, &mask);
     p.out = y.p;
-    return status == DS_OK ? attention_launch(s, "attention", p.l, p.e, p.batches, &p) : status;
+    if (status != DS_OK) return status;
+    return width ? flash_launch(s, "flash", p.l, width, p.batches, 64 + 4 * 64, 0, &p)
+                 : attention_launch(s, "attention", p.l, p.e, p.batches, &p);
 }
 
 /* Three kernels in order: dot, then dq by tiles of queries, then dk and dv by
  * tiles of keys, which add what all batches of a group give. So each sum is in
  * one block, and its order is fixed without atomics. */
+static ds_status tiles_backward(dsi_stream *s, int64_t key_batches,
+                                const dsi_cuda_attention_args *p)
+{
+    ds_status status = dsi_cuda_launch(s, DSI_CUDA_attention, "attention_dot",
+                                       dsi_cuda_suffix((ds_dtype)p->dtype),
+                                       dsi_cuda_blocks((p->batches * p->l + 3) / 4, 128), p);
+    if (status == DS_OK) status = attention_launch(s, "attention_dq", p->l, p->d, p->batches, p);
+    if (status != DS_OK) return status;
+    return attention_launch(s, "attention_dkv", p->s, dsi_max(p->d, p->e), key_batches, p);
+}
+
 ds_status dsi_cuda_attention_dx(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,
                                 dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
                                 dsi_view dq, dsi_view dk, dsi_view dv)
@@ -128,11 +187,9 @@ ds_status dsi_cuda_attention_dx(dsi_stream *s, double scale, bool causal, dsi_vi
     p.dy = dy.p, p.dq = dq.p, p.dk = dk.p, p.dv = dv.p;
     rows_of(p.dys, &dy), rows_of(p.dqs, &dq), rows_of(p.dks, &dk), rows_of(p.dvs, &dv);
     if (bytes && !(p.dot = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
-    status = dsi_cuda_launch(s, DSI_CUDA_attention, "attention_dot", dsi_cuda_suffix(q.dtype),
-                             dsi_cuda_blocks((p.batches * p.l + 3) / 4, 128), &p);
-    if (status == DS_OK) status = attention_launch(s, "attention_dq", p.l, p.d, p.batches, &p);
-    if (status == DS_OK)
-        status = attention_launch(s, "attention_dkv", p.s, dsi_max(p.d, p.e), k.d[0] * k.d[1], &p);
+    int64_t width = flash_width(s, 8, views, &mask);
+    status = width ? flash_backward(s, width, k.d[0] * k.d[1], &p)
+                   : tiles_backward(s, k.d[0] * k.d[1], &p);
     dsi_cuda_scratch_free(s, p.dot, bytes);
     return status;
 }
