@@ -15,11 +15,26 @@ typedef struct Views {
     dsi_view x, label, lse, divisor;
 } Views;
 
+/* Whether x is a matrix whose rows have no gaps, though there may be some
+ * between them, as dsi_new_rows makes it. */
+static bool has_rows(const ds_tensor *x)
+{
+    return x->shape.n == 2 && x->stride[1] == 1 && x->stride[0] >= x->shape.d[1];
+}
+
+/* x as [N,C,I] */
+static dsi_view logits_view(const ds_tensor *x)
+{
+    if (!has_rows(x)) return dsi_v_around(x, 1);
+    return (dsi_view){
+        dsi_v(x).p, x->dtype, 3, {x->shape.d[0], x->shape.d[1], 1}, {x->stride[0], 1, 1}};
+}
+
 /* kept [N I + 1] holds the log sums, then the divisor: one tensor, because they
  * are always saved and freed together. */
 static Views views(const ds_tensor *x, const ds_tensor *label, const ds_tensor *kept)
 {
-    Views v = {.x = dsi_v_around(x, 1)};
+    Views v = {.x = logits_view(x)};
     v.ni = ds_shape(v.x.d[0], v.x.d[2]);
     v.label = dsi_v_shape(label, v.ni);
     v.lse = v.divisor = dsi_v_shape(kept, v.ni);
@@ -42,10 +57,11 @@ static void cross_entropy_backward(dsi_node *n, ds_tensor *dy)
     ds_tensor *x = dsi_saved_tensor(n, 0), *label = dsi_saved_tensor(n, 1),
               *weight = dsi_saved_tensor(n, 2);
     Views v = views(x, label, dsi_saved_tensor(n, 3));
-    ds_tensor *dx = dsi_new(x, x->shape), *g = ds_contiguous(dy);
+    ds_tensor *dx = x->shape.n == 2 ? dsi_new_rows(x, x->shape) : dsi_new(x, x->shape);
+    ds_tensor *g = ds_contiguous(dy);
     bool done = dx && g &&
                 dsi_run(dx, cross_entropy_dx, c, loss_view(g, c, v.ni), v.x, v.label, dsi_v(weight),
-                        v.lse, v.divisor, dsi_v_around(dx, 1));
+                        v.lse, v.divisor, logits_view(dx));
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
@@ -108,7 +124,7 @@ ds_tensor *ds_cross_entropy_with(ds_tensor *x, ds_tensor *label, ds_cross_entrop
         return ds_reshape(ds_cross_entropy_with(ds_unsqueeze(x, 0), ds_unsqueeze(label, 0), o),
                           (ds_dims){0});
     if (!label || !cross_entropy_check(x, label, o)) return NULL;
-    x = ds_contiguous(x), label = ds_contiguous(label);
+    x = has_rows(x) ? x : ds_contiguous(x), label = ds_contiguous(label);
     if (!x || !label || !dsi_acquire(x, label, o.weight)) return NULL;
     dsi_cross_entropy c = {.ignore_index = o.ignore ? o.ignore_index : -100,
                            .smoothing = o.label_smoothing,

@@ -224,7 +224,7 @@ ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b)
     if (x->shape.n != 2) return linear_folded(x, w, b);
     if (!dsi_acquire(x, w, b)) return NULL;
 
-    ds_tensor *y = dsi_new(x, ds_shape(x->shape.d[0], w->shape.d[0])); /* [M,out] */
+    ds_tensor *y = dsi_new_rows(x, ds_shape(x->shape.d[0], w->shape.d[0])); /* [M,out] */
 
     if (!y || !dsi_run(y, matmul, matmul_matrix(x), matrix_t(w), dsi_v(b), matmul_matrix(y)))
         return NULL;

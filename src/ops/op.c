@@ -82,6 +82,18 @@ ds_tensor *dsi_sum_to(ds_tensor *g, ds_dims shape)
 
 /* Without dimensions on a side, its size is 1; so a kernel along any dimension
  * is written once, for three. */
+#define LONG_ROW 1024 /* elements, beside which those between rows do not count */
+
+ds_tensor *dsi_new_rows(const ds_tensor *like, ds_dims shape)
+{
+    int64_t unit = 16 / (int64_t)ds_dtype_size(like->dtype), columns = shape.d[1],
+            step = (columns + unit - 1) / unit * unit, strides[] = {step, 1};
+    if (like->device->type->kind == DS_CPU || columns < LONG_ROW || step == columns)
+        return dsi_new(like, shape);
+    ds_tensor *memory = dsi_new(like, ds_shape(shape.d[0], step));
+    return memory ? dsi_view_of(memory, shape, strides, 0) : NULL;
+}
+
 dsi_view dsi_v_around(const ds_tensor *x, int dim)
 {
     ds_dims d = {3, {1, 1, 1}};

@@ -80,6 +80,11 @@ ds_tensor *dsi_sum_to(ds_tensor *g, ds_dims shape);
  * dsi_accumulate_grad and callers treat as a failure. */
 #define dsi_result_if(ran, x) ((ran) ? (x) : NULL)
 
+/* A new matrix of that shape, like x: contiguous, or, if its rows are long and on
+ * a GPU, with rows that begin at multiples of 16 bytes, which its kernels need
+ * to be fast. */
+ds_tensor *dsi_new_rows(const ds_tensor *like, ds_dims shape);
+
 /* x seen as [outer, d[dim], inner]: contiguous x, dim counted from the front. */
 dsi_view dsi_v_around(const ds_tensor *x, int dim);
 

@@ -6,7 +6,8 @@
  *
  * A row is (o, i) of [outer,C,inner]; classes are dimension 1, as in
  * torch.nn.functional.cross_entropy. A team takes a row: a warp, or the block
- * if the row has more than LONG columns.
+ * if the row has more than LONG columns. Cross entropies of such rows, the
+ * logits of language models, have kernels of their own.
  *
  * Invariants: losses of rows are summed in double, by one block, in a fixed
  * order. A label outside of 0 .. C - 1 that is not ignore_index sets the fault
@@ -22,6 +23,7 @@
 enum { MEAN, SUM, NONE }; /* ds_reduction */
 
 #define TEAM 128  /* threads of a block: 4 warps, or one team */
+#define LINE 256  /* threads that take a long row of aligned vectors */
 #define LONG 1024 /* columns of a row that takes a block */
 #define FEW  64   /* rows of a cross entropy that one block computes */
 
@@ -96,6 +98,34 @@ static dsi_cuda_entropy_args entropy_args(dsi_stream *s, const dsi_cross_entropy
     return p;
 }
 
+/* Whether the kernels of long rows take x and, in the backward, dx. */
+static bool lines_fit(const dsi_cuda_entropy_args *p, const dsi_view *x, const dsi_view *dx)
+{
+    int64_t vector = 16 / (int64_t)ds_dtype_size(x->dtype);
+    bool fits = x->dtype != DS_F64 && p->stats_dtype == DS_F32 && p->columns > LONG &&
+                p->inner == 1 && !p->weight && p->smoothing == 0;
+    for (int i = 0; i < 2 && fits; i++) {
+        const dsi_view *v = i ? dx : x;
+        fits = v->s[1] == 1 && v->s[0] % vector == 0 && (uintptr_t)v->p % 16 == 0;
+    }
+    return fits;
+}
+
+static const char *line_suffix(ds_dtype dtype)
+{
+    return dtype == DS_F32 ? "_f32" : dtype == DS_F16 ? "_f16" : "_bf16";
+}
+
+/* The loss and weight of each row. */
+static ds_status entropy_rows(dsi_stream *s, const dsi_cuda_entropy_args *p, const dsi_view *x)
+{
+    if (lines_fit(p, x, x))
+        return dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_lines", line_suffix(x->dtype),
+                               dsi_cuda_blocks(p->rows, LINE), p);
+    return dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_rows", dsi_cuda_suffix(x->dtype),
+                           grid_of_rows(p->rows, p->team), p);
+}
+
 /* Rows write loss and weight to scratch (NONE: to loss), then one block writes
  * divisor and, except for NONE, loss: of few rows the same one, else a second
  * kernel. It runs for NONE and for no rows too: divisor must have a value. */
@@ -117,8 +147,7 @@ ds_status dsi_cuda_cross_entropy(dsi_stream *s, const dsi_cross_entropy *c, dsi_
         status = dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_few", suffix,
                                  dsi_cuda_blocks(1, TEAM), &p);
     } else {
-        status = dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_rows", suffix,
-                                 grid_of_rows(p.rows, p.team), &p);
+        status = entropy_rows(s, &p, &x);
         if (status == DS_OK)
             status = dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_sum", "",
                                      dsi_cuda_blocks(1, 256), &p);
@@ -127,18 +156,21 @@ ds_status dsi_cuda_cross_entropy(dsi_stream *s, const dsi_cross_entropy *c, dsi_
     return status;
 }
 
-/* lse is not read: exp(x - lse) would lose the digits that x has before the
- * point; the kernel computes maximum and sum again. */
+/* lse is not read but of long rows in 16 bits: exp(x - lse) would lose the digits
+ * that x has before the point; the kernel computes maximum and sum again. */
 ds_status dsi_cuda_cross_entropy_dx(dsi_stream *s, const dsi_cross_entropy *c, dsi_view dloss,
                                     dsi_view x, dsi_view label, dsi_view weight, dsi_view lse,
                                     dsi_view divisor, dsi_view dx)
 {
     dsi_cuda_entropy_args p = entropy_args(s, c, &x, &label, &weight, &dloss, &divisor);
     ds_status status = dsi_cuda_floating("cross_entropy_dx", x.dtype);
-    (void)lse;
-    p.dx = dx.p;
+    p.dx = dx.p, p.lse = lse.p;
     for (int i = 0; i < 3; i++) p.dxs[i] = dx.s[i];
+    for (int i = 0; i < 2; i++) p.lse_s[i] = lse.s[i];
     if (status != DS_OK) return status;
+    if (lines_fit(&p, &x, &dx))
+        return dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_lines_dx", line_suffix(x.dtype),
+                               dsi_cuda_blocks(p.rows, LINE), &p);
     return dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_dx", dsi_cuda_suffix(x.dtype),
                            grid_of_rows(p.rows, p.team), &p);
 }

@@ -10,6 +10,7 @@
 #include "common.cuh"
 #include "softmax.h"
 #include "team.cuh"
+#include "vector.cuh"
 
 enum { MEAN, SUM, NONE }; /* ds_reduction */
 
@@ -200,3 +201,104 @@ template <class C> DEVICE void entropy_dx(const dsi_cuda_entropy_args &P)
     }
 }
 FLOAT_AND_DOUBLE(entropy_dx, dsi_cuda_entropy_args, 128)
+
+/* ---- cross entropy of long rows ----
+ *
+ * Rows of aligned vectors, without weights and smoothing, a block a row: as
+ * entropy_rows and entropy_dx, but x is read once. In 16 bits dx takes lse: what
+ * that loses is far below an ulp of dx. */
+
+#define LINE 256 /* threads */
+
+/* The vector from column c on; -inf beyond the row. */
+template <class T>
+DEVICE void line_load(float (&v)[vector_of<T>::N], const void *p, long long x, long long c,
+                      long long columns)
+{
+    enum { N = vector_of<T>::N };
+    if (c + N <= columns) {
+        vector_load<T>(v, p, x + c);
+        return;
+    }
+UNROLL
+    for (int e = 0; e < N; e++)
+        v[e] = c + e < columns ? up(((const T *)p)[x + c + e]) : -INFINITY;
+}
+
+/* Maximum and sum of exp(x - max), as row_norm: the sum is scaled when the
+ * maximum grows. */
+template <class T>
+DEVICE void line_norm(const dsi_cuda_entropy_args &P, long long x, float *part, float *most,
+                      float *sum)
+{
+    enum { N = vector_of<T>::N };
+    float m = -INFINITY, s = 0;
+#pragma unroll 2
+    for (long long c = threadIdx.x * N; c < P.columns; c += LINE * N) {
+        float v[N], top = m;
+        line_load<T>(v, P.x, x, c, P.columns);
+UNROLL
+        for (int e = 0; e < N; e++) top = v[e] > top ? v[e] : top;
+        float shift = top == -INFINITY ? 0.f : top;
+        s = top > m ? s * exp_of(m - shift) : s;
+UNROLL
+        for (int e = 0; e < N; e++) s += exp_of(v[e] - shift);
+        m = top;
+    }
+    *most = team_max(m, LINE, part);
+    float shift = *most == -INFINITY ? 0.f : *most;
+    *sum = team_sum(s * exp_of(m - shift), LINE, part);
+}
+
+template <class T> DEVICE void entropy_lines(const dsi_cuda_entropy_args &P)
+{
+    SHARED(float, part, [8]);
+    long long row = blockIdx.x, x = row * P.xs[0], label = row_label(P, row);
+    float most, sum;
+    line_norm<T>(P, x, part, &most, &sum);
+    if (threadIdx.x) return;
+    float log_sum = log_of(sum), loss = 0;
+    if (label >= 0) loss = log_sum + (most - up(((const T *)P.x)[x + label]));
+    store<float>(P.lse, P.stats_dtype, row * P.lse_s[0], most + log_sum);
+    if (P.reduction == NONE)
+        store<float>(P.loss, P.loss_dtype, row * P.loss_s[0], loss);
+    else
+        P.part[row] = (double)loss, P.part[P.rows + row] = label < 0 ? 0. : 1.;
+}
+KERNEL(entropy_lines_f32, dsi_cuda_entropy_args, LINE) { entropy_lines<float>(P); }
+KERNEL(entropy_lines_f16, dsi_cuda_entropy_args, LINE) { entropy_lines<__half>(P); }
+KERNEL(entropy_lines_bf16, dsi_cuda_entropy_args, LINE) { entropy_lines<__nv_bfloat16>(P); }
+
+template <class T> DEVICE void entropy_lines_dx(const dsi_cuda_entropy_args &P)
+{
+    enum { N = vector_of<T>::N };
+    SHARED(float, part, [8]);
+    long long row = blockIdx.x, x = row * P.xs[0], dx = row * P.dxs[0], label = row_label(P, row);
+    float shift, sum = 1;
+    if (N == 4)
+        line_norm<T>(P, x, part, &shift, &sum);
+    else
+        shift = load<float>(P.lse, P.stats_dtype, row * P.lse_s[0]);
+    float g = load<float>(P.loss, P.loss_dtype, row * P.loss_s[0]) /
+              load<float>(P.divisor, P.stats_dtype, 0);
+    float of_p = g / sum;
+#pragma unroll 2
+    for (long long c = threadIdx.x * N; c < P.columns; c += LINE * N) {
+        float v[N];
+        line_load<T>(v, P.x, x, c, P.columns);
+UNROLL
+        for (int e = 0; e < N; e++) {
+            v[e] = exp_of(v[e] - shift) * of_p - (c + e == label ? g : 0.f);
+            if (label < 0) v[e] = 0;
+        }
+        if (c + N <= P.columns)
+            vector_store<T>(P.dx, dx + c, v);
+        else
+UNROLL
+            for (int e = 0; e < N; e++)
+                if (c + e < P.columns) store<float>(P.dx, P.dtype, dx + c + e, v[e]);
+    }
+}
+KERNEL(entropy_lines_dx_f32, dsi_cuda_entropy_args, LINE) { entropy_lines_dx<float>(P); }
+KERNEL(entropy_lines_dx_f16, dsi_cuda_entropy_args, LINE) { entropy_lines_dx<__half>(P); }
+KERNEL(entropy_lines_dx_bf16, dsi_cuda_entropy_args, LINE) { entropy_lines_dx<__nv_bfloat16>(P); }
