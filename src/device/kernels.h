@@ -510,6 +510,9 @@ typedef struct dsi_fusions {
      * = the host's loop over the bytes (data/transform.c) */
     ds_status (*gather_table)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view table,
                               dsi_view y);
+    /* y[i] = begin + i step, computed in float64; y [n] of any dtype
+     * = the host's values, copied */
+    ds_status (*arange)(dsi_stream *s, double begin, double step, dsi_view y);
 } dsi_fusions;
 
 /* The names that messages use: "relu", "adam". */

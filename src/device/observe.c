@@ -189,6 +189,7 @@ ENTRY(used_fusions, mask_scale, "mask_scale", (S, double factor, V x, V keep, V 
       (s, factor, x, keep, y), 0, &x, &keep, &y)
 ENTRY(used_fusions, dropout, "dropout", (S, const dsi_philox *random, double p, double factor, V x, V y, V keep),
       (s, random, p, factor, x, y, keep), 0, &x, &y, &keep)
+ENTRY(used_fusions, arange, "arange", (S, double begin, double step, V y), (s, begin, step, y), 0, &y)
 /* clang-format on */
 
 static ds_status observed_norm(dsi_stream *s, double p, int n, const dsi_view *x, dsi_view norm)
@@ -237,7 +238,8 @@ struct dsi_observed_tables {
     X(combine_dw) X(attention) X(attention_dx) X(optimizer) X(step_result)
 #define FUSION_NAMES(X) \
     X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(sum_channels) X(mul_add) \
-    X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_table)
+    X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_table) \
+    X(arange)
 /* clang-format on */
 
 #define COUNT(name) +1

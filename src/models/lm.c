@@ -101,12 +101,21 @@ static ds_status lm_rope_reserve(dsi_lm *lm, int64_t n, ds_device device)
     return status == DS_OK ? lm_keep(&lm->sin, sines, device) : status;
 }
 
+/* begin .. end - 1 on that device, made there, so that a step graph has it. */
+static ds_tensor *lm_range(int64_t begin, int64_t end, ds_device device)
+{
+    ds_device was = ds_current_device();
+    if (ds_set_device(device) != DS_OK) return NULL;
+    ds_tensor *x = ds_arange(DS_I64, (double)begin, (double)end, 1);
+    ds_set_device(was);
+    return x;
+}
+
 ds_tensor *dsi_lm_position_ids(dsi_lm *lm, ds_tensor *ids)
 {
     if (lm->positions) return lm->positions;
     int64_t begin = lm->cache ? lm->cache->length : 0;
-    ds_tensor *t = ds_arange(DS_I64, (double)begin, (double)(begin + ds_size(ids, 1)), 1);
-    return ds_to(t, ds_device_of(ids), DS_I64);
+    return lm_range(begin, begin + ds_size(ids, 1), ds_device_of(ids));
 }
 
 /* x [B,H,L,D] with the positions of this call. Rows with padding have
@@ -162,7 +171,7 @@ static ds_tensor *attend_dropout(dsi_lm *lm, ds_tensor *q, ds_tensor *k, ds_tens
     ds_tensor *scores = ds_scale(ds_matmul(q, ds_transpose(k, -2, -1)), scale);
     ds_device device = ds_device_of(q);
     ds_tensor *least = ds_full(ds_dtype_of(scores), (ds_dims){0}, -INFINITY);
-    ds_tensor *key = ds_to(ds_arange(DS_I64, 0, (double)n, 1), device, DS_I64);
+    ds_tensor *key = lm_range(0, n, device);
     ds_tensor *query = ds_unsqueeze(key, 1);
     least = ds_to(least, device, ds_dtype_of(scores));
     scores = ds_where(ds_lt(query, key), least, scores); /* j <= i */

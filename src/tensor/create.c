@@ -71,7 +71,10 @@ ds_tensor *ds_arange(ds_dtype dtype, double begin, double end, double step)
     double n = ceil((end - begin) / step);
     if (!(step != 0 && n >= 0 && n < 9e18))
         return dsi_refuse("arange: no way from %g to %g in steps of %g", begin, end, step);
-    ds_tensor *x = ds_empty(dtype, ds_shape((int64_t)n)), *host = host_staging(x, DS_F64);
+    ds_tensor *x = ds_empty(dtype, ds_shape((int64_t)n));
+    if (x && dsi_fusion(x->device, arange))
+        return dsi_run_fusion(x, arange, begin, step, dsi_v(x)) ? x : NULL;
+    ds_tensor *host = host_staging(x, DS_F64);
     if (!host) return NULL;
     double *value = dsi_v(host).p;
     for (int64_t i = 0; i < (int64_t)n; i++) value[i] = begin + (double)i * step;

@@ -1,5 +1,6 @@
 /* tests/gpu/lm.c: language models on the emulated GPU beside the CPU: greedy
- * tokens with padding, and losses of training, of each family; interpolation,
+ * tokens with padding, and losses of training, of each family;
+ * logits of many classes; interpolation,
  * whose positions the host computes. What differs in its paths: Mistral's window
  * masks, Llama's table of rotations, GPT-2's learned positions.
  * SPDX-License-Identifier: MIT */
@@ -72,6 +73,44 @@ static void models_equal_the_cpu(void **state)
     }
 }
 
+/* ---- logits of many classes, whose rows have gaps between them on a GPU ---- */
+
+enum { CLASSES = 1029, WIDTH = 16, TOKENS = 5, VALUES = TOKENS * (CLASSES + WIDTH) };
+
+/* The logits and the gradient of x. */
+static void logits_run(ds_device device, ds_dtype dtype, float *values)
+{
+    ds_scope *scope = ds_scope_open();
+    static const int64_t label[TOKENS] = {0, 1028, 7, 512, 3};
+    CHECK_INT(ds_set_device(device), DS_OK);
+    ds_seed(3);
+    ds_tensor *x = ds_require_grad(ds_cast(ds_randn(DS_F32, ds_shape(1, TOKENS, WIDTH)), dtype),
+                                   true);
+    ds_tensor *w = ds_cast(ds_randn(DS_F32, ds_shape(CLASSES, WIDTH)), dtype);
+    ds_tensor *y = ds_linear(x, w, NULL), *rows = ds_reshape(y, ds_shape(-1, CLASSES));
+    ds_tensor *loss = ds_cross_entropy(rows, ds_from_data(DS_I64, ds_shape(TOKENS), label));
+    CHECK_INT(ds_backward(loss), DS_OK);
+    ds_tensor *parts[] = {ds_flatten(y, 0), ds_flatten(ds_grad(x), 0)};
+    ds_tensor *all = ds_to(ds_cast(ds_cat(parts, 2, 0), DS_F32), cpu, DS_F32);
+    CHECK_INT(ds_numel(all), VALUES);
+    memcpy(values, ds_data(all), VALUES * sizeof *values);
+    ds_scope_close(scope);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
+static void logits_equal_the_cpu(void **state)
+{
+    (void)state;
+    static const ds_dtype dtypes[] = {DS_F32, DS_F16, DS_BF16};
+    static const double near[] = {1e-5, 1e-2, 8e-2};
+    for (int i = 0; i < 3; i++) {
+        static float want[VALUES], got[VALUES];
+        logits_run(cpu, dtypes[i], want);
+        logits_run(gpu, dtypes[i], got);
+        for (int k = 0; k < VALUES; k++) CHECK_CLOSE(got[k], want[k], near[i]);
+    }
+}
+
 static void interpolates(void **state)
 {
     (void)state;
@@ -98,6 +137,7 @@ int main(void)
     int skip = skip_without_gpus(1);
     if (skip) return skip;
     const struct CMUnitTest tests[] = {cmocka_unit_test(models_equal_the_cpu),
+                                       cmocka_unit_test(logits_equal_the_cpu),
                                        cmocka_unit_test(interpolates)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,6 +73,17 @@ static ds_status mask_scale(Trial *t)
 
 /* ---- reductions ---- */
 
+/* The host has no such kernel: its values, copied. */
+static ds_status arange(Trial *t)
+{
+    enum { N = 37 };
+    double value[N];
+    dsi_view y = OUT(t, N), x = {value, DS_F64, 1, {N}, {1}};
+    if (t->device->type->kind != DS_CPU) return CALL_FUSION(t, arange, 2, 0.3, y);
+    for (int i = 0; i < N; i++) value[i] = 2 + i * 0.3;
+    return CALL(t, copy, x, y);
+}
+
 static ds_status sum_of(Trial *t, bool first, bool last)
 {
     int64_t d[] = {SHAPE(t)};
@@ -227,6 +238,7 @@ const SelfCase selftest_math[] = {
     {"reduce", "sum, columns", sum_columns, 16, false},
     {"reduce", "sum, long", sum_long, 16, false},
     {"reduce", "max", max_of_rows, 1, false},
+    {"arange", "", arange, 1, false},
     {"norm", "2", norm_2, 4, true},
     {"norm", "1", norm_1, 4, true},
     {"norm", "infinity", norm_inf, 1, true},

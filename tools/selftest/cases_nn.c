@@ -22,9 +22,10 @@ static ds_status matmul_few(Trial *t)
 }
 
 /* Lines of a (b) along k, or across: what tensor cores take. */
-static ds_status matmul_lines(Trial *t, bool a_along_k, bool b_along_k)
+static ds_status matmul_of(Trial *t, int64_t m, int64_t n, int64_t k, bool a_along_k,
+                           bool b_along_k)
 {
-    int64_t m = BIG(t, 1024, 130), n = BIG(t, 1024, 129), k = BIG(t, 1024, 41), pad = 8;
+    int64_t pad = 8;
     dsi_view a = a_along_k
                      ? trial_operand(t, t->dtype, DENSE, -1, 1, false, DIMS(m, k + pad - k % pad))
                      : trial_operand(t, t->dtype, DENSE, -1, 1, false, DIMS(k, m + pad - m % pad));
@@ -34,6 +35,29 @@ static ds_status matmul_lines(Trial *t, bool a_along_k, bool b_along_k)
     dsi_view x = {a.p, a.dtype, 3, {1, m, k}, {0, a_along_k ? a.s[0] : 1, a_along_k ? 1 : a.s[0]}};
     dsi_view w = {b.p, b.dtype, 3, {1, k, n}, {0, b_along_k ? 1 : b.s[0], b_along_k ? b.s[0] : 1}};
     return CALL(t, matmul, x, w, STATS(t, n), OUT(t, 1, m, n));
+}
+
+static ds_status matmul_lines(Trial *t, bool a_along_k, bool b_along_k)
+{
+    return matmul_of(t, BIG(t, 1024, 130), BIG(t, 1024, 129), BIG(t, 1024, 41), a_along_k,
+                     b_along_k);
+}
+
+/* The sum is cut into parts; tiles are in more than one group. */
+static ds_status matmul_long(Trial *t)
+{
+    return matmul_of(t, BIG(t, 768, 37), BIG(t, 768, 35), BIG(t, 8192, 2051), false, false);
+}
+static ds_status matmul_tall(Trial *t)
+{
+    return matmul_of(t, BIG(t, 8192, 2180), BIG(t, 3072, 132), BIG(t, 768, 9), true, true);
+}
+
+/* Rows are not aligned: of a large product they are copied. */
+static ds_status matmul_unaligned(Trial *t)
+{
+    int64_t m = BIG(t, 1024, 257), n = BIG(t, 8191, 257), k = BIG(t, 1001, 255);
+    return CALL(t, matmul, IN(t, 1, m, k), IN(t, 1, k, n), STATS(t, n), OUT(t, 1, m, n));
 }
 
 static ds_status matmul_nn(Trial *t) { return matmul_lines(t, true, false); }
@@ -293,6 +317,20 @@ static ds_status entropy_none(Trial *t)
 {
     return entropy_of(t, &(dsi_cross_entropy){-100, 0, 2}, false);
 }
+/* Rows as logits of language models: long, and with a gap behind each. lse is
+ * what the backward takes. */
+static ds_status entropy_long(Trial *t)
+{
+    const dsi_cross_entropy c = {3, 0, 0};
+    int64_t n = BIG(t, 8192, 5), k = BIG(t, 50257, 2083), row = k + 16 - k % 8;
+    dsi_view x = IN(t, n, row), dx = OUT(t, n, row), label = INDEX(t, (double)k, n, 1);
+    dsi_view lse = OUT_STATS(t, n, 1), loss = OUT_STATS(t, 1), divisor = OUT_STATS(t, 1);
+    x.n = dx.n = 3, x.d[1] = dx.d[1] = k, x.d[2] = dx.d[2] = 1, x.s[2] = dx.s[2] = 1;
+    loss.n = divisor.n = 0;
+    ds_status status = CALL(t, cross_entropy, &c, x, label, ABSENT, loss, lse, divisor);
+    if (status != DS_OK) return status;
+    return CALL(t, cross_entropy_dx, &c, loss, x, label, ABSENT, lse, divisor, dx);
+}
 static ds_status entropy_dx(Trial *t)
 {
     const dsi_cross_entropy c = {1, 0.1, 0};
@@ -405,23 +443,30 @@ static dsi_view heads_of(dsi_view x)
     return (dsi_view){
         x.p, x.dtype, 4, {x.d[0], x.d[2], x.d[1], x.d[3]}, {x.s[0], x.s[2], x.s[1], x.s[3]}};
 }
-static ds_status attention_front(Trial *t)
+static ds_status attention_heads(Trial *t, int64_t d, bool causal)
 {
-    int64_t l = BIG(t, 256, 66), d = BIG(t, 64, 16), h = BIG(t, 12, 4);
+    int64_t l = BIG(t, 256, 66), h = BIG(t, 12, 4);
     dsi_view q = heads_of(IN(t, 2, l, h, d)), k = heads_of(IN(t, 2, l, h / 2, d)),
              v = heads_of(IN(t, 2, l, h / 2, d)), y = heads_of(OUT(t, 2, l, h, d));
-    return CALL(t, attention, 0.25, true, q, k, v, ABSENT, y, OUT_STATS(t, 2, h, l));
+    return CALL(t, attention, 0.25, causal, q, k, v, ABSENT, y, OUT_STATS(t, 2, h, l));
 }
-static ds_status attention_dx_front(Trial *t)
+static ds_status attention_dx_heads(Trial *t, int64_t d, bool causal)
 {
-    int64_t l = BIG(t, 256, 66), d = BIG(t, 64, 16), h = BIG(t, 12, 4);
+    int64_t l = BIG(t, 256, 66), h = BIG(t, 12, 4);
     dsi_view lse = trial_operand(t, trial_wide(t), DENSE, 3, 4, false, DIMS(2, h, l));
     dsi_view dy = heads_of(IN(t, 2, l, h, d)), q = heads_of(IN(t, 2, l, h, d)),
              k = heads_of(IN(t, 2, l, h / 2, d)), v = heads_of(IN(t, 2, l, h / 2, d)),
              y = heads_of(IN(t, 2, l, h, d)), dq = heads_of(OUT(t, 2, l, h, d)),
              dk = heads_of(OUT(t, 2, l, h / 2, d)), dv = heads_of(OUT(t, 2, l, h / 2, d));
-    return CALL(t, attention_dx, 0.25, true, dy, q, k, v, ABSENT, y, lse, dq, dk, dv);
+    return CALL(t, attention_dx, 0.25, causal, dy, q, k, v, ABSENT, y, lse, dq, dk, dv);
 }
+static ds_status attention_front(Trial *t) { return attention_heads(t, BIG(t, 64, 16), true); }
+static ds_status attention_front_wide(Trial *t) { return attention_heads(t, 72, false); }
+static ds_status attention_dx_front(Trial *t)
+{
+    return attention_dx_heads(t, BIG(t, 64, 16), true);
+}
+static ds_status attention_dx_front_wide(Trial *t) { return attention_dx_heads(t, 72, false); }
 
 /* lse is large, so that the softmax of scores is below 1. */
 static ds_status attention_dx_of(Trial *t, bool causal, Mask mask)
@@ -509,6 +554,9 @@ static ds_status dropout(Trial *t)
 
 const SelfCase selftest_nn[] = {
     {"matmul", "tiles", matmul_tiles, 4, false},
+    {"matmul", "long sums", matmul_long, 4, true},
+    {"matmul", "many rows", matmul_tall, 4, true},
+    {"matmul", "rows that are not aligned", matmul_unaligned, 4, true},
     {"matmul", "few", matmul_few, 4, false},
     {"matmul", "lines n n", matmul_nn, 4, true},
     {"matmul", "lines n t", matmul_nt, 4, true},
@@ -542,6 +590,7 @@ const SelfCase selftest_nn[] = {
     {"cross_entropy", "mean, weights, smoothing", entropy_mean, 4, false},
     {"cross_entropy", "none", entropy_none, 4, false},
     {"cross_entropy_dx", "mean, weights, smoothing", entropy_dx, 4, false},
+    {"cross_entropy", "long rows", entropy_long, 12, true},
     {"batch_stats", "", batch_stats, 2, false},
     {"batch_norm", "", batch_norm, 2, false},
     {"batch_norm_dx", "", batch_norm_dx, 8, false},
@@ -556,7 +605,9 @@ const SelfCase selftest_nn[] = {
     {"attention", "bool mask", attention_bool, 4, true},
     {"attention", "wide heads", attention_wide, 4, true},
     {"attention", "heads of a projection", attention_front, 4, true},
+    {"attention", "heads of 72", attention_front_wide, 4, true},
     {"attention_dx", "heads of a projection", attention_dx_front, 8, true},
+    {"attention_dx", "heads of 72", attention_dx_front_wide, 8, true},
     {"attention_dx", "mask", attention_dx_plain, 8, true},
     {"attention_dx", "causal, bool mask", attention_dx_causal, 8, true},
     {"relu_max_pool2d", "", relu_max_pool, 1, false},

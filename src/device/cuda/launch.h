@@ -18,6 +18,7 @@
 /* launch_copy.c */
 ds_status dsi_cuda_copy(dsi_stream *s, dsi_view x, dsi_view y);
 ds_status dsi_cuda_fill(dsi_stream *s, double value, dsi_view y);
+ds_status dsi_cuda_arange(dsi_stream *s, double begin, double step, dsi_view y);
 
 /* launch_pointwise.c */
 ds_status dsi_cuda_unary(dsi_stream *s, dsi_unary_op op, double p, dsi_view x, dsi_view y);

@@ -1,5 +1,5 @@
-/* device/cuda/launch_copy.c: copy and fill; what is contiguous and needs no
- * conversion goes without a kernel.
+/* device/cuda/launch_copy.c: copy, fill and arange; what is contiguous and
+ * needs no conversion goes without a kernel.
  *
  * Views are joined first (operands.h): dense means that nothing is left of the
  * dimensions, or one with stride 1, in which case both views have the same
@@ -40,4 +40,10 @@ ds_status dsi_cuda_fill(dsi_stream *s, double value, dsi_view y)
         return dsi_cuda_check(s->device->index, result, "fill");
     }
     return dsi_cuda_launch(s, DSI_CUDA_copy, "fill", "", dsi_cuda_grid_of(a.e.count), &a);
+}
+
+ds_status dsi_cuda_arange(dsi_stream *s, double begin, double step, dsi_view y)
+{
+    dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&y), .a = begin, .b = step};
+    return dsi_cuda_launch(s, DSI_CUDA_copy, "arange", "", dsi_cuda_grid_of(a.e.count), &a);
 }

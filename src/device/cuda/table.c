@@ -69,6 +69,7 @@ const dsi_fusions dsi_cuda_fusions = {
     .mul_add = dsi_cuda_mul_add,
     .mask_scale = dsi_cuda_mask_scale,
     .dropout = dsi_cuda_dropout,
+    .arange = dsi_cuda_arange,
     .gather_table = dsi_cuda_gather_table,
 };
 /* clang-format on */

@@ -1,4 +1,5 @@
-/* device/cuda/kernels/copy.cu: copies between any dtypes and strides, and fill.
+/* device/cuda/kernels/copy.cu: copies between any dtypes and strides, fill and
+ * arange.
  * Conversions are those of device/cpu/pointwise/copy.c.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
@@ -67,5 +68,15 @@ KERNEL(fill, dsi_cuda_pointwise, 256)
         long long at[1];
         places(P.e, i, at);
         store_any(P.e.p[0], P.e.dtype[0], at[0], P.a);
+    }
+}
+
+/* y[i] = a + i b, of one dimension; rounded as on the host */
+KERNEL(arange, dsi_cuda_pointwise, 256)
+{
+    GRID_LOOP (i, P.e.count) {
+        long long at[1];
+        places(P.e, i, at);
+        store_any(P.e.p[0], P.e.dtype[0], at[0], __dadd_rn(P.a, __dmul_rn((double)i, P.b)));
     }
 }
