@@ -104,20 +104,29 @@ static ds_tensor *attention_rows(ds_tensor *x)
     return !x || x->stride[x->shape.n - 1] == 1 || ds_size(x, -1) < 2 ? x : ds_contiguous(x);
 }
 
-/* Saved: q, k, v, y, lse [B,L], mask. One kernel gives all three gradients: they
- * share the scores, which are the larger part of the work. */
-static void attention_backward(dsi_node *n, ds_tensor *dy)
+enum { Q, K, V, Y, MASK, DY, OPERANDS };
+
+/* y and lse from q, k, v and mask (NULL: none). */
+static bool attention_run(const Attention *a, ds_tensor *const *x, ds_tensor *lse, int from)
 {
-    enum { Q, K, V, Y, MASK, DY, OPERANDS };
-    const Attention *a = dsi_attr(n);
-    ds_tensor *lse = dsi_saved_tensor(n, 4), *grad[3] = {NULL};
-    ds_tensor *x[OPERANDS] = {
-        [Q] = dsi_saved_tensor(n, 0), [K] = dsi_saved_tensor(n, 1),    [V] = dsi_saved_tensor(n, 2),
-        [Y] = dsi_saved_tensor(n, 3), [MASK] = dsi_saved_tensor(n, 5), [DY] = attention_rows(dy)};
-    int from = attention_from(x, OPERANDS);
-    bool done = x[DY];
-    for (int i = 0; i < 3 && done; i++) done = (grad[i] = attention_new(x[i], x[i]->shape, from));
-    int64_t calls = done ? attention_calls(x[Q], from) : 0;
+    int64_t calls = attention_calls(x[Q], from);
+    bool done = true;
+    for (int64_t i = 0; i < calls && done; i++) {
+        dsi_view q = attention_part(x[Q], from, i);
+        done = dsi_run(x[Y], attention, a->scale, a->causal, q, attention_part(x[K], from, i),
+                       attention_part(x[V], from, i), attention_part(x[MASK], from, i),
+                       attention_part(x[Y], from, i), attention_lse(lse, &q, i));
+    }
+    return done;
+}
+
+/* The gradients of q, k and v. One kernel gives all three: they share the
+ * scores, which are the larger part of the work. */
+static bool attention_run_dx(const Attention *a, ds_tensor *const *x, const ds_tensor *lse,
+                             ds_tensor *const *grad, int from)
+{
+    int64_t calls = attention_calls(x[Q], from);
+    bool done = true;
     for (int64_t i = 0; i < calls && done; i++) {
         dsi_view q = attention_part(x[Q], from, i);
         done = dsi_run(grad[0], attention_dx, a->scale, a->causal, attention_part(x[DY], from, i),
@@ -126,6 +135,20 @@ static void attention_backward(dsi_node *n, ds_tensor *dy)
                        attention_lse(lse, &q, i), attention_part(grad[0], from, i),
                        attention_part(grad[1], from, i), attention_part(grad[2], from, i));
     }
+    return done;
+}
+
+/* Saved: q, k, v, y, lse [B,L], mask. */
+static void attention_backward(dsi_node *n, ds_tensor *dy)
+{
+    ds_tensor *lse = dsi_saved_tensor(n, 4), *grad[3] = {NULL};
+    ds_tensor *x[OPERANDS] = {
+        [Q] = dsi_saved_tensor(n, 0), [K] = dsi_saved_tensor(n, 1),    [V] = dsi_saved_tensor(n, 2),
+        [Y] = dsi_saved_tensor(n, 3), [MASK] = dsi_saved_tensor(n, 5), [DY] = attention_rows(dy)};
+    int from = attention_from(x, OPERANDS);
+    bool done = x[DY];
+    for (int i = 0; i < 3 && done; i++) done = (grad[i] = attention_new(x[i], x[i]->shape, from));
+    done = done && attention_run_dx(dsi_attr(n), x, lse, grad, from);
     for (int i = 0; i < 3; i++)
         if (dsi_needs_input_grad(n, i)) dsi_accumulate_grad(n, i, dsi_result_if(done, grad[i]));
 }
@@ -299,15 +322,8 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
     ds_tensor *y = attention_new(q, shape, from); /* [...,L,E] */
     ds_tensor *lse = dsi_new_upcast(q, ds_shape(dsi_numel(rows), q->shape.d[last - 1])); /* [B,L] */
 
-    if (!y || !lse) return NULL;
-    int64_t calls = attention_calls(q, from);
-    for (int64_t i = 0; i < calls; i++) {
-        dsi_view part = attention_part(q, from, i);
-        if (!dsi_run(y, attention, a.scale, a.causal, part, attention_part(k, from, i),
-                     attention_part(v, from, i), attention_part(o.mask, from, i),
-                     attention_part(y, from, i), attention_lse(lse, &part, i)))
-            return NULL;
-    }
+    ds_tensor *operands[] = {[Q] = q, [K] = k, [V] = v, [Y] = y, [MASK] = o.mask};
+    if (!y || !lse || !attention_run(&a, operands, lse, from)) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_attention, y, q, k, v);
     dsi_save_for_backward(n, q), dsi_save_for_backward(n, k), dsi_save_for_backward(n, v),
@@ -321,6 +337,79 @@ ds_tensor *ds_attention(ds_tensor *q, ds_tensor *k, ds_tensor *v)
     return ds_attention_with(q, k, v, (ds_attention_opts){0});
 }
 
+/* ---- q, k and v in one tensor ------------------------------------------------------------------------ */
+
+/* Part i of x [...,L,parts heads D] as [...,heads,L,D], a view outside of the
+ * graph. */
+static ds_tensor *packed_heads(const ds_tensor *x, int64_t heads, int64_t depth, int64_t i)
+{
+    int n = x->shape.n;
+    int64_t stride[DS_MAX_DIMS] = {0};
+    ds_dims shape = x->shape;
+    for (int k = 0; k < n - 2; k++) stride[k] = x->stride[k];
+    shape.n = n + 1;
+    shape.d[n - 2] = heads, shape.d[n - 1] = x->shape.d[n - 2], shape.d[n] = depth;
+    stride[n - 2] = depth, stride[n - 1] = x->stride[n - 2], stride[n] = 1;
+    return dsi_view_of(x, shape, stride, x->offset + i * heads * depth);
+}
+
+typedef struct PackedAttention {
+    Attention a;
+    int64_t heads, depth;
+} PackedAttention;
+
+/* Saved: qkv, y, lse. The gradients are parts of one tensor, too, so that none
+ * has to be added to it. */
+static void packed_backward(dsi_node *n, ds_tensor *dy)
+{
+    const PackedAttention *p = dsi_attr(n);
+    ds_tensor *qkv = dsi_saved_tensor(n, 0), *dqkv = dsi_new(qkv, qkv->shape),
+              *x[OPERANDS] = {NULL}, *grad[3] = {NULL};
+    dy = attention_rows(dy);
+    bool done = dqkv && dy;
+    for (int i = 0; i < 3 && done; i++)
+        done = (x[Q + i] = packed_heads(qkv, p->heads, p->depth, i)) &&
+               (grad[i] = packed_heads(dqkv, p->heads, p->depth, i));
+    done = done && (x[Y] = packed_heads(dsi_saved_tensor(n, 1), p->heads, p->depth, 0)) &&
+           (x[DY] = packed_heads(dy, p->heads, p->depth, 0));
+    if (done) {
+        ds_tensor *all[] = {x[Q], x[Y], x[DY], grad[0]};
+        done = attention_run_dx(&p->a, x, dsi_saved_tensor(n, 2), grad, attention_from(all, 4));
+    }
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dqkv));
+}
+
+const dsi_op dsi_op_attention_qkvpacked = {.name = "attention_qkvpacked",
+                                           .backward = packed_backward};
+
+/* Without a mask and a window: qkv [...,L,3E] with unit stride -> [...,L,E] */
+static ds_tensor *packed_attention(ds_tensor *qkv, int64_t heads, ds_attention_opts o)
+{
+    int n = qkv->shape.n;
+    ds_dims shape = qkv->shape;
+    int64_t width = shape.d[n - 1] /= 3, depth = width / heads;
+    PackedAttention p = {
+        {dsi_option(o.scale, 1 / sqrt(depth ? (double)depth : 1)), o.causal}, heads, depth};
+    if (!dsi_acquire(qkv)) return NULL;
+
+    ds_tensor *y = dsi_new(qkv, shape), *x[OPERANDS] = {NULL}; /* [...,L,E] */
+    if (!y || !(x[Y] = packed_heads(y, heads, depth, 0))) return NULL;
+    for (int i = 0; i < 3; i++)
+        if (!(x[Q + i] = packed_heads(qkv, heads, depth, i))) return NULL;
+    ds_dims rows = x[Q]->shape;
+    int64_t length = rows.d[n - 1];
+    rows.n -= 2;
+    ds_tensor *lse = dsi_new_upcast(qkv, ds_shape(dsi_numel(rows), length));
+
+    ds_tensor *all[] = {x[Q], x[Y]};
+    if (!lse || !attention_run(&p.a, x, lse, attention_from(all, 2))) return NULL;
+
+    dsi_node *node = dsi_record(&dsi_op_attention_qkvpacked, y, qkv);
+    dsi_save_for_backward(node, qkv), dsi_save_for_backward(node, y);
+    dsi_save_for_backward(node, lse), dsi_set_attr(node, &p, sizeof p);
+    return y;
+}
+
 /* Views of qkv, which becomes [...,3,heads,L,D], and back. */
 ds_tensor *ds_attention_qkvpacked(ds_tensor *qkv, int64_t heads, ds_attention_opts o)
 {
@@ -331,6 +420,8 @@ ds_tensor *ds_attention_qkvpacked(ds_tensor *qkv, int64_t heads, ds_attention_op
         return dsi_refuse("attention_qkvpacked: qkv is %s, of %lld heads: expected [...,L,3E], E a "
                           "multiple of the heads",
                           dsi_shape_text(qkv->shape), (long long)heads);
+    bool plain = !o.mask && !o.window && qkv->stride[n - 1] == 1 && width;
+    if (plain && dsi_is_float(qkv)) return packed_attention(qkv, heads, o);
     ds_dims split = qkv->shape; /* [...,L,3,heads,D] */
     split.n = n + 2;
     split.d[n - 1] = 3, split.d[n] = heads, split.d[n + 1] = width / 3 / heads;

@@ -81,10 +81,7 @@
     X(combine) \
     X(exchange_rows) \
     X(dropout) \
-    X(attention) \
-    X(rotary_embedding) \
-    X(cast) \
-    X(clone)
+    X(attention) X(attention_qkvpacked) X(rotary_embedding) X(cast) X(clone)
 
 #define DSI_DECLARE_OP(name) extern const dsi_op dsi_op_##name;
 DSI_OPS(DSI_DECLARE_OP)

@@ -455,7 +455,7 @@ static const Case op_cases[] = {
     {"attention", "", call_attention, .in = {X(4, 2, 2, 5, 4), X(4, 2, 2, 6, 4), X(4, 2, 2, 6, 3)},
      .bench = {X(3, 8, 256, 64), X(3, 8, 256, 64), X(3, 8, 256, 64)}, .flops = flops_attention,
      .torch = "F.scaled_dot_product_attention(*x)"},
-    {"attention", "qkv packed", call_attention_qkvpacked, .in = {X(3, 2, 4, 18)},
+    {"attention_qkvpacked", "", call_attention_qkvpacked, .in = {X(3, 2, 4, 18)},
      .bench = {X(3, 8, 256, 768)}},
     {"attention", "causal, scale", call_attention_causal,
      .in = {X(3, 2, 4, 4), X(3, 2, 6, 4), X(3, 2, 6, 4)}},
