@@ -55,6 +55,7 @@ dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d);
     X(index, 75) \
     X(optimizer, 75) \
     X(gemm, 75) \
+    X(gemm_lines, 75) \
     X(gemm_mma, 80) \
     X(pool, 75) \
     X(softmax, 75) \

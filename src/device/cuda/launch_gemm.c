@@ -3,7 +3,7 @@
  * tensor cores, tiles, or a warp an element.
  *
  *     cublasLt      large products, where it is installed
- *     tensor cores  16 bits, compute capability 8.0 (launch_gemm_mma.c)
+ *     tensor cores  16 bits, compute capability 8.0 (launch_gemm_lines.c)
  *     matmul_few    few elements with long sums: a warp an element
  *     matmul        all else: tiles of 64 x 64 (float64: 32 x 32)
  *
@@ -64,7 +64,7 @@ static ds_status launch_matmul(dsi_stream *s, const dsi_view *a, const dsi_view 
 {
     const char *suffix = dsi_cuda_suffix(a->dtype);
     int64_t count = p->batch * p->m * p->n;
-    if (dsi_cuda_matmul_mma_takes(s, a, b)) return dsi_cuda_matmul_mma(s, *a, *b, p);
+    if (dsi_cuda_matmul_lines_takes(s, a, b)) return dsi_cuda_matmul_lines(s, *a, *b, p);
     if (count <= FEW && p->k >= LONG_SUM)
         return dsi_cuda_launch(s, DSI_CUDA_gemm, "matmul_few", suffix,
                                dsi_cuda_blocks((count + 3) / 4, 128), p);
@@ -105,7 +105,7 @@ ds_status dsi_cuda_matmul_sums(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y
     int64_t tile = a.dtype == DS_F64 ? 32 : 64;
     bool few = p.m * p.n <= FEW && p.k >= LONG_SUM, spare = p.n % tile && p.m;
     bool fits = p.batch == 1 && y.dtype == sums.dtype && a.dtype <= DS_BF16;
-    if (few || !spare || !fits || dsi_cuda_matmul_mma_takes(s, &a, &b) ||
+    if (few || !spare || !fits || dsi_cuda_matmul_lines_takes(s, &a, &b) ||
         (double)p.m * (double)p.n * (double)p.k >= DSI_CUBLAS_LEAST) {
         dsi_view line = {sums.p, sums.dtype, 3, {1, p.m, 1}, {0, sums.s[0], 0}};
         ds_status status = dsi_cuda_matmul(s, a, b, (dsi_view){.p = NULL}, y);

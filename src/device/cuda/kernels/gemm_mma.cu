@@ -8,8 +8,8 @@
  * number, so that neither cp.async nor ldmatrix has bank conflicts.
  *
  * Where tiles are too few for a GPU, the sum over k is cut: then a "batch" is a
- * part of k, y the parts' sums in float32, and matmul_parts adds these in
- * order.
+ * part of k, y the parts' sums in float32, and matmul_parts of gemm_lines.cu adds
+ * these in order.
  *
  * Invariants: of STAGES stages one is multiplied while the others arrive. The
  * barrier of a step says both that its stage has arrived for all threads, and
@@ -238,35 +238,3 @@ template <bool BF16, bool A_K, bool B_K> DEVICE void matmul_mma(const dsi_cuda_m
     KERNEL(matmul_tt_##suffix, dsi_cuda_matmul_args, 128) { matmul_mma<bf16, false, true>(P); }
 MATMUL_MMA(f16, false)
 MATMUL_MMA(bf16, true)
-
-/* y = sum over the batches of a, parts of a sum in float32, + bias; 4 columns a
- * thread. a's lines are aligned and whole vectors. */
-KERNEL(matmul_parts, dsi_cuda_matmul_args, 256)
-{
-    unsigned across = (unsigned)(P.n + 3) / 4;
-    GRID_LOOP (i, P.m * across) {
-        long long y = (unsigned)i / across, x = (unsigned)i % across * 4ll;
-        const float *from = (const float *)P.a + y * P.as[1] + x;
-        float sum[4] = {};
-#pragma unroll 4
-        for (long long z = 0; z < P.batch; z++) {
-            float4 v = *(const float4 *)(from + z * P.as[0]);
-            sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
-        }
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            if (P.bias && x + e < P.n)
-                sum[e] += load<float>(P.bias, P.bias_dtype, (x + e) * P.bias_s);
-        long long at = y * P.ys[1] + x * P.ys[2];
-        if (P.vectors && x + 4 <= P.n && P.y_dtype == K_F32)
-            *(float4 *)((float *)P.y + at) = make_float4(sum[0], sum[1], sum[2], sum[3]);
-        else if (P.vectors && x + 4 <= P.n && P.y_dtype == K_BF16)
-            *(uint2 *)((__nv_bfloat16 *)P.y + at) =
-                make_uint2(pair_pack<__nv_bfloat16>(sum[0], sum[1]),
-                           pair_pack<__nv_bfloat16>(sum[2], sum[3]));
-        else
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                if (x + e < P.n) store<float>(P.y, P.y_dtype, at + e * P.ys[2], sum[e]);
-    }
-}
