@@ -19,17 +19,40 @@
 #define LONG      1024 /* columns of a row that takes a block */
 #define PARTS     64   /* of a layer norm's rows, whose sums are added in a second kernel */
 #define PART_ROWS 64   /* at least, in a part */
+#define ROW_PARTS 512  /* parts times blocks of columns, of rows of aligned vectors */
+
+static bool is_aligned(const void *p) { return (uintptr_t)p % 16 == 0; }
+
+/* Whether the kernels of rows of aligned vectors take p. */
+static bool has_vectors(const dsi_cuda_norm_args *p, const dsi_view *x)
+{
+    int64_t vector = 16 / (int64_t)ds_dtype_size(x->dtype);
+    const dsi_cuda_line *lines[] = {&p->weight, &p->bias};
+    bool fits = x->dtype != DS_F64 && x->d[1] % vector == 0 && is_aligned(p->a) &&
+                is_aligned(p->b) && is_aligned(p->y);
+    for (int i = 0; i < 2 && fits; i++)
+        fits = !lines[i]->p ||
+               (lines[i]->dtype == (int)x->dtype && lines[i]->s == 1 && is_aligned(lines[i]->p));
+    return fits;
+}
+
+static const char *vector_suffix(ds_dtype dtype)
+{
+    return dtype == DS_F32 ? "_f32" : dtype == DS_F16 ? "_f16" : "_bf16";
+}
 
 /* A row is summed by a team: a warp, or the whole block where it is long. Rows
  * without columns need no kernel. */
-static ds_status rows_launch(dsi_stream *s, const char *kernel, const dsi_view *x,
-                             dsi_cuda_norm_args *p)
+static ds_status rows_launch(dsi_stream *s, const char *kernel, const char *by_vectors,
+                             const dsi_view *x, dsi_cuda_norm_args *p)
 {
     p->rows = x->d[0], p->columns = x->d[1], p->dtype = (int)x->dtype;
     p->team = p->columns > LONG ? ROW_BLOCK : 32;
+    bool vectors = has_vectors(p, x) && p->columns <= 32 * p->team;
     if (!p->columns) return DS_OK;
     return dsi_cuda_launch(
-        s, DSI_CUDA_normalize, kernel, dsi_cuda_suffix(x->dtype),
+        s, DSI_CUDA_normalize, vectors ? by_vectors : kernel,
+        vectors ? vector_suffix(x->dtype) : dsi_cuda_suffix(x->dtype),
         dsi_cuda_blocks((p->rows * p->team + ROW_BLOCK - 1) / ROW_BLOCK, ROW_BLOCK), p);
 }
 
@@ -44,29 +67,35 @@ ds_status dsi_cuda_layer_norm(dsi_stream *s, double eps, dsi_view x, dsi_view we
                             .bias = dsi_cuda_line_of(&bias),
                             .eps = eps};
     ds_status status = dsi_cuda_floating("layer_norm", x.dtype);
-    return status == DS_OK ? rows_launch(s, "layer_norm", &x, &p) : status;
+    return status == DS_OK ? rows_launch(s, "layer_norm", "layer_norm_rows", &x, &p) : status;
 }
 
 /* dw = sum dy h, db = sum dy over rows, h = (x - mean) rstd. At most PARTS
- * parts, each of at least PART_ROWS rows: blocks of 32 columns each write the
- * sums of a part to scratch [parts][2][columns], and layer_norm_dw_sum adds the
- * parts in order. */
+ * parts, or of aligned vectors as many as make ROW_PARTS blocks, each of at least
+ * PART_ROWS rows: blocks of 32 columns or vectors each write the sums of a part
+ * to scratch [parts][2][columns], and layer_norm_dw_sum adds the parts in
+ * order. */
 static ds_status layer_norm_dw(dsi_stream *s, const dsi_view *x, dsi_cuda_norm_args *p)
 {
     int64_t rows = x->d[0], columns = x->d[1];
-    p->part_rows = (rows + PARTS - 1) / PARTS;
+    bool vectors = has_vectors(p, x);
+    int64_t width = vectors ? 32 * 16 / (int64_t)ds_dtype_size(x->dtype) : 32,
+            across = (columns + width - 1) / width;
+    int64_t most = !vectors ? PARTS : across < ROW_PARTS ? ROW_PARTS / (across ? across : 1) : 1;
+    p->part_rows = (rows + most - 1) / most;
     if (p->part_rows < PART_ROWS) p->part_rows = PART_ROWS;
     p->parts = (rows + p->part_rows - 1) / p->part_rows;
     p->rows = rows, p->columns = columns, p->dtype = (int)x->dtype;
     size_t bytes = (size_t)(p->parts * columns) * 2 * sizeof *p->sums;
     if (bytes && !(p->sums = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
-    dsi_cuda_grid grid = dsi_cuda_blocks((columns + 31) / 32, 256);
+    dsi_cuda_grid grid = dsi_cuda_blocks(across, 256);
     grid.blocks[1] = (unsigned)p->parts;
-    ds_status status = dsi_cuda_launch(s, DSI_CUDA_normalize, "layer_norm_dw",
-                                       dsi_cuda_suffix(x->dtype), grid, p);
+    ds_status status = dsi_cuda_launch(
+        s, DSI_CUDA_normalize, vectors ? "layer_norm_rows_dw" : "layer_norm_dw",
+        vectors ? vector_suffix(x->dtype) : dsi_cuda_suffix(x->dtype), grid, p);
     if (status == DS_OK)
         status = dsi_cuda_launch(s, DSI_CUDA_normalize, "layer_norm_dw_sum", "",
-                                 dsi_cuda_grid_of(columns), p);
+                                 dsi_cuda_blocks((columns + 31) / 32, 256), p);
     dsi_cuda_scratch_free(s, p->sums, bytes);
     return status;
 }
@@ -84,7 +113,8 @@ ds_status dsi_cuda_layer_norm_dx(dsi_stream *s, dsi_view dy, dsi_view x, dsi_vie
                             .dw = dsi_cuda_line_of(&dw),
                             .db = dsi_cuda_line_of(&db)};
     ds_status status = dsi_cuda_floating("layer_norm_dx", x.dtype);
-    if (status == DS_OK && dx.p) status = rows_launch(s, "layer_norm_dx", &x, &p);
+    if (status == DS_OK && dx.p)
+        status = rows_launch(s, "layer_norm_dx", "layer_norm_rows_dx", &x, &p);
     if (status == DS_OK && (dw.p || db.p)) status = layer_norm_dw(s, &x, &p);
     return status;
 }

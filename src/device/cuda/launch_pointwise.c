@@ -11,12 +11,43 @@
 #include "launch.h"
 #include "operands.h"
 
+#define DENSE        65536 /* elements from which on vectors are faster */
+#define DENSE_BLOCKS 65536
+
 /* The instance that computes in float or in double. */
 static ds_status pointwise_launch(dsi_stream *s, const char *kernel, ds_dtype dtype,
                                   const dsi_cuda_pointwise *a)
 {
     return dsi_cuda_launch(s, DSI_CUDA_pointwise, kernel, dsi_cuda_suffix(dtype),
                            dsi_cuda_grid_of(a->e.count), a);
+}
+
+/* The ops that kernels of dense operands have. */
+static bool is_common(int op)
+{
+    return op == K_RELU || op == K_GELU || op == K_GELU_TANH || op == K_SILU;
+}
+
+/* Whether all of `views` operands are of one dtype of at most 32 bits, without
+ * gaps, and aligned to 16 bytes; where there are few elements, vectors would
+ * leave most of a GPU idle. */
+static bool is_dense(const dsi_cuda_elements *e, int views)
+{
+    bool dense = e->n == 1 && e->count >= DENSE && e->dtype[0] <= K_BF16 && e->dtype[0] != K_F64;
+    for (int v = 0; v < views && dense; v++)
+        dense = e->s[v][0] == 1 && e->dtype[v] == e->dtype[0] && (uintptr_t)e->p[v] % 16 == 0;
+    return dense;
+}
+
+/* As pointwise_launch, by kernel_dense, if it has the op, for dense operands. */
+static ds_status dense_launch(dsi_stream *s, const char *kernel, const char *kernel_dense,
+                              bool has_op, int views, ds_dtype dtype, const dsi_cuda_pointwise *a)
+{
+    static const char *const suffix[] = {[DS_F32] = "_f32", [DS_F16] = "_f16", [DS_BF16] = "_bf16"};
+    if (!has_op || !is_dense(&a->e, views)) return pointwise_launch(s, kernel, dtype, a);
+    int64_t blocks = (a->e.count * (int64_t)ds_dtype_size(dtype) / 16 + 255) / 256;
+    return dsi_cuda_launch(s, DSI_CUDA_pointwise, kernel_dense, suffix[dtype],
+                           dsi_cuda_blocks(blocks < DENSE_BLOCKS ? blocks : DENSE_BLOCKS, 256), a);
 }
 
 /* The common exponents without pow(): x x is rounded once, where powf may be
@@ -34,7 +65,9 @@ ds_status dsi_cuda_unary(dsi_stream *s, dsi_unary_op op, double p, dsi_view x, d
     dsi_cuda_pointwise a = {
         .e = DSI_CUDA_ELEMENTS(&x, &y), .op = op == DSI_POW ? pow_op(p) : (int)op, .a = p};
     ds_status status = dsi_cuda_floating(dsi_unary_name(op), x.dtype);
-    return status == DS_OK ? pointwise_launch(s, "unary", x.dtype, &a) : status;
+    return status == DS_OK
+               ? dense_launch(s, "unary", "unary_dense", is_common(a.op), 2, x.dtype, &a)
+               : status;
 }
 
 ds_status dsi_cuda_unary_dx(dsi_stream *s, dsi_unary_op op, double p, dsi_view dy, dsi_view saved,
@@ -42,7 +75,9 @@ ds_status dsi_cuda_unary_dx(dsi_stream *s, dsi_unary_op op, double p, dsi_view d
 {
     dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&dy, &saved, &dx), .op = (int)op, .a = p};
     ds_status status = dsi_cuda_floating(dsi_unary_dx_name(op), dy.dtype);
-    return status == DS_OK ? pointwise_launch(s, "unary_dx", dy.dtype, &a) : status;
+    return status == DS_OK
+               ? dense_launch(s, "unary_dx", "unary_dx_dense", is_common(a.op), 3, dy.dtype, &a)
+               : status;
 }
 
 ds_status dsi_cuda_binary(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view a, dsi_view b,
@@ -53,7 +88,9 @@ ds_status dsi_cuda_binary(dsi_stream *s, dsi_binary_op op, double alpha, dsi_vie
         return dsi_cuda_launch(s, DSI_CUDA_pointwise, "binary", "_i64", dsi_cuda_grid_of(p.e.count),
                                &p);
     ds_status status = dsi_cuda_floating(dsi_binary_name(op), y.dtype);
-    return status == DS_OK ? pointwise_launch(s, "binary", y.dtype, &p) : status;
+    return status == DS_OK ? dense_launch(s, "binary", "binary_dense",
+                                          p.op == K_ADD || p.op == K_MUL, 3, y.dtype, &p)
+                           : status;
 }
 
 /* The dtype of a, not of y, which is bool, selects the instance. Dtypes above
@@ -70,7 +107,8 @@ ds_status dsi_cuda_affine(dsi_stream *s, double factor, double term, dsi_view x,
 {
     dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&x, &y), .a = factor, .b = term};
     ds_status status = dsi_cuda_floating("affine", x.dtype);
-    return status == DS_OK ? pointwise_launch(s, "affine", x.dtype, &a) : status;
+    return status == DS_OK ? dense_launch(s, "affine", "affine_dense", true, 2, x.dtype, &a)
+                           : status;
 }
 
 ds_status dsi_cuda_where(dsi_stream *s, dsi_view c, dsi_view a, dsi_view b, dsi_view y)

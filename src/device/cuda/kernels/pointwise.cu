@@ -3,6 +3,7 @@
  * y as b.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
+#include "vector.cuh"
 
 #define INV_SQRT_2    0.70710678118654752440
 #define INV_SQRT_2_PI 0.39894228040143267794
@@ -294,3 +295,73 @@ MASK_SCALE(mask_scale_f64, double)
     }
 MUL_ADD(mul_add_f32, float)
 MUL_ADD(mul_add_f64, double)
+
+/* ---- dense operands of one dtype: 16 bytes at a time ----
+ *
+ * Of common ops alone: each has a loop of its own, so that a vector has no
+ * branches. */
+
+/* Vector i begins at element N i; elements behind the last vector are one each. */
+template <class T, int VIEWS, class F> DEVICE void dense_loop(const dsi_cuda_pointwise &P, F f)
+{
+    enum { N = vector_of<T>::N, Y = VIEWS - 1 };
+    GRID_LOOP (i, P.e.count / N) {
+        float x[Y][N], y[N];
+UNROLL
+        for (int k = 0; k < Y; k++) vector_load<T>(x[k], P.e.p[k], i * N);
+UNROLL
+        for (int e = 0; e < N; e++) y[e] = f(x[0][e], x[Y - 1][e]);
+        vector_store<T>(P.e.p[Y], i * N, y);
+    }
+    long long rest = P.e.count / N * N + threadIdx.x;
+    if (blockIdx.x || rest >= P.e.count) return;
+    float a = load<float>(P.e.p[0], P.e.dtype[0], rest),
+          b = load<float>(P.e.p[Y - 1], P.e.dtype[Y - 1], rest);
+    store<float>(P.e.p[Y], P.e.dtype[Y], rest, f(a, b));
+}
+
+template <class T, int OP> DEVICE void unary_loop(const dsi_cuda_pointwise &P)
+{
+    dense_loop<T, 2>(P, [&](float x, float) {
+        return unary_of<float>(OP, P.a, x);
+    });
+}
+template <class T, int OP> DEVICE void unary_dx_loop(const dsi_cuda_pointwise &P)
+{
+    dense_loop<T, 3>(P, [&](float a, float b) {
+        return unary_dx_of<float>(OP, P.a, a, b);
+    });
+}
+template <class T, int OP> DEVICE void binary_loop(const dsi_cuda_pointwise &P)
+{
+    float alpha = (float)P.a;
+    dense_loop<T, 3>(P, [&](float a, float b) {
+        return binary_of<float>(OP, alpha, a, b);
+    });
+}
+
+#define ACTIVATIONS(loop, T) \
+    switch (P.op) { \
+    case K_RELU: loop<T, K_RELU>(P); break; \
+    case K_GELU: loop<T, K_GELU>(P); break; \
+    case K_GELU_TANH: loop<T, K_GELU_TANH>(P); break; \
+    default: loop<T, K_SILU>(P); \
+    }
+#define DENSE(suffix, T) \
+    KERNEL(unary_dense_##suffix, dsi_cuda_pointwise, 256) { ACTIVATIONS(unary_loop, T) } \
+    KERNEL(unary_dx_dense_##suffix, dsi_cuda_pointwise, 256) { ACTIVATIONS(unary_dx_loop, T) } \
+    KERNEL(binary_dense_##suffix, dsi_cuda_pointwise, 256) \
+    { \
+        switch (P.op) { \
+        case K_ADD: binary_loop<T, K_ADD>(P); break; \
+        default: binary_loop<T, K_MUL>(P); \
+        } \
+    } \
+    KERNEL(affine_dense_##suffix, dsi_cuda_pointwise, 256) \
+    { \
+        float factor = (float)P.a, term = (float)P.b; \
+        dense_loop<T, 2>(P, [&](float x, float) { return factor * x + term; }); \
+    }
+DENSE(f32, float)
+DENSE(f16, __half)
+DENSE(bf16, __nv_bfloat16)
