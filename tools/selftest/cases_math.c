@@ -71,6 +71,27 @@ static ds_status mask_scale(Trial *t)
     return CALL_FUSION(t, mask_scale, 2, IN(t, SHAPE(t)), BOOLS(t, SHAPE(t)), OUT(t, SHAPE(t)));
 }
 
+/* Enough elements without gaps for kernels that take 16 bytes at a time, and
+ * three more. */
+#define VECTORS(t) BIG(t, 1 << 24, 65536 + 3)
+static ds_status dense_gelu(Trial *t)
+{
+    return CALL(t, unary, DSI_GELU_TANH, 0, IN(t, VECTORS(t)), OUT(t, VECTORS(t)));
+}
+static ds_status dense_gelu_dx(Trial *t)
+{
+    return CALL(t, unary_dx, DSI_GELU_TANH, 0, IN(t, VECTORS(t)), IN(t, VECTORS(t)),
+                OUT(t, VECTORS(t)));
+}
+static ds_status dense_add(Trial *t)
+{
+    return CALL(t, binary, DSI_ADD, 0.5, IN(t, VECTORS(t)), IN(t, VECTORS(t)), OUT(t, VECTORS(t)));
+}
+static ds_status dense_affine(Trial *t)
+{
+    return CALL(t, affine, -2.5, 0.75, IN(t, VECTORS(t)), OUT(t, VECTORS(t)));
+}
+
 /* ---- reductions ---- */
 
 /* The host has no such kernel: its values, copied. */
@@ -171,18 +192,23 @@ static ds_status combine_dw(Trial *t)
 
 /* ---- optimizers: the third step of two parameters ---- */
 
-static ds_status optimizer_of(Trial *t, const dsi_optimizer *c)
+/* master: parameters in float32 and copies of them in the trial's dtype. */
+static ds_status optimizer_with(Trial *t, const dsi_optimizer *c, bool master)
 {
     dsi_span span[2];
     const int64_t n[] = {BIG(t, 1 << 20, 1025), 7};
     for (int i = 0; i < 2; i++) {
-        dsi_view p = INOUT(t, n[i]),
+        ds_dtype dtype = master ? trial_wide(t) : t->dtype;
+        dsi_view p = trial_operand(t, dtype, DENSE, 0, 1, true, DIMS(n[i])),
+                 low = master && dtype != t->dtype ? INOUT(t, n[i]) : ABSENT,
                  g = trial_operand(t, t->dtype, DENSE, -1, 1, false, DIMS(n[i]));
         dsi_view m[3];
         for (int j = 0; j < 3; j++)
             m[j] = trial_operand(t, trial_wide(t), DENSE, 0.1, 1, true, DIMS(n[i]));
-        span[i] = (dsi_span){.dtype = t->dtype,
+        span[i] = (dsi_span){.dtype = dtype,
                              .p = p.p,
+                             .low = low.p,
+                             .low_dtype = t->dtype,
                              .g = g.p,
                              .m = m[0].p,
                              .v = m[1].p,
@@ -194,10 +220,20 @@ static ds_status optimizer_of(Trial *t, const dsi_optimizer *c)
     }
     return CALL(t, optimizer, c, 2, span);
 }
+static ds_status optimizer_of(Trial *t, const dsi_optimizer *c)
+{
+    return optimizer_with(t, c, false);
+}
 #define OPTIMIZER(name, ...) \
     static ds_status name(Trial *t) { return optimizer_of(t, &(dsi_optimizer){__VA_ARGS__}); }
 OPTIMIZER(sgd, .rule = DSI_SGD, .sgd = {0.1, 0.9, 0, 0.01, true, false})
 OPTIMIZER(adam, .rule = DSI_ADAM, .adam = {0.1, 0.9, 0.99, 1e-8, 0.01, true, true, false, true})
+static ds_status adam_master(Trial *t)
+{
+    const dsi_optimizer c = {.rule = DSI_ADAM,
+                             .adam = {0.1, 0.9, 0.99, 1e-8, 0.01, true, false, false, true}};
+    return optimizer_with(t, &c, true);
+}
 OPTIMIZER(adagrad, .rule = DSI_ADAGRAD, .adagrad = {0.1, 0.01, 0.01, 1e-8, false})
 OPTIMIZER(rmsprop, .rule = DSI_RMSPROP, .rmsprop = {0.1, 0.9, 1e-8, 0.01, 0.9, false, false})
 OPTIMIZER(adadelta, .rule = DSI_ADADELTA, .adadelta = {0.1, 0.9, 1e-8, 0.01, false})
@@ -230,6 +266,10 @@ const SelfCase selftest_math[] = {
         DSI_BINARY_OPS(BINARY_ROW)
 #define COMPARE_ROW(constant, name, formula) {"compare", #name, compare_##name, 1, false},
             DSI_COMPARE_OPS(COMPARE_ROW){"affine", "", affine, 2, false},
+    {"unary", "gelu_tanh, dense", dense_gelu, 4, true},
+    {"unary_dx", "gelu_tanh, dense", dense_gelu_dx, 4, true},
+    {"binary", "add, dense", dense_add, 1, true},
+    {"affine", "dense", dense_affine, 1, true},
     {"where", "", where, 1, false},
     {"mask_scale", "", mask_scale, 1, false},
     {"reduce", "sum, outer", sum_outer, 4, false},
@@ -251,6 +291,7 @@ const SelfCase selftest_math[] = {
     {"combine_dw", "", combine_dw, 4, true},
     {"optimizer", "sgd", sgd, 4, true},
     {"optimizer", "adam", adam, 8, true},
+    {"optimizer", "adam, master weights", adam_master, 8, true},
     {"optimizer", "adagrad", adagrad, 8, true},
     {"optimizer", "rmsprop", rmsprop, 8, true},
     {"optimizer", "adadelta", adadelta, 8, true},

@@ -53,10 +53,22 @@ static ds_status matmul_tall(Trial *t)
     return matmul_of(t, BIG(t, 8192, 2180), BIG(t, 3072, 132), BIG(t, 768, 9), true, true);
 }
 
+/* Large enough for the tiles of float32; small in other dtypes. */
+static ds_status matmul_f32(Trial *t, bool a_along_k, bool b_along_k, int64_t m, int64_t k)
+{
+    bool single = t->dtype == DS_F32;
+    return matmul_of(t, BIG(t, 2048, single ? m : 17), BIG(t, 2048, single ? m - 3 : 17),
+                     BIG(t, 2048, single ? k : 17), a_along_k, b_along_k);
+}
+static ds_status matmul_f32_nt(Trial *t) { return matmul_f32(t, true, true, 261, 253); }
+static ds_status matmul_f32_tn(Trial *t) { return matmul_f32(t, false, false, 70, 3900); }
+static ds_status matmul_f32_tt(Trial *t) { return matmul_f32(t, false, true, 261, 253); }
+
 /* Rows are not aligned: of a large product they are copied. */
 static ds_status matmul_unaligned(Trial *t)
 {
-    int64_t m = BIG(t, 1024, 257), n = BIG(t, 8191, 257), k = BIG(t, 1001, 255);
+    int64_t edge = t->dtype == DS_F64 ? 17 : 257;
+    int64_t m = BIG(t, 1024, edge), n = BIG(t, 8191, edge), k = BIG(t, 1001, 255);
     return CALL(t, matmul, IN(t, 1, m, k), IN(t, 1, k, n), STATS(t, n), OUT(t, 1, m, n));
 }
 
@@ -411,6 +423,27 @@ static ds_status layer_norm_dx(Trial *t)
                 OUT(t, m, d), OUT_STATS(t, d), OUT_STATS(t, d));
 }
 
+/* Rows of whole vectors of 16 bytes, which stay in registers. */
+#define OWN(t, n) trial_operand(t, (t)->dtype, DENSE, 0.5, 1.5, false, DIMS(n))
+static ds_status layer_norm_aligned(Trial *t)
+{
+    int64_t m = BIG(t, 8192, 9), d = BIG(t, 768, 72);
+    return CALL(t, layer_norm, 1e-5, IN(t, m, d), OWN(t, d), OWN(t, d), OUT(t, m, d),
+                OUT_STATS(t, m), OUT_STATS(t, m));
+}
+static ds_status rms_norm_aligned(Trial *t)
+{
+    int64_t m = BIG(t, 8192, 2), d = BIG(t, 4096, 1032);
+    return CALL(t, layer_norm, 1e-5, IN(t, m, d), OWN(t, d), ABSENT, OUT(t, m, d), ABSENT,
+                OUT_STATS(t, m));
+}
+static ds_status layer_norm_dx_aligned(Trial *t)
+{
+    int64_t m = BIG(t, 8192, 130), d = BIG(t, 768, 264);
+    return CALL(t, layer_norm_dx, IN(t, m, d), IN(t, m, d), OWN(t, d), STATS(t, m), STATS(t, m),
+                OUT(t, m, d), OUT_STATS(t, d), OUT_STATS(t, d));
+}
+
 /* ---- attention: two heads of queries share one of keys ---- */
 
 typedef enum Mask { NO_MASK, BOOL_MASK, FLOAT_MASK } Mask;
@@ -557,6 +590,9 @@ const SelfCase selftest_nn[] = {
     {"matmul", "long sums", matmul_long, 4, true},
     {"matmul", "many rows", matmul_tall, 4, true},
     {"matmul", "rows that are not aligned", matmul_unaligned, 4, true},
+    {"matmul", "large, lines n t", matmul_f32_nt, 4, true},
+    {"matmul", "large, lines t n", matmul_f32_tn, 4, true},
+    {"matmul", "large, lines t t", matmul_f32_tt, 4, true},
     {"matmul", "few", matmul_few, 4, false},
     {"matmul", "lines n n", matmul_nn, 4, true},
     {"matmul", "lines n t", matmul_nt, 4, true},
@@ -600,6 +636,9 @@ const SelfCase selftest_nn[] = {
     {"layer_norm", "", layer_norm, 4, true},
     {"layer_norm", "rms, long rows", rms_norm_long, 4, true},
     {"layer_norm_dx", "", layer_norm_dx, 8, true},
+    {"layer_norm", "aligned rows", layer_norm_aligned, 4, true},
+    {"layer_norm", "rms, aligned long rows", rms_norm_aligned, 4, true},
+    {"layer_norm_dx", "aligned rows", layer_norm_dx_aligned, 8, true},
     {"attention", "", attention_plain, 4, true},
     {"attention", "causal, mask", attention_causal, 4, true},
     {"attention", "bool mask", attention_bool, 4, true},

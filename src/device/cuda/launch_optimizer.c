@@ -3,8 +3,8 @@
  *
  * A step of all parameters is few launches instead of one a parameter: an
  * argument holds the descriptions of K_SPANS spans, of which each block takes a
- * piece of K_SPAN_PIECE elements. A kernel's argument may have 4096 bytes,
- * which limits K_SPANS. Formulas: device/cpu/optim/optim.inc.
+ * piece. A kernel's argument may have 4096 bytes, which limits K_SPANS.
+ * Formulas: device/cpu/optim/optim.inc.
  *
  * Invariants: float64 spans and the others are in launches of their own, since
  * a kernel computes in one type. Elements do not depend on each other, except
@@ -20,6 +20,8 @@
 #include "operands.h"
 
 #include <stddef.h>
+
+#define MANY (1 << 22) /* elements of all spans */
 
 #define SAME_RULE(constant, ...) \
     _Static_assert((int)K_##constant == (int)DSI_##constant, "optimizer.h: " #constant);
@@ -72,8 +74,14 @@ static void set_options(dsi_cuda_optimizer *a, const dsi_optimizer *c)
     }
 }
 
-/* Blocks that a span takes. */
-static int64_t pieces_of(const dsi_span *x) { return (x->n + K_SPAN_PIECE - 1) / K_SPAN_PIECE; }
+/* Elements that a block takes: more where there are enough blocks, because the
+ * corrections of Adam are computed once in each. */
+static int piece_of(int n, const dsi_span *x)
+{
+    int64_t all = 0;
+    for (int i = 0; i < n; i++) all += x[i].n;
+    return all < MANY ? 1024 : 4096;
+}
 
 /* Up to K_SPANS spans that compute in the same type, from x[*at] on; returns
  * how many pieces they have. */
@@ -97,7 +105,7 @@ static int64_t take_spans(dsi_cuda_optimizer *a, int n, const dsi_span *x, int *
                                        .dtype = (int)one->dtype,
                                        .g_dtype = (int)one->g_dtype,
                                        .low_dtype = (int)one->low_dtype};
-        pieces += pieces_of(one);
+        pieces += (one->n + a->piece - 1) / a->piece;
     }
     return pieces;
 }
@@ -127,6 +135,7 @@ static ds_status lamb_launch(dsi_stream *s, dsi_cuda_optimizer *a, int64_t piece
 ds_status dsi_cuda_optimizer_step(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x)
 {
     dsi_cuda_optimizer a = {.rule = (int)c->rule,
+                            .piece = piece_of(n, x),
                             .lr = c->sgd.lr, /* the first field of every rule's options */
                             .scalars = (const dsi_cuda_step *)c->scalars,
                             .g_factor = c->g_factor,

@@ -3,12 +3,14 @@
  * span; nothing is written while the fault flag is set.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
+#include "vector.cuh"
 
 #include "optimizer.h"
 
 /* What is the same for all elements of a span in this step. */
 struct Step {
     double lr, b1, scale, sum_m, sum_v; /* sums: 1 - beta^step, or 1 */
+    double rate, root, shrink;          /* Adam's lr / sum_m, 1 / sqrt(sum_v), 1 - lr decay */
     long long step;
 };
 
@@ -19,7 +21,7 @@ DEVICE double power(double b, long long n) { return pow(b, (double)n); }
 
 DEVICE Step step_of(const dsi_cuda_optimizer &P, const dsi_cuda_span &x)
 {
-    Step s = {P.lr, P.b1, x.g_scale, 1, 1, x.step};
+    Step s = {P.lr, P.b1, x.g_scale, 1, 1, 0, 0, 1, x.step};
     if (P.scalars) {
         s.lr = P.scalars->lr;
         if (P.momentum) s.b1 = P.scalars->momentum;
@@ -31,6 +33,8 @@ DEVICE Step step_of(const dsi_cuda_optimizer &P, const dsi_cuda_span &x)
         s.sum_m = 1 - power(s.b1, s.step);
         s.sum_v = 1 - power(P.b2, s.step);
     }
+    s.rate = s.lr / s.sum_m, s.root = 1 / sqrt(s.sum_v);
+    if (P.decoupled) s.shrink = 1 - s.lr * P.decay;
     return s;
 }
 
@@ -54,12 +58,11 @@ template <class C> DEVICE C sgd(const dsi_cuda_optimizer &P, const Step &s, C p,
 template <class C>
 DEVICE C adam(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
 {
-    C shrink = P.decoupled ? (C)(1 - s.lr * P.decay) : (C)1;
     if (!P.decoupled) g += (C)P.decay * p;
     e.m = (C)s.b1 * e.m + (C)(1 - s.b1) * g;
     C v = e.v = (C)P.b2 * e.v + (C)(1 - P.b2) * g * g;
     if (P.amsgrad) v = e.vmax = e.vmax > v ? e.vmax : v;
-    return shrink * p - (C)(s.lr / s.sum_m) * e.m / (root(v) * (C)(1 / sqrt(s.sum_v)) + (C)P.eps);
+    return (C)s.shrink * p - (C)s.rate * e.m / (root(v) * (C)s.root + (C)P.eps);
 }
 
 template <class C>
@@ -168,6 +171,75 @@ template <class C> DEVICE void write_value(const dsi_cuda_span &x, long long i, 
     if (x.low) store<C>(x.low, x.low_dtype, i, p);
 }
 
+/* Whether four elements at a time are aligned in all of a span. */
+DEVICE bool has_quads(const dsi_cuda_span &x)
+{
+    unsigned long long wide = (unsigned long long)x.p | (unsigned long long)x.m |
+                              (unsigned long long)x.v | (unsigned long long)x.vmax;
+    return x.dtype == K_F32 && x.g_dtype != K_F64 && wide % 16 == 0 &&
+           (unsigned long long)x.g % (4 * size_of(x.g_dtype)) == 0 &&
+           (unsigned long long)x.low % (4 * size_of(x.low_dtype)) == 0;
+}
+
+/* Elements i .. i + 3 of floats of at most 32 bits. */
+DEVICE void quad_load(float (&to)[4], const void *p, int dtype, long long i)
+{
+    if (dtype == K_F32) {
+        vector_load<float>(to, p, i);
+        return;
+    }
+    uint2 bits = ((const uint2 *)p)[i / 4];
+    if (dtype == K_BF16)
+        pair_unpack<__nv_bfloat16>(to, bits.x), pair_unpack<__nv_bfloat16>(to + 2, bits.y);
+    else
+        pair_unpack<__half>(to, bits.x), pair_unpack<__half>(to + 2, bits.y);
+}
+
+DEVICE void quad_store(void *p, int dtype, long long i, const float (&v)[4])
+{
+    if (dtype == K_F32)
+        vector_store<float>(p, i, v);
+    else if (dtype == K_BF16)
+        ((uint2 *)p)[i / 4] = make_uint2(pair_pack<__nv_bfloat16>(v[0], v[1]),
+                                         pair_pack<__nv_bfloat16>(v[2], v[3]));
+    else
+        ((uint2 *)p)[i / 4] = make_uint2(pair_pack<__half>(v[0], v[1]),
+                                         pair_pack<__half>(v[2], v[3]));
+}
+
+DEVICE void moments_load(float (&to)[4], const void *p, long long i)
+{
+UNROLL
+    for (int k = 0; k < 4; k++) to[k] = 0;
+    if (p) vector_load<float>(to, p, i);
+}
+
+DEVICE void moments_store(void *p, long long i, float (&v)[4])
+{
+UNROLL
+    for (int k = 0; k < 4; k++) v[k] = flushed(v[k]);
+    if (p) vector_store<float>(p, i, v);
+}
+
+/* Elements i .. i + 3 of a span that has_quads. */
+DEVICE void optimizer_quad(const dsi_cuda_optimizer &P, const Step &s, const dsi_cuda_span &x,
+                           long long i)
+{
+    float p[4], g[4], m[4], v[4], vmax[4];
+    quad_load(p, x.p, K_F32, i);
+    quad_load(g, x.g, x.g_dtype, i);
+    moments_load(m, x.m, i), moments_load(v, x.v, i), moments_load(vmax, x.vmax, i);
+UNROLL
+    for (int k = 0; k < 4; k++) {
+        Moments<float> e = {m[k], v[k], vmax[k]};
+        p[k] = new_value<float>(P, s, p[k], (float)s.scale * g[k], e);
+        m[k] = e.m, v[k] = e.v, vmax[k] = e.vmax;
+    }
+    moments_store(x.m, i, m), moments_store(x.v, i, v), moments_store(x.vmax, i, vmax);
+    quad_store(x.p, K_F32, i, p);
+    if (x.low) quad_store(x.low, x.low_dtype, i, p);
+}
+
 template <class C> DEVICE void optimizer_piece(const dsi_cuda_optimizer &P)
 {
     SHARED(Step, s, [1]);
@@ -175,7 +247,13 @@ template <class C> DEVICE void optimizer_piece(const dsi_cuda_optimizer &P)
     if ((sizeof(C) == 8) != (x.dtype == K_F64) || skips(P)) return;
     if (threadIdx.x == 0) s[0] = step_of(P, x);
     __syncthreads();
-    long long begin = (blockIdx.x - x.first) * K_SPAN_PIECE, end = min(begin + K_SPAN_PIECE, x.n);
+    long long begin = (blockIdx.x - x.first) * P.piece, end = min(begin + P.piece, x.n);
+    if (sizeof(C) == 4 && has_quads(x)) {
+        long long quads = begin + (end - begin) / 4 * 4;
+        for (long long i = begin + threadIdx.x * 4; i < quads; i += blockDim.x * 4)
+            optimizer_quad(P, s[0], x, i);
+        begin = quads;
+    }
     for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
         C p = load<C>(x.p, x.dtype, i), g = (C)s[0].scale * load<C>(x.g, x.g_dtype, i);
         Moments<C> e = read_moments<C>(x, i);
@@ -208,7 +286,7 @@ template <class C> DEVICE void lamb_moments(const dsi_cuda_optimizer &P)
     const dsi_cuda_span &x = P.x[span_of_block(P)];
     if ((sizeof(C) == 8) != (x.dtype == K_F64) || skips(P)) return;
     Step s = step_of(P, x);
-    long long begin = (blockIdx.x - x.first) * K_SPAN_PIECE, end = min(begin + K_SPAN_PIECE, x.n);
+    long long begin = (blockIdx.x - x.first) * P.piece, end = min(begin + P.piece, x.n);
     double p2 = 0, u2 = 0;
     for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
         C p = load<C>(x.p, x.dtype, i), g = (C)s.scale * load<C>(x.g, x.g_dtype, i);
@@ -232,7 +310,7 @@ KERNEL(lamb_rates, dsi_cuda_optimizer, 256)
 {
     SHARED(double, part, [256]);
     const dsi_cuda_span &x = P.x[blockIdx.x];
-    long long pieces = (x.n + K_SPAN_PIECE - 1) / K_SPAN_PIECE;
+    long long pieces = (x.n + P.piece - 1) / P.piece;
     double p2 = 0, u2 = 0;
     if (skips(P)) return;
     for (long long i = threadIdx.x; i < pieces; i += blockDim.x)
@@ -254,7 +332,7 @@ template <class C> DEVICE void lamb_apply(const dsi_cuda_optimizer &P)
     int k = span_of_block(P);
     const dsi_cuda_span &x = P.x[k];
     if ((sizeof(C) == 8) != (x.dtype == K_F64) || skips(P)) return;
-    long long begin = (blockIdx.x - x.first) * K_SPAN_PIECE, end = min(begin + K_SPAN_PIECE, x.n);
+    long long begin = (blockIdx.x - x.first) * P.piece, end = min(begin + P.piece, x.n);
     for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
         C p = load<C>(x.p, x.dtype, i);
         write_value(x, i, p - (C)P.rates[k] * lamb_u(P, p, read_moments<C>(x, i)));

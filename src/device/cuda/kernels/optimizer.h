@@ -5,8 +5,7 @@
 #include "args.h"
 
 enum { K_SGD, K_ADAM, K_ADAGRAD, K_RMSPROP, K_ADADELTA, K_LION, K_LAMB }; /* dsi_rule */
-enum { K_SPANS = 32, K_SPAN_PIECE = 1024 };
-enum { K_LAMB_MOMENTS = 1, K_LAMB_APPLY };
+enum { K_SPANS = 32 };
 
 /* dsi_step_scalars */
 typedef struct dsi_cuda_step {
@@ -40,7 +39,7 @@ typedef struct dsi_cuda_span {
 /* One step of a rule on up to K_SPANS spans: a block a piece. What a rule does
  * not have is 0. */
 typedef struct dsi_cuda_optimizer {
-    int rule, n, lamb; /* lamb: which of LAMB's passes */
+    int rule, n, piece; /* piece: elements that a block takes, a multiple of 4 */
     int nesterov, maximize, decoupled, amsgrad, bias_correction, centered, eps_inside;
     int momentum;                       /* b1 is what scalars have as momentum */
     double lr, b1, b2, eps, decay;      /* b1: momentum, beta1, alpha, rho */

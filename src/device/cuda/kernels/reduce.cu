@@ -244,6 +244,27 @@ DEVICE double block_norm(int kind, double v, double *part)
     return part[0];
 }
 
+/* A thread's share of elements begin .. end - 1, whose vectors are aligned. */
+template <class T>
+DEVICE double norm_vectors(int kind, const void *p, int dtype, long long begin, long long end)
+{
+    enum { N = vector_of<T>::N };
+    double sum = 0;
+    long long whole = begin + (end - begin) / N * N, rest = whole + threadIdx.x;
+#pragma unroll 4
+    for (long long i = begin + threadIdx.x * N; i < whole; i += 256 * N) {
+        float v[N];
+        vector_load<T>(v, p, i);
+UNROLL
+        for (int e = 0; e < N; e++)
+            sum = kind == K_NORM_2 ? sum + (double)v[e] * (double)v[e]
+                                   : norm_add(kind, sum, fabs((double)v[e]));
+    }
+    if (rest >= end) return sum;
+    double v = load<double>(p, dtype, rest);
+    return norm_add(kind, sum, kind == K_NORM_2 ? v * v : fabs(v));
+}
+
 KERNEL(norm_pieces, dsi_cuda_norm, 256)
 {
     SHARED(double, shared, [256]);
@@ -251,11 +272,20 @@ KERNEL(norm_pieces, dsi_cuda_norm, 256)
     while (k + 1 < P.n && (long long)blockIdx.x >= P.x[k + 1].first) k++;
     long long begin = (blockIdx.x - P.x[k].first) * K_NORM_PIECE;
     long long end = min(begin + K_NORM_PIECE, P.x[k].n);
+    const void *p = P.x[k].p;
+    int dtype = (unsigned long long)p % 16 ? K_F64 : P.x[k].dtype; /* F64: one by one */
     double sum = 0;
-    for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
-        double v = load<double>(P.x[k].p, P.x[k].dtype, i);
-        sum = norm_add(P.kind, sum, P.kind == K_NORM_2 ? v * v : fabs(v));
-    }
+    if (dtype == K_F32)
+        sum = norm_vectors<float>(P.kind, p, dtype, begin, end);
+    else if (dtype == K_BF16)
+        sum = norm_vectors<__nv_bfloat16>(P.kind, p, dtype, begin, end);
+    else if (dtype == K_F16)
+        sum = norm_vectors<__half>(P.kind, p, dtype, begin, end);
+    else
+        for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
+            double v = load<double>(p, P.x[k].dtype, i);
+            sum = norm_add(P.kind, sum, P.kind == K_NORM_2 ? v * v : fabs(v));
+        }
     sum = block_norm(P.kind, sum, shared);
     if (threadIdx.x == 0) P.partial[blockIdx.x] = sum;
 }
@@ -265,7 +295,8 @@ KERNEL(norm_end, dsi_cuda_norm, 256)
 {
     SHARED(double, shared, [256]);
     double sum = 0;
-    for (long long i = threadIdx.x; i < P.pieces; i += blockDim.x)
+#pragma unroll 8
+    for (long long i = threadIdx.x; i < P.pieces; i += 256)
         sum = norm_add(P.kind, sum, P.partial[i]);
     sum = block_norm(P.kind, sum, shared);
     if (threadIdx.x == 0) *(double *)P.y = P.kind == K_NORM_2 ? sqrt(sum) : sum;

@@ -30,7 +30,7 @@ typedef struct dsi_cuda_reduce_max {
     dsi_cuda_view x, y, index;
 } dsi_cuda_reduce_max;
 
-enum { K_NORM_VIEWS = 64, K_NORM_PIECE = 4096 };
+enum { K_NORM_VIEWS = 64, K_NORM_PIECE = 16384 };
 enum { K_NORM_1, K_NORM_2, K_NORM_INFINITY };
 
 /* Contiguous memory of several tensors, of which a block takes one piece. */
