@@ -1,4 +1,5 @@
-/* tools/selftest/probe.c: each wrapper of device/cuda/kernels/ptx.cuh beside what
+/* tools/selftest/probe.c: each wrapper of device/cuda/kernels/ptx.cuh
+ * and ptx_tf32.cuh beside what
  * the PTX manual says. Numbers are multiples of 1/8 below 4, so that every sum is
  * exact, in whatever order.
  * SPDX-License-Identifier: MIT */
@@ -13,8 +14,9 @@
 
 typedef dsi_cuda_probe_memory Memory;
 
-const char *const selftest_probes[] = {"mma_f16_16816",     "mma_bf16_16816", "ldmatrix_x4",
-                                       "ldmatrix_x4_trans", "cp_async16",     NULL};
+const char *const selftest_probes[] = {
+    "mma_f16_16816", "mma_bf16_16816", "ldmatrix_x4", "ldmatrix_x4_trans",
+    "cp_async16",    "mma_tf32_1688",  NULL};
 
 static float number(int i) { return (float)(i * 37 % 63 - 31) / 8; }
 
@@ -56,6 +58,26 @@ static void want_cp_async(Memory *m)
     }
 }
 
+/* c + a b into out, and operands of float32, of which a's last 13 bits do not
+ * count. */
+static void want_tf32(Memory *m)
+{
+    for (int i = 0; i < 128; i++) {
+        unsigned bits;
+        float x = number(i), y = number(i + 7);
+        memcpy(&bits, &x, sizeof bits);
+        bits |= (unsigned)i * 53 % 8192;
+        memcpy(&m->a[i * 2], &bits, sizeof bits);
+        if (i < 64) memcpy(&m->b[i * 2], &y, sizeof y);
+        m->c[i] = number(i + 11);
+    }
+    for (int i = 0; i < 128; i++) {
+        float sum = m->c[i];
+        for (int k = 0; k < 8; k++) sum += number(i / 8 * 8 + k) * number(k * 8 + i % 8 + 7);
+        memcpy(&m->out[i], &sum, sizeof sum);
+    }
+}
+
 /* Operands, and what is expected. */
 static void probe_want(Memory *m, int k)
 {
@@ -64,8 +86,10 @@ static void probe_want(Memory *m, int k)
         want_mma(m, k == 1);
     else if (k < 4)
         want_ldmatrix(m, k == 3);
-    else
+    else if (k == 4)
         want_cp_async(m);
+    else
+        want_tf32(m);
 }
 
 bool selftest_probe(dsi_device *d, int k, char *why, size_t room)

@@ -1,5 +1,5 @@
-/* device/cuda/conv_last.h: convolutions of 16 bits whose channels are neighbours
- * in memory, for launch_conv.c.
+/* device/cuda/conv_last.h: convolutions of 16 bits and float32 whose channels are
+ * neighbours in memory, for launch_conv.c.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -7,8 +7,8 @@
 #include "kernels/conv.h"
 
 /* Whether the kernels of conv_last.cu take these operands, which may be
- * gradients: tensor cores, 16 bits, multiples of 8 channels a group, x and y
- * channels-last and aligned. */
+ * gradients: tensor cores, channels of a group that are a multiple of
+ * 16 bytes, x and y channels-last and aligned. */
 bool dsi_cuda_conv_last_takes(const dsi_stream *s, const dsi_cuda_conv_args *p, const dsi_view *x,
                               const dsi_view *y);
 

@@ -16,7 +16,6 @@
 #define STAGES    4
 #define WARP      64
 #define LINE      64 /* bytes of a line of a stage */
-#define THREADS   128
 #define DEPTH     32 /* pixels of a stage */
 
 #define MOST_SPLITS 132   /* parts of dw's sum */
@@ -24,13 +23,32 @@
 #define PART_DEEP   256   /* pixels of a part, at least */
 #define PART_COST   10000 /* elements of a part that take as long as a pixel of a block's sum */
 
+static int size_of(const dsi_cuda_conv_args *p) { return (int)ds_dtype_size((ds_dtype)p->dtype); }
+
+/* Elements of 16 bytes. */
+static int piece_of(const dsi_cuda_conv_args *p) { return 16 / size_of(p); }
+
+static const char *type_of(const dsi_cuda_conv_args *p)
+{
+    return p->dtype == DS_F32 ? "_f32" : p->dtype == DS_F16 ? "_f16" : "_bf16";
+}
+
+/* Threads of a tile of `warps` warps, of which float32 takes twice as many. */
+static unsigned threads_of(const dsi_cuda_conv_args *p, unsigned warps)
+{
+    return warps * (p->dtype == DS_F32 ? 64 : 32);
+}
+
+/* How the name of a kernel ends that copies elements of this size. */
+static const char *bytes_of(const dsi_cuda_conv_args *p) { return size_of(p) == 4 ? "_4" : "_2"; }
+
 /* Channels are neighbours, pixels 16-byte aligned, places below 2^31. */
 static bool channels_last(const dsi_view *v)
 {
-    int64_t span = 1;
+    int64_t span = 1, piece = 16 / (int64_t)ds_dtype_size(v->dtype);
     if (v->s[1] != 1 || (uintptr_t)v->p % 16) return false;
     for (int i = 0; i < 4; i++) {
-        if (i != 1 && v->d[i] > 1 && (v->s[i] % 8 || v->s[i] < 0)) return false;
+        if (i != 1 && v->d[i] > 1 && (v->s[i] % piece || v->s[i] < 0)) return false;
         span += (v->d[i] - 1) * v->s[i];
     }
     return span <= INT32_MAX;
@@ -41,10 +59,10 @@ bool dsi_cuda_conv_last_takes(const dsi_stream *s, const dsi_cuda_conv_args *p, 
 {
     const dsi_cuda_gpu *g = s->device->own;
     int64_t taps = (int64_t)p->r * p->s, classes = (int64_t)p->stride[0] * p->stride[1];
-    bool half = p->dtype == DS_F16 || p->dtype == DS_BF16;
-    return half && g->capability >= 80 && p->c % 8 == 0 && p->k % 8 == 0 && taps <= MOST_TAPS &&
-           p->groups * classes <= MOST_Z && taps * p->c * p->k * p->groups <= INT32_MAX &&
-           channels_last(x) && channels_last(y);
+    int piece = p->dtype == DS_F64 ? 0 : piece_of(p);
+    return piece && g->capability >= 80 && p->c % piece == 0 && p->k % piece == 0 &&
+           taps <= MOST_TAPS && p->groups * classes <= MOST_Z &&
+           taps * p->c * p->k * p->groups <= INT32_MAX && channels_last(x) && channels_last(y);
 }
 
 static unsigned tiles(int64_t n, int64_t tile) { return (unsigned)((n + tile - 1) / tile); }
@@ -54,10 +72,10 @@ static ds_status weights_launch(dsi_stream *s, dsi_cuda_conv_args p, bool dx, vo
 {
     dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p.c, 32), 256);
     grid.blocks[1] = tiles(p.k, 32), grid.blocks[2] = (unsigned)p.groups;
-    grid.shared = 32u * (unsigned)(32 * p.r * p.s + 2) * 2;
+    grid.shared = 32u * (unsigned)(32 * p.r * p.s + 2) * (unsigned)size_of(&p);
     p.out = to;
-    return dsi_cuda_launch(s, DSI_CUDA_conv_last, dx ? "conv2d_dx_weights" : "conv2d_weights", "",
-                           grid, &p);
+    return dsi_cuda_launch(s, DSI_CUDA_conv_last, dx ? "conv2d_dx_weights" : "conv2d_weights",
+                           bytes_of(&p), grid, &p);
 }
 
 static dsi_cuda_grid tiles_grid(const dsi_cuda_conv_args *p, bool dx, bool narrow)
@@ -68,7 +86,7 @@ static dsi_cuda_grid tiles_grid(const dsi_cuda_conv_args *p, bool dx, bool narro
         h = (h + p->stride[0] - 1) / p->stride[0], w = (w + p->stride[1] - 1) / p->stride[1];
         classes = (int64_t)p->stride[0] * p->stride[1];
     }
-    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p->n * h * w, rows), THREADS);
+    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p->n * h * w, rows), threads_of(p, 4));
     grid.blocks[1] = tiles(dx ? p->c : p->k, columns);
     grid.blocks[2] = (unsigned)(p->groups * classes);
     grid.shared = (unsigned)((rows + columns) * LINE * STAGES);
@@ -81,13 +99,14 @@ static ds_status product_launch(dsi_stream *s, const dsi_cuda_conv_args *p, bool
     static const char *const names[2][2] = {{"conv2d_last", "conv2d_last_narrow"},
                                             {"conv2d_dx_last", "conv2d_dx_last_narrow"}};
     bool narrow = (dx ? p->c : p->k) <= WARP;
-    return dsi_cuda_launch(s, DSI_CUDA_conv_last, names[dx][narrow],
-                           p->dtype == DS_F16 ? "_f16" : "_bf16", tiles_grid(p, dx, narrow), p);
+    return dsi_cuda_launch(s, DSI_CUDA_conv_last, names[dx][narrow], type_of(p),
+                           tiles_grid(p, dx, narrow), p);
 }
 
 ds_status dsi_cuda_conv_last(dsi_stream *s, const dsi_cuda_conv_args *p, bool dx)
 {
-    size_t bytes = (size_t)p->groups * (size_t)p->k * (size_t)(p->c * p->r * p->s) * 2;
+    size_t bytes = (size_t)p->groups * (size_t)p->k * (size_t)(p->c * p->r * p->s) *
+                   (size_t)size_of(p);
     dsi_cuda_conv_args q = *p;
     void *weights = dsi_cuda_scratch(s, bytes);
     if (!weights) return DS_ENOMEM;
@@ -144,17 +163,18 @@ static ds_status dw_launch(dsi_stream *s, dsi_cuda_conv_args p, dsi_cuda_conv_ar
 {
     bool narrow = p.k <= WARP;
     int64_t rows = narrow ? WARP : 2 * WARP, columns = narrow ? 3 * WARP : 2 * WARP;
-    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p.columns, columns), narrow ? 96 : 128);
+    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p.columns, columns), threads_of(&p, narrow ? 3 : 4));
     grid.blocks[1] = tiles(p.k, rows);
     grid.shared = (unsigned)((rows + columns) * LINE * STAGES);
-    cut_pixels(&p, (int64_t)grid.blocks[0] * grid.blocks[1] * p.groups, narrow ? 396 : 264);
+    int64_t at_once = p.dtype == DS_F32 ? 132 : narrow ? 396 : 264;
+    cut_pixels(&p, (int64_t)grid.blocks[0] * grid.blocks[1] * p.groups, at_once);
     grid.blocks[2] = (unsigned)(p.groups * p.splits);
     size_t bytes = (size_t)p.groups * (size_t)p.k * (size_t)p.columns * (size_t)p.splits *
                    sizeof *p.part;
     if (!(p.part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
     ds_status status = dsi_cuda_launch(s, DSI_CUDA_conv_last,
                                        narrow ? "conv2d_dw_last_narrow" : "conv2d_dw_last",
-                                       p.dtype == DS_F16 ? "_f16" : "_bf16", grid, &p);
+                                       type_of(&p), grid, &p);
     dw.part = p.part, dw.splits = p.splits, dw.columns = p.columns;
     if (status == DS_OK) status = parts_sum(s, &dw);
     dsi_cuda_scratch_free(s, p.part, bytes);
@@ -168,12 +188,17 @@ ds_status dsi_cuda_conv_dw_last(dsi_stream *s, const dsi_cuda_conv_args *p)
 
 /* ---- few channels ---- */
 
-static int patch_columns(const dsi_cuda_conv_args *p) { return (p->taps + 7) / 8 * 8; }
+static int patch_columns(const dsi_cuda_conv_args *p)
+{
+    int piece = piece_of(p);
+    return (p->taps + piece - 1) / piece * piece;
+}
 
 bool dsi_cuda_conv_patches_takes(const dsi_stream *s, const dsi_cuda_conv_args *p,
                                  const dsi_view *y)
 {
     dsi_cuda_conv_args q = *p;
+    if (p->dtype == DS_F64) return false;
     q.c = patch_columns(p), q.r = q.s = 1;
     return p->groups == 1 && q.c <= p->k && (int64_t)p->pixels * q.c <= INT32_MAX &&
            dsi_cuda_conv_dw_last_takes(s, &q, y, y);
@@ -192,25 +217,27 @@ static dsi_cuda_conv_args patches_product(const dsi_cuda_conv_args *p, const voi
 
 static size_t patches_bytes(const dsi_cuda_conv_args *p)
 {
-    return (size_t)p->pixels * (size_t)patch_columns(p) * 2;
+    return (size_t)p->pixels * (size_t)patch_columns(p) * (size_t)size_of(p);
 }
 
 static ds_status patches_launch(dsi_stream *s, dsi_cuda_conv_args p, const char *kernel,
                                 int64_t threads, void *to)
 {
     p.out = to, p.columns = patch_columns(&p);
-    return dsi_cuda_launch(s, DSI_CUDA_conv_last, kernel, "", dsi_cuda_grid_of(threads), &p);
+    return dsi_cuda_launch(s, DSI_CUDA_conv_last, kernel, bytes_of(&p), dsi_cuda_grid_of(threads),
+                           &p);
 }
 
 static ds_status patches_of(dsi_stream *s, const dsi_cuda_conv_args *p, void *to)
 {
-    int64_t threads = ((int64_t)p->pixels + 31) / 32 * 32 * (patch_columns(p) / 8);
+    int64_t threads = ((int64_t)p->pixels + 31) / 32 * 32 * (patch_columns(p) / piece_of(p));
     return patches_launch(s, *p, "conv2d_patches", threads, to);
 }
 
 ds_status dsi_cuda_conv_patches(dsi_stream *s, const dsi_cuda_conv_args *p)
 {
-    size_t bytes = patches_bytes(p), more = (size_t)p->k * (size_t)patch_columns(p) * 2;
+    size_t bytes = patches_bytes(p),
+           more = (size_t)p->k * (size_t)patch_columns(p) * (size_t)size_of(p);
     char *patches = dsi_cuda_scratch(s, bytes), *weights = dsi_cuda_scratch(s, more);
     ds_status status = patches && weights ? patches_of(s, p, patches) : DS_ENOMEM;
     dsi_cuda_conv_args q = patches_product(p, patches);

@@ -1,5 +1,5 @@
 /* tests/gpu/emulator/ptx.h: the wrappers of inline PTX that
- * src/device/cuda/kernels/ptx.cuh has for nvcc. Which lane holds which element:
+ * src/device/cuda/kernels/ptx.cuh and ptx_tf32.cuh have for nvcc. Which lane holds which element:
  * PTX ISA manual, matrix fragments of mma.m16n8k16.
  * SPDX-License-Identifier: MIT */
 #pragma once
@@ -37,6 +37,30 @@ static inline void mma_bf16_16816(float *d, const unsigned *a, const unsigned *b
                                   HERE)
 {
     cuda_on_cpu::call(mma_16816<true>, "mma.m16n8k16", line, a, b, c, d);
+}
+/* mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32: the last 13 bits of a and b do not count */
+static void mma_1688(void **const *p, unsigned)
+{
+    float a[16][8], b[8][8], c[16][8];
+    auto f = [](const void *bits) { return bits_as<float>(*(const uint32_t *)bits & 0xffffe000u); };
+    for (unsigned l = 0; l < 32; l++) {
+        unsigned g = l / 4, t = l % 4;
+        for (unsigned i = 0; i < 4; i++)
+            a[g + i % 2 * 8][t + i / 2 * 4] = f((const uint32_t *)p[l][0] + i);
+        for (unsigned i = 0; i < 2; i++) b[t + i * 4][g] = f((const uint32_t *)p[l][1] + i);
+        for (unsigned i = 0; i < 4; i++) c[g + (i / 2) * 8][t * 2 + i % 2] = ((float *)p[l][2])[i];
+    }
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 8; k++)
+            for (int j = 0; j < 8; j++) c[i][j] += a[i][k] * b[k][j];
+    for (unsigned l = 0; l < 32; l++)
+        for (unsigned i = 0; i < 4; i++)
+            ((float *)p[l][3])[i] = c[l / 4 + (i / 2) * 8][l % 4 * 2 + i % 2];
+}
+static inline void mma_tf32_1688(float *d, const unsigned *a, const unsigned *b, const float *c,
+                                 HERE)
+{
+    cuda_on_cpu::call(mma_1688, "mma.m16n8k8", line, a, b, c, d);
 }
 /* ldmatrix.sync.aligned.m8n8.x4[.trans].shared.b16: lane l gives the address of row l%8 of matrix l/8 */
 template <bool TRANS> static void ldmatrix_4(void **const *p, unsigned)

@@ -1,10 +1,12 @@
-/* device/cuda/kernels/probe.cu: each wrapper of ptx.cuh alone, by one warp: for
+/* device/cuda/kernels/probe.cu: each wrapper of ptx.cuh and
+ * ptx_tf32.cuh alone, by one warp: for
  * ds_report --gpu_selftest, which knows the results. Fragments: PTX ISA, matrix
  * fragments of mma.m16n8k16.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
 #include "probe.h"
 #include "ptx.cuh"
+#include "ptx_tf32.cuh"
 
 DEVICE unsigned pair(const unsigned short *low, const unsigned short *high)
 {
@@ -37,6 +39,24 @@ template <bool BF16> DEVICE void probe_mma(dsi_cuda_probe_memory &m)
 }
 KERNEL(probe_mma_f16_16816, dsi_cuda_probe, 32) { probe_mma<false>(*P.m); }
 KERNEL(probe_mma_bf16_16816, dsi_cuda_probe, 32) { probe_mma<true>(*P.m); }
+
+/* out = a [16,8] b [8,8] + c [16,8]; a and b are float32, in the memory of 16-bit
+ * ones */
+KERNEL(probe_mma_tf32_1688, dsi_cuda_probe, 32)
+{
+    const unsigned *x = (const unsigned *)P.m->a, *y = (const unsigned *)P.m->b;
+    unsigned a[4], b[2];
+    int lane = threadIdx.x, group = lane / 4, at = lane % 4;
+    float c[4], d[4] = {};
+    for (int i = 0; i < 4; i++) {
+        a[i] = x[(group + i % 2 * 8) * 8 + at + i / 2 * 4];
+        c[i] = P.m->c[(group + i / 2 * 8) * 8 + at * 2 + i % 2];
+    }
+    for (int i = 0; i < 2; i++) b[i] = y[(at + i * 4) * 8 + group];
+    mma_tf32_1688(d, a, b, c);
+    for (int i = 0; i < 4; i++)
+        P.m->out[(group + i / 2 * 8) * 8 + at * 2 + i % 2] = __float_as_uint(d[i]);
+}
 
 /* out[lane][i]: what the lane gets of matrix i, of four [8,8] */
 template <bool TRANS> DEVICE void probe_ldmatrix(dsi_cuda_probe_memory &m)
