@@ -478,6 +478,15 @@ typedef struct dsi_fusions {
     /* y[c] = sum over n,h,w of x[n,c,h,w]
      * = reduce SUM (x, y seen as [1,C,1,1]) */
     ds_status (*sum_channels)(dsi_stream *s, dsi_view x, dsi_view y);
+    /* mean and rstd = (var + eps)^-1/2 [C] of x [N,C,I], var the biased variance.
+     * The running ones, both or none, move by momentum to the mean and to the
+     * variance without bias.
+     * = batch_stats (x, mean, var); affine ((1 - momentum) running_mean); binary
+     * ADD (running_mean, mean, momentum); the same of running_var and var, with
+     * momentum N I / (N I - 1); affine (var + eps, t); unary POW (t, rstd, -0.5) */
+    ds_status (*batch_norm_stats)(dsi_stream *s, double eps, double momentum, dsi_view x,
+                                  dsi_view mean, dsi_view rstd, dsi_view running_mean,
+                                  dsi_view running_var);
     /* y = a b + alpha c d; y may be none of them; beside 16-bit a and c, b and
      * d may be float32.
      * = binary MUL (a, b, y); MUL (c, d, t); ADD (y, t, alpha) */

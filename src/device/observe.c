@@ -178,6 +178,10 @@ ENTRY(used_fusions, conv2d_dw_pooled, "conv2d_dw_pooled",
       (S, const dsi_conv2d *c, const dsi_pooled *dy, V x, V dw), (s, c, dy, x, dw),
       conv_flops(&dw, &dy->value), &dy->value, &dy->index, &x, &dw)
 ENTRY(used_fusions, sum_channels, "sum_channels", (S, V x, V y), (s, x, y), 0, &x, &y)
+ENTRY(used_fusions, batch_norm_stats, "batch_norm_stats",
+      (S, double eps, double momentum, V x, V mean, V rstd, V running_mean, V running_var),
+      (s, eps, momentum, x, mean, rstd, running_mean, running_var), 0, &x, &mean, &rstd,
+      &running_mean, &running_mean, &running_var, &running_var)
 ENTRY(used_fusions, gather_table, "gather_table", (S, V x, V index, V table, V y),
       (s, x, index, table, y), 0, &index, &table, &y, &y)
 ENTRY(used_fusions, cumsum, "cumsum", (S, bool reverse, V x, V y), (s, reverse, x, y), 0, &x, &y)
@@ -237,7 +241,7 @@ struct dsi_observed_tables {
     X(norm) X(gather_rows) X(scatter_rows) X(gather) X(scatter_add) X(dispatch) X(combine) \
     X(combine_dw) X(attention) X(attention_dx) X(optimizer) X(step_result)
 #define FUSION_NAMES(X) \
-    X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(sum_channels) X(mul_add) \
+    X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(sum_channels) X(batch_norm_stats) X(mul_add) \
     X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_table) \
     X(arange)
 /* clang-format on */

@@ -139,6 +139,16 @@ static ds_tensor *batch_norm_upcast_statistics(ds_tensor *x, ds_batch_norm_opts 
     return dsi_result_if(copied, y);
 }
 
+/* Of the batch, by one kernel. */
+static bool batch_norm_fused(const ds_tensor *x, ds_batch_norm_opts o, const ds_tensor *mean,
+                             const ds_tensor *rstd)
+{
+    bool update = o.running_mean && !ds_recomputing();
+    return mean && dsi_run_fusion(rstd, batch_norm_stats, o.eps, o.momentum, norm_channels(x),
+                                  dsi_v(mean), dsi_v(rstd), dsi_v(update ? o.running_mean : NULL),
+                                  dsi_v(update ? o.running_var : NULL));
+}
+
 /* Sets *mean and *rstd = 1 / sqrt(var + eps), both [C], to those that this call
  * normalises with: of the batch, which also update the running ones, or the
  * running ones. */
@@ -146,11 +156,12 @@ static bool batch_norm_statistics(const ds_tensor *x, ds_batch_norm_opts o, bool
                                   ds_tensor **mean, ds_tensor **rstd)
 {
     ds_dims c = ds_shape(x->shape.d[1]);
-    ds_tensor *var = o.running_var, *shifted = dsi_new_upcast(x, c);
     *rstd = dsi_new_upcast(x, c);
-    *mean = o.running_mean;
+    *mean = batch ? dsi_new_upcast(x, c) : o.running_mean;
+    if (batch && dsi_fusion(x->device, batch_norm_stats))
+        return batch_norm_fused(x, o, *mean, *rstd);
+    ds_tensor *var = batch ? dsi_new_upcast(x, c) : o.running_var, *shifted = dsi_new_upcast(x, c);
     if (batch) {
-        *mean = dsi_new_upcast(x, c), var = dsi_new_upcast(x, c);
         if (!*mean || !dsi_run(var, batch_stats, norm_channels(x), dsi_v(*mean), dsi_v(var)))
             return false;
         int64_t n = dsi_numel(x->shape) / c.d[0];

@@ -549,6 +549,25 @@ static ds_status conv_dw_db(Trial *t)
     return status == DS_OK ? CALL(t, reduce, DSI_SUM, 1, dy, wide, ABSENT) : status;
 }
 
+static ds_status batch_norm_stats(Trial *t)
+{
+    dsi_view x = IMAGE_IN(t);
+    int64_t c = CHANNELS(t), n = x.d[0] * x.d[2];
+    dsi_view mean = OUT_STATS(t, c), rstd = OUT_STATS(t, c), var = STATS(t, c);
+    dsi_view rm = trial_operand(t, trial_wide(t), DENSE, 0.5, 1.5, true, DIMS(c)),
+             rv = trial_operand(t, trial_wide(t), DENSE, 0.5, 1.5, true, DIMS(c));
+    if (t->device->type->kind != DS_CPU)
+        return CALL_FUSION(t, batch_norm_stats, 1e-5, 0.1, x, mean, rstd, rm, rv);
+    double unbiased = 0.1 * (double)n / (double)(n - 1);
+    ds_status status = CALL(t, batch_stats, x, mean, var);
+    if (status == DS_OK) status = CALL(t, affine, 0.9, 0, rm, rm);
+    if (status == DS_OK) status = CALL(t, binary, DSI_ADD, 0.1, rm, mean, rm);
+    if (status == DS_OK) status = CALL(t, affine, 0.9, 0, rv, rv);
+    if (status == DS_OK) status = CALL(t, binary, DSI_ADD, unbiased, rv, var, rv);
+    if (status == DS_OK) status = CALL(t, affine, 1, 1e-5, var, rstd);
+    return status == DS_OK ? CALL(t, unary, DSI_POW, -0.5, rstd, rstd) : status;
+}
+
 static ds_status matmul_sums(Trial *t)
 {
     int64_t m = BIG(t, 1000, 65), n = BIG(t, 1001, 66), k = 17;
@@ -652,6 +671,7 @@ const SelfCase selftest_nn[] = {
     {"relu_max_pool2d", "", relu_max_pool, 1, false},
     {"relu_max_pool2d_dx", "", relu_max_pool_dx, 2, false},
     {"conv2d_dw_db", "", conv_dw_db, 4, false},
+    {"batch_norm_stats", "", batch_norm_stats, 4, false},
     {"matmul_sums", "", matmul_sums, 4, false},
     {"dropout", "", dropout, 1, false},
     {0}};

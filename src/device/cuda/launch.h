@@ -83,6 +83,9 @@ ds_status dsi_cuda_cross_entropy_dx(dsi_stream *s, const dsi_cross_entropy *c, d
 
 /* launch_batch_norm.c */
 ds_status dsi_cuda_batch_stats(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view var);
+ds_status dsi_cuda_batch_norm_stats(dsi_stream *s, double eps, double momentum, dsi_view x,
+                                    dsi_view mean, dsi_view rstd, dsi_view running_mean,
+                                    dsi_view running_var);
 ds_status dsi_cuda_batch_norm(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view rstd,
                               dsi_view weight, dsi_view bias, dsi_view y);
 ds_status dsi_cuda_batch_norm_dx(dsi_stream *s, bool batch, dsi_view dy, dsi_view x, dsi_view mean,

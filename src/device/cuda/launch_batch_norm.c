@@ -107,13 +107,31 @@ static ds_status channel_sums(dsi_stream *s, const char *name, const char *last,
     return status;
 }
 
+static ds_status statistics(dsi_stream *s, const dsi_view *x, dsi_cuda_batch_norm_args *p)
+{
+    ds_status status = dsi_cuda_floating("batch_stats", x->dtype);
+    if (status == DS_OK) status = batch_norm_args(x, x, NULL, p);
+    if (status != DS_OK) return status;
+    return channel_sums(s, "batch_stats", "batch_stats_last", "batch_stats_end", p);
+}
+
 ds_status dsi_cuda_batch_stats(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view var)
 {
-    dsi_cuda_batch_norm_args p = {.mean = dsi_cuda_line_of(&mean), .rstd = dsi_cuda_line_of(&var)};
-    ds_status status = dsi_cuda_floating("batch_stats", x.dtype);
-    if (status == DS_OK) status = batch_norm_args(&x, &x, NULL, &p);
-    if (status != DS_OK) return status;
-    return channel_sums(s, "batch_stats", "batch_stats_last", "batch_stats_end", &p);
+    dsi_cuda_batch_norm_args p = {.mean = dsi_cuda_line_of(&mean), .var = dsi_cuda_line_of(&var)};
+    return statistics(s, &x, &p);
+}
+
+ds_status dsi_cuda_batch_norm_stats(dsi_stream *s, double eps, double momentum, dsi_view x,
+                                    dsi_view mean, dsi_view rstd, dsi_view running_mean,
+                                    dsi_view running_var)
+{
+    dsi_cuda_batch_norm_args p = {.mean = dsi_cuda_line_of(&mean),
+                                  .rstd = dsi_cuda_line_of(&rstd),
+                                  .running_mean = dsi_cuda_line_of(&running_mean),
+                                  .running_var = dsi_cuda_line_of(&running_var),
+                                  .eps = eps,
+                                  .momentum = momentum};
+    return statistics(s, &x, &p);
 }
 
 /* A view of v's shape in which the place of an element is its channel's number. */

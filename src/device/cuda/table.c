@@ -66,6 +66,7 @@ const dsi_fusions dsi_cuda_fusions = {
     .conv2d_dw_db = dsi_cuda_conv2d_dw_db,
     .matmul_sums = dsi_cuda_matmul_sums,
     .sum_channels = dsi_cuda_sum_channels,
+    .batch_norm_stats = dsi_cuda_batch_norm_stats,
     .mul_add = dsi_cuda_mul_add,
     .mask_scale = dsi_cuda_mask_scale,
     .dropout = dsi_cuda_dropout,

@@ -113,7 +113,13 @@ FLOAT_AND_DOUBLE(batch_norm_sums, dsi_cuda_batch_norm_args, 256)
 
 /* ---- the parts' sums: a warp a channel ----------------------------------------- */
 
-/* The mean, and the biased variance. */
+DEVICE void line_store(const dsi_cuda_line &v, long long i, double x)
+{
+    if (v.p) store<double>(v.p, v.dtype, i * v.s, x);
+}
+
+/* The mean, the biased variance, 1 / sqrt(variance + eps), and the running ones
+ * of what is wanted. */
 KERNEL(batch_stats_end, dsi_cuda_batch_norm_args, 256)
 {
     long long channel = team_item(32);
@@ -129,8 +135,14 @@ KERNEL(batch_stats_end, dsi_cuda_batch_norm_args, 256)
     }
     squares = lanes_sum(squares);
     if (lane) return;
-    store<double>(P.mean.p, P.mean.dtype, channel * P.mean.s, mean);
-    store<double>(P.rstd.p, P.rstd.dtype, channel * P.rstd.s, squares / count);
+    double var = squares / count, keep = 1 - P.momentum;
+    line_store(P.mean, channel, mean), line_store(P.var, channel, var);
+    line_store(P.rstd, channel, 1 / sqrt(var + P.eps));
+    line_store(P.running_mean, channel,
+               keep * line_at<double>(P.running_mean, channel, 0) + P.momentum * mean);
+    line_store(P.running_var, channel,
+               keep * line_at<double>(P.running_var, channel, 0) +
+                   P.momentum * squares / (count - 1));
 }
 
 KERNEL(batch_norm_sums_end, dsi_cuda_batch_norm_args, 256)
@@ -145,8 +157,7 @@ KERNEL(batch_norm_sums_end, dsi_cuda_batch_norm_args, 256)
     if (lane) return;
     P.sums[channel * 2] = s1, P.sums[channel * 2 + 1] = s2;
     double rstd = line_at<double>(P.rstd, channel, 1);
-    if (P.dw.p) store<double>(P.dw.p, P.dw.dtype, channel * P.dw.s, s2 * rstd);
-    if (P.db.p) store<double>(P.db.p, P.db.dtype, channel * P.db.s, s1);
+    line_store(P.dw, channel, s2 * rstd), line_store(P.db, channel, s1);
 }
 
 /* ---- a thread an element -------------------------------------------------------- */

@@ -23,7 +23,7 @@ typedef struct dsi_cuda_batch_norm_args {
     long long as[3], bs[3], row[3];
     long long channels;
     unsigned rows, inner, part_rows, parts;
-    dsi_cuda_line mean, rstd, weight, bias, dw, db; /* rstd is var in the statistics */
-    double *part, *sums;
+    dsi_cuda_line mean, var, rstd, running_mean, running_var, weight, bias, dw, db;
+    double *part, *sums, eps, momentum;
     int dtype, width, batch, last;
 } dsi_cuda_batch_norm_args;
