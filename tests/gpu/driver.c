@@ -285,10 +285,10 @@ static void refuses_kernels(void **state)
                 "take them");
     setenv("FAKE_CUDA_FAIL", "cuModuleGetFunction=500", 1);
     CHECK(!ds_relu(x));
-    CHECK_ERROR("cuda:0: unary_f32: an error of the fake (CUDA_ERROR_NOT_FOUND)");
+    CHECK_ERROR("cuda:0: unary_dense_f32: an error of the fake (CUDA_ERROR_NOT_FOUND)");
     setenv("FAKE_CUDA_FAIL", "cuLaunchKernel=1", 1);
     CHECK(!ds_relu(x));
-    CHECK_ERROR("cuda:0: unary_f32: an error of the fake (CUDA_ERROR_INVALID_VALUE)");
+    CHECK_ERROR("cuda:0: unary_dense_f32: an error of the fake (CUDA_ERROR_INVALID_VALUE)");
     unsetenv("FAKE_CUDA_FAIL");
     CHECK(ds_relu(x));
     ds_scope_close(scope);
