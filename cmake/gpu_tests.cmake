@@ -80,6 +80,7 @@ foreach(source ${DS_TEST_SOURCES})
         continue()
     endif()
     get_filename_component(name ${source} NAME_WE)
+    target_compile_definitions(test_gpu_${name} PRIVATE TEST_CHOOSES_DEVICES)
     if(NOT DS_GPU_TESTS AND NOT name STREQUAL "real")
         set_tests_properties(gpu/${name} PROPERTIES DISABLED ON)
         set_target_properties(test_gpu_${name} PROPERTIES EXCLUDE_FROM_ALL ON) # some need the emulator's path

@@ -16,6 +16,10 @@ if(DS_SANITIZE)
     set(DS_TEST_ENVIRONMENT DS_TEST_QUICK=1)
     set(DS_TEST_OPTIONS -fno-sanitize=undefined) # the library's business, and a third of the build
 endif()
+# DS_TEST_DEVICE=cuda ctest: these run on the GPU, the others on the CPU.
+file(STRINGS ${PROJECT_SOURCE_DIR}/tests/gpu/on.txt DS_TEST_ON_GPU REGEX "^[+a-z]")
+list(TRANSFORM DS_TEST_ON_GPU REPLACE "^[+]" "")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/gpu/on.txt)
 set(DS_TEST_EACH_ISA reference/ops reference/ops_next_index reference/ops_next_layers
     reference/ops_next_loss reference/ops_next_pointwise ops/gradients ops/values)
 file(GLOB DS_TEST_HELPERS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*.c)
@@ -40,10 +44,14 @@ foreach(source ${DS_TEST_SOURCES})
     target_compile_definitions(${target} PRIVATE DS_GOLDEN="${PROJECT_SOURCE_DIR}/tests/golden"
         DS_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     target_compile_options(${target} PRIVATE ${DS_TEST_OPTIONS})
+    set(environment ${DS_TEST_ENVIRONMENT})
+    if(NOT ${folder}/${name} IN_LIST DS_TEST_ON_GPU)
+        list(APPEND environment DS_TEST_DEVICE=cpu)
+    endif()
     if(NOT ${folder}/${name} IN_LIST DS_TEST_EACH_ISA)
         add_test(NAME ${folder}/${name} COMMAND ${target})
         set_tests_properties(${folder}/${name} PROPERTIES LABELS ${folder} TIMEOUT ${DS_TEST_SECONDS}
-            ENVIRONMENT "${DS_TEST_ENVIRONMENT}")
+            ENVIRONMENT "${environment}")
         continue()
     endif()
     # The same test with the kernels of every instruction set; skipped, with the
@@ -51,14 +59,14 @@ foreach(source ${DS_TEST_SOURCES})
     foreach(isa ${DS_ISAS} amx)
         add_test(NAME ${folder}/${name}.${isa} COMMAND ${target})
         set_tests_properties(${folder}/${name}.${isa} PROPERTIES LABELS ${folder} TIMEOUT ${DS_TEST_SECONDS}
-            ENVIRONMENT "DS_CPU=${isa};${DS_TEST_ENVIRONMENT}"
+            ENVIRONMENT "DS_CPU=${isa};${environment}"
             SKIP_REGULAR_EXPRESSION "the best this processor has is")
     endforeach()
     # And by the core of the contract alone: a composition of core kernels in
     # place of each fusion.
     add_test(NAME ${folder}/${name}.core COMMAND ${target})
     set_tests_properties(${folder}/${name}.core PROPERTIES LABELS ${folder} TIMEOUT ${DS_TEST_SECONDS}
-        ENVIRONMENT "DS_CPU=generic;DS_FUSIONS=off;${DS_TEST_ENVIRONMENT}")
+        ENVIRONMENT "DS_CPU=generic;DS_FUSIONS=off;${environment}")
 endforeach()
 
 # After ./quickstart, which builds the programs alone, ctest says that the tests

@@ -20,12 +20,15 @@
  * their builds. */
 static inline bool quick(void) { return getenv("DS_TEST_QUICK") != NULL; }
 
-/* DS_TEST_DEVICE=cuda: what a test makes is on a GPU (tests/gpu/on_cpu). Threads
- * of ranks call it themselves. */
+/* DS_TEST_DEVICE=cuda: what a test makes is on a GPU (tests/gpu/on_cpu), except
+ * in tests/gpu, whose tests choose devices. */
 __attribute__((constructor)) static void use_test_device(void)
 {
     const char *name = getenv("DS_TEST_DEVICE");
     ds_device device;
+#ifdef TEST_CHOOSES_DEVICES
+    name = NULL;
+#endif
     if (!name || (ds_device_parse(name, &device) == DS_OK && ds_set_device(device) == DS_OK))
         return;
     fprintf(stderr, "DS_TEST_DEVICE: %s\n", ds_error());

@@ -7,8 +7,6 @@
 #include "autograd/node.h"
 #include "device/device.h"
 
-static const ds_device cpu = {DS_CPU, 0};
-
 /* ---- the same gradients -------------------------------------------------------------------------------- */
 
 /* Two blocks with everything whose second run could differ: batch statistics,
@@ -242,9 +240,9 @@ static ds_module *deep(int depth, int64_t width)
 /* Bytes above those of model and gradients at the highest point of a step. */
 static int64_t peak_of_step(ds_module *m, ds_tensor *x, bool checkpoints)
 {
-    int64_t before = (int64_t)ds_memory_allocated(cpu);
+    int64_t before = (int64_t)ds_memory_allocated(ds_current_device());
     ds_scope *s = ds_scope_open();
-    ds_memory_reset_peak(cpu);
+    ds_memory_reset_peak(ds_current_device());
     ds_tensor *y = x;
     for (int i = 0; i < ds_module_children(m); i++) {
         ds_module *part = ds_module_child(m, i);
@@ -252,7 +250,7 @@ static int64_t peak_of_step(ds_module *m, ds_tensor *x, bool checkpoints)
     }
     CHECK_INT(ds_backward(ds_mean(y)), DS_OK);
     ds_scope_close(s);
-    return (int64_t)ds_memory_peak(cpu) - before;
+    return (int64_t)ds_memory_peak(ds_current_device()) - before;
 }
 
 static void memory_is_that_of_one_part(void **state)
@@ -498,7 +496,7 @@ static void named_outputs(void **state)
         CHECK_CLOSE(ds_item(ds_grad(x)), f * 6 + g * exp(3), 1e-12);
         for (int64_t n = 1, used = n; used >= n; n++) {
             int64_t tensors = ds_live_tensors();
-            dsi_cache_empty(dsi_device_get(cpu));
+            dsi_cache_empty(dsi_device_get(ds_current_device()));
             dsi_cache_fail(n, false);
             ds_set_grad_of(x, NULL);
             bool good = two_backward(&t, x, f, g) == DS_OK;
@@ -529,7 +527,7 @@ static void no_memory_anywhere(void **state)
         completed = 0;
         int64_t tensors = ds_live_tensors();
         ds_scope *turn = ds_scope_open();
-        dsi_cache_empty(dsi_device_get(cpu));
+        dsi_cache_empty(dsi_device_get(ds_current_device()));
         dsi_cache_fail(n, false);
         ds_status status = ds_backward(ds_mean(ds_call(m, x)));
         int64_t allocations = dsi_cache_fail(0, false);

@@ -59,8 +59,7 @@ static void set_experts_apart(ds_module *net)
     for (int i = 0; i < ds_module_params(net); i++) {
         ds_tensor *p = ds_module_param_at(net, i, NULL);
         dsi_expert e = dsi_module_expert_of(net, p);
-        float *x = e.of ? ds_data_mut(p) : NULL;
-        for (int64_t k = 0; x && k < ds_numel(p); k++) x[k] *= 1 + 0.1f * (float)e.number;
+        if (e.of) ds_copy(ds_detach(p), ds_scale(ds_detach(p), 1 + 0.1 * e.number));
     }
 }
 

@@ -155,7 +155,7 @@ static void new_models(void **state)
         CHECK_ERROR("ids are float32");
         if (!i) CHECK(!ds_call(m, ds_zeros(DS_I64, ds_shape(1, 17))));
         if (!i) CHECK_ERROR("17 positions: n_positions is 16");
-        CHECK(!ds_call(m, ds_full(DS_I64, ds_shape(1, 2), 11)));
+        CHECK(!ds_data(ds_call(m, ds_full(DS_I64, ds_shape(1, 2), 11))));
         CHECK_ERROR("11");
         ds_module_free(m);
         ds_scope_close(scope);

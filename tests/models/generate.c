@@ -23,9 +23,9 @@ static void penalty_with_padding(void **state)
     ds_scope *scope = ds_scope_open();
     ds_module *m = ds_pretrained_load(DS_GOLDEN "/lm/models/gpt2-tied");
     ds_tensor *ids = ds_from_data(DS_I64, ds_shape(ROWS, LENGTH), prompt);
-    ds_tensor *mask = ds_zeros(DS_I64, ds_shape(ROWS, LENGTH));
-    int64_t *p = ds_data_mut(mask);
-    for (int64_t i = 0; i < ROWS * LENGTH; i++) p[i] = prompt[i / LENGTH][i % LENGTH] != 193;
+    int64_t real[ROWS * LENGTH];
+    for (int64_t i = 0; i < ROWS * LENGTH; i++) real[i] = prompt[i / LENGTH][i % LENGTH] != 193;
+    ds_tensor *mask = ds_from_data(DS_I64, ds_shape(ROWS, LENGTH), real);
     ds_tensor *y = ds_generate(m, ids, NEW, .attention_mask = mask, .pad_token_id = 193,
                                .repetition_penalty = 1.7);
     CHECK(y != NULL);

@@ -6,8 +6,6 @@
 
 enum { LAYERS = 16, WIDTH = 128, BATCH = 1024, CLASSES = 10 };
 
-static const ds_device cpu = {DS_CPU, 0};
-
 static ds_module *deep(ds_dtype dtype)
 {
     ds_module *m = ds_nn_sequential(NULL, "net");
@@ -33,10 +31,10 @@ static size_t peak_of_step(ds_dtype dtype)
     ds_tensor *x = ds_cast(ds_randn(DS_F32, ds_shape(BATCH, WIDTH)), dtype);
     ds_tensor *y = ds_zeros(DS_I64, ds_shape(BATCH));
     ds_scope *step = ds_scope_open();
-    ds_memory_reset_peak(cpu);
+    ds_memory_reset_peak(ds_current_device());
     CHECK_INT(ds_backward(ds_cross_entropy(ds_call(m, x), y)), DS_OK);
     CHECK_INT(ds_optim_step(sgd), DS_OK);
-    size_t peak = ds_memory_peak(cpu);
+    size_t peak = ds_memory_peak(ds_current_device());
     for (int i = 0; i < ds_module_params(m); i++)
         CHECK_INT(ds_dtype_of(ds_grad(ds_module_param_at(m, i, NULL))), dtype);
     ds_scope_close(step);
@@ -83,9 +81,9 @@ static size_t activations(ds_dtype dtype)
     ds_module *m = conv_net(dtype);
     ds_tensor *x = ds_cast(ds_randn(DS_F32, ds_shape(16, 3, 32, 32)), dtype);
     ds_tensor *y = ds_zeros(DS_I64, ds_shape(16));
-    size_t before = ds_memory_allocated(cpu);
+    size_t before = ds_memory_allocated(ds_current_device());
     ds_tensor *loss = ds_cross_entropy(ds_call(m, x), y);
-    size_t kept = ds_memory_allocated(cpu) - before;
+    size_t kept = ds_memory_allocated(ds_current_device()) - before;
     CHECK_INT(ds_backward(loss), DS_OK);
     ds_module_free(m);
     ds_scope_close(scope);

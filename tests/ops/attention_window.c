@@ -8,10 +8,11 @@
 /* bool [L,S]: query i sees keys i - window + 1 to i. */
 static ds_tensor *window_mask(int64_t length, int64_t keys, int64_t window)
 {
-    ds_tensor *mask = ds_zeros(DS_BOOL, ds_shape(length, keys));
-    uint8_t *p = ds_data_mut(mask);
+    uint8_t *p = malloc((size_t)(length * keys));
     for (int64_t i = 0; i < length; i++)
         for (int64_t j = 0; j < keys; j++) p[i * keys + j] = j <= i && j > i - window;
+    ds_tensor *mask = ds_from_data(DS_BOOL, ds_shape(length, keys), p);
+    free(p);
     return mask;
 }
 

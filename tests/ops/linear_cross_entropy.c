@@ -10,7 +10,7 @@ typedef struct Sizes {
 static ds_tensor *labels_of(Sizes s)
 {
     ds_tensor *y = ds_randint(DS_I64, 0, s.v, ds_shape(s.n));
-    ((int64_t *)ds_data_mut(y))[1] = -100;
+    set_element(y, 1, -100);
     return y;
 }
 
@@ -65,16 +65,15 @@ static void peak_memory(void **state)
     (void)state;
     const Sizes s = {2048, 16, 50000};
     if (quick()) return;
-    ds_device cpu = {DS_CPU, 0};
     ds_scope *scope = ds_scope_open();
     ds_tensor *x = ds_require_grad(ds_zeros(DS_BF16, ds_shape(s.n, s.d)), true);
     ds_tensor *w = ds_require_grad(ds_zeros(DS_BF16, ds_shape(s.v, s.d)), true), *y = labels_of(s);
-    size_t before = ds_memory_allocated(cpu);
-    ds_memory_reset_peak(cpu);
+    size_t before = ds_memory_allocated(ds_current_device());
+    ds_memory_reset_peak(ds_current_device());
     ds_tensor *loss = ds_linear_cross_entropy(x, w, y);
     CHECK_INT(ds_backward(loss), DS_OK);
     size_t gradients = (size_t)(ds_numel(x) + ds_numel(w)) * 2;
-    CHECK(ds_memory_peak(cpu) - before - gradients < 80000000);
+    CHECK(ds_memory_peak(ds_current_device()) - before - gradients < 80000000);
     ds_scope_close(scope);
 }
 
@@ -87,7 +86,7 @@ static void refusals(void **state)
     CHECK_ERROR("[5, 2]");
     CHECK(!ds_linear_cross_entropy(x, w, ds_zeros(DS_I32, ds_shape(4))));
     CHECK_ERROR("int32");
-    CHECK(!ds_linear_cross_entropy(x, w, ds_full(DS_I64, ds_shape(4), 5)));
+    CHECK(!ds_data(ds_linear_cross_entropy(x, w, ds_full(DS_I64, ds_shape(4), 5))));
     CHECK_ERROR("5");
     CHECK(isnan(ds_item(ds_linear_cross_entropy(x, w, ds_full(DS_I64, ds_shape(4), -100)))));
 }
