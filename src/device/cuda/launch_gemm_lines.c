@@ -19,11 +19,12 @@
 #include "launch_gemm.h"
 #include "operands.h"
 
+#include <math.h>
 #include <stdio.h>
 
-#define TILE       128
-#define PARTS_TIME 4.0 /* microseconds for the second kernel */
-#define MB_TIME    0.6 /* and for each MB of parts */
+#define ROWS       128  /* of a tile */
+#define PARTS_TIME 4.0  /* microseconds for the second kernel */
+#define MB_TIME    0.45 /* and for each MB of parts */
 #define MOST_PARTS 16
 #define PART_K     128 /* at least, of a part */
 #define LEAST      16  /* rows and columns that are worth tensor cores */
@@ -32,6 +33,8 @@
 #define LARGE      ((double)(1 << 24)) /* multiplications: worth copies, and gemm_lines.cu */
 
 typedef struct Kernel {
+    ds_dtype dtype;
+    int64_t columns; /* of a tile */
     dsi_cuda_family family;
     const char *prefix, *suffix; /* between them two letters */
     int64_t depth;               /* of a stage */
@@ -41,13 +44,27 @@ typedef struct Kernel {
     double alone;                /* factor of the time, if there are half as many blocks */
 } Kernel;
 
-static const Kernel kernels[] = {
-    [DS_F32] = {DSI_CUDA_gemm_lines, "matmul_lines_", "", 16, 256, 0, 132, 1.3, 1},
-    [DS_F16] = {DSI_CUDA_gemm_mma, "matmul_", "_f16", 32, 128, 65536, 264, 0.6, 0.5},
-    [DS_BF16] = {DSI_CUDA_gemm_mma, "matmul_", "_bf16", 32, 128, 65536, 264, 0.6, 0.5},
+#define N_KERNELS 5
+static const Kernel kernels[N_KERNELS] = {
+    {DS_F32, 128, DSI_CUDA_gemm_lines, "matmul_lines_", "", 16, 256, 0, 132, 1.3, 1},
+    {DS_F16, 128, DSI_CUDA_gemm_mma, "matmul_128_", "_f16", 32, 128, 65536, 264, 0.7, 0.6},
+    {DS_F16, 256, DSI_CUDA_gemm_mma, "matmul_256_", "_f16", 32, 256, 98304, 132, 0.6, 1},
+    {DS_BF16, 128, DSI_CUDA_gemm_mma, "matmul_128_", "_bf16", 32, 128, 65536, 264, 0.7, 0.6},
+    {DS_BF16, 256, DSI_CUDA_gemm_mma, "matmul_256_", "_bf16", 32, 256, 98304, 132, 0.6, 1},
 };
 
-static int64_t tiles(int64_t n) { return (n + TILE - 1) / TILE; }
+/* A kernel, and how many parts the sum over k has. */
+typedef struct Choice {
+    const Kernel *kernel;
+    int64_t parts;
+    double time;
+} Choice;
+
+/* Tiles of a row and a column of them. */
+static int64_t tiles_of(const dsi_cuda_matmul_args *p, const Kernel *kernel)
+{
+    return (p->m + ROWS - 1) / ROWS * ((p->n + kernel->columns - 1) / kernel->columns);
+}
 
 /* Elements of 16 bytes. */
 static int64_t vector_of(int dtype) { return 16 / (int64_t)ds_dtype_size((ds_dtype)dtype); }
@@ -93,25 +110,30 @@ static ds_status lines_align(dsi_stream *s, dsi_view *v, void **scratch, size_t 
     return dsi_cuda_copy(s, from, to);
 }
 
-/* In microseconds, for the sum over k in so many parts. */
-static double parts_time(const dsi_cuda_matmul_args *p, int64_t parts)
+/* In microseconds: a GPU's slots are filled again and again; the blocks of the
+ * last time have more of the GPU each, if they are few. */
+static double time_of(const dsi_cuda_matmul_args *p, const Kernel *kernel, int64_t parts)
 {
-    const Kernel *kernel = &kernels[p->dtype];
-    double blocks = (double)(tiles(p->m) * tiles(p->n) * parts), waves = blocks / kernel->slots;
+    double blocks = (double)(tiles_of(p, kernel) * parts * p->batch),
+           rounds = floor(blocks / kernel->slots), rest = blocks - rounds * kernel->slots;
     double steps = (double)((p->k + parts * kernel->depth - 1) / (parts * kernel->depth));
-    int64_t whole = (int64_t)waves + ((double)(int64_t)waves < waves);
-    double time = (double)whole * steps * kernel->step_time *
-                  (blocks <= kernel->slots / 2 ? kernel->alone : 1);
+    if (rest > 0) rounds += rest <= kernel->slots / 2 ? kernel->alone : 1;
+    double time = rounds * steps * kernel->step_time;
     double mb = (double)p->m * (double)p->n * (double)parts * 4e-6;
     return time + (parts > 1 ? PARTS_TIME + mb * MB_TIME : 0);
 }
 
-static int64_t choose_parts(const dsi_cuda_matmul_args *p)
+static Choice choose(const dsi_cuda_matmul_args *p)
 {
-    int64_t best = 1;
-    if (p->batch != 1) return 1;
-    for (int64_t i = 2; i <= MOST_PARTS && i * PART_K <= p->k; i++)
-        if (parts_time(p, i) < parts_time(p, best)) best = i;
+    Choice best = {.kernel = NULL};
+    for (int k = 0; k < N_KERNELS; k++) {
+        if ((int)kernels[k].dtype != p->dtype) continue;
+        for (int64_t i = 1; i <= MOST_PARTS && (i == 1 || (p->batch == 1 && i * PART_K <= p->k));
+             i++) {
+            double time = time_of(p, &kernels[k], i);
+            if (!best.kernel || time < best.time) best = (Choice){&kernels[k], i, time};
+        }
+    }
     return best;
 }
 
@@ -123,10 +145,10 @@ static bool has_vectors(const dsi_cuda_matmul_args *p)
            (p->batch == 1 || p->ys[0] % n == 0);
 }
 
-static ds_status lines_launch(dsi_stream *s, const char *letters, dsi_cuda_matmul_args *p)
+static ds_status lines_launch(dsi_stream *s, const Kernel *kernel, const char *letters,
+                              dsi_cuda_matmul_args *p)
 {
-    const Kernel *kernel = &kernels[p->dtype];
-    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p->m) * tiles(p->n), kernel->threads);
+    dsi_cuda_grid grid = dsi_cuda_blocks(tiles_of(p, kernel), kernel->threads);
     char name[32];
     snprintf(name, sizeof name, "%s%s", kernel->prefix, letters);
     grid.blocks[2] = (unsigned)(p->batch < MOST_Z ? p->batch : MOST_Z);
@@ -136,11 +158,11 @@ static ds_status lines_launch(dsi_stream *s, const char *letters, dsi_cuda_matmu
 }
 
 /* p's product, with the sum over k in parts. */
-static ds_status launch_parts(dsi_stream *s, const char *letters, const dsi_cuda_matmul_args *p,
-                              int64_t parts)
+static ds_status launch_parts(dsi_stream *s, Choice c, const char *letters,
+                              const dsi_cuda_matmul_args *p)
 {
-    int64_t depth = kernels[p->dtype].depth, row = (p->n + 3) / 4 * 4,
-            each = (p->k + parts * depth - 1) / (parts * depth) * depth;
+    int64_t unit = c.parts * c.kernel->depth, row = (p->n + 3) / 4 * 4,
+            each = (p->k + unit - 1) / unit * c.kernel->depth;
     dsi_cuda_matmul_args part = *p, sum = *p;
     part.batch = (p->k + each - 1) / each;
     part.k = each, part.last_k = p->k - (part.batch - 1) * each;
@@ -149,7 +171,7 @@ static ds_status launch_parts(dsi_stream *s, const char *letters, const dsi_cuda
     part.ys[0] = p->m * row, part.ys[1] = row, part.ys[2] = 1;
     size_t bytes = (size_t)(part.batch * part.ys[0]) * sizeof(float);
     if (!(part.y = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
-    ds_status status = lines_launch(s, letters, &part);
+    ds_status status = lines_launch(s, c.kernel, letters, &part);
     sum.a = part.y, sum.batch = part.batch, sum.vectors = has_vectors(p);
     for (int i = 0; i < 3; i++) sum.as[i] = part.ys[i];
     if (status == DS_OK)
@@ -171,9 +193,10 @@ ds_status dsi_cuda_matmul_lines(dsi_stream *s, dsi_view a, dsi_view b,
     for (int i = 0; i < 3; i++) p.as[i] = a.s[i], p.bs[i] = b.s[i];
     const char letters[] = {aligned_lines(&a) == 2 ? 'n' : 't', aligned_lines(&b) == 1 ? 't' : 'n',
                             0};
-    int64_t parts = choose_parts(&p);
+    Choice c = choose(&p);
     if (status == DS_OK)
-        status = parts > 1 ? launch_parts(s, letters, &p, parts) : lines_launch(s, letters, &p);
+        status = c.parts > 1 ? launch_parts(s, c, letters, &p)
+                             : lines_launch(s, c.kernel, letters, &p);
     dsi_cuda_scratch_free(s, copy_a, bytes_a);
     dsi_cuda_scratch_free(s, copy_b, bytes_b);
     return status;

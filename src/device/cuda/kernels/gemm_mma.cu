@@ -3,8 +3,9 @@
  * ldmatrix. Each of a and b has unit stride along one of its dimensions, and
  * 16-byte aligned lines along it.
  *
- * A block of 4 warps computes a tile of 128 x 128, a warp 64 x 64 of it. Pieces
- * of 8 elements are stored in a stage with their place XORed by their line's
+ * A block of 4 or 8 warps computes a tile of 128 x 128 or 128 x 256, a warp 64 x
+ * 64 of it; the larger one needs less of the second cache's bandwidth. Pieces of
+ * 8 elements are stored in a stage with their place XORed by their line's
  * number, so that neither cp.async nor ldmatrix has bank conflicts.
  *
  * Where tiles are too few for a GPU, the sum over k is cut: then a "batch" is a
@@ -22,7 +23,7 @@
 #include "team.cuh"
 #include "vector.cuh"
 
-#define EDGE   128 /* of the tile */
+#define ROWS   128 /* of the tile */
 #define DEPTH  32  /* of a stage */
 #define STAGES 4
 #define GROUP  16 /* rows of tiles whose blocks run one after the other, so that they share b */
@@ -30,12 +31,12 @@
 
 typedef unsigned short half_bits;
 
-struct alignas(16) mma_stage {
-    half_bits a[EDGE * DEPTH], b[EDGE * DEPTH];
+template <int COLUMNS> struct alignas(16) mma_stage {
+    half_bits a[ROWS * DEPTH], b[COLUMNS * DEPTH];
 };
 
 /* Where a piece is: [EDGE][DEPTH / 8], lines along k, or [DEPTH][EDGE / 8]. */
-template <bool LINES_K> DEVICE int piece_place(int line, int piece)
+template <bool LINES_K, int EDGE> DEVICE int piece_place(int line, int piece)
 {
     return LINES_K ? line * DEPTH + (piece ^ line / 2 % 4) * 8
                    : line * EDGE + (piece ^ line % 8) * 8;
@@ -43,32 +44,44 @@ template <bool LINES_K> DEVICE int piece_place(int line, int piece)
 
 DEVICE int bytes_of(int elements) { return elements < 0 ? 0 : elements < 8 ? elements * 2 : 16; }
 
-/* The pieces of an operand that this thread brings: 4 a stage, NEXT lines apart. */
-template <bool LINES_K> struct mma_source {
-    enum { NEXT = LINES_K ? 32 : 8 };
-    const half_bits *p;
-    long long step; /* elements between lines */
+/* The pieces of an operand that this one of THREADS brings: COUNT a stage, NEXT
+ * lines apart. */
+template <bool LINES_K, int EDGE, int THREADS> struct mma_source {
+    enum {
+        PIECES = LINES_K ? DEPTH / 8 : EDGE / 8, /* of a line */
+        NEXT = THREADS / PIECES,
+        COUNT = EDGE * DEPTH / 8 / THREADS
+    };
+    const half_bits *matrix, *p; /* p: of the next stage */
+    long long step;              /* elements between lines */
     int place, n, k; /* n: lines, or elements of a line, from the first piece on; k: its k */
+    bool inside;     /* the whole tile */
 
-    DEVICE_MEMBER mma_source(const half_bits *matrix, long long s, int i, int size)
+    DEVICE_MEMBER mma_source(const half_bits *of, long long s, int i, int size)
     {
-        int line = LINES_K ? threadIdx.x / 4 : threadIdx.x / 16,
-            piece = LINES_K ? threadIdx.x % 4 : threadIdx.x % 16;
-        step = s, place = piece_place<LINES_K>(line, piece);
+        int line = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
+        matrix = of, step = s, place = piece_place<LINES_K, EDGE>(line, piece);
         n = size - i - (LINES_K ? line : piece * 8), k = LINES_K ? piece * 8 : line;
         p = matrix + (LINES_K ? (i + line) * s + piece * 8 : line * s + i + piece * 8);
+        inside = i + EDGE <= size;
     }
-    /* `depth` of k are left from the stage's first on. */
-    DEVICE_MEMBER void fill(half_bits *to, long long from, int depth) const
+    /* Of the next stage, from which on `depth` of k are left. */
+    DEVICE_MEMBER void fill(half_bits *to, int depth)
     {
+        const half_bits *at = p;
         int whole = LINES_K ? bytes_of(depth - k) : bytes_of(n);
+        to += place;
+        if (inside && depth >= DEPTH)
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            bool inside = j * NEXT < (LINES_K ? n : depth - k);
-            const half_bits *at = p + (LINES_K ? from : from * step) + j * NEXT * step;
-            int bytes = inside ? whole : 0;
-            cp_async16(&to[place + j * NEXT * (LINES_K ? DEPTH : EDGE)], bytes ? at : p, bytes);
-        }
+            for (int j = 0; j < COUNT; j++, at += NEXT * step)
+                cp_async16(&to[j * NEXT * (LINES_K ? DEPTH : EDGE)], at, 16);
+        else
+#pragma unroll
+            for (int j = 0; j < COUNT; j++, at += NEXT * step) {
+                int bytes = j * NEXT < (LINES_K ? n : depth - k) ? whole : 0;
+                cp_async16(&to[j * NEXT * (LINES_K ? DEPTH : EDGE)], bytes ? at : matrix, bytes);
+            }
+        p += LINES_K ? DEPTH : DEPTH * step;
     }
 };
 
@@ -77,25 +90,25 @@ template <bool LINES_K> DEVICE void mma_load_a(unsigned *f, const half_bits *a, 
 {
     int lane = threadIdx.x % 32;
     if (LINES_K)
-        ldmatrix_x4(f, &a[piece_place<true>(row + lane % 16, k / 8 + lane / 16)]);
+        ldmatrix_x4(f, &a[piece_place<true, ROWS>(row + lane % 16, k / 8 + lane / 16)]);
     else
         ldmatrix_x4_trans(
-            f, &a[piece_place<false>(k + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2)]);
+            f, &a[piece_place<false, ROWS>(k + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2)]);
 }
 
 /* The 16 x 16 elements of b from (k, column) on: two fragments of 8 columns. */
-template <bool LINES_K> DEVICE void mma_load_b(unsigned *f, const half_bits *b, int column, int k)
+template <bool LINES_K, int COLUMNS> DEVICE void mma_load_b(unsigned *f, const half_bits *b, int column, int k)
 {
     int lane = threadIdx.x % 32;
     if (LINES_K)
         ldmatrix_x4(f,
-                    &b[piece_place<true>(column + lane / 16 * 8 + lane % 8, k / 8 + lane / 8 % 2)]);
+                    &b[piece_place<true, COLUMNS>(column + lane / 16 * 8 + lane % 8, k / 8 + lane / 8 % 2)]);
     else
-        ldmatrix_x4_trans(f, &b[piece_place<false>(k + lane % 16, column / 8 + lane / 16)]);
+        ldmatrix_x4_trans(f, &b[piece_place<false, COLUMNS>(k + lane % 16, column / 8 + lane / 16)]);
 }
 
-template <bool BF16, bool A_K, bool B_K>
-DEVICE void mma_multiply(float (&acc)[4][8][4], const mma_stage &s, int row, int column)
+template <bool BF16, bool A_K, bool B_K, int COLUMNS>
+DEVICE void mma_multiply(float (&acc)[4][8][4], const mma_stage<COLUMNS> &s, int row, int column)
 {
     unsigned a[2][4][4], b[2][4][4];
 #pragma unroll
@@ -103,7 +116,7 @@ DEVICE void mma_multiply(float (&acc)[4][8][4], const mma_stage &s, int row, int
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             mma_load_a<A_K>(a[k][i], s.a, row + i * 16, k * 16);
-            mma_load_b<B_K>(b[k][i], s.b, column + i * 16, k * 16);
+            mma_load_b<B_K, COLUMNS>(b[k][i], s.b, column + i * 16, k * 16);
         }
 #pragma unroll
     for (int k = 0; k < 2; k++)
@@ -178,33 +191,38 @@ DEVICE void mma_write(const dsi_cuda_matmul_args &P, const float (&acc)[4][8][4]
 
 /* The first row and column of a block's tile: GROUP rows of tiles, column by
  * column, then the next GROUP. */
+template <int COLUMNS>
 DEVICE void tile_of(const dsi_cuda_matmul_args &P, int *row, int *column)
 {
-    int down = (int)((P.m + EDGE - 1) / EDGE), across = (int)((P.n + EDGE - 1) / EDGE);
+    int down = (int)((P.m + ROWS - 1) / ROWS), across = (int)((P.n + COLUMNS - 1) / COLUMNS);
     int first = (int)blockIdx.x / (GROUP * across) * GROUP, at = (int)blockIdx.x - first * across;
     int rows = min(GROUP, down - first);
-    *row = (first + at % rows) * EDGE, *column = at / rows * EDGE;
+    *row = (first + at % rows) * ROWS, *column = at / rows * COLUMNS;
 }
 
-/* Blocks: tiles; batches along z. */
-template <bool BF16, bool A_K, bool B_K> DEVICE void matmul_mma(const dsi_cuda_matmul_args &P)
+/* Blocks of COLUMNS threads: tiles; batches along z. */
+template <bool BF16, bool A_K, bool B_K, int COLUMNS>
+DEVICE void matmul_mma(const dsi_cuda_matmul_args &P)
 {
-    DYNAMIC_SHARED(mma_stage, stage);
-    int warp = threadIdx.x / 32, wm = warp / 2 * 64, wn = warp % 2 * 64, row, column;
-    tile_of(P, &row, &column);
+    typedef mma_stage<COLUMNS> Stage;
+    DYNAMIC_SHARED(float4, shared);
+    Stage *stage = (Stage *)shared;
+    int warp = threadIdx.x / 32, across = COLUMNS / 64, row, column;
+    int wm = warp / across * 64, wn = warp % across * 64;
+    tile_of<COLUMNS>(P, &row, &column);
 #pragma unroll 1
     for (long long z = blockIdx.z; z < P.batch; z += gridDim.z) {
-        mma_source<A_K> a((const half_bits *)P.a + z * P.as[0], A_K ? P.as[1] : P.as[2], row,
-                          (int)P.m);
-        mma_source<B_K> b((const half_bits *)P.b + z * P.bs[0], B_K ? P.bs[2] : P.bs[1], column,
-                          (int)P.n);
+        mma_source<A_K, ROWS, COLUMNS> a((const half_bits *)P.a + z * P.as[0],
+                                         A_K ? P.as[1] : P.as[2], row, (int)P.m);
+        mma_source<B_K, COLUMNS, COLUMNS> b((const half_bits *)P.b + z * P.bs[0],
+                                            B_K ? P.bs[2] : P.bs[1], column, (int)P.n);
         int depth = (int)(z == P.batch - 1 ? P.last_k : P.k);
         float acc[4][8][4] = {};
 #pragma unroll 1
         for (int k = 0; k < (STAGES - 1) * DEPTH; k += DEPTH) {
             if (k < depth) {
-                a.fill(stage[k / DEPTH].a, k, depth - k);
-                b.fill(stage[k / DEPTH].b, k, depth - k);
+                a.fill(stage[k / DEPTH].a, depth - k);
+                b.fill(stage[k / DEPTH].b, depth - k);
             }
             cp_async_commit(); /* maybe of nothing: one group a step */
         }
@@ -215,11 +233,11 @@ template <bool BF16, bool A_K, bool B_K> DEVICE void matmul_mma(const dsi_cuda_m
             __syncthreads();
             int ahead = k + (STAGES - 1) * DEPTH;
             if (ahead < depth) {
-                a.fill(stage[next].a, ahead, depth - ahead);
-                b.fill(stage[next].b, ahead, depth - ahead);
+                a.fill(stage[next].a, depth - ahead);
+                b.fill(stage[next].b, depth - ahead);
             }
             cp_async_commit();
-            mma_multiply<BF16, A_K, B_K>(acc, stage[now], wm, wn);
+            mma_multiply<BF16, A_K, B_K, COLUMNS>(acc, stage[now], wm, wn);
             now = now + 1 == STAGES ? 0 : now + 1, next = next + 1 == STAGES ? 0 : next + 1;
         }
         cp_async_wait(0);
@@ -231,10 +249,24 @@ template <bool BF16, bool A_K, bool B_K> DEVICE void matmul_mma(const dsi_cuda_m
 
 /* Names: the letter of a and b is n where lines run along their second
  * dimension, as in BLAS, else t. */
-#define MATMUL_MMA(suffix, bf16) \
-    KERNEL(matmul_nn_##suffix, dsi_cuda_matmul_args, 128) { matmul_mma<bf16, true, false>(P); } \
-    KERNEL(matmul_nt_##suffix, dsi_cuda_matmul_args, 128) { matmul_mma<bf16, true, true>(P); } \
-    KERNEL(matmul_tn_##suffix, dsi_cuda_matmul_args, 128) { matmul_mma<bf16, false, false>(P); } \
-    KERNEL(matmul_tt_##suffix, dsi_cuda_matmul_args, 128) { matmul_mma<bf16, false, true>(P); }
-MATMUL_MMA(f16, false)
-MATMUL_MMA(bf16, true)
+#define MATMUL_MMA(columns, suffix, bf16) \
+    KERNEL(matmul_##columns##_nn_##suffix, dsi_cuda_matmul_args, columns) \
+    { \
+        matmul_mma<bf16, true, false, columns>(P); \
+    } \
+    KERNEL(matmul_##columns##_nt_##suffix, dsi_cuda_matmul_args, columns) \
+    { \
+        matmul_mma<bf16, true, true, columns>(P); \
+    } \
+    KERNEL(matmul_##columns##_tn_##suffix, dsi_cuda_matmul_args, columns) \
+    { \
+        matmul_mma<bf16, false, false, columns>(P); \
+    } \
+    KERNEL(matmul_##columns##_tt_##suffix, dsi_cuda_matmul_args, columns) \
+    { \
+        matmul_mma<bf16, false, true, columns>(P); \
+    }
+MATMUL_MMA(128, f16, false)
+MATMUL_MMA(128, bf16, true)
+MATMUL_MMA(256, f16, false)
+MATMUL_MMA(256, bf16, true)
