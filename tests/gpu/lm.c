@@ -1,7 +1,7 @@
 /* tests/gpu/lm.c: language models on the emulated GPU beside the CPU: greedy
- * tokens with padding, and losses of training, of each family;
- * logits of many classes; interpolation,
- * whose positions the host computes. What differs in its paths: Mistral's window
+ * tokens with padding, and losses of training, of each family; GPT-2's step as a
+ * graph; logits of many classes; interpolation, whose positions the host
+ * computes. What differs in its paths: Mistral's window
  * masks, Llama's table of rotations, GPT-2's learned positions.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
@@ -73,6 +73,50 @@ static void models_equal_the_cpu(void **state)
     }
 }
 
+/* ---- a step as a graph ---- */
+
+typedef struct Training {
+    ds_module *net;
+    ds_optim *optim;
+} Training;
+
+static ds_tensor *training_step(void *self, ds_tensor *const *in, int n)
+{
+    Training *t = self;
+    (void)n;
+    ds_tensor *loss = ds_call(t->net, in[0], in[0]);
+    ds_optim_zero_grad(t->optim);
+    ds_backward(loss);
+    ds_optim_step(t->optim);
+    return loss;
+}
+
+/* Positions are made on the GPU, so that steps are recorded. */
+static void gpt2_is_recorded(void **state)
+{
+    (void)state;
+    static const int64_t text[ROWS * LENGTH] = {5, 9, 33, 70, 5, 25, 36, 6, 66, 4, 9, 12};
+    enum { RUNS = 5 };
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    double loss[2][RUNS];
+    for (int with = 0; with < 2; with++) {
+        ds_scope *scope = ds_scope_open();
+        Training t = {.net = ds_pretrained_load(DS_GOLDEN "/lm/models/gpt2-tied")};
+        t.optim = ds_optim_adamw(t.net, 0.01);
+        ds_step_graph *g = with ? ds_step_graph_new(training_step, &t) : NULL;
+        ds_tensor *x = ds_from_data(DS_I64, ds_shape(ROWS, LENGTH), text);
+        for (int k = 0; k < RUNS; k++)
+            loss[with][k] = ds_item(g ? ds_step_graph_run(g, &x, 1) : training_step(&t, &x, 1));
+        if (g) CHECK(ds_step_graph_replays(g));
+        ds_step_graph_free(g);
+        ds_optim_free(t.optim);
+        ds_module_free(t.net);
+        ds_scope_close(scope);
+    }
+    for (int k = 0; k < RUNS; k++) CHECK_CLOSE(loss[1][k], loss[0][k], 0);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
 /* ---- logits of many classes, whose rows have gaps between them on a GPU ---- */
 
 enum { CLASSES = 1029, WIDTH = 16, TOKENS = 5, VALUES = TOKENS * (CLASSES + WIDTH) };
@@ -136,8 +180,8 @@ int main(void)
 {
     int skip = skip_without_gpus(1);
     if (skip) return skip;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(models_equal_the_cpu),
-                                       cmocka_unit_test(logits_equal_the_cpu),
-                                       cmocka_unit_test(interpolates)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(models_equal_the_cpu), cmocka_unit_test(gpt2_is_recorded),
+        cmocka_unit_test(logits_equal_the_cpu), cmocka_unit_test(interpolates)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
