@@ -70,9 +70,10 @@ static unsigned tiles(int64_t n, int64_t tile) { return (unsigned)((n + tile - 1
 /* Weights in the order of the sum: a copy in `to`. */
 static ds_status weights_launch(dsi_stream *s, dsi_cuda_conv_args p, bool dx, void *to)
 {
-    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p.c, 32), 256);
-    grid.blocks[1] = tiles(p.k, 32), grid.blocks[2] = (unsigned)p.groups;
-    grid.shared = 32u * (unsigned)(32 * p.r * p.s + 2) * (unsigned)size_of(&p);
+    int inner = dx ? p.k : p.c, outer = dx ? p.c : p.k, lines = dx ? 32 : 8, deep = dx ? 8 : 32;
+    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(inner, 32), 256);
+    grid.blocks[1] = tiles(outer, 8), grid.blocks[2] = (unsigned)p.groups;
+    grid.shared = (unsigned)(lines * (deep * p.r * p.s + 2) * size_of(&p));
     p.out = to;
     return dsi_cuda_launch(s, DSI_CUDA_conv_last, dx ? "conv2d_dx_weights" : "conv2d_weights",
                            bytes_of(&p), grid, &p);
@@ -166,7 +167,7 @@ static ds_status dw_launch(dsi_stream *s, dsi_cuda_conv_args p, dsi_cuda_conv_ar
     dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p.columns, columns), threads_of(&p, narrow ? 3 : 4));
     grid.blocks[1] = tiles(p.k, rows);
     grid.shared = (unsigned)((rows + columns) * LINE * STAGES);
-    int64_t at_once = p.dtype == DS_F32 ? 132 : narrow ? 396 : 264;
+    int64_t at_once = p.dtype == DS_F32 ? 132 : 264; /* by their registers */
     cut_pixels(&p, (int64_t)grid.blocks[0] * grid.blocks[1] * p.groups, at_once);
     grid.blocks[2] = (unsigned)(p.groups * p.splits);
     size_t bytes = (size_t)p.groups * (size_t)p.k * (size_t)p.columns * (size_t)p.splits *

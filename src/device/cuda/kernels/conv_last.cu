@@ -21,26 +21,39 @@
 /* ---- weights ---- */
 
 /* Element (k, c, r, s) of w to out [k][r][s][c], or, for dx, of each group to
- * [c][r][s][k]. Blocks: 32 c, 32 k, groups. */
+ * [c][r][s][k]. Blocks: 32 of the inner channels, 8 of the outer ones, groups.
+ * Loads of R elements are under way at once. */
 template <class T> DEVICE void conv_weights_copy(const dsi_cuda_conv_args &P, bool dx)
 {
+    constexpr int R = 3;
     DYNAMIC_SHARED(uint4, shared);
-    T *tile = (T *)shared; /* [32 k][32 c][r s] */
-    int taps = P.r * P.s, line = 32 * taps + 2, c0 = blockIdx.x * 32, k0 = blockIdx.y * 32,
+    T *tile = (T *)shared; /* [k][c][r s] */
+    int taps = P.r * P.s, deep = dx ? 8 : 32, line = deep * taps + 2, n = 32 * 8 * taps,
+        k0 = dx ? blockIdx.x * 32 : blockIdx.y * 8, c0 = dx ? blockIdx.y * 8 : blockIdx.x * 32,
         group = blockIdx.z;
 #pragma unroll 1
-    for (int e = threadIdx.x; e < 32 * 32 * taps; e += 256) {
-        int i = e / (32 * taps), rest = e % (32 * taps), c = c0 + rest / taps, tap = rest % taps;
-        if (k0 + i >= P.k || c >= P.c) continue;
-        long long at = ((long long)group * P.k + k0 + i) * P.ws[0] + c * P.ws[1] +
-                       tap / P.s * P.ws[2] + tap % P.s * P.ws[3];
-        tile[i * line + rest] = ((const T *)P.w)[at];
+    for (int first = threadIdx.x; first < n; first += 256 * R) {
+        T v[R];
+        int to[R];
+#pragma unroll
+        for (int j = 0; j < R; j++) {
+            int e = first + j * 256, i = e / (deep * taps), rest = e % (deep * taps),
+                c = c0 + rest / taps, tap = rest % taps;
+            bool in = e < n && k0 + i < P.k && c < P.c;
+            long long at = ((long long)group * P.k + k0 + i) * P.ws[0] + c * P.ws[1] +
+                           tap / P.s * P.ws[2] + tap % P.s * P.ws[3];
+            to[j] = in ? i * line + rest : -1;
+            v[j] = in ? ((const T *)P.w)[at] : (T)0;
+        }
+#pragma unroll
+        for (int j = 0; j < R; j++)
+            if (to[j] >= 0) tile[to[j]] = v[j];
     }
     __syncthreads();
-    int outer0 = dx ? c0 : k0, inner0 = dx ? k0 : c0, outers = dx ? P.c : P.k,
+    int outer0 = blockIdx.y * 8, inner0 = blockIdx.x * 32, outers = dx ? P.c : P.k,
         inners = dx ? P.k : P.c;
-#pragma unroll 1
-    for (int e = threadIdx.x; e < 32 * 32 * taps; e += 256) {
+#pragma unroll 3
+    for (int e = threadIdx.x; e < n; e += 256) {
         int j = e % 32, tap = e / 32 % taps, i = e / 32 / taps;
         if (outer0 + i >= outers || inner0 + j >= inners) continue;
         long long at = (((long long)group * outers + outer0 + i) * taps + tap) * inners + inner0 +
