@@ -58,8 +58,6 @@ static inline __nv_bfloat16 __float2bfloat16_rn(float f)
     return {(uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16)};
 }
 static inline __nv_bfloat16 __float2bfloat16(float f) { return __float2bfloat16_rn(f); }
-static inline uint16_t __bfloat16_as_ushort(__nv_bfloat16 x) { return x.bits; }
-static inline uint16_t __half_as_ushort(__half x) { return x.bits; }
 static inline __half __ushort_as_half(uint16_t bits) { return {bits}; }
 static inline float __half2float(__half h)
 {
@@ -83,3 +81,17 @@ static inline __half __float2half_rn(float f)
     return {(uint16_t)(sign | ((u - 0x38000000u) >> 13))};
 }
 static inline __half __float2half(float f) { return __float2half_rn(f); }
+struct __nv_bfloat162 {
+    __nv_bfloat16 x, y;
+};
+struct __half2 {
+    __half x, y;
+};
+static inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y)
+{
+    return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
+}
+static inline __half2 __floats2half2_rn(float x, float y)
+{
+    return {__float2half_rn(x), __float2half_rn(y)};
+}

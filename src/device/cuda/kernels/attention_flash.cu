@@ -40,10 +40,17 @@ struct head_rows {
     int n, width;
 };
 
+/* Where a batch begins; `heads` of them have the stride s[1]. */
+DEVICE long long batch_place(const long long *s, long long batch, long long heads)
+{
+    unsigned outer = (unsigned)batch / (unsigned)heads, inner = (unsigned)batch % (unsigned)heads;
+    return outer * s[0] + inner * s[1];
+}
+
 DEVICE head_rows rows_of(const void *p, const long long *s, long long batch, long long heads,
                          long long n, long long width)
 {
-    return {(half_bits *)p + batch / heads * s[0] + batch % heads * s[1], s[2], (int)n, (int)width};
+    return {(half_bits *)p + batch_place(s, batch, heads), s[2], (int)n, (int)width};
 }
 #define QUERIES(p, strides, batch, width) rows_of(p, strides, batch, P.heads, P.l, width)
 #define KEYS(p, strides, batch, width) \
@@ -130,25 +137,33 @@ DEVICE void lines_sum(float (&y)[W / 8][4], const float (&p)[N / 8][4], const ha
     }
 }
 
-/* Products become scores; -inf where they do not count. i: the row of a warp's
- * element (0, 0), j: its column. */
+/* Products become scores; -inf where a key does not count for its query. i, j:
+ * row and column of a warp's element (0, 0). Queries beyond the last one need no
+ * care: they are zeros, and their results are not written. */
 template <int N>
 DEVICE void scores_of(const dsi_cuda_attention_args &P, float (&p)[N / 8][4], int i, int j,
                       bool keys_first)
 {
-    int lane = threadIdx.x % 32, row = keys_first ? j : i, key = keys_first ? i : j;
-    int rows = keys_first ? N : 16, keys = keys_first ? 16 : N;
+    int lane = threadIdx.x % 32, a = i + lane / 4, b = j + lane % 4 * 2, keys = (int)P.s;
     float scale = (float)P.scale;
-    bool all = row + rows <= P.l && key + keys <= P.s && !(P.causal && key + keys - 1 > row);
 #pragma unroll
     for (int c = 0; c < N / 8; c++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            int a = i + lane / 4 + e / 2 * 8, b = j + c * 8 + lane % 4 * 2 + e % 2;
-            int y = keys_first ? b : a, x = keys_first ? a : b;
-            bool counts = all || (y < P.l && x < P.s && !(P.causal && x > y));
-            p[c][e] = counts ? p[c][e] * scale : -INFINITY;
-        }
+        for (int e = 0; e < 4; e++) p[c][e] *= scale;
+    bool whole = keys_first || j + N <= keys;
+    if (whole && !(P.causal && (keys_first ? i + 15 > j : j + N - 1 > i))) return;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        /* the first key or query that does not count for this row, or counts */
+        int edge = keys_first ? a + r * 8 : P.causal ? min(keys, a + r * 8 + 1) : keys;
+#pragma unroll
+        for (int c = 0; c < N / 8; c++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                bool counts = keys_first == (b + c * 8 + e >= edge);
+                p[c][r * 2 + e] = counts ? p[c][r * 2 + e] : -INFINITY;
+            }
+    }
 }
 
 /* Writes a warp's 16 rows from `row` on. */
@@ -211,8 +226,8 @@ template <bool BF16, int W> DEVICE void flash_forward(const dsi_cuda_attention_a
     half_bits *tile = shared, *stage = shared + ROWS * W;
     int row = tile_of(P, false), own = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
     long long batch = blockIdx.z;
-    head_rows q = QUERIES(P.q, P.qs, batch, P.d), k = KEYS(P.k, P.ks, batch / P.group, P.d),
-              v = KEYS(P.v, P.vs, batch / P.group, P.e), y = QUERIES(P.out, P.ys, batch, P.e);
+    head_rows q = QUERIES(P.q, P.qs, batch, P.d), k = KEYS(P.k, P.ks, (unsigned)batch / (unsigned)P.group, P.d),
+              v = KEYS(P.v, P.vs, (unsigned)batch / (unsigned)P.group, P.e), y = QUERIES(P.out, P.ys, batch, P.e);
     int end = P.causal ? (int)min(P.s, row + (long long)ROWS) : (int)P.s;
     float out[W / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, sum[2] = {};
     rows_fill<W, ROWS>(tile, q, row);
@@ -243,8 +258,8 @@ template <bool BF16, int W> DEVICE void flash_forward(const dsi_cuda_attention_a
             for (int e = r * 2; e < r * 2 + 2; e++)
                 out[c][e] = sum[r] == 0 ? 0 : out[c][e] / sum[r];
         if (lane % 4 == 0 && i < P.l)
-            ((float *)P.lse)[batch / P.heads * P.lse_s[0] + batch % P.heads * P.lse_s[1] +
-                             i * P.lse_s[2]] = sum[r] == 0 ? -INFINITY : most[r] + log_of(sum[r]);
+            ((float *)P.lse)[batch_place(P.lse_s, batch, P.heads) + i * P.lse_s[2]] =
+                sum[r] == 0 ? -INFINITY : most[r] + log_of(sum[r]);
     }
     rows_write<BF16, W>(y, out, row + own);
 }
@@ -256,8 +271,7 @@ template <bool BF16, int W> DEVICE void flash_forward(const dsi_cuda_attention_a
 DEVICE float row_lse(const dsi_cuda_attention_args &P, long long batch, int row)
 {
     if (row >= P.l) return 0;
-    float lse = ((const float *)P.lse)[batch / P.heads * P.lse_s[0] +
-                                       batch % P.heads * P.lse_s[1] + row * P.lse_s[2]];
+    float lse = ((const float *)P.lse)[batch_place(P.lse_s, batch, P.heads) + row * P.lse_s[2]];
     return lse == -INFINITY ? 0.f : lse;
 }
 
@@ -295,8 +309,8 @@ template <bool BF16, int W, int N> DEVICE void flash_dq(const dsi_cuda_attention
     int row = tile_of(P, false), own = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
     long long batch = blockIdx.z;
     head_rows q = QUERIES(P.q, P.qs, batch, P.d), dy = QUERIES(P.dy, P.dys, batch, P.e),
-              k = KEYS(P.k, P.ks, batch / P.group, P.d),
-              v = KEYS(P.v, P.vs, batch / P.group, P.e), y = QUERIES(P.y, P.ys, batch, P.e);
+              k = KEYS(P.k, P.ks, (unsigned)batch / (unsigned)P.group, P.d),
+              v = KEYS(P.v, P.vs, (unsigned)batch / (unsigned)P.group, P.e), y = QUERIES(P.y, P.ys, batch, P.e);
     int end = P.causal ? (int)min(P.s, row + (long long)ROWS) : (int)P.s;
     float dq[W / 8][4] = {}, lse[2], dot[2];
     rows_fill<W, ROWS>(tile, q, row), rows_fill<W, ROWS>(tile + ROWS * W, dy, row);

@@ -27,13 +27,20 @@ DEVICE float half_of(const __half *, unsigned bits)
 {
     return __half2float(__ushort_as_half((unsigned short)bits));
 }
-DEVICE unsigned half_bits_of(const __nv_bfloat16 *, float x)
+/* Of both at once: one instruction, where one a number is four times slower. */
+DEVICE unsigned pair_bits(const __nv_bfloat16 *, float low, float high)
 {
-    return __bfloat16_as_ushort(__float2bfloat16_rn(x));
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    unsigned bits;
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
 }
-DEVICE unsigned half_bits_of(const __half *, float x)
+DEVICE unsigned pair_bits(const __half *, float low, float high)
 {
-    return __half_as_ushort(__float2half_rn(x));
+    __half2 pair = __floats2half2_rn(low, high);
+    unsigned bits;
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
 }
 
 /* Two numbers of 16 bits in a word, the first one low. */
@@ -45,7 +52,7 @@ template <class T> DEVICE void pair_unpack(float *to, unsigned from)
 template <class T> DEVICE unsigned pair_pack(float low, float high)
 {
     const T *type = nullptr;
-    return half_bits_of(type, low) | half_bits_of(type, high) << 16;
+    return pair_bits(type, low, high);
 }
 
 template <class T> DEVICE void vector_unpack(float (&to)[vector_of<T>::N], const uint4 &from)
