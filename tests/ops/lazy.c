@@ -26,8 +26,10 @@ static ds_status fetch(void *arg, ds_tensor *x)
 static void release(ds_tensor *x, Away *a)
 {
     if (!a->values) { /* a part of a larger one, as gathered parameters are */
-        ds_tensor *flat = dsi_new(x, ds_shape(7 + ds_numel(x))),
-                  *part = ds_slice(flat, 0, 7, 7 + ds_numel(x));
+        /* on a GPU aligned: others are read by other kernels, which may add up in another order */
+        int64_t at = ds_device_of(x).kind == DS_CPU ? 7 : 8;
+        ds_tensor *flat = dsi_new(x, ds_shape(at + ds_numel(x))),
+                  *part = ds_slice(flat, 0, at, at + ds_numel(x));
         a->values = ds_reshape(part, ds_shape_of(x));
         CHECK_INT(ds_copy(a->values, ds_detach(x)), DS_OK);
     }
