@@ -6,6 +6,7 @@
 #include "args.h"
 #include "best.h"
 #include "classify.h"
+#include "losses.h"
 #include "paths.h"
 #include "progress.h"
 #include "source.h"
@@ -137,8 +138,10 @@ typedef struct Program {
     ds_optim *sgd;
     ds_step_graph *graph; /* of train_step */
     FILE *trace;
-    int64_t step;
-    Best best; /* of --patience */
+    int64_t step;           /* whose loss was read last */
+    Losses losses;          /* of the steps after it */
+    double running, recent; /* loss: sum since the last line; smoothed, for the bar */
+    Best best;              /* of --patience */
 } Program;
 
 static void load_data(Program *p)
@@ -207,47 +210,61 @@ static ds_tensor *train_step(void *self, ds_tensor *const *batch, int n)
     return loss;
 }
 
-/* A step; returns the value of its loss. */
-static double train_batch(Program *p, const ds_batch *b)
+/* The loss of the next step is known. */
+static void note_loss(Program *p, double loss)
 {
-    double lr = ds_optim_lr(p->sgd);
-    ds_tensor *loss = ds_step_graph_run(p->graph, (ds_tensor *const[]){b->x, b->y}, 2);
-    double value = ds_item(loss);
     p->step++;
-    if (!isfinite(value) && loss)
+    if (!isfinite(loss))
         ds_fail(DS_ESTATE, "step %lld: the loss is %g, so training stops (a smaller --lr may help)",
-                (long long)p->step, value);
+                (long long)p->step, loss);
     if (p->trace)
-        fprintf(p->trace, "%lld,%.9g,%.9g,%.9g\n", (long long)p->step, value, lr,
+        fprintf(p->trace, "%lld,%.9g,%.9g,%.9g\n", (long long)p->step, loss, ds_optim_lr(p->sgd),
                 ds_grad_norm(p->net));
-    return value;
+    p->running += loss;
+    p->recent = 0.99 * p->recent + 0.01 * loss;
 }
 
-static bool more_steps(const Program *p) { return p->o.max_steps < 0 || p->step < p->o.max_steps; }
+static void read_losses(Program *p)
+{
+    losses_read(&p->losses);
+    for (int i = 0; i < p->losses.n && !ds_error(); i++) note_loss(p, p->losses.value[i]);
+}
+
+static bool more_steps(const Program *p)
+{
+    return p->o.max_steps < 0 || p->step + p->losses.count < p->o.max_steps;
+}
+
+/* One line each --log-interval. */
+static void print_loss(Program *p, int64_t epoch, int64_t steps)
+{
+    read_losses(p);
+    if (!p->o.quiet)
+        printf("[%lld, %5lld] loss: %.3f\n", (long long)epoch + 1, (long long)steps,
+               p->running / (double)p->o.log_interval);
+    fflush(stdout);
+    p->running = 0;
+}
 
 static void train_epoch(Program *p, int64_t epoch)
 {
     Progress bar;
     char title[64];
-    double running = 0, recent = 0; /* loss: sum since the last line; smoothed, for the bar */
     snprintf(title, sizeof title, "epoch %lld/%lld", (long long)epoch + 1, (long long)p->o.epochs);
     progress_begin(&bar, !p->o.quiet, "samples", ds_dataset_len(ds_loader_dataset(p->train)),
                    title);
     ds_batch b;
+    p->running = 0;
     for (int64_t i = 0; more_steps(p) && ds_loader_next(p->train, &b); i++) {
-        double loss = train_batch(p, &b);
-        running += loss;
-        recent = i ? 0.99 * recent + 0.01 * loss : loss;
-        progress_add(&bar, b.size, recent);
-        if (i % p->o.log_interval == p->o.log_interval - 1) {
-            progress_hide(&bar);
-            if (!p->o.quiet)
-                printf("[%lld, %5lld] loss: %.3f\n", (long long)epoch + 1, (long long)i + 1,
-                       running / (double)p->o.log_interval);
-            fflush(stdout);
-            running = 0;
-        }
+        losses_add(&p->losses, ds_step_graph_run(p->graph, (ds_tensor *const[]){b.x, b.y}, 2));
+        if (losses_due(&p->losses)) read_losses(p);
+        if (!i) p->recent = p->running;
+        progress_add(&bar, b.size, p->recent);
+        if (i % p->o.log_interval != p->o.log_interval - 1) continue;
+        progress_hide(&bar);
+        print_loss(p, epoch, i + 1);
     }
+    read_losses(p);
     progress_end(&bar);
 }
 
@@ -276,12 +293,14 @@ static void train(Program *p)
     p->best.patience = p->o.patience;
     p->trace = trace_open(p->o.trace, "step,loss,lr,grad_norm");
     p->graph = ds_step_graph_new(train_step, p);
+    losses_begin(&p->losses, p->trace != NULL);
     for (int64_t epoch = 0; epoch < p->o.epochs && more_steps(p) && !ds_error(); epoch++) {
         train_epoch(p, epoch);
         measure(p, epoch + 1);
         if (best_is_over(&p->best)) break;
     }
     use_best(p);
+    losses_end(&p->losses);
     ds_loader_stop(p->train);
     trace_close(p->trace, p->o.trace);
     if (!ds_error() && !p->o.quiet) printf("Finished Training\n");
