@@ -24,7 +24,9 @@ typedef struct dsi_device_watch {
 typedef struct dsi_device_type {
     const char *name; /* "cpu", "cuda" */
     ds_device_kind kind;
-    int (*count)(void);            /* 0: none here */
+    int channels_last_from; /* channels of a convolution's output, from which its kernels like
+                               them innermost, if they are a multiple of 8 */
+    int (*count)(void);     /* 0: none here */
     const char *(*why_none)(void); /* then: one line; NULL for a kind that every machine has */
     ds_status (*describe)(int index, char *text, size_t size); /* optional: name, size */
     ds_status (*open)(dsi_device *d, int index);               /* sets d->kernels, d->own_fusions */

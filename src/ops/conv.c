@@ -138,12 +138,13 @@ static bool conv2d_check(const char *op, const ds_tensor *x, const ds_tensor *w,
     return true;
 }
 
-/* y [N,K,P,Q] in the order of memory that the kernels like best: with the
- * channels innermost, if they fill vectors; pointwise ops and pooling above
+/* y [N,K,P,Q] in the order of memory that the device's kernels like best: with
+ * the channels innermost, if they fill vectors; pointwise ops and pooling above
  * keep it. */
 static ds_tensor *new_output(const ds_tensor *x, ds_dims out)
 {
-    return out.d[1] % 8 == 0 ? dsi_new_channels_last(x, out) : dsi_new(x, out);
+    bool last = out.d[1] % 8 == 0 && out.d[1] >= x->device->type->channels_last_from;
+    return last ? dsi_new_channels_last(x, out) : dsi_new(x, out);
 }
 
 /* x [N,C,H,W], w [K,C/groups,R,S], bias [K] -> y [N,K,P,Q], P = (H + 2 padding

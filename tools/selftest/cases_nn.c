@@ -15,6 +15,22 @@ static ds_status matmul_tiles(Trial *t)
     return CALL(t, matmul, IN(t, 2, m, k), IN(t, 2, k, n), STATS(t, n), OUT(t, 2, m, n));
 }
 
+/* of gemm_small.cu: lines along k of both, and lines across k of b */
+static ds_status matmul_rows(Trial *t)
+{
+    int64_t m = BIG(t, 64, 5), n = BIG(t, 130, 7), k = BIG(t, 404, 132);
+    dsi_view a = trial_operand(t, t->dtype, DENSE, -1, 1, false, DIMS(m, k));
+    dsi_view b = trial_operand(t, t->dtype, DENSE, -1, 1, false, DIMS(n, k));
+    dsi_view x = {a.p, a.dtype, 3, {1, m, k}, {0, a.s[0], 1}};
+    dsi_view w = {b.p, b.dtype, 3, {1, k, n}, {0, 1, b.s[0]}};
+    return CALL(t, matmul, x, w, STATS(t, n), OUT(t, 1, m, n));
+}
+static ds_status matmul_columns(Trial *t)
+{
+    int64_t m = BIG(t, 64, 5), n = BIG(t, 130, 35), k = BIG(t, 404, 70);
+    return CALL(t, matmul, IN(t, 2, m, k), IN(t, 2, k, n), STATS(t, n), OUT(t, 2, m, n));
+}
+
 static ds_status matmul_few(Trial *t)
 {
     int64_t k = BIG(t, 4096, 65);
@@ -114,12 +130,19 @@ static Sizes odd_conv(const Trial *t)
 /* the sum of dw is long enough to be cut into parts */
 static Sizes long_conv(const Trial *t)
 {
-    return (Sizes){BIG(t, 64, 3), 2, 5, BIG(t, 64, 18), 18, 3, 3, {{1, 1}, {1, 1}, {1, 1}, 1}};
+    return (Sizes){BIG(t, 64, 3), 2, 17, BIG(t, 64, 18), 18, 3, 3, {{1, 1}, {1, 1}, {1, 1}, 1}};
 }
 static Sizes depthwise_conv(const Trial *t)
 {
     int64_t c = BIG(t, 256, 4);
     return (Sizes){2, c, c, 8, 8, 3, 3, {{1, 1}, {1, 1}, {1, 1}, c}};
+}
+
+/* few channels out and in: conv_small.cu */
+static Sizes few_conv(const Trial *t)
+{
+    return (Sizes){
+        BIG(t, 64, 3), 12, BIG(t, 32, 18), BIG(t, 32, 9), 11, 5, 3, {{2, 1}, {1, 2}, {1, 1}, 2}};
 }
 
 static int64_t out_size(const Sizes *z, int axis)
@@ -153,6 +176,7 @@ CONV_CASES(conv_plain, plain_conv)
 CONV_CASES(conv_odd, odd_conv)
 CONV_CASES(conv_long, long_conv)
 CONV_CASES(conv_depthwise, depthwise_conv)
+CONV_CASES(conv_few, few_conv)
 
 /* Channels are neighbours in memory: 16 bits go to conv_last.cu. Pixels are no
  * multiple of a tile. */
@@ -629,6 +653,8 @@ const SelfCase selftest_nn[] = {
     {"matmul", "large, lines t n", matmul_f32_tn, 4, true},
     {"matmul", "large, lines t t", matmul_f32_tt, 4, true},
     {"matmul", "few", matmul_few, 4, false},
+    {"matmul", "rows", matmul_rows, 4, false},
+    {"matmul", "columns", matmul_columns, 4, false},
     {"matmul", "lines n n", matmul_nn, 4, true},
     {"matmul", "lines n t", matmul_nt, 4, true},
     {"matmul", "lines t n", matmul_tn, 4, true},

@@ -38,11 +38,15 @@ typedef struct dsi_cuda_gpu {
     CUevent crossing;      /* orders streams of two GPUs around a copy; NULL: none so far */
     unsigned peers_opened; /* bit i: access between this GPU and GPU i was asked for */
     struct dsi_cuda_modules *modules;
-    struct dsi_cublas *cublas; /* NULL: no large product so far */
+    struct dsi_cublas *cublas;  /* NULL: no large product so far */
+    struct dsi_cuda_held *held; /* held.h; NULL: no small product so far */
 } dsi_cuda_gpu;
 
-/* The GPU behind d, whose context is then this thread's. */
+/* The GPU behind d, whose context is then this thread's; what is held (held.h)
+ * is launched. */
 dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d);
+/* The same, but what is held stays so: for calls whose order does not matter. */
+dsi_cuda_gpu *dsi_cuda_context(const dsi_device *d);
 
 /* ---- module.c: kernels, loaded at their first launch ------------------------ */
 
@@ -57,6 +61,7 @@ dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d);
     X(gemm, 75) \
     X(gemm_lines, 75) \
     X(gemm_mma, 80) \
+    X(gemm_small, 75) \
     X(pool, 75) \
     X(softmax, 75) \
     X(normalize, 75) \
@@ -65,6 +70,7 @@ dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d);
     X(conv, 75) \
     X(conv_mma, 80) \
     X(conv_last, 80) \
+    X(conv_small, 75) \
     X(attention, 75) \
     X(attention_mma, 80) \
     X(attention_flash, 80) \

@@ -18,7 +18,7 @@
 void *dsi_cuda_alloc_fixed(dsi_device *d, size_t bytes)
 {
     CUdeviceptr p = 0;
-    return dsi_cuda_enter(d)->f->alloc(&p, bytes) == CUDA_SUCCESS ? (void *)(uintptr_t)p : NULL;
+    return dsi_cuda_context(d)->f->alloc(&p, bytes) == CUDA_SUCCESS ? (void *)(uintptr_t)p : NULL;
 }
 
 /* cuMemFree waits for all work of the GPU, so a graph in flight still reads its

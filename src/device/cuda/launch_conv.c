@@ -1,6 +1,6 @@
 /* device/cuda/launch_conv.c: convolutions of kernels.h: by tiles, in 16 bits by
- * tensor cores where they are; directly in float64 and for groups of few
- * channels.
+ * tensor cores where they are; by conv_small.cu where channels out are few;
+ * directly in float64 and for groups of few channels.
  *
  * Both ways are one product with gathered operands (implicit gemm), as conv.cu
  * writes it: rows are output channels (dx: input channels), columns pixels (dw:
@@ -21,10 +21,17 @@
 #include "base/error.h"
 #include "base/int.h"
 
-#define TILE      64
-#define DEPTH     32 /* of a step of a tile, at most; parts of sums are multiples of it */
-#define FEW       64 /* channels in times out of a group: below, tiles would be empty */
-#define MOST_Z    65535
+#define TILE   64
+#define DEPTH  32 /* of a step of a tile, at most; parts of sums are multiples of it */
+#define FEW    64 /* channels in times out of a group: below, tiles would be empty */
+#define MOST_Z 65535
+
+/* of conv_small.cu */
+#define SMALL       16   /* channels out of a group, at most */
+#define SMALL_TAPS  1024 /* its weights are in shared memory */
+#define SMALL_WARPS 16
+#define SMALL_AHEAD 4
+
 #define SPLITS    64  /* parts of dw's sum, at most */
 #define PER_GPU   264 /* blocks that fill a GPU */
 #define PART_DEEP 256 /* pixels of a part, at least */
@@ -108,16 +115,41 @@ static ds_status tile_launch(dsi_stream *s, const char *tile, dsi_cuda_grid grid
     return dsi_cuda_launch(s, mma ? DSI_CUDA_conv_mma : DSI_CUDA_conv, tile, suffix, grid, p);
 }
 
+/* Channels out of a group that tiles would leave mostly empty. */
+static bool is_small(const dsi_cuda_conv_args *p, int channels)
+{
+    return channels <= SMALL && p->taps <= SMALL_TAPS;
+}
+
+/* weights: in shared memory, and the sums of warps behind them */
+static ds_status small_launch(dsi_stream *s, const char *kernel, int channels, dsi_cuda_grid grid,
+                              bool weights, const dsi_cuda_conv_args *p)
+{
+    unsigned rows = channels <= SMALL / 2 ? SMALL / 2 : SMALL;
+    grid.threads[0] = SMALL_WARPS * 32;
+    if (weights)
+        grid.shared = (unsigned)sizeof(float) * rows *
+                      ((unsigned)p->taps + SMALL_AHEAD + SMALL_WARPS * 32);
+    return dsi_cuda_launch(s, DSI_CUDA_conv_small, kernel, rows == SMALL ? "_16" : "_8", grid, p);
+}
+
 static unsigned tiles(int64_t n) { return (unsigned)((n + TILE - 1) / TILE); }
 
 /* y or dx: `channels` of each group */
-static ds_status conv_launch(dsi_stream *s, const char *tile, const char *direct, int channels,
-                             const dsi_cuda_conv_args *p)
+static ds_status conv_launch(dsi_stream *s, bool dx, int channels, const dsi_cuda_conv_args *p)
 {
+    const char *tile = dx ? "conv2d_dx_tile" : "conv2d_tile",
+               *direct = dx ? "conv2d_dx_direct" : "conv2d_direct",
+               *small = dx ? "conv2d_dx_small" : "conv2d_small";
     if (!p->pixels || !channels) return DS_OK;
     if (directly(p))
         return dsi_cuda_launch(s, DSI_CUDA_conv, direct, dsi_cuda_suffix((ds_dtype)p->dtype),
                                dsi_cuda_grid_of((int64_t)p->groups * channels * p->pixels), p);
+    if (is_small(p, channels)) {
+        dsi_cuda_grid grid = dsi_cuda_blocks(((int64_t)p->pixels + 31) / 32, 1);
+        grid.blocks[1] = (unsigned)p->groups;
+        return small_launch(s, small, channels, grid, true, p);
+    }
     dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p->pixels), 256);
     grid.blocks[1] = tiles(channels), grid.blocks[2] = (unsigned)p->groups;
     return tile_launch(s, tile, grid, p);
@@ -133,7 +165,7 @@ ds_status dsi_cuda_conv2d(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_vi
     if (b.p) p.bias = b.p, p.bias_dtype = (int)b.dtype, p.bias_s = b.s[0];
     if (dsi_cuda_conv_last_takes(s, &p, &x, &y)) return dsi_cuda_conv_last(s, &p, false);
     if (dsi_cuda_conv_patches_takes(s, &p, &y)) return dsi_cuda_conv_patches(s, &p);
-    return conv_launch(s, "conv2d_tile", "conv2d_direct", p.k, &p);
+    return conv_launch(s, false, p.k, &p);
 }
 
 ds_status dsi_cuda_conv2d_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w,
@@ -144,14 +176,15 @@ ds_status dsi_cuda_conv2d_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, ds
     dsi_cuda_conv_args p = conv_args(c, &dx, &w, &dy, true);
     p.dy = dy.p, p.w = w.p, p.out = dx.p;
     if (dsi_cuda_conv_last_takes(s, &p, &dx, &dy)) return dsi_cuda_conv_last(s, &p, true);
-    return conv_launch(s, "conv2d_dx_tile", "conv2d_dx_direct", p.c, &p);
+    return conv_launch(s, true, p.c, &p);
 }
 
 /* Parts of the sum over pixels: enough blocks to fill a GPU. They depend on the
  * sizes alone. */
-static void split_pixels(dsi_cuda_conv_args *p)
+static void split_pixels(dsi_cuda_conv_args *p, bool small)
 {
-    int64_t blocks = (int64_t)tiles(p->columns) * tiles(p->k) * p->groups;
+    int64_t blocks = small ? ((int64_t)p->columns + 31) / 32 * p->groups
+                           : (int64_t)tiles(p->columns) * tiles(p->k) * p->groups;
     int64_t splits = dsi_min(dsi_min(PER_GPU / blocks, p->pixels / PART_DEEP),
                              dsi_min(SPLITS, MOST_Z / p->groups));
     int64_t each = splits > 1 ? (p->pixels + splits - 1) / splits : dsi_max(p->pixels, 1);
@@ -164,13 +197,19 @@ static void split_pixels(dsi_cuda_conv_args *p)
  * GPU's processors busy. Pixels of no output give dw = 0. */
 static ds_status conv_dw_tiles(dsi_stream *s, dsi_cuda_conv_args *p)
 {
-    split_pixels(p);
+    bool small = is_small(p, p->k);
+    split_pixels(p, small);
     int64_t elements = (int64_t)p->groups * p->k * p->columns;
     size_t bytes = p->splits > 1 ? (size_t)(elements * p->splits) * sizeof *p->part : 0;
     if (bytes && !(p->part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
-    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p->columns), 256);
-    grid.blocks[1] = tiles(p->k), grid.blocks[2] = (unsigned)(p->groups * p->splits);
-    ds_status status = tile_launch(s, "conv2d_dw_tile", grid, p);
+    dsi_cuda_grid grid = dsi_cuda_blocks(
+        small ? ((int64_t)p->columns + 31) / 32 : (int64_t)tiles(p->columns), 256);
+    if (small)
+        grid.blocks[1] = (unsigned)(p->groups * p->splits);
+    else
+        grid.blocks[1] = tiles(p->k), grid.blocks[2] = (unsigned)(p->groups * p->splits);
+    ds_status status = small ? small_launch(s, "conv2d_dw_small", p->k, grid, false, p)
+                             : tile_launch(s, "conv2d_dw_tile", grid, p);
     if (status == DS_OK && bytes)
         status = dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_sum", "", dsi_cuda_grid_of(elements),
                                  p);
@@ -195,7 +234,7 @@ static ds_status conv_dw_launch(dsi_stream *s, const dsi_conv2d *c, const dsi_vi
                                dsi_cuda_blocks(elements, 128), &p);
     if (dsi_cuda_conv_dw_last_takes(s, &p, x, dy)) return dsi_cuda_conv_dw_last(s, &p);
     if (dsi_cuda_conv_patches_takes(s, &p, dy)) return dsi_cuda_conv_patches_dw(s, &p);
-    *summed = db->p && p.taps % TILE && db->dtype == dw->dtype;
+    *summed = db->p && (p.taps % TILE || is_small(&p, p.k)) && db->dtype == dw->dtype;
     if (*summed) p.db = db->p, p.db_s = db->s[0], p.columns++;
     return conv_dw_tiles(s, &p);
 }

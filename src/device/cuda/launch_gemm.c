@@ -1,8 +1,8 @@
 /* device/cuda/launch_gemm.c: the product of kernels.h, by cublasLt (cublas.h) or
- * one of three kernels:
- * tensor cores, tiles, or a warp an element.
+ * one of these kernels:
  *
  *     cublasLt      large products, where it is installed
+ *     gemm_small.cu few multiplications
  *     tensor cores  16 bits, compute capability 8.0 (launch_gemm_lines.c)
  *     matmul_few    few elements with long sums: a warp an element
  *     matmul        all else: tiles of 64 x 64 (float64: 32 x 32)
@@ -18,12 +18,16 @@
  * SPDX-License-Identifier: MIT */
 #include "launch_gemm.h"
 #include "cublas.h"
+#include "held.h"
 #include "launch.h"
 #include "operands.h"
 
 #define FEW      4096 /* elements of y: below, their number does not fill a GPU with tiles */
 #define LONG_SUM 32
-#define MOST     65535 /* blocks along y and z */
+#define SMALL    (1 << 23) /* multiplications: below, a GPU is not full of tiles */
+#define ROWS     4         /* of a warp of gemm_small.cu */
+#define MOST     65535     /* blocks along y and z */
+#define MMA_FULL 64        /* rows and columns, from which tensor cores take few multiplications */
 
 static unsigned tiles(int64_t n, int64_t tile) { return (unsigned)((n + tile - 1) / tile); }
 
@@ -58,13 +62,52 @@ static ds_status launch_tiles(dsi_stream *s, dsi_cuda_family family, const char 
     return status;
 }
 
-/* Chooses the kernel. bias is read by all three, in its own dtype. */
+/* Lines along k that hold whole vectors of 4 elements. */
+static bool whole_lines(const void *p, int dtype, int64_t stride, int64_t batch_stride)
+{
+    return (uintptr_t)p % (4 * ds_dtype_size((ds_dtype)dtype)) == 0 && stride % 4 == 0 &&
+           batch_stride % 4 == 0;
+}
+
+/* Few multiplications, which gemm_small.cu takes, unless there are tensor cores
+ * and tiles of them are half full. */
+static bool is_small(const dsi_cuda_matmul_args *p, bool mma)
+{
+    return p->batch * p->m * p->n * p->k <= SMALL && (p->m + ROWS - 1) / ROWS <= MOST &&
+           !(mma && p->m >= MMA_FULL && p->n >= MMA_FULL);
+}
+
+static ds_status launch_columns(dsi_stream *s, const dsi_cuda_matmul_args *all)
+{
+    dsi_cuda_matmul_args p = *all;
+    p.parts = p.k >= 64 ? 8 : p.k >= 32 ? 4 : p.k >= 16 ? 2 : 1;
+    dsi_cuda_grid grid = dsi_cuda_blocks(
+        (int64_t)tiles(p.n, 32) * tiles(p.m, (int64_t)ROWS * 8 / p.parts), 256);
+    grid.blocks[2] = batches(p.batch);
+    return dsi_cuda_hold(s, DSI_CUDA_COLUMNS, grid, &p);
+}
+
+static ds_status launch_rows(dsi_stream *s, const dsi_cuda_matmul_args *all)
+{
+    dsi_cuda_matmul_args p = *all;
+    p.whole = whole_lines(p.a, p.dtype, p.as[1], p.as[0]) &&
+              whole_lines(p.b, p.dtype, p.bs[2], p.bs[0]);
+    dsi_cuda_grid grid = dsi_cuda_blocks((p.n + 3) / 4, 128);
+    grid.blocks[1] = tiles(p.m, ROWS), grid.blocks[2] = batches(p.batch);
+    return dsi_cuda_hold(s, DSI_CUDA_ROWS, grid, &p);
+}
+
+/* Chooses the kernel. bias is read by all of them, in its own dtype. */
 static ds_status launch_matmul(dsi_stream *s, const dsi_view *a, const dsi_view *b,
                                const dsi_cuda_matmul_args *p)
 {
+    bool mma = dsi_cuda_matmul_lines_takes(s, a, b);
     const char *suffix = dsi_cuda_suffix(a->dtype);
+    bool small = is_small(p, mma);
+    if (small && p->k >= LONG_SUM && p->as[2] == 1 && p->bs[1] == 1) return launch_rows(s, p);
+    if (small && p->bs[2] == 1) return launch_columns(s, p);
     int64_t count = p->batch * p->m * p->n;
-    if (dsi_cuda_matmul_lines_takes(s, a, b)) return dsi_cuda_matmul_lines(s, *a, *b, p);
+    if (mma) return dsi_cuda_matmul_lines(s, *a, *b, p);
     if (count <= FEW && p->k >= LONG_SUM)
         return dsi_cuda_launch(s, DSI_CUDA_gemm, "matmul_few", suffix,
                                dsi_cuda_blocks((count + 3) / 4, 128), p);
@@ -96,22 +139,25 @@ ds_status dsi_cuda_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, 
     return status == DS_OK && !done ? launch_matmul(s, &a, &b, &p) : status;
 }
 
-/* A column of ones beside b, in a tile that has a column to spare, gives the
- * sums without a second kernel. Long sums of few elements, and products that
- * tensor cores or cublasLt take, have other kernels. */
+/* matmul_columns adds up what it reads of a. Else a column of ones beside b, in a
+ * tile that has a column to spare, gives the sums without a second kernel. Long
+ * sums of few elements, and products that tensor cores or cublasLt take, have
+ * other kernels. */
 ds_status dsi_cuda_matmul_sums(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y, dsi_view sums)
 {
     dsi_cuda_matmul_args p = matmul_args(&a, &b, &y);
     int64_t tile = a.dtype == DS_F64 ? 32 : 64;
     bool few = p.m * p.n <= FEW && p.k >= LONG_SUM, spare = p.n % tile && p.m;
     bool fits = p.batch == 1 && y.dtype == sums.dtype && a.dtype <= DS_BF16;
-    if (few || !spare || !fits || dsi_cuda_matmul_lines_takes(s, &a, &b) ||
+    p.sums = sums.p, p.sums_s = sums.s[0];
+    bool mma = dsi_cuda_matmul_lines_takes(s, &a, &b);
+    if (fits && p.m && p.n && p.bs[2] == 1 && is_small(&p, mma)) return launch_columns(s, &p);
+    if (few || !spare || !fits || mma ||
         (double)p.m * (double)p.n * (double)p.k >= DSI_CUBLAS_LEAST) {
         dsi_view line = {sums.p, sums.dtype, 3, {1, p.m, 1}, {0, sums.s[0], 0}};
         ds_status status = dsi_cuda_matmul(s, a, b, (dsi_view){.p = NULL}, y);
         return status == DS_OK ? dsi_cuda_reduce_op(s, DSI_SUM, 1, a, line, (dsi_view){.p = NULL})
                                : status;
     }
-    p.sums = sums.p, p.sums_s = sums.s[0];
     return launch_tiles(s, DSI_CUDA_gemm, "matmul", dsi_cuda_suffix(a.dtype), tile, &p);
 }

@@ -8,6 +8,7 @@
  * Floats are computed in float32, in float64 if the dtype is float64; integers
  * and bool, where an op has them, in 64 bits.
  * SPDX-License-Identifier: MIT */
+#include "held.h"
 #include "launch.h"
 #include "operands.h"
 
@@ -62,6 +63,7 @@ static int pow_op(double exponent)
 
 ds_status dsi_cuda_unary(dsi_stream *s, dsi_unary_op op, double p, dsi_view x, dsi_view y)
 {
+    if (op == DSI_RELU && dsi_cuda_held_relu(s, &x, &y)) return DS_OK;
     dsi_cuda_pointwise a = {
         .e = DSI_CUDA_ELEMENTS(&x, &y), .op = op == DSI_POW ? pow_op(p) : (int)op, .a = p};
     ds_status status = dsi_cuda_floating(dsi_unary_name(op), x.dtype);
@@ -73,6 +75,7 @@ ds_status dsi_cuda_unary(dsi_stream *s, dsi_unary_op op, double p, dsi_view x, d
 ds_status dsi_cuda_unary_dx(dsi_stream *s, dsi_unary_op op, double p, dsi_view dy, dsi_view saved,
                             dsi_view dx)
 {
+    if (op == DSI_RELU && dsi_cuda_held_relu_dx(s, &dy, &saved, &dx)) return DS_OK;
     dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&dy, &saved, &dx), .op = (int)op, .a = p};
     ds_status status = dsi_cuda_floating(dsi_unary_dx_name(op), dy.dtype);
     return status == DS_OK

@@ -8,7 +8,7 @@
  * Forward takes a thread an output. Backward of averages gathers: a thread an
  * element of dx sums the windows that contain it. Backward of maxima takes a
  * block a piece of a plane (c NULL), which adds all windows with an index in
- * the piece in their order.
+ * the piece in their order; or, where none occurs twice, writes them.
  * SPDX-License-Identifier: MIT */
 #include "kernels/pool.h"
 #include "launch.h"
@@ -126,7 +126,7 @@ ds_status dsi_cuda_relu_max_pool2d_dx(dsi_stream *s, dsi_view dy, dsi_view max, 
 {
     return pool_launch(s, NULL,
                        (Pooling){.op = "relu_max_pool2d_dx",
-                                 .kernel = "max_pool_dx",
+                                 .kernel = "max_pool_dx_once",
                                  .x = dx,
                                  .y = dy,
                                  .index = index,

@@ -12,6 +12,7 @@
  * SPDX-License-Identifier: MIT */
 #include "cublas.h"
 #include "driver.h"
+#include "held.h"
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -26,12 +27,19 @@
 
 static CUdeviceptr address(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
 
-/* The GPU behind d, whose context is then this thread's. What is wrong with a
- * context, the call that follows says. */
-dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d)
+dsi_cuda_gpu *dsi_cuda_context(const dsi_device *d)
 {
     dsi_cuda_gpu *g = d->own;
     g->f->context_enter(g->context);
+    return g;
+}
+
+/* What is wrong with a context, or with the launch of what is held, the call that
+ * follows says. */
+dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d)
+{
+    dsi_cuda_gpu *g = dsi_cuda_context(d);
+    dsi_cuda_held_launch(g);
     return g;
 }
 
@@ -51,6 +59,7 @@ static void close_gpu(dsi_device *d)
     if (d->stream.handle) g->f->stream_sync(d->stream.handle); /* what was released last */
     dsi_cuda_cublas_close(g);
     dsi_cuda_unload(g);
+    dsi_free(g->held);
     if (g->fault) g->f->free(g->fault);
     if (g->fault_seen) g->f->free_host(g->fault_seen);
     if (g->crossing) g->f->event_free(g->crossing);
@@ -143,7 +152,7 @@ static ds_status cuda_describe(int index, char *text, size_t room)
  * stream has come to that, so a full GPU is waited for. */
 static void *cuda_alloc(dsi_device *d, size_t bytes)
 {
-    dsi_cuda_gpu *g = dsi_cuda_enter(d);
+    dsi_cuda_gpu *g = dsi_cuda_context(d);
     CUdeviceptr p = 0;
     CUresult result = g->pools ? g->f->alloc_async(&p, bytes, d->stream.handle)
                                : g->f->alloc(&p, bytes);
@@ -427,6 +436,7 @@ static ds_status cuda_identify(const dsi_device *d, char *text, size_t size)
 const dsi_device_type dsi_cuda = {
     .name = "cuda",
     .kind = DS_CUDA,
+    .channels_last_from = 24, /* conv_small.cu has lanes along pixels */
     .count = dsi_cuda_count,
     .why_none = dsi_cuda_why_none,
     .describe = cuda_describe,

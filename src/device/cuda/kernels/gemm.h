@@ -1,4 +1,5 @@
-/* device/cuda/kernels/gemm.h: arguments of gemm.cu and gemm_mma.cu.
+/* device/cuda/kernels/gemm.h: arguments of gemm.cu, gemm_mma.cu and
+ * gemm_small.cu.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -6,11 +7,26 @@
 
 /* y [batch,m,n] = a [batch,m,k] b [batch,k,n] + bias [n]; strides in elements,
  * of batch, row, column. sums [m] of y's dtype, of the rows of a: only of the
- * kernel matmul, for one batch and n that is no multiple of its tile. */
+ * kernels matmul, for one batch and n that is no multiple of its tile, and
+ * matmul_columns, for one batch. Of gemm_small.cu: whole, lines of a and b are
+ * aligned for 4 elements at a time; parts, into how many k is cut: 1, 2, 4, 8;
+ * also, a second output [m,n] of y's dtype, contiguous, for one batch: the ReLU
+ * of y, or y where mask [m,n] is not <= 0, else 0. */
+enum { K_NOTHING, K_RELU_OF, K_WHERE_POSITIVE };
 typedef struct dsi_cuda_matmul_args {
     long long m, n, k, batch, last_k;
     const void *a, *b, *bias; /* bias may be NULL */
     void *y, *sums;           /* sums may be NULL */
     long long as[3], bs[3], ys[3], bias_s, sums_s;
     int dtype, bias_dtype, y_dtype, vectors; /* dtype: a's and b's */
+    int whole, parts, also;
+    void *second;
+    const void *mask;
 } dsi_cuda_matmul_args;
+
+/* Two products that do not need each other; the first has `blocks` blocks. The
+ * second may be absent. */
+typedef struct dsi_cuda_matmul_pair {
+    dsi_cuda_matmul_args of[2];
+    unsigned blocks;
+} dsi_cuda_matmul_pair;

@@ -103,6 +103,33 @@ template <class C> DEVICE void max_pool_dx(const dsi_cuda_pool_args &P)
 }
 FLOAT_AND_DOUBLE(max_pool_dx, dsi_cuda_pool_args, 256)
 
+/* The same where no index occurs twice, as of windows without overlaps: nothing
+ * is added, so a window writes at once. */
+template <class C> DEVICE void max_pool_dx_once(const dsi_cuda_pool_args &P)
+{
+    SHARED(C, value, [PIECE]);
+    unsigned pieces = (unsigned)(P.h * P.w + PIECE - 1) / PIECE, plane = blockIdx.x / pieces;
+    int first = (int)(blockIdx.x % pieces) * PIECE, n = min(PIECE, P.h * P.w - first), windows = P.p * P.q;
+    long long dy = pool_plane(P, P.ys, plane), max = pool_plane(P, P.ms, plane);
+    const int *index = P.index + pool_plane(P, P.is, plane);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n; i += 256) value[i] = 0;
+    __syncthreads();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < windows; i += 256) {
+        int p = i / P.q, q = i % P.q, at = index[p * P.is[2] + q * P.is[3]] - first;
+        if (at < 0 || at >= n || !pool_counts<C>(P, max, i)) continue;
+        value[at] = load<C>(P.from, P.dtype, dy + p * P.ys[2] + q * P.ys[3]);
+    }
+    __syncthreads();
+    long long dx = pool_plane(P, P.xs, plane);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n; i += 256)
+        store<C>(P.to, P.dtype, dx + (first + i) / P.w * P.xs[2] + (first + i) % P.w * P.xs[3],
+                 value[i]);
+}
+FLOAT_AND_DOUBLE(max_pool_dx_once, dsi_cuda_pool_args, 256)
+
 /* Window i along an axis: first and past the last row inside, and the length
  * with padding. */
 DEVICE void pool_window(const dsi_cuda_pool_args &P, int axis, unsigned i,

@@ -1,0 +1,176 @@
+/* device/cuda/held.c: see held.h.
+ * SPDX-License-Identifier: MIT */
+#include "held.h"
+#include "operands.h"
+
+#include "base/mem.h"
+
+/* n: products, 0 to 2; 2 only of kind DSI_CUDA_COLUMNS. */
+struct dsi_cuda_held {
+    dsi_stream *s;
+    int n;
+    dsi_cuda_small kind;
+    dsi_cuda_grid grid;
+    dsi_cuda_matmul_pair pair;
+};
+
+/* ---- memory of operands --------------------------------------------------- */
+
+typedef struct Extent {
+    const char *begin, *end;
+} Extent;
+
+static Extent extent_of(const void *p, int dtype, int n, const long long *d, const long long *s)
+{
+    int64_t last = 0, size = (int64_t)ds_dtype_size((ds_dtype)dtype);
+    for (int i = 0; i < n; i++) last += (d[i] - 1) * s[i];
+    return (Extent){p, p ? (const char *)p + (last + 1) * size : NULL};
+}
+
+static bool overlap(Extent a, Extent b) { return a.begin < b.end && b.begin < a.end; }
+
+enum { INPUTS = 4, OUTPUTS = 3 };
+
+static void extents(const dsi_cuda_matmul_args *p, Extent in[INPUTS], Extent out[OUTPUTS])
+{
+    const long long a[] = {p->batch, p->m, p->k}, b[] = {p->batch, p->k, p->n},
+                    y[] = {p->batch, p->m, p->n}, all[] = {p->m * p->n}, one[] = {1};
+    in[0] = extent_of(p->a, p->dtype, 3, a, p->as);
+    in[1] = extent_of(p->b, p->dtype, 3, b, p->bs);
+    in[2] = extent_of(p->bias, p->bias_dtype, 1, &p->n, &p->bias_s);
+    in[3] = extent_of(p->mask, p->y_dtype, 1, all, one);
+    out[0] = extent_of(p->y, p->y_dtype, 3, y, p->ys);
+    out[1] = extent_of(p->sums, p->y_dtype, 1, &p->m, &p->sums_s);
+    out[2] = extent_of(p->second, p->y_dtype, 1, all, one);
+}
+
+/* Whether the order of a and b does not matter. */
+static bool independent(const dsi_cuda_matmul_args *a, const dsi_cuda_matmul_args *b)
+{
+    Extent in[2][INPUTS], out[2][OUTPUTS];
+    extents(a, in[0], out[0]);
+    extents(b, in[1], out[1]);
+    for (int i = 0; i < OUTPUTS; i++) {
+        for (int j = 0; j < INPUTS; j++)
+            if (overlap(out[0][i], in[1][j]) || overlap(out[1][i], in[0][j])) return false;
+        for (int j = 0; j < OUTPUTS; j++)
+            if (overlap(out[0][i], out[1][j])) return false;
+    }
+    return true;
+}
+
+/* Whether x is no operand of what is held, except its first result. */
+static bool may_write(const struct dsi_cuda_held *h, const dsi_view *x, int64_t count)
+{
+    Extent own = {x->p, (const char *)x->p + count * (int64_t)ds_dtype_size(x->dtype)};
+    Extent in[INPUTS], out[OUTPUTS];
+    for (int i = 0; i < h->n; i++) {
+        extents(&h->pair.of[i], in, out);
+        for (int j = 0; j < INPUTS; j++)
+            if (overlap(own, in[j])) return false;
+        for (int j = 0; j < OUTPUTS; j++)
+            if (overlap(own, out[j]) && !(i == 0 && j == 0 && x->p == h->pair.of[0].y))
+                return false;
+    }
+    return true;
+}
+
+/* Whether x is no output of what is held. */
+static bool may_read(const struct dsi_cuda_held *h, const dsi_view *x, int64_t count)
+{
+    Extent own = {x->p, (const char *)x->p + count * (int64_t)ds_dtype_size(x->dtype)};
+    Extent in[INPUTS], out[OUTPUTS];
+    for (int i = 0; i < h->n; i++) {
+        extents(&h->pair.of[i], in, out);
+        for (int j = 0; j < OUTPUTS; j++)
+            if (overlap(own, out[j])) return false;
+    }
+    return true;
+}
+
+/* ---- what is held ----------------------------------------------------------- */
+
+static const char *suffix_of(int dtype)
+{
+    return dtype == DS_F16 ? "_f16" : dtype == DS_BF16 ? "_bf16" : dsi_cuda_suffix((ds_dtype)dtype);
+}
+
+ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g)
+{
+    struct dsi_cuda_held *h = g->held;
+    if (!h || !h->n) return DS_OK;
+    bool rows = h->kind == DSI_CUDA_ROWS;
+    h->n = 0; /* launching enters the device */
+    return dsi_cuda_launch(h->s, DSI_CUDA_gemm_small, rows ? "matmul_rows" : "matmul_columns",
+                           suffix_of(h->pair.of[0].dtype), h->grid,
+                           rows ? (const void *)&h->pair.of[0] : &h->pair);
+}
+
+static bool joins(const struct dsi_cuda_held *h, dsi_cuda_small kind, const dsi_cuda_matmul_args *p)
+{
+    const dsi_cuda_matmul_args *first = &h->pair.of[0];
+    return h->n == 1 && h->kind == DSI_CUDA_COLUMNS && kind == DSI_CUDA_COLUMNS &&
+           first->dtype == p->dtype && first->batch == 1 && p->batch == 1 && independent(first, p);
+}
+
+ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
+                        const dsi_cuda_matmul_args *p)
+{
+    dsi_cuda_gpu *g = s->device->own;
+    if (!g->held) g->held = dsi_alloc(sizeof *g->held);
+    struct dsi_cuda_held *h = g->held;
+    if (joins(h, kind, p)) {
+        h->pair.of[h->n++] = *p;
+        h->grid.blocks[0] += grid.blocks[0];
+        return DS_OK;
+    }
+    ds_status status = dsi_cuda_held_launch(g);
+    if (status == DS_OK && grid.blocks[0] && grid.blocks[1] && grid.blocks[2])
+        *h = (struct dsi_cuda_held){s, 1, kind, grid, {.of = {*p}, .blocks = grid.blocks[0]}};
+    return status;
+}
+
+/* Row-major without gaps. */
+static bool is_contiguous(const dsi_view *x)
+{
+    int64_t step = 1;
+    for (int i = x->n - 1; i >= 0; step *= x->d[i--])
+        if (x->d[i] != 1 && x->s[i] != step) return false;
+    return true;
+}
+
+/* The product whose result x is, if y can be its second output. */
+static dsi_cuda_matmul_args *held_result(const dsi_stream *s, const dsi_view *x, const dsi_view *y)
+{
+    const dsi_cuda_gpu *g = s->device->own;
+    struct dsi_cuda_held *h = g->held;
+    if (!h || !h->n) return NULL;
+    dsi_cuda_matmul_args *p = &h->pair.of[0];
+    int64_t count = dsi_cuda_elements_in(x);
+    bool whole = p->batch == 1 && p->ys[2] == 1 && p->ys[1] == p->n && count == p->m * p->n;
+    bool same = x->p == p->y && (int)x->dtype == p->y_dtype && y->dtype == x->dtype;
+    return same && whole && !p->also && is_contiguous(x) && is_contiguous(y) &&
+                   may_write(h, y, count)
+               ? p
+               : NULL;
+}
+
+bool dsi_cuda_held_relu(dsi_stream *s, const dsi_view *x, const dsi_view *y)
+{
+    dsi_cuda_matmul_args *p = held_result(s, x, y);
+    if (!p) return false;
+    p->also = K_RELU_OF, p->second = y->p;
+    return true;
+}
+
+bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *saved,
+                           const dsi_view *dx)
+{
+    dsi_cuda_matmul_args *p = is_contiguous(saved) && saved->dtype == dy->dtype
+                                  ? held_result(s, dy, dx)
+                                  : NULL;
+    const dsi_cuda_gpu *g = s->device->own;
+    if (!p || !may_read(g->held, saved, dsi_cuda_elements_in(saved))) return false;
+    p->also = K_WHERE_POSITIVE, p->second = dx->p, p->mask = saved->p;
+    return true;
+}

@@ -1,0 +1,31 @@
+/* device/cuda/held.h: a small product waits for what follows it.
+ *
+ * Launching a kernel of a small network takes longer than the kernel, so a
+ * product of gemm_small.cu is not launched at once: a ReLU of its result, or the
+ * ReLU's gradient, is then the same kernel's second output, and a second product
+ * the same launch. Whatever else the device is asked for launches it first
+ * (dsi_cuda_enter), so all others see the order of the calls.
+ *
+ * Invariants: at most one launch is held. What joins it writes no memory that
+ * it reads, and reads none that it writes.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "driver.h"
+#include "kernels/gemm.h"
+
+typedef enum dsi_cuda_small { DSI_CUDA_ROWS, DSI_CUDA_COLUMNS } dsi_cuda_small;
+
+/* The product p, whose views are those of the args, by the kernel `kind` with
+ * grid.blocks[0] blocks; with what is held, if it can be. */
+ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
+                        const dsi_cuda_matmul_args *p);
+
+/* y = the ReLU of x, or dx the gradient of a ReLU whose result is `saved`: true
+ * if x (dy) is the result of what is held, which then computes it too. */
+bool dsi_cuda_held_relu(dsi_stream *s, const dsi_view *x, const dsi_view *y);
+bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *saved,
+                           const dsi_view *dx);
+
+/* Launches what is held, if anything is. */
+ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g);

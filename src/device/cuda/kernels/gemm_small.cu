@@ -1,0 +1,134 @@
+/* device/cuda/kernels/gemm_small.cu: products of few multiplications, for which
+ * tiles would leave most of a GPU idle. Operands are read from the caches; what
+ * counts is how many loads are in flight.
+ *
+ *     matmul_rows      a and b with unit stride along k: a warp a column, 4 rows
+ *     matmul_columns   b with unit stride along n: a warp 32 columns, 4 rows, and
+ *                      a part of k; the parts are added in order. Two products at
+ *                      once: the gradients of a layer's input and of its weights
+ *
+ * SPDX-License-Identifier: MIT */
+#include "common.cuh"
+#include "gemm.h"
+#include "team.cuh"
+
+#define ROWS 4 /* of y, that a warp computes */
+
+template <class T> struct alignas(4 * sizeof(T)) four {
+    T v[4];
+};
+
+/* Elements at .. at + 3; those past `left` are 0. */
+template <class T, class C>
+DEVICE void load4(C (&to)[4], const void *p, long long at, long long left, bool whole)
+{
+    const T *from = (const T *)p + at;
+    if (whole && left >= 4) {
+        four<T> x = *(const four<T> *)from;
+#pragma unroll
+        for (int i = 0; i < 4; i++) to[i] = up(x.v[i]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) to[i] = i < left ? up(from[i]) : (C)0;
+}
+
+/* y, and what follows from it: see gemm.h. */
+template <class C>
+DEVICE void put_product(const dsi_cuda_matmul_args &P, long long z, long long row, long long column,
+                        C v)
+{
+    if (P.bias) v += load<C>(P.bias, P.bias_dtype, column * P.bias_s);
+    long long at = z * P.ys[0] + row * P.ys[1] + column * P.ys[2], i = row * P.n + column;
+    store<C>(P.y, P.y_dtype, at, v);
+    if (P.also == K_RELU_OF)
+        store<C>(P.second, P.y_dtype, i, v < 0 ? (C)0 : v);
+    else if (P.also == K_WHERE_POSITIVE)
+        store<C>(P.second, P.y_dtype, i, load<C>(P.mask, P.y_dtype, i) <= 0 ? (C)0 : v);
+}
+
+/* Blocks of 4 warps: 4 columns, ROWS rows, batches. */
+template <class T, class C> DEVICE void matmul_rows(const dsi_cuda_matmul_args &P)
+{
+    int lane = threadIdx.x % 32;
+    long long column = blockIdx.x * 4ll + threadIdx.x / 32, row = blockIdx.y * (long long)ROWS;
+    if (column >= P.n) return;
+    for (long long z = blockIdx.z; z < P.batch; z += gridDim.z) {
+        long long a = z * P.as[0] + row * P.as[1], b = z * P.bs[0] + column * P.bs[2];
+        C acc[ROWS] = {};
+#pragma unroll 2
+        for (long long k = lane * 4; k < P.k; k += 128) {
+            C w[4], x[4];
+            load4<T>(w, P.b, b + k, P.k - k, P.whole != 0);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                if (row + r >= P.m) continue;
+                load4<T>(x, P.a, a + r * P.as[1] + k, P.k - k, P.whole != 0);
+#pragma unroll
+                for (int i = 0; i < 4; i++) acc[r] += x[i] * w[i];
+            }
+        }
+        C v = 0;
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            C sum = lanes_sum(acc[r]);
+            if (lane == r) v = sum;
+        }
+        if (lane >= ROWS || row + lane >= P.m) continue;
+        put_product<C>(P, z, row + lane, column, v);
+    }
+}
+
+/* Blocks of 8 warps: 32 columns, 8 / parts times ROWS rows; and batches. */
+template <class T, class C> DEVICE void matmul_columns(const dsi_cuda_matmul_pair &pair)
+{
+    bool first_of_pair = blockIdx.x < pair.blocks;
+    const dsi_cuda_matmul_args P = first_of_pair ? pair.of[0] : pair.of[1];
+    unsigned block = first_of_pair ? blockIdx.x : blockIdx.x - pair.blocks,
+             across = (unsigned)((P.n + 31) / 32);
+    SHARED(C, part, [8][ROWS + 1][32]); /* the last row: sums of a */
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = warp % P.parts;
+    long long column = block % across * 32ll + lane,
+              row = (block / across * (long long)(8 / P.parts) + warp / P.parts) * ROWS;
+    for (long long z = blockIdx.z; z < P.batch; z += gridDim.z) {
+        const T *a = (const T *)P.a + z * P.as[0] + row * P.as[1] + first * P.as[2],
+                *b = (const T *)P.b + z * P.bs[0] + column + first * P.bs[1];
+        long long da = P.as[1], next_a = P.parts * P.as[2], next_b = P.parts * P.bs[1];
+        C acc[ROWS] = {}, sums[ROWS] = {};
+#pragma unroll 2
+        for (int k = first; k < (int)P.k; k += P.parts, a += next_a, b += next_b) {
+            C w = column < P.n ? up(*b) : (C)0;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                C x = row + r < P.m ? up(a[r * da]) : (C)0;
+                acc[r] += x * w, sums[r] += x;
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            part[warp][r][lane] = acc[r];
+            if (lane == r) part[warp][ROWS][r] = sums[r];
+        }
+        __syncthreads();
+#pragma unroll 1
+        for (int r = first; r < ROWS; r += P.parts) {
+            C v = 0, sum = 0;
+            for (int i = 0; i < P.parts; i++) {
+                v += part[warp - first + i][r][lane];
+                sum += part[warp - first + i][ROWS][r];
+            }
+            if (row + r >= P.m || column >= P.n) continue;
+            put_product<C>(P, z, row + r, column, v);
+            if (P.sums && column == 0) store<C>(P.sums, P.y_dtype, (row + r) * P.sums_s, sum);
+        }
+        __syncthreads();
+    }
+}
+
+#define GEMM_SMALL(suffix, T, C) \
+    KERNEL(matmul_rows_##suffix, dsi_cuda_matmul_args, 128) { matmul_rows<T, C>(P); } \
+    KERNEL(matmul_columns_##suffix, dsi_cuda_matmul_pair, 256) { matmul_columns<T, C>(P); }
+GEMM_SMALL(f32, float, float)
+GEMM_SMALL(f64, double, double)
+GEMM_SMALL(f16, __half, float)
+GEMM_SMALL(bf16, __nv_bfloat16, float)
