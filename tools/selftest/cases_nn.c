@@ -668,6 +668,7 @@ const SelfCase selftest_nn[] = {
     CONV("stride, dilation, groups", conv_odd, false),
     CONV("long sums", conv_long, false),
     CONV("depthwise", conv_depthwise, false),
+    CONV("few channels", conv_few, false),
     CONV("channels last", conv_last_conv, true),
     CONV("channels last, stride", conv_last_stride, true),
     CONV("channels last, 1x1", conv_last_point, true),

@@ -30,7 +30,8 @@
 #define SMALL       16   /* channels out of a group, at most */
 #define SMALL_TAPS  1024 /* its weights are in shared memory */
 #define SMALL_WARPS 16
-#define SMALL_AHEAD 4
+#define SMALL_AHEAD 8
+#define SMALL_PLACE 16 /* bytes of where a tap is */
 
 #define SPLITS    64  /* parts of dw's sum, at most */
 #define PER_GPU   264 /* blocks that fill a GPU */
@@ -115,22 +116,31 @@ static ds_status tile_launch(dsi_stream *s, const char *tile, dsi_cuda_grid grid
     return dsi_cuda_launch(s, mma ? DSI_CUDA_conv_mma : DSI_CUDA_conv, tile, suffix, grid, p);
 }
 
-/* Channels out of a group that tiles would leave mostly empty. */
+/* Channels out of a group that tiles would leave mostly empty. A sample's
+ * offsets have 32 bits. */
 static bool is_small(const dsi_cuda_conv_args *p, int channels)
 {
-    return channels <= SMALL && p->taps <= SMALL_TAPS;
+    int64_t x = dsi_max(p->xs[1] * p->c, dsi_max(p->xs[2] * p->h, p->xs[3] * p->width)),
+            y = dsi_max(p->ys[1] * p->k, dsi_max(p->ys[2] * p->p, p->ys[3] * p->q));
+    return channels <= SMALL && p->taps <= SMALL_TAPS && dsi_max(x, y) <= INT32_MAX / 4;
 }
 
-/* weights: in shared memory, and the sums of warps behind them */
+/* weights: in shared memory, with where taps are, and the sums of warps behind
+ * them */
 static ds_status small_launch(dsi_stream *s, const char *kernel, int channels, dsi_cuda_grid grid,
                               bool weights, const dsi_cuda_conv_args *p)
 {
-    unsigned rows = channels <= SMALL / 2 ? SMALL / 2 : SMALL;
+    bool wide = channels > SMALL / 2 || p->dtype != DS_F32;
+    const char *suffix = p->dtype == DS_F16    ? "_16_f16"
+                         : p->dtype == DS_BF16 ? "_16_bf16"
+                         : wide                ? "_16_f32"
+                                               : "_8_f32";
+    unsigned rows = wide ? SMALL : SMALL / 2, taps = (unsigned)p->taps + SMALL_AHEAD;
     grid.threads[0] = SMALL_WARPS * 32;
     if (weights)
-        grid.shared = (unsigned)sizeof(float) * rows *
-                      ((unsigned)p->taps + SMALL_AHEAD + SMALL_WARPS * 32);
-    return dsi_cuda_launch(s, DSI_CUDA_conv_small, kernel, rows == SMALL ? "_16" : "_8", grid, p);
+        grid.shared = taps * SMALL_PLACE +
+                      (unsigned)sizeof(float) * rows * (taps + SMALL_WARPS * 32);
+    return dsi_cuda_launch(s, DSI_CUDA_conv_small, kernel, suffix, grid, p);
 }
 
 static unsigned tiles(int64_t n) { return (unsigned)((n + TILE - 1) / TILE); }

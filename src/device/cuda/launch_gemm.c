@@ -22,6 +22,8 @@
 #include "launch.h"
 #include "operands.h"
 
+#include "base/int.h"
+
 #define FEW      4096 /* elements of y: below, their number does not fill a GPU with tiles */
 #define LONG_SUM 32
 #define SMALL    (1 << 23) /* multiplications: below, a GPU is not full of tiles */
@@ -70,17 +72,18 @@ static bool whole_lines(const void *p, int dtype, int64_t stride, int64_t batch_
 }
 
 /* Few multiplications, which gemm_small.cu takes, unless there are tensor cores
- * and tiles of them are half full. */
+ * and tiles of them are half full. Steps along k have 32 bits. */
 static bool is_small(const dsi_cuda_matmul_args *p, bool mma)
 {
-    return p->batch * p->m * p->n * p->k <= SMALL && (p->m + ROWS - 1) / ROWS <= MOST &&
-           !(mma && p->m >= MMA_FULL && p->n >= MMA_FULL);
+    int64_t step = dsi_max(dsi_max(p->as[1], p->as[2]), p->bs[1]);
+    return p->batch * p->m * p->n * p->k <= SMALL && step <= INT32_MAX / 8 &&
+           (p->m + ROWS - 1) / ROWS <= MOST && !(mma && p->m >= MMA_FULL && p->n >= MMA_FULL);
 }
 
 static ds_status launch_columns(dsi_stream *s, const dsi_cuda_matmul_args *all)
 {
     dsi_cuda_matmul_args p = *all;
-    p.parts = p.k >= 64 ? 8 : p.k >= 32 ? 4 : p.k >= 16 ? 2 : 1;
+    p.parts = p.k > 16 ? 8 : p.k > 8 ? 4 : p.k > 4 ? 2 : 1;
     dsi_cuda_grid grid = dsi_cuda_blocks(
         (int64_t)tiles(p.n, 32) * tiles(p.m, (int64_t)ROWS * 8 / p.parts), 256);
     grid.blocks[2] = batches(p.batch);

@@ -12,26 +12,12 @@
 #include "gemm.h"
 #include "team.cuh"
 
-#define ROWS 4 /* of y, that a warp computes */
+#define ROWS  4 /* of y, that a warp computes */
+#define AHEAD 3 /* steps along k whose loads are in flight */
 
 template <class T> struct alignas(4 * sizeof(T)) four {
     T v[4];
 };
-
-/* Elements at .. at + 3; those past `left` are 0. */
-template <class T, class C>
-DEVICE void load4(C (&to)[4], const void *p, long long at, long long left, bool whole)
-{
-    const T *from = (const T *)p + at;
-    if (whole && left >= 4) {
-        four<T> x = *(const four<T> *)from;
-#pragma unroll
-        for (int i = 0; i < 4; i++) to[i] = up(x.v[i]);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < 4; i++) to[i] = i < left ? up(from[i]) : (C)0;
-}
 
 /* y, and what follows from it: see gemm.h. */
 template <class C>
@@ -47,6 +33,38 @@ DEVICE void put_product(const dsi_cuda_matmul_args &P, long long z, long long ro
         store<C>(P.second, P.y_dtype, i, load<C>(P.mask, P.y_dtype, i) <= 0 ? (C)0 : v);
 }
 
+/* acc[r] += a line r times b, from this lane's elements on; WHOLE: by vectors.
+ * Lines past the last one are the last one. */
+template <class T, class C, bool WHOLE>
+DEVICE void rows_product(C (&acc)[ROWS], const T *const (&a)[ROWS], const T *b, int depth)
+{
+    int k = (int)threadIdx.x % 32 * 4;
+#pragma unroll 4
+    for (; k + 4 <= depth; k += 128) {
+        four<T> w, x[ROWS];
+#pragma unroll
+        for (int i = 0; i < (WHOLE ? 1 : 4); i++) {
+            if (WHOLE) {
+                w = *(const four<T> *)(b + k);
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) x[r] = *(const four<T> *)(a[r] + k);
+            } else {
+                w.v[i] = b[k + i];
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) x[r].v[i] = a[r][k + i];
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) acc[r] += up(x[r].v[i]) * up(w.v[i]);
+    }
+#pragma unroll 1
+    for (; k < depth; k = k % 4 == 3 ? depth : k + 1)
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) acc[r] += up(a[r][k]) * up(b[k]);
+}
+
 /* Blocks of 4 warps: 4 columns, ROWS rows, batches. */
 template <class T, class C> DEVICE void matmul_rows(const dsi_cuda_matmul_args &P)
 {
@@ -54,28 +72,23 @@ template <class T, class C> DEVICE void matmul_rows(const dsi_cuda_matmul_args &
     long long column = blockIdx.x * 4ll + threadIdx.x / 32, row = blockIdx.y * (long long)ROWS;
     if (column >= P.n) return;
     for (long long z = blockIdx.z; z < P.batch; z += gridDim.z) {
-        long long a = z * P.as[0] + row * P.as[1], b = z * P.bs[0] + column * P.bs[2];
-        C acc[ROWS] = {};
-#pragma unroll 2
-        for (long long k = lane * 4; k < P.k; k += 128) {
-            C w[4], x[4];
-            load4<T>(w, P.b, b + k, P.k - k, P.whole != 0);
+        const T *b = (const T *)P.b + z * P.bs[0] + column * P.bs[2], *a[ROWS];
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                if (row + r >= P.m) continue;
-                load4<T>(x, P.a, a + r * P.as[1] + k, P.k - k, P.whole != 0);
-#pragma unroll
-                for (int i = 0; i < 4; i++) acc[r] += x[i] * w[i];
-            }
-        }
-        C v = 0;
+        for (int r = 0; r < ROWS; r++)
+            a[r] = (const T *)P.a + z * P.as[0] + min(row + r, P.m - 1) * P.as[1];
+        C acc[ROWS] = {}, v = 0;
+        if (P.whole)
+            rows_product<T, C, true>(acc, a, b, (int)P.k);
+        else
+            rows_product<T, C, false>(acc, a, b, (int)P.k);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            C sum = lanes_sum(acc[r]);
+            C sum = acc[r];
+#pragma unroll
+            for (int o = 16; o; o /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, o);
             if (lane == r) v = sum;
         }
-        if (lane >= ROWS || row + lane >= P.m) continue;
-        put_product<C>(P, z, row + lane, column, v);
+        if (lane < ROWS && row + lane < P.m) put_product<C>(P, z, row + lane, column, v);
     }
 }
 
@@ -93,16 +106,24 @@ template <class T, class C> DEVICE void matmul_columns(const dsi_cuda_matmul_pai
     for (long long z = blockIdx.z; z < P.batch; z += gridDim.z) {
         const T *a = (const T *)P.a + z * P.as[0] + row * P.as[1] + first * P.as[2],
                 *b = (const T *)P.b + z * P.bs[0] + column + first * P.bs[1];
-        long long da = P.as[1], next_a = P.parts * P.as[2], next_b = P.parts * P.bs[1];
+        int da = (int)P.as[1], next_a = P.parts * (int)P.as[2], next_b = P.parts * (int)P.bs[1];
         C acc[ROWS] = {}, sums[ROWS] = {};
-#pragma unroll 2
-        for (int k = first; k < (int)P.k; k += P.parts, a += next_a, b += next_b) {
-            C w = column < P.n ? up(*b) : (C)0;
+#pragma unroll 1
+        for (int k = first; k < (int)P.k; k += AHEAD * P.parts) {
+            C w[AHEAD], x[AHEAD][ROWS];
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                C x = row + r < P.m ? up(a[r * da]) : (C)0;
-                acc[r] += x * w, sums[r] += x;
+            for (int u = 0; u < AHEAD; u++, a += next_a, b += next_b) {
+                bool there = k + u * P.parts < (int)P.k;
+                w[u] = there && column < P.n ? up(*b) : (C)0;
+#pragma unroll
+                for (int r = 0; r < ROWS; r++)
+                    x[u][r] = there && row + r < P.m ? up(a[r * da]) : (C)0;
             }
+#pragma unroll
+            for (int u = 0; u < AHEAD; u++)
+#pragma unroll
+                for (int r = 0; r < ROWS; r++)
+                    acc[r] += x[u][r] * w[u], sums[r] += x[u][r];
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
