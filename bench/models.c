@@ -203,6 +203,7 @@ static int bench(const Row *row)
     if (!ds_error())
         printf("%-20s %10.2f ms %10.2f ms %10.0f MiB\n", row->name, cpu * 1e3, wall * 1e3,
                peak_mib());
+    fflush(stdout);
     training_end(&t);
     ds_scope_close(scope);
     return failed();

@@ -27,9 +27,9 @@
 #define MOST_Z 65535
 
 /* of conv_small.cu */
-#define SMALL       16   /* channels out of a group, at most */
-#define SMALL_TAPS  1024 /* its weights are in shared memory */
+#define SMALL       16 /* channels out of a group, at most */
 #define SMALL_WARPS 16
+#define SMALL_FEW   132 /* blocks, of which each may have a multiprocessor: twice the warps */
 #define SMALL_AHEAD 8
 #define SMALL_PLACE 16 /* bytes of where a tap is */
 
@@ -116,30 +116,50 @@ static ds_status tile_launch(dsi_stream *s, const char *tile, dsi_cuda_grid grid
     return dsi_cuda_launch(s, mma ? DSI_CUDA_conv_mma : DSI_CUDA_conv, tile, suffix, grid, p);
 }
 
+/* Instances have SMALL rows, in float32 also half of them. */
+static unsigned small_rows(const dsi_cuda_conv_args *p, int channels)
+{
+    return channels > SMALL / 2 || p->dtype != DS_F32 ? SMALL : SMALL / 2;
+}
+
+/* Shared memory of forward and dx: where taps are, weights, sums of warps. */
+static int64_t small_shared(const dsi_cuda_conv_args *p, unsigned rows, unsigned warps)
+{
+    int64_t taps = (int64_t)p->taps + SMALL_AHEAD;
+    return taps * SMALL_PLACE + (int64_t)sizeof(float) * rows * (taps + warps * 32);
+}
+
+/* What a block of the GPU may have. */
+static int64_t shared_of(const dsi_stream *s)
+{
+    const dsi_cuda_gpu *g = s->device->own;
+    return (g->capability < 80 ? 64 : 96) * INT64_C(1024);
+}
+
 /* Channels out of a group that tiles would leave mostly empty. A sample's
  * offsets have 32 bits. */
-static bool is_small(const dsi_cuda_conv_args *p, int channels)
+static bool is_small(const dsi_stream *s, const dsi_cuda_conv_args *p, int channels)
 {
     int64_t x = dsi_max(p->xs[1] * p->c, dsi_max(p->xs[2] * p->h, p->xs[3] * p->width)),
             y = dsi_max(p->ys[1] * p->k, dsi_max(p->ys[2] * p->p, p->ys[3] * p->q));
-    return channels <= SMALL && p->taps <= SMALL_TAPS && dsi_max(x, y) <= INT32_MAX / 4;
+    return channels <= SMALL && dsi_max(x, y) <= INT32_MAX / 4 &&
+           small_shared(p, small_rows(p, channels), SMALL_WARPS) <= shared_of(s);
 }
 
-/* weights: in shared memory, with where taps are, and the sums of warps behind
- * them */
+/* dw: its shared memory is the kernel's. Twice the warps where each block may
+ * have a multiprocessor to itself. */
 static ds_status small_launch(dsi_stream *s, const char *kernel, int channels, dsi_cuda_grid grid,
-                              bool weights, const dsi_cuda_conv_args *p)
+                              bool dw, const dsi_cuda_conv_args *p)
 {
-    bool wide = channels > SMALL / 2 || p->dtype != DS_F32;
+    unsigned rows = small_rows(p, channels), warps = SMALL_WARPS;
     const char *suffix = p->dtype == DS_F16    ? "_16_f16"
                          : p->dtype == DS_BF16 ? "_16_bf16"
-                         : wide                ? "_16_f32"
+                         : rows == SMALL       ? "_16_f32"
                                                : "_8_f32";
-    unsigned rows = wide ? SMALL : SMALL / 2, taps = (unsigned)p->taps + SMALL_AHEAD;
-    grid.threads[0] = SMALL_WARPS * 32;
-    if (weights)
-        grid.shared = taps * SMALL_PLACE +
-                      (unsigned)sizeof(float) * rows * (taps + SMALL_WARPS * 32);
+    if (!dw && grid.blocks[0] <= SMALL_FEW && small_shared(p, rows, 2 * warps) <= shared_of(s))
+        warps *= 2;
+    if (!dw) grid.shared = (unsigned)small_shared(p, rows, warps);
+    grid.threads[0] = warps * 32;
     return dsi_cuda_launch(s, DSI_CUDA_conv_small, kernel, suffix, grid, p);
 }
 
@@ -155,10 +175,10 @@ static ds_status conv_launch(dsi_stream *s, bool dx, int channels, const dsi_cud
     if (directly(p))
         return dsi_cuda_launch(s, DSI_CUDA_conv, direct, dsi_cuda_suffix((ds_dtype)p->dtype),
                                dsi_cuda_grid_of((int64_t)p->groups * channels * p->pixels), p);
-    if (is_small(p, channels)) {
+    if (is_small(s, p, channels)) {
         dsi_cuda_grid grid = dsi_cuda_blocks(((int64_t)p->pixels + 31) / 32, 1);
         grid.blocks[1] = (unsigned)p->groups;
-        return small_launch(s, small, channels, grid, true, p);
+        return small_launch(s, small, channels, grid, false, p);
     }
     dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p->pixels), 256);
     grid.blocks[1] = tiles(channels), grid.blocks[2] = (unsigned)p->groups;
@@ -207,7 +227,7 @@ static void split_pixels(dsi_cuda_conv_args *p, bool small)
  * GPU's processors busy. Pixels of no output give dw = 0. */
 static ds_status conv_dw_tiles(dsi_stream *s, dsi_cuda_conv_args *p)
 {
-    bool small = is_small(p, p->k);
+    bool small = is_small(s, p, p->k);
     split_pixels(p, small);
     int64_t elements = (int64_t)p->groups * p->k * p->columns;
     size_t bytes = p->splits > 1 ? (size_t)(elements * p->splits) * sizeof *p->part : 0;
@@ -218,7 +238,7 @@ static ds_status conv_dw_tiles(dsi_stream *s, dsi_cuda_conv_args *p)
         grid.blocks[1] = (unsigned)(p->groups * p->splits);
     else
         grid.blocks[1] = tiles(p->k), grid.blocks[2] = (unsigned)(p->groups * p->splits);
-    ds_status status = small ? small_launch(s, "conv2d_dw_small", p->k, grid, false, p)
+    ds_status status = small ? small_launch(s, "conv2d_dw_small", p->k, grid, true, p)
                              : tile_launch(s, "conv2d_dw_tile", grid, p);
     if (status == DS_OK && bytes)
         status = dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_sum", "", dsi_cuda_grid_of(elements),
@@ -244,7 +264,7 @@ static ds_status conv_dw_launch(dsi_stream *s, const dsi_conv2d *c, const dsi_vi
                                dsi_cuda_blocks(elements, 128), &p);
     if (dsi_cuda_conv_dw_last_takes(s, &p, x, dy)) return dsi_cuda_conv_dw_last(s, &p);
     if (dsi_cuda_conv_patches_takes(s, &p, dy)) return dsi_cuda_conv_patches_dw(s, &p);
-    *summed = db->p && (p.taps % TILE || is_small(&p, p.k)) && db->dtype == dw->dtype;
+    *summed = db->p && (p.taps % TILE || is_small(s, &p, p.k)) && db->dtype == dw->dtype;
     if (*summed) p.db = db->p, p.db_s = db->s[0], p.columns++;
     return conv_dw_tiles(s, &p);
 }

@@ -11,15 +11,15 @@
  * where taps or pixels are. AHEAD loads are in flight at once, without branches
  * between them.
  *
- * Invariants: WARPS warps a block. Shared memory: of forward the taps [taps +
- * AHEAD], their weights [taps + AHEAD][ROWS], then sums [WARPS][ROWS][32].
- * Offsets within a sample have 32 bits.
+ * Invariants: a multiple of 16 warps a block; WARPS of dw. Shared memory: of
+ * forward the taps [taps + AHEAD], their weights [taps + AHEAD][ROWS], then sums
+ * [warps][ROWS][32]. Offsets within a sample have 32 bits.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
 #include "conv.cuh"
 #include "team.cuh"
 
-#define WARPS 16
+#define WARPS 16 /* of dw */
 #define AHEAD 8
 
 /* Of a tap: its distance from the first one along both axes, and the offset of
@@ -47,8 +47,8 @@ template <int ROWS> DEVICE void put_sums(float *part, const float (&acc)[ROWS])
 template <int ROWS> DEVICE float sum_of(const float *part, int row)
 {
     float sum = 0;
-#pragma unroll
-    for (int k = 0; k < WARPS; k++) sum += part[(k * ROWS + row) * 32 + threadIdx.x % 32];
+#pragma unroll 8
+    for (int k = 0; k < (int)blockDim.x / 32; k++) sum += part[(k * ROWS + row) * 32 + threadIdx.x % 32];
     return sum;
 }
 
@@ -82,17 +82,18 @@ DEVICE void small_taps(const dsi_cuda_conv_args &P, bool dx, const small_place *
 template <int ROWS, class T> DEVICE void conv_small(const dsi_cuda_conv_args &P, bool dx)
 {
     DYNAMIC_SHARED(small_place, taps);
-    int room = P.taps + AHEAD, warp = threadIdx.x / 32, channels = dx ? P.c : P.k;
+    int room = P.taps + AHEAD, warp = threadIdx.x / 32, warps = blockDim.x / 32,
+        channels = dx ? P.c : P.k;
     float *weights = (float *)(taps + room), *part = weights + room * ROWS;
     long long group = blockIdx.y, pixel = blockIdx.x * 32ll + threadIdx.x % 32;
     conv_weights from = {P.w, P.dtype, P, group, dx};
-#pragma unroll 2
-    for (int e = threadIdx.x; e < room * ROWS; e += WARPS * 32) {
-        int i = e / room, j = e % room;
-        long long place = from.place(i, j);
-        weights[j * ROWS + i] = place < 0 ? 0.0f : up(((const T *)P.w)[place]);
+    int lane = threadIdx.x % 32, row = warp % ROWS, lines = warps / ROWS;
+#pragma unroll 4
+    for (int j = warp / ROWS * 32 + lane; j < room; j += lines * 32) {
+        long long place = from.place(row, j);
+        weights[j * ROWS + row] = place < 0 ? 0.0f : up(((const T *)P.w)[place]);
     }
-    for (int j = threadIdx.x; j < room; j += WARPS * 32) {
+    for (int j = threadIdx.x; j < room; j += warps * 32) {
         conv_tap t = tap_of(P, (unsigned)min(j, P.taps - 1));
         taps[j] = {t.r * P.dilation[0], t.s * P.dilation[1],
                    t.c * (int)(dx ? P.ys[1] : P.xs[1]), 0};
@@ -105,13 +106,13 @@ template <int ROWS, class T> DEVICE void conv_small(const dsi_cuda_conv_args &P,
     int h = dx ? at.y + P.padding[0] : at.y * P.stride[0] - P.padding[0],
         w = dx ? at.x + P.padding[1] : at.x * P.stride[1] - P.padding[1];
     __syncthreads();
-    int each = (P.taps + WARPS - 1) / WARPS, begin = min(warp * each, P.taps);
+    int each = (P.taps + warps - 1) / warps, begin = min(warp * each, P.taps);
     float acc[ROWS] = {};
     small_taps<ROWS, T>(P, dx, taps, weights, x, h, w, begin, min(begin + each, P.taps), acc);
     put_sums<ROWS>(part, acc);
     const long long *s = dx ? P.xs : P.ys;
 #pragma unroll 1
-    for (int i = warp; i < channels; i += WARPS) {
+    for (int i = warp; i < channels; i += warps) {
         long long k = group * channels + i;
         float v = sum_of<ROWS>(part, i);
         if (!inside) continue;
@@ -196,8 +197,8 @@ template <int ROWS, class T> DEVICE void conv_dw_small(const dsi_cuda_conv_args 
 }
 
 #define CONV_SMALL(rows, suffix, T) \
-    KERNEL(conv2d_small_##rows##_##suffix, dsi_cuda_conv_args, 512) { conv_small<rows, T>(P, false); } \
-    KERNEL(conv2d_dx_small_##rows##_##suffix, dsi_cuda_conv_args, 512) { conv_small<rows, T>(P, true); } \
+    KERNEL(conv2d_small_##rows##_##suffix, dsi_cuda_conv_args, 1024) { conv_small<rows, T>(P, false); } \
+    KERNEL(conv2d_dx_small_##rows##_##suffix, dsi_cuda_conv_args, 1024) { conv_small<rows, T>(P, true); } \
     KERNEL(conv2d_dw_small_##rows##_##suffix, dsi_cuda_conv_args, 512) { conv_dw_small<rows, T>(P); }
 CONV_SMALL(8, f32, float)
 CONV_SMALL(16, f32, float)
