@@ -29,8 +29,8 @@ __attribute__((constructor)) static void use_test_device(void)
 #ifdef TEST_CHOOSES_DEVICES
     name = NULL;
 #endif
-    if (!name || (ds_device_parse(name, &device) == DS_OK && ds_set_device(device) == DS_OK))
-        return;
+    if (!name || !strcmp(name, "cpu")) return; /* a test may be the first to call the library */
+    if (ds_device_parse(name, &device) == DS_OK && ds_set_device(device) == DS_OK) return;
     fprintf(stderr, "DS_TEST_DEVICE: %s\n", ds_error());
     exit(1);
 }

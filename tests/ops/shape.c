@@ -72,7 +72,7 @@ static void memory_orders(void **state)
     (void)state;
     ds_scope *scope = ds_scope_open();
     ds_tensor *x = counting(ds_shape(2, 3, 4, 4));
-    ds_tensor *w = ds_require_grad(ds_ones(DS_F32, ds_shape(8, 3, 1, 1)), true);
+    ds_tensor *w = ds_require_grad(ds_ones(DS_F32, ds_shape(24, 3, 1, 1)), true);
     ds_tensor *y = ds_conv2d(x, w, NULL);
     CHECK(dsi_is_channels_last(y));
     ds_tensor *z = ds_max_pool2d(ds_relu(y), 2);
