@@ -146,6 +146,7 @@ static void print_row(const SelfCase *c, const Outcome *o)
     if (o->seconds > 0) snprintf(time, sizeof time, "%.1f us", 1e6 * o->seconds);
     printf("%-18s %-26s %5d %10.2g %10.2g %12s  %s%s%s\n", c->kernel, c->what, o->runs, o->error,
            o->tolerance, time, verdicts[o->verdict], *o->why ? ": " : "", o->why);
+    fflush(stdout);
 }
 
 static void add_row(json_t *rows, const SelfCase *c, const Outcome *o)

@@ -184,17 +184,21 @@ static ds_status desc_make(Plan *plan)
     return status;
 }
 
-/* Asks for an algorithm. None is no failure: the product is not possible. */
+/* Asks for an algorithm, which adds parts of a sum in float32. None is no
+ * failure: the product is not possible. */
 static ds_status plan_choose(const dsi_cublas *c, Plan *plan)
 {
     cublasLtMatmulPreference_t wish = NULL;
     uint64_t most = workspace_most;
-    uint32_t aligned = (uint32_t)plan->key.aligned;
+    uint32_t aligned = (uint32_t)plan->key.aligned, parts = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     int found = 0;
     ds_status status = CALL(preference_new, &wish);
     if (status == DS_OK)
         status = CALL(preference_set, wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most,
                       sizeof most);
+    if (status == DS_OK)
+        status = CALL(preference_set, wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &parts,
+                      sizeof parts);
     for (int i = 0; status == DS_OK && i < 4; i++)
         status = CALL(
             preference_set, wish,

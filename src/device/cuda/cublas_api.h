@@ -52,9 +52,16 @@ typedef enum cublasLtMatrixLayoutAttribute_t {
 } cublasLtMatrixLayoutAttribute_t;
 
 typedef enum cublasLtMatmulPreferenceAttributes_t {
-    CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,  /* uint64_t */
-    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5 /* uint32_t; B, C, D follow */
+    CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,   /* uint64_t */
+    CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3, /* uint32_t */
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5  /* uint32_t; B, C, D follow */
 } cublasLtMatmulPreferenceAttributes_t;
+
+/* How parts of a sum over k are added: the other schemes round each part to the
+ * dtype of the result. */
+typedef enum cublasLtReductionScheme_t {
+    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2
+} cublasLtReductionScheme_t;
 
 typedef struct cublasLtMatmulAlgo_t {
     uint64_t data[8];

@@ -34,8 +34,8 @@
 
 typedef struct Kernel {
     ds_dtype dtype;
-    int64_t columns; /* of a tile */
     dsi_cuda_family family;
+    int64_t columns;             /* of a tile */
     const char *prefix, *suffix; /* between them two letters */
     int64_t depth;               /* of a stage */
     unsigned threads, shared;    /* shared: bytes of dynamic memory */
@@ -46,11 +46,11 @@ typedef struct Kernel {
 
 #define N_KERNELS 5
 static const Kernel kernels[N_KERNELS] = {
-    {DS_F32, 128, DSI_CUDA_gemm_lines, "matmul_lines_", "", 16, 256, 0, 132, 1.3, 1},
-    {DS_F16, 128, DSI_CUDA_gemm_mma, "matmul_128_", "_f16", 32, 128, 65536, 264, 0.7, 0.6},
-    {DS_F16, 256, DSI_CUDA_gemm_mma, "matmul_256_", "_f16", 32, 256, 98304, 132, 0.6, 1},
-    {DS_BF16, 128, DSI_CUDA_gemm_mma, "matmul_128_", "_bf16", 32, 128, 65536, 264, 0.7, 0.6},
-    {DS_BF16, 256, DSI_CUDA_gemm_mma, "matmul_256_", "_bf16", 32, 256, 98304, 132, 0.6, 1},
+    {DS_F32, DSI_CUDA_gemm_lines, 128, "matmul_lines_", "", 16, 256, 0, 132, 1.3, 1},
+    {DS_F16, DSI_CUDA_gemm_mma, 128, "matmul_128_", "_f16", 32, 128, 65536, 264, 0.7, 0.6},
+    {DS_F16, DSI_CUDA_gemm_mma, 256, "matmul_256_", "_f16", 32, 256, 98304, 132, 0.6, 1},
+    {DS_BF16, DSI_CUDA_gemm_mma, 128, "matmul_128_", "_bf16", 32, 128, 65536, 264, 0.7, 0.6},
+    {DS_BF16, DSI_CUDA_gemm_mma, 256, "matmul_256_", "_bf16", 32, 256, 98304, 132, 0.6, 1},
 };
 
 /* A kernel, and how many parts the sum over k has. */

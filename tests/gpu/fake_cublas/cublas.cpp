@@ -48,7 +48,7 @@ struct cublasLtMatrixLayout {
 
 struct cublasLtMatmulPreference {
     uint64_t workspace;
-    uint32_t aligned[4];
+    uint32_t aligned[4], reduction;
 };
 
 static int must_fail(const char *function)
@@ -143,7 +143,7 @@ CUBLAS_SHOWN cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayou
 CUBLAS_SHOWN cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
 {
     CUBLAS_MAY_FAIL();
-    *preference = new cublasLtMatmulPreference{0, {256, 256, 256, 256}};
+    *preference = new cublasLtMatmulPreference{0, {256, 256, 256, 256}, 7};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -153,10 +153,14 @@ CUBLAS_SHOWN cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
 {
     CUBLAS_MAY_FAIL();
     int i = (int)which - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
-    bool most = which == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+    bool most = which == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+         parts = which == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK;
     CUBLAS_NEED(most ? bytes == sizeof preference->workspace
-                     : i >= 0 && i < 4 && bytes == sizeof preference->aligned[0]);
-    memcpy(most ? (void *)&preference->workspace : (void *)&preference->aligned[i], value, bytes);
+                     : (parts || (i >= 0 && i < 4)) && bytes == sizeof preference->reduction);
+    memcpy(most    ? (void *)&preference->workspace
+           : parts ? (void *)&preference->reduction
+                   : (void *)&preference->aligned[i],
+           value, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -255,6 +259,7 @@ CUBLAS_SHOWN cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     CUBLAS_MAY_FAIL();
     *found = 0;
     CUBLAS_NEED(handle && wanted == 1 && c == d && fits(desc, a, b, d));
+    CUBLAS_NEED(preference->reduction == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE); /* or it rounds parts */
     if (getenv("FAKE_CUBLAS_NONE")) return CUBLAS_STATUS_NOT_SUPPORTED;
     memset(results, 0, sizeof *results);
     results->algo.data[0] = preference->aligned[0]; /* holds for these pointers alone */

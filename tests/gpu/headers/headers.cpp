@@ -129,7 +129,8 @@ static bool compare_cublas()
     SAME(CUBLASLT_MATMUL_DESC_TRANSB) SAME(CUBLASLT_MATMUL_DESC_EPILOGUE)
     SAME(CUBLASLT_MATMUL_DESC_BIAS_POINTER) SAME(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT)
     SAME(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET) SAME(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
-    SAME(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES)
+    SAME(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES) SAME(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+    SAME(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)
     check(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES ==
               ours::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES + 3,
           "CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES");
@@ -225,7 +226,7 @@ static void cublas_try(void *library)
     int32_t batch = 2;
     int64_t step = 64;
     uint64_t bytes = 1 << 20;
-    uint32_t aligned = 16;
+    uint32_t aligned = 16, parts = ours::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 #define TAKES(call) check(f.call == ours::CUBLAS_STATUS_SUCCESS, #call)
     TAKES(desc_new(&desc, ours::CUBLAS_COMPUTE_32F, ours::CUDA_R_32F));
     TAKES(desc_set(desc, ours::CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof turned));
@@ -240,6 +241,7 @@ static void cublas_try(void *library)
     TAKES(layout_set(layout, ours::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step));
     TAKES(preference_new(&wish));
     TAKES(preference_set(wish, ours::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
+    TAKES(preference_set(wish, ours::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &parts, sizeof parts));
     for (int i = 0; i < 4; i++)
         TAKES(preference_set(wish,
                              (ours::cublasLtMatmulPreferenceAttributes_t)(
