@@ -65,7 +65,7 @@ static void trains_the_tutorial_network(void **state)
 static void a_step_takes_few_launches(void **state)
 {
     (void)state;
-    enum { AT_MOST = 28 };
+    enum { AT_MOST = 20 };
     if (!emulated()) skip();
     CHECK_INT(ds_set_device(gpu), DS_OK);
     ds_scope *scope = ds_scope_open();
