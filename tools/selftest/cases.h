@@ -12,4 +12,8 @@ typedef struct SelfCase {
     bool dense;     /* the entry takes no other layout */
 } SelfCase;
 
-extern const SelfCase selftest_math[], selftest_nn[]; /* end with kernel NULL */
+/* A size: of a whole run, or of a quick one. */
+#define BIG(t, large, small) ((t)->big ? (large) : (small))
+
+/* end with kernel NULL */
+extern const SelfCase selftest_math[], selftest_products[], selftest_nn[];

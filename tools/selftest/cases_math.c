@@ -6,8 +6,7 @@
 #include <math.h>
 #include <stddef.h>
 
-#define BIG(t, large, small) ((t)->big ? (large) : (small))
-#define SHAPE(t)             BIG(t, 512, 5), BIG(t, 512, 7), BIG(t, 16, 9)
+#define SHAPE(t) BIG(t, 512, 5), BIG(t, 512, 7), BIG(t, 16, 9)
 
 static dsi_view positive(Trial *t)
 {

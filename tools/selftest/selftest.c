@@ -257,6 +257,7 @@ int selftest_gpu(selftest_options o)
                "tolerance", "time", "result");
     run_probes(&s);
     run_cases(&s, selftest_math);
+    run_cases(&s, selftest_products);
     run_cases(&s, selftest_nn);
     run_graphs(&s);
     return finish(&s, name, memory_kept(&s, before), now() - start);

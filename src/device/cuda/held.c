@@ -59,33 +59,20 @@ static bool independent(const dsi_cuda_matmul_args *a, const dsi_cuda_matmul_arg
     return true;
 }
 
-/* Whether x is no operand of what is held, except its first result. */
-static bool may_write(const struct dsi_cuda_held *h, const dsi_view *x, int64_t count)
+/* Whether x shares memory with a result of what is held, except by being the
+ * first one, or, with `inputs`, with anything that it reads. */
+static bool touches(const struct dsi_cuda_held *h, const dsi_view *x, bool inputs)
 {
-    Extent own = {x->p, (const char *)x->p + count * (int64_t)ds_dtype_size(x->dtype)};
-    Extent in[INPUTS], out[OUTPUTS];
+    int64_t bytes = dsi_cuda_elements_in(x) * (int64_t)ds_dtype_size(x->dtype);
+    Extent own = {x->p, (const char *)x->p + bytes}, in[INPUTS], out[OUTPUTS];
     for (int i = 0; i < h->n; i++) {
         extents(&h->pair.of[i], in, out);
-        for (int j = 0; j < INPUTS; j++)
-            if (overlap(own, in[j])) return false;
+        for (int j = 0; inputs && j < INPUTS; j++)
+            if (overlap(own, in[j])) return true;
         for (int j = 0; j < OUTPUTS; j++)
-            if (overlap(own, out[j]) && !(i == 0 && j == 0 && x->p == h->pair.of[0].y))
-                return false;
+            if (overlap(own, out[j]) && (i || j || x->p != h->pair.of[0].y)) return true;
     }
-    return true;
-}
-
-/* Whether x is no output of what is held. */
-static bool may_read(const struct dsi_cuda_held *h, const dsi_view *x, int64_t count)
-{
-    Extent own = {x->p, (const char *)x->p + count * (int64_t)ds_dtype_size(x->dtype)};
-    Extent in[INPUTS], out[OUTPUTS];
-    for (int i = 0; i < h->n; i++) {
-        extents(&h->pair.of[i], in, out);
-        for (int j = 0; j < OUTPUTS; j++)
-            if (overlap(own, out[j])) return false;
-    }
-    return true;
+    return false;
 }
 
 /* ---- what is held ----------------------------------------------------------- */
@@ -149,8 +136,7 @@ static dsi_cuda_matmul_args *held_result(const dsi_stream *s, const dsi_view *x,
     int64_t count = dsi_cuda_elements_in(x);
     bool whole = p->batch == 1 && p->ys[2] == 1 && p->ys[1] == p->n && count == p->m * p->n;
     bool same = x->p == p->y && (int)x->dtype == p->y_dtype && y->dtype == x->dtype;
-    return same && whole && !p->also && is_contiguous(x) && is_contiguous(y) &&
-                   may_write(h, y, count)
+    return same && whole && !p->also && is_contiguous(x) && is_contiguous(y) && !touches(h, y, true)
                ? p
                : NULL;
 }
@@ -170,7 +156,7 @@ bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *sa
                                   ? held_result(s, dy, dx)
                                   : NULL;
     const dsi_cuda_gpu *g = s->device->own;
-    if (!p || !may_read(g->held, saved, dsi_cuda_elements_in(saved))) return false;
+    if (!p || touches(g->held, saved, false)) return false;
     p->also = K_WHERE_POSITIVE, p->second = dx->p, p->mask = saved->p;
     return true;
 }
