@@ -204,6 +204,6 @@ endif()
 if(DS_GPU_TESTS)
     add_test(NAME gpu/selftest COMMAND ds_report --gpu_selftest --quick)
     set_tests_properties(gpu/selftest PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
-        ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=1;FAKE_CUDA_LAZY=1;CUDA_ON_CPU_ORDER=3")
+        ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=1;FAKE_CUDA_LAZY=1;CUDA_ON_CPU_ORDER=3;DS_CUBLAS=off")
     add_dependencies(ds_report fake_libcuda)
 endif()
