@@ -221,7 +221,7 @@ static void note_loss(Program *p, double loss)
         fprintf(p->trace, "%lld,%.9g,%.9g,%.9g\n", (long long)p->step, loss, ds_optim_lr(p->sgd),
                 ds_grad_norm(p->net));
     p->running += loss;
-    p->recent = 0.99 * p->recent + 0.01 * loss;
+    p->recent = p->recent > 0 ? 0.99 * p->recent + 0.01 * loss : loss; /* an epoch begins with 0 */
 }
 
 static void read_losses(Program *p)
@@ -254,11 +254,10 @@ static void train_epoch(Program *p, int64_t epoch)
     progress_begin(&bar, !p->o.quiet, "samples", ds_dataset_len(ds_loader_dataset(p->train)),
                    title);
     ds_batch b;
-    p->running = 0;
+    p->running = p->recent = 0;
     for (int64_t i = 0; more_steps(p) && ds_loader_next(p->train, &b); i++) {
         losses_add(&p->losses, ds_step_graph_run(p->graph, (ds_tensor *const[]){b.x, b.y}, 2));
         if (losses_due(&p->losses)) read_losses(p);
-        if (!i) p->recent = p->running;
         progress_add(&bar, b.size, p->recent);
         if (i % p->o.log_interval != p->o.log_interval - 1) continue;
         progress_hide(&bar);
