@@ -77,11 +77,6 @@ static bool touches(const struct dsi_cuda_held *h, const dsi_view *x, bool input
 
 /* ---- what is held ----------------------------------------------------------- */
 
-static const char *suffix_of(int dtype)
-{
-    return dtype == DS_F16 ? "_f16" : dtype == DS_BF16 ? "_bf16" : dsi_cuda_suffix((ds_dtype)dtype);
-}
-
 ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g)
 {
     struct dsi_cuda_held *h = g->held;
@@ -89,7 +84,7 @@ ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g)
     bool rows = h->kind == DSI_CUDA_ROWS;
     h->n = 0; /* launching enters the device */
     return dsi_cuda_launch(h->s, DSI_CUDA_gemm_small, rows ? "matmul_rows" : "matmul_columns",
-                           suffix_of(h->pair.of[0].dtype), h->grid,
+                           dsi_cuda_dtype_suffix((ds_dtype)h->pair.of[0].dtype), h->grid,
                            rows ? (const void *)&h->pair.of[0] : &h->pair);
 }
 

@@ -134,9 +134,8 @@ static ds_status attention_launch(dsi_stream *s, const char *kernel, int64_t row
     int64_t tile = p->dtype == DS_F64 ? 32 : 64;
     const dsi_cuda_gpu *g = s->device->own;
     bool mma = g->capability >= 80 && (p->dtype == DS_F16 || p->dtype == DS_BF16);
-    const char *suffix = !mma                 ? dsi_cuda_suffix((ds_dtype)p->dtype)
-                         : p->dtype == DS_F16 ? "_f16"
-                                              : "_bf16";
+    const char *suffix = mma ? dsi_cuda_dtype_suffix((ds_dtype)p->dtype)
+                             : dsi_cuda_suffix((ds_dtype)p->dtype);
     dsi_cuda_grid grid = dsi_cuda_blocks((rows + tile - 1) / tile, 256);
     grid.blocks[1] = (unsigned)((width + tile - 1) / tile), grid.blocks[2] = (unsigned)batches;
     return dsi_cuda_launch(s, mma ? DSI_CUDA_attention_mma : DSI_CUDA_attention, kernel, suffix,

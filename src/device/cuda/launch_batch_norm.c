@@ -83,10 +83,9 @@ static dsi_cuda_grid cut_rows(dsi_cuda_batch_norm_args *p, int64_t most)
 static ds_status batch_norm_launch(dsi_stream *s, const char *name, const char *last,
                                    dsi_cuda_grid grid, const dsi_cuda_batch_norm_args *p)
 {
-    static const char *const suffix[] = {
-        [DS_F32] = "_f32", [DS_F64] = "", [DS_F16] = "_f16", [DS_BF16] = "_bf16"};
     if (p->last)
-        return dsi_cuda_launch(s, DSI_CUDA_batch_norm_last, last, suffix[p->dtype], grid, p);
+        return dsi_cuda_launch(s, DSI_CUDA_batch_norm_last, last,
+                               dsi_cuda_dtype_suffix((ds_dtype)p->dtype), grid, p);
     return dsi_cuda_launch(s, DSI_CUDA_batch_norm, name, dsi_cuda_suffix((ds_dtype)p->dtype), grid,
                            p);
 }

@@ -112,7 +112,7 @@ static ds_status tile_launch(dsi_stream *s, const char *tile, dsi_cuda_grid grid
     const dsi_cuda_gpu *g = s->device->own;
     bool half = p->dtype == DS_F16 || p->dtype == DS_BF16;
     bool mma = half && g->capability >= 80;
-    const char *suffix = !mma ? "" : p->dtype == DS_F16 ? "_f16" : "_bf16";
+    const char *suffix = mma ? dsi_cuda_dtype_suffix((ds_dtype)p->dtype) : "";
     return dsi_cuda_launch(s, mma ? DSI_CUDA_conv_mma : DSI_CUDA_conv, tile, suffix, grid, p);
 }
 

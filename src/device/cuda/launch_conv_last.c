@@ -28,11 +28,6 @@ static int size_of(const dsi_cuda_conv_args *p) { return (int)ds_dtype_size((ds_
 /* Elements of 16 bytes. */
 static int piece_of(const dsi_cuda_conv_args *p) { return 16 / size_of(p); }
 
-static const char *type_of(const dsi_cuda_conv_args *p)
-{
-    return p->dtype == DS_F32 ? "_f32" : p->dtype == DS_F16 ? "_f16" : "_bf16";
-}
-
 /* Threads of a tile of `warps` warps, of which float32 takes twice as many. */
 static unsigned threads_of(const dsi_cuda_conv_args *p, unsigned warps)
 {
@@ -100,8 +95,8 @@ static ds_status product_launch(dsi_stream *s, const dsi_cuda_conv_args *p, bool
     static const char *const names[2][2] = {{"conv2d_last", "conv2d_last_narrow"},
                                             {"conv2d_dx_last", "conv2d_dx_last_narrow"}};
     bool narrow = (dx ? p->c : p->k) <= WARP;
-    return dsi_cuda_launch(s, DSI_CUDA_conv_last, names[dx][narrow], type_of(p),
-                           tiles_grid(p, dx, narrow), p);
+    return dsi_cuda_launch(s, DSI_CUDA_conv_last, names[dx][narrow],
+                           dsi_cuda_dtype_suffix((ds_dtype)p->dtype), tiles_grid(p, dx, narrow), p);
 }
 
 ds_status dsi_cuda_conv_last(dsi_stream *s, const dsi_cuda_conv_args *p, bool dx)
@@ -175,7 +170,7 @@ static ds_status dw_launch(dsi_stream *s, dsi_cuda_conv_args p, dsi_cuda_conv_ar
     if (!(p.part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
     ds_status status = dsi_cuda_launch(s, DSI_CUDA_conv_last,
                                        narrow ? "conv2d_dw_last_narrow" : "conv2d_dw_last",
-                                       type_of(&p), grid, &p);
+                                       dsi_cuda_dtype_suffix((ds_dtype)p.dtype), grid, &p);
     dw.part = p.part, dw.splits = p.splits, dw.columns = p.columns;
     if (status == DS_OK) status = parts_sum(s, &dw);
     dsi_cuda_scratch_free(s, p.part, bytes);

@@ -36,11 +36,6 @@ static bool has_vectors(const dsi_cuda_norm_args *p, const dsi_view *x)
     return fits;
 }
 
-static const char *vector_suffix(ds_dtype dtype)
-{
-    return dtype == DS_F32 ? "_f32" : dtype == DS_F16 ? "_f16" : "_bf16";
-}
-
 /* A row is summed by a team: a warp, or the whole block where it is long. Rows
  * without columns need no kernel. */
 static ds_status rows_launch(dsi_stream *s, const char *kernel, const char *by_vectors,
@@ -52,7 +47,7 @@ static ds_status rows_launch(dsi_stream *s, const char *kernel, const char *by_v
     if (!p->columns) return DS_OK;
     return dsi_cuda_launch(
         s, DSI_CUDA_normalize, vectors ? by_vectors : kernel,
-        vectors ? vector_suffix(x->dtype) : dsi_cuda_suffix(x->dtype),
+        vectors ? dsi_cuda_dtype_suffix(x->dtype) : dsi_cuda_suffix(x->dtype),
         dsi_cuda_blocks((p->rows * p->team + ROW_BLOCK - 1) / ROW_BLOCK, ROW_BLOCK), p);
 }
 
@@ -92,7 +87,7 @@ static ds_status layer_norm_dw(dsi_stream *s, const dsi_view *x, dsi_cuda_norm_a
     grid.blocks[1] = (unsigned)p->parts;
     ds_status status = dsi_cuda_launch(
         s, DSI_CUDA_normalize, vectors ? "layer_norm_rows_dw" : "layer_norm_dw",
-        vectors ? vector_suffix(x->dtype) : dsi_cuda_suffix(x->dtype), grid, p);
+        vectors ? dsi_cuda_dtype_suffix(x->dtype) : dsi_cuda_suffix(x->dtype), grid, p);
     if (status == DS_OK)
         status = dsi_cuda_launch(s, DSI_CUDA_normalize, "layer_norm_dw_sum", "",
                                  dsi_cuda_blocks((columns + 31) / 32, 256), p);

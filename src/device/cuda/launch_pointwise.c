@@ -44,10 +44,9 @@ static bool is_dense(const dsi_cuda_elements *e, int views)
 static ds_status dense_launch(dsi_stream *s, const char *kernel, const char *kernel_dense,
                               bool has_op, int views, ds_dtype dtype, const dsi_cuda_pointwise *a)
 {
-    static const char *const suffix[] = {[DS_F32] = "_f32", [DS_F16] = "_f16", [DS_BF16] = "_bf16"};
     if (!has_op || !is_dense(&a->e, views)) return pointwise_launch(s, kernel, dtype, a);
     int64_t blocks = (a->e.count * (int64_t)ds_dtype_size(dtype) / 16 + 255) / 256;
-    return dsi_cuda_launch(s, DSI_CUDA_pointwise, kernel_dense, suffix[dtype],
+    return dsi_cuda_launch(s, DSI_CUDA_pointwise, kernel_dense, dsi_cuda_dtype_suffix(dtype),
                            dsi_cuda_blocks(blocks < DENSE_BLOCKS ? blocks : DENSE_BLOCKS, 256), a);
 }
 

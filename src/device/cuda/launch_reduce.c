@@ -92,7 +92,6 @@ static bool columns_fit(const dsi_cuda_reduce *a, const dsi_view *x)
 /* At least COLUMN_ROWS rows in a part; more parts where there are few columns. */
 static ds_status columns_launch(dsi_stream *s, const dsi_cuda_reduce *a, ds_dtype dtype)
 {
-    static const char *const suffix[] = {[DS_F32] = "_f32", [DS_F16] = "_f16", [DS_BF16] = "_bf16"};
     int64_t width = 32 * 16 / (int64_t)ds_dtype_size(dtype), rows = a->in.count;
     int64_t across = (a->out.count + width - 1) / width;
     int64_t parts = dsi_min(dsi_max(COLUMN_BLOCKS / across, 1), rows / COLUMN_ROWS);
@@ -110,7 +109,8 @@ static ds_status columns_launch(dsi_stream *s, const dsi_cuda_reduce *a, ds_dtyp
     if (!(p.partial = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
     dsi_cuda_grid grid = dsi_cuda_blocks(across, 256);
     grid.blocks[1] = (unsigned)p.parts;
-    ds_status status = dsi_cuda_launch(s, DSI_CUDA_reduce, "sum_columns", suffix[dtype], grid, &p);
+    ds_status status = dsi_cuda_launch(s, DSI_CUDA_reduce, "sum_columns",
+                                       dsi_cuda_dtype_suffix(dtype), grid, &p);
     if (status == DS_OK)
         status = dsi_cuda_launch(s, DSI_CUDA_reduce, "sum_column_parts", "",
                                  dsi_cuda_blocks((p.columns + 31) / 32, 256), &p);

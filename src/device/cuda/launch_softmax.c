@@ -111,17 +111,12 @@ static bool lines_fit(const dsi_cuda_entropy_args *p, const dsi_view *x, const d
     return fits;
 }
 
-static const char *line_suffix(ds_dtype dtype)
-{
-    return dtype == DS_F32 ? "_f32" : dtype == DS_F16 ? "_f16" : "_bf16";
-}
-
 /* The loss and weight of each row. */
 static ds_status entropy_rows(dsi_stream *s, const dsi_cuda_entropy_args *p, const dsi_view *x)
 {
     if (lines_fit(p, x, x))
-        return dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_lines", line_suffix(x->dtype),
-                               dsi_cuda_blocks(p->rows, LINE), p);
+        return dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_lines",
+                               dsi_cuda_dtype_suffix(x->dtype), dsi_cuda_blocks(p->rows, LINE), p);
     return dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_rows", dsi_cuda_suffix(x->dtype),
                            grid_of_rows(p->rows, p->team), p);
 }
@@ -169,8 +164,8 @@ ds_status dsi_cuda_cross_entropy_dx(dsi_stream *s, const dsi_cross_entropy *c, d
     for (int i = 0; i < 2; i++) p.lse_s[i] = lse.s[i];
     if (status != DS_OK) return status;
     if (lines_fit(&p, &x, &dx))
-        return dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_lines_dx", line_suffix(x.dtype),
-                               dsi_cuda_blocks(p.rows, LINE), &p);
+        return dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_lines_dx",
+                               dsi_cuda_dtype_suffix(x.dtype), dsi_cuda_blocks(p.rows, LINE), &p);
     return dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_dx", dsi_cuda_suffix(x.dtype),
                            grid_of_rows(p.rows, p.team), &p);
 }

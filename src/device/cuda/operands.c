@@ -115,6 +115,11 @@ dsi_cuda_grid dsi_cuda_grid_of(int64_t count)
 
 const char *dsi_cuda_suffix(ds_dtype dtype) { return dtype == DS_F64 ? "_f64" : "_f32"; }
 
+const char *dsi_cuda_dtype_suffix(ds_dtype dtype)
+{
+    return dtype == DS_F16 ? "_f16" : dtype == DS_BF16 ? "_bf16" : dsi_cuda_suffix(dtype);
+}
+
 ds_status dsi_cuda_floating(const char *kernel, ds_dtype dtype)
 {
     if (dtype <= DS_BF16) return DS_OK;

@@ -38,6 +38,9 @@ dsi_cuda_grid dsi_cuda_blocks(int64_t blocks, unsigned threads);
  * for 16 bits too. */
 const char *dsi_cuda_suffix(ds_dtype dtype);
 
+/* The same of kernels with an instance for each floating dtype: "_bf16". */
+const char *dsi_cuda_dtype_suffix(ds_dtype dtype);
+
 /* DS_OK for a floating dtype, else the message that names the kernel. */
 ds_status dsi_cuda_floating(const char *kernel, ds_dtype dtype);
 
