@@ -55,6 +55,17 @@ DEVICE bool pool_counts(const dsi_cuda_pool_args &P, long long max, int i)
 
 #define PIECE 2048 /* elements of a plane of dx that a block holds */
 
+/* Writes n elements of a plane of dx, from `first` on, by a block of 256. */
+template <class C>
+DEVICE void pool_put(const dsi_cuda_pool_args &P, unsigned plane, int first, int n, const C *value)
+{
+    long long dx = pool_plane(P, P.xs, plane);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n; i += 256)
+        store<C>(P.to, P.dtype, dx + (first + i) / P.w * P.xs[2] + (first + i) % P.w * P.xs[3],
+                 value[i]);
+}
+
 /* Blocks of 256: for each plane its pieces. last and next are numbers of
  * windows: of the last one that was added to an element, and of the first one
  * after it. */
@@ -95,11 +106,7 @@ template <class C> DEVICE void max_pool_dx(const dsi_cuda_pool_args &P)
         if (threadIdx.x == 0) found[0] = 0;
         __syncthreads();
     }
-    long long dx = pool_plane(P, P.xs, plane);
-#pragma unroll 1
-    for (int i = threadIdx.x; i < n; i += 256)
-        store<C>(P.to, P.dtype, dx + (first + i) / P.w * P.xs[2] + (first + i) % P.w * P.xs[3],
-                 sum[i]);
+    pool_put<C>(P, plane, first, n, sum);
 }
 FLOAT_AND_DOUBLE(max_pool_dx, dsi_cuda_pool_args, 256)
 
@@ -122,11 +129,7 @@ template <class C> DEVICE void max_pool_dx_once(const dsi_cuda_pool_args &P)
         value[at] = load<C>(P.from, P.dtype, dy + p * P.ys[2] + q * P.ys[3]);
     }
     __syncthreads();
-    long long dx = pool_plane(P, P.xs, plane);
-#pragma unroll 1
-    for (int i = threadIdx.x; i < n; i += 256)
-        store<C>(P.to, P.dtype, dx + (first + i) / P.w * P.xs[2] + (first + i) % P.w * P.xs[3],
-                 value[i]);
+    pool_put<C>(P, plane, first, n, value);
 }
 FLOAT_AND_DOUBLE(max_pool_dx_once, dsi_cuda_pool_args, 256)
 
