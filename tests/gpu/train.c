@@ -3,6 +3,7 @@
  * dtypes, checkpoints there and back, faults, memory that is full, how many
  * launches a step takes and how many bytes it moves.
  * SPDX-License-Identifier: MIT */
+#include "base/mem.h"
 #include "check.h"
 #include "classify.h"
 #include "device/device.h"
@@ -62,10 +63,12 @@ static void trains_the_tutorial_network(void **state)
     CHECK(!memcmp(got, again, sizeof got)); /* the same bits at each run */
 }
 
+/* With a sanitizer memory is the driver's each time, and asking it launches what
+ * waits: two ReLUs' gradients do not join their products. */
 static void a_step_takes_few_launches(void **state)
 {
     (void)state;
-    enum { AT_MOST = 20 };
+    enum { AT_MOST = DSI_SANITIZED ? 22 : 20 };
     if (!emulated()) skip();
     CHECK_INT(ds_set_device(gpu), DS_OK);
     ds_scope *scope = ds_scope_open();
