@@ -189,16 +189,25 @@ static const ArgsField fields[] = {
 
 #define COMMANDS "train, eval, generate, tokenize, tokenizer or merge"
 
+enum { NEEDS_MODEL = 1, NEEDS_ADAPTER = 2, NEEDS_DATA = 4, NEEDS_OUTPUT = 8 };
+
 typedef struct Command {
     const char *name;
     int (*run)(LmOptions *o);
     bool on_all_ranks; /* else it is the work of one process, rank 0 */
+    int needs;
+    const char *needed; /* the same in words */
 } Command;
 
 static const Command commands[] = {
-    {"train", lm_train, true},          {"eval", lm_eval, false},
-    {"generate", lm_generate, false},   {"tokenize", lm_tokenize, false},
-    {"tokenizer", lm_tokenizer, false}, {"merge", lm_merge, false}};
+    {"train", lm_train, true, NEEDS_MODEL | NEEDS_DATA | NEEDS_OUTPUT,
+     "--model, --data and --output"},
+    {"eval", lm_eval, true, NEEDS_MODEL | NEEDS_DATA, "--model and --data"},
+    {"generate", lm_generate, false, NEEDS_MODEL, "--model"},
+    {"tokenize", lm_tokenize, false, NEEDS_DATA | NEEDS_OUTPUT, "--data and --output"},
+    {"tokenizer", lm_tokenizer, false, NEEDS_DATA | NEEDS_OUTPUT, "--data and --output"},
+    {"merge", lm_merge, false, NEEDS_MODEL | NEEDS_ADAPTER | NEEDS_OUTPUT,
+     "--model, --adapter and --output"}};
 
 /* NULL: there is no such command. */
 static const Command *command_find(const char *name)
@@ -206,6 +215,13 @@ static const Command *command_find(const char *name)
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (!strcmp(commands[i].name, name)) return &commands[i];
     return NULL;
+}
+
+static bool has_needed(const Command *c, const LmOptions *o)
+{
+    int given = (o->model ? NEEDS_MODEL : 0) | (o->adapter ? NEEDS_ADAPTER : 0) |
+                (o->n_data ? NEEDS_DATA : 0) | (o->output ? NEEDS_OUTPUT : 0);
+    return (given & c->needs) == c->needs || (o->demo && c->run == lm_train);
 }
 
 static error_t parse(int key, char *arg, struct argp_state *state)
@@ -235,6 +251,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
                        o->n_data  ? "data"
                        : o->model ? "model"
                                   : "tokenizer");
+        if (!has_needed(command_find(o->command), o))
+            argp_error(state, "%s needs %s", o->command, command_find(o->command)->needed);
         return 0;
     default:
         return args_store(state, options, fields, key, arg, o);
@@ -301,8 +319,6 @@ ds_status lm_sample(ds_module *model, ds_tokenizer *t, const char *prompt, ds_ge
 
 int lm_generate(LmOptions *o)
 {
-    if (!o->model) return ds_fail(DS_EINVAL, "generate needs --model") != DS_OK;
-    ds_set_threads((int)o->threads);
     ds_module *m = ds_pretrained_load(o->model, .dtype = o->bf16 ? DS_BF16 : DS_F32);
     ds_tokenizer *t = m && lm_adapter(m, o) == DS_OK ? lm_tokenizer_load(o) : NULL;
     ds_generate_opts g = ds_generation_config(m);
@@ -327,8 +343,6 @@ ds_status lm_adapter(ds_module *model, const LmOptions *o)
 
 int lm_merge(LmOptions *o)
 {
-    if (!o->model || !o->adapter || !o->output)
-        return ds_fail(DS_EINVAL, "merge needs --model, --adapter and --output") != DS_OK;
     ds_module *m = ds_pretrained_load(o->model);
     ds_status status = m ? lm_adapter(m, o) : ds_error_status();
     if (status == DS_OK) status = ds_lora_merge(m);
@@ -340,8 +354,6 @@ int lm_merge(LmOptions *o)
 
 int lm_tokenizer(LmOptions *o)
 {
-    if (!o->n_data || !o->output)
-        return ds_fail(DS_EINVAL, "tokenizer needs --data and --output") != DS_OK;
     dsi_text path = {0};
     bool file = dsi_ends_with(o->output, ".json");
     dsi_text_add(&path, file ? "%s" : "%s/tokenizer.json", o->output);
@@ -356,8 +368,6 @@ int lm_tokenizer(LmOptions *o)
 
 int lm_tokenize(LmOptions *o)
 {
-    if (!o->n_data || !o->output)
-        return ds_fail(DS_EINVAL, "tokenize needs --data and --output") != DS_OK;
     ds_tokenizer *t = lm_tokenizer_load(o);
     int64_t n = 0;
     ds_status status = t ? ds_tokens_pack(t, o->output, o->data, .n_files = (int)o->n_data,
@@ -368,13 +378,20 @@ int lm_tokenize(LmOptions *o)
     return status != DS_OK;
 }
 
+static ds_status device_set(const LmOptions *o)
+{
+    ds_device device;
+    ds_status status = o->device ? ds_device_parse(o->device, &device) : DS_OK;
+    return status == DS_OK && o->device ? ds_set_device(device) : status;
+}
+
 /* A failure that all ranks have is said by the first. */
 static int command_run(const Command *c, LmOptions *o)
 {
-    ds_device device;
-    int failed = o->device &&
-                 (ds_device_parse(o->device, &device) != DS_OK || ds_set_device(device) != DS_OK);
-    if (!failed) failed = c->run(o);
+    ds_status status = c->on_all_ranks ? ds_init_distributed() : DS_OK;
+    if (status == DS_OK) status = ds_comm_sync_status(NULL, device_set(o));
+    ds_set_threads((int)o->threads);
+    int failed = status == DS_OK ? c->run(o) : 1;
     if (failed && failed != DS_EXIT_REQUEUE &&
         (!ds_error_is_collective() || ds_comm_rank(ds_world()) == 0))
         fprintf(stderr, "ds_lm: %s\n", ds_error() ? ds_error() : "failed");
@@ -391,8 +408,8 @@ int main(int argc, char **argv)
         "COMMAND",
         "Trains, evaluates and runs language models of Hugging Face's folders.\v"
         "Commands: train, eval, generate, tokenize (text into a file of tokens), tokenizer (a new "
-        "byte-level BPE), merge (adapters into a model). Several ranks: deepspeed --num_devs N "
-        "ds_lm train ...",
+        "byte-level BPE), merge (adapters into a model). Several ranks train and evaluate: "
+        "deepspeed --num_devs N ds_lm train ...",
         NULL,
         NULL,
         NULL};

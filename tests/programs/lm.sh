@@ -8,6 +8,14 @@ binary=$1
 program=$binary/ds_lm
 root=$(cd "$(dirname "$0")/../.." && pwd)
 . "$root/tests/programs/common/checks.sh"
+
+# loss_is_near FILE: out and FILE have the same line, and losses within rounding
+loss_is_near()
+{
+    [ "$(sed 's/^loss [^ ]*  perplexity [^ ]*//' out)" = "$(sed 's/^loss [^ ]*  perplexity [^ ]*//' "$1")" ] &&
+        awk '{ loss[NR] = $2 } END { d = loss[1] - loss[2]; exit !(d < 2e-4 && d > -2e-4) }' out "$1"
+}
+
 head -c 20000 "$root/assets/devils_dictionary.txt" >book.txt
 
 # ---- a tokenizer and a new model
@@ -99,9 +107,30 @@ if [ -e "$binary/libdeepspeed_openmpi.so" ]; then
     done
     status 0 -q --num_devs 2 "$ds_lm" generate --model two --prompt AB --max-new-tokens 3 --greedy
     [ "$(grep -c '^AB' out)" -eq 1 ] || fail "not one rank alone generates"
+
+    # evaluation: the windows of all ranks, of which one has none of a text of two windows
+    head -c 44 book.txt >short.txt
+    for text in book.txt short.txt; do
+        status 0 -q --num_devs 1 "$ds_lm" eval --model two --data $text --context 16 --batch 3
+        cp out first
+        for ranks in 2 3; do
+            status 0 -q --num_devs $ranks "$ds_lm" eval --model two --data $text --context 16 --batch 3
+            lines out 1
+            loss_is_near first || fail "another loss on $ranks ranks: $(cat first)"
+        done
+    done
+    cp -r two damaged && head -c 2000 two/model.safetensors >damaged/model.safetensors
     for mistake in "generate --model nowhere" "train --model nowhere --data book.txt --output x" \
-        "train --model mine --data none.txt --output x" "dance"; do
-        "$program" -q --num_devs 2 "$ds_lm" $mistake >out 2>err </dev/null
+        "train --model mine --data none.txt --output x" "dance" "train --model mine" "eval --data book.txt" \
+        "eval --model nowhere --data book.txt" "eval --model mine --data none.txt" \
+        "eval --model damaged --data book.txt" "eval --model mine --data book.txt --context 100000" \
+        "eval --model mine --data book.txt --device gpu" \
+        "train --model mine --data book.txt --output x --device cuda:99" \
+        "train --model mine --data book.txt --output x --resume" \
+        "train --model mine --data book.txt --output x --load-dir nowhere"; do
+        "$program" -q --num_devs 3 "$ds_lm" $mistake >out 2>err </dev/null
+        got=$?
+        [ $got -ne 0 ] || fail "$mistake: status 0"
         [ "$(grep -c '^ds_lm: ' err)" -eq 1 ] || fail "$mistake: not said once"
     done
     program=$ds_lm
@@ -185,7 +214,7 @@ status 2
 has err 'no command'
 status 2 dance
 has err 'no command "dance"'
-status 1 train --model mine
+status 2 train --model mine
 has err '^ds_lm: train needs --model, --data and --output$'
 status 1 eval --model nowhere --data book.txt
 has err 'nowhere'
@@ -199,6 +228,9 @@ has err 'many.jsonl: [0-9]* tokens are less than a window of 100000 (--context)$
 : >empty.txt
 status 1 eval --model mine --data empty.txt
 has err '^ds_lm: empty.txt: 1 tokens are less than a window of 256 (--context)$'
+printf '{"prompt": "This does not count.", "completion": ""}' >prompts.jsonl
+status 1 eval --model mine --data prompts.jsonl --context 8
+has err '^ds_lm: eval: the loss is nan: no token of prompts.jsonl counts'
 status 2 generate --model mine --prompt A --top-p 2
 has err '^ds_lm: --top-p: 2 is outside 0 to 1$'
 status 2 train --demo --data book.txt --output x

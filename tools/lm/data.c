@@ -43,20 +43,20 @@ static bool is_fresh(const char *out, const char *const *files, int n)
 }
 
 static const char *pack(ds_tokenizer *t, const char *const *files, int n, const char *out,
-                        const char *end)
+                        bool first, const char *end)
 {
     if (n == 1 && count_tokens(files[0]) >= 0) return files[0];
     ds_status status = DS_OK;
-    if (ds_comm_rank(ds_world()) == 0 && !is_fresh(out, files, n))
+    if (first && !is_fresh(out, files, n))
         status = ds_tokens_pack(t, out, files, .n_files = n, .end_token = end);
     return ds_comm_sync_status(NULL, status) == DS_OK ? out : NULL;
 }
 
 /* A text that is too short is the user's file, not the packed one. */
 ds_dataset *lm_windows(const LmOptions *o, ds_tokenizer *t, const char *const *files, int n,
-                       const char *out, const char *end)
+                       const char *out, bool first, const char *end)
 {
-    const char *file = pack(t, files, n, out, end);
+    const char *file = pack(t, files, n, out, first, end);
     int64_t tokens = file ? count_tokens(file) : -1;
     if (tokens >= 0 && tokens < o->context)
         return dsi_refuse("%s%s: %lld tokens are less than a window of %lld (--context)", files[0],

@@ -73,12 +73,13 @@ static ds_dataset *train_data(Train *t)
     char path[4200];
     const char *end = end_token(o->model, t->tokenizer);
     snprintf(path, sizeof path, "%s/train.tokens", o->output);
-    ds_dataset *all = lm_windows(o, t->tokenizer, o->data, (int)o->n_data, path, end);
+    bool first = ds_comm_rank(NULL) == 0;
+    ds_dataset *all = lm_windows(o, t->tokenizer, o->data, (int)o->n_data, path, first, end);
     if (!all) return NULL;
     int64_t n = ds_dataset_len(all);
     if (o->eval_data) {
         snprintf(path, sizeof path, "%s/eval.tokens", o->output);
-        t->held_out = lm_windows(o, t->tokenizer, &o->eval_data, 1, path, end);
+        t->held_out = lm_windows(o, t->tokenizer, &o->eval_data, 1, path, first, end);
         return all;
     }
     int64_t held = (int64_t)((double)n * o->eval_split);
@@ -89,19 +90,32 @@ static ds_dataset *train_data(Train *t)
 
 /* ---- evaluation ---- */
 
-/* Adds up losses and labels of batches; both are float64 [2]. */
+/* Labels of the first n rows that count in the loss. */
+static int64_t count_labels(const ds_batch *b, int64_t rows)
+{
+    const int64_t *label = ds_data(b->y);
+    int64_t n = 0, width = ds_size(b->y, 1);
+    for (int64_t i = 0; label && i < rows * width; i++) n += i % width && label[i] != -100;
+    return n;
+}
+
+/* Adds up losses and labels of this rank's windows. All ranks have as many
+ * batches, so that all gather the parameters of stage 3; the windows that a
+ * loader repeats for that come last, and do not count. */
 static ds_status eval_batches(ds_module *m, ds_loader *loader, double sum[2])
 {
+    ds_comm *world = ds_world();
+    int64_t ranks = ds_comm_size(world), all = ds_dataset_len(ds_loader_dataset(loader));
+    int64_t left = (all - ds_comm_rank(world) + ranks - 1) / ranks; /* of this rank */
     ds_batch b;
     ds_status status = DS_OK;
     while (status == DS_OK && ds_loader_next(loader, &b)) {
-        const int64_t *label = ds_data(b.y);
-        int64_t n = 0, width = ds_size(b.y, 1);
-        for (int64_t i = 0; label && i < ds_numel(b.y); i++) n += i % width && label[i] != -100;
-        if (!n) continue;
-        ds_tensor *loss = ds_call(m, b.x, b.y);
+        int64_t rows = b.size < left ? b.size : left, n = count_labels(&b, rows);
+        left -= rows;
+        int64_t used = rows ? rows : 1;
+        ds_tensor *loss = ds_call(m, ds_slice(b.x, 0, 0, used), ds_slice(b.y, 0, 0, used));
         if (!loss) status = ds_error_status();
-        sum[0] += ds_item(loss) * (double)n, sum[1] += (double)n;
+        if (n) sum[0] += ds_item(loss) * (double)n, sum[1] += (double)n;
     }
     return ds_error() ? ds_error_status() : status;
 }
@@ -111,21 +125,23 @@ static ds_loader *eval_loader(ds_dataset *data, int64_t batch)
 {
     ds_comm *world = ds_world();
     int ranks = ds_comm_size(world);
-    ds_loader_opts o = {.batch_size = batch, .drop_uneven = true};
+    ds_loader_opts o = {.batch_size = batch};
     if (ranks > 1) o.rank = ds_comm_rank(world), o.ranks = ranks;
     return ds_loader_new_with(data, o);
 }
 
 /* The mean loss over the loader's data, on all ranks together; NaN after a
- * failure. */
-static double eval_loss(ds_module *m, ds_loader *loader)
+ * failure. In stage 3 a rank that fails does so while others gather: they
+ * learn of it by the engine, else here. */
+static double eval_loss(ds_module *m, ds_loader *loader, int stage)
 {
     double sum[2] = {0};
     bool training = ds_module_training(m), recording = ds_set_grad(false);
     ds_module_train(m, false);
-    ds_status status = loader ? eval_batches(m, loader, sum) : DS_EINVAL;
+    ds_status status = loader ? eval_batches(m, loader, sum) : ds_error_status();
     ds_module_train(m, training);
     ds_set_grad(recording);
+    if (stage < 3) status = ds_comm_sync_status(NULL, status);
     if (status != DS_OK) return NAN;
     ds_scope *scope = ds_scope_open();
     ds_tensor *all = ds_from_data(DS_F64, ds_shape(2), sum);
@@ -201,7 +217,7 @@ static ds_status save_model(Train *t)
  * of the smallest are kept. */
 static ds_status evaluate(Train *t, int64_t step)
 {
-    double loss = eval_loss(ds_engine_module(t->engine), t->eval);
+    double loss = eval_loss(ds_engine_module(t->engine), t->eval, t->plan.stage);
     if (ds_engine_global_rank(t->engine) == 0)
         printf("evaluation  loss %.4f  perplexity %.2f\n", loss, exp(loss));
     if (isfinite(loss))
@@ -398,11 +414,7 @@ static ds_status train_start(Train *t)
 int lm_train(LmOptions *o)
 {
     Train t = {.o = o};
-    if (!o->demo && (!o->model || !o->n_data || !o->output))
-        return dsi_fail(DS_EINVAL, "train needs --model, --data and --output") != DS_OK;
-    ds_set_threads((int)o->threads);
-    ds_status status = ds_init_distributed();
-    if (status == DS_OK && o->save_dir) status = ds_stop_on_signal(SIGUSR1);
+    ds_status status = o->save_dir ? ds_stop_on_signal(SIGUSR1) : DS_OK;
     if (status == DS_OK) status = train_start(&t);
     if (status == DS_OK) status = train_loop(&t);
     if (status == DS_OK && !o->no_save && !t.stopped) status = save_model(&t);
@@ -415,27 +427,61 @@ int lm_train(LmOptions *o)
     return failed ? 1 : t.stopped ? DS_EXIT_REQUEUE : 0;
 }
 
-int lm_eval(LmOptions *o)
+/* The file of tokens has the same name on all nodes; the first rank of each
+ * writes it, in place of what a killed run may have left. */
+static ds_status eval_path(char *path, size_t room)
 {
-    if (!o->model || !o->n_data)
-        return dsi_fail(DS_EINVAL, "eval needs --model and --data") != DS_OK;
-    ds_set_threads((int)o->threads);
-    ds_tokenizer *t = lm_tokenizer_load(o);
-    ds_module *m = t ? ds_pretrained_load(o->model, .dtype = o->bf16 ? DS_BF16 : DS_F32) : NULL;
-    bool ready = m && lm_adapter(m, o) == DS_OK;
+    int64_t number = getpid();
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *first = ds_from_data(DS_I64, ds_shape(1), &number);
+    ds_status status = ds_broadcast(NULL, first, 0);
+    if (status == DS_OK) number = (int64_t)ds_item(first);
+    ds_scope_close(scope);
+    snprintf(path, room, "/tmp/ds_lm.%lld.tokens", (long long)number);
+    if (ds_comm_local_rank(NULL) == 0) remove(path);
+    return status;
+}
+
+/* The windows of --data; NULL after a failure, which all ranks have. */
+static ds_dataset *eval_data(const LmOptions *o, ds_tokenizer *t)
+{
     char path[64];
-    snprintf(path, sizeof path, "/tmp/ds_lm.%d.tokens", (int)getpid());
-    ds_dataset *data = ready
-                           ? lm_windows(o, t, o->data, (int)o->n_data, path, end_token(o->model, t))
-                           : NULL;
-    int64_t n = data ? ds_dataset_len(data) : 0;
-    ds_loader *loader = data ? eval_loader(data, o->batch ? o->batch : 8) : NULL;
-    double loss = loader ? eval_loss(m, loader) : NAN;
+    if (eval_path(path, sizeof path) != DS_OK) return NULL;
+    bool first = ds_comm_local_rank(NULL) == 0;
+    ds_dataset *data = lm_windows(o, t, o->data, (int)o->n_data, path, first,
+                                  end_token(o->model, t));
+    ds_status status = ds_error_status();
+    if (!ds_error_is_collective()) status = ds_comm_sync_status(NULL, status);
+    if (first) remove(path); /* it is mapped */
+    if (status == DS_OK) return data;
+    ds_dataset_free(data);
+    return NULL;
+}
+
+static ds_status eval_print(const LmOptions *o, ds_module *m, ds_dataset *data)
+{
+    int64_t n = ds_dataset_len(data);
+    ds_loader *loader = eval_loader(data, o->batch ? o->batch : 8);
+    double loss = eval_loss(m, loader, 0);
     ds_loader_free(loader);
-    if (isfinite(loss))
+    if (isnan(loss) && !ds_error())
+        ds_comm_sync_status(NULL, dsi_fail(DS_EINVAL,
+                                           "eval: the loss is nan: no token of %s counts, or the "
+                                           "model's weights are not finite",
+                                           o->data[0]));
+    if (!ds_error() && ds_comm_rank(NULL) == 0)
         printf("loss %.4f  perplexity %.2f  over %lld windows of %lld tokens\n", loss, exp(loss),
                (long long)n, (long long)o->context);
-    remove(path);
+    return ds_error_status();
+}
+
+int lm_eval(LmOptions *o)
+{
+    ds_tokenizer *t = lm_tokenizer_load(o);
+    ds_module *m = t ? ds_pretrained_load(o->model, .dtype = o->bf16 ? DS_BF16 : DS_F32) : NULL;
+    ds_status status = ds_comm_sync_status(NULL, m ? lm_adapter(m, o) : ds_error_status());
+    ds_dataset *data = status == DS_OK ? eval_data(o, t) : NULL;
+    if (data) status = eval_print(o, m, data);
     ds_module_free(m);
     ds_tokenizer_free(t);
     return ds_error() != NULL;
