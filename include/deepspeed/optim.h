@@ -178,7 +178,10 @@ typedef struct ds_muon_opts {
      * matrix in every iteration, not its Gram matrix: slower, fewer roundings. */
     bool ns_standard;
     bool no_nesterov;
-    int ns_steps;             /* iterations; 0: 5 */
+    int ns_steps; /* iterations; 0: 5 */
+    /* torch's name: each iteration brings a singular value s to k[0] s + k[1] s^3
+     * + k[2] s^5; {0}: {3.4445, -4.7750, 2.0315} */
+    double ns_coefficients[3];
     ds_muon_adjust adjust_lr; /* what lr is multiplied by */
 } ds_muon_opts;
 

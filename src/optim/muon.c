@@ -23,60 +23,59 @@ typedef struct Muon {
     dsi_adam adam;
     bool standard, no_nesterov;
     int steps;
+    double a, b, c; /* a step brings a singular value x in (0, 1] to a x + b x^3 + c x^5 */
     ds_muon_adjust adjust;
 } Muon;
 
 /* ---- orthogonal matrices ------------------------------------------------------------------------------- */
 
-/* Coefficients of x -> A x + B x^3 + C x^5, which brings (0, 1] near 1. */
-static const double A = 3.4445, B = -4.7750, C = 2.0315;
-
 static ds_tensor *transposed(ds_tensor *x) { return ds_transpose(x, -2, -1); }
 
-/* B g + C g^2 of a Gram matrix g. Polynomials of g = x x^T act on the singular
+/* b g + c g^2 of a Gram matrix g. Polynomials of g = x x^T act on the singular
  * values of x alone. */
-static ds_tensor *polynomial(ds_tensor *g)
+static ds_tensor *polynomial(const Muon *s, ds_tensor *g)
 {
-    return ds_add_scaled(ds_scale(g, B), ds_matmul(g, g), C);
+    return ds_add_scaled(ds_scale(g, s->b), ds_matmul(g, g), s->c);
 }
 
-/* A x + z y. With z = polynomial(x x^T) this is one step of Newton and Schulz:
- * every singular value s of x becomes A s + B s^3 + C s^5. */
-static ds_tensor *iterate(ds_tensor *z, ds_tensor *x)
+/* a x + z y. With z = polynomial(x x^T) this is one step of Newton and Schulz:
+ * every singular value v of x becomes a v + b v^3 + c v^5. */
+static ds_tensor *iterate(const Muon *s, ds_tensor *z, ds_tensor *x)
 {
-    return ds_add_scaled(ds_matmul(z, x), x, A);
+    return ds_add_scaled(ds_matmul(z, x), x, s->a);
 }
 
 /* The products are of [n,m] with n <= m. */
-static ds_tensor *orthogonal_standard(ds_tensor *x, int steps)
+static ds_tensor *orthogonal_standard(const Muon *s, ds_tensor *x)
 {
-    for (int i = 0; i < steps; i++) x = iterate(polynomial(ds_matmul(x, transposed(x))), x);
+    for (int i = 0; i < s->steps; i++)
+        x = iterate(s, polynomial(s, ds_matmul(x, transposed(x))), x);
     return x;
 }
 
 /* The same with the iterations on x x^T [n,n] in place of x [n,m]: a step of x
- * is x = (A + z) x, that of its Gram matrix r = (A + z) r (A + z). The product
+ * is x = (a + z) x, that of its Gram matrix r = (a + z) r (a + z). The product
  * of the factors is applied after two steps, as in DeepSpeed, and at the end. */
-static ds_tensor *orthogonal_gram(ds_tensor *x, int steps)
+static ds_tensor *orthogonal_gram(const Muon *s, ds_tensor *x)
 {
     const int restart = 2;
     ds_tensor *r = ds_matmul(x, transposed(x)), *q = NULL;
-    for (int i = 0; i < steps; i++) {
+    for (int i = 0; i < s->steps; i++) {
         if (i == restart) {
             x = ds_matmul(q, x);
             r = ds_matmul(x, transposed(x)), q = NULL;
         }
-        ds_tensor *z = polynomial(r);
+        ds_tensor *z = polynomial(s, r);
         if (q) {
-            q = iterate(z, q);
-        } else { /* A + z */
+            q = iterate(s, z, q);
+        } else { /* a + z */
             ds_dims size = ds_shape(ds_size(z, -1));
             ds_tensor *at = ds_arange(DS_I64, 0, (double)size.d[0], 1);
             at = ds_to(at, ds_device_of(z), DS_I64);
             ds_tensor *one = ds_cast(ds_eq(ds_unsqueeze(at, 1), at), ds_dtype_of(z));
-            q = ds_add_scaled(z, one, A);
+            q = ds_add_scaled(z, one, s->a);
         }
-        if (i + 1 < steps && i + 1 != restart) r = iterate(z, iterate(z, r));
+        if (i + 1 < s->steps && i + 1 != restart) r = iterate(s, z, iterate(s, z, r));
     }
     return ds_matmul(q, x);
 }
@@ -94,7 +93,7 @@ static ds_tensor *orthogonal(const Muon *s, ds_tensor *x)
     ds_tensor *norm = ds_sqrt(ds_sum_with(ds_mul(x, x), both));
     x = ds_div(x, ds_shift(norm, 1e-7));
     bool square = ds_size(x, -2) == ds_size(x, -1);
-    x = s->standard || square ? orthogonal_standard(x, s->steps) : orthogonal_gram(x, s->steps);
+    x = s->standard || square ? orthogonal_standard(s, x) : orthogonal_gram(s, x);
     return tall ? transposed(x) : x;
 }
 
@@ -223,6 +222,11 @@ ds_optim *ds_optim_muon_with(ds_module *model, ds_muon_opts o)
     if (!dsi_params_check("muon", muon_params, &o, sizeof o)) return NULL;
     if (o.ns_steps < 0 || o.ns_steps > 100)
         return dsi_refuse("muon: ns_steps is %d: expected 1 to 100, or 0 for 5", o.ns_steps);
+    const double *given = o.ns_coefficients, usual[3] = {3.4445, -4.7750, 2.0315};
+    for (int i = 0; i < 3; i++)
+        if (!isfinite(given[i]))
+            return dsi_refuse("muon: ns_coefficients[%d] is %g: expected a number", i, given[i]);
+    const double *k = given[0] != 0 || given[1] != 0 || given[2] != 0 ? given : usual;
     ds_optim *optim = ds_optim_new(model, &muon_type, (ds_optim_values){0});
     if (!optim) return NULL;
     *(Muon *)optim->self = (Muon){
@@ -230,6 +234,9 @@ ds_optim *ds_optim_muon_with(ds_module *model, ds_muon_opts o)
         .standard = o.ns_standard,
         .no_nesterov = o.no_nesterov,
         .steps = o.ns_steps ? o.ns_steps : 5,
+        .a = k[0],
+        .b = k[1],
+        .c = k[2],
         .adjust = o.adjust_lr,
     };
     groups_make(optim, &o);

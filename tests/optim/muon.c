@@ -195,6 +195,8 @@ static void refused(void **state)
     CHECK_REFUSED(ds_optim_muon(m, 1, .momentum = 1), "muon: momentum is 1");
     CHECK_REFUSED(ds_optim_muon(m, 1, .beta2 = 2), "muon: beta2 is 2");
     CHECK_REFUSED(ds_optim_muon(m, 1, .ns_steps = -1), "muon: ns_steps is -1");
+    CHECK_REFUSED(ds_optim_muon(m, 1, .ns_coefficients = {1, NAN, 0}),
+                  "muon: ns_coefficients[1] is nan");
     CHECK_REFUSED(ds_optim_by_name(m, "Muon", "{\"muon_lr\": -1}"),
                   "optimizer.params.muon_lr is -1");
     CHECK_REFUSED(ds_optim_by_name(m, "Muon", "{\"ns_method\": \"qr\"}"),

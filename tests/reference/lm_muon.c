@@ -22,12 +22,16 @@ static ds_muon_opts options(const Reference *r)
 {
     const json_t *p = json_object_get(r->json, "defaults"); /* with what the case sets */
     const char *adjust = reference_text(p, "adjust_lr_fn", "");
+    const json_t *k = json_object_get(p, "ns_coefficients");
     return (ds_muon_opts){
         .lr = reference_double(p, "lr", 0),
         .momentum = reference_double(p, "momentum", 0),
         .weight_decay = reference_double(p, "weight_decay", 0),
         .no_nesterov = !reference_bool(p, "nesterov", true),
         .ns_steps = (int)reference_int(p, "ns_steps", 5),
+        .ns_coefficients = {json_number_value(json_array_get(k, 0)),
+                            json_number_value(json_array_get(k, 1)),
+                            json_number_value(json_array_get(k, 2))},
         .ns_standard = strcmp(reference_text(p, "ns_method", "standard"), "gram") != 0,
         .adjust_lr = !strcmp(adjust, "match_rms_adamw")      ? DS_MUON_MATCH_RMS_ADAMW
                      : !strcmp(adjust, "spectral_unclamped") ? DS_MUON_UNCLAMPED
