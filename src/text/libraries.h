@@ -30,7 +30,8 @@ typedef struct dsi_pcre2 {
 /* The functions in use; each is utf8proc_NAME. */
 #define DSI_UTF8PROC_FUNCTIONS(X) \
     X(map) \
-    X(category)
+    X(category) \
+    X(tolower)
 
 #define DSI_UTF8PROC_MEMBER(name) __typeof__(&utf8proc_##name) name;
 typedef struct dsi_utf8proc {

@@ -106,6 +106,22 @@ static void normalize_strip(const dsi_normalizer_step *step, dsi_text *text)
     text_take(text, &stripped);
 }
 
+/* Lowercase and StripAccents, character by character. */
+static void normalize_chars(dsi_normalizer_kind kind, dsi_text *text)
+{
+    dsi_text changed = {0};
+    uint32_t c;
+    dsi_text_add_bytes(&changed, "", 0);
+    for (size_t i = 0; i < text->n; i += (size_t)dsi_utf8_length(text->s + i)) {
+        dsi_utf8_decode(text->s + i, text->n - i, &c);
+        if (kind == DSI_NORMALIZE_LOWERCASE)
+            dsi_append_lower(&changed, c);
+        else if (!dsi_is_mark(c))
+            dsi_utf8_append(&changed, c);
+    }
+    text_take(text, &changed);
+}
+
 /* One step, in place. A text that changes is written to new memory, which then
  * replaces the old. */
 static ds_status normalizer_step_apply(const dsi_normalizer_step *step, size_t most, dsi_text *text)
@@ -117,6 +133,10 @@ static ds_status normalizer_step_apply(const dsi_normalizer_step *step, size_t m
         return normalize_form(step->form, text);
     case DSI_NORMALIZE_STRIP:
         normalize_strip(step, text);
+        return DS_OK;
+    case DSI_NORMALIZE_LOWERCASE:
+    case DSI_NORMALIZE_STRIP_ACCENTS:
+        normalize_chars(step->kind, text);
         return DS_OK;
     case DSI_NORMALIZE_PREPEND:
         dsi_text_add(&changed, "%s", step->content);

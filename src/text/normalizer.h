@@ -11,7 +11,9 @@ typedef enum dsi_normalizer_kind {
     DSI_NORMALIZE_FORM,    /* NFC, NFD, NFKC, NFKD: form, options of utf8proc */
     DSI_NORMALIZE_PREPEND, /* content before a text that is not empty */
     DSI_NORMALIZE_REPLACE, /* content in place of each match of pattern */
-    DSI_NORMALIZE_STRIP    /* white space at the ends */
+    DSI_NORMALIZE_STRIP,   /* white space at the ends */
+    DSI_NORMALIZE_LOWERCASE,
+    DSI_NORMALIZE_STRIP_ACCENTS /* without marks */
 } dsi_normalizer_kind;
 
 typedef struct dsi_normalizer_step {

@@ -12,6 +12,7 @@
 
 #include "base/text.h"
 #include "normalizer.h"
+#include "unicode.h"
 
 #include <string.h>
 
@@ -134,11 +135,29 @@ static void replace_spaces(const dsi_pre_tokenizer_step *step, const char *s, si
     }
 }
 
-/* Runs step i and those after it on one piece; behind the last step the piece
- * is a word. */
-static ds_status step_run(const Splitter *sp, int i, const char *s, size_t n, bool at_start)
+/* Hands on a word, which may be in the byte-level alphabet. What is not, as a
+ * Metaspace behind ByteLevel makes it, stays as it is. */
+static ds_status word_emit(const Splitter *sp, const char *s, size_t n)
 {
-    if (i == sp->p->n) return sp->fn(sp->arg, s, n);
+    if (!sp->p->alphabet_from) return sp->fn(sp->arg, s, n);
+    dsi_text word = {0};
+    for (size_t i = 0; i < n; i += dsi_utf8_length(s + i)) {
+        uint32_t c;
+        dsi_utf8_decode(s + i, n - i, &c);
+        int byte = dsi_char_to_byte(c);
+        if (byte >= 0)
+            dsi_text_add_bytes(&word, &(char){(char)byte}, 1);
+        else
+            dsi_utf8_append(&word, c);
+    }
+    ds_status status = sp->fn(sp->arg, word.s, word.n);
+    dsi_text_free(&word);
+    return status;
+}
+
+/* Runs step i on one piece, and those after it on what it is split into. */
+static ds_status piece_run(const Splitter *sp, int i, const char *s, size_t n, bool at_start)
+{
     const dsi_pre_tokenizer_step *step = &sp->p->at[i];
     dsi_text changed = {0};
     if (step->replacement) {
@@ -152,6 +171,25 @@ static ds_status step_run(const Splitter *sp, int i, const char *s, size_t n, bo
                                      : step_run(sp, i + 1, s, n, at_start);
     dsi_text_free(&changed);
     return status;
+}
+
+/* Runs step i on a piece whose bytes become characters before it. */
+static ds_status alphabet_run(const Splitter *sp, int i, const char *s, size_t n, bool at_start)
+{
+    dsi_text text = {0};
+    for (size_t k = 0; k < n; k++) dsi_utf8_append(&text, dsi_byte_to_char((unsigned char)s[k]));
+    ds_status status = piece_run(sp, i, text.s, text.n, at_start);
+    dsi_text_free(&text);
+    return status;
+}
+
+/* Runs step i and those after it on one piece; behind the last step the piece
+ * is a word. */
+static ds_status step_run(const Splitter *sp, int i, const char *s, size_t n, bool at_start)
+{
+    if (i == sp->p->n) return word_emit(sp, s, n);
+    if (i && i == sp->p->alphabet_from) return alphabet_run(sp, i, s, n, at_start);
+    return piece_run(sp, i, s, n, at_start);
 }
 
 /* Steps are nested calls: as deep as there are steps, for a text of any

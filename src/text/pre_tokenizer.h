@@ -34,6 +34,7 @@ typedef struct dsi_pre_tokenizer_step {
 
 typedef struct dsi_pre_tokenizer {
     DSI_LIST(dsi_pre_tokenizer_step)
+    int alphabet_from; /* steps from this one on split text in the byte-level alphabet; 0: none */
 } dsi_pre_tokenizer;
 
 /* Frees the steps, not *p itself. */

@@ -39,8 +39,8 @@ static ds_status sequence_read(dsi_tokenizer_reader *r, const json_t *component,
 
 /* ---- normalizer ---- */
 
-/* One normalizer. Lowercase and BertNormalizer are refused: none of the models
- * that this library trains uses them. */
+/* One normalizer. BertNormalizer, Nmt and Precompiled are refused: no model that
+ * this library trains uses them. */
 static ds_status normalizer_read(dsi_tokenizer_reader *r, const json_t *c)
 {
     static const struct {
@@ -61,7 +61,10 @@ static ds_status normalizer_read(dsi_tokenizer_reader *r, const json_t *c)
             dsi_list_add(&r->t->normalizer, step);
             return DS_OK;
         }
-    if (!strcmp(type, "Prepend")) {
+    if (!strcmp(type, "Lowercase") || !strcmp(type, "StripAccents")) {
+        step.kind = *type == 'L' ? DSI_NORMALIZE_LOWERCASE : DSI_NORMALIZE_STRIP_ACCENTS;
+        if (!dsi_utf8proc_open()) return ds_error_status();
+    } else if (!strcmp(type, "Prepend")) {
         step.kind = DSI_NORMALIZE_PREPEND;
         step.content = dsi_strdup(dsi_json_text(c, "prepend", ""));
     } else if (!strcmp(type, "Replace")) {
@@ -156,16 +159,18 @@ static const char *named_pattern(const json_t *c, dsi_pre_tokenizer_step *step)
     return !strcmp(type, "Whitespace") ? "[" RUST_WORD "]+|[^" RUST_WORD "\\s]+" : NULL;
 }
 
-/* One pre-tokenizer. ByteLevel must be the last: after it pieces would be in the
- * byte-level alphabet, in which no known file goes on splitting. */
+/* One pre-tokenizer. Those behind ByteLevel split what is in its alphabet, as in
+ * Falcon's file. */
 static ds_status pre_tokenizer_read(dsi_tokenizer_reader *r, const json_t *c)
 {
     const char *type = dsi_json_type(c);
     dsi_pre_tokenizer_step step = {0};
     ds_status status = DS_OK;
-    if (r->byte_level)
-        return dsi_tokenizer_damaged(r, "pre_tokenizer: %.40s after ByteLevel", type);
+    if (r->byte_level && !r->t->pre_tokenizer.alphabet_from)
+        r->t->pre_tokenizer.alphabet_from = r->t->pre_tokenizer.n;
     if (!strcmp(type, "ByteLevel")) {
+        if (r->byte_level)
+            return dsi_tokenizer_damaged(r, "pre_tokenizer: ByteLevel after ByteLevel");
         r->byte_level = true;
         step.prefix_space = dsi_json_bool(c, "add_prefix_space", true);
         step.behavior = DSI_SPLIT_ISOLATED;
@@ -176,6 +181,10 @@ static ds_status pre_tokenizer_read(dsi_tokenizer_reader *r, const json_t *c)
         status = metaspace_read(r, c, &step);
     } else if (!strcmp(type, "Split")) {
         status = split_read(r, c, &step);
+    } else if (!strcmp(type, "CharDelimiterSplit")) {
+        const char *delimiter = dsi_json_text(c, "delimiter", " ");
+        step.pattern = dsi_regex_new("tokenizer: pre_tokenizer", delimiter, true);
+        if (!step.pattern) return ds_error_status();
     } else {
         const char *pattern = named_pattern(c, &step);
         if (!pattern) return dsi_tokenizer_unsupported(r, "pre_tokenizer", c);

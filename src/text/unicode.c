@@ -96,6 +96,23 @@ bool dsi_is_word(uint32_t c)
     return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NL) || k == UTF8PROC_CATEGORY_PC;
 }
 
+bool dsi_is_mark(uint32_t c)
+{
+    const dsi_utf8proc *u = c < 0x80 ? NULL : dsi_utf8proc_open();
+    utf8proc_category_t k = u ? u->category((utf8proc_int32_t)c) : UTF8PROC_CATEGORY_CN;
+    return k >= UTF8PROC_CATEGORY_MN && k <= UTF8PROC_CATEGORY_ME;
+}
+
+/* Of one character only the lower case is two: U+0130 has a dot above
+ * (SpecialCasing.txt), which utf8proc's simple mapping loses. */
+void dsi_append_lower(dsi_text *to, uint32_t c)
+{
+    const dsi_utf8proc *u = c < 0x80 ? NULL : dsi_utf8proc_open();
+    if (c < 0x80) c |= c >= 'A' && c <= 'Z' ? 32 : 0;
+    dsi_utf8_append(to, u ? (uint32_t)u->tolower((utf8proc_int32_t)c) : c);
+    if (c == 0x130) dsi_utf8_append(to, 0x307);
+}
+
 /* GPT-2 maps bytes that print in Latin-1 to themselves, and the others, in
  * order, to the characters from U+0100 on (bytes_to_unicode in its
  * encoder.py). */
@@ -107,4 +124,12 @@ int dsi_char_to_byte(uint32_t c)
     for (unsigned b = 0, at = 256; b < 256; b++)
         if (!byte_prints(b) && at++ == c) return (int)b;
     return -1;
+}
+
+uint32_t dsi_byte_to_char(unsigned char byte)
+{
+    uint32_t c = 256;
+    if (byte_prints(byte)) return byte;
+    for (unsigned b = 0; b < byte; b++) c += !byte_prints(b);
+    return c;
 }

@@ -30,6 +30,13 @@ bool dsi_is_space(uint32_t c);
  * connectors, joiners. */
 bool dsi_is_word(uint32_t c);
 
+/* Marks, Unicode's category M: accents and the like. */
+bool dsi_is_mark(uint32_t c);
+/* Appends the lower case of c alone, Rust's char::to_lowercase: a final sigma
+ * is not told from others. */
+void dsi_append_lower(dsi_text *to, uint32_t c);
+
 /* The byte whose character in the byte-level alphabet of GPT-2 is c; -1 if c is
  * not in that alphabet, which has a printable character for each byte. */
 int dsi_char_to_byte(uint32_t c);
+uint32_t dsi_byte_to_char(unsigned char byte);
