@@ -473,6 +473,8 @@ int dsi_reduce_shards(const dsi_reduce *r, dsi_view *views, double *squares)
 
 void dsi_reduce_reset(dsi_reduce *r)
 {
+    if (r->status == DS_OK)
+        r->status = buckets_finish_but(r, 0); /* a later sum would be added to */
     r->open = r->local = false;
     if (r->tree) dsi_tree_reset(r->tree);
     for (int i = 0; i < r->f->n; i++) r->leaf[i].holds = false;
