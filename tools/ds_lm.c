@@ -9,6 +9,7 @@
  *     ds_lm merge --model FOLDER --adapter lora --output merged
  * SPDX-License-Identifier: MIT */
 #include "args.h"
+#include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
@@ -16,9 +17,11 @@
 #include "parse_options.h"
 
 #include <argp.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     MODEL = 256,
@@ -89,7 +92,7 @@ static const struct argp_option options[] = {
     {"grad-accum", GRAD_ACCUM, "N", 0, "micro batches of an update (1)", 0},
     {"epochs", EPOCHS, "N", 0, "passes over the data (1)", 0},
     {"max-steps", MAX_STEPS, "N", 0, "updates, in place of --epochs", 0},
-    {"lr", LR, "X", 0, "highest learning rate (5e-5; 3e-3 for a new model)", 0},
+    {"lr", LR, "X", 0, "highest learning rate (5e-5; adapters 2e-4; a new model 3e-3)", 0},
     {"warmup", WARMUP, "N", 0, "updates to reach it (5 % of all)", 0},
     {"weight-decay", WEIGHT_DECAY, "X", 0, "of matrices (0.1)", 0},
     {"clip", CLIP, "X", 0, "largest norm of the gradients (1)", 0},
@@ -99,7 +102,7 @@ static const struct argp_option options[] = {
     {"threads", THREADS, "N", 0, "threads of the kernels (1)", 0},
     {"device", DEVICE, "NAME", 0, "cpu, cuda or cuda:N (cpu)", 0},
     {"demo", DEMO, 0, 0, "train a small model on The Devil's Dictionary, in minutes", 0},
-    {0, 0, 0, 0, "Adapters (LoRA, in PEFT's files):", 2},
+    {0, 0, 0, 0, "Adapters (LoRA, in PEFT's files):", 3},
     {"lora-r", LORA_R, "N", 0, "train adapters of this rank in place of the weights", 0},
     {"lora-alpha", LORA_ALPHA, "X", 0, "they count alpha / r (2 r)", 0},
     {"lora-targets", LORA_TARGETS, "NAMES", 0, "layers, separated by commas (those of PEFT)", 0},
@@ -111,7 +114,7 @@ static const struct argp_option options[] = {
     {"ensure-weight-tying", ENSURE_WEIGHT_TYING, 0, 0,
      "a saved embedding of a tied model stays its head, too", 0},
     {"adapter", ADAPTER, "FOLDER", 0, "of eval, generate, merge: adapters that were trained", 0},
-    {0, 0, 0, 0, "Results:", 3},
+    {0, 0, 0, 0, "Results:", 4},
     {"log-interval", LOG_INTERVAL, "N", 0, "print a line every N updates (10)", 0},
     {"eval-interval", EVAL_INTERVAL, "N", 0,
      "evaluate every N updates, and at the end (0: at the end)", 0},
@@ -124,15 +127,16 @@ static const struct argp_option options[] = {
     {"resume", RESUME, 0, 0, "resume from the newest checkpoint in --save-dir, if there is one", 0},
     {"tensorboard", TENSORBOARD, "DIR", 0, "write TensorBoard's events", 0},
     {"no-save", NO_SAVE, 0, 0, "do not write the model", 0},
-    {0, 0, 0, 0, "Generation:", 4},
+    {0, 0, 0, 0, "Generation:", 5},
     {"prompt", PROMPT, "TEXT", 0, "what the text begins with", 0},
-    {"max-new-tokens", MAX_NEW_TOKENS, "N", 0, "(100)", 0},
+    {"max-new-tokens", MAX_NEW_TOKENS, "N", 0, "how many tokens at most (100)", 0},
     {"greedy", GREEDY, 0, 0, "always the most probable token", 0},
-    {"temperature", TEMPERATURE, "X", 0, "(0.8)", 0},
-    {"top-k", TOP_K, "N", 0, "(50)", 0},
-    {"top-p", TOP_P, "X", 0, "(1)", 0},
-    {"repetition-penalty", REPETITION_PENALTY, "X", 0, "(1)", 0},
-    {0, 0, 0, 0, "Tokenizer:", 5},
+    {"temperature", TEMPERATURE, "X", 0, "of sampling (0.8); 0: as --greedy", 0},
+    {"top-k", TOP_K, "N", 0, "sample from the N most probable tokens (50)", 0},
+    {"top-p", TOP_P, "X", 0, "sample from the fewest tokens of this probability (1: all)", 0},
+    {"repetition-penalty", REPETITION_PENALTY, "X", 0,
+     "above 1: tokens that are there are less probable (1)", 0},
+    {0, 0, 0, 0, "Tokenizer:", 6},
     {"vocab-size", VOCAB_SIZE, "N", 0, "tokens of a new tokenizer (4096)", 0},
     {"local-rank", LOCAL_RANK, "N", OPTION_HIDDEN, 0, 0},
     {0}};
@@ -201,7 +205,7 @@ typedef struct Command {
 
 static const Command commands[] = {
     {"train", lm_train, true, NEEDS_MODEL | NEEDS_DATA | NEEDS_OUTPUT,
-     "--model, --data and --output"},
+     "--model, --data and --output, or --demo"},
     {"eval", lm_eval, true, NEEDS_MODEL | NEEDS_DATA, "--model and --data"},
     {"generate", lm_generate, false, NEEDS_MODEL, "--model"},
     {"tokenize", lm_tokenize, false, NEEDS_DATA | NEEDS_OUTPUT, "--data and --output"},
@@ -237,7 +241,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         if (o->command)
-            argp_error(state, "\"%s\": there is a command already, %s", arg, o->command);
+            argp_error(state, "\"%s\" after the command %s: options follow it, such as --model %s",
+                       arg, o->command, arg);
         if (!command_find(arg))
             argp_error(state, "there is no command \"%s\": expected " COMMANDS, arg);
         o->command = arg;
@@ -274,23 +279,20 @@ void lm_defaults(LmOptions *o)
     if (!o->context) o->context = 256;
     if (!o->log_interval) o->log_interval = 10;
     if (!o->max_new_tokens) o->max_new_tokens = 100;
-    if (o->lr == 0) o->lr = fresh ? 3e-3 : 5e-5;
+    if (o->lr == 0) o->lr = fresh ? 3e-3 : o->lora_r ? 2e-4 : 5e-5;
     if (!o->vocab_size) o->vocab_size = 4096;
+    if (o->temperature == 0) o->greedy = true;
+    if (o->temperature < 0) o->temperature = 0; /* not given: that of the model's folder */
     if (!o->threads) o->threads = 1;
     if (o->lora_alpha == 0) o->lora_alpha = 2 * (double)o->lora_r;
-    if (o->lora_r && !fresh && o->lr == 5e-5) o->lr = 2e-4;
 }
 
 /* ---- small commands ---- */
 
-typedef struct Printer {
-    ds_decode_stream *stream;
-} Printer;
-
 static bool print_token(void *arg, int64_t row, int64_t id)
 {
     (void)row;
-    fputs(ds_decode_stream_step(((Printer *)arg)->stream, (uint32_t)id), stdout);
+    if (ds_comm_rank(NULL) == 0) fputs(ds_decode_stream_step(arg, (uint32_t)id), stdout);
     fflush(stdout);
     return true;
 }
@@ -306,12 +308,14 @@ ds_status lm_sample(ds_module *model, ds_tokenizer *t, const char *prompt, ds_ge
     for (int64_t i = 0; i < ids.n; i++) prompt_ids[i] = ids.ids[i];
     ds_tensor *in = ds_from_data(DS_I64, ds_shape(1, n), prompt_ids);
     dsi_free(prompt_ids);
-    Printer printer = {ds_decode_stream_new(t, false)};
-    opts.on_token = print_token, opts.arg = &printer;
-    fputs(prompt, stdout);
+    ds_decode_stream *stream = ds_decode_stream_new(t, false);
+    bool first = ds_comm_rank(NULL) == 0;
+    if (opts.temperature == 0) opts.temperature = 0.8;
+    opts.on_token = print_token, opts.arg = stream;
+    if (first) fputs(prompt, stdout);
     ds_tensor *y = ds_generate_with(model, in, opts);
-    putchar('\n');
-    ds_decode_stream_free(printer.stream);
+    if (first) putchar('\n');
+    ds_decode_stream_free(stream);
     ds_tokens_free(&ids);
     ds_scope_close(scope);
     return y ? DS_OK : ds_error_status();
@@ -326,7 +330,6 @@ int lm_generate(LmOptions *o)
     g.max_new_tokens = o->max_new_tokens;
     g.seed = (uint64_t)o->seed;
     if (o->temperature > 0) g.temperature = o->temperature;
-    if (g.temperature == 0) g.temperature = 0.8;
     if (o->top_k) g.top_k = o->top_k;
     if (o->top_p > 0) g.top_p = o->top_p;
     if (o->repetition_penalty > 0) g.repetition_penalty = o->repetition_penalty;
@@ -378,6 +381,19 @@ int lm_tokenize(LmOptions *o)
     return status != DS_OK;
 }
 
+/* Before long work on data. */
+static ds_status model_check(const Command *c, const LmOptions *o)
+{
+    if (!o->model || !(c->needs & NEEDS_MODEL)) return DS_OK;
+    bool folder = dsi_is_folder(o->model);
+    dsi_text path = dsi_text_of("%s%s", o->model, folder ? "/config.json" : "");
+    ds_status status = DS_OK;
+    if (access(path.s, R_OK) != 0)
+        status = dsi_fail(DS_EIO, "--model %s: %s", path.s, strerror(errno));
+    dsi_text_free(&path);
+    return status;
+}
+
 static ds_status device_set(const LmOptions *o)
 {
     ds_device device;
@@ -389,7 +405,9 @@ static ds_status device_set(const LmOptions *o)
 static int command_run(const Command *c, LmOptions *o)
 {
     ds_status status = c->on_all_ranks ? ds_init_distributed() : DS_OK;
-    if (status == DS_OK) status = ds_comm_sync_status(NULL, device_set(o));
+    ds_status alone = device_set(o);
+    if (alone == DS_OK) alone = model_check(c, o);
+    if (status == DS_OK) status = ds_comm_sync_status(NULL, alone);
     ds_set_threads((int)o->threads);
     int failed = status == DS_OK ? c->run(o) : 1;
     if (failed && failed != DS_EXIT_REQUEUE &&
@@ -413,7 +431,12 @@ int main(int argc, char **argv)
         NULL,
         NULL,
         NULL};
-    LmOptions o = {.warmup = -1, .seed = 42, .weight_decay = 0.1, .clip = 1, .eval_split = 0.05};
+    LmOptions o = {.warmup = -1,
+                   .seed = 42,
+                   .weight_decay = 0.1,
+                   .clip = 1,
+                   .eval_split = 0.05,
+                   .temperature = -1};
     argp_program_version = "ds_lm (deepspeed.c) " DS_VERSION;
     args_parse(&argp, argc, argv, &o);
     lm_defaults(&o);

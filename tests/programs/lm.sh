@@ -70,7 +70,7 @@ cat >whole.json <<'EOF'
 EOF
 status 0 train --model mine --data many.jsonl --output tuned --deepspeed_config whole.json \
     --context 16 --max-steps 2
-has out ', 2 steps of 6$'
+has out ', 2 steps of 6 windows$'
 echo null >null.json
 status 1 train --model mine --data many.jsonl --output tuned --deepspeed_config null.json
 has err '^ds_lm: config: null.json: expected an object { ... } of keys, found null$'
@@ -99,8 +99,9 @@ if [ -e "$binary/libdeepspeed_openmpi.so" ]; then
  "gradient_clipping": "auto", "optimizer": {"type": "AdamW", "params": {"lr": "auto",
  "betas": [0.9, 0.95], "weight_decay": "auto"}}}' >ranks.json
         ASAN_OPTIONS=detect_leaks=0 status 0 -q --num_devs 2 "$ds_lm" $run --output two \
-            --deepspeed_config ranks.json
-        has out '^LlamaForCausalLM: .* steps of 4$'
+            --deepspeed_config ranks.json --sample-interval 4 --max-new-tokens 2
+        [ "$(grep -c '^sample of step 4: ' out)" -eq 1 ] || fail "not one rank alone prints samples"
+        has out '^LlamaForCausalLM: .* steps of 4 windows$'
         has out '^step 4/4  loss '
         has out '^saved two$'
         [ "$(grep -c '^evaluation' out)" -eq 1 ] || fail "not one rank alone prints"
@@ -215,9 +216,20 @@ has err 'no command'
 status 2 dance
 has err 'no command "dance"'
 status 2 train --model mine
-has err '^ds_lm: train needs --model, --data and --output$'
+has err '^ds_lm: train needs --model, --data and --output, or --demo$'
+status 2 generate mine
+has err '^ds_lm: "mine" after the command generate: options follow it, such as --model mine$'
 status 1 eval --model nowhere --data book.txt
-has err 'nowhere'
+has err '^ds_lm: --model nowhere: No such file or directory$'
+mkdir -p bare
+status 1 train --model bare --data book.txt --output x
+has err '^ds_lm: --model bare/config.json: No such file or directory$'
+status 0 generate --model mine --prompt A --max-new-tokens 3 --greedy
+cp out first
+status 0 generate --model mine --prompt A --max-new-tokens 3 --temperature 0
+same out first
+status 0 train --model mine --data book.tokens --output lora --lora-r 2 --lr 5e-5 --context 32 --max-steps 4
+has out '^step 4/4 .* lr 5e-06 '
 status 1 train --model mine --data none.txt --output x
 has err 'none.txt'
 echo '{"question": 1}' >bad.jsonl

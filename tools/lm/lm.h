@@ -60,7 +60,8 @@ ds_dataset *lm_windows(const LmOptions *o, ds_tokenizer *t, const char *const *f
 ds_status lm_demo_prepare(LmOptions *o);
 /* Adds --adapter's adapters to a model. */
 ds_status lm_adapter(ds_module *model, const LmOptions *o);
-/* Prints what the model writes after the prompt. */
+/* Prints what the model writes after the prompt, on rank 0; the others compute
+ * it with it where parameters are gathered. */
 ds_status lm_sample(ds_module *model, ds_tokenizer *t, const char *prompt, ds_generate_opts opts);
 
 #endif

@@ -260,6 +260,7 @@ static ds_status after_step(Train *t, int64_t step)
                               .top_k = o->top_k,
                               .top_p = o->top_p,
                               .seed = (uint64_t)(o->seed + step)};
+        if (first) printf("sample of step %lld: ", (long long)step);
         if (lm_sample(m, t->tokenizer, o->prompt, g) != DS_OK) return ds_error_status();
     }
     t->stopped = o->save_dir && ds_engine_should_stop(t->engine);
@@ -368,7 +369,8 @@ static ds_module *train_build(Train *t, char **config)
                           t->held_out ? "" : ", and --eval-data or --eval-split");
     ds_module *m = *config ? train_model(o, &t->plan, *config) : NULL;
     if (m && ds_comm_rank(ds_world()) == 0)
-        printf("%s: %.2f million parameters, %lld windows of %lld tokens, %lld steps of %lld\n",
+        printf("%s: %.2f million parameters, %lld windows of %lld tokens, %lld steps of %lld "
+               "windows\n",
                ds_lm_info_of(m).architecture, (double)ds_module_numel(m) / 1e6,
                (long long)t->plan.windows, (long long)o->context, (long long)t->plan.steps,
                (long long)(t->plan.batch * t->plan.grad_accum * t->plan.ranks));
