@@ -268,7 +268,9 @@ DS_API ds_status ds_stop_on_signal(int signal);
 DS_API bool ds_engine_should_stop(ds_engine *e);
 
 typedef struct ds_save_opts {
-    const char *dir; /* made if it does not exist; on a file system of all ranks */
+    /* Made if it does not exist; on a file system of all ranks, or, with
+     * checkpoint.use_node_local_storage, each host's own. */
+    const char *dir;
     const char *tag; /* name of the folder in dir; NULL: "global_stepN" */
     /* A dict of the program, borrowed: ds_engine_load returns it. Its keys must
      * not be keys of the engine. */

@@ -80,6 +80,7 @@ struct ds_comm {
     void *own;
     uint64_t begun;               /* requests so far */
     dsi_request *oldest, *newest; /* not yet waited for */
+    bool patient;                 /* waits leave the processor to the rank's other thread at once */
     bool ordered;                 /* sums are taken in the order of ranks, by any backend */
     bool debug;                   /* DS_DEBUG=comm: harmless mistakes give a warning */
     bool compares;                /* and requests are compared first */

@@ -41,6 +41,7 @@
 #define SPIN_S        200e-6 /* busy-wait before sleeping */
 #define YIELD_AFTER_S 2e-6   /* busy-wait before yielding at each turn */
 #define NAP_US        50
+#define PATIENT_US    200
 #define SLEEP_S       0.01 /* at most, if another process is to wake this one */
 #define FINALIZE_S    1.0  /* for MPICH's MPI_Finalize between hosts */
 /* A yield takes SLOW_S or longer if other processes want the processor. After
@@ -64,7 +65,8 @@ typedef struct job {
     bool helper_runs, quit;
     pthread_t helper;
     pthread_cond_t work;
-    int slow_yields;      /* in a row; this and crowded_until are the rank's thread's */
+    int slow_yields;      /* in a row; this and crowded_until are the rank's thread's, which
+                           * does not wait in a communicator that is patient */
     double crowded_until; /* dsi_now: until then waits nap in place of yielding */
     bool aborting;        /* MPI_Abort was called, which may call exit */
 } job;
@@ -293,7 +295,10 @@ static bool transfer_wait(dsi_transfer *t, double limit)
         double now = dsi_now();
         if (some) moved = now;
         if (now - begun > limit) return false;
-        if (now - moved > SPIN_S) {
+        if (t->r->comm->patient) {
+            transfer_probe(t);
+            usleep(PATIENT_US);
+        } else if (now - moved > SPIN_S) {
             transfer_probe(t);
             job_sleep(j, t);
         } else if (now - moved > YIELD_AFTER_S) {

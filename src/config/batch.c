@@ -325,6 +325,10 @@ void dsi_config_check_rules(dsi_config_reader *r)
     rules_check_pipeline(r);
     if (c->checkpoint.overhead_limit > 0 && !c->checkpoint.async)
         dsi_config_add_error(r, "checkpoint.overhead_limit", "needs \"async\": true beside it");
+    if (c->checkpoint.use_node_local_storage && c->checkpoint.load_universal)
+        dsi_config_add_error(r, "checkpoint.use_node_local_storage",
+                             "a universal checkpoint is in one folder, which all hosts share: "
+                             "leave \"load_universal\" out");
     rules_check_named(r, "optimizer", &c->optimizer);
     rules_check_named(r, "scheduler", &c->scheduler);
     if (dsi_config_tree_get(tree, "optimizer.params.max_grad_norm"))

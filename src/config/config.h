@@ -110,6 +110,7 @@ typedef struct dsi_config {
     struct {
         int tag_validation; /* dsi_tag_validation */
         bool load_universal;
+        bool use_node_local_storage;
         bool async;
         double overhead_limit; /* 0: none */
         int64_t keep_last;     /* 0: all */

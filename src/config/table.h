@@ -311,8 +311,8 @@ EXTENSION("checkpoint.keep_last", INT_FROM(0), "0", checkpoint.keep_last,
           "older checkpoints of ours are removed after a save; 0: none")
 SUPPORTED("checkpoint.load_universal", BOOL, "false", checkpoint.load_universal,
           "loads what latest_universal names: a folder of ds_to_universal")
-IGNORED("checkpoint.use_node_local_storage", "false",
-        "all ranks write to one folder, on a file system that they share")
+SUPPORTED("checkpoint.use_node_local_storage", BOOL, "false", checkpoint.use_node_local_storage,
+          "the folder of a save is each host's own, and each host's files are copied to another")
 IGNORED_GROUP("checkpoint.parallel_write", NULL_NO, "of pipeline stages")
 IGNORED("checkpoint.parallel_write.pipeline_stage", "false", "")
 IGNORED("checkpoint.checkpoint_serialization", "true", "torch.save's form")

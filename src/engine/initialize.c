@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/map.h"
+#include "checkpoint/hosts.h"
 #include "checkpoint/save.h"
 #include "data/loader.h"
 #include "log_lines.h"
@@ -481,6 +482,7 @@ void ds_engine_free(ds_engine *e)
 {
     if (!dsi_live(e, "engine_free")) return;
     dsi_engine_end_async_save(e);
+    dsi_hosts_free(e->hosts);
     free(e->copy_buffer.p);
     bool known = !ds_error() || ds_error_is_collective(); /* no rank waits for this one */
     if (e->comm && !known) dsi_engine_abort_ranks(e);

@@ -212,6 +212,8 @@ static void rules(void **state)
         {"{" B "'gradient_allreduce_op': 'SUM', 'zero_optimization': {'stage': 3}}",
          "sum is not possible with ZeRO stage 3"},
         {"{" B "'checkpoint': {'overhead_limit': 0.03}}", "needs \"async\": true beside it"},
+        {"{" B "'checkpoint': {'use_node_local_storage': true, 'load_universal': true}}",
+         "leave \"load_universal\" out"},
         {"{" B "'zero_optimization': {'stage': 2, 'offload_optimizer': {'ratio': 0.5}}}",
          "below 1 needs ZeRO stage 3"},
         {"{" B "'zero_optimization': {'stage': 3, 'compute_grad_norm': false}}",

@@ -211,29 +211,38 @@ static void another_job_saves_there(void **state)
 
 typedef struct Ranks {
     RunPlan plan;
+    bool hosts; /* each rank has a folder of its own */
     int k;
     ds_status saved[3];
     int64_t loaded[3]; /* global steps of what loads afterwards */
 } Ranks;
 
+static const char *rank_dir(const Ranks *r, char *own, size_t bytes)
+{
+    snprintf(own, bytes, "%s/host%d", r->plan.dir, r->hosts ? ds_comm_rank(ds_world()) : 0);
+    return own;
+}
+
 static ds_status save_on_ranks(void *arg)
 {
     Ranks *r = arg;
     RunResult result;
+    char own[300];
     int rank = ds_comm_rank(ds_world());
+    const char *dir = rank_dir(r, own, sizeof own);
     ds_engine *e = run_engine(&r->plan), *fresh = NULL;
-    RANK_CHECK(e && run_steps(e, 1, &result) == DS_OK && ds_engine_save(e, r->plan.dir) == DS_OK);
+    RANK_CHECK(e && run_steps(e, 1, &result) == DS_OK && ds_engine_save(e, dir) == DS_OK);
     RANK_CHECK(ds_engine_save_wait(e) == DS_OK && run_steps(e, 2, &result) == DS_OK);
     if (rank == 0) atomic_store(&count, 0), atomic_store(&fails_at, r->k);
     RANK_CHECK(ds_barrier(ds_world()) == DS_OK);
-    r->saved[rank] = ds_engine_save(e, r->plan.dir);
+    r->saved[rank] = ds_engine_save(e, dir);
     if (r->saved[rank] == DS_OK) r->saved[rank] = ds_engine_save_wait(e);
     RANK_CHECK(ds_barrier(ds_world()) == DS_OK);
     if (rank == 0) atomic_store(&fails_at, 0);
     if (r->saved[rank] != DS_OK) RANK_CHECK(ds_error() && strstr(ds_error(), "engine_save: "));
     ds_error_clear();
     fresh = run_engine(&r->plan);
-    RANK_CHECK(fresh && ds_engine_load(fresh, r->plan.dir) == DS_OK);
+    RANK_CHECK(fresh && ds_engine_load(fresh, dir) == DS_OK);
     r->loaded[rank] = ds_engine_global_steps(fresh);
     ds_engine_free(fresh);
     ds_engine_free(e);
@@ -242,12 +251,13 @@ static ds_status save_on_ranks(void *arg)
 
 /* Which call fails on which rank is a matter of chance: all ranks hear of it,
  * and none waits for ever. */
-static void on_ranks(const char *more)
+static void on_ranks(const char *more, bool hosts)
 {
     bool made = true;
     with = EIO;
     for (int k = 1; made; k += DSI_SANITIZED ? 17 : 7) {
         Ranks r = {.plan = {.stage = 2, .accumulate = 1, .dtype = "fp32", .seed = 1, .more = more},
+                   .hosts = hosts,
                    .k = k};
         r.plan.dir = folder_make();
         if (ds_run_ranks(3, save_on_ranks, &r) != DS_OK) fail_msg("call %d: %s", k, ds_error());
@@ -261,11 +271,67 @@ static void on_ranks(const char *more)
     }
 }
 
-static void three_ranks(void **state) { (void)state, on_ranks(NULL); }
+static void three_ranks(void **state) { (void)state, on_ranks(NULL, false); }
 
 static void three_ranks_behind(void **state)
 {
-    (void)state, on_ranks("\"checkpoint\": {\"async\": true},");
+    (void)state, on_ranks("\"checkpoint\": {\"async\": true},", false);
+}
+
+#define LOCAL "\"use_node_local_storage\": true"
+
+static void three_hosts(void **state)
+{
+    (void)state, on_ranks("\"checkpoint\": {" LOCAL "},", true);
+}
+
+static void three_hosts_behind(void **state)
+{
+    (void)state, on_ranks("\"checkpoint\": {\"async\": true, " LOCAL "},", true);
+}
+
+/* Host 1 comes back empty, and its files are sent to it: call k fails. */
+static ds_status load_on_hosts(void *arg)
+{
+    Ranks *r = arg;
+    RunResult result;
+    char own[300];
+    int rank = ds_comm_rank(ds_world());
+    ds_engine *e = run_engine(&r->plan), *fresh = run_engine(&r->plan);
+    RANK_CHECK(e && fresh && run_steps(e, 1, &result) == DS_OK);
+    RANK_CHECK(ds_engine_save(e, rank_dir(r, own, sizeof own)) == DS_OK);
+    ds_engine_free(e);
+    if (rank == 1) snprintf(own + strlen(own), 10, "empty");
+    if (rank == 0) atomic_store(&count, 0), atomic_store(&fails_at, r->k);
+    RANK_CHECK(ds_barrier(ds_world()) == DS_OK);
+    r->saved[rank] = ds_engine_load(fresh, own);
+    RANK_CHECK(ds_barrier(ds_world()) == DS_OK);
+    if (rank == 0) atomic_store(&fails_at, 0);
+    ds_error_clear();
+    RANK_CHECK(ds_engine_load(fresh, own) == DS_OK);
+    r->loaded[rank] = ds_engine_global_steps(fresh);
+    ds_engine_free(fresh);
+    return DS_OK;
+}
+
+static void load_three_hosts(void **state)
+{
+    (void)state;
+    bool made = true;
+    with = EIO;
+    for (int k = 1; made; k += DSI_SANITIZED ? 7 : 3) {
+        Ranks r = {.plan = {.stage = 2, .accumulate = 1, .dtype = "fp32", .seed = 1}, .k = k};
+        r.plan.more = "\"checkpoint\": {" LOCAL "},";
+        r.plan.dir = folder_make();
+        r.hosts = true;
+        if (ds_run_ranks(3, load_on_hosts, &r) != DS_OK) fail_msg("call %d: %s", k, ds_error());
+        for (int i = 0; i < 3; i++) {
+            CHECK_INT(r.saved[i], r.saved[0]);
+            CHECK_INT(r.loaded[i], 1);
+        }
+        made = atomic_load(&count) >= k;
+        folder_remove();
+    }
 }
 
 int main(void)
@@ -279,6 +345,9 @@ int main(void)
                                        cmocka_unit_test(behind),
                                        cmocka_unit_test(another_job_saves_there),
                                        cmocka_unit_test(three_ranks),
-                                       cmocka_unit_test(three_ranks_behind)};
+                                       cmocka_unit_test(three_ranks_behind),
+                                       cmocka_unit_test(three_hosts),
+                                       cmocka_unit_test(three_hosts_behind),
+                                       cmocka_unit_test(load_three_hosts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -128,18 +128,26 @@ static ds_status folder_each_name(const char *dir,
 
 /* ---- checkpoints in a folder --------------------------------------------------------------------------------------- */
 
+typedef struct Listing {
+    dsi_folders all;
+    bool old;
+} Listing;
+
 static ds_status folder_list_add(void *arg, const char *dir, const char *name)
 {
-    dsi_folders *all = arg;
+    Listing *l = arg;
     dsi_manifest m;
-    if (name[0] == '.') return DS_OK;
+    bool old = name_has_prefix(name, OLD);
+    if (old != l->old || (name[0] == '.' && !old)) return DS_OK;
     char *folder = dsi_path_in(dir, name), *manifest = dsi_path_in(folder, DSI_MANIFEST);
     if (dsi_file_exists(manifest)) {
         /* a damaged one has no serial: it counts as the oldest */
         int before = dsi_error_count();
         bool good = dsi_manifest_read(&m, manifest) == DS_OK;
         dsi_error_forget(before);
-        dsi_list_add(all, (struct dsi_folder_entry){dsi_strdup(name), good ? m.serial : 0});
+        const char *tag = old ? name + strlen(OLD) : name;
+        dsi_list_add(&l->all,
+                     (struct dsi_folder_entry){dsi_strdup(tag), good ? m.serial : 0, m.sum});
         dsi_manifest_free(&m);
     }
     dsi_free(manifest);
@@ -156,12 +164,12 @@ static int folder_newer_first(const void *a, const void *b)
 
 /* Folders without a manifest are left out: those of DeepSpeed, and other
  * files. */
-dsi_folders dsi_folder_list(const char *dir)
+dsi_folders dsi_folder_list(const char *dir, bool old)
 {
-    dsi_folders all = {0};
-    folder_each_name(dir, folder_list_add, &all);
-    if (all.n) qsort(all.at, (size_t)all.n, sizeof *all.at, folder_newer_first);
-    return all;
+    Listing l = {.old = old};
+    folder_each_name(dir, folder_list_add, &l);
+    if (l.all.n) qsort(l.all.at, (size_t)l.all.n, sizeof *l.all.at, folder_newer_first);
+    return l.all;
 }
 
 void dsi_folders_free(dsi_folders *f)
@@ -196,6 +204,8 @@ char *dsi_folder_latest(const char *dir, const char *which)
     return tag;
 }
 
+char *dsi_folder_old(const char *dir, const char *tag) { return path_with_mark(dir, OLD, tag); }
+
 /* A save that was killed between two renames left the folder as .old-TAG. */
 char *dsi_folder_find(const char *dir, const char *tag)
 {
@@ -218,7 +228,7 @@ static ds_status folder_sweep_entry(void *arg, const char *dir, const char *name
 {
     (void)arg;
     bool dead = name_has_prefix(name, SAVING) || name_has_prefix(name, REMOVING) ||
-                name_has_prefix(name, DSI_LATEST ".tmp.") ||
+                name_has_prefix(name, DSI_LATEST ".tmp.") || name_has_prefix(name, DSI_PROBE) ||
                 name_has_prefix(name, DSI_LATEST_UNIVERSAL ".tmp.");
     bool old = name_has_prefix(name, OLD);
     if (!dead && !old) return DS_OK;
@@ -232,7 +242,7 @@ static ds_status folder_sweep_entry(void *arg, const char *dir, const char *name
 
 /* Two jobs that save to one folder would remove each other's files. The lock
  * ends with the process at the latest. */
-static ds_status folder_lock(const char *dir, int *lock)
+ds_status dsi_folder_lock(const char *dir, int *lock)
 {
     *lock = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*lock < 0) return folder_io_error("open", dir);
@@ -252,7 +262,7 @@ ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock)
     *lock = -1;
     ds_status status = tag_check(tag);
     if (status == DS_OK) status = dsi_mkdirs(dir);
-    if (status == DS_OK) status = folder_lock(dir, lock);
+    if (status == DS_OK) status = dsi_folder_lock(dir, lock);
     if (status == DS_OK) status = folder_each_name(dir, folder_sweep_entry, NULL);
     if (status != DS_OK) return status;
     char *final = dsi_path_in(dir, tag), *saving = dsi_folder_saving(dir, tag);
@@ -291,16 +301,35 @@ static ds_status folder_merge_manifest(dsi_manifest *all, const char *saving, in
     return status;
 }
 
-/* Adds the manifests of the other ranks, and removes them. */
-static ds_status folder_write_manifest(const char *saving, dsi_manifest *all)
+ds_status dsi_folder_merge_manifests(const char *dir, const char *tag, dsi_manifest *all)
 {
+    char *saving = dsi_folder_saving(dir, tag);
     ds_status status = DS_OK;
     for (int r = 1; status == DS_OK && r < all->ranks; r++)
         status = folder_merge_manifest(all, saving, r);
+    dsi_free(saving);
+    return status;
+}
+
+static ds_status folder_write_manifest(const char *saving, const dsi_manifest *all)
+{
     char *path = dsi_path_in(saving, DSI_MANIFEST);
-    if (status == DS_OK) status = dsi_manifest_write(all, path);
+    ds_status status = dsi_manifest_write(all, path);
     if (status == DS_OK) status = folder_sync(saving);
     dsi_free(path);
+    return status;
+}
+
+/* A checkpoint of that tag becomes .old-TAG. */
+static ds_status folder_replace_keeping(const char *dir, const char *tag, const char *saving,
+                                        const char *final)
+{
+    char *old = dsi_folder_old(dir, tag);
+    ds_status status = folder_rename(final, old);
+    if (status == DS_OK && (status = folder_rename(saving, final)) != DS_OK)
+        (void)rename(old, final);
+    if (status == DS_OK) status = folder_sync(dir);
+    dsi_free(old);
     return status;
 }
 
@@ -312,23 +341,62 @@ static ds_status folder_replace(const char *dir, const char *tag, const char *sa
     if (renameat2(AT_FDCWD, saving, AT_FDCWD, final, RENAME_EXCHANGE) == 0)
         return folder_sync(dir) == DS_OK ? folder_remove(saving) : DS_EIO;
     if (errno != EINVAL && errno != ENOSYS) return folder_io_error("rename", saving);
-    char *old = path_with_mark(dir, OLD, tag);
-    ds_status status = folder_rename(final, old);
-    if (status == DS_OK && (status = folder_rename(saving, final)) != DS_OK)
-        (void)rename(old, final);
-    if (status == DS_OK) status = folder_sync(dir);
-    if (status == DS_OK) status = folder_remove(old);
+    ds_status status = folder_replace_keeping(dir, tag, saving, final);
+    return status == DS_OK ? dsi_folder_end_old(dir, tag, false) : status;
+}
+
+/* A checkpoint is renamed before it is removed, so that it is never visible
+ * in part. */
+static ds_status folder_remove_checkpoint(const char *dir, const char *name, const char *path)
+{
+    char *removing = path_with_mark(dir, REMOVING, name);
+    ds_status status = folder_rename(path, removing);
+    if (status == DS_OK) status = folder_remove(removing);
+    dsi_free(removing);
+    return status;
+}
+
+ds_status dsi_folder_end_old(const char *dir, const char *tag, bool restore)
+{
+    char *old = dsi_folder_old(dir, tag), *final = dsi_path_in(dir, tag);
+    ds_status status = DS_OK;
+    bool there = dsi_is_folder(old);
+    if (there && restore && dsi_is_folder(final))
+        status = folder_remove_checkpoint(dir, tag, final);
+    if (there && status == DS_OK) status = restore ? folder_rename(old, final) : folder_remove(old);
+    if (there && status == DS_OK) status = folder_sync(dir);
     dsi_free(old);
+    dsi_free(final);
+    return status;
+}
+
+ds_status dsi_folder_make(const char *dir, const char *tag, const dsi_manifest *m)
+{
+    char *saving = dsi_folder_saving(dir, tag), *final = dsi_path_in(dir, tag);
+    ds_status status = DS_OK;
+    if (dsi_file_exists(final) && !folder_is_checkpoint(final))
+        status = dsi_fail(DS_EINVAL, "%s is there and was not written by this library: remove it",
+                          final);
+    if (status == DS_OK) status = folder_remove(saving);
+    if (status == DS_OK) status = dsi_mkdirs(saving);
+    if (status == DS_OK) status = folder_write_manifest(saving, m);
+    if (status == DS_OK && dsi_is_folder(final)) status = folder_remove_checkpoint(dir, tag, final);
+    if (status == DS_OK) status = folder_rename(saving, final);
+    if (status == DS_OK) status = folder_sync(dir);
+    dsi_free(saving);
+    dsi_free(final);
     return status;
 }
 
 /* The name changes after the manifest and the folder are on the disk. */
-ds_status dsi_folder_publish(const char *dir, const char *tag, dsi_manifest *all)
+ds_status dsi_folder_publish(const char *dir, const char *tag, const dsi_manifest *all,
+                             bool keep_old)
 {
     char *saving = dsi_folder_saving(dir, tag), *final = dsi_path_in(dir, tag);
     ds_status status = folder_write_manifest(saving, all);
     if (status == DS_OK && dsi_is_folder(final))
-        status = folder_replace(dir, tag, saving, final);
+        status = keep_old ? folder_replace_keeping(dir, tag, saving, final)
+                          : folder_replace(dir, tag, saving, final);
     else if (status == DS_OK && (status = folder_rename(saving, final)) == DS_OK)
         status = folder_sync(dir);
     dsi_free(saving);
@@ -358,24 +426,29 @@ ds_status dsi_folder_set_latest(const char *dir, const char *which, const char *
     return status;
 }
 
-/* A checkpoint is renamed before it is removed, so that it is never visible
- * in part. */
-ds_status dsi_folder_prune(const char *dir, int64_t keep, const char *tag,
+int64_t dsi_folder_oldest_to_keep(const dsi_folders *before, int64_t keep, const char *tag)
+{
+    int64_t kept = 1; /* tag */
+    if (keep == kept) return INT64_MAX;
+    for (int i = 0; i < before->n; i++)
+        if (strcmp(before->at[i].tag, tag) && ++kept == keep) return before->at[i].serial;
+    return 0;
+}
+
+ds_status dsi_folder_prune(const char *dir, int64_t oldest, const char *tag,
                            const dsi_folders *before)
 {
     int errors = dsi_error_count();
     char *latest = dsi_folder_latest(dir, DSI_LATEST);
     ds_status status = DS_OK;
     dsi_error_forget(errors);
-    int64_t kept = 1; /* tag */
     for (int i = 0; status == DS_OK && i < before->n; i++) {
         const char *name = before->at[i].tag;
-        if (!strcmp(name, tag) || kept++ < keep || (latest && !strcmp(name, latest))) continue;
-        char *path = dsi_path_in(dir, name), *removing = path_with_mark(dir, REMOVING, name);
-        status = folder_rename(path, removing);
-        if (status == DS_OK) status = folder_remove(removing);
+        bool stays = before->at[i].serial >= oldest || !strcmp(name, tag) ||
+                     (latest && !strcmp(name, latest));
+        char *path = stays ? NULL : dsi_path_in(dir, name);
+        if (path) status = folder_remove_checkpoint(dir, name, path);
         dsi_free(path);
-        dsi_free(removing);
     }
     dsi_free(latest);
     return status;

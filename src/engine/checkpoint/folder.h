@@ -22,7 +22,10 @@
  * The functions that write are called on rank 0 only, except that each rank
  * writes its own files into .saving-TAG. The lock is held from dsi_folder_begin
  * until the job is freed. Hidden folders of these names are what a killed save
- * left; the next save removes them.
+ * left; the next save removes them. With node-local storage each host has such a
+ * folder of its own, whose names are changed by the host's first rank; a folder
+ * that was replaced stays as .old-TAG until all hosts have replaced theirs:
+ * Note [Node-local storage] in hosts.h.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -31,6 +34,8 @@
 
 #define DSI_LATEST           "latest"
 #define DSI_LATEST_UNIVERSAL "latest_universal"
+
+#define DSI_PROBE ".rank-" /* begins the names of files by which ranks see each other (hosts.c) */
 
 #define DSI_MOST_TAG 200 /* bytes: names of files are made of it */
 
@@ -43,14 +48,27 @@ char *dsi_folder_rank_manifest(const char *saving, int rank); /* manifest.RANK *
  * another job is saving: *lock excludes others until it is closed (-1 if the
  * file system has no locks). */
 ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock);
-/* All ranks have written: the manifest, then the name. all: rank 0's files,
- * which gets those of the others. */
-ds_status dsi_folder_publish(const char *dir, const char *tag, dsi_manifest *all);
+/* All ranks have written: adds the lists of ranks 1 and up to all, which is rank
+ * 0's, and removes them. */
+ds_status dsi_folder_merge_manifests(const char *dir, const char *tag, dsi_manifest *all);
+/* The manifest of all ranks, then the name. keep_old: a checkpoint of that tag
+ * becomes .old-TAG, until dsi_folder_end_old. */
+ds_status dsi_folder_publish(const char *dir, const char *tag, const dsi_manifest *all,
+                             bool keep_old);
+/* Removes .old-TAG; or, with `restore`, gives it its name back, and removes DIR/TAG.
+ * None is no failure. */
+ds_status dsi_folder_end_old(const char *dir, const char *tag, bool restore);
 /* The same for a universal checkpoint, which has no manifest, and replaces
  * none: DIR/TAG must not exist. Then `latest_universal` names it. */
 ds_status dsi_folder_publish_universal(const char *dir, const char *tag);
 /* which: DSI_LATEST or DSI_LATEST_UNIVERSAL. */
 ds_status dsi_folder_set_latest(const char *dir, const char *which, const char *tag);
+/* Makes DIR/TAG with m alone in it, in the place of a checkpoint of that tag if
+ * there is one: to receive files (load_local.c). */
+ds_status dsi_folder_make(const char *dir, const char *tag, const dsi_manifest *m);
+/* Excludes others that save to dir, until *lock is closed; -1: the file system
+ * has no locks. */
+ds_status dsi_folder_lock(const char *dir, int *lock);
 /* Removes .saving-TAG of a save that did not succeed. */
 void dsi_folder_abandon(const char *dir, const char *tag);
 
@@ -61,19 +79,23 @@ char *dsi_latest_parse(const char *text, size_t n, const char *name);
 /* The folder of a tag, to be freed: DIR/TAG, or where a killed save left it;
  * NULL with the message. */
 char *dsi_folder_find(const char *dir, const char *tag);
+char *dsi_folder_old(const char *dir, const char *tag); /* DIR/.old-TAG */
 
-/* Checkpoints of ours in dir, newest first; free with dsi_folders_free. None is
- * no failure. */
+/* Checkpoints of ours in dir, newest first; old: those at .old-TAG instead. Free
+ * with dsi_folders_free. None is no failure. */
 typedef struct dsi_folders {
     DSI_LIST(struct dsi_folder_entry {
         char *tag;
         int64_t serial;
+        uint32_t sum; /* of its manifest */
     })
 } dsi_folders;
-dsi_folders dsi_folder_list(const char *dir);
+dsi_folders dsi_folder_list(const char *dir, bool old);
 void dsi_folders_free(dsi_folders *f);
-/* After dsi_folder_publish of tag, before which dir had those of `before`:
- * removes the oldest until `keep` are left; never that of tag, or that of
+/* The serial of the oldest checkpoint to keep, if `keep` are kept: that of tag,
+ * which was published, and the newest of `before`, which dir had then. */
+int64_t dsi_folder_oldest_to_keep(const dsi_folders *before, int64_t keep, const char *tag);
+/* Removes those of `before` that are older; never that of tag, or that of
  * `latest`. */
-ds_status dsi_folder_prune(const char *dir, int64_t keep, const char *tag,
+ds_status dsi_folder_prune(const char *dir, int64_t oldest, const char *tag,
                            const dsi_folders *before);

@@ -16,6 +16,9 @@
  * latest_universal, and no other is tried. A job that was started again has saved
  * since: if `latest` is newer, it continues there.
  *
+ * With "checkpoint": {"use_node_local_storage": true} a folder is first looked for
+ * among those of all hosts (load_local.c), which also verifies its files.
+ *
  * A folder without a manifest is DeepSpeed's, unless it has files that only
  * this library writes: then it was not copied completely.
  *
@@ -27,6 +30,7 @@
 #include "base/log.h"
 #include "comm/sync_status.h"
 #include "folder.h"
+#include "load_local.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,7 +84,7 @@ typedef struct Candidates {
 static void candidates_list(Candidates *c, const ds_load_opts *o, char *why, size_t room)
 {
     const char *dir = o->dir;
-    dsi_folders all = dsi_folder_list(dir);
+    dsi_folders all = dsi_folder_list(dir, false);
     int before = dsi_error_count();
     char *latest = dsi_folder_latest(dir, DSI_LATEST);
     if (!latest && all.n) snprintf(why, room, "engine_load: %s", dsi_error_latest());
@@ -187,11 +191,13 @@ static ds_status load_wants_universal(const ds_engine *e, const ds_load_opts *o,
 }
 
 /* With a tag only that folder is tried: the program asked for it. */
-static ds_status load_find_folder(const ds_engine *e, const ds_load_opts *o, char **folder)
+static ds_status load_find_folder(ds_engine *e, const ds_load_opts *o, char **folder)
 {
     bool universal;
     ds_status status = load_wants_universal(e, o, &universal);
-    if (status != DS_OK) return status;
+    if (status == DS_OK && e->config->checkpoint.use_node_local_storage)
+        status = dsi_load_find_local(e, o, folder);
+    if (status != DS_OK || *folder) return status;
     if (universal) return load_find_universal(e, o, folder);
     if (!o->tag) return load_find_newest(e, o, folder);
     char *mine = ds_comm_rank(e->comm) == 0 ? dsi_folder_find(o->dir, o->tag) : NULL;

@@ -265,7 +265,9 @@ static int64_t shard_in_order(int64_t shards, const dsi_load_reader *who, int64_
 static ds_status shards_read(dsi_loaded *l, int64_t shards, const dsi_load_reader *who)
 {
     ds_status status = DS_OK;
-    dsi_text bf16 = dsi_text_of(DSI_FILE_SHARD_BF16, 0LL);
+    /* the folder of a host may lack those of other hosts' ranks */
+    int64_t nearest = who->engine && shards ? shard_in_order(shards, who, 0) : 0;
+    dsi_text bf16 = dsi_text_of(DSI_FILE_SHARD_BF16, (long long)nearest);
     bool is_bf16 = dsi_load_has_file(l, bf16.s);
     dsi_text_free(&bf16);
     for (int64_t i = 0; status == DS_OK && i < shards; i++) {

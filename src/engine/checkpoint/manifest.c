@@ -31,7 +31,7 @@ void dsi_manifest_free(dsi_manifest *m)
 }
 
 /* The last line has the check sum of all lines before it. */
-static void manifest_write(const dsi_manifest *m, dsi_file *f)
+dsi_text dsi_manifest_text(const dsi_manifest *m)
 {
     dsi_text t = dsi_text_of(HEAD "serial %lld\nranks %lld\nstep %lld\n", (long long)m->serial,
                              (long long)m->ranks, (long long)m->step);
@@ -39,6 +39,12 @@ static void manifest_write(const dsi_manifest *m, dsi_file *f)
         dsi_text_add(&t, "file %08x %lld %s\n", m->at[i].crc, (long long)m->at[i].bytes,
                      m->at[i].name);
     dsi_text_add(&t, "end %08x\n", dsi_crc32(0, t.s, t.n));
+    return t;
+}
+
+static void manifest_write(const dsi_manifest *m, dsi_file *f)
+{
+    dsi_text t = dsi_manifest_text(m);
     dsi_file_write(f, t.s, t.n);
     dsi_text_free(&t);
 }
@@ -129,7 +135,6 @@ static bool manifest_read_files(Reader *r, dsi_manifest *m)
 
 static bool manifest_read_all(Reader *r, dsi_manifest *m)
 {
-    uint32_t crc;
     if (!manifest_read_word(r, HEAD)) return false;
     if (!manifest_read_word(r, "serial ") || !manifest_read_number(r, '\n', &m->serial))
         return false;
@@ -137,8 +142,8 @@ static bool manifest_read_all(Reader *r, dsi_manifest *m)
     if (!manifest_read_word(r, "step ") || !manifest_read_number(r, '\n', &m->step)) return false;
     if (!manifest_read_files(r, m)) return false;
     size_t n = (size_t)(r->p - r->begin);
-    return manifest_read_word(r, "end ") && manifest_read_crc(r, '\n', &crc) && r->p == r->end &&
-           crc == dsi_crc32(0, r->begin, n);
+    return manifest_read_word(r, "end ") && manifest_read_crc(r, '\n', &m->sum) && r->p == r->end &&
+           m->sum == dsi_crc32(0, r->begin, n);
 }
 
 ds_status dsi_manifest_parse(dsi_manifest *m, const char *text, size_t n, const char *name)
@@ -179,7 +184,7 @@ static ds_status manifest_verify_open(const dsi_mapping *m, int fd, const char *
                     crc, f->crc);
 }
 
-static ds_status manifest_verify_file(const dsi_manifest_file *f, const char *folder)
+ds_status dsi_manifest_verify_file(const dsi_manifest_file *f, const char *folder)
 {
     dsi_text path = {0};
     int fd;
@@ -205,7 +210,7 @@ ds_status dsi_manifest_verify(const dsi_manifest *m, const char *folder, int ran
 {
     for (int i = 0; i < m->n; i++)
         if (dsi_manifest_verifier(m->at[i].name, i, ranks) == rank &&
-            manifest_verify_file(&m->at[i], folder) != DS_OK)
+            dsi_manifest_verify_file(&m->at[i], folder) != DS_OK)
             return ds_error_status();
     return DS_OK;
 }

@@ -14,7 +14,9 @@
  * "sync" is ds_comm_sync_status: a failure of one rank is from there on a failure
  * of all. With "checkpoint": {"async": true} the last two lines run on a
  * thread, without a sync: rank 0's thread waits for the manifests of the
- * others.
+ * others. With "checkpoint": {"use_node_local_storage": true} the first rank of
+ * each host does what rank 0 does, and what follows the values is in
+ * save_local.c.
  *
  * Invariants: all ranks call ds_engine_save, which is collective. Checkpoints
  * that exist do not change until the new one has its name (folder.h): a
@@ -40,7 +42,8 @@ void dsi_engine_poll_async_save(ds_engine *e)
     const char *why = e->async_save && !e->async_save_logged ? dsi_async_save_error(e->async_save)
                                                              : NULL;
     if (!why) return;
-    dsi_log(DSI_ERROR, "%s", why);
+    bool all = e->hosts != NULL; /* have the same message */
+    if (!all || ds_comm_rank(e->comm) == 0) dsi_log(DSI_ERROR, "%s", why);
     e->async_save_logged = true;
 }
 
@@ -124,14 +127,14 @@ static ds_status save_sync_tag(const ds_engine *e, const char *mine, char **tag)
     return status;
 }
 
-/* The folder must be the same text on all ranks; the tag may differ by
- * tag_validation. */
+/* The folder must be the same text on all ranks that share it; the tag may differ
+ * by tag_validation. */
 static ds_status save_sync_place(const ds_engine *e, const ds_save_opts *o, char **tag)
 {
     bool same;
     dsi_text own = {0};
     ds_status status = dsi_sync_same_text(e->comm, o->dir, &same);
-    if (status == DS_OK && !same)
+    if (status == DS_OK && !same && !e->config->checkpoint.use_node_local_storage)
         return dsi_fail(DS_EINVAL,
                         "engine_save: the folder is %s on rank %d and not the same on all ranks",
                         o->dir, ds_comm_rank(e->comm));
@@ -151,6 +154,7 @@ static dsi_save_job *save_job_new(const ds_engine *e, const ds_save_opts *o, cha
                         .saving = dsi_folder_saving(o->dir, tag),
                         .rank = ds_comm_rank(e->comm),
                         .ranks = ds_comm_size(e->comm),
+                        .hosts = e->hosts,
                         .step = e->global_steps,
                         .keep_last = e->config->checkpoint.keep_last,
                         .latest = !o->no_latest,
@@ -165,8 +169,8 @@ static ds_status save_make_values(dsi_save_job *j, ds_engine *e, const ds_save_o
     if (!dsi_file_exists(j->saving))
         return dsi_fail(DS_EIO,
                         "engine_save: rank 0 made %s, and this rank does not see it: the folder "
-                        "must be on a file "
-                        "system that all ranks share",
+                        "must be on a file system that all ranks share, or use "
+                        "\"checkpoint\": {\"use_node_local_storage\": true}",
                         j->saving);
     ds_status status = dsi_save_files_make(&j->files, e, o);
     if (status == DS_OK && e->config->checkpoint.async)
@@ -177,6 +181,7 @@ static ds_status save_make_values(dsi_save_job *j, ds_engine *e, const ds_save_o
 /* Rank 0 publishes after all ranks have written. */
 static ds_status save_write_and_publish(const dsi_save_job *j, ds_comm *comm)
 {
+    if (j->hosts) return dsi_save_local(j);
     dsi_manifest own;
     ds_status status = ds_comm_sync_status(comm, save_fail_in(dsi_save_write(j, &own)));
     if (status == DS_OK)
@@ -190,7 +195,7 @@ static ds_status save_write_and_publish(const dsi_save_job *j, ds_comm *comm)
 static ds_status save_run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
 {
     ds_scope *scope = ds_scope_open();
-    bool first = j->rank == 0;
+    bool first = j->hosts ? dsi_hosts_is_first(j->hosts) : j->rank == 0;
     ds_status status = ds_comm_sync_status(
         e->comm, save_fail_in(first ? dsi_folder_begin(j->dir, j->tag, &j->lock) : DS_OK));
     bool begun = status == DS_OK;
@@ -251,6 +256,8 @@ ds_status ds_engine_save_with(ds_engine *e, ds_save_opts o)
     status = ds_engine_save_wait(e);
     if (status == DS_OK) status = ds_comm_sync_status(e->comm, save_check(e, &o));
     if (status == DS_OK) status = save_sync_place(e, &o, &tag);
+    if (status == DS_OK && e->config->checkpoint.use_node_local_storage)
+        status = save_fail_in(dsi_engine_open_hosts(e, o.dir, false));
     if (status != DS_OK) {
         dsi_free(tag);
         return status;

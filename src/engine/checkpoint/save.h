@@ -7,17 +7,20 @@
  *                    save_tensor.c   tensors of these values
  *     writing        save_write.c    files to the disk, now or on a thread
  *                    folder.c        a checkpoint becomes visible as a whole
+ *     by host        save_local.c    node-local storage, with copies on other hosts
  *
  * Invariants: until its files are written, a dsi_save_files refers to the
  * engine's memory, which must not change; dsi_save_tensors_copy ends that. A
  * dsi_save_job owns its files and the folder's lock; the thread of an
- * asynchronous save owns the job, and sends nothing to other ranks. An engine
- * has at most one asynchronous save, and each save waits for the one before.
+ * asynchronous save owns the job, and sends nothing to other ranks, but with
+ * node-local storage. An engine has at most one asynchronous save, and each save waits for the one before.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
 #include "base/list.h"
 #include "engine/engine.h"
+#include "folder.h"
+#include "hosts.h"
 #include "manifest.h"
 #include "state_keys.h"
 
@@ -89,9 +92,10 @@ bool dsi_save_is_sharded(const ds_engine *e);
 typedef struct dsi_save_job {
     char *dir, *tag, *saving;
     int rank, ranks;
+    dsi_hosts *hosts; /* the engine's: node-local storage; NULL: all share the folder */
     int64_t step, keep_last;
     bool latest;            /* to be named in `latest` */
-    int lock;               /* of the folder, on rank 0; -1: none */
+    int lock;               /* of the folder, on the rank that begins it; -1: none */
     dsi_progress *progress; /* the engine's, which outlives the job */
     dsi_save_files files;
 } dsi_save_job;
@@ -102,6 +106,10 @@ void dsi_save_job_free(dsi_save_job *j);
 ds_status dsi_save_write(const dsi_save_job *j, dsi_manifest *own);
 /* On rank 0, after all ranks have written: makes the checkpoint visible. */
 ds_status dsi_save_publish(const dsi_save_job *j, dsi_manifest *own);
+/* Removes checkpoints of `before` that are older than the serial `oldest`. */
+void dsi_save_prune(const dsi_save_job *j, int64_t oldest, const dsi_folders *before);
+/* All of that with node-local storage. Collective over j->hosts->comm. */
+ds_status dsi_save_local(const dsi_save_job *j);
 
 /* Does both on a thread, which takes j; rank 0's waits for the manifests of the
  * other ranks. */
@@ -118,5 +126,8 @@ void dsi_async_save_free(dsi_async_save *b);
 
 /* In ds_engine_step: prints the failure of an asynchronous save, once. */
 void dsi_engine_poll_async_save(ds_engine *e);
-/* Before the engine is freed: waits for the save. */
+/* Before the engine is freed: waits for the save, and leaves the hosts. */
 void dsi_engine_end_async_save(ds_engine *e);
+/* e->hosts for dir, this rank's, after recovery; NULL with DS_OK: to load, there
+ * is no such folder, or no rank may write to it. Collective. */
+ds_status dsi_engine_open_hosts(ds_engine *e, const char *dir, bool to_load);

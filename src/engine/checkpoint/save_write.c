@@ -5,7 +5,8 @@
  * each writes its manifest (folder.h), or failed.RANK with the message, into
  * the shared folder, and rank 0's polls for them up to DS_TIMEOUT. The thread
  * alone uses the job until `done` is set; `why` and `cpu` are written before
- * that.
+ * that. With node-local storage there is no shared folder: then the threads use
+ * a communicator of their own (save_local.c).
  * SPDX-License-Identifier: MIT */
 #include "save.h"
 
@@ -60,7 +61,7 @@ ds_status dsi_save_write(const dsi_save_job *j, dsi_manifest *own)
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && i < j->files.n; i++)
         status = file_write(j, &j->files.at[i], own);
-    if (j->rank == 0 || status != DS_OK) return status;
+    if (j->rank == 0 || j->hosts || status != DS_OK) return status;
     char *path = dsi_folder_rank_manifest(j->saving, j->rank);
     status = dsi_manifest_pass_on(own, path);
     dsi_free(path);
@@ -68,22 +69,24 @@ ds_status dsi_save_write(const dsi_save_job *j, dsi_manifest *own)
 }
 
 /* A failure is a warning only: the new checkpoint is complete. */
-static void save_prune(const dsi_save_job *j, const dsi_folders *before)
+void dsi_save_prune(const dsi_save_job *j, int64_t oldest, const dsi_folders *before)
 {
     int errors = dsi_error_count();
-    if (dsi_folder_prune(j->dir, j->keep_last, j->tag, before) == DS_OK) return;
+    if (dsi_folder_prune(j->dir, oldest, j->tag, before) == DS_OK) return;
     dsi_log(DSI_WARNING, "an old checkpoint stays: %s", dsi_error_latest());
     dsi_error_forget(errors);
 }
 
 ds_status dsi_save_publish(const dsi_save_job *j, dsi_manifest *own)
 {
-    dsi_folders before = dsi_folder_list(j->dir);
+    dsi_folders before = dsi_folder_list(j->dir, false);
     own->serial = before.n ? before.at[0].serial + 1 : 1;
-    ds_status status = dsi_folder_publish(j->dir, j->tag, own);
+    ds_status status = dsi_folder_merge_manifests(j->dir, j->tag, own);
+    if (status == DS_OK) status = dsi_folder_publish(j->dir, j->tag, own, false);
     if (status == DS_OK && j->latest) status = dsi_folder_set_latest(j->dir, DSI_LATEST, j->tag);
     if (status == DS_OK && j->latest) dsi_progress_saved(j->progress, j->step);
-    if (status == DS_OK && j->keep_last) save_prune(j, &before);
+    if (status == DS_OK && j->keep_last)
+        dsi_save_prune(j, dsi_folder_oldest_to_keep(&before, j->keep_last, j->tag), &before);
     dsi_folders_free(&before);
     return status;
 }
@@ -151,10 +154,8 @@ static ds_status async_save_wait_for_ranks(const dsi_async_save *b)
     return status;
 }
 
-/* The thread. Its failure is kept in why, for the engine's thread to report. */
-static void *async_save_run(void *arg)
+static ds_status async_save_shared(const dsi_async_save *b)
 {
-    dsi_async_save *b = arg;
     const dsi_save_job *j = b->job;
     dsi_manifest own;
     ds_status status = dsi_save_write(j, &own);
@@ -165,11 +166,20 @@ static void *async_save_run(void *arg)
     } else if (status != DS_OK) {
         failure_write(j);
     }
+    dsi_manifest_free(&own);
+    return status;
+}
+
+/* The thread. Its failure is kept in why, for the engine's thread to report. */
+static void *async_save_run(void *arg)
+{
+    dsi_async_save *b = arg;
+    const dsi_save_job *j = b->job;
+    ds_status status = j->hosts ? dsi_save_local(j) : async_save_shared(b);
     if (status != DS_OK)
         snprintf(b->why, sizeof b->why, "engine_save: %s, saved asynchronously: %s", j->tag,
                  ds_error());
     ds_error_clear();
-    dsi_manifest_free(&own);
     b->cpu = dsi_thread_time();
     atomic_store(&b->done, true);
     return NULL;

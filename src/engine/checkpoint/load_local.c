@@ -1,0 +1,168 @@
+/* engine/checkpoint/load_local.c: brings the newest whole version to all hosts:
+ * Note [Node-local storage] in hosts.h.
+ *
+ * Invariants: DIR/TAG of a host is made with its manifest, and its files get
+ * their names when they are whole: a load that is killed has lost nothing. A
+ * version is only replaced by one that is whole.
+ * SPDX-License-Identifier: MIT */
+#include "load_local.h"
+
+#include "base/file.h"
+#include "comm/sync_status.h"
+#include "load.h"
+#include "versions.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static ds_status local_sync(const dsi_hosts *h, ds_status status)
+{
+    return ds_comm_sync_status(h->comm, dsi_fail_in("engine_load", status));
+}
+
+/* ---- which files a host needs --------------------------------------------------------------------------- */
+
+/* The rank that wrote a file that is for that rank alone; -1: all ranks read it. */
+static long file_rank(const char *name)
+{
+    static const char *const fronts[] = {"rank_", "zero_pp_rank_", "bf16_zero_pp_rank_"};
+    for (size_t i = 0; i < sizeof fronts / sizeof *fronts; i++)
+        if (!strncmp(name, fronts[i], strlen(fronts[i])))
+            return strtol(name + strlen(fronts[i]), NULL, 10);
+    return -1;
+}
+
+static bool file_is_shard(const char *name) { return strstr(name, "_optim_states.pt") != NULL; }
+
+/* Whether each rank reads the shard of its own number. */
+static bool shards_are_by_rank(const dsi_manifest *m, int ranks)
+{
+    int64_t shards = 0;
+    for (int i = 0; i < m->n; i++)
+        shards += file_rank(m->at[i].name) >= 0 && file_is_shard(m->at[i].name);
+    return m->ranks == ranks && (shards == ranks || !shards);
+}
+
+/* A host's own ranks, and those of the host before, whose copies it has. Other
+ * files than shards are read in place of those that a rank has not. */
+static bool host_needs(const dsi_hosts *h, int host, const char *name, bool by_rank)
+{
+    long rank = file_rank(name);
+    if (!by_rank || rank < 0 || rank >= h->ranks || (rank == 0 && !file_is_shard(name)))
+        return true;
+    return h->host[rank] == host || (h->host[rank] + 1) % h->n == host;
+}
+
+/* Each file from the next host that has it. */
+static void sendings_plan(const dsi_hosts *h, const dsi_version *v, dsi_sendings *all)
+{
+    bool by_rank = shards_are_by_rank(&v->list, h->ranks);
+    for (int i = 0; i < v->list.n; i++)
+        for (int host = 0; host < h->n; host++) {
+            int from = host;
+            if (dsi_version_has(v, host, i) || !host_needs(h, host, v->list.at[i].name, by_rank))
+                continue;
+            while (!dsi_version_has(v, from, i)) from = (from + 1) % h->n;
+            dsi_sendings_add(all, dsi_hosts_rank(h, from, i), dsi_hosts_rank(h, host, i),
+                             &v->list.at[i]);
+        }
+}
+
+/* ---- one version on all hosts ---------------------------------------------------------------------------- */
+
+static ds_status version_complete(const dsi_hosts *h, const char *tag, dsi_version *v)
+{
+    dsi_sendings all = {0};
+    char *folder = dsi_path_in(h->dir, tag);
+    bool make = !v->folder && dsi_hosts_is_first(h);
+    ds_status status = local_sync(h, make ? dsi_folder_make(h->dir, tag, &v->list) : DS_OK);
+    if (status == DS_OK) {
+        sendings_plan(h, v, &all);
+        status = local_sync(h, dsi_hosts_send(h, &all, folder, true));
+    }
+    dsi_sendings_free(&all);
+    dsi_free(folder);
+    return status;
+}
+
+/* A host that has come back gets a `latest`, too. */
+static ds_status latest_complete(const dsi_hosts *h, const dsi_known_version *v)
+{
+    char *path = dsi_path_in(h->dir, DSI_LATEST);
+    ds_status status = DS_OK;
+    if (v->latest && dsi_hosts_is_first(h) && !dsi_file_exists(path))
+        status = dsi_folder_set_latest(h->dir, DSI_LATEST, v->tag);
+    dsi_free(path);
+    return local_sync(h, status);
+}
+
+/* DS_OK with *whole false: it is not, and the failure says what is missing. */
+static ds_status version_try(const dsi_hosts *h, const dsi_known_version *known, bool *whole,
+                             char *why, size_t room)
+{
+    dsi_version v;
+    ds_status status = dsi_version_look(h, known, &v);
+    *whole = status == DS_OK && v.missing < 0;
+    if (status == DS_OK && !*whole && !*why)
+        snprintf(why, room,
+                 "engine_load: %s/%s is not whole: %s, written by %lld ranks, is on none of these "
+                 "%d hosts, or is damaged",
+                 h->dir, known->tag, v.list.at[v.missing].name, (long long)v.list.ranks, h->n);
+    if (*whole) status = version_complete(h, known->tag, &v);
+    if (*whole && status == DS_OK) status = latest_complete(h, known);
+    dsi_version_free(&v);
+    return status;
+}
+
+/* ---- the newest ------------------------------------------------------------------------------------------ */
+
+static ds_status versions_try(const dsi_hosts *h, const ds_load_opts *o, char **folder)
+{
+    dsi_known_versions all;
+    char why[768] = "";
+    bool whole = false;
+    ds_status status = dsi_versions_list(h, &all);
+    for (int i = 0; i < all.n && status == DS_OK && !whole; i++) {
+        if (o->tag && strcmp(o->tag, all.at[i].tag) != 0) continue;
+        status = version_try(h, &all.at[i], &whole, why, sizeof why);
+        if (status == DS_OK && whole) *folder = dsi_path_in(h->dir, all.at[i].tag);
+    }
+    dsi_versions_free(&all);
+    if (status == DS_OK && *why && !whole) return local_sync(h, dsi_fail(DS_EFORMAT, "%s", why));
+    if (status == DS_OK && *why && h->rank == 0) /* also where the log is off */
+        fprintf(stderr, "deepspeed: %s: %s is loaded instead\n", why, *folder);
+    return status;
+}
+
+ds_status dsi_engine_open_hosts(ds_engine *e, const char *dir, bool to_load)
+{
+    int lock = -1;
+    int64_t other = !e->hosts || strcmp(e->hosts->dir, dir) != 0;
+    ds_status status = dsi_sync_max(e->comm, &other, 1);
+    if (status == DS_OK && other) {
+        dsi_hosts_free(e->hosts);
+        e->hosts = NULL;
+        status = dsi_hosts_open(&e->hosts, e->comm, dir, to_load);
+    }
+    if (status != DS_OK || !e->hosts || e->hosts->recovered) return status;
+    dsi_hosts *h = e->hosts;
+    status = ds_comm_sync_status(h->comm,
+                                 dsi_hosts_is_first(h) ? dsi_folder_lock(h->dir, &lock) : DS_OK);
+    if (status == DS_OK) status = dsi_versions_recover(h);
+    if (lock >= 0) close(lock);
+    return status;
+}
+
+ds_status dsi_load_find_local(ds_engine *e, const ds_load_opts *o, char **folder)
+{
+    int lock = -1;
+    ds_status status = dsi_fail_in("engine_load", dsi_engine_open_hosts(e, o->dir, true));
+    if (status != DS_OK || !e->hosts) return status;
+    const dsi_hosts *h = e->hosts;
+    status = local_sync(h, dsi_hosts_is_first(h) ? dsi_folder_lock(h->dir, &lock) : DS_OK);
+    if (status == DS_OK) status = versions_try(h, o, folder);
+    if (lock >= 0) close(lock);
+    return status;
+}

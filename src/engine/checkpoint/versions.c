@@ -1,0 +1,221 @@
+/* engine/checkpoint/versions.c: what hosts have, put together: Note [Node-local
+ * storage] in hosts.h.
+ * SPDX-License-Identifier: MIT */
+#include "versions.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "comm/comm.h"
+#include "comm/sync_status.h"
+#include "folder.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the list ------------------------------------------------------------------------------------------ */
+
+enum { IS_LATEST = 1, IS_OLD = 2 };
+
+static void inventory_add(dsi_text *t, const char *dir, bool old, const char *latest)
+{
+    dsi_folders all = dsi_folder_list(dir, old);
+    for (int i = 0; i < all.n; i++) {
+        bool is_latest = !old && latest && !strcmp(latest, all.at[i].tag);
+        if (all.at[i].serial) /* not damaged */
+            dsi_text_add(t, "%d %lld %u %s\n", (is_latest ? IS_LATEST : 0) | (old ? IS_OLD : 0),
+                         (long long)all.at[i].serial, all.at[i].sum, all.at[i].tag);
+    }
+    dsi_folders_free(&all);
+}
+
+/* A line for each version in the folder of this rank's host, from its first rank. */
+static dsi_text inventory_of(const dsi_hosts *h)
+{
+    dsi_text t = {0};
+    dsi_text_add(&t, "%s", "");
+    if (!dsi_hosts_is_first(h)) return t;
+    int before = dsi_error_count();
+    char *latest = dsi_folder_latest(h->dir, DSI_LATEST);
+    dsi_error_forget(before);
+    inventory_add(&t, h->dir, false, latest);
+    inventory_add(&t, h->dir, true, latest);
+    dsi_free(latest);
+    return t;
+}
+
+/* Takes the tag. */
+static void versions_add(dsi_known_versions *all, const dsi_known_version *one)
+{
+    for (int i = 0; i < all->n; i++) {
+        dsi_known_version *v = &all->at[i];
+        if (v->serial != one->serial || v->sum != one->sum || strcmp(v->tag, one->tag) != 0)
+            continue;
+        v->latest |= one->latest;
+        v->old |= one->old;
+        dsi_free(one->tag);
+        return;
+    }
+    dsi_list_add(all, *one);
+}
+
+/* Lines of inventory_add. */
+static void versions_parse(dsi_known_versions *all, const char *text)
+{
+    for (const char *end; (end = strchr(text, '\n')); text = end + 1) {
+        char *p;
+        long flags = strtol(text, &p, 10);
+        dsi_known_version v = {.latest = (flags & IS_LATEST) != 0, .old = (flags & IS_OLD) != 0};
+        v.serial = strtoll(p, &p, 10);
+        v.sum = (uint32_t)strtoul(p, &p, 10);
+        v.tag = dsi_text_of("%.*s", (int)(end - p) - 1, p + 1).s;
+        versions_add(all, &v);
+    }
+}
+
+static int version_compare(const void *a, const void *b)
+{
+    const dsi_known_version *x = a, *y = b;
+    if (x->latest != y->latest) return x->latest ? -1 : 1;
+    if (x->serial != y->serial) return x->serial < y->serial ? 1 : -1;
+    return x->sum != y->sum ? (x->sum < y->sum ? 1 : -1) : strcmp(x->tag, y->tag);
+}
+
+ds_status dsi_versions_list(const dsi_hosts *h, dsi_known_versions *all)
+{
+    dsi_texts texts;
+    *all = (dsi_known_versions){0};
+    dsi_text mine = inventory_of(h);
+    ds_status status = dsi_hosts_gather(h, mine.s, &texts);
+    dsi_text_free(&mine);
+    for (int r = 0; status == DS_OK && r < h->ranks; r++)
+        versions_parse(all, texts.p + (size_t)r * texts.stride);
+    dsi_free(texts.p);
+    if (all->n) qsort(all->at, (size_t)all->n, sizeof *all->at, version_compare);
+    return status;
+}
+
+void dsi_versions_free(dsi_known_versions *all)
+{
+    for (int i = 0; i < all->n; i++) dsi_free(all->at[i].tag);
+    dsi_list_free(all);
+}
+
+/* ---- one version ---------------------------------------------------------------------------------------- */
+
+/* path, which it takes, if the manifest there is that one. */
+static char *version_folder(char *path, const dsi_known_version *known)
+{
+    dsi_manifest m = {0};
+    int before = dsi_error_count();
+    char *manifest = dsi_path_in(path, DSI_MANIFEST);
+    bool is = dsi_file_exists(manifest) && dsi_manifest_read(&m, manifest) == DS_OK &&
+              m.serial == known->serial && m.sum == known->sum;
+    dsi_error_forget(before);
+    dsi_manifest_free(&m);
+    dsi_free(manifest);
+    if (is) return path;
+    dsi_free(path);
+    return NULL;
+}
+
+/* The manifest of the first rank that has it, on all of them. */
+static ds_status version_read_list(const dsi_hosts *h, dsi_version *v)
+{
+    dsi_texts all;
+    char *path = v->folder && dsi_hosts_is_first(h) ? dsi_path_in(v->folder, DSI_MANIFEST) : NULL;
+    char *mine = path ? dsi_file_read_regular(path, NULL) : NULL;
+    ds_status status = path && !mine ? ds_error_status() : DS_OK;
+    if (dsi_hosts_gather(h, mine ? mine : "", &all) != DS_OK || !all.p) status = DS_ECOMM;
+    const char *text = all.p;
+    for (int r = 0; text && !*text && r + 1 < h->ranks; r++) text += all.stride;
+    if (status == DS_OK) status = dsi_manifest_parse(&v->list, text, strlen(text), "a manifest");
+    dsi_free(all.p);
+    dsi_free(mine);
+    dsi_free(path);
+    return status;
+}
+
+/* A damaged file counts as none: another host may have it whole. */
+static void version_verify(const dsi_hosts *h, const dsi_version *v, unsigned char *mine)
+{
+    int ranks = dsi_hosts_size(h, h->host[h->rank]), me = dsi_hosts_place(h, h->rank);
+    int before = dsi_error_count();
+    for (int i = 0; i < v->list.n && v->folder; i++)
+        if (dsi_manifest_verifier(v->list.at[i].name, i, ranks) == me)
+            mine[i] = dsi_manifest_verify_file(&v->list.at[i], v->folder) == DS_OK;
+    dsi_error_forget(before);
+}
+
+/* The files that all ranks have verified, by host. */
+static ds_status version_gather_has(const dsi_hosts *h, dsi_version *v)
+{
+    size_t n = (size_t)v->list.n;
+    unsigned char *mine = dsi_alloc(n + 1), *all = dsi_alloc(n * (size_t)h->ranks + 1);
+    v->has = dsi_alloc(n * (size_t)h->n + 1);
+    version_verify(h, v, mine);
+    ds_status status = dsi_request_run(
+        &(dsi_request){DSI_NUMBERS(h->comm, DSI_ALL_GATHER, DS_U8, mine, all, (int64_t)n)});
+    for (size_t r = 0; r < (size_t)h->ranks && status == DS_OK; r++)
+        for (size_t i = 0; i < n; i++) v->has[(size_t)h->host[r] * n + i] |= all[r * n + i];
+    dsi_free(mine);
+    dsi_free(all);
+    return status;
+}
+
+bool dsi_version_has(const dsi_version *v, int host, int file)
+{
+    return v->has[(size_t)host * (size_t)v->list.n + (size_t)file];
+}
+
+ds_status dsi_version_look(const dsi_hosts *h, const dsi_known_version *known, dsi_version *v)
+{
+    *v = (dsi_version){.missing = -1};
+    v->folder = version_folder(dsi_path_in(h->dir, known->tag), known);
+    if (!v->folder) v->folder = version_folder(dsi_folder_old(h->dir, known->tag), known);
+    ds_status status = ds_comm_sync_status(h->comm, version_read_list(h, v));
+    if (status == DS_OK) status = version_gather_has(h, v);
+    for (int i = 0; i < v->list.n && status == DS_OK; i++) {
+        bool somewhere = false;
+        for (int k = 0; k < h->n; k++) somewhere |= dsi_version_has(v, k, i);
+        if (!somewhere) v->missing = i;
+    }
+    return status;
+}
+
+void dsi_version_free(dsi_version *v)
+{
+    dsi_manifest_free(&v->list);
+    dsi_free(v->folder);
+    dsi_free(v->has);
+}
+
+/* ---- recovery ------------------------------------------------------------------------------------------- */
+
+/* Of a tag of which some host has .old-TAG. */
+static ds_status recover_tag(const dsi_hosts *h, const dsi_known_version *newest)
+{
+    dsi_version v;
+    ds_status status = dsi_version_look(h, newest, &v);
+    bool restore = v.missing >= 0, first = dsi_hosts_is_first(h);
+    dsi_version_free(&v);
+    if (status != DS_OK) return status;
+    return ds_comm_sync_status(h->comm,
+                               first ? dsi_folder_end_old(h->dir, newest->tag, restore) : DS_OK);
+}
+
+ds_status dsi_versions_recover(dsi_hosts *h)
+{
+    dsi_known_versions all;
+    ds_status status = dsi_versions_list(h, &all);
+    for (int i = 0; i < all.n && status == DS_OK; i++) {
+        const dsi_known_version *newest = &all.at[i];
+        if (!newest->old) continue;
+        for (int k = 0; k < all.n; k++)
+            if (!strcmp(all.at[k].tag, newest->tag) && all.at[k].serial > newest->serial)
+                newest = &all.at[k];
+        status = recover_tag(h, newest);
+    }
+    dsi_versions_free(&all);
+    h->recovered = status == DS_OK;
+    return status;
+}

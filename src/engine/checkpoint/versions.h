@@ -1,0 +1,43 @@
+/* engine/checkpoint/versions.h: the checkpoints that hosts have in folders of
+ * their own: Note [Node-local storage] in hosts.h.
+ *
+ * Invariants: lists and versions are the same on all ranks, except for
+ * `folder`. The caller holds the locks of all folders. All functions but those
+ * that free are collective.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "hosts.h"
+
+/* A version that some host has, once. */
+typedef struct dsi_known_version {
+    char *tag;
+    int64_t serial;
+    uint32_t sum;     /* of its manifest: a host that was away may have the same serial */
+    bool latest, old; /* a host's `latest` names it; a host has .old-TAG */
+} dsi_known_version;
+
+/* Those that `latest` names first, then by serial: the newest first. */
+typedef struct dsi_known_versions {
+    DSI_LIST(dsi_known_version)
+} dsi_known_versions;
+
+ds_status dsi_versions_list(const dsi_hosts *h, dsi_known_versions *all);
+void dsi_versions_free(dsi_known_versions *all);
+
+/* The files of a version that hosts have. */
+typedef struct dsi_version {
+    dsi_manifest list;
+    char *folder;       /* of this host: DIR/TAG or DIR/.old-TAG; NULL: it has none */
+    unsigned char *has; /* [hosts][list.n]: the file is there, with its size and check sum */
+    int missing;        /* a file that no host has; -1: it is whole */
+} dsi_version;
+
+/* Verifies the files of each host by the ranks of that host. */
+ds_status dsi_version_look(const dsi_hosts *h, const dsi_known_version *known, dsi_version *v);
+void dsi_version_free(dsi_version *v);
+bool dsi_version_has(const dsi_version *v, int host, int file);
+
+/* Leaves one version of each tag: the new one if it is whole, else that in
+ * .old-TAG. Sets h->recovered. */
+ds_status dsi_versions_recover(dsi_hosts *h);

@@ -1,0 +1,493 @@
+/* tests/engine/node_local.c: checkpoint.use_node_local_storage. Hosts are
+ * folders: ranks, which are threads, give the folder of their host. A host that
+ * is lost is a folder that is removed. With any one host lost a load continues
+ * to the bit, also after kill -9 at any moment of saves, with one host lost
+ * besides.
+ * SPDX-License-Identifier: MIT */
+#include "folder.h"
+#include "run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MOST_RANKS 4
+#define MOST_HOSTS 3
+
+/* ---- hosts --------------------------------------------------------------------------------------------- */
+
+static char host_dir[MOST_HOSTS][200];
+
+static void hosts_make(void)
+{
+    const char *dir = folder_make();
+    for (int h = 0; h < MOST_HOSTS; h++)
+        snprintf(host_dir[h], sizeof host_dir[h], "%s/host%d", dir, h);
+}
+
+static int remove_entry(const char *path, const struct stat *s, int type, struct FTW *where)
+{
+    (void)s, (void)type, (void)where;
+    return remove(path);
+}
+
+static void host_lose(int h)
+{
+    if (nftw(host_dir[h], remove_entry, 8, FTW_DEPTH | FTW_PHYS) && errno != ENOENT)
+        fail_msg("remove %s: %s", host_dir[h], strerror(errno));
+}
+
+static const char *host_path(int h, const char *name)
+{
+    static char path[700];
+    snprintf(path, sizeof path, "%s/%s", host_dir[h], name);
+    return path;
+}
+
+static bool host_has(int h, const char *name) { return access(host_path(h, name), F_OK) == 0; }
+
+/* ---- runs ---------------------------------------------------------------------------------------------- */
+
+typedef struct Job {
+    RunPlan plan;
+    int host[MOST_RANKS]; /* of each rank */
+    int steps;
+    const char *tag;
+    RunResult *result; /* of rank 0 */
+} Job;
+
+static const char *own_dir(const Job *j) { return host_dir[j->host[ds_comm_rank(ds_world())]]; }
+
+/* Trains, saves; the state is noted. */
+static ds_status train_and_save(void *arg)
+{
+    Job *j = arg;
+    RunResult *r = malloc(sizeof *r);
+    ds_engine *e = run_engine(&j->plan);
+    RANK_CHECK(e && run_steps(e, j->steps, r) == DS_OK);
+    RANK_CHECK(ds_engine_save(e, own_dir(j), .tag = j->tag) == DS_OK);
+    RANK_CHECK(ds_engine_save_wait(e) == DS_OK && run_end(e, r) == DS_OK);
+    if (ds_comm_rank(ds_world()) == 0) *j->result = *r;
+    ds_engine_free(e);
+    free(r);
+    return DS_OK;
+}
+
+/* Loads into an engine that was made otherwise. */
+static ds_status load(void *arg)
+{
+    Job *j = arg;
+    RunResult *r = malloc(sizeof *r);
+    RunPlan other = j->plan;
+    other.seed = 55;
+    ds_engine *e = run_engine(&other);
+    RANK_CHECK(e);
+    ds_status status = ds_engine_load(e, own_dir(j), .tag = j->tag);
+    if (status == DS_OK) status = run_end(e, r);
+    if (status == DS_OK && ds_comm_rank(ds_world()) == 0) *j->result = *r;
+    ds_engine_free(e);
+    free(r);
+    return status;
+}
+
+static bool same(const RunResult *a, const RunResult *b)
+{
+    /* the last number is random: each rank's own generator, here after other
+     * calls */
+    return a->n == b->n && !memcmp(a->x, b->x, (size_t)(a->n - 1) * sizeof *a->x);
+}
+
+static RunResult saved, loaded;
+
+#define LOCAL "\"use_node_local_storage\": true"
+
+static Job job(int stage, const char *more)
+{
+    return (Job){
+        .plan = {.stage = stage, .accumulate = 1, .dtype = "bf16", .seed = 1, .more = more},
+        .host = {0, 0, 1, 2},
+        .steps = 3,
+        .result = &saved};
+}
+
+static void run_job(int ranks, ds_status (*body)(void *), Job *j)
+{
+    if (ds_run_ranks(ranks, body, j) != DS_OK) fail_msg("%s", ds_error());
+}
+
+static void check_load(int ranks, Job *j, const char *what)
+{
+    j->result = &loaded;
+    run_job(ranks, load, j);
+    if (!same(&saved, &loaded)) fail_msg("%s: other values were loaded", what);
+}
+
+/* ---- one host is lost -------------------------------------------------------------------------------------- */
+
+static void lose_each(int stage, const char *more)
+{
+    Job j = job(stage, more);
+    hosts_make();
+    run_job(4, train_and_save, &j);
+    for (int h = 0; h < 3; h++) { /* the load before has made the copies again */
+        host_lose(h);
+        check_load(4, &j, "one host lost");
+        CHECK(host_has(h, "latest") && host_has(h, "global_step3/manifest"));
+    }
+    folder_remove();
+}
+
+static void one_host(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage < 4; stage++) lose_each(stage, "\"checkpoint\": {" LOCAL "},");
+}
+
+static void one_host_async(void **state)
+{
+    (void)state;
+    lose_each(2, "\"checkpoint\": {\"async\": true, " LOCAL "},");
+}
+
+/* The files of a host are its own ranks' and those of the host before. */
+static void files(void **state)
+{
+    (void)state;
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    hosts_make();
+    run_job(4, train_and_save, &j);
+    for (int h = 0; h < 3; h++)
+        for (int r = 0; r < 4; r++) {
+            char name[100];
+            snprintf(name, sizeof name,
+                     "global_step3/bf16_zero_pp_rank_%d_mp_rank_00_optim_states.pt", r);
+            CHECK_INT(host_has(h, name), j.host[r] == h || (j.host[r] + 1) % 3 == h);
+        }
+    folder_remove();
+}
+
+/* ---- fewer hosts, more hosts -------------------------------------------------------------------------------- */
+
+static void other_hosts(void **state)
+{
+    (void)state;
+    static const int fewer[] = {0, 2};
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    j.plan.plain = true;
+    hosts_make();
+    run_job(4, train_and_save, &j);
+    host_lose(1);
+    memcpy(j.host, fewer, sizeof fewer);
+    check_load(2, &j, "2 ranks on 2 hosts");
+    j.host[1] = 1;
+    check_load(2, &j, "one of them empty");
+    j.host[0] = 1;
+    check_load(2, &j, "one host, which has all");
+    j = job(2, j.plan.more);
+    j.plan.plain = true;
+    check_load(4, &j, "4 ranks again");
+    folder_remove();
+}
+
+/* ---- damage, and what is not there ---------------------------------------------------------------------------- */
+
+static void damage(const char *path)
+{
+    char byte;
+    int fd = open(path, O_RDWR);
+    CHECK(fd >= 0 && pread(fd, &byte, 1, 2000) == 1);
+    byte ^= 1;
+    CHECK(pwrite(fd, &byte, 1, 2000) == 1 && close(fd) == 0);
+}
+
+#define SHARD_2 "/bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"
+
+static void damaged(void **state)
+{
+    (void)state;
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    hosts_make();
+    run_job(4, train_and_save, &j);
+    damage(host_path(1, "global_step3" SHARD_2));
+    CHECK(unlink(host_path(0, "global_step3/mp_rank_00_model_states.pt")) == 0);
+    check_load(4, &j, "damaged and missing files");
+    damage(host_path(2, "global_step3" SHARD_2)); /* that on host 1 is whole again */
+    check_load(4, &j, "the other one damaged");
+    folder_remove();
+}
+
+static void two_hosts(void **state)
+{
+    (void)state;
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    hosts_make();
+    run_job(4, train_and_save, &j);
+    host_lose(1);
+    host_lose(2);
+    CHECK(ds_run_ranks(4, load, &j) == DS_EFORMAT);
+    CHECK(strstr(ds_error(), "global_step3 is not whole: "));
+    CHECK_ERROR("written by 4 ranks, is on none of these 3 hosts");
+    host_lose(0);
+    CHECK(ds_run_ranks(4, load, &j) != DS_OK);
+    CHECK_ERROR("has no checkpoint");
+    j.tag = "best";
+    CHECK(ds_run_ranks(4, load, &j) != DS_OK);
+    CHECK_ERROR("there is no folder");
+    folder_remove();
+}
+
+/* Hosts were killed between their renames: one has the new version and the old
+ * one as .old-a, the others are before that. */
+static void between_renames(void **state)
+{
+    (void)state;
+    char later[300], a[300], old[300];
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    hosts_make();
+    j.tag = "a";
+    run_job(4, train_and_save, &j);
+    snprintf(a, sizeof a, "%s/a", host_dir[0]);
+    snprintf(old, sizeof old, "%s/.old-a", host_dir[0]);
+    snprintf(later, sizeof later, "%s.later", host_dir[0]);
+    for (int h = 1; h < 3; h++) {
+        CHECK(!mkdir(host_path(h, "keep"), 0777)); /* a folder of somebody else */
+        char from[900], to[900];
+        snprintf(from, sizeof from, "%s/a", host_dir[h]);
+        snprintf(to, sizeof to, "%s/keep/a", host_dir[h]);
+        CHECK(rename(from, to) == 0);
+    }
+    CHECK(rename(a, later) == 0);
+    Job second = j;
+    second.steps = 4;
+    second.result = &loaded;
+    run_job(4, train_and_save, &second); /* the same serial: the folders were empty */
+    run_job(4, train_and_save, &second); /* a later one */
+    CHECK(rename(later, old) == 0);
+    for (int h = 1; h < 3; h++) {
+        char from[900], to[900];
+        snprintf(from, sizeof from, "%s/keep/a", host_dir[h]);
+        snprintf(to, sizeof to, "%s/a", host_dir[h]);
+        CHECK(nftw(to, remove_entry, 8, FTW_DEPTH | FTW_PHYS) == 0 && rename(from, to) == 0);
+    }
+    j.tag = NULL;
+    check_load(4, &j, "between renames");
+    CHECK(!host_has(0, ".old-a") && host_has(0, "a/manifest"));
+    folder_remove();
+}
+
+/* A host that has missed saves has older checkpoints, and one that is empty
+ * none. */
+static void keep_last(void **state)
+{
+    (void)state;
+    static const int fewer[] = {0, 1, 2}, two[] = {0, 1, 1};
+    Job j = job(1, "\"checkpoint\": {\"keep_last\": 1, " LOCAL "},");
+    j.plan.plain = true;
+    hosts_make();
+    memcpy(j.host, fewer, sizeof fewer);
+    run_job(3, train_and_save, &j);
+    memcpy(j.host, two, sizeof two);
+    j.steps = 4;
+    run_job(3, train_and_save, &j);
+    CHECK(host_has(2, "global_step3") && !host_has(1, "global_step3"));
+    memcpy(j.host, fewer, sizeof fewer);
+    host_lose(1);
+    check_load(3, &j, "a host with an older one");
+    j.steps = 5;
+    j.result = &saved;
+    run_job(3, train_and_save, &j);
+    for (int h = 0; h < 3; h++)
+        CHECK(host_has(h, "global_step5") && !host_has(h, "global_step4") &&
+              !host_has(h, "global_step3"));
+    check_load(3, &j, "the newest");
+    folder_remove();
+}
+
+/* Host 0 is away, and comes back with a checkpoint of the same tag and serial,
+ * but of other ranks. */
+static void same_serial(void **state)
+{
+    (void)state;
+    static const int away[] = {1, 2};
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    hosts_make();
+    j.plan.plain = true;
+    j.result = &loaded;
+    run_job(4, train_and_save, &j);
+    host_lose(1);
+    host_lose(2);
+    memcpy(j.host, away, sizeof away);
+    j.result = &saved;
+    run_job(2, train_and_save, &j);
+    j = job(2, j.plan.more);
+    j.plan.plain = true;
+    check_load(4, &j, "the same serial");
+    folder_remove();
+}
+
+/* ---- one folder for all ------------------------------------------------------------------------------------- */
+
+static void shared(void **state)
+{
+    (void)state;
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    memset(j.host, 0, sizeof j.host);
+    hosts_make();
+    run_job(4, train_and_save, &j);
+    check_load(4, &j, "all share one folder");
+    j.plan.more = NULL;
+    check_load(4, &j, "without the key");
+    j.result = &saved;
+    run_job(4, train_and_save, &j);
+    j.plan.more = "\"checkpoint\": {" LOCAL "},";
+    check_load(4, &j, "saved without the key");
+    run_job(1, train_and_save, &j);
+    j.host[0] = 1;
+    j.result = &saved;
+    run_job(1, train_and_save, &j);
+    check_load(1, &j, "one rank");
+    folder_remove();
+}
+
+/* ---- kill -9 ------------------------------------------------------------------------------------------------- */
+
+typedef struct Shared {
+    int committed;  /* steps of the newest save that has returned */
+    double sum[40]; /* of the state after each step */
+    int loaded;     /* steps of what was loaded */
+    double loaded_sum;
+    bool same_tag;
+} Shared;
+
+static Shared *common;
+
+static double state_sum(const RunResult *r)
+{
+    double sum = 0;
+    for (int i = 0; i < r->n - 1; i++) sum += r->x[i] * (1 + i % 17);
+    return sum;
+}
+
+/* Loads what there is, and saves after each step, until it is killed. */
+static ds_status train_until_killed(void *arg)
+{
+    Job *j = arg;
+    RunResult *r = malloc(sizeof *r);
+    ds_engine *e = run_engine(&j->plan);
+    RANK_CHECK(e && ds_engine_load(e, own_dir(j), .if_any = true) == DS_OK);
+    bool first = ds_comm_rank(ds_world()) == 0;
+    for (int64_t step = ds_engine_global_steps(e) + 1; step < 30; step++) {
+        RANK_CHECK(run_steps(e, step, r) == DS_OK);
+        RANK_CHECK(run_end(e, r) == DS_OK);
+        if (first) common->sum[step] = state_sum(r);
+        RANK_CHECK(ds_engine_save(e, own_dir(j), .tag = common->same_tag ? "a" : NULL) == DS_OK);
+        RANK_CHECK(ds_engine_save_wait(e) == DS_OK);
+        if (first) common->committed = (int)step;
+    }
+    ds_engine_free(e);
+    free(r);
+    return DS_OK;
+}
+
+static ds_status load_and_tell(void *arg)
+{
+    Job *j = arg;
+    RunResult *r = malloc(sizeof *r);
+    RunPlan other = j->plan;
+    other.seed = 55;
+    ds_engine *e = run_engine(&other);
+    RANK_CHECK(e && ds_engine_load(e, own_dir(j), .if_any = true) == DS_OK);
+    RANK_CHECK(run_end(e, r) == DS_OK);
+    if (ds_comm_rank(ds_world()) == 0) {
+        common->loaded = (int)ds_engine_global_steps(e);
+        common->loaded_sum = state_sum(r);
+    }
+    ds_engine_free(e);
+    free(r);
+    return DS_OK;
+}
+
+/* In a process of its own, which is killed after `after` microseconds; 0: it is
+ * not. */
+static void in_process(ds_status (*body)(void *), Job *j, long after)
+{
+    int how;
+    pid_t child = fork();
+    if (!child) {
+        ds_status status = ds_run_ranks(3, body, j);
+        if (status != DS_OK) fprintf(stderr, "# %s\n", ds_error());
+        _exit(status != DS_OK);
+    }
+    CHECK(child > 0);
+    if (after) usleep((useconds_t)after), kill(child, SIGKILL);
+    CHECK(waitpid(child, &how, 0) == child);
+    if (!WIFSIGNALED(how)) CHECK_INT(WEXITSTATUS(how), 0);
+}
+
+static void kill_round(Job *j, unsigned *seed)
+{
+    in_process(train_until_killed, j, 5000 + rand_r(seed) % 150000);
+    int lost = rand_r(seed) % 4; /* 3: none */
+    if (lost < 3) host_lose(lost);
+    int committed = common->committed;
+    in_process(load_and_tell, j, 0);
+    if (common->loaded < committed)
+        fail_msg("host %d lost: step %d was saved, %d is loaded", lost, committed, common->loaded);
+    if (common->loaded && common->loaded_sum != common->sum[common->loaded])
+        fail_msg("host %d lost: step %d has other values", lost, common->loaded);
+    if (common->loaded < 25 && rand_r(seed) % 8) return;
+    for (int h = 0; h < 3; h++) host_lose(h); /* from the beginning */
+    common->committed = 0;
+}
+
+static void killed(const char *more, bool same_tag)
+{
+    static const int host[] = {0, 1, 2};
+    unsigned seed = 7;
+    Job j = job(2, more);
+    memcpy(j.host, host, sizeof host);
+    hosts_make();
+    memset(common, 0, sizeof *common);
+    common->same_tag = same_tag;
+    for (int k = 0; k < (quick() ? 4 : 25); k++) kill_round(&j, &seed);
+    folder_remove();
+}
+
+static void kill_9(void **state)
+{
+    (void)state;
+    killed("\"checkpoint\": {\"keep_last\": 1, " LOCAL "},", false);
+}
+
+static void kill_9_same_tag(void **state)
+{
+    (void)state;
+    killed("\"checkpoint\": {" LOCAL "},", true);
+}
+
+static void kill_9_async(void **state)
+{
+    (void)state;
+    killed("\"checkpoint\": {\"keep_last\": 1, \"async\": true, " LOCAL "},", false);
+}
+
+int main(void)
+{
+    if (!access("/dev/shm", W_OK)) setenv("TMPDIR", "/dev/shm", 0);
+    common = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kill_9), /* before this process has threads */
+        cmocka_unit_test(kill_9_same_tag), cmocka_unit_test(kill_9_async),
+        cmocka_unit_test(one_host),        cmocka_unit_test(one_host_async),
+        cmocka_unit_test(files),           cmocka_unit_test(other_hosts),
+        cmocka_unit_test(damaged),         cmocka_unit_test(two_hosts),
+        cmocka_unit_test(between_renames), cmocka_unit_test(keep_last),
+        cmocka_unit_test(same_serial),     cmocka_unit_test(shared)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
