@@ -79,6 +79,13 @@ typedef struct dsi_view {
     X(HARDSWISH, hardswish, "x min(max(x + 3, 0), 6) / 6", \
       "x <= -3 ? 0 : x < 3 ? dy (x/3 + 1/2) : dy", x) \
     X(MISH, mish, "x tanh(log(1 + e^x))", "its derivative times dy", x) \
+    X(HARDSIGMOID, hardsigmoid, "min(max(x + 3, 0), 6) / 6", "-3 < x < 3 ? dy / 6 : 0", x) \
+    X(LOGSIGMOID, logsigmoid, "-log(1 + e^-x)", "dy / (1 + e^x)", x) \
+    X(SELU, selu, "1.0507 (x > 0 ? x : 1.6733 (e^x - 1))", "1.0507 (x > 0 ? dy : 1.6733 e^x dy)", \
+      x) \
+    X(CELU, celu, "x > 0 ? x : p (e^(x/p) - 1)", "x > 0 ? dy : e^(x/p) dy", x) \
+    X(HUBER, huber, "|x| < p ? x^2 / 2 : p (|x| - p/2)", "dy min(max(x, -p), p)", x) \
+    X(RSQRT, rsqrt, "1 / sqrt x", "-dy / (2 x sqrt x)", x) \
     X(FLOOR, floor, "the integer at or below x", "none: it is 0", x) \
     X(CEIL, ceil, "the integer at or above x", "none: it is 0", x) \
     X(ROUND, round, "the nearest integer, of two the even one", "none: it is 0", x) \

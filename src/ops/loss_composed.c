@@ -59,18 +59,6 @@ ds_tensor *ds_l1_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction)
 
 ds_tensor *ds_l1_loss(ds_tensor *x, ds_tensor *y) { return ds_l1_loss_with(x, y, DS_MEAN); }
 
-/* Squares below `edge`, straight lines above: of which the values are
- *     d < edge ? d^2 / 2 : edge (d - edge / 2). */
-static ds_tensor *huber(ds_tensor *x, ds_tensor *y, double edge)
-{
-    ds_tensor *d = ds_abs(ds_sub(x, y));
-    /* of a NaN too, so that its gradient is NaN */
-    ds_tensor *near = d ? ds_logical_not(ds_ge(d, number_beside(d, edge))) : NULL;
-    ds_tensor *far = ds_scale(ds_shift(d, -edge / 2), edge);
-    d = ds_where(near, d, number_beside(d, edge)); /* finite: 0 times its gradient is 0 */
-    return ds_where(near, ds_scale(ds_mul(d, d), 0.5), far);
-}
-
 /* huber with edge beta, over beta; beta 0 is the limit, l1_loss. */
 ds_tensor *ds_smooth_l1_loss(ds_tensor *x, ds_tensor *y, double beta, ds_reduction reduction)
 {
@@ -78,7 +66,8 @@ ds_tensor *ds_smooth_l1_loss(ds_tensor *x, ds_tensor *y, double beta, ds_reducti
     beta = dsi_option(beta, 1);
     if (!loss_operands("smooth_l1_loss", &x, &y, true, reduction)) return NULL;
     if (!(beta >= 0)) return dsi_refuse("smooth_l1_loss: beta is %g: expected 0 or more", beta);
-    ds_tensor *loss = beta == 0 ? ds_abs(ds_sub(x, y)) : ds_scale(huber(x, y, beta), 1 / beta);
+    ds_tensor *d = ds_sub(x, y);
+    ds_tensor *loss = beta == 0 ? ds_abs(d) : ds_scale(dsi_huber(d, beta), 1 / beta);
     return reduced(loss, reduction, dtype);
 }
 
@@ -88,7 +77,7 @@ ds_tensor *ds_huber_loss(ds_tensor *x, ds_tensor *y, double delta, ds_reduction 
     delta = dsi_option(delta, 1);
     if (!loss_operands("huber_loss", &x, &y, true, reduction)) return NULL;
     if (!(delta > 0)) return dsi_refuse("huber_loss: delta is %g: expected more than 0", delta);
-    return reduced(huber(x, y, delta), reduction, dtype);
+    return reduced(dsi_huber(ds_sub(x, y), delta), reduction, dtype);
 }
 
 /* ---- probabilities ----------------------------------------------------------------------------------- */

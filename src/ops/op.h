@@ -109,6 +109,9 @@ static inline void dsi_pair(int64_t out[2], int vertical, int horizontal, int if
 bool dsi_triple(const char *op, const char *name, ds_dims d, int64_t usual, int64_t least,
                 int64_t to[3]);
 
+/* unary.c: |x| < edge ? x^2 / 2 : edge (|x| - edge / 2). */
+ds_tensor *dsi_huber(ds_tensor *x, double edge);
+
 /* arrange.c: x between before[i] and after[i] elements of value in each
  * dimension i; none is below 0. */
 ds_tensor *dsi_pad(ds_tensor *x, const int64_t *before, const int64_t *after, double value);

@@ -41,6 +41,12 @@
     X(softplus) \
     X(hardswish) \
     X(mish) \
+    X(hardsigmoid) \
+    X(logsigmoid) \
+    X(selu) \
+    X(celu) \
+    X(huber) \
+    X(rsqrt) \
     X(floor) \
     X(ceil) \
     X(round) \

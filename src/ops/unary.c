@@ -2,13 +2,10 @@
  * result has x's order in memory.
  *
  * y = f(x; p) and dx = f'(saved; p) dy, formulas in DSI_UNARY_OPS of
- * device/kernels.h; saved is x or y. Some activations are others of scaled x:
- * celu, selu, logsigmoid, softplus with a beta.
+ * device/kernels.h; saved is x or y. softplus with a beta is one of scaled x.
  * SPDX-License-Identifier: MIT */
 #include "base/option.h"
 #include "op.h"
-
-#include <math.h>
 
 /* factor x */
 static ds_tensor *scaled(const ds_tensor *x, double factor)
@@ -73,6 +70,7 @@ static ds_tensor *as_float(ds_tensor *x) { return !x || dsi_is_float(x) ? x : ds
 FUNCTION(EXP, exp, Y)
 FUNCTION(LOG, log, X)
 FUNCTION(SQRT, sqrt, Y)
+FUNCTION(RSQRT, rsqrt, X)
 FUNCTION(SIN, sin, X)
 FUNCTION(COS, cos, X)
 FUNCTION(ERF, erf, X)
@@ -84,11 +82,17 @@ ACTIVATION(GELU, gelu, X)
 ACTIVATION(GELU_TANH, gelu_tanh, X)
 ACTIVATION(SILU, silu, X)
 ACTIVATION(HARDSWISH, hardswish, X)
+ACTIVATION(HARDSIGMOID, hardsigmoid, X)
+ACTIVATION(LOGSIGMOID, logsigmoid, X)
+ACTIVATION(SELU, selu,
+           X) /* Klambauer et al., arXiv:1706.02515: the fixed point of mean 0, variance 1 */
 ACTIVATION(MISH, mish, X)
 
 OP(ABS, abs)
 OP(LEAKY_RELU, leaky_relu)
 OP(ELU, elu)
+OP(CELU, celu)
+OP(HUBER, huber)
 OP(SOFTPLUS, softplus)
 
 ds_tensor *ds_abs(ds_tensor *x)
@@ -107,24 +111,16 @@ ds_tensor *ds_elu(ds_tensor *x, double alpha)
     return unary(&dsi_op_elu, DSI_ELU, dsi_option(alpha, 1), x, X);
 }
 
-/* alpha elu(x / alpha) */
 ds_tensor *ds_celu(ds_tensor *x, double alpha)
 {
-    if (!dsi_live(x, "celu")) return dsi_null_operand("celu");
-    if (!dsi_want_float("celu", x)) return NULL;
     alpha = dsi_option(alpha, 1);
-    if (alpha == 1) return ds_elu(x, 1);
     if (alpha == 0) return dsi_refuse("celu: alpha is 0: expected another number");
-    return ds_cast(ds_scale(ds_elu(ds_scale(dsi_upcast(x), 1 / alpha), 1), alpha), x->dtype);
+    return unary(&dsi_op_celu, DSI_CELU, alpha, x, X);
 }
 
-/* Klambauer et al., arXiv:1706.02515: the fixed point of mean 0, variance 1. */
-ds_tensor *ds_selu(ds_tensor *x)
+ds_tensor *dsi_huber(ds_tensor *x, double edge)
 {
-    if (!dsi_live(x, "selu")) return dsi_null_operand("selu");
-    if (!dsi_want_float("selu", x)) return NULL;
-    ds_tensor *y = ds_elu(dsi_upcast(x), 1.6732632423543772848170429916717);
-    return ds_cast(ds_scale(y, 1.0507009873554804934193349852946), x->dtype);
+    return unary(&dsi_op_huber, DSI_HUBER, edge, x, X);
 }
 
 /* softplus(beta x) / beta */
@@ -138,24 +134,6 @@ ds_tensor *ds_softplus(ds_tensor *x, double beta, double threshold)
     ds_tensor *z = ds_scale(dsi_upcast(x), beta);
     z = unary(&dsi_op_softplus, DSI_SOFTPLUS, threshold, z, X);
     return ds_cast(ds_scale(z, 1 / beta), x->dtype);
-}
-
-/* -softplus(-x) without a threshold */
-ds_tensor *ds_logsigmoid(ds_tensor *x)
-{
-    if (!dsi_live(x, "logsigmoid")) return dsi_null_operand("logsigmoid");
-    if (!dsi_want_float("logsigmoid", x)) return NULL;
-    ds_tensor *y = unary(&dsi_op_softplus, DSI_SOFTPLUS, INFINITY, ds_neg(dsi_upcast(x)), X);
-    return ds_cast(ds_neg(y), x->dtype);
-}
-
-/* x / 6 + 1/2, cut at 0 and 1 */
-ds_tensor *ds_hardsigmoid(ds_tensor *x)
-{
-    if (!dsi_live(x, "hardsigmoid")) return dsi_null_operand("hardsigmoid");
-    if (!dsi_want_float("hardsigmoid", x)) return NULL;
-    ds_tensor *six = ds_clamp(ds_shift(dsi_upcast(x), 3), 0, 6);
-    return ds_cast(ds_scale(six, 1.0 / 6), x->dtype);
 }
 
 /* ---- steps: the gradient is 0 ------------------------------------------------------------------------- */
@@ -227,14 +205,6 @@ ds_tensor *ds_pow(ds_tensor *x, double exponent)
     dsi_node *n = dsi_record(&dsi_op_pow, y, x);
     dsi_save_for_backward(n, x), dsi_set_attr(n, &exponent, sizeof exponent);
     return y;
-}
-
-/* 1 / sqrt(x): of -0 it is -infinity */
-ds_tensor *ds_rsqrt(ds_tensor *x)
-{
-    if (!dsi_live(x, "rsqrt")) return dsi_null_operand("rsqrt");
-    ds_tensor *root = ds_sqrt(dsi_upcast(x));
-    return root ? ds_cast(ds_pow(root, -1), dsi_is_float(x) ? x->dtype : DS_F32) : NULL;
 }
 
 /* ---- relu --------------------------------------------------------------------------------------------- */

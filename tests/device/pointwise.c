@@ -22,6 +22,14 @@ static double mish(double x) { return x * tanh(log1p(exp(x))); }
 static double hardswish(double x) { return x * fmin(fmax(x + 3, 0), 6) / 6; }
 static double softplus(double x) { return x > 0 ? x : log1p(exp(x)); }
 static double sign(double x) { return (x > 0) - (x < 0); }
+static double hardsigmoid(double x) { return x < -3 ? 0 : x > 3 ? 1 : (x + 3) / 6; }
+static double logsigmoid(double x) { return x < 0 ? x - log1p(exp(x)) : -log1p(exp(-x)); }
+static double selu(double x)
+{
+    return 1.0507009873554804934193349852946 *
+           (x > 0 ? x : 1.6732632423543772848170429916717 * expm1(x));
+}
+static double rsqrt_of(double x) { return 1 / sqrt(x); }
 
 static const struct {
     const char *name;
@@ -51,6 +59,10 @@ static const struct {
     {"mish", DSI_MISH, mish, 6, 1e-36},
     {"hardswish", DSI_HARDSWISH, hardswish, 4, 0},
     {"softplus", DSI_SOFTPLUS, softplus, 5, 0},
+    {"hardsigmoid", DSI_HARDSIGMOID, hardsigmoid, 2, 1e-7}, /* x + 3 loses digits, as in PyTorch */
+    {"logsigmoid", DSI_LOGSIGMOID, logsigmoid, 5, 0},
+    {"selu", DSI_SELU, selu, 5, 0},
+    {"rsqrt", DSI_RSQRT, rsqrt_of, 1.5, 0},
 };
 #define N_UNARY (sizeof unary / sizeof *unary)
 
@@ -121,7 +133,22 @@ static double silu_dx(double dy, double x)
     return dy * (s * (1 + x * (1 - s)));
 }
 
-/* Entries of two operands: binary, and unary_dx of dy and what is saved. */
+static double hardsigmoid_dx(double dy, double x) { return x > -3 && x < 3 ? dy / 6 : 0; }
+static double logsigmoid_dx(double dy, double x) { return dy / (1 + exp(x)); }
+static double selu_dx(double dy, double x)
+{
+    return dy * 1.0507009873554804934193349852946 *
+           (x > 0 ? 1 : 1.6732632423543772848170429916717 * exp(x));
+}
+static double celu_dx(double dy, double x) { return x > 0 ? dy : dy * exp(x / 0.5); }
+static double huber_dx(double dy, double x)
+{
+    return x < -0.5 ? -0.5 * dy : x > 0.5 ? 0.5 * dy : dy * x;
+}
+static double rsqrt_dx(double dy, double x) { return -0.5 * dy * pow(sqrt(x), -3); }
+
+/* Entries of two operands: binary, and unary_dx of dy and what is saved, whose
+ * parameter is 0.5. */
 static const struct {
     const char *name;
     bool dx;
@@ -140,6 +167,12 @@ static const struct {
     {"gelu_dx", true, DSI_GELU, gelu_dx},
     {"gelu_tanh_dx", true, DSI_GELU_TANH, gelu_tanh_dx},
     {"silu_dx", true, DSI_SILU, silu_dx},
+    {"hardsigmoid_dx", true, DSI_HARDSIGMOID, hardsigmoid_dx},
+    {"logsigmoid_dx", true, DSI_LOGSIGMOID, logsigmoid_dx},
+    {"selu_dx", true, DSI_SELU, selu_dx},
+    {"celu_dx", true, DSI_CELU, celu_dx},
+    {"huber_dx", true, DSI_HUBER, huber_dx},
+    {"rsqrt_dx", true, DSI_RSQRT, rsqrt_dx},
 };
 #define N_BINARY (sizeof binary / sizeof *binary)
 
@@ -169,7 +202,7 @@ static void two_operands_match_plain_formulas(void **state)
                 if (dtype == DS_F32) want = (double)(float)want;
                 if (got == want || (isnan(got) && isnan(want))) continue;
                 double scale = fabs(want) + fabs(view_get(&a, i)) * (1 + fabs(view_get(&b, i)));
-                if (!(fabs(got - want) <= 4 * tol * (isfinite(scale) ? scale : 0)))
+                if (!(fabs(got - want) <= 4 * tol * (isfinite(scale) ? scale : fabs(want))))
                     fail_msg("%s(%.9g, %.9g) is %.9g, want %.9g", binary[f].name, view_get(&a, i),
                              view_get(&b, i), got, want);
             }

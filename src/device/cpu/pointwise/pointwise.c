@@ -134,7 +134,9 @@ static ds_status pointwise_run_op(const char *kernel, const op_lines *op, const 
 #define SQRT_2_OVER_PI  0.79788456080286535588
 #define INV_SQRT_2_PI   0.39894228040143267794 /* 1 / sqrt(2 pi) */
 #define GELU_CUBIC      0.044715
-#define AS(x, constant) ((__typeof__(x))(constant)) /* a constant of x's type */
+#define SELU_SCALE      1.0507009873554804934193349852946
+#define SELU_BELOW      1.7580993408473768599402175208123 /* SELU_SCALE times its alpha */
+#define AS(x, constant) ((__typeof__(x))(constant))       /* a constant of x's type */
 
 #define TANH_INNER(x) (AS(x, SQRT_2_OVER_PI) * ((x) + AS(x, GELU_CUBIC) * (x) * (x) * (x)))
 
@@ -154,6 +156,9 @@ UNARY(floor, FLOOR(x))
 UNARY(ceil, CEIL(x))
 UNARY(round, ROUND(x))
 UNARY(sign, AS(x, x > 0) - AS(x, x < 0))
+UNARY(rsqrt, 1 / SQRT(x))
+/* log(1 / (1 + e^-x)) = min(x, 0) - log(1 + e^-|x|) */
+UNARY(logsigmoid, (x > 0 ? 0 : x) - LOG1P(EXP(-ABS(x))))
 
 /* With a parameter, which is read before the loop. Both sides of a condition are
  * values: a branch would not be vectorised. */
@@ -174,12 +179,17 @@ UNARY(sign, AS(x, x > 0) - AS(x, x < 0))
 
 UNARY_P(leaky_relu, x > 0, x, param *x)
 UNARY_P(elu, x > 0, x, param *EXPM1(x))
+UNARY_P(celu, x > 0, x, param *EXPM1(x *(1 / param)))
+UNARY(selu, x > 0 ? AS(x, SELU_SCALE) * x : AS(x, SELU_BELOW) * EXPM1(x))
+/* a NaN is on the left, so that its gradient is NaN too */
+UNARY_P(huber, !(ABS(x) >= param), x *x / 2, param *(ABS(x) - param / 2))
 /* max(x, 0) + log(1 + e^-|x|): nothing overflows below the threshold either */
 UNARY_P(softplus, x > param, x, (x < 0 ? 0 : x) + LOG1P(EXP(-ABS(x))))
 
 /* min(max(x + 3, 0), 6) */
 #define HARD(x) ((x) + 3 < 0 ? 0 : (x) + 3 > 6 ? 6 : (x) + 3)
 UNARY(hardswish, x *HARD(x) / 6)
+UNARY(hardsigmoid, HARD(x) / 6)
 
 /* tanh(log(1 + e^x)) = n / (n + 2), n = w (w + 2), w = e^x; from 20 on it is 1 */
 #define MISH_W(x) EXP(AS(x, (x) > 20 ? 20 : (x)))
@@ -294,6 +304,10 @@ BINARY(abs_dx, a *(AS(b, b > 0) - AS(b, b < 0)))
 BINARY(erf_dx, a *(AS(b, 1.12837916709551257390) * EXP(-b * b)))
 BINARY(expm1_dx, a *(b + 1))
 BINARY(log1p_dx, a / (1 + b))
+#define CUBE(x) ((x) * (x) * (x))
+BINARY(rsqrt_dx, AS(a, -0.5) * a * CUBE(1 / SQRT(b)))
+BINARY(logsigmoid_dx, a / (1 + EXP(b)))
+BINARY(hardsigmoid_dx, ABS(b) < 3 ? a / 6 : 0)
 #define BINARY_P_LINE(name, T, suffix, left, right, condition) \
     static void name##_line_##suffix(const void *arg, int64_t n, void *const *p) \
     { \
@@ -311,6 +325,9 @@ BINARY(log1p_dx, a / (1 + b))
 
 BINARY_P(leaky_relu_dx, b > 0, a, param *a)
 BINARY_P(elu_dx, b > 0, a, a *(param *EXP(b)))
+BINARY_P(celu_dx, b > 0, a, a *EXP(b *(1 / param)))
+BINARY(selu_dx, a *(b > 0 ? AS(b, SELU_SCALE) : AS(b, SELU_BELOW) * EXP(b)))
+BINARY_P(huber_dx, b < -param, -param *a, a *(b > param ? param : b))
 BINARY_P(softplus_dx, b > param, a, a / (1 + EXP(-b)))
 BINARY(hardswish_dx, b <= -3 ? 0 : b < 3 ? a * (b / 3 + AS(b, 0.5)) : a)
 BINARY(mish_dx, a *_Generic((b), float : mish_slope_f32, double : mish_slope_f64)(b))
@@ -483,6 +500,12 @@ ds_status KERNEL(unary)(dsi_stream *s, dsi_unary_op op, double p, dsi_view x, ds
         [DSI_SOFTPLUS] = LINES(softplus),
         [DSI_HARDSWISH] = LINES(hardswish),
         [DSI_MISH] = LINES(mish),
+        [DSI_HARDSIGMOID] = LINES(hardsigmoid),
+        [DSI_LOGSIGMOID] = LINES(logsigmoid),
+        [DSI_SELU] = LINES(selu),
+        [DSI_CELU] = LINES(celu),
+        [DSI_HUBER] = LINES(huber),
+        [DSI_RSQRT] = LINES(rsqrt),
         [DSI_FLOOR] = LINES(floor),
         [DSI_CEIL] = LINES(ceil),
         [DSI_ROUND] = LINES(round),
@@ -517,6 +540,12 @@ ds_status KERNEL(unary_dx)(dsi_stream *s, dsi_unary_op op, double p, dsi_view dy
         [DSI_SOFTPLUS] = LINES(softplus_dx),
         [DSI_HARDSWISH] = LINES(hardswish_dx),
         [DSI_MISH] = LINES(mish_dx),
+        [DSI_HARDSIGMOID] = LINES(hardsigmoid_dx),
+        [DSI_LOGSIGMOID] = LINES(logsigmoid_dx),
+        [DSI_SELU] = LINES(selu_dx),
+        [DSI_CELU] = LINES(celu_dx),
+        [DSI_HUBER] = LINES(huber_dx),
+        [DSI_RSQRT] = LINES(rsqrt_dx),
     };
     (void)s;
     if (!ops[op].f32) return dsi_fail(DS_EINVAL, "%s: no cpu kernel", dsi_unary_dx_name(op));

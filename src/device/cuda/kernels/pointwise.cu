@@ -9,6 +9,8 @@
 #define INV_SQRT_2_PI 0.39894228040143267794
 #define SQRT_2_OVER_PI 0.79788456080286535588
 #define GELU_CUBIC     0.044715
+#define SELU_SCALE     1.0507009873554804934193349852946
+#define SELU_BELOW     1.7580993408473768599402175208123 /* SELU_SCALE times its alpha */
 
 /* ---- functions of float and double ---- */
 
@@ -79,10 +81,13 @@ template <class C> DEVICE C mish_slope(C x)
     return n / (n + 2) + x * (x > 20 ? 0 : 4 * w * (1 + w) / ((n + 2) * (n + 2)));
 }
 
-template <class C> DEVICE C hardswish_of(C x)
+template <class C> DEVICE C cube(C x) { return x * x * x; }
+template <class C> DEVICE C hard(C x) { return x + 3 < 0 ? 0 : x + 3 > 6 ? 6 : x + 3; }
+
+template <class C> DEVICE C huber_of(C x, C p)
 {
-    C six = x + 3 < 0 ? 0 : x + 3 > 6 ? 6 : x + 3;
-    return x * six / 6;
+    C d = x < 0 ? -x : x;
+    return d >= p ? p * (d - p / 2) : d * d / 2;
 }
 
 /* Of b's sign, or 0. */
@@ -122,8 +127,14 @@ template <class C> DEVICE C unary_of(int op, double p, C x)
     case K_LEAKY_RELU: return x > 0 ? x : (C)p * x;
     case K_ELU: return x > 0 ? x : (C)p * expm1_of(x);
     case K_SOFTPLUS: return x > (C)p ? x : (x < 0 ? 0 : x) + log1p_of(exp_of(x < 0 ? x : -x));
-    case K_HARDSWISH: return hardswish_of(x);
+    case K_HARDSWISH: return x * hard(x) / 6;
     case K_MISH: return mish_of(x);
+    case K_HARDSIGMOID: return hard(x) / 6;
+    case K_LOGSIGMOID: return (x > 0 ? 0 : x) - log1p_of(exp_of(x < 0 ? x : -x));
+    case K_SELU: return x > 0 ? (C)SELU_SCALE * x : (C)SELU_BELOW * expm1_of(x);
+    case K_CELU: return x > 0 ? x : (C)p * expm1_of(x / (C)p);
+    case K_HUBER: return huber_of(x, (C)p);
+    case K_RSQRT: return 1 / sqrt_of(x);
     case K_FLOOR: return floor_of(x);
     case K_CEIL: return ceil_of(x);
     case K_ROUND: return rint_of(x);
@@ -157,6 +168,12 @@ template <class C> DEVICE C unary_dx_of(int op, double p, C a, C b)
     case K_SOFTPLUS: return b > (C)p ? a : a / (1 + exp_of(-b));
     case K_HARDSWISH: return b <= -3 ? 0 : b < 3 ? a * (b / 3 + (C)0.5) : a;
     case K_MISH: return a * mish_slope(b);
+    case K_HARDSIGMOID: return b > -3 && b < 3 ? a / 6 : 0;
+    case K_LOGSIGMOID: return a / (1 + exp_of(b));
+    case K_SELU: return b > 0 ? (C)SELU_SCALE * a : a * ((C)SELU_BELOW * exp_of(b));
+    case K_CELU: return b > 0 ? a : a * exp_of(b / (C)p);
+    case K_HUBER: return a * (b < (C)-p ? (C)-p : b > (C)p ? (C)p : b);
+    case K_RSQRT: return (C)-0.5 * a * cube(1 / sqrt_of(b));
     default: return a * (1 - b * b);
     }
 }
