@@ -14,8 +14,9 @@
  * Invariants: all state is under one lock, which is recursive and is held while
  * kernels run. A stream or an event is an object whose first byte is its GPU's
  * number. Work of a stream is done in order; without FAKE_CUDA_LAZY when it is
- * given. While a stream captures, its work is kept in a graph; a call that the driver
- * refuses meanwhile spoils the capture. A stream whose first work is not ready
+ * given. While a stream captures, its work is kept in a graph, and that of streams
+ * that wait for its events; a call that the driver refuses meanwhile spoils the
+ * capture. A stream whose first work is not ready
  * (a collective, for which others must come) is blocked; whoever waits, and a thread
  * of the driver's own, tries all streams again.
  * SPDX-License-Identifier: MIT */
@@ -59,9 +60,16 @@ SHOWN CUresult fake_cuda_submit_copied_call(CUstream stream, bool (*call)(void *
                                             const void *arg, size_t bytes);
 
 /* For the NCCL of tests: queues a call, which is made again and again until it
- * returns true; the context's GPU (-1: none); where bytes of that GPU really
- * are (NULL: not within one allocation). */
-SHOWN CUresult fake_cuda_submit_call(CUstream stream, bool (*call)(void *arg), void *arg);
+ * returns true. A graph keeps a copy of its argument, and each launch queues
+ * another one. */
+typedef struct fake_call {
+    bool (*call)(void *arg);               /* the one that returns true frees arg */
+    void *(*copy)(void *arg, bool queued); /* to be queued, or kept */
+    void (*release)(void *arg);            /* one that was not called */
+} fake_call;
+SHOWN CUresult fake_cuda_submit_call(CUstream stream, const fake_call *type, void *arg);
+/* The context's GPU (-1: none); where bytes of that GPU really are (NULL: not
+ * within one allocation). */
 SHOWN int fake_cuda_now(void);
 SHOWN char *fake_cuda_real(CUdeviceptr p, size_t bytes);
 
@@ -107,6 +115,8 @@ typedef struct fake_work {
     CUdeviceptr p;
     struct fake_stream *other; /* WAIT: its work up to number `until` */
     long until;
+    int branch, of;         /* in a graph: whose work it is; WAIT: for whose */
+    const fake_call *again; /* CALL of NCCL: its argument is its own */
     bool (*call)(void *arg);
     void *arg;
     bool called; /* once at least */

@@ -8,8 +8,16 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { BRANCHES = 8 };
+
+/* The work of the stream that begins a capture, branch 0, and of streams that
+ * have joined it by waiting for its events. */
 typedef struct Graph {
     fake_work *first, **last;
+    long id;                                 /* of the capture, from 1 */
+    int branches;                            /* so far */
+    long given[BRANCHES], awaited[BRANCHES]; /* work of each; what another one has waited for */
+    struct fake_stream *side[BRANCHES];      /* compiled: those that do it; [0]: the launch's */
     bool spoilt;
 } Graph;
 
@@ -18,20 +26,24 @@ typedef struct fake_stream {
     struct fake_stream *next;
     fake_work *first, **last;
     long submitted, done;
-    Graph *graph; /* captures into it */
+    Graph *graph; /* captures into it, as its branch */
+    int branch;
+    bool orphan; /* of a graph that has gone: freed when its work is done */
 } fake_stream;
 
 typedef struct Event {
     char gpu; /* first */
     fake_stream *stream;
     long until;
+    long capture; /* in which it was recorded, on that branch; 0: none */
+    int branch;
 } Event;
 
 #define NAP_US      50
 #define NAP_LAZY_US 20000
 
 static fake_stream *streams;
-static long syncs, graph_launches, overlapped;
+static long syncs, graph_launches, overlapped, captures;
 static bool has_calls; /* so far */
 static bool helper_runs;
 
@@ -146,12 +158,17 @@ static void helper_start(void)
     helper_runs = true;
 }
 
-CUresult fake_cuda_submit_call(CUstream stream, bool (*call)(void *arg), void *arg)
+CUresult fake_cuda_submit_call(CUstream stream, const fake_call *type, void *arg)
 {
-    NEED(!fake_spoil_capture(stream), STREAM_CAPTURE_UNSUPPORTED);
     fake_lock();
     has_calls = true;
-    CUresult result = fake_submit(stream, (fake_work){.kind = FAKE_CALL, .call = call, .arg = arg});
+    if (((fake_stream *)stream)->graph) {
+        void *kept = type->copy(arg, false);
+        type->release(arg);
+        arg = kept;
+    }
+    CUresult result = fake_submit(
+        stream, (fake_work){.kind = FAKE_CALL, .call = type->call, .arg = arg, .again = type});
     helper_start();
     fake_unlock();
     return result;
@@ -174,9 +191,12 @@ CUresult fake_submit(CUstream stream, fake_work w)
     fake_work *queued = malloc(sizeof *queued), ***last = s->graph ? &s->graph->last : &s->last;
     *queued = w;
     queued->next = NULL;
+    queued->branch = s->branch;
     **last = queued;
     *last = &queued->next;
-    if (!s->graph) {
+    if (s->graph) {
+        s->graph->given[s->branch]++;
+    } else {
         s->submitted++;
         if (!is_lazy()) drain(s, s->submitted);
     }
@@ -237,11 +257,8 @@ CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n, CUstrea
 
 /* ---- streams, events ---- */
 
-CUresult cuStreamCreate(CUstream *stream, unsigned flags)
+static fake_stream *stream_new(void)
 {
-    MAY_FAIL();
-    (void)flags;
-    NEED(fake_now() >= 0, INVALID_CONTEXT);
     fake_stream *s = calloc(1, sizeof *s);
     s->gpu = (char)fake_now();
     s->last = &s->first;
@@ -249,7 +266,32 @@ CUresult cuStreamCreate(CUstream *stream, unsigned flags)
     s->next = streams;
     streams = s;
     fake_unlock();
-    *stream = (CUstream)s;
+    return s;
+}
+
+static void stream_free(fake_stream *s)
+{
+    fake_stream **at = &streams;
+    while (*at != s) at = &(*at)->next;
+    *at = s->next;
+    free(s);
+}
+
+/* Frees the streams of graphs that have gone, but those that still work. */
+static void orphans_free(void)
+{
+    for (fake_stream *s = streams, *next; s; s = next) {
+        next = s->next;
+        if (s->orphan && !s->first) stream_free(s);
+    }
+}
+
+CUresult cuStreamCreate(CUstream *stream, unsigned flags)
+{
+    MAY_FAIL();
+    (void)flags;
+    NEED(fake_now() >= 0, INVALID_CONTEXT);
+    *stream = (CUstream)stream_new();
     fake_count(1);
     return CUDA_SUCCESS;
 }
@@ -257,13 +299,11 @@ CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
     NEED(fake_is_ours(stream), INVALID_HANDLE);
-    fake_stream *s = (fake_stream *)stream, **at = &streams;
     fake_lock();
-    wait_for(s);
-    while (*at != s) at = &(*at)->next;
-    *at = s->next;
+    wait_for((fake_stream *)stream);
+    stream_free((fake_stream *)stream);
+    orphans_free();
     fake_unlock();
-    free(s);
     fake_count(-1);
     return CUDA_SUCCESS;
 }
@@ -293,13 +333,43 @@ CUresult cuStreamQuery(CUstream stream)
     return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
+/* The graph into which a stream captures now. */
+static Graph *capture_find(long id)
+{
+    for (fake_stream *s = streams; s; s = s->next)
+        if (s->graph && s->graph->id == id) return s->graph;
+    return NULL;
+}
+
+/* A wait in a capture, which a stream of its own joins. */
+static CUresult wait_captured(fake_stream *s, const Event *e)
+{
+    Graph *g = e->capture ? capture_find(e->capture) : NULL;
+    if (!g && s->graph) s->graph->spoilt = true;
+    if (!e->capture) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    NEED(g && (!s->graph || s->graph == g), CAPTURED_EVENT);
+    NEED(s->graph || g->branches < BRANCHES, STREAM_CAPTURE_UNSUPPORTED);
+    if (!s->graph) s->branch = g->branches++;
+    s->graph = g;
+    if (s->branch == e->branch) return CUDA_SUCCESS;
+    if (g->awaited[e->branch] < e->until) g->awaited[e->branch] = e->until;
+    return fake_submit((CUstream)s,
+                       (fake_work){.kind = FAKE_WAIT, .of = e->branch, .until = e->until});
+}
+
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
 {
     MAY_FAIL();
+    fake_stream *s = (fake_stream *)stream;
     Event *e = (Event *)event;
     NEED(e && !flags, INVALID_HANDLE);
-    return fake_submit(stream,
-                       (fake_work){.kind = FAKE_WAIT, .other = e->stream, .until = e->until});
+    fake_lock();
+    CUresult result = e->capture || s->graph ? wait_captured(s, e)
+                                             : fake_submit(stream, (fake_work){.kind = FAKE_WAIT,
+                                                                               .other = e->stream,
+                                                                               .until = e->until});
+    fake_unlock();
+    return result;
 }
 
 CUresult cuEventCreate(CUevent *event, unsigned flags)
@@ -319,6 +389,7 @@ CUresult cuEventQuery(CUevent event)
     MAY_FAIL();
     NEED(fake_is_ours(event), INVALID_HANDLE);
     const Event *e = (const Event *)event;
+    NEED(!e->capture, CAPTURED_EVENT);
     bool done = true; /* as it was never recorded, or its stream is gone */
     fake_lock();
     for (fake_stream *s = streams; s; s = s->next)
@@ -332,8 +403,10 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
     NEED(fake_is_ours(event) && fake_is_ours(stream), INVALID_HANDLE);
     Event *e = (Event *)event;
     fake_lock();
-    e->stream = (fake_stream *)stream;
-    e->until = e->stream->submitted;
+    fake_stream *s = e->stream = (fake_stream *)stream;
+    e->capture = s->graph ? s->graph->id : 0;
+    e->branch = s->branch;
+    e->until = s->graph ? s->graph->given[s->branch] : s->submitted;
     fake_unlock();
     return CUDA_SUCCESS;
 }
@@ -346,12 +419,13 @@ CUresult cuEventDestroy_v2(CUevent event)
     return CUDA_SUCCESS;
 }
 
-/* ---- graphs: the work of a stream, in order; a compiled one is a copy ---- */
+/* ---- graphs: the work of streams, in order; a compiled one is a copy ---- */
 
 static Graph *graph_new(void)
 {
     Graph *g = calloc(1, sizeof *g);
     g->last = &g->first;
+    g->branches = 1;
     fake_count(1);
     return g;
 }
@@ -361,18 +435,25 @@ static void graph_free(Graph *g)
     while (g->first) {
         fake_work *w = g->first;
         g->first = w->next;
+        if (w->again) w->again->release(w->arg);
         free(w->own);
         free(w);
     }
+    fake_lock();
+    for (int b = 1; b < g->branches; b++)
+        if (g->side[b]) g->side[b]->orphan = true;
+    orphans_free();
+    fake_unlock();
     free(g);
     fake_count(-1);
 }
 
-/* A copy of the work, with memory of its own for what it owns: the argument of
- * a kernel or call, the value of a memset. */
-static fake_work work_copy(const fake_work *w)
+/* A copy of the work, to be done or to be kept, with memory of its own for what
+ * it owns: the argument of a kernel or call, the value of a memset. */
+static fake_work work_copy(const fake_work *w, bool queued)
 {
     fake_work copy = *w;
+    if (w->again) copy.arg = w->again->copy(w->arg, queued);
     size_t bytes = w->kind == FAKE_KERNEL ? fake_argument_bytes(w)
                    : w->kind == FAKE_CALL ? w->bytes
                                           : 1;
@@ -394,23 +475,29 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, int mode)
     fake_stream *s = (fake_stream *)stream;
     NEED(fake_is_ours(stream), INVALID_HANDLE);
     NEED(!s->graph && mode == CU_STREAM_CAPTURE_MODE_RELAXED, ILLEGAL_STATE);
+    fake_lock();
     s->graph = graph_new();
+    s->graph->id = ++captures;
+    fake_unlock();
     return CUDA_SUCCESS;
 }
 
+/* Streams that have joined must have been waited for. */
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
     fake_stream *s = (fake_stream *)stream;
     Graph *g = s->graph;
-    NEED(g, ILLEGAL_STATE);
-    s->graph = NULL;
-    *graph = NULL;
-    if (g->spoilt) {
-        graph_free(g);
-        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
-    *graph = (CUgraph)g;
-    return CUDA_SUCCESS;
+    NEED(g && !s->branch, ILLEGAL_STATE);
+    CUresult result = g->spoilt ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+    fake_lock();
+    for (int b = 1; b < g->branches && !result; b++)
+        if (g->awaited[b] < g->given[b]) result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+    for (fake_stream *t = streams; t; t = t->next)
+        if (t->graph == g) t->graph = NULL, t->branch = 0;
+    fake_unlock();
+    *graph = result ? NULL : (CUgraph)g;
+    if (result) graph_free(g);
+    return result;
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *work, CUgraph graph, unsigned long long flags)
@@ -420,10 +507,12 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *work, CUgraph graph, unsigned 
     Graph *g = graph_new();
     for (const fake_work *w = ((Graph *)graph)->first; w; w = w->next) {
         fake_work *copy = malloc(sizeof *copy);
-        *copy = work_copy(w);
+        *copy = work_copy(w, false);
         *g->last = copy;
         g->last = &copy->next;
     }
+    g->branches = ((Graph *)graph)->branches;
+    for (int b = 1; b < g->branches; b++) g->side[b] = stream_new();
     *work = (CUgraphExec)g;
     return CUDA_SUCCESS;
 }
@@ -432,12 +521,24 @@ CUresult cuGraphLaunch(CUgraphExec work, CUstream stream)
 {
     MAY_FAIL();
     NEED(fake_is_ours(stream) && !fake_spoil_capture(stream), INVALID_HANDLE);
+    Graph *g = (Graph *)work;
+    long before[BRANCHES]; /* what each branch had been given */
+    CUresult result = CUDA_SUCCESS;
     fake_lock();
     graph_launches++;
+    g->side[0] = (fake_stream *)stream;
+    for (int b = 0; b < g->branches; b++) before[b] = g->side[b]->submitted;
+    for (const fake_work *w = g->first; w && !result; w = w->next) {
+        fake_work copy = work_copy(w, true);
+        if (w->kind == FAKE_WAIT) {
+            copy.other = g->side[w->of];
+            copy.until += before[w->of];
+        }
+        result = fake_submit((CUstream)g->side[w->branch], copy);
+    }
+    g->side[0] = NULL;
+    if (has_calls) helper_start();
     fake_unlock();
-    CUresult result = CUDA_SUCCESS;
-    for (const fake_work *w = ((Graph *)work)->first; w && !result; w = w->next)
-        result = fake_submit(stream, work_copy(w));
     return result;
 }
 

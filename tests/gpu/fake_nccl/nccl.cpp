@@ -33,7 +33,8 @@ struct Call {
     char *in, *out; /* real addresses; NULL: this rank has none */
     size_t in_bytes;
     Message *messages; /* of a group */
-    long number;       /* of the communicator's, from 1 */
+    bool queued;       /* else it is kept by a graph */
+    long number;       /* of the communicator's, from 1; 0: not yet begun */
     long meeting;      /* of its collectives, from 1 */
     enum { NEW, GIVEN, MET } state;
     double met;
@@ -48,9 +49,9 @@ struct ncclComm {
     long begun, meetings, messages[2][NCCL_MOST]; /* [receives][peer] */
     std::atomic<int> error;                       /* an ncclResult_t */
     std::atomic<bool> aborted;
-    std::atomic<int> queued, refs; /* calls; and its owner */
-    bool settled;                  /* its making has ended */
-    Call *pending;                 /* called, and not queued */
+    std::atomic<int> queued, kept, refs; /* calls, those in graphs; and its owner */
+    bool settled, finalizes;             /* its making has ended; its end has begun */
+    Call *pending;                       /* called, and not queued */
     char why[128];
 };
 
@@ -229,6 +230,11 @@ static void call_free(Call *k)
     delete k;
 }
 
+static void call_count(const Call *k, int change)
+{
+    (k->queued ? k->comm->queued : k->comm->kept) += change;
+}
+
 /* When its owner and all that it queued have gone. */
 static void comm_drop(ncclComm *c)
 {
@@ -238,11 +244,35 @@ static void comm_drop(ncclComm *c)
     delete c;
 }
 
-static bool advance(void *arg)
+static void call_release(void *arg)
+{
+    Call *k = (Call *)arg;
+    ncclComm *c = k->comm;
+    call_count(k, -1);
+    call_free(k);
+    comm_drop(c);
+}
+
+/* Of one that has not begun. */
+static void *call_copy(void *arg, bool queued)
+{
+    Call *k = new Call(*(Call *)arg);
+    for (Message **m = &k->messages; *m; m = &(*m)->next) *m = new Message(**m);
+    k->queued = queued;
+    k->comm->refs++;
+    call_count(k, 1);
+    return k;
+}
+
+static bool call_advance(void *arg)
 {
     Call *k = (Call *)arg;
     ncclComm *c = k->comm;
     int error = 0;
+    if (!k->number) {
+        k->number = ++c->begun;
+        if (k->kind != NCCL_GROUP) k->meeting = ++c->meetings;
+    }
     if (!c->aborted) {
         if (is_named("FAKE_NCCL_DIE", k, &error)) kill(getpid(), SIGKILL);
         if (is_named("FAKE_NCCL_ERROR", k, &error) && !c->error)
@@ -250,11 +280,11 @@ static bool advance(void *arg)
         if (c->error || is_named("FAKE_NCCL_HANG", k, &error)) return false;
         if (!(k->kind == NCCL_GROUP ? group_advance(k) : collective_advance(k))) return false;
     }
-    c->queued--;
-    call_free(k);
-    comm_drop(c);
+    call_release(k);
     return true;
 }
+
+static const fake_call call_type = {call_advance, call_copy, call_release};
 
 /* ---- calls ---- */
 
@@ -279,8 +309,7 @@ static ncclResult_t call_new(ncclComm *c, CUstream stream, Call k, const void *i
     if (out_bytes) k.out = fake_cuda_real((CUdeviceptr)(uintptr_t)out, out_bytes);
     if ((in_bytes && !k.in) || (out_bytes && !k.out) || in_bytes > NCCL_HALF)
         return fail(c, ncclInvalidArgument, "an operand is not memory of the communicator's GPU");
-    k.number = ++c->begun;
-    if (k.kind != NCCL_GROUP) k.meeting = ++c->meetings;
+    k.queued = true;
     c->pending = new Call(k);
     return ncclInProgress;
 }
@@ -452,12 +481,13 @@ NCCL_SHOWN ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *err
     *error = (ncclResult_t)comm->error.load();
     if (*error) return ncclSuccess;
     if (!comm->settled) *error = comm_settle(comm);
+    if (comm->finalizes && comm->kept) *error = ncclInProgress; /* until the graphs are gone */
     Call *k = comm->pending;
     comm->pending = NULL;
     if (!k) return ncclSuccess;
     comm->queued++;
     comm->refs++;
-    return fake_cuda_submit_call(k->stream, advance, k)
+    return fake_cuda_submit_call(k->stream, &call_type, k)
                ? fail(comm, ncclUnhandledCudaError, "its stream")
                : ncclSuccess;
 }
@@ -474,12 +504,22 @@ NCCL_SHOWN const char *ncclGetLastError(ncclComm_t comm) { return comm ? comm->w
 NCCL_SHOWN ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
     NCCL_MAY_FAIL();
-    return comm->queued ? ncclInvalidUsage : ncclSuccess;
+    comm->finalizes = true;
+    return comm->queued ? ncclInvalidUsage : comm->kept ? ncclInProgress : ncclSuccess;
+}
+
+/* NCCL would wait for ever. */
+static void graphs_refuse(const ncclComm *c)
+{
+    if (!c->kept) return;
+    fprintf(stderr, "fake NCCL: a communicator ends that graphs still use\n");
+    abort();
 }
 
 NCCL_SHOWN ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     if (comm->queued) return ncclInvalidUsage;
+    graphs_refuse(comm);
     comm_drop(comm);
     return ncclSuccess;
 }
@@ -488,6 +528,7 @@ NCCL_SHOWN ncclResult_t ncclCommDestroy(ncclComm_t comm)
 NCCL_SHOWN ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     comm->aborted = true;
+    graphs_refuse(comm);
     shm_unlink(comm->name);
     comm_drop(comm);
     return ncclSuccess;
