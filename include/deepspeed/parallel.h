@@ -44,7 +44,10 @@ DS_API ds_module *ds_ddp_module(const ds_ddp *d);
 DS_API ds_tensor *ds_ddp_call_n(ds_ddp *d, ds_tensor **in, int n);
 
 /* ds_backward and the reduction of the gradients; all ranks call it, and it
- * waits for them. loss has one element. */
+ * waits for them. loss has one element. With NCCL, a step that calls it can be a
+ * step graph (ds_step_graph_new), which is freed before d: zero_grad comes
+ * before this call, and buffers on the host, as counts of batches, are then not
+ * broadcast. */
 DS_API ds_status ds_ddp_backward(ds_ddp *d, ds_tensor *loss);
 
 /* no_sync(): while it is off, gradients add up on each rank alone; the next

@@ -28,6 +28,7 @@
 #include "base/profile.h"
 #include "base/thread.h"
 #include "base/trace.h"
+#include "device/graph.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -268,6 +269,16 @@ static uint64_t request_next_number(const dsi_request *r)
     return c->messages[(r->what == DSI_RECV) * c->size + r->root]++;
 }
 
+/* A replay does not come here. */
+static ds_status request_forbid_graph(const dsi_request *r, bool on_gpu)
+{
+    dsi_device *d = on_gpu ? r->device : dsi_device_recording();
+    if (!d || r->internal) return DS_OK;
+    return dsi_graph_forbid(d, on_gpu ? "it exchanges tensors with other ranks through host memory "
+                                        "(without NCCL)"
+                                      : "it exchanges tensors of the host with other ranks");
+}
+
 /* DS_DEBUG=comm compares the calls of all ranks first, by a collective of its
  * own that is not compared. */
 static ds_status request_begin(dsi_request *r)
@@ -281,6 +292,7 @@ static ds_status request_begin(dsi_request *r)
     r->begun = dsi_now();
     if (dsi_trace_on()) dsi_trace_async_begin(dsi_request_text(r), (uint64_t)(uintptr_t)r);
     if (r->nccl) return dsi_nccl_start(r);
+    if (request_forbid_graph(r, on_gpu) != DS_OK) return ds_error_status();
     r->number = request_next_number(r);
     if (on_gpu && dsi_staged_open(r) != DS_OK) return ds_error_status();
     ds_status status = c->type->start(r);

@@ -125,6 +125,10 @@ static inline ds_status dsi_comm_all_or_none(ds_comm *c, ds_status status)
     return status;
 }
 
+/* Whether collectives of tensors on d are queued on a stream (nccl.h): the host
+ * waits for none. Alike on all ranks. */
+bool dsi_comm_is_queued(const ds_comm *c, const dsi_device *d);
+
 /* ---- operands of other devices: comm/staged.c ---------------------------------------------------------- */
 
 /* Puts copies in host memory in the place of r's operands, after the work that

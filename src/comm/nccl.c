@@ -1,10 +1,5 @@
 /* comm/nccl.c: collectives of tensors on GPUs by NCCL: Note [NCCL] of nccl.h.
  *
- *     all_reduce, reduce_to, reduce_scatter, all_gather, broadcast     NCCL's own
- *     gather_to, scatter_from, all_to_all, all_to_all_rows             a group of sends and receives
- *
- *     int16, max and min of floats                                     nccl_other.c
- *
  * What stays with the backend: messages of two ranks, which may be begun in any
  * order, while NCCL needs one order on both ranks; means of int16; and requests
  * that want squares, which the host adds up.
@@ -45,7 +40,20 @@ typedef struct operation {
     dsi_nccl_other other;
     dsi_event done;
     bool waited, ended;
+    bool recorded, captured; /* begun while the device was recording; capturing: it is not in the
+                                list */
 } operation;
+
+/* The collectives of a step that a device has captured. */
+typedef struct capture {
+    struct capture *next;
+    struct dsi_nccl *n; /* NULL: it has ended */
+    dsi_graph *graph;
+    dsi_request like; /* the first of them */
+    int count;
+    double sent; /* bytes */
+    bool launched;
+} capture;
 
 typedef struct dsi_nccl {
     dsi_device_watch watch; /* first */
@@ -58,9 +66,22 @@ typedef struct dsi_nccl {
     dsi_event ready;            /* the operands of the latest start */
     operation *oldest, *newest; /* queued, oldest first */
     operation *unused;
+    capture *captures; /* newest first */
     uint64_t begun;
     char *why; /* NULL: nothing has failed */
 } dsi_nccl;
+
+/* ---- steps that a device captures ------------------------------------------------------------------------ */
+
+/* Before the communicator ends. */
+static void captures_cancel(dsi_nccl *n)
+{
+    for (capture *k = n->captures; k; k = k->next) {
+        dsi_graph_cancel(k->graph);
+        k->n = NULL;
+    }
+    n->captures = NULL;
+}
 
 /* ---- failure ------------------------------------------------------------------------------------------- */
 
@@ -78,6 +99,7 @@ static ds_status nccl_fail(dsi_nccl *n, const dsi_request *r, const char *why)
             dsi_text_add(&text, "NCCL of %d ranks on %s: %s", n->c->size,
                          ds_device_name(dsi_device_id(n->device)), why);
         n->why = text.s;
+        captures_cancel(n);
         if (n->comm) n->f->abort(n->comm);
         n->comm = NULL;
         dsi_fail(DS_ECOMM, "%s", n->why);
@@ -284,6 +306,7 @@ void dsi_nccl_free(ds_comm *c)
     dsi_nccl *n = c->nccl;
     if (!n) return;
     dsi_device_watch **at = &n->device->watches;
+    captures_cancel(n);
     bool ended = n->comm && nccl_finalize(n);
     if (n->comm) (ended ? n->f->destroy : n->f->abort)(n->comm);
     while (*at && *at != &n->watch) at = &(*at)->next;
@@ -299,22 +322,16 @@ void dsi_nccl_free(ds_comm *c)
 
 /* ---- what NCCL carries --------------------------------------------------------------------------------- */
 
-/* int16: nccl_other.c has int32 in its place. */
-static int reduced_type(ds_dtype dtype)
-{
-    static const signed char types[] = {[DS_F32] = ncclFloat32, [DS_F64] = ncclFloat64,
-                                        [DS_F16] = ncclFloat16, [DS_BF16] = ncclBfloat16,
-                                        [DS_I64] = ncclInt64,   [DS_I32] = ncclInt32,
-                                        [DS_I16] = -1,          [DS_I8] = ncclInt8,
-                                        [DS_U8] = ncclUint8,    [DS_BOOL] = ncclUint8};
-    return types[dtype];
-}
-
 /* By properties that all ranks' requests share. */
 static bool request_fits(const dsi_request *r)
 {
     if (dsi_is_message(r) || r->squares) return false;
     return !dsi_collective_reduces(r->what) || r->dtype != DS_I16 || r->op != DS_REDUCE_AVG;
+}
+
+bool dsi_comm_is_queued(const ds_comm *c, const dsi_device *d)
+{
+    return c && c->nccl && c->nccl->on && c->nccl->device == d;
 }
 
 ds_status dsi_nccl_carries(const dsi_request *r, bool *out)
@@ -335,98 +352,7 @@ ds_status dsi_nccl_carries(const dsi_request *r, bool *out)
     return nccl_fail(n, r, why);
 }
 
-/* ---- collectives ---------------------------------------------------------------------------------------- */
-
-/* The elements [at, at + n) of an operand that go to a rank or come from it. */
-typedef struct piece {
-    int64_t at, n;
-} piece;
-
-static int64_t counts_sum(const int64_t *x, int n)
-{
-    int64_t sum = 0;
-    for (int i = 0; i < n; i++) sum += x[i];
-    return sum;
-}
-
-/* Of `in`, to rank q. */
-static piece piece_sent(const dsi_request *r, int q)
-{
-    bool root = r->root == r->comm->rank;
-    switch (r->what) {
-    case DSI_GATHER:
-        return (piece){0, q == r->root ? r->n : 0};
-    case DSI_SCATTER:
-        return (piece){q * r->n, root ? r->n : 0};
-    case DSI_ALL_TO_ALL_ROWS:
-        return (piece){counts_sum(r->counts, q), r->counts[q]};
-    default:
-        return (piece){q * r->n, r->n};
-    }
-}
-
-/* Of `out`, from rank q. */
-static piece piece_received(const dsi_request *r, int q)
-{
-    bool root = r->root == r->comm->rank;
-    const int64_t *from = r->counts ? r->counts + r->comm->size : NULL;
-    switch (r->what) {
-    case DSI_GATHER:
-        return (piece){q * r->n, root ? r->n : 0};
-    case DSI_SCATTER:
-        return (piece){0, q == r->root ? r->n : 0};
-    case DSI_ALL_TO_ALL_ROWS:
-        return (piece){counts_sum(from, q), from[q]};
-    default:
-        return (piece){q * r->n, r->n};
-    }
-}
-
-/* Sends and receives between all pairs, as one group, so that they do not wait
- * for each other. */
-static ncclResult_t exchange(const dsi_nccl *n, const dsi_request *r)
-{
-    size_t element = ds_dtype_size(r->dtype);
-    ncclStream stream = n->stream.handle;
-    ncclResult_t result = n->f->group_begin();
-    for (int q = 0; result == ncclSuccess && q < r->comm->size; q++) {
-        piece to = piece_sent(r, q), from = piece_received(r, q);
-        if (to.n)
-            result = n->f->send((const char *)r->in + (size_t)to.at * element,
-                                (size_t)to.n * element, ncclInt8, q, n->comm, stream);
-        if (from.n && result == ncclSuccess)
-            result = n->f->recv((char *)r->out + (size_t)from.at * element,
-                                (size_t)from.n * element, ncclInt8, q, n->comm, stream);
-    }
-    ncclResult_t ended = n->f->group_end();
-    return result == ncclSuccess ? ended : result;
-}
-
-static ncclResult_t collective_call(const dsi_nccl *n, const dsi_request *r)
-{
-    static const ncclRedOp_t ops[] = {[DS_REDUCE_SUM] = ncclSum,
-                                      [DS_REDUCE_AVG] = ncclAvg,
-                                      [DS_REDUCE_MAX] = ncclMax,
-                                      [DS_REDUCE_MIN] = ncclMin};
-    size_t count = (size_t)r->n, bytes = count * ds_dtype_size(r->dtype);
-    ncclDataType_t type = (ncclDataType_t)reduced_type(r->dtype);
-    ncclStream stream = n->stream.handle;
-    if (!count && r->what != DSI_ALL_TO_ALL_ROWS) return ncclSuccess;
-    switch (r->what) {
-    case DSI_ALL_REDUCE:
-        return n->f->all_reduce(r->in, r->out, count, type, ops[r->op], n->comm, stream);
-    case DSI_REDUCE:
-        return n->f->reduce(r->in, r->out, count, type, ops[r->op], r->root, n->comm, stream);
-    case DSI_REDUCE_SCATTER:
-        return n->f->reduce_scatter(r->in, r->out, count, type, ops[r->op], n->comm, stream);
-    case DSI_ALL_GATHER:
-        return n->f->all_gather(r->in, r->out, bytes, ncclInt8, n->comm, stream);
-    case DSI_BROADCAST:
-        return n->f->broadcast(r->in, r->out, bytes, ncclInt8, r->root, n->comm, stream);
-    default:
-        return exchange(n, r);
-    }
-}
+/* ---- operations ----------------------------------------------------------------------------------------- */
 
 static operation *operation_new(dsi_nccl *n, const dsi_request *r)
 {
@@ -438,8 +364,66 @@ static operation *operation_new(dsi_nccl *n, const dsi_request *r)
         o = dsi_alloc(sizeof *o);
     o->next = NULL;
     o->like = *r;
-    o->waited = o->ended = false;
+    o->waited = o->ended = o->recorded = o->captured = false;
     return o;
+}
+
+static void operation_append(dsi_nccl *n, operation *o)
+{
+    *(n->newest ? &n->newest->next : &n->oldest) = o;
+    n->newest = o;
+}
+
+/* ---- a captured step's hook --------------------------------------------------------------------------- */
+
+static bool capture_holds(void *arg) { return ((const capture *)arg)->n != NULL; }
+
+/* One operation stands for all that the launch has queued. */
+static ds_status capture_queued(void *arg)
+{
+    capture *k = arg;
+    dsi_nccl *n = k->n;
+    operation *o = operation_new(n, &k->like);
+    o->waited = true;
+    if (k->launched) { /* else they were counted as they were captured */
+        o->like.number = n->begun;
+        n->begun += (uint64_t)k->count;
+        n->c->sent += k->sent;
+    } else {
+        k->sent = n->c->sent - k->sent;
+    }
+    k->launched = true;
+    operation_append(n, o);
+    return n->device->type->record(&n->device->stream, &o->done);
+}
+
+static void capture_release(void *arg)
+{
+    capture *k = arg;
+    capture **at = k->n ? &k->n->captures : NULL;
+    while (at && *at != k) at = &(*at)->next;
+    if (at) *at = k->next;
+    dsi_free(k);
+}
+
+/* Notes that the step which the device captures has r too. */
+static void capture_add(dsi_nccl *n, const dsi_request *r)
+{
+    static const dsi_graph_hook hook = {
+        .holds = capture_holds, .queued = capture_queued, .release = capture_release};
+    capture *k = n->captures;
+    if (!k || k->launched || k->graph != n->device->recording) {
+        k = dsi_alloc(sizeof *k);
+        *k = (capture){.next = n->captures,
+                       .n = n,
+                       .graph = n->device->recording,
+                       .like = *r,
+                       .sent = n->c->sent};
+        k->like.purpose = "the first of a recorded step";
+        n->captures = k;
+        dsi_graph_add_hook(n->device, &hook, k);
+    }
+    k->count++;
 }
 
 ds_status dsi_nccl_start(dsi_request *r)
@@ -448,23 +432,44 @@ ds_status dsi_nccl_start(dsi_request *r)
     dsi_device *d = n->device;
     r->number = n->begun++;
     if (n->why) return dsi_fail(DS_ECOMM, "%s", n->why);
-    ds_status status = dsi_graph_forbid(d, "it exchanges tensors with other ranks");
+    bool apart = r->comm->log || r->comm->debug, captured = dsi_graph_capturing(d);
+    ds_status status = apart ? dsi_graph_forbid(d, "its collectives are timed or compared "
+                                                   "(comms_logger, DS_DEBUG=comm)")
+                             : DS_OK;
     dsi_nccl_other other = {.memory = NULL};
     bool needed = dsi_nccl_other_needed(r);
     if (status == DS_OK && needed) status = dsi_nccl_other_begin(r, &other);
     if (status == DS_OK) status = d->type->record(&d->stream, &n->ready);
     if (status == DS_OK) status = d->type->wait(&n->stream, &n->ready);
-    if (status == DS_OK) status = nccl_settle(n, r, collective_call(n, needed ? &other.r : r));
+    if (status == DS_OK)
+        status = nccl_settle(n, r,
+                             dsi_nccl_call(n->f, n->comm, n->stream.handle, needed ? &other.r : r));
     if (status != DS_OK) {
         (void)dsi_nccl_other_end(r, &other, false);
         return status;
     }
     operation *o = operation_new(n, r);
     o->other = other;
-    status = d->type->record(&n->stream, &o->done);
-    *(n->newest ? &n->newest->next : &n->oldest) = o;
-    n->newest = r->own = o;
-    return status;
+    o->recorded = dsi_graph_recording(d);
+    o->captured = captured;
+    r->own = o;
+    if (captured)
+        capture_add(n, r);
+    else
+        operation_append(n, o);
+    return d->type->record(&n->stream, &o->done);
+}
+
+/* The device's stream waits for o. What was captured is not in a stream after
+ * the capture; the capture has nothing that was begun before it. */
+static ds_status operation_await(dsi_nccl *n, operation *o)
+{
+    dsi_device *d = n->device;
+    ds_status status = n->why ? dsi_fail(DS_ECOMM, "%s", n->why) : DS_OK;
+    if (status == DS_OK && !o->recorded)
+        status = dsi_graph_forbid(d, "it waits for a collective that an earlier step began");
+    if (status != DS_OK || (o->captured && !dsi_graph_capturing(d))) return status;
+    return d->type->wait(&d->stream, &o->done);
 }
 
 /* With a log or a trace the host waits too, so that times are the
@@ -473,11 +478,15 @@ ds_status dsi_nccl_wait(dsi_request *r)
 {
     dsi_nccl *n = r->comm->nccl;
     operation *o = r->own;
-    ds_status status = n->why ? dsi_fail(DS_ECOMM, "%s", n->why)
-                              : n->device->type->wait(&n->device->stream, &o->done);
+    ds_status status = operation_await(n, o);
+    bool finish = !o->captured && (r->comm->log || dsi_trace_on());
     if (dsi_nccl_other_end(r, &o->other, status == DS_OK) != DS_OK) status = ds_error_status();
-    if (status == DS_OK && (r->comm->log || dsi_trace_on())) status = operation_finish(n, o);
+    if (status == DS_OK && finish) status = operation_finish(n, o);
     o->waited = true;
+    if (o->captured) {
+        o->next = n->unused;
+        n->unused = o;
+    }
     dsi_request_done(r);
     return status;
 }

@@ -11,6 +11,11 @@
  * While the host waits for the device (dsi_device_watch), it looks for NCCL's
  * asynchronous errors, for other ranks' failures and at the time limit. Each of
  * them aborts NCCL's communicator, which ends its kernels, and then the job.
+ *
+ * A step that a device captures (device/graph.h) has its collectives too: NCCL's
+ * stream joins the capture. Ranks need not agree on it, since a replay queues the
+ * collectives that the step's host code starts. NCCL ends no communicator while
+ * a graph has its collectives: such graphs are cancelled before.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -38,6 +43,12 @@ DSI_SHARED const dsi_nccl_library *dsi_nccl_open(void);
 ds_status dsi_nccl_agree(ds_comm *c, const dsi_device *device, bool *on, dsi_text *why);
 
 const char *dsi_nccl_result_name(ncclResult_t result); /* "ncclSystemError" */
+
+/* ---- nccl_calls.c ------------------------------------------------------------------------------------- */
+
+/* Queues r on the stream, which the thread's context must have. */
+ncclResult_t dsi_nccl_call(const dsi_nccl_functions *f, ncclComm_t comm, ncclStream stream,
+                           const dsi_request *r);
 
 /* ---- nccl_other.c: reductions by another collective, between kernels of the device ------------------- */
 

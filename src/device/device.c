@@ -109,6 +109,14 @@ void dsi_devices_observe(void)
             if (opened[t][i]) choose_tables(opened[t][i]);
 }
 
+dsi_device *dsi_device_recording(void)
+{
+    for (int t = 0; t < KINDS; t++)
+        for (int i = 0; i < MAX_DEVICES; i++)
+            if (opened[t][i] && opened[t][i]->recording) return opened[t][i];
+    return NULL;
+}
+
 void dsi_device_set_fusions(bool on)
 {
     without_fusions = !on;

@@ -43,10 +43,16 @@ dsi_graph *dsi_graph_new(dsi_device *d)
     return g;
 }
 
-void dsi_graph_reset(dsi_graph *g)
+void dsi_graph_cancel(dsi_graph *g)
 {
     if (g->work) g->d->type->graph_free(g->d, g->work);
     g->work = NULL;
+    if (g->capturing) (void)g->d->type->capture_end(&g->d->stream, false, &g->work);
+}
+
+void dsi_graph_reset(dsi_graph *g)
+{
+    dsi_graph_cancel(g);
     for (int i = 0; i < g->hooks.n; i++) g->hooks.at[i].type->release(g->hooks.at[i].arg);
     g->hooks.n = 0;
     g->used = g->results = 0;
@@ -108,7 +114,7 @@ bool dsi_graph_holds(const dsi_graph *g)
         const Hook *h = &g->hooks.at[i];
         if (h->type->holds && !h->type->holds(h->arg)) return false;
     }
-    return true;
+    return g->work != NULL;
 }
 
 /* ---- launching ---------------------------------------------------------------------------------------- */
@@ -117,6 +123,10 @@ ds_status dsi_graph_launch(dsi_graph *g)
 {
     const dsi_device_type *type = g->d->type;
     ds_status status = type->graph_launch(&g->d->stream, g->work, g->slots, g->host, g->used);
+    for (int i = 0; status == DS_OK && i < g->hooks.n; i++) {
+        const Hook *h = &g->hooks.at[i];
+        if (h->type->queued) status = h->type->queued(h->arg);
+    }
     if (status == DS_OK && g->results)
         status = type->copy_out(&g->d->stream, g->host + SLOT_BYTES, g->slots + SLOT_BYTES,
                                 g->results);

@@ -27,10 +27,11 @@ typedef struct dsi_graph dsi_graph;
 
 /* A part of the step's host code, for replays. */
 typedef struct dsi_graph_hook {
-    bool (*holds)(void *arg);      /* what was captured is still valid; optional */
-    void (*before)(void *arg);     /* of a replay: writes slots, draws random numbers; optional */
-    ds_status (*after)(void *arg); /* results are there; optional */
-    void (*release)(void *arg);    /* the graph is freed or recorded again */
+    bool (*holds)(void *arg);       /* what was captured is still valid; optional */
+    void (*before)(void *arg);      /* of a replay: writes slots, draws random numbers; optional */
+    ds_status (*after)(void *arg);  /* results are there; optional */
+    void (*release)(void *arg);     /* the graph is freed or recorded again */
+    ds_status (*queued)(void *arg); /* the work is queued; the host has not waited; optional */
 } dsi_graph_hook;
 
 /* An empty graph of d; NULL if d has no graphs. */
@@ -51,11 +52,13 @@ bool dsi_graph_holds(const dsi_graph *g); /* by its hooks */
 ds_status dsi_graph_launch(dsi_graph *g); /* right after the capture: without `before` */
 ds_status dsi_graph_replay(dsi_graph *g); /* `before`, launch, `after` */
 void dsi_graph_reset(dsi_graph *g);       /* drops the work, its hooks and slots */
+void dsi_graph_cancel(dsi_graph *g); /* drops the work: what was captured does not hold any more */
 
 /* ---- for code that runs in a step ------------------------------------------- */
 
 static inline bool dsi_graph_recording(const dsi_device *d) { return d && d->recording; }
 bool dsi_graph_capturing(const dsi_device *d);
+dsi_device *dsi_device_recording(void); /* one of this thread's that does; NULL: none */
 
 /* The step does what a replay cannot repeat: `why`, for example "it reads a
  * value on the host". Noted if d is observed; a failure if d captures; nothing

@@ -119,7 +119,7 @@ ds_status ds_engine_step(ds_engine *e)
     e->went_backward = false;
     e->applied = false;
     if (dsi_graph_capturing(ds_module_param_at(e->model, 0, NULL)->device))
-        return dsi_engine_capture_step(e, boundary);
+        return dsi_engine_capture_step(e, boundary) == DS_OK ? DS_OK : dsi_engine_abort_ranks(e);
     dsi_engine_log_memory(e, "before step");
     dsi_phase_start(e->timers, DSI_STEP);
     return dsi_engine_end_step(e, boundary, boundary ? step_update(e) : DS_OK);

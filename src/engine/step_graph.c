@@ -94,7 +94,7 @@ static void captured_release(void *arg)
  * of the optimizer. */
 ds_status dsi_engine_capture_backward(ds_engine *e, ds_tensor *loss, bool last)
 {
-    static const dsi_graph_hook hook = {NULL, captured_before, NULL, captured_release};
+    static const dsi_graph_hook hook = {.before = captured_before, .release = captured_release};
     Captured *c = dsi_alloc(sizeof *c);
     *c = (Captured){.e = e, .loss = dsi_ref(ds_detach(loss)), .d = loss->device, .boundary = last};
     dsi_graph_add_hook(c->d, &hook, c);
@@ -111,7 +111,7 @@ static void nothing_to_release(void *arg) { (void)arg; }
 
 ds_status dsi_engine_capture_step(ds_engine *e, bool boundary)
 {
-    static const dsi_graph_hook hook = {NULL, NULL, captured_after, nothing_to_release};
+    static const dsi_graph_hook hook = {.after = captured_after, .release = nothing_to_release};
     Captured *c = e->captured;
     const dsi_config *config = e->config;
     DSI_ASSERT(config && c);

@@ -66,7 +66,7 @@ static void seed_release(void *arg) { dsi_free(arg); }
  * refused. */
 static bool seed_take(dsi_device *d, dsi_philox *random)
 {
-    static const dsi_graph_hook hook = {NULL, seed_draw, NULL, seed_release};
+    static const dsi_graph_hook hook = {.before = seed_draw, .release = seed_release};
     *random = (dsi_philox){.seed = dsi_rng_u64(dsi_rng_default())};
     if (ds_recomputing() &&
         dsi_graph_forbid(d, "dropout in a part that is computed again in the backward pass") !=

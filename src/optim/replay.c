@@ -131,7 +131,10 @@ static Replay *replay_new(ds_optim *o, int group, const int *updated, int n)
 
 ds_status dsi_replay_begin(ds_optim *o, int group, const int *updated, int n)
 {
-    static const dsi_graph_hook hook = {replay_holds, replay_before, replay_after, replay_release};
+    static const dsi_graph_hook hook = {.holds = replay_holds,
+                                        .before = replay_before,
+                                        .after = replay_after,
+                                        .release = replay_release};
     dsi_device *d = n ? o->params[updated[0]].p->device : NULL;
     if (!dsi_graph_recording(d)) return DS_OK;
     o->scalar_uses = dsi_graph_scalar_uses(d);

@@ -9,6 +9,8 @@
  * SPDX-License-Identifier: MIT */
 #include "autograd/node.h"
 #include "base/list.h"
+#include "base/mem.h"
+#include "device/graph.h"
 #include "nn/module.h"
 #include "reduce.h"
 
@@ -32,13 +34,20 @@ struct ds_ddp {
     dsi_reduce *reduce; /* NULL: one rank */
     Buffers buffers;    /* broadcast before a forward */
     bool no_sync;
+    bool recorded; /* a device has recorded a step: buffers of the host are not broadcast */
 };
 
-static ds_status ddp_broadcast(const Buffers *b)
+/* A graph broadcasts buffers on its device alone, so steps beside its replays
+ * must do the same: the host's count batches, alike on all ranks. */
+static ds_status ddp_broadcast(ds_ddp *d)
 {
+    const Buffers *b = &d->buffers;
+    dsi_device *device = d->flat->param[0].x->device;
     ds_status status = DS_OK;
+    d->recorded = d->recorded || dsi_graph_recording(device);
     for (int i = 0; status == DS_OK && i < b->n; i++)
-        status = ds_broadcast(b->at[i].comm, b->at[i].x, 0);
+        if (!d->recorded || b->at[i].x->device == device)
+            status = ds_broadcast(b->at[i].comm, b->at[i].x, 0);
     return status;
 }
 
@@ -117,7 +126,7 @@ ds_tensor *ds_ddp_call_n(ds_ddp *d, ds_tensor **in, int n)
 {
     if (!dsi_live(d, "ddp_call")) return dsi_null_operand("ddp_call");
     bool send = d->comm && !d->no_sync && ds_module_training(d->module);
-    if (send && dsi_comm_all_or_none(d->comm, ddp_broadcast(&d->buffers)) != DS_OK) return NULL;
+    if (send && dsi_comm_all_or_none(d->comm, ddp_broadcast(d)) != DS_OK) return NULL;
     return ds_call_n(d->module, in, n);
 }
 
@@ -133,13 +142,54 @@ static ds_status ddp_set_grads(const ds_ddp *d)
     return status;
 }
 
+/* ---- a pass that a device records (device/graph.h) ---- */
+
+typedef struct Pass {
+    const dsi_reduce *reduce;
+    dsi_reduce_record *before;
+} Pass;
+
+static bool pass_holds(void *arg)
+{
+    const Pass *p = arg;
+    return dsi_reduce_is_as(p->reduce, p->before);
+}
+
+static void pass_release(void *arg)
+{
+    Pass *p = arg;
+    dsi_reduce_record_free(p->before);
+    dsi_free(p);
+}
+
+/* A replay sums the gradients in the memory of the captured pass, which made
+ * all of them. */
+static ds_status ddp_record_pass(const ds_ddp *d)
+{
+    static const dsi_graph_hook hook = {.holds = pass_holds, .release = pass_release};
+    dsi_device *device = d->flat->param[0].x->device;
+    ds_status status = DS_OK;
+    if (!dsi_graph_recording(device)) return DS_OK;
+    for (int i = 0; status == DS_OK && i < d->flat->n; i++)
+        if (ds_grad(d->flat->param[i].x))
+            status = dsi_graph_forbid(
+                device, "it adds to gradients of an earlier pass (ds_ddp_backward; zero_grad)");
+    dsi_graph_accumulate(device); /* of parts of this pass */
+    if (status != DS_OK || !dsi_graph_capturing(device)) return status;
+    Pass *p = dsi_alloc(sizeof *p);
+    *p = (Pass){d->reduce, dsi_reduce_record_new(d->reduce)};
+    dsi_graph_add_hook(device, &hook, p);
+    return DS_OK;
+}
+
 /* Blocks until the gradients of all ranks are summed. */
 ds_status ds_ddp_backward(ds_ddp *d, ds_tensor *loss)
 {
     if (!dsi_live_all("ddp_backward", d, loss)) return dsi_null_argument("ddp_backward");
     if (!d->comm || d->no_sync) return ds_backward(loss);
     dsi_reduce_spare_kept(d->reduce);
-    ds_status status = dsi_reduce_begin(d->reduce, true);
+    ds_status status = ddp_record_pass(d);
+    if (status == DS_OK) status = dsi_reduce_begin(d->reduce, true);
     if (status == DS_OK) status = ds_backward(loss);
     if (status == DS_OK) status = dsi_reduce_end(d->reduce);
     if (status == DS_OK) status = dsi_reduce_wait(d->reduce);

@@ -148,7 +148,8 @@ static ds_status replay_after(void *arg)
 
 static ds_status update_run(dsi_ema *e, const ds_tensor *any, dsi_optimizer *rule, int n)
 {
-    static const dsi_graph_hook hook = {replay_holds, NULL, replay_after, dsi_free};
+    static const dsi_graph_hook hook = {
+        .holds = replay_holds, .after = replay_after, .release = dsi_free};
     dsi_device *d = any->device;
     dsi_graph_decision decided = dsi_graph_decided(d);
     if (decided.device) rule->skip = &decided.device->skip;

@@ -33,8 +33,40 @@ dsi_request *dsi_norm_send(ds_comm *comm, ds_tensor *buffer, double squares)
                                 dsi_v(dsi_flat_range(buffer, 0, ranks)));
 }
 
+/* [ranks] of the buffer. */
+static dsi_view norm_of_ranks(const ds_tensor *buffer)
+{
+    return dsi_v(dsi_flat_range(buffer, 0, ds_numel(buffer) - 1));
+}
+
+dsi_request *dsi_norm_queue(ds_comm *comm, ds_tensor *buffer, int n, const dsi_view *lines)
+{
+    int64_t ranks = dsi_comm_size(comm);
+    dsi_view own = dsi_v(dsi_flat_range(buffer, ranks, ranks + 1)), one = own;
+    one.n = 0;
+    bool done = n < 0    ? false
+                : n == 0 ? dsi_run(buffer, fill, 0.0, own)
+                         : dsi_run(buffer, norm, 2, n, lines, one);
+    return done ? dsi_all_gather_start(comm, buffer->device, own, norm_of_ranks(buffer)) : NULL;
+}
+
+ds_status dsi_norm_total(dsi_request *sent, ds_tensor *buffer, dsi_view norm)
+{
+    dsi_view all = norm_of_ranks(buffer);
+    if (dsi_request_wait(sent) != DS_OK) return ds_error_status();
+    return dsi_run(buffer, norm, 2, 1, &all, norm) ? DS_OK : ds_error_status();
+}
+
+static ds_status norm_take_queued(dsi_request *sent, ds_tensor *buffer, double *norm)
+{
+    dsi_view all = norm_of_ranks(buffer);
+    ds_status status = dsi_request_wait(sent);
+    return status == DS_OK ? dsi_norm(buffer->device, 2, 1, &all, norm) : status;
+}
+
 ds_status dsi_norm_take(dsi_request *sent, ds_tensor *buffer, double *norm)
 {
+    if (buffer->device->type->kind != DS_CPU) return norm_take_queued(sent, buffer, norm);
     const double *sums = ds_data(buffer);
     double total = 0;
     if (dsi_request_wait(sent) != DS_OK) return ds_error_status();

@@ -8,7 +8,8 @@
  * which is lost when the factor becomes a float.
  *
  * The norm is finite unless a gradient is inf or NaN: it is the search for
- * overflow too. Only after an overflow is the parameter looked for. If no
+ * overflow too. Where collectives are queued on a GPU, norms take the place of
+ * sums: that of each rank's shards, and the norm of these. Only after an overflow is the parameter looked for. If no
  * decision depends on the norm, it is gathered while the parameters are
  * updated.
  * SPDX-License-Identifier: MIT */
@@ -27,6 +28,12 @@ ds_status dsi_norm_of(const ds_tensor *x, int n, const dsi_view *lines, double *
 /* Starts the all-gather of this rank's sum of squares; NULL with the message.
  * buffer: float64 [ranks + 1] on the CPU, in use until dsi_norm_take. */
 dsi_request *dsi_norm_send(ds_comm *comm, ds_tensor *buffer, double squares);
-/* Blocks until the sums of all ranks have arrived; *norm is the root of their
- * total. */
+/* The same with this rank's norm, of n lines (below 0: a failure), where
+ * collectives are queued on a GPU, which has the buffer too. */
+dsi_request *dsi_norm_queue(ds_comm *comm, ds_tensor *buffer, int n, const dsi_view *lines);
+/* The norm of all ranks into the GPU's memory: [] float64. NULL passes on the
+ * failure that there is. */
+ds_status dsi_norm_total(dsi_request *sent, ds_tensor *buffer, dsi_view norm);
+/* Blocks until the sums, or norms, of all ranks have arrived; *norm is that of
+ * all. */
 ds_status dsi_norm_take(dsi_request *sent, ds_tensor *buffer, double *norm);

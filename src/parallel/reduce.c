@@ -18,6 +18,7 @@
 #include "autograd/node.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "device/graph.h"
 #include "mapped.h"
 
 typedef dsi_reduce_leaf Leaf;
@@ -209,15 +210,18 @@ static ds_status bucket_move_in(Leaf *l, ds_tensor *x)
     return status;
 }
 
-/* A gradient that fills a bucket becomes the bucket, without a copy. */
+/* A gradient that fills a bucket becomes the bucket, without a copy; not once a
+ * device has recorded a pass, which a graph repeats in the same memory. */
 static bool bucket_adopt(Leaf *l, ds_tensor *x)
 {
     dsi_reduce *r = l->r;
     const dsi_flat_param *p = &r->f->param[l->i];
     Bucket *b = &r->bucket[p->unit];
     ds_tensor *g = ds_grad(x);
-    if (r->folder || !dsi_flat_fills_unit(r->f, l->i) || l->holds || g->dtype != bucket_dtype(r) ||
-        g->pooled[0] || g->refs != 1 || g->storage->refs != 1 || !dsi_is_contiguous(g))
+    r->stays = r->stays || dsi_graph_recording(x->device);
+    if (r->stays || r->folder || !dsi_flat_fills_unit(r->f, l->i) || l->holds ||
+        g->dtype != bucket_dtype(r) || g->pooled[0] || g->refs != 1 || g->storage->refs != 1 ||
+        !dsi_is_contiguous(g))
         return false;
     dsi_hold(&b->full, dsi_flat_range(g, 0, p->n));
     l->holds = true;
@@ -331,8 +335,8 @@ static ds_tensor *leaf_grad_buffer(void *arg, ds_tensor *x)
     Leaf *l = arg;
     dsi_reduce *r = l->r;
     int k = r->f->param[l->i].unit;
-    if (!r->runs || r->status != DS_OK || !r->comm || l->holds || dsi_flat_fills_unit(r->f, l->i) ||
-        bucket_dtype(r) != x->dtype)
+    if (!r->runs || r->status != DS_OK || !r->comm || l->holds ||
+        (dsi_flat_fills_unit(r->f, l->i) && !r->stays) || bucket_dtype(r) != x->dtype)
         return NULL;
     bucket_await(r, k);
     if (r->status == DS_OK) r->status = bucket_open(r, k, x->dtype);
@@ -388,7 +392,7 @@ static void leaf_ready(void *arg, ds_tensor *x)
 
 void dsi_reduce_spare_kept(dsi_reduce *r)
 {
-    for (int k = 0; k < r->f->units; k++) {
+    for (int k = 0; k < r->f->units && !r->stays; k++) {
         const dsi_flat_unit *u = &r->f->unit[k];
         Bucket *b = &r->bucket[k];
         int known = 1;

@@ -49,7 +49,7 @@ void dsi_reduce_free(dsi_reduce *r);
 
 /* Releases buckets whose memory has holders other than the parameters'
  * gradients; the next gradients get new memory. So a gradient that a user has
- * kept does not change. */
+ * kept does not change; but once a device has recorded a pass it does. */
 void dsi_reduce_spare_kept(dsi_reduce *r);
 
 /* Around a backward pass; last: gradients are complete with it. */
@@ -75,8 +75,9 @@ ds_tensor *dsi_reduce_grad(const dsi_reduce *r, int i);
  * elements on this rank, of each on one of the ranks. */
 int dsi_reduce_shards(const dsi_reduce *r, dsi_view *views, double *squares);
 
-/* What a backward pass on one rank begins with and leaves, apart from values: for
- * a pass that a device has captured. It holds the buckets' memory. Not for a
+/* What a backward pass begins with, or has left when its sums were waited for,
+ * apart from values: for a pass that a device has captured. It holds the
+ * buckets' memory. Not for a
  * tree. NULL for NULL, which passes. */
 typedef struct dsi_reduce_record dsi_reduce_record;
 dsi_reduce_record *dsi_reduce_record_new(const dsi_reduce *r);

@@ -44,6 +44,7 @@ struct dsi_reduce {
     bool widen; /* gradients are being added up in o.accum, not in their own dtype */
     bool runs;  /* between begin and end: other backward passes are not ours */
     bool last;
+    bool stays;       /* buckets keep their memory: a graph may have it */
     int next;         /* the first bucket that has not left in this pass */
     int arrived;      /* the first one that is still on its way */
     ds_status status; /* of hooks, which return nothing */

@@ -94,8 +94,7 @@ static ds_tensor *shard_grad(const dsi_zero *z, int i)
     return dsi_acquire(g) ? g : NULL;
 }
 
-/* Sets the gradients of the shards, from which the optimizer reads them. */
-static ds_status grads_hand_over(dsi_zero *z)
+ds_status dsi_zero_hand_over(dsi_zero *z)
 {
     for (int i = 0; i < z->flat->n; i++) {
         ds_tensor *g = z->shard[i] ? shard_grad(z, i) : NULL;
@@ -111,9 +110,11 @@ static ds_status grads_hand_over(dsi_zero *z)
 
 /* ---- the norm: Note [Norm] ----------------------------------------------------------------------------- */
 
-static int shards_list_grads(const dsi_zero *z)
+int dsi_zero_norm_lines(const dsi_zero *z, double *squares)
 {
     int n = 0;
+    *squares = 0;
+    if (z->comm) return dsi_reduce_shards(z->reduce, z->views, squares);
     for (int i = 0; i < z->flat->n; i++) {
         ds_tensor *g = z->shard[i] ? ds_grad(z->shard[i]) : NULL;
         if (!ds_numel(g)) continue;
@@ -123,13 +124,22 @@ static int shards_list_grads(const dsi_zero *z)
     return n;
 }
 
+bool dsi_zero_norm_is_queued(const dsi_zero *z)
+{
+    return z->sums && z->sums->device->type->kind != DS_CPU;
+}
+
 /* Computes this rank's sum of squares and starts its all-gather, *sent. On one
  * rank *norm is the result and *sent stays NULL. */
 static ds_status norm_start(dsi_zero *z, dsi_request **sent, double *norm)
 {
-    double counted = 0; /* squares */
-    int n = z->comm ? dsi_reduce_shards(z->reduce, z->views, &counted) : shards_list_grads(z);
+    double counted; /* squares */
+    int n = dsi_zero_norm_lines(z, &counted);
     const ds_tensor *with = z->comm ? z->flat->param[0].x : z->shard[0]; /* one device has them */
+    if (n >= 0 && dsi_zero_norm_is_queued(z)) {
+        *sent = dsi_norm_queue(z->comm, z->sums, n, z->views);
+        return *sent ? DS_OK : ds_error_status();
+    }
     bool was = dsi_graph_note(with->device, false); /* a capture leaves it on the device */
     ds_status status = n < 0 ? ds_error_status() : dsi_norm_of(with, n, z->views, norm);
     dsi_graph_note(with->device, was);
@@ -142,7 +152,10 @@ static ds_status norm_start(dsi_zero *z, dsi_request **sent, double *norm)
 /* Waits for *sent, if there is one; *norm becomes that of unscaled gradients. */
 static ds_status norm_finish(dsi_zero *z, dsi_request **sent, double scale, double *norm)
 {
+    dsi_device *d = z->flat->param[0].x->device;
+    bool was = dsi_graph_note(d, false);
     ds_status status = *sent ? dsi_norm_take(*sent, z->sums, norm) : DS_OK;
+    dsi_graph_note(d, was);
     *sent = NULL;
     *norm *= scale;
     return status;
@@ -258,7 +271,7 @@ static ds_status optimizer_step(dsi_zero *z, double scale)
                       : dsi_optim_step_scaled(z->optim, scale);
 }
 
-static ds_status params_update(dsi_zero *z, double scale, double *from, dsi_zero_step_result *out)
+ds_status dsi_zero_update(dsi_zero *z, double scale, double *from, dsi_zero_step_result *out)
 {
     dsi_trace_begin("optimizer");
     ds_status status = z->zero3 && dsi_optim_needs_whole(z->optim)
@@ -271,9 +284,7 @@ static ds_status params_update(dsi_zero *z, double scale, double *from, dsi_zero
     return status;
 }
 
-/* After an overflow: nothing is updated, and the parameter is named.
- * Collective. */
-static ds_status step_skip(dsi_zero *z, dsi_zero_step_result *out)
+ds_status dsi_zero_skip(dsi_zero *z, dsi_zero_step_result *out)
 {
     dsi_device *d = z->flat->param[0].x->device;
     bool was = dsi_graph_note(d, false);
@@ -286,30 +297,30 @@ static ds_status step_skip(dsi_zero *z, dsi_zero_step_result *out)
 }
 
 /* The order matters: a norm that decides (clipping, overflow) is waited for
- * before the update; a norm that is only reported is gathered during the
- * update. */
+ * before the update, and on a GPU any norm, for which the host has to wait once; a
+ * norm that is only reported is gathered during the update. */
 static ds_status stage_step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,
                             bool want_norm, dsi_zero_step_result *out)
 {
     double unscale = 1 / loss_scale, scale = unscale;
     bool decides = max_norm > 0 || check_overflow;
+    bool early = decides || (want_norm && dsi_zero_norm_is_queued(z));
     dsi_request *sent = NULL;
     if (z->reduce && !dsi_reduce_complete(z->reduce))
         return dsi_fail(DS_ESTATE, "zero: a step without the last backward pass before it");
     if (z->reduce && dsi_reduce_wait(z->reduce) != DS_OK) return ds_error_status();
     double from = dsi_now();
-    if (grads_hand_over(z) != DS_OK) return ds_error_status();
-    if ((decides || want_norm) && norm_start(z, &sent, &out->norm) != DS_OK)
-        return ds_error_status();
-    if (decides && norm_finish(z, &sent, unscale, &out->norm) != DS_OK) return ds_error_status();
+    if (dsi_zero_hand_over(z) != DS_OK) return ds_error_status();
+    if ((early || want_norm) && norm_start(z, &sent, &out->norm) != DS_OK) return ds_error_status();
+    if (early && norm_finish(z, &sent, unscale, &out->norm) != DS_OK) return ds_error_status();
     if (decides && z->on_norm && z->on_norm(z->on_norm_arg) != DS_OK) return ds_error_status();
     ds_status status = z->zero3 ? dsi_zero3_wait_gathers(z->zero3) : DS_OK;
-    if (status == DS_OK && check_overflow && !isfinite(out->norm)) return step_skip(z, out);
+    if (status == DS_OK && check_overflow && !isfinite(out->norm)) return dsi_zero_skip(z, out);
     if (max_norm > 0) scale *= clip_factor(out->norm, max_norm);
     out->gradients_s = lap_seconds(&from);
-    if (status == DS_OK) status = params_update(z, scale, &from, out);
+    if (status == DS_OK) status = dsi_zero_update(z, scale, &from, out);
     /* after a failure too: others read what this rank has sent */
-    bool pending = want_norm && !decides;
+    bool pending = want_norm && !early;
     if (pending && norm_finish(z, &sent, unscale, &out->norm) != DS_OK) status = ds_error_status();
     return status;
 }
@@ -327,138 +338,6 @@ ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool ch
     ds_scope_close(scope);
     if (out) *out = result;
     return dsi_comm_all_or_none(z->comm, status);
-}
-
-/* ---- steps that a device captures ---------------------------------------------------------------------- */
-
-const char *dsi_zero_why_no_graph(const dsi_zero *z)
-{
-    if (z->comm) return "it exchanges gradients with other ranks";
-    if (z->offload || z->zero3 || z->staging) return "its state is in host memory or in files";
-    return z->o.deterministic ? "gradients are added up in a fixed order (deterministic)" : NULL;
-}
-
-/* The gradients of a captured micro step: those that it adds to, which must be
- * where they were, and those that it leaves. */
-typedef struct MicroGrads {
-    dsi_zero *z;
-    int n;
-    bool last;
-    dsi_reduce_record *reduce_before, *reduce_after;
-    struct {
-        ds_tensor *before, *after; /* counted; NULL: none */
-    } of[];
-} MicroGrads;
-
-static const void *grad_address(const ds_tensor *g)
-{
-    return g && g->storage ? g->storage->p : NULL;
-}
-
-static bool micro_grads_hold(void *arg)
-{
-    const MicroGrads *m = arg;
-    for (int i = 0; i < m->n; i++)
-        if (grad_address(ds_grad(m->z->flat->param[i].x)) != grad_address(m->of[i].before))
-            return false;
-    return dsi_reduce_is_as(m->z->reduce, m->reduce_before);
-}
-
-/* The last micro step's are of no use after the update. */
-static ds_status micro_grads_set(void *arg)
-{
-    const MicroGrads *m = arg;
-    ds_status status = DS_OK;
-    for (int i = 0; status == DS_OK && !m->last && i < m->n; i++)
-        status = ds_set_grad_of(m->z->flat->param[i].x, m->of[i].after);
-    if (!m->last) dsi_reduce_set_as(m->z->reduce, m->reduce_after);
-    return status;
-}
-
-static void micro_grads_release(void *arg)
-{
-    MicroGrads *m = arg;
-    for (int i = 0; i < m->n; i++) dsi_unref(m->of[i].before), dsi_unref(m->of[i].after);
-    dsi_reduce_record_free(m->reduce_before);
-    dsi_reduce_record_free(m->reduce_after);
-    dsi_free(m);
-}
-
-ds_status dsi_zero_capture_backward(dsi_zero *z, ds_tensor *loss, const double *factor, bool last)
-{
-    static const dsi_graph_hook hook = {micro_grads_hold, NULL, micro_grads_set,
-                                        micro_grads_release};
-    const dsi_flat *f = z->flat;
-    dsi_view v = {.p = (void *)factor, .dtype = DS_F64};
-    MicroGrads *m = dsi_alloc(sizeof *m + (size_t)f->n * sizeof *m->of);
-    m->z = z, m->n = f->n, m->last = last;
-    m->reduce_before = dsi_reduce_record_new(z->reduce);
-    for (int i = 0; i < f->n; i++) m->of[i].before = dsi_ref(ds_grad(f->param[i].x));
-    dsi_graph_add_hook(loss->device, &hook, m);
-    ds_scope *scope = ds_scope_open();
-    ds_tensor *seed = dsi_new(loss, loss->shape);
-    ds_status status = dsi_copy(seed, dsi_borrow(loss->device, v));
-    if (status == DS_OK && z->reduce) status = dsi_reduce_begin(z->reduce, last);
-    if (status == DS_OK) status = ds_backward_from(loss, seed);
-    if (status == DS_OK && z->reduce) status = dsi_reduce_end(z->reduce);
-    ds_scope_close(scope);
-    for (int i = 0; i < f->n; i++) m->of[i].after = dsi_ref(ds_grad(f->param[i].x));
-    m->reduce_after = dsi_reduce_record_new(z->reduce);
-    return status;
-}
-
-/* The norm of the gradients into device memory at p. */
-static bool norm_capture(const dsi_zero *z, void *p)
-{
-    const ds_tensor *x = z->flat->param[0].x;
-    const dsi_view norm = {.p = p, .dtype = DS_F64};
-    int n = shards_list_grads(z);
-    if (n <= 0) return n == 0 && dsi_run(x, fill, 0.0, norm);
-    return dsi_run(x, norm, 2, n, z->views, norm);
-}
-
-static ds_status capture_decide(const dsi_zero *z, const dsi_zero_capture *c)
-{
-    const ds_tensor *x = z->flat->param[0].x;
-    bool wanted = c->update && (c->want_norm || c->limits.finite_norm || c->limits.max_norm > 0);
-    void *norm = wanted ? dsi_cache_alloc(x->device, sizeof(double)) : NULL;
-    bool done = (!wanted || (norm && norm_capture(z, norm))) && dsi_acquire(c->loss) &&
-                dsi_run(x, step_result, &c->limits,
-                        (dsi_view){.p = (void *)c->unscale, .dtype = DS_F64}, dsi_v(c->loss),
-                        (dsi_view){.p = norm, .dtype = DS_F64},
-                        (dsi_view){.p = (void *)c->decision.device,
-                                   .dtype = DS_F64,
-                                   .n = 1,
-                                   .d = {sizeof(dsi_step_result) / sizeof(double)},
-                                   .s = {1}});
-    if (norm) dsi_cache_free(x->device, norm, sizeof(double));
-    return done ? DS_OK : ds_error_status();
-}
-
-ds_status dsi_zero_capture_step(dsi_zero *z, const dsi_zero_capture *c)
-{
-    dsi_zero_step_result ignored;
-    double from = 0;
-    ds_scope *scope = ds_scope_open();
-    ds_status status = c->update ? grads_hand_over(z) : DS_OK;
-    if (status == DS_OK) status = capture_decide(z, c);
-    if (status == DS_OK && c->update) {
-        dsi_graph_decide(z->flat->param[0].x->device, c->decision);
-        status = params_update(z, 1, &from, &ignored);
-    }
-    ds_scope_close(scope);
-    return status;
-}
-
-ds_status dsi_zero_capture_end(dsi_zero *z, bool overflow, const char **bad)
-{
-    dsi_zero_step_result r = {0};
-    ds_scope *scope = ds_scope_open();
-    ds_status status = overflow ? step_skip(z, &r) : DS_OK;
-    dsi_zero_zero_grad(z);
-    ds_scope_close(scope);
-    *bad = r.bad;
-    return status;
 }
 
 /* ---- for checkpoints and averages ---------------------------------------------------------------------- */

@@ -239,7 +239,10 @@ static ds_status start_reduction(dsi_zero *z)
                                                   .folder = folder});
     dsi_free(folder);
     if (!z->comm) return DS_OK;
-    z->sums = dsi_ref(dsi_new_host(DS_F64, ds_shape(dsi_comm_size(z->comm) + 1)));
+    dsi_device *d = z->flat->param[0].x->device;
+    ds_dims shape = ds_shape(dsi_comm_size(z->comm) + 1);
+    z->sums = dsi_ref(dsi_comm_is_queued(z->comm, d) ? dsi_new_on(d, DS_F64, shape)
+                                                     : dsi_new_host(DS_F64, shape));
     return z->sums ? DS_OK : ds_error_status();
 }
 

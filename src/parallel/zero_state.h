@@ -1,5 +1,5 @@
-/* parallel/zero_state.h: the state of one rank's ZeRO, for zero.c and
- * zero_make.c.
+/* parallel/zero_state.h: the state of one rank's ZeRO, for zero.c,
+ * zero_make.c and zero_capture.c.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -29,8 +29,9 @@ struct dsi_zero {
     ds_tensor **sent;      /* [n], counted: what goes from there to the model after a step */
     ds_tensor *host_grads; /* [owned], counted: the gradients there; NULL: none so far */
     dsi_view *views;       /* [n]: scratch: views of the gradients of one step */
-    ds_tensor
-        *sums; /* float64 [ranks + 1], counted: sums of squares: of all ranks, then of this one */
+    /* float64 [ranks + 1], counted: sums of squares: of all ranks, then of this
+     * one; on a GPU norms (dsi_zero_norm_is_queued) */
+    ds_tensor *sums;
     char *bad;
     ds_status (*on_norm)(void *arg); /* or NULL */
     void *on_norm_arg;
@@ -58,6 +59,22 @@ void dsi_zero_overlap_begin(dsi_zero *z);
 ds_status dsi_zero_overlap_pause(dsi_zero *z);
 bool dsi_zero_overlap_end(dsi_zero *z);
 dsi_offload_model dsi_zero_model(dsi_zero *z); /* the same for offload.h */
+
+/* ---- parts of a step ---- */
+
+/* Sets the gradients of the shards, from which the optimizer reads them. */
+ds_status dsi_zero_hand_over(dsi_zero *z);
+/* Whether the norm is made on the GPU, with collectives that are queued there. */
+bool dsi_zero_norm_is_queued(const dsi_zero *z);
+/* Lines of this rank's gradients in z->views, and how many; -1: a failure.
+ * *squares: those of gradients that are not among them. */
+int dsi_zero_norm_lines(const dsi_zero *z, double *squares);
+/* Updates and publishes the parameters. *from, the time of the last lap, and the
+ * seconds of *out go on. */
+ds_status dsi_zero_update(dsi_zero *z, double scale, double *from, dsi_zero_step_result *out);
+/* After an overflow: nothing is updated, and the parameter is named.
+ * Collective. */
+ds_status dsi_zero_skip(dsi_zero *z, dsi_zero_step_result *out);
 
 /* ---- zero_host.c: each does nothing without z->staging, unless it says so ------------------------------ */
 

@@ -310,21 +310,26 @@ static ds_status run_steps(void *arg)
     return status;
 }
 
+static void wait_once(int ranks, Steps s)
+{
+    CHECK_INT(ds_run_ranks(ranks, run_steps, &s), DS_OK);
+    print_message("%d ranks, stage %d%s: %g waits a step and rank, %g kernels beside collectives\n",
+                  ranks, s.stage, s.reads_loss ? ", loss read" : "",
+                  (double)s.syncs / (ranks * STEPS), (double)s.overlapped / (ranks * STEPS));
+    CHECK_INT(s.syncs, ranks * STEPS);
+    CHECK(s.overlapped >= STEPS);
+}
+
 /* Once: for the norm, with which the loss comes if the engine is to end on a NaN;
  * or for faults before the optimizer. */
 static void steps_wait_once(void **state)
 {
     (void)state;
-    for (int stage = -1; stage <= 3; stage++)
-        for (int reads = 0; reads <= (stage >= 0); reads++) {
-            Steps s = {.stage = stage, .reads_loss = reads};
-            CHECK_INT(ds_run_ranks(2, run_steps, &s), DS_OK);
-            print_message("stage %d%s: %g waits a step and rank, %g kernels beside collectives\n",
-                          stage, reads ? ", loss read" : "", (double)s.syncs / (2 * STEPS),
-                          (double)s.overlapped / (2 * STEPS));
-            CHECK_INT(s.syncs, 2 * STEPS);
-            CHECK(s.overlapped >= STEPS);
-        }
+    for (int stage = -1; stage <= 3; stage++) {
+        wait_once(2, (Steps){.stage = stage});
+        if (stage >= 0) wait_once(2, (Steps){.stage = stage, .reads_loss = true});
+        wait_once(4, (Steps){.stage = stage});
+    }
 }
 
 static void steps_ddp_and_3(void **state)
@@ -332,7 +337,7 @@ static void steps_ddp_and_3(void **state)
     (void)state;
     for (int stage = -1; stage <= 3; stage += 4) {
         Steps s = {.stage = stage};
-        CHECK_INT(ds_run_ranks(2, run_steps, &s), DS_OK);
+        CHECK_INT(ds_run_ranks(stage < 0 ? 2 : 4, run_steps, &s), DS_OK);
     }
 }
 
