@@ -281,6 +281,27 @@ static void between_renames(void **state)
     folder_remove();
 }
 
+/* All hosts were killed in a save of the same tag, before or after their first
+ * rename. */
+static void between_two_renames(void **state)
+{
+    (void)state;
+    char a[900], old[900];
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    hosts_make();
+    j.tag = "a";
+    run_job(4, train_and_save, &j);
+    for (int h = 0; h < 2; h++) {
+        snprintf(a, sizeof a, "%s/a", host_dir[h]);
+        snprintf(old, sizeof old, "%s/.old-a", host_dir[h]);
+        CHECK(rename(a, old) == 0);
+    }
+    host_lose(2);
+    j.tag = NULL;
+    check_load(4, &j, "between two renames");
+    folder_remove();
+}
+
 /* A host that has missed saves has older checkpoints, and one that is empty
  * none. */
 static void keep_last(void **state)
@@ -487,7 +508,8 @@ int main(void)
         cmocka_unit_test(one_host),        cmocka_unit_test(one_host_async),
         cmocka_unit_test(files),           cmocka_unit_test(other_hosts),
         cmocka_unit_test(damaged),         cmocka_unit_test(two_hosts),
-        cmocka_unit_test(between_renames), cmocka_unit_test(keep_last),
-        cmocka_unit_test(same_serial),     cmocka_unit_test(shared)};
+        cmocka_unit_test(between_renames), cmocka_unit_test(between_two_renames),
+        cmocka_unit_test(keep_last),       cmocka_unit_test(same_serial),
+        cmocka_unit_test(shared)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

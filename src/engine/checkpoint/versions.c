@@ -171,7 +171,8 @@ ds_status dsi_version_look(const dsi_hosts *h, const dsi_known_version *known, d
 {
     *v = (dsi_version){.missing = -1};
     v->folder = version_folder(dsi_path_in(h->dir, known->tag), known);
-    if (!v->folder) v->folder = version_folder(dsi_folder_old(h->dir, known->tag), known);
+    v->is_old = !v->folder;
+    if (v->is_old) v->folder = version_folder(dsi_folder_old(h->dir, known->tag), known);
     ds_status status = ds_comm_sync_status(h->comm, version_read_list(h, v));
     if (status == DS_OK) status = version_gather_has(h, v);
     for (int i = 0; i < v->list.n && status == DS_OK; i++) {
@@ -191,12 +192,13 @@ void dsi_version_free(dsi_version *v)
 
 /* ---- recovery ------------------------------------------------------------------------------------------- */
 
-/* Of a tag of which some host has .old-TAG. */
+/* Of a tag of which some host has .old-TAG; that may be the newest version, where a
+ * host was killed between two renames. */
 static ds_status recover_tag(const dsi_hosts *h, const dsi_known_version *newest)
 {
     dsi_version v;
     ds_status status = dsi_version_look(h, newest, &v);
-    bool restore = v.missing >= 0, first = dsi_hosts_is_first(h);
+    bool restore = v.missing >= 0 || (v.folder && v.is_old), first = dsi_hosts_is_first(h);
     dsi_version_free(&v);
     if (status != DS_OK) return status;
     return ds_comm_sync_status(h->comm,

@@ -29,6 +29,7 @@ void dsi_versions_free(dsi_known_versions *all);
 typedef struct dsi_version {
     dsi_manifest list;
     char *folder;       /* of this host: DIR/TAG or DIR/.old-TAG; NULL: it has none */
+    bool is_old;        /* it is DIR/.old-TAG, if there is one */
     unsigned char *has; /* [hosts][list.n]: the file is there, with its size and check sum */
     int missing;        /* a file that no host has; -1: it is whole */
 } dsi_version;
