@@ -4,7 +4,8 @@
  * with plain reads and writes of as many bytes (like dd with O_DIRECT); and the
  * allocator's peak memory in a step.
  *
- *     bench_offload [--path FOLDER] [--width N] [--layers N] [--steps N] [--dtype fp32|bf16] [--params]
+ *     bench_offload [--path FOLDER] [--width N] [--layers N] [--steps N] [--buffers N] [--dtype fp32|bf16]
+ *         [--params]
  *
  * One rank trains an MLP of width x width layers with Adam. A step reads and
  * writes the whole file.
@@ -22,7 +23,7 @@
 #include <unistd.h>
 
 typedef struct Options {
-    int width, layers, steps;
+    int width, layers, steps, buffers;
     const char *path, *dtype;
     bool params;
 } Options;
@@ -32,6 +33,7 @@ static const struct argp_option options[] = {
     {"width", 'w', "N", 0, "of a layer (2048)", 0},
     {"layers", 'l', "N", 0, "of width x width (6: 25 million parameters)", 0},
     {"steps", 's', "N", 0, "steps, of which the fastest counts (5)", 0},
+    {"buffers", 'b', "N", 0, "buffer_count of the last rows (4)", 0},
     {"dtype", 'd', "TYPE", 0, "fp32 or bf16 (bf16)", 0},
     {"params", 'P', NULL, 0, "parameters in a file too, in the last row", 0},
     {0}};
@@ -42,6 +44,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     int *const number = key == 'w'   ? &o->width
                         : key == 'l' ? &o->layers
                         : key == 's' ? &o->steps
+                        : key == 'b' ? &o->buffers
                                      : NULL;
     if (number && (*number = atoi(arg)) < 1)
         argp_error(state, "-%c %s: expected a number", key, arg);
@@ -142,14 +145,17 @@ static void print(const char *name, Result r)
 
 int main(int argc, char **argv)
 {
-    Options o = {.width = 2048, .layers = 6, .steps = 5, .path = ".", .dtype = "bf16"};
+    Options o = {
+        .width = 2048, .layers = 6, .steps = 5, .buffers = 4, .path = ".", .dtype = "bf16"};
     const struct argp argp = {options, parse, NULL, "Time of a step with optimizer state on disk.",
                               NULL,    NULL,  NULL};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     char slow[1000], fast[1100], both[2300];
     snprintf(slow, sizeof slow,
              ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"%s\"", o.path);
-    snprintf(fast, sizeof fast, "%s, \"pipeline_read\": true, \"pipeline_write\": true}", slow);
+    snprintf(fast, sizeof fast,
+             "%s, \"buffer_count\": %d, \"pipeline_read\": true, \"pipeline_write\": true}", slow,
+             o.buffers);
     strcat(slow, "}");
     snprintf(
         both, sizeof both,

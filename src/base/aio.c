@@ -254,6 +254,14 @@ void dsi_aio_progress(dsi_aio *a)
     if (a->ring) dsi_ring_progress(a->ring, a, false);
 }
 
+bool dsi_aio_has_ended(dsi_aio *a, const dsi_aio_op *op)
+{
+    if (!a->ring) pthread_mutex_lock(&a->mutex);
+    bool done = !op->runs || (!op->left && !op->error);
+    if (!a->ring) pthread_mutex_unlock(&a->mutex);
+    return done;
+}
+
 ds_status dsi_aio_wait(dsi_aio *a, dsi_aio_op *op)
 {
     if (!op->runs) return DS_OK;

@@ -73,5 +73,7 @@ void dsi_aio_start(dsi_aio *a, dsi_aio_op *op);
 /* Until op has ended; nothing if it does not run. A failure is said once, with
  * the file's path. */
 ds_status dsi_aio_wait(dsi_aio *a, dsi_aio_op *op);
-void dsi_aio_progress(
-    dsi_aio *a); /* hands on what may go on; for long work between start and wait */
+/* Hands on what may go on; for long work between start and wait. */
+void dsi_aio_progress(dsi_aio *a);
+/* Whether op has ended well, so that dsi_aio_wait returns DS_OK at once. */
+bool dsi_aio_has_ended(dsi_aio *a, const dsi_aio_op *op);

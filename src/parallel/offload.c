@@ -362,10 +362,12 @@ static ds_status held_release(dsi_offload *o)
     return status;
 }
 
-/* Starts to read blocks, in buffers whose blocks are written. */
+/* Starts to read blocks, in buffers whose blocks are written: at first in all,
+ * later one is being written. */
 static ds_status blocks_read_ahead(dsi_offload *o)
 {
-    int ahead = !o->o.pipeline_read ? 0 : o->buffers > 2 ? o->buffers - 2 : o->buffers - 1;
+    int writing = o->next > 0 && o->buffers > 2;
+    int ahead = o->o.pipeline_read ? o->buffers - 1 - writing : 0;
     ds_status status = DS_OK;
     for (; o->read <= o->next + ahead && o->read < o->in_file; o->read++) {
         status = dsi_swap_wait(o->aio, buffer_of(o, o->read));
@@ -401,6 +403,29 @@ ds_status dsi_offload_begin(dsi_offload *o)
     o->next = o->read = 0;
     o->begun = status == DS_OK;
     return status == DS_OK ? blocks_read_ahead(o) : status;
+}
+
+/* Blocks that are held outside of a step are in buffer 0. A write that has
+ * failed is told by the wait for its buffer, in the step. */
+void dsi_offload_continue(dsi_offload *o)
+{
+    dsi_aio_progress(o->aio);
+    while (o->begun && o->held < 0 && !o->next && o->read < dsi_min(o->buffers, o->in_file) &&
+           dsi_aio_has_ended(o->aio, &o->buffer[o->read].op)) {
+        dsi_swap_wait(o->aio, &o->buffer[o->read]);
+        block_start(o, o->read, &o->buffer[o->read], false, o->words);
+        o->read++;
+    }
+}
+
+ds_status dsi_offload_read_ahead(dsi_offload *o)
+{
+    if (!o->o.pipeline_read || o->begun) return DS_OK;
+    ds_status status = held_release(o);
+    o->next = o->read = 0;
+    o->begun = status == DS_OK;
+    dsi_offload_continue(o);
+    return status;
 }
 
 bool dsi_offload_end(dsi_offload *o)

@@ -76,6 +76,13 @@ ds_status dsi_offload_advance(dsi_offload *o, double g_scale, dsi_offload_model 
                               bool (*ready)(void *arg, int i), void *arg);
 bool dsi_offload_end(dsi_offload *o);
 
+/* For the time in which gradients are computed. read_ahead: with pipeline_read,
+ * and if no step has begun, blocks are read into the buffers; nothing is
+ * updated, and a step may follow or not. continue: reads and writes go on, as
+ * far as that is possible without a wait. */
+ds_status dsi_offload_read_ahead(dsi_offload *o);
+void dsi_offload_continue(dsi_offload *o);
+
 /* Drops the memory of parameter i's master and moments: release discards
  * changes, store writes them to the blocks. i = -1: of all parameters. */
 void dsi_offload_release(dsi_offload *o, int i);

@@ -377,6 +377,7 @@ static void leaf_ready(void *arg, ds_tensor *x)
         ds_numel(x) >= MAPPED_ELEMENTS)
         r->status = r->widen ? DS_OK : grad_move_to_file(l, x);
     l->final = r->runs && r->last && r->status == DS_OK;
+    if (r->runs && r->o.on_ready) r->o.on_ready(r->o.on_ready_arg, x);
     if (!r->runs || r->status != DS_OK || (!r->comm && !r->widen)) return;
     bucket_await(r, k);
     if (r->status == DS_OK && !bucket_adopt(l, x)) {

@@ -38,6 +38,8 @@ typedef struct dsi_reduce_opts {
     /* On the CPU: what a rank keeps until the step is in mapped files there
      * (mapped.h). Borrowed during dsi_reduce_new. NULL: in memory */
     const char *folder;
+    void (*on_ready)(void *arg, ds_tensor *x); /* runs after each gradient of a pass; or NULL */
+    void *on_ready_arg;
 } dsi_reduce_opts;
 
 typedef struct dsi_reduce dsi_reduce;

@@ -38,14 +38,17 @@
 
 static ds_status stage_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last)
 {
-    if (!z->reduce) return dsi_backward_scaled(loss, factor);
+    if (!z->reduce) {
+        ds_status status = last ? dsi_zero_overlap_begin(z) : DS_OK;
+        return status == DS_OK ? dsi_backward_scaled(loss, factor) : status;
+    }
     if (dsi_reduce_complete(z->reduce))
         return dsi_comm_all_or_none(z->comm,
                                     dsi_fail(DS_ESTATE, "zero: a backward pass after the last one, "
                                                         "without a step between"));
     if (z->o.deterministic) factor /= dsi_comm_size(z->comm);
     ds_status status = dsi_reduce_begin(z->reduce, last);
-    if (status == DS_OK && last) dsi_zero_overlap_begin(z);
+    if (status == DS_OK && last) status = dsi_zero_overlap_begin(z);
     if (z->zero3) dsi_zero3_set_backward(z->zero3, true);
     if (status == DS_OK) status = dsi_backward_scaled(loss, factor);
     if (z->zero3) dsi_zero3_set_backward(z->zero3, false);

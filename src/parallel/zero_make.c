@@ -236,7 +236,9 @@ static ds_status start_reduction(dsi_zero *z)
                                                   .predivide = z->o.predivide,
                                                   .accum = z->o.accum_dtype,
                                                   .comm = z->o.comm_dtype,
-                                                  .folder = folder});
+                                                  .folder = folder,
+                                                  .on_ready = dsi_zero_overlap_continue,
+                                                  .on_ready_arg = z});
     dsi_free(folder);
     if (!z->comm) return DS_OK;
     dsi_device *d = z->flat->param[0].x->device;
@@ -266,6 +268,7 @@ static ds_status zero_prepare(dsi_zero *z)
     if (status == DS_OK) status = set_shards(z);
     bool sums = z->comm || z->zero3 || z->o.deterministic || z->o.accum_dtype != z->o.dtype;
     if (status == DS_OK && sums) status = start_reduction(z);
+    if (status == DS_OK) dsi_zero_overlap_hook(z, true);
     return status;
 }
 
@@ -297,6 +300,7 @@ void dsi_zero_free(dsi_zero *z)
 {
     if (!z) return;
     dsi_zero_host_wait(z);
+    if (z->flat) dsi_zero_overlap_hook(z, false);
     dsi_reduce_free(z->reduce);
     dsi_zero3_free(z->zero3);
     for (int i = 0; z->flat && z->shard && i < z->flat->n; i++) dsi_unref(z->shard[i]);

@@ -13,12 +13,17 @@
  * backward may still read. It happens between two nodes of the graph
  * (dsi_zero3_set_after_use), so that no node sees a new value.
  *
+ * Elsewhere, and where gradients are clipped, the first blocks are read during
+ * backward, so that the step finds its buffers full: after each gradient, files
+ * go on.
+ *
  * Invariant: between the begin of the last backward pass and the step,
  * z->overlaps is true; parameters that were updated have their gradients until
  * the step ends, for the norm.
  * SPDX-License-Identifier: MIT */
 #include "zero_state.h"
 
+#include "autograd/node.h"
 #include "base/trace.h"
 
 /* Whether the gradient of parameter i is complete; then the optimizer gets
@@ -47,15 +52,30 @@ static void update_some(void *arg)
 }
 
 /* Rules that need whole parameters which stage 3 has cut wait for the step. */
-void dsi_zero_overlap_begin(dsi_zero *z)
+ds_status dsi_zero_overlap_begin(dsi_zero *z)
 {
-    bool can = z->o.overlap_update && z->offload && z->zero3 && !z->o.deterministic &&
-               z->o.dtype != DS_F16 && z->flat->param[0].x->device->type->kind == DS_CPU &&
+    if (!z->offload) return DS_OK;
+    bool can = z->o.overlap_update && z->zero3 && !z->o.deterministic && z->o.dtype != DS_F16 &&
+               z->flat->param[0].x->device->type->kind == DS_CPU &&
                !dsi_optim_needs_whole(z->optim);
-    if (!can || !dsi_reduce_finishes_early(z->reduce)) return;
+    if (!can || !dsi_reduce_finishes_early(z->reduce)) return dsi_offload_read_ahead(z->offload);
     z->overlaps = true;
     z->overlap_status = dsi_offload_begin(z->offload);
     dsi_zero3_set_after_use(z->zero3, update_some, z);
+    return z->overlap_status;
+}
+
+void dsi_zero_overlap_continue(void *zero, ds_tensor *x)
+{
+    dsi_zero *z = zero;
+    (void)x;
+    if (z->offload) dsi_offload_continue(z->offload);
+}
+
+void dsi_zero_overlap_hook(dsi_zero *z, bool on)
+{
+    for (int i = 0; z->offload && !z->reduce && i < z->flat->n; i++)
+        dsi_set_grad_ready_hook(z->flat->param[i].x, on ? dsi_zero_overlap_continue : NULL, z);
 }
 
 ds_status dsi_zero_overlap_pause(dsi_zero *z)

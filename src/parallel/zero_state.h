@@ -55,7 +55,10 @@ ds_status dsi_zero_step_whole(dsi_zero *z, double scale, ds_status (*step)(dsi_z
 /* The optimizer's pass over its file begins with the last backward pass, where
  * it can; pause: at the end of that pass, with its status; end: in the step, or
  * where there will be none: whether it had begun (zero_overlap.c). */
-void dsi_zero_overlap_begin(dsi_zero *z);
+ds_status dsi_zero_overlap_begin(dsi_zero *z);
+/* After each gradient of backward: a hook of z->reduce, or of the parameters. */
+void dsi_zero_overlap_continue(void *zero, ds_tensor *x);
+void dsi_zero_overlap_hook(dsi_zero *z, bool on);
 ds_status dsi_zero_overlap_pause(dsi_zero *z);
 bool dsi_zero_overlap_end(dsi_zero *z);
 dsi_offload_model dsi_zero_model(dsi_zero *z); /* the same for offload.h */
