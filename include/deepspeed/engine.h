@@ -138,11 +138,11 @@ DS_API ds_status ds_engine_step(ds_engine *e);
  * first, those between, the last), and launched as graphs, with the same bits.
  * Clipping, and the skipping of a step, are then decided on the GPU, and the host
  * waits once a micro step, in which it also reads the loss: ds_item of the result
- * is free. On several ranks collectives are part of the graph (NCCL, stages 0 to
- * 2), and a rank may replay a step which another one runs by the function. On
- * several ranks in stage 3 or without NCCL, with an optimizer in host memory, and
- * with wall_clock_breakdown or memory_breakdown each run is the function, and one
- * line of the log says why.
+ * is free. On several ranks collectives are part of the graph (NCCL), and a rank may
+ * replay a step which another one runs by the function. On several ranks without
+ * NCCL, or in stage 3 with accumulation, with an optimizer in host memory, and with
+ * wall_clock_breakdown or memory_breakdown each run is the function, and one line of
+ * rank 0's log says why.
  *
  * The caller frees the result (ds_step_graph_free), before e. NULL if e or step
  * is NULL. */

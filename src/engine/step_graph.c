@@ -38,6 +38,9 @@ static const char *why_no_graph(const ds_engine *e)
 {
     if (e->timers) return "parts of it are timed (wall_clock_breakdown)";
     if (e->config->memory_breakdown) return "its memory is printed (memory_breakdown)";
+    bool whole = !e->accumulated && ds_engine_is_gradient_accumulation_boundary(e);
+    if (e->config->zero.stage == 3 && ds_comm_size(e->comm) > 1 && !whole)
+        return "it gathers parameters in several micro steps (stage 3)";
     return dsi_zero_why_no_graph(e->zero);
 }
 
@@ -151,6 +154,5 @@ ds_step_graph *ds_engine_step_graph_new(ds_engine *e, ds_step_fn *step, void *se
     if (!dsi_live(e, "engine_step_graph_new")) return dsi_null_operand("engine_step_graph_new");
     ds_step_graph *g = ds_step_graph_new(step, self);
     if (g) dsi_step_graph_set_kinds(g, step_kind, e);
-    if (g && ds_comm_rank(e->comm)) dsi_step_graph_quiet(g);
     return g;
 }

@@ -293,7 +293,6 @@ ds_status dsi_zero_skip(dsi_zero *z, dsi_zero_step_result *out)
     bool was = dsi_graph_note(d, false);
     ds_status status = bad_find(z);
     dsi_graph_note(d, was);
-    if (z->zero3) dsi_zero3_shards_changed(z->zero3);
     out->overflow = true;
     out->bad = z->bad;
     return status;
@@ -318,7 +317,10 @@ static ds_status stage_step(dsi_zero *z, double loss_scale, double max_norm, boo
     if (early && norm_finish(z, &sent, unscale, &out->norm) != DS_OK) return ds_error_status();
     if (decides && z->on_norm && z->on_norm(z->on_norm_arg) != DS_OK) return ds_error_status();
     ds_status status = z->zero3 ? dsi_zero3_wait_gathers(z->zero3) : DS_OK;
-    if (status == DS_OK && check_overflow && !isfinite(out->norm)) return dsi_zero_skip(z, out);
+    if (status == DS_OK && check_overflow && !isfinite(out->norm)) {
+        if (z->zero3) dsi_zero3_shards_changed(z->zero3);
+        return dsi_zero_skip(z, out);
+    }
     if (max_norm > 0) scale *= clip_factor(out->norm, max_norm);
     out->gradients_s = lap_seconds(&from);
     if (status == DS_OK) status = dsi_zero_update(z, scale, &from, out);

@@ -270,6 +270,13 @@ ds_status dsi_zero3_wait_gathers(dsi_zero3 *z)
     return status;
 }
 
+bool dsi_zero3_is_idle(const dsi_zero3 *z)
+{
+    for (int k = 0; k < z->f->units; k++)
+        if (z->unit[k].partitioned && z->unit[k].p.state != DSI_EVICTED) return false;
+    return z->at == 0;
+}
+
 void dsi_zero3_shards_changed(dsi_zero3 *z)
 {
     evict_all(z);

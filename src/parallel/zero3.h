@@ -65,6 +65,8 @@ void dsi_zero3_set_backward(dsi_zero3 *z, bool runs);
  * and the next step begins. */
 ds_status dsi_zero3_wait_gathers(dsi_zero3 *z);
 void dsi_zero3_shards_changed(dsi_zero3 *z);
+/* Whether nothing is gathered and no use of the step has come: a step begins. */
+bool dsi_zero3_is_idle(const dsi_zero3 *z);
 
 int64_t dsi_zero3_memory_bytes(const dsi_zero3 *z); /* shards, buffers of the swap */
 int64_t dsi_zero3_disk_bytes(const dsi_zero3 *z);

@@ -4,7 +4,8 @@
  * Invariants: a captured pass begins with the buckets and gradients that the
  * graph's record has, and ends when all its sums are in their place. On several
  * ranks it starts the collectives that a step without a graph starts, in the
- * same order, so ranks may differ in what they do.
+ * same order, so ranks may differ in what they do: stage 3 begins each of these steps
+ * with all parameters evicted and with the same trace.
  * SPDX-License-Identifier: MIT */
 #include "zero_state.h"
 
@@ -14,7 +15,6 @@
 const char *dsi_zero_why_no_graph(const dsi_zero *z)
 {
     if (z->offload || z->staging) return "its state is in host memory or in files";
-    if (z->zero3) return "its parameters are divided among ranks (stage 3)";
     if (z->comm && !dsi_zero_norm_is_queued(z))
         return "it exchanges gradients with other ranks through host memory (without NCCL)";
     return z->o.deterministic ? "gradients are added up in a fixed order (deterministic)" : NULL;
@@ -43,6 +43,7 @@ static bool micro_grads_hold(void *arg)
     for (int i = 0; i < m->n; i++)
         if (grad_address(ds_grad(m->z->flat->param[i].x)) != grad_address(m->of[i].before))
             return false;
+    if (m->z->zero3 && !dsi_zero3_is_idle(m->z->zero3)) return false;
     return dsi_reduce_is_as(m->z->reduce, m->reduce_before);
 }
 
@@ -81,7 +82,9 @@ ds_status dsi_zero_capture_backward(dsi_zero *z, ds_tensor *loss, const double *
     ds_tensor *seed = dsi_new(loss, loss->shape);
     ds_status status = dsi_copy(seed, dsi_borrow(loss->device, v));
     if (status == DS_OK && z->reduce) status = dsi_reduce_begin(z->reduce, last);
+    if (z->zero3) dsi_zero3_set_backward(z->zero3, true);
     if (status == DS_OK) status = ds_backward_from(loss, seed);
+    if (z->zero3) dsi_zero3_set_backward(z->zero3, false);
     if (status == DS_OK && z->reduce) status = dsi_reduce_end(z->reduce);
     if (status == DS_OK && z->reduce) status = dsi_reduce_wait(z->reduce); /* within the capture */
     ds_scope_close(scope);
@@ -128,6 +131,7 @@ ds_status dsi_zero_capture_step(dsi_zero *z, const dsi_zero_capture *c)
     double from = 0;
     ds_scope *scope = ds_scope_open();
     ds_status status = c->update ? dsi_zero_hand_over(z) : DS_OK;
+    if (status == DS_OK && z->zero3) status = dsi_zero3_wait_gathers(z->zero3);
     if (status == DS_OK) status = capture_decide(z, c);
     if (status == DS_OK && c->update) {
         dsi_graph_decide(z->flat->param[0].x->device, c->decision);

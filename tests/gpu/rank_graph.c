@@ -146,7 +146,12 @@ static ds_status run_rank(void *arg)
     ds_scope *scope = ds_scope_open();
     rank_steps(run, &r, graph);
     ds_scope_close(scope);
+    ds_tensor *all[16];
+    int n = ds_module_params(r.net);
+    for (int i = 0; i < n; i++) all[i] = ds_module_param_at(r.net, i, NULL);
+    if (r.engine) ds_gathered(all, n);
     if (!ds_error()) values_add(r.net, &run->values[rank], &run->bytes[rank]);
+    if (r.engine) ds_gathered_end(all, n, -1);
     if (r.engine) run->skipped[rank] = ds_engine_skipped_steps(r.engine);
     const char *why = graph ? ds_step_graph_why_not(graph) : NULL;
     if (why && !rank) snprintf(run->why, sizeof run->why, "%s", why);
@@ -186,6 +191,9 @@ static void compare(Run run, int ranks)
 #define STAGE(n) \
     ", \"zero_optimization\": {\"stage\": " #n ", \"reduce_bucket_size\": 600, \"overlap_comm\": " \
     "true}"
+#define STAGE3 \
+    ", \"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": 600, " \
+    "\"stage3_param_persistence_threshold\": 0}"
 #define CLIP ", \"gradient_clipping\": 0.5"
 #define BF16 ", \"bf16\": {\"enabled\": true}"
 #define FP16 \
@@ -205,7 +213,9 @@ static void engine_steps(void **state)
     compare((Run){.config = STAGE(0) CLIP, .steps = 9, .other_batch = 6}, 2);
     compare((Run){.config = STAGE(1) FP16 CLIP, .steps = 9, .overflow_at = 5}, 2);
     compare((Run){.config = STAGE(2) BF16 CLIP, .steps = 6}, RANKS);
+    compare((Run){.config = STAGE3 FP16 CLIP, .steps = 12, .overflow_at = 5, .other_batch = 8}, 2);
     if (quick()) return;
+    compare((Run){.config = STAGE3 CLIP, .steps = 6}, RANKS);
     compare((Run){.config = STAGE(1) BF16, .steps = 6}, RANKS);
     compare((Run){.config = STAGE(2) FP16, .steps = 9, .overflow_at = 6}, 2);
 }
@@ -225,8 +235,9 @@ static void accumulation(void **state)
 static void one_launch(void **state)
 {
     (void)state;
-    static const char *const configs[] = {NULL, STAGE(0) CLIP, STAGE(1) CLIP, STAGE(2) CLIP};
-    for (int i = 0; i < 4; i++) {
+    static const char *const configs[] = {NULL, STAGE(0) CLIP, STAGE(1) CLIP, STAGE(2) CLIP,
+                                          STAGE3 CLIP};
+    for (int i = 0; i < 5; i++) {
         Run run = {.config = configs[i], .steps = 6, .graph = true, .count = true};
         CHECK_INT(ds_run_ranks(2, run_rank, &run), DS_OK);
         CHECK(!*run.why);
