@@ -15,6 +15,7 @@ const char *argp_program_version = "cifar10_ddp (deepspeed.c) " DS_VERSION;
 typedef struct Program {
     Training t;
     ds_ddp *ddp;
+    ds_step_graph *graph; /* of train_step */
     const char *device;
 } Program;
 
@@ -61,14 +62,22 @@ static ds_loader *load_data(const Training *t, ds_split split, int64_t batch)
                          .ranks = ds_comm_size(world), .seed = (uint64_t)t->seed);
 }
 
+/* Forward, backward, update: the loss. On a GPU with NCCL, ds_step_graph_run
+ * records it and launches it as one graph, with the sums over the ranks. */
+static ds_tensor *train_step(void *program, ds_tensor *const *batch, int n)
+{
+    Program *p = program;
+    (void)n;
+    ds_optim_zero_grad(p->t.sgd);
+    ds_tensor *loss = ds_cross_entropy(ds_ddp_call(p->ddp, batch[0]), batch[1]);
+    if (ds_ddp_backward(p->ddp, loss) == DS_OK) ds_optim_step(p->t.sgd);
+    return loss;
+}
+
 static double step(void *program, const ds_batch *b)
 {
     Program *p = program;
-    ds_optim_zero_grad(p->t.sgd);
-    ds_tensor *loss = ds_cross_entropy(ds_ddp_call(p->ddp, b->x), b->y);
-    ds_ddp_backward(p->ddp, loss);
-    if (!ds_error()) ds_optim_step(p->t.sgd);
-    return ds_item(loss);
+    return ds_item(ds_step_graph_run(p->graph, (ds_tensor *const[]){b->x, b->y}, 2));
 }
 
 static void run(Program *p)
@@ -88,6 +97,7 @@ static void run(Program *p)
     if (ds_error()) return;
     t->net = net_new();
     p->ddp = ds_ddp_new(t->net);
+    p->graph = ds_step_graph_new(train_step, p);
     t->sgd = ds_optim_sgd(t->net, t->lr, .momentum = t->momentum);
     training_load(t);
     if (ds_comm_sync_status(NULL, ds_error_status()) == DS_OK) training_run(t, step, p);
@@ -99,6 +109,7 @@ int main(int argc, char **argv)
     Program p = {.device = "cpu"};
     training_options(&p.t, &usage, argc, argv);
     run(&p);
+    ds_step_graph_free(p.graph);
     ds_ddp_free(p.ddp);
     int status = training_end(&p.t, "cifar10_ddp");
     ds_destroy_process_group();

@@ -49,6 +49,7 @@ bool dsi_log_on(dsi_level level)
 }
 
 void dsi_log_set_rank(int r) { rank = r; }
+int dsi_log_rank(void) { return rank; }
 
 /* "[2026-11-21 12:05:41,123] [INFO] [engine.c:210:step] [Rank 0] " */
 static void log_add_prefix(dsi_text *t, dsi_level level, const char *file, int line,

@@ -29,3 +29,4 @@ void dsi_log_at(dsi_level level, const char *file, int line, const char *func, c
 
 bool dsi_log_on(dsi_level level); /* whether such a line would be printed: for long texts */
 void dsi_log_set_rank(int rank);  /* of this thread; 0 at first */
+int dsi_log_rank(void);

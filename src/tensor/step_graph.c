@@ -64,8 +64,6 @@ void dsi_step_graph_set_kinds(ds_step_graph *g, int (*kind)(void *arg), void *ar
     g->kind_arg = arg;
 }
 
-void dsi_step_graph_quiet(ds_step_graph *g) { g->told = true; }
-
 /* The capture is not valid any more, or ends. */
 static void capture_drop(Recording *r)
 {
@@ -110,10 +108,11 @@ static void turn_off(ds_step_graph *g, const char *why)
     snprintf(g->why, sizeof g->why, "%s", why);
 }
 
-/* One line, once, if there could have been a graph. */
+/* One line, once, if there could have been a graph; rank 0's, as the others mostly
+ * have the same reason. */
 static void tell(ds_step_graph *g, const char *what, const char *why)
 {
-    if (!g->told) dsi_log(DSI_WARNING, "step_graph: %s: %s", what, why);
+    if (!g->told && !dsi_log_rank()) dsi_log(DSI_WARNING, "step_graph: %s: %s", what, why);
     g->told = true;
 }
 

@@ -11,6 +11,3 @@ enum { DSI_STEP_KINDS = 4 };
  * below 0: this one is run by the function. Before the first run; arg is
  * borrowed. */
 void dsi_step_graph_set_kinds(ds_step_graph *g, int (*kind)(void *arg), void *arg);
-
-/* Its warnings are another rank's to give: it gives none. */
-void dsi_step_graph_quiet(ds_step_graph *g);

@@ -146,6 +146,13 @@ if [ -e "$1/libdeepspeed_openmpi.so" ] && command -v mpirun >/dev/null; then
         paste -d , cpu.csv gpu.csv | awk -F , 'NR > 1 && (($2 - $6)^2 > 1e-10 || ($4 - $8)^2 > 1e-8)' >far
         lines far 0
     done
+    # a step as a graph, with NCCL's collectives: the same numbers as without
+    for graphs in on off; do
+        status 0 DS_GRAPHS=$graphs $run -q --num_gpus 2 $1/cifar10_ddp $sample --max_steps 5 --no_eval \
+            --batch_size 4 --seed 1 --device cuda --trace $graphs.csv
+        has_not out 'step_graph'
+    done
+    same on.csv off.csv
     # one that is killed, hangs or fails ends the others
     status 137 FAKE_NCCL_DIE=1:9 $two --device cuda
     has err 'rank 1 on localhost .* was killed by signal 9 (SIGKILL)'
