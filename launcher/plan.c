@@ -164,6 +164,7 @@ static void add_rank_command(argv_list *argv, const launch_plan *p)
     if (o->bind_cores_to_rank) argv_add(argv, "--bind_cores_to_rank");
     if (o->bind_core_list) argv_add(argv, "--bind_core_list=%s", o->bind_core_list);
     if (p->remote) argv_add(argv, "--chdir=%s", p->folder);
+    if (p->remote && o->num_gpus > 0) argv_add(argv, "--num_gpus=%d", o->num_gpus);
     if (o->quiet) argv_add(argv, "--quiet");
     argv_add(argv, "--log_level=%s", o->quiet ? "error" : o->log_level);
     argv_add(argv, "--");

@@ -16,10 +16,12 @@
 #include "args.h"
 #include "argv.h"
 #include "cores.h"
+#include "gpus.h"
 #include "job_folders.h"
 #include "local_host.h"
 #include "rank_monitor.h"
 #include "rank_place.h"
+#include "resources.h"
 
 #include "base/mem.h"
 
@@ -41,7 +43,8 @@
 typedef struct rank_options {
     const char *world_info, *master_addr, *master_port, *log_dir, *log_time, *core_list, *folder,
         *link, *file_size;
-    int node; /* -1: the runner started the ranks of all nodes */
+    int node;     /* -1: the runner started the ranks of all nodes */
+    int num_gpus; /* of this host, which are to be there; 0: not asked for */
     bool no_local_rank, bind, watched;
     char **program;
 } rank_options;
@@ -61,6 +64,7 @@ static bool rank_options_read(rank_options *o, int argc, char **argv)
         FILE_SIZE,
         TEXTS,
         NODE,
+        GPUS,
         NO_LOCAL,
         BIND,
         WATCHED,
@@ -74,6 +78,7 @@ static bool rank_options_read(rank_options *o, int argc, char **argv)
                                           {"master_addr", 1, NULL, ADDR},
                                           {"master_port", 1, NULL, PORT},
                                           {"node_rank", 1, NULL, NODE},
+                                          {"num_gpus", 1, NULL, GPUS},
                                           {"no_local_rank", 0, NULL, NO_LOCAL},
                                           {"enable_each_rank_log", 1, NULL, LOG},
                                           {"log_time", 1, NULL, LOG_TIME},
@@ -92,6 +97,7 @@ static bool rank_options_read(rank_options *o, int argc, char **argv)
         if (key == '?') return false;
         if (key < TEXTS) *text[key] = optarg;
         if (key == NODE) o->node = atoi(optarg);
+        if (key == GPUS) o->num_gpus = atoi(optarg);
         o->no_local_rank = o->no_local_rank || key == NO_LOCAL;
         o->watched = o->watched || key == WATCHED;
         o->bind = o->bind || key == BIND || key == LIST;
@@ -183,7 +189,17 @@ static void rank_limit_files(const char *limits)
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){soft, hard});
 }
 
-/* Folder, cores, limits and environment. */
+/* Whether this host, which the launcher has not seen, has the GPUs of --num_gpus. */
+static bool rank_check_gpus(const rank_options *o, const ds_host *node, dsi_text *why)
+{
+    options gpus = {.num_gpus = o->num_gpus};
+    if (!o->num_gpus || local_host_gpus_hidden()) return true;
+    if (resources_check_gpus(&gpus, gpus_count("")) == DS_OK) return true;
+    dsi_text_add(why, "%s: %s", node->name, ds_error());
+    return false;
+}
+
+/* Folder, GPUs, cores, limits and environment. */
 static bool rank_prepare(const rank_options *o, const ds_hosts *world, const rank_place *p,
                          dsi_text *why)
 {
@@ -194,6 +210,7 @@ static bool rank_prepare(const rank_options *o, const ds_hosts *world, const ran
     }
     const ds_host *node = &world->at[p->node];
     const int *gpu = local_host_gpus_hidden() ? NULL : node->slots;
+    if (!rank_check_gpus(o, node, why)) return false;
     if (o->bind && !cores_bind(o->core_list, gpu, p->local_rank, node->n_slots, why)) return false;
     char *master = o->master_addr ? dsi_strdup(o->master_addr) : rank_place_master(why);
     if (!master) return false;

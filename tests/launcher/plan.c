@@ -90,6 +90,9 @@ static void several_hosts(void **state)
     HAS_NOT(c, "-x OMPI_MCA_x"); /* mpirun forwards its own */
     HAS(c, "--master_addr=w0 ");
     HAS(c, "--chdir=/");
+    HAS_NOT(c, "--num_gpus");
+    HAS(dry_command(dry("-H", "odd", "--num_gpus=2", "train")), " --num_gpus=2 ");
+    HAS_NOT(dry_command(dry("-H", "odd", "--num_devs=2", "train")), "--num_gpus");
     c = dry_command(dry("-H", "odd", "--launcher=pdsh", "--ssh_port=2222", "train"));
     HAS(c, "--mca plm_rsh_agent pdsh -S -N -R ssh -w ");
     HAS_NOT(c, "-x PDSH_SSH_ARGS_APPEND");
