@@ -53,7 +53,7 @@ typedef struct End {
     int fd;     /* of the sender; -1: it could not be opened */
     dsi_file *out;
     uint32_t crc;
-    char *message; /* [MESSAGE] */
+    char *message; /* [MESSAGE], or less for small files */
     dsi_request *request;
     ds_status status;
 } End;
@@ -175,6 +175,15 @@ static ds_status end_free(End *e)
     return e->status;
 }
 
+/* Of the longest message: new pages cost more than what a small model writes. */
+static char *message_new(const dsi_sending *all)
+{
+    int64_t most = 1;
+    for (int i = 0; i < all->n; i++)
+        if (all->at[i]->bytes > most) most = all->at[i]->bytes;
+    return dsi_alloc((size_t)(most < MESSAGE ? most : MESSAGE));
+}
+
 ds_status dsi_hosts_send(const dsi_hosts *h, const dsi_sendings *all, const char *folder,
                          bool replace)
 {
@@ -186,7 +195,7 @@ ds_status dsi_hosts_send(const dsi_hosts *h, const dsi_sendings *all, const char
                                       .sends = all->at[i].from == h->rank,
                                       .replace = replace,
                                       .fd = -1,
-                                      .message = dsi_alloc((size_t)MESSAGE)});
+                                      .message = message_new(&all->at[i])});
     ds_status status = ends_run(h, &ends);
     for (int i = 0; i < ends.n; i++) {
         ds_status own = end_free(&ends.at[i]);
