@@ -27,6 +27,8 @@ static const Case cases[] = {
     {2, 3, 8, 8, POOL(8, 8, 8, 8, 0, 0, 1, 1), 0}, /* the whole plane */
     {2, 3, 4, 9, POOL(3, 2, 1, 2, 1, 0, 1, 1), 0},
     {2, 2, 7, 7, POOL(4, 4, 3, 3, 2, 2, 1, 1), 1},
+    {1, 2, 1, 601, POOL(1, 3, 1, 2, 0, 1, 1, 1), 0}, /* one dimension, in rows of 256 windows */
+    {1, 2, 2, 901, POOL(2, 4, 1, 3, 1, 2, 1, 2), 0},
 };
 #define N_CASES (int)(sizeof cases / sizeof *cases)
 

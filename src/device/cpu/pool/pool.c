@@ -94,6 +94,8 @@ static bool max_by_pixels(const Pool *o)
     return by_pixels(o) && o->index.s[1] == 1 && o->xh == o->W * o->xw;
 }
 
+#define MAX_RUN 256 /* windows of a row whose maxima are found together */
+
 #define REAL        double
 #define PLAIN(name) name##_f64
 #include "pool_plain.h"

@@ -4,23 +4,64 @@
  * count windows; h, w rows and columns of x.
  * SPDX-License-Identifier: MIT */
 
+/* The maxima so far of n windows, and their places, with one element of each,
+ * `step` apart in x; across: columns from window to window. */
+ALWAYS_INLINE void PLAIN(max_step)(int64_t n, const REAL *x, int64_t step, int32_t place,
+                                   int32_t across, REAL *restrict max, int32_t *restrict at)
+{
+    for (int64_t i = 0; i < n; i++) {
+        REAL v = x[i * step];
+        bool more = (v > max[i]) | (v != v) | (at[i] < 0);
+        at[i] = more ? place + (int32_t)i * across : at[i];
+        max[i] = more ? v : max[i];
+    }
+}
+
+/* Windows q .. q + n - 1 of the row of windows `down`, element by element of a
+ * window; n is at most MAX_RUN. */
+static void PLAIN(max_run)(const Pool *o, Window down, int64_t q, int64_t n, const REAL *x,
+                           REAL *max, int32_t *at)
+{
+    const dsi_pool2d *c = o->c;
+    int64_t stride = c->stride[1], step = stride * o->xw;
+    for (int64_t i = 0; i < n; i++) max[i] = -(REAL)INFINITY, at[i] = -1;
+    for (int64_t h = down.begin; h < down.end; h += c->dilation[0])
+        for (int64_t k = 0; k < c->kernel[1]; k++) {
+            int64_t w = q * stride - c->padding[1] + k * c->dilation[1]; /* of the first window */
+            int64_t first = w < 0 ? (-w + stride - 1) / stride : 0; /* whose column is inside */
+            int64_t end = w < o->W ? dsi_min(n, (o->W - 1 - w) / stride + 1) : 0;
+            if (first >= end) continue;
+            w += first * stride;
+            const REAL *from = x + h * o->xh + w * o->xw;
+            int32_t place = (int32_t)(h * o->W + w), across = (int32_t)stride;
+            if (step == 1)
+                PLAIN(max_step)(end - first, from, 1, place, across, max + first, at + first);
+            else if (step == 2)
+                PLAIN(max_step)(end - first, from, 2, place, across, max + first, at + first);
+            else
+                PLAIN(max_step)(end - first, from, step, place, across, max + first, at + first);
+        }
+}
+
 /* The first of equal maxima wins, and the last NaN, as in PyTorch. Padding is
  * never chosen. */
 static void PLAIN(max_plane)(const Pool *o, const REAL *x, REAL *y, int32_t *index)
 {
-    const dsi_pool2d *c = o->c;
+    REAL max[MAX_RUN];
+    int32_t at[MAX_RUN];
     for (int64_t p = 0; p < o->P; p++)
-        for (int64_t q = 0; q < o->Q; q++) {
-            Window down = window_max(o, 0, p), across = window_max(o, 1, q);
-            REAL max = -(REAL)INFINITY;
-            int64_t at = down.begin * o->W + across.begin;
-            for (int64_t h = down.begin; h < down.end; h += c->dilation[0])
-                for (int64_t w = across.begin; w < across.end; w += c->dilation[1]) {
-                    REAL v = x[h * o->xh + w * o->xw];
-                    if (v > max || v != v) max = v, at = h * o->W + w;
-                }
-            y[p * o->yh + q * o->yw] = max < 0 && o->relu ? 0 : max;
-            index[p * o->ih + q * o->iw] = (int32_t)at;
+        for (int64_t q = 0; q < o->Q; q += MAX_RUN) {
+            int64_t n = dsi_min(MAX_RUN, o->Q - q);
+            PLAIN(max_run)(o, window_max(o, 0, p), q, n, x, max, at);
+            REAL *to = y + p * o->yh + q * o->yw;
+            int32_t *place = index + p * o->ih + q * o->iw;
+            for (int64_t i = 0; i < n && o->relu; i++) max[i] = max[i] < 0 ? 0 : max[i];
+            if (o->yw == 1 && o->iw == 1) {
+                memcpy(to, max, (size_t)n * sizeof *to);
+                memcpy(place, at, (size_t)n * sizeof *place);
+            } else {
+                for (int64_t i = 0; i < n; i++) to[i * o->yw] = max[i], place[i * o->iw] = at[i];
+            }
         }
 }
 

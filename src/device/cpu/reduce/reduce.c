@@ -230,6 +230,16 @@ static void sum_rows(void *arg, int64_t begin, int64_t end)
                    p->factor * fold_lines(p, j->f, p->x + offset(&p->kept_x, k) * j->f->size));
 }
 
+static uint64_t sum_line_i64(int64_t n, const int64_t *x, int64_t stride)
+{
+    uint64_t total = 0;
+    if (stride == 1)
+        for (int64_t i = 0; i < n; i++) total += (uint64_t)x[i];
+    else
+        for (int64_t i = 0; i < n; i++) total += (uint64_t)x[i * stride];
+    return total;
+}
+
 /* y = the sum of int64 x, modulo 2^64: outputs begin .. end-1, of which a row has
  * neighbours i. */
 static void sum_rows_i64(void *arg, int64_t begin, int64_t end)
@@ -241,8 +251,7 @@ static void sum_rows_i64(void *arg, int64_t begin, int64_t end)
             const int64_t *x = (const int64_t *)p->x + offset(&p->kept_x, k) + i * p->inner_x;
             uint64_t total = 0;
             for (int64_t line = 0; line < p->lines; line++)
-                for (int64_t c = 0; c < along; c++)
-                    total += (uint64_t)x[line_offset(p, line) + c * p->inner_x];
+                total += sum_line_i64(along, x + line_offset(p, line), p->inner_x);
             ((int64_t *)p->y)[offset(&p->kept_y, k) + i * p->inner_y] = (int64_t)total;
         }
 }
@@ -300,7 +309,12 @@ static void max_rows_i64(void *arg, int64_t begin, int64_t end)
     for (int64_t row = begin; row < end; row++) {
         int64_t o = row / m->x.d[2], i = row % m->x.d[2], at = 0;
         const int64_t *x = (const int64_t *)m->x.p + o * m->x.s[0] + i * m->x.s[2];
-        for (int64_t c = 1; c < m->x.d[1]; c++)
+        if (m->x.s[1] == 1) {
+            int64_t max = x[0];
+            for (int64_t c = 1; c < m->x.d[1]; c++) max = x[c] > max ? x[c] : max;
+            while (x[at] != max) at++;
+        }
+        for (int64_t c = 1; c < m->x.d[1] && m->x.s[1] != 1; c++)
             if (x[c * m->x.s[1]] > x[at * m->x.s[1]]) at = c;
         ((int64_t *)m->index.p)[o * m->index.s[0] + i * m->index.s[1]] = at;
         if (m->y.p) ((int64_t *)m->y.p)[o * m->y.s[0] + i * m->y.s[1]] = x[at * m->x.s[1]];
