@@ -21,6 +21,7 @@ typedef struct Keyed {
 } Keyed;
 
 #define SIGN (UINT64_C(1) << 63)
+#define FEW  32 /* elements that are sorted by insertion */
 
 /* Positive numbers get the highest bit, so they follow negative ones, whose
  * order of bits is reversed by flipping them. All NaN are one key, the
@@ -28,29 +29,39 @@ typedef struct Keyed {
 static uint64_t key_of_double(double x)
 {
     uint64_t bits;
-    if (isnan(x)) return UINT64_MAX;
     x += 0.0; /* -0 equals 0 */
     memcpy(&bits, &x, sizeof bits);
-    return bits & SIGN ? ~bits : bits | SIGN;
+    bits ^= (0 - (bits >> 63)) | SIGN;
+    return x != x ? UINT64_MAX : bits;
 }
 
 /* Two's complement with the sign flipped has the order of the numbers. */
 static uint64_t key_of_integer(int64_t x) { return (uint64_t)x ^ SIGN; }
 
-/* Sorts a[0..n-1] by key, stable; b is as large. Merges runs of 1, 2, 4, ...
- * Of equal keys the left run's come first, which makes it stable. The result
- * is in a; b is working memory. */
+/* Sorts a[0..n-1] by key, stable; b is as large: byte by byte from the lowest,
+ * without bytes that all keys share (29 bits of a float32 are 0 as a double). A
+ * few are inserted one by one. The result is in a. */
 static void sort_keyed(Keyed *a, Keyed *b, int64_t n)
 {
+    int64_t count[8][256] = {{0}};
     Keyed *from = a, *to = b;
-    for (int64_t run = 1; run < n; run *= 2) {
-        for (int64_t begin = 0; begin < n; begin += 2 * run) {
-            int64_t middle = begin + run < n ? begin + run : n;
-            int64_t end = middle + run < n ? middle + run : n, i = begin, j = middle;
-            for (int64_t k = begin; k < end; k++)
-                to[k] = i < middle && (j >= end || from[i].key <= from[j].key) ? from[i++]
-                                                                               : from[j++];
+    for (int64_t i = 1; n <= FEW && i < n; i++) {
+        Keyed x = a[i];
+        int64_t at = i;
+        for (; at > 0 && a[at - 1].key > x.key; at--) a[at] = a[at - 1];
+        a[at] = x;
+    }
+    if (n <= FEW) return;
+    for (int64_t i = 0; i < n; i++)
+        for (int byte = 0; byte < 8; byte++) count[byte][a[i].key >> 8 * byte & 255]++;
+    for (int byte = 0; byte < 8; byte++) {
+        int64_t *next = count[byte], begin = 0;
+        if (next[a[0].key >> 8 * byte & 255] == n) continue;
+        for (int value = 0; value < 256; value++) {
+            int64_t end = begin + next[value];
+            next[value] = begin, begin = end;
         }
+        for (int64_t i = 0; i < n; i++) to[next[from[i].key >> 8 * byte & 255]++] = from[i];
         Keyed *t = from;
         from = to, to = t;
     }
@@ -75,22 +86,34 @@ static void heap_sink(Keyed *heap, int64_t n, int64_t at)
     heap[at] = x;
 }
 
-/* The first k >= 1 of a[0..n-1], in the order of sort_keyed: a heap of the first
- * k so far. An element of the same key as the heap's last one has the larger
- * index, so it is left out. */
-static void select_keyed(Keyed *a, int64_t n, int64_t k)
+/* first[0..k-1], k >= 1, becomes the first k of n keys in the order of
+ * sort_keyed: a heap of the first k so far. An element of the same key as the
+ * heap's last one has the larger index, so it is left out. */
+static void select_keyed(const uint64_t *keys, int64_t n, int64_t k, Keyed *first)
 {
-    for (int64_t i = k / 2; i-- > 0;) heap_sink(a, k, i);
+    for (int64_t i = 0; i < k; i++) first[i] = (Keyed){keys[i], i};
+    for (int64_t i = k / 2; i-- > 0;) heap_sink(first, k, i);
     for (int64_t i = k; i < n; i++)
-        if (a[i].key < a[0].key) {
-            a[0] = a[i];
-            heap_sink(a, k, 0);
+        if (keys[i] < first[0].key) {
+            first[0] = (Keyed){keys[i], i};
+            heap_sink(first, k, 0);
         }
     for (int64_t end = k - 1; end > 0; end--) {
-        Keyed last = a[0];
-        a[0] = a[end], a[end] = last;
-        heap_sink(a, end, 0);
+        Keyed last = first[0];
+        first[0] = first[end], first[end] = last;
+        heap_sink(first, end, 0);
     }
+}
+
+/* first[0..k-1] becomes the first k of n keys; room for 2 n. */
+static void order_keys(const uint64_t *keys, int64_t n, int64_t k, Keyed *first)
+{
+    if (k > 0 && k < n / 4) {
+        select_keyed(keys, n, k, first);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) first[i] = (Keyed){keys[i], i};
+    sort_keyed(first, first + n, n);
 }
 
 /* The elements of x, row-major in host memory, as double or int64. */
@@ -112,20 +135,19 @@ static ds_tensor *sort_order(ds_tensor *x, int dim, bool descending, int64_t k)
     int64_t *p = ds_data_mut(order);
     if (!values || !p) return NULL;
     Keyed *line = dsi_alloc((size_t)(2 * n + 1) * sizeof *line);
+    uint64_t *keys = dsi_alloc((size_t)(n + 1) * sizeof *keys),
+             turned = descending ? UINT64_MAX : 0;
+    bool floats = dsi_is_float(x);
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i++) {
-            for (int64_t c = 0; c < n; c++) {
-                int64_t at = (o * n + c) * inner + i;
-                uint64_t key = dsi_is_float(x) ? key_of_double(((const double *)values)[at])
-                                               : key_of_integer(((const int64_t *)values)[at]);
-                line[c] = (Keyed){descending ? ~key : key, c};
-            }
-            if (k > 0 && k < n / 4)
-                select_keyed(line, n, k);
-            else
-                sort_keyed(line, line + n, n);
+            int64_t at = o * n * inner + i;
+            for (int64_t c = 0; c < n; c++, at += inner)
+                keys[c] = turned ^ (floats ? key_of_double(((const double *)values)[at])
+                                           : key_of_integer(((const int64_t *)values)[at]));
+            order_keys(keys, n, k, line);
             for (int64_t c = 0; c < k; c++) p[(o * k + c) * inner + i] = line[c].index;
         }
+    dsi_free(keys);
     dsi_free(line);
     return ds_to(order, dsi_device_id(x->device), DS_I64);
 }
@@ -211,17 +233,15 @@ static void draw_with(const double *w, int64_t n, int64_t draws, bool narrow, do
 
 /* Without, and for one draw: the largest of w / e, e exponential (Efraimidis and
  * Spirakis, IPL 97 (2006)). */
-static void draw_without(const double *w, int64_t n, int64_t draws, bool narrow, Keyed *keys,
-                         int64_t *out)
+static void draw_without(const double *w, int64_t n, int64_t draws, bool narrow, Keyed *first,
+                         uint64_t *keys, int64_t *out)
 {
-    for (int64_t i = 0; i < n; i++) {
-        double u;
-        dsi_rng_uniform_f64(dsi_rng_default(), &u, 1, 0, 1);
-        double key = w[i] > 0 ? held(w[i] / held(-log1p(-u), narrow), narrow) : -1;
-        keys[i] = (Keyed){~key_of_double(key), i};
-    }
-    sort_keyed(keys, keys + n, n);
-    for (int64_t d = 0; d < draws; d++) out[d] = keys[d].index;
+    double *u = (double *)(first + n);
+    dsi_rng_uniform_f64(dsi_rng_default(), u, n, 0, 1);
+    for (int64_t i = 0; i < n; i++)
+        keys[i] = ~key_of_double(w[i] > 0 ? held(w[i] / held(-log1p(-u[i]), narrow), narrow) : -1);
+    order_keys(keys, n, draws, first);
+    for (int64_t d = 0; d < draws; d++) out[d] = first[d].index;
 }
 
 static bool multinomial_check(const ds_tensor *x, int64_t draws, bool replacement)
@@ -251,12 +271,14 @@ ds_tensor *ds_multinomial(ds_tensor *x, int64_t draws, bool replacement)
     int64_t *out = ds_data_mut(y);
     for (int64_t r = 0; r < rows; r++)
         if (!w || !out || !weights_check(w + r * n, n, r, replacement ? 1 : draws)) return NULL;
-    Keyed *keys = dsi_alloc((size_t)(2 * n) * sizeof *keys);
+    Keyed *first = dsi_alloc((size_t)(2 * n) * sizeof *first);
+    uint64_t *keys = dsi_alloc((size_t)n * sizeof *keys);
     for (int64_t r = 0; r < rows; r++)
         if (replacement && draws > 1)
-            draw_with(w + r * n, n, draws, narrow, (double *)keys, out + r * draws);
+            draw_with(w + r * n, n, draws, narrow, (double *)first, out + r * draws);
         else
-            draw_without(w + r * n, n, draws, narrow, keys, out + r * draws);
+            draw_without(w + r * n, n, draws, narrow, first, keys, out + r * draws);
     dsi_free(keys);
+    dsi_free(first);
     return ds_to(y, dsi_device_id(x->device), DS_I64);
 }

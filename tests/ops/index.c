@@ -144,6 +144,39 @@ static void drawn_as_by_pytorch(void **state)
     ds_scope_close(scope);
 }
 
+/* Long and short lines, with many equal elements: each follows the one before it,
+ * or is equal and has the larger index. */
+static void sorting_is_stable(void **state)
+{
+    (void)state;
+    static const int64_t lengths[] = {1, 31, 32, 33, 1000};
+    static const ds_dtype dtypes[] = {DS_F32, DS_F64, DS_BF16, DS_I64, DS_U8};
+    ds_scope *scope = ds_scope_open();
+    for (int run = 0; run < 5 * 5 * 2; run++) {
+        int64_t n = lengths[run % 5], seen = 0;
+        ds_dtype dtype = dtypes[run / 5 % 5];
+        bool descending = run >= 25;
+        ds_tensor *x = ds_cast(ds_scale(ds_rand(DS_F64, ds_shape(n)), 100), DS_I64), *places;
+        x = ds_cast(dtype == DS_U8 ? x : ds_add_scaled(x, ds_ones(DS_I64, ds_shape(n)), -50),
+                    dtype);
+        const double *y = ds_data(ds_cast(ds_sort(x, 0, descending, &places), DS_F64));
+        const int64_t *at = ds_data(places);
+        const double *from = ds_data(ds_cast(x, DS_F64));
+        for (int64_t i = 0; i < n; seen += at[i++]) {
+            CHECK_CLOSE(y[i], from[at[i]], 0);
+            if (i && y[i] == y[i - 1]) CHECK(at[i] > at[i - 1]);
+            if (i) CHECK(descending ? y[i] <= y[i - 1] : y[i] >= y[i - 1]);
+        }
+        CHECK_INT(seen, n * (n - 1) / 2);
+    }
+    float special[] = {NAN, 0, -INFINITY, -0.0f, INFINITY, -NAN, -1};
+    ds_tensor *places;
+    ds_sort(ds_from_data(DS_F32, ds_shape(7), special), 0, false, &places);
+    assert_memory_equal(ds_data(places), ((int64_t[]){2, 6, 1, 3, 4, 0, 5}), 7 * sizeof(int64_t));
+    ds_scope_close(scope);
+}
+
 TEST_MAIN(cmocka_unit_test(maxima), cmocka_unit_test(one_hot), cmocka_unit_test(comparisons),
           cmocka_unit_test(rows), cmocka_unit_test(rows_by_frequency),
-          cmocka_unit_test(topk_begins_as_sort), cmocka_unit_test(drawn_as_by_pytorch))
+          cmocka_unit_test(sorting_is_stable), cmocka_unit_test(topk_begins_as_sort),
+          cmocka_unit_test(drawn_as_by_pytorch))
