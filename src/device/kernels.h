@@ -41,7 +41,7 @@ typedef struct dsi_stream {
 } dsi_stream;
 
 /* n dimensions of d[i] elements, s[i] elements apart; s[i] = 0 repeats
- * (broadcast inputs only). */
+ * (broadcast inputs only), below 0 runs backwards (copy's input only). */
 typedef struct dsi_view {
     void *p;
     ds_dtype dtype;
@@ -499,6 +499,12 @@ typedef struct dsi_fusions {
      * = binary MUL (a, b, y); MUL (c, d, t); ADD (y, t, alpha) */
     ds_status (*mul_add)(dsi_stream *s, double alpha, dsi_view a, dsi_view b, dsi_view c,
                          dsi_view d, dsi_view y);
+    /* y = min(max(x, low), high); NaN stays
+     * = binary MAXIMUM (x, low, t); MINIMUM (t, high, y) */
+    ds_status (*clamp)(dsi_stream *s, double low, double high, dsi_view x, dsi_view y);
+    /* y = x > 0 ? x : w x
+     * = compare LT (0, x, c); binary MUL (w, x, t); where (c, x, t, y) */
+    ds_status (*prelu)(dsi_stream *s, dsi_view w, dsi_view x, dsi_view y);
     /* y[o,k,i] = sum over j <= k of x[o,j,i], or over j >= k if reverse; x, y
      * [outer,C,inner], floats or int64.
      * = copy (x, y); for n = 1, 2, 4, ... below C: t = y; binary ADD of y from

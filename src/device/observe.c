@@ -189,6 +189,8 @@ ENTRY(used_fusions, resample, "resample", (S, V x, V begin, V index, V weight, V
       (s, x, begin, index, weight, y), 0, &x, &weight, &y)
 ENTRY(used_fusions, mul_add, "mul_add", (S, double alpha, V a, V b, V c, V d, V y),
       (s, alpha, a, b, c, d, y), 0, &a, &b, &c, &d, &y)
+ENTRY(used_fusions, clamp, "clamp", (S, double low, double high, V x, V y), (s, low, high, x, y), 0, &x, &y)
+ENTRY(used_fusions, prelu, "prelu", (S, V w, V x, V y), (s, w, x, y), 0, &w, &x, &y)
 ENTRY(used_fusions, mask_scale, "mask_scale", (S, double factor, V x, V keep, V y),
       (s, factor, x, keep, y), 0, &x, &keep, &y)
 ENTRY(used_fusions, dropout, "dropout", (S, const dsi_philox *random, double p, double factor, V x, V y, V keep),
@@ -242,7 +244,7 @@ struct dsi_observed_tables {
     X(combine_dw) X(attention) X(attention_dx) X(optimizer) X(step_result)
 #define FUSION_NAMES(X) \
     X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(sum_channels) X(batch_norm_stats) X(mul_add) \
-    X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_table) \
+    X(clamp) X(prelu) X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_table) \
     X(arange)
 /* clang-format on */
 

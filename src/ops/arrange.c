@@ -84,7 +84,26 @@ static ds_tensor *rearranged(ds_tensor *x, int dim, int64_t n, int64_t (*place)(
     return ds_index_select(x, dim, index);
 }
 
-static int64_t place_flipped(int64_t i, int64_t size) { return size - 1 - i; }
+/* A copy of x in which the dimensions whose bits are set run backwards. */
+static ds_tensor *flipped(const ds_tensor *x, unsigned dims)
+{
+    if (!x || !dsi_acquire(x)) return NULL;
+    ds_tensor *y = dsi_new_like(x);
+    dsi_view v = dsi_v(x);
+    for (int i = 0; i < v.n; i++)
+        if (dims >> i & 1 && v.d[i]) {
+            v.p = (char *)v.p + (v.d[i] - 1) * v.s[i] * (int64_t)ds_dtype_size(v.dtype);
+            v.s[i] = -v.s[i];
+        }
+    return dsi_result_if(dsi_run(y, copy, v, dsi_v(y)), y);
+}
+
+static void flip_backward(dsi_node *n, ds_tensor *dy)
+{
+    dsi_accumulate_grad(n, 0, flipped(dy, *(const unsigned *)dsi_attr(n)));
+}
+
+const dsi_op dsi_op_flip = {.name = "flip", .backward = flip_backward};
 
 ds_tensor *ds_flip(ds_tensor *x, ds_dims dims)
 {
@@ -97,9 +116,10 @@ ds_tensor *ds_flip(ds_tensor *x, ds_dims dims)
             return dsi_refuse("flip: dimension %d occurs twice in %s", dim, dsi_shape_text(dims));
         seen |= 1u << dim;
     }
-    ds_tensor *y = x;
-    for (int dim = 0; dim < x->shape.n && y; dim++)
-        if (seen >> dim & 1) y = rearranged(y, dim, y->shape.d[dim], place_flipped, 0);
+
+    ds_tensor *y = flipped(x, seen);
+
+    dsi_set_attr(dsi_record(&dsi_op_flip, y, x), &seen, sizeof seen);
     return y;
 }
 

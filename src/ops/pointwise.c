@@ -313,11 +313,18 @@ static ds_tensor *clamp_to(ds_tensor *x, double low, double high)
     Bounds o = {low, high};
     if (!x || !dsi_acquire(x)) return NULL;
 
-    bool recording = ds_set_grad(false);
-    ds_tensor *y = low > -INFINITY ? ds_maximum(x, beside(x, low)) : x;
-    y = high < INFINITY ? ds_minimum(y, beside(x, high)) : y;
-    ds_set_grad(recording);
-    if (!y || y == x) return y;
+    if (low == -INFINITY && high == INFINITY) return x;
+    ds_tensor *y;
+    if (dsi_is_float(x) && dsi_fusion(x->device, clamp)) {
+        y = dsi_new_like(x);
+        if (!dsi_run_fusion(y, clamp, low, high, dsi_v(x), dsi_v(y))) return NULL;
+    } else {
+        bool recording = ds_set_grad(false);
+        y = low > -INFINITY ? ds_maximum(x, beside(x, low)) : x;
+        y = high < INFINITY ? ds_minimum(y, beside(x, high)) : y;
+        ds_set_grad(recording);
+    }
+    if (!y) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_clamp, y, x);
     dsi_save_for_backward(n, x), dsi_set_attr(n, &o, sizeof o);
@@ -524,7 +531,34 @@ ds_tensor *ds_neg(ds_tensor *x)
 
 /* ---- prelu ------------------------------------------------------------------------------------------- */
 
-/* Made of where and mul; the weight's gradient is dy x where x is not above 0. */
+static ds_tensor *above_zero(ds_tensor *x) { return ds_gt(x, beside(x, 0)); }
+
+/* Saved: x, weight of a shape that broadcasts. dx = x > 0 ? dy : w dy, dw = the
+ * sum of dy x where x is not above 0. */
+static void prelu_backward(dsi_node *n, ds_tensor *dy)
+{
+    ds_tensor *x = dsi_saved_tensor(n, 0), *w = dsi_saved_tensor(n, 1), *above = above_zero(x);
+    if (dsi_needs_input_grad(n, 0)) dsi_accumulate_grad(n, 0, ds_where(above, dy, ds_mul(w, dy)));
+    if (dsi_needs_input_grad(n, 1))
+        dsi_accumulate_grad(n, 1, product_to(dy, ds_where(above, beside(x, 0), x), w->shape));
+}
+
+const dsi_op dsi_op_prelu = {"prelu", prelu_backward, .acquires = true};
+
+static ds_tensor *prelu(ds_tensor *x, ds_tensor *w)
+{
+    if (!x || !w || !dsi_acquire(x, w)) return NULL;
+    if (!dsi_fusion(x->device, prelu)) return ds_where(above_zero(x), x, ds_mul(w, x));
+
+    ds_tensor *y = dsi_new_like(x);
+
+    if (!dsi_run_fusion(y, prelu, dsi_v_expand(w, x->shape), dsi_v(x), dsi_v(y))) return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_prelu, y, x, w);
+    dsi_save_for_backward(n, x), dsi_save_for_backward(n, w);
+    return y;
+}
+
 ds_tensor *ds_prelu(ds_tensor *x, ds_tensor *weight)
 {
     if (!dsi_live_all("prelu", x, weight)) return dsi_null_operand("prelu");
@@ -536,7 +570,5 @@ ds_tensor *ds_prelu(ds_tensor *x, ds_tensor *weight)
                           dsi_shape_text(x->shape), dsi_shape_text(weight->shape),
                           (long long)channels);
     for (int i = 1; i < shape.n; i++) shape.d[i] = 1;
-    ds_tensor *zero = dsi_fill(dsi_new(x, (ds_dims){0}), 0);
-    ds_tensor *slope = x->shape.n ? ds_reshape(weight, shape) : ds_reshape(weight, (ds_dims){0});
-    return ds_where(ds_gt(x, zero), x, ds_mul(slope, x));
+    return prelu(x, ds_reshape(weight, x->shape.n ? shape : (ds_dims){0}));
 }

@@ -83,6 +83,8 @@
     X(index_add) \
     X(scatter_add) \
     X(pad) \
+    X(flip) \
+    X(prelu) \
     X(dispatch) \
     X(combine) \
     X(exchange_rows) \

@@ -50,7 +50,7 @@ static const struct {
     {"sin", DSI_SIN, sin, 2, 0},
     {"cos", DSI_COS, cos, 2, 0},
     {"erf", DSI_ERF, erf, 2, 0},
-    {"expm1", DSI_EXPM1, expm1, 5, 0},
+    {"expm1", DSI_EXPM1, expm1, 2, 0},
     {"log1p", DSI_LOG1P, log1p, 5, 0},
     {"floor", DSI_FLOOR, floor, 0, 0},
     {"ceil", DSI_CEIL, ceil, 0, 0},
@@ -213,6 +213,68 @@ static void two_operands_match_plain_formulas(void **state)
         }
 }
 
+/* fmod is exact, so there is one right answer: of numbers of any size, zeros,
+ * infinities and NaN. */
+static void remainders_are_exact(void **state)
+{
+    (void)state;
+    static const double special[] = {0, -0.0, 1, -1, 3, 1e-45, 1e38, INFINITY, -INFINITY, NAN};
+    enum { S = sizeof special / sizeof *special };
+    int64_t n = 20000;
+    uint64_t random = 7;
+    dsi_view a = view_new(DS_F32, 1, &n, NULL), b = view_new(DS_F32, 1, &n, NULL);
+    dsi_view y = view_new(DS_F32, 1, &n, NULL);
+    for (int64_t i = 0; i < n; i++) {
+        /* most pieces have none but quotients below 2^29, as a multiple and near it */
+        double q = ldexp((double)(random = random * 6364136223846793005u + 1442695040888963407u),
+                         -64 + (int)(i / 512 % 29));
+        double d = ldexp(1 + (double)(random >> 40) * 0x1p-24, (int)(i % 40) - 20);
+        view_set(&b, i, i % 3 ? d : -d);
+        view_set(&a, i,
+                 (double)(float)((i & 1 ? floor(q) : q) * (double)(float)d) * (i % 5 ? 1 : -1));
+        if (i < S * S) view_set(&a, i, special[i / S]), view_set(&b, i, special[i % S]);
+        if (i > 19000) view_set(&a, i, ldexp(view_get(&a, i), 60));
+    }
+    FOR_EACH_ISA(k)
+    {
+        CHECK_INT(k->binary(NULL, DSI_REMAINDER, 1, a, b, y), DS_OK);
+        for (int64_t i = 0; i < n; i++) {
+            float x = (float)view_get(&a, i), d = (float)view_get(&b, i), want = fmodf(x, d);
+            if (want != 0 && (d < 0) != (want < 0)) want += d;
+            float got = (float)view_get(&y, i);
+            if (isnan(got) && isnan(want)) continue;
+            if (got != want || signbit(got) != signbit(want))
+                fail_msg("remainder(%.9g, %.9g) is %.9g, want %.9g", (double)x, (double)d,
+                         (double)got, (double)want);
+        }
+    }
+    view_free(&a), view_free(&b), view_free(&y);
+}
+
+/* A piece in which all numbers are simple, and one in which one is not, have the
+ * same bits where they have the same numbers. */
+static void neighbours_change_no_bits(void **state)
+{
+    (void)state;
+    static const dsi_unary_op ops[] = {DSI_EXP, DSI_LOG};
+    FOR_EACH_ISA(k)
+    for (int f = 0; f < 2; f++) {
+        int64_t n = 1000;
+        dsi_view x = view_new(DS_F32, 1, &n, NULL), one = view_new(DS_F32, 1, &n, NULL);
+        dsi_view two = view_new(DS_F32, 1, &n, NULL);
+        for (int64_t i = 0; i < n; i++)
+            view_set(&x, i,
+                     f ? ldexp(1 + (double)i / 1000, (int)i % 250 - 125)
+                       : (double)(i - 500) * 0.17);
+        CHECK_INT(k->unary(NULL, ops[f], 0, x, one), DS_OK);
+        view_set(&x, 7, NAN), view_set(&x, 600, f ? 1e-40 : 100);
+        CHECK_INT(k->unary(NULL, ops[f], 0, x, two), DS_OK);
+        for (int64_t i = 0; i < n; i++)
+            CHECK(i == 7 || i == 600 || view_get(&one, i) == view_get(&two, i));
+        view_free(&x), view_free(&one), view_free(&two);
+    }
+}
+
 /* add over every kind of layout: same order, orders that differ, repeated rows,
  * columns and scalars */
 static void any_layout_gives_the_same(void **state)
@@ -353,6 +415,7 @@ static void results_do_not_depend_on_threads(void **state)
 
 TEST_MAIN(cmocka_unit_test(one_operand_matches_the_c_library),
           cmocka_unit_test(two_operands_match_plain_formulas),
+          cmocka_unit_test(remainders_are_exact), cmocka_unit_test(neighbours_change_no_bits),
           cmocka_unit_test(any_layout_gives_the_same), cmocka_unit_test(numbers_go_in),
           cmocka_unit_test(comparisons_and_where_take_any_dtype),
           cmocka_unit_test(nan_equals_nothing), cmocka_unit_test(integers_do_not_compute),

@@ -35,7 +35,8 @@
     X(relu_max_pool2d)                               /* pool/pool.c */         \
     X(conv2d_dx_pooled) X(conv2d_dw_pooled)          /* conv/conv.c */         \
     X(sum_channels)                                                            \
-    X(mask_scale) X(mul_add)                         /* pointwise/pointwise.c */ \
+    X(clamp) X(prelu)                                /* pointwise/pointwise.c */ \
+    X(mask_scale) X(mul_add)                                                   \
     X(cumsum)                                        /* reduce/cumsum.c */     \
     X(resample)                                      /* index/resample.c */
 /* clang-format on */

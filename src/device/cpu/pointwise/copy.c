@@ -269,6 +269,61 @@ static bool copy_transposed(const strided *w, const conversion *c)
     return true;
 }
 
+/* ---- repeated elements ---------------------------------------------------------------------------- */
+
+#define REPEAT(bytes, type) \
+    case bytes: { \
+        const type *restrict from = x; \
+        type *restrict to = y; \
+        if (times == 2) \
+            for (int64_t i = 0; i < n; i++) to[2 * i] = to[2 * i + 1] = from[i]; \
+        else \
+            for (int64_t i = 0; i < n; i++) \
+                for (int64_t k = 0; k < times; k++) to[i * times + k] = from[i]; \
+    } break
+/* y = each of n elements of x `times` times. */
+static void copy_repeat(int64_t size, int64_t n, int64_t times, const void *x, void *y)
+{
+    switch (size) {
+        REPEAT(1, uint8_t);
+        REPEAT(2, uint16_t);
+        REPEAT(4, uint32_t);
+        REPEAT(8, uint64_t);
+    }
+}
+
+/* Lines begin .. end-1 of a plan whose inner dimension repeats dense elements. */
+static void copy_repeats(void *arg, int64_t begin, int64_t end)
+{
+    const strided *w = arg;
+    int line = w->n - 2;
+    for (int64_t k = begin; k < end; k++) {
+        const char *x = w->p[0];
+        char *y = w->p[1];
+        int64_t rest = k;
+        for (int i = line - 1; i >= 0; i--) {
+            x += rest % w->d[i] * w->s[0][i];
+            y += rest % w->d[i] * w->s[1][i];
+            rest /= w->d[i];
+        }
+        copy_repeat(w->size[1], w->d[line], w->d[line + 1], x, y);
+    }
+}
+
+/* If y's lines are short runs of one element of x each, side by side, copies them
+ * and returns true: the strided iterator would call a function for each. */
+static bool copy_repeated(strided *w, const conversion *c)
+{
+    int in = w->n - 1;
+    int64_t lines = 1;
+    if (!c->same || in < 1 || w->s[0][in] != 0 || w->s[0][in - 1] != c->to_size ||
+        w->s[1][in] != c->to_size || w->s[1][in - 1] != w->d[in] * c->to_size)
+        return false;
+    for (int i = 0; i < in - 1; i++) lines *= w->d[i];
+    dsi_parallel(lines, PARALLEL_ELEMENTS / (w->d[in - 1] * w->d[in] + 1) + 1, copy_repeats, w);
+    return true;
+}
+
 ds_status KERNEL(copy)(dsi_stream *s, dsi_view x, dsi_view y)
 {
     const dsi_view *const views[] = {&x, &y};
@@ -277,7 +332,7 @@ ds_status KERNEL(copy)(dsi_stream *s, dsi_view x, dsi_view y)
 
     (void)s;
     strided_plan(&w, 2, views);
-    if (!copy_transposed(&w, &c)) strided_run(&w, copy_line, &c);
+    if (!copy_transposed(&w, &c) && !copy_repeated(&w, &c)) strided_run(&w, copy_line, &c);
     return DS_OK;
 }
 

@@ -141,8 +141,37 @@ static ds_status pointwise_run_op(const char *kernel, const op_lines *op, const 
 #define TANH_INNER(x) (AS(x, SQRT_2_OVER_PI) * ((x) + AS(x, GELU_CUBIC) * (x) * (x) * (x)))
 
 UNARY(abs, ABS(x))
-UNARY(exp, EXP(x))
-UNARY(log, LOG(x))
+/* Of float, `simple` where all of a piece is `inside` its range, as nearly all
+ * pieces are; elsewhere `formula`, which has the same bits inside. */
+#define UNARY_INSIDE(name, inside, simple, formula) \
+    static void name##_line_f32(const void *arg, int64_t n, void *const *p) \
+    { \
+        (void)arg; \
+        for (int64_t at = 0; at < n; at += HALF_PIECE) { \
+            const float *in = (const float *)p[0] + at; \
+            float *y = (float *)p[1] + at; \
+            int64_t m = n - at < HALF_PIECE ? n - at : HALF_PIECE; \
+            int outside = 0; \
+            for (int64_t i = 0; i < m; i++) { \
+                float x = in[i]; \
+                outside |= !(inside); \
+            } \
+            INDEPENDENT \
+            for (int64_t i = 0; i < m && !outside; i++) { \
+                float x = in[i]; \
+                y[i] = simple; \
+            } \
+            INDEPENDENT \
+            for (int64_t i = 0; i < m && outside; i++) { \
+                float x = in[i]; \
+                y[i] = formula; \
+            } \
+        } \
+    } \
+    UNARY_LINE(name, double, f64, formula)
+
+UNARY_INSIDE(exp, fabsf(x) <= 87.0f, exp_inside_f32(x), EXP(x))
+UNARY_INSIDE(log, x >= 0x1p-126f && x < INFINITY, log_inside_f32(x), LOG(x))
 UNARY(sqrt, SQRT(x))
 UNARY(gelu, x *NORMAL(x))
 UNARY(gelu_tanh, AS(x, 0.5) * x * (1 + TANH(TANH_INNER(x))))
@@ -234,25 +263,64 @@ BINARY(add, a + (__typeof__(a))*(const double *)arg * b)
 BINARY(maximum, a > b || a != a ? a : b)
 BINARY(minimum, a < b || a != a ? a : b)
 
-/* Of b's sign, or 0 (torch.remainder). */
-#define FLOOR_DIVIDE(T, suffix, modulo, down) \
-    static inline T remainder_##suffix(T a, T b) \
-    { \
-        T rest = modulo(a, b); \
-        return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest; \
-    } \
-    static inline T floor_divide_##suffix(T a, T b) \
-    { \
-        if (b == 0) return a / b; \
-        T q = (a - modulo(a, b)) / b, rest = remainder_##suffix(a, b); \
-        if (rest != modulo(a, b)) q -= 1; \
-        T y = down(q); \
-        return q == 0 ? a / b * 0 : q - y > (T)0.5 ? y + 1 : y; \
+/* rest[i] = fmod(a[i], b[i]) for n <= HALF_PIECE. Floats: a - q b, q = a / b
+ * truncated, is exact in double for q below 2^29; if the quotient was rounded up
+ * to q, the rest has the wrong sign. */
+static void modulos_f32(const float *a, const float *b, float *rest, int64_t n)
+{
+    int far = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double x = (double)a[i], y = (double)b[i], q = x / y;
+        bool near = (fabs(q) < 0x1p29) & (fabs(y) < (double)INFINITY);
+        double r = x - (double)(int32_t)(near ? q : 0) * y;
+        r = r * x < 0 ? r + copysign(y, x) : r;
+        rest[i] = copysignf((float)r, a[i]);
+        far |= !near;
     }
-FLOOR_DIVIDE(float, f32, fmodf, floorf)
-FLOOR_DIVIDE(double, f64, fmod, floor)
-BINARY(remainder, _Generic((a), float : remainder_f32, double : remainder_f64)(a, b))
-BINARY(floor_divide, _Generic((a), float : floor_divide_f32, double : floor_divide_f64)(a, b))
+    for (int64_t i = 0; far && i < n; i++) rest[i] = fmodf(a[i], b[i]);
+}
+
+static void modulos_f64(const double *a, const double *b, double *rest, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) rest[i] = fmod(a[i], b[i]);
+}
+
+/* The quotient rounded down, and its remainder, of b's sign or 0 (torch.remainder),
+ * from what fmod left. */
+#define BY_MODULO_LINE(name, T, suffix) \
+    static void name##_line_##suffix(const void *arg, int64_t n, void *const *p) \
+    { \
+        T rest[HALF_PIECE]; \
+        (void)arg; \
+        for (int64_t at = 0; at < n; at += HALF_PIECE) { \
+            const T *a = (const T *)p[0] + at, *b = (const T *)p[1] + at; \
+            T *y = (T *)p[2] + at; \
+            int64_t m = n - at < HALF_PIECE ? n - at : HALF_PIECE; \
+            modulos_##suffix(a, b, rest, m); \
+            INDEPENDENT \
+            for (int64_t i = 0; i < m; i++) y[i] = name##_##suffix(a[i], b[i], rest[i]); \
+        } \
+    }
+#define FLOOR_DIVIDE(T, suffix) \
+    ALWAYS_INLINE T remainder_##suffix(T a, T b, T rest) \
+    { \
+        T other = rest + b; \
+        (void)a; \
+        return (rest != 0) & ((b < 0) != (rest < 0)) ? other : rest; \
+    } \
+    ALWAYS_INLINE T floor_divide_##suffix(T a, T b, T rest) \
+    { \
+        T all = a / b, q = (a - rest) / b; \
+        q = (rest != 0) & ((b < 0) != (rest < 0)) ? q - 1 : q; \
+        T y = FLOOR(q), more = y + 1; \
+        y = q - y > (T)0.5 ? more : y; \
+        y = q == 0 ? all * 0 : y; \
+        return b == 0 ? all : y; \
+    } \
+    BY_MODULO_LINE(remainder, T, suffix) \
+    BY_MODULO_LINE(floor_divide, T, suffix)
+FLOOR_DIVIDE(float, f32)
+FLOOR_DIVIDE(double, f64)
 
 /* int64: modulo 2^64; by 0 it is 0 */
 static inline int64_t floor_divide_i64(int64_t a, int64_t b)
@@ -453,6 +521,32 @@ ds_status KERNEL(affine)(dsi_stream *s, double factor, double term, dsi_view x, 
     line_of_x l = {factor, term};
     (void)s;
     return RUN(affine, x.dtype, &l, 2, &x, &y);
+}
+
+typedef struct {
+    double low, high;
+} bounds;
+
+#define LOW      ((__typeof__(x))((const bounds *)arg)->low)
+#define HIGH     ((__typeof__(x))((const bounds *)arg)->high)
+#define UP(x)    ((x) > LOW || (x) != (x) ? (x) : LOW)
+#define CLAMP(x) (UP(x) < HIGH || (x) != (x) ? UP(x) : HIGH)
+UNARY_LINE(clamp, float, f32, CLAMP(x))
+UNARY_LINE(clamp, double, f64, CLAMP(x))
+
+ds_status KERNEL(clamp)(dsi_stream *s, double low, double high, dsi_view x, dsi_view y)
+{
+    bounds l = {low, high};
+    (void)s;
+    return RUN(clamp, x.dtype, &l, 2, &x, &y);
+}
+
+BINARY(prelu, b > 0 ? b : a * b)
+
+ds_status KERNEL(prelu)(dsi_stream *s, dsi_view w, dsi_view x, dsi_view y)
+{
+    (void)s;
+    return RUN(prelu, x.dtype, NULL, 3, &w, &x, &y);
 }
 
 UNARY_LINE(square, float, f32, x *x)

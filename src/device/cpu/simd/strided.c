@@ -76,6 +76,9 @@ void strided_plan(strided *w, int n_views, const dsi_view *const *views)
         if (stride == 0) { /* one value repeated: a loop of stores that is vectorised */ \
             const type value = *(const type *)from; \
             for (int64_t i = 0; i < n; i++) ((type *)to)[i] = value; \
+        } else if (stride == -(bytes)) { /* backwards: shuffled vectors */ \
+            const type *last = (const type *)from; \
+            for (int64_t i = 0; i < n; i++) ((type *)to)[i] = last[-i]; \
         } else { \
             for (int64_t i = 0; i < n; i++) ((type *)to)[i] = *(const type *)(from + i * stride); \
         } \

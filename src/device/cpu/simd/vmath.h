@@ -32,8 +32,8 @@ ALWAYS_INLINE float power_of_two(int32_t k)
     return x;
 }
 
-/* exp(x) = 2^k exp(r), r = x - k log 2 in [-log(2)/2, log(2)/2]: exp(r), and k.
- * k is rounded by adding 1.5 2^23, which leaves it in the low bits. log 2 is
+/* exp(x) = 2^k exp(r), r = x - k log 2 in [-log(2)/2, log(2)/2]: exp(r) - 1, and
+ * k. k is rounded by adding 1.5 2^23, which leaves it in the low bits. log 2 is
  * split, so that k times its first part is exact. */
 ALWAYS_INLINE float exp_parts(float x, int32_t *k)
 {
@@ -46,7 +46,7 @@ ALWAYS_INLINE float exp_parts(float x, int32_t *k)
     p = p * r + 0.04166838887f;
     p = p * r + 0.1666652052f;
     p = p * r + 0.4999999344f;
-    return p * (r * r) + r + 1.0f;
+    return p * (r * r) + r;
 }
 
 /* 2^k is applied in two halves: the result may be denormal or infinite. */
@@ -55,61 +55,76 @@ ALWAYS_INLINE float exp_f32(float x)
     x = x > 89.0f ? 89.0f : x;     /* infinity from here on; a NaN passes */
     x = x < -104.0f ? -104.0f : x; /* 0 */
     int32_t k;
-    float p = exp_parts(x, &k);
+    float p = exp_parts(x, &k) + 1.0f;
     int32_t half = k >> 1;
     return p * power_of_two(half) * power_of_two(k - half);
 }
 
-/* The same for x <= 88, where no result is denormal but counts as 0: one power
- * of two, and one bound. */
-ALWAYS_INLINE float exp_normal_f32(float x)
+/* The same for -87 <= x <= 88, where no result is denormal: one power of two. */
+ALWAYS_INLINE float exp_inside_f32(float x)
 {
     int32_t k;
-    float p = exp_parts(x, &k);
-    float y = p * power_of_two(k);
+    float p = exp_parts(x, &k) + 1.0f;
+    return p * power_of_two(k);
+}
+
+/* The same for x <= 88, where results that would be denormal are 0. */
+ALWAYS_INLINE float exp_normal_f32(float x)
+{
+    float y = exp_inside_f32(x);
     return x < -87.0f ? 0 : y;
 }
 
 /* x = 2^k (1 + r), 1 + r in [sqrt(1/2), sqrt(2)): log x = k log 2 + r - r^2/2 +
- * r^3 P(r), the smaller terms first. A denormal is made normal before. */
-ALWAYS_INLINE float log_f32(float x)
+ * r^3 P(r), the smaller terms first. x is positive, finite and normal. */
+ALWAYS_INLINE float log_scaled_f32(float x, float less)
 {
-    float scaled = x < 0x1p-126f ? x * 0x1p23f : x;
-    uint32_t u = float_bits(scaled) - 0x3f3504f3u; /* sqrt(1/2) */
-    float n = (float)((int32_t)u >> 23) - (x < 0x1p-126f ? 23.0f : 0.0f);
+    uint32_t u = float_bits(x) - 0x3f3504f3u; /* sqrt(1/2) */
+    float n = (float)((int32_t)u >> 23) - less, r;
     uint32_t m = (u & 0x7fffffu) + 0x3f3504f3u;
-    float r;
     memcpy(&r, &m, sizeof r);
     r -= 1.0f;
-    float p = 0.06746633954f;
-    p = p * r - 0.1167564552f;
-    p = p * r + 0.1188816172f;
-    p = p * r - 0.1240558993f;
-    p = p * r + 0.1421955258f;
-    p = p * r - 0.1666799581f;
-    p = p * r + 0.2000211865f;
-    p = p * r - 0.250000096f;
-    p = p * r + 0.333333126f;
-    float y = p * r * (r * r) - n * 2.12194440e-4f - 0.5f * r * r;
-    y = r + y + n * 0.693359375f;
+    float s = r * r, p = 0.06746633954f, q = -0.1167564552f; /* even and odd powers */
+    p = p * s + 0.1188816172f, q = q * s - 0.1240558993f;
+    p = p * s + 0.1421955258f, q = q * s - 0.1666799581f;
+    p = p * s + 0.2000211865f, q = q * s - 0.250000096f;
+    p = p * s + 0.333333126f;
+    float y = (q * r + p) * (r * s) - n * 2.12194440e-4f - 0.5f * s;
+    return r + y + n * 0.693359375f;
+}
+
+ALWAYS_INLINE float log_inside_f32(float x) { return log_scaled_f32(x, 0); }
+
+/* The same of any x: a denormal is made normal before. */
+ALWAYS_INLINE float log_f32(float x)
+{
+    bool small = x < 0x1p-126f;
+    float y = log_scaled_f32(small ? x * 0x1p23f : x, small ? 23.0f : 0);
     y = x > 0x1.fffffep127f ? x : y; /* infinity */
     y = x == 0 ? -INFINITY : y;
     return x >= 0 ? y : NAN;
 }
 
+/* exp(x) - 1 = 2^k (exp(r) - 1) + (2^k - 1), in halves, for 2^k may be infinite.
+ * Below 2^-25 it is x. */
+ALWAYS_INLINE float expm1_f32(float x)
+{
+    float c = x > 89.0f ? 89.0f : x; /* infinity from here on; a NaN passes */
+    c = c < -30.0f ? -30.0f : c;     /* -1 */
+    int32_t k;
+    float p = exp_parts(c, &k), half = power_of_two(k - 1), y = (half * p + (half - 0.5f)) * 2.0f;
+    return fabsf(x) < 0x1p-25f ? x : y;
+}
+
 /* x (1 + x^2 P(x^2)) below 0.625, 1 - 2 / (exp(2 |x|) + 1) above */
 ALWAYS_INLINE float tanh_f32(float x)
 {
-    float a = fabsf(x), u = x * x;
-    float p = 0.002142951014f;
-    p = p * u - 0.008177386035f;
-    p = p * u + 0.02170069825f;
-    p = p * u - 0.05394676221f;
-    p = p * u + 0.13333206f;
-    p = p * u - 0.333333308f;
+    float a = fabsf(x), u = x * x, v = u * u;
+    float p = 0.002142951014f * u - 0.008177386035f;
+    p = p * v + (0.02170069825f * u - 0.05394676221f);
+    p = p * v + (0.13333206f * u - 0.333333308f);
     float b = a > 10.0f ? 10.0f : a; /* 1 from here on; a NaN passes */
-    float large = 1.0f - 2.0f / (exp_normal_f32(2.0f * b) + 1.0f);
-    large = x < 0 ? -large : large;
+    float large = copysignf(1.0f - 2.0f / (exp_inside_f32(2.0f * b) + 1.0f), x);
     return a < 0.625f ? x * (1.0f + u * p) : large;
 }
 
@@ -175,17 +190,8 @@ ALWAYS_INLINE float sin_turned_f32(float x, uint32_t turns)
     return quarter & 2 ? -y : y;
 }
 
-/* exp(x) - 1 = (u - 1) (x / log u) and log(1 + x) = log(u) (x / (u - 1)), u = exp(x)
- * or 1 + x as it was rounded: its error cancels (Kahan; Higham, Accuracy and
- * Stability of Numerical Algorithms, 1.14.1). */
-ALWAYS_INLINE float expm1_f32(float x)
-{
-    float u = exp_f32(x), less = u - 1.0f, y = less * (x / log_f32(u));
-    y = u > 0x1.fffffep127f ? u : y;
-    y = less == -1.0f ? -1.0f : y;
-    return u == 1.0f ? x : y;
-}
-
+/* log(1 + x) = log(u) (x / (u - 1)), u = 1 + x as it was rounded: its error
+ * cancels (Higham, Accuracy and Stability of Numerical Algorithms, 1.14.1). */
 ALWAYS_INLINE float log1p_f32(float x)
 {
     float u = 1.0f + x, y = log_f32(u) * (x / (u - 1.0f));
