@@ -123,8 +123,7 @@ static bool index_is_line(const ds_tensor *index, int dim)
     return true;
 }
 
-/* The index as [outer,K,inner]. */
-static dsi_view index_around(const ds_tensor *index, int dim)
+dsi_view dsi_v_index(const ds_tensor *index, int dim)
 {
     if (!index_is_line(index, dim)) return dsi_v_around(index, dim);
     dsi_view v = dsi_v(index);
@@ -140,7 +139,7 @@ static void gather_backward(dsi_node *n, ds_tensor *dy)
     const Gather *c = dsi_attr(n);
     ds_tensor *index = dsi_saved_tensor(n, 0), *dx = dsi_new(dy, c->x), *g = ds_contiguous(dy);
     bool done = dx && g &&
-                dsi_run(dx, scatter_add, dsi_v_around(g, c->dim), index_around(index, c->dim),
+                dsi_run(dx, scatter_add, dsi_v_around(g, c->dim), dsi_v_index(index, c->dim),
                         dsi_v_around(dx, c->dim));
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
@@ -181,7 +180,7 @@ ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index)
 
     ds_tensor *y = dsi_new(x, index->shape);
 
-    if (!y || !dsi_run_index(y, gather, dsi_v_around(x, dim), index_around(index, dim),
+    if (!y || !dsi_run_index(y, gather, dsi_v_around(x, dim), dsi_v_index(index, dim),
                              dsi_v_around(y, dim)))
         return NULL;
     if (!dsi_is_float(x)) return y;

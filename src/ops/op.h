@@ -88,6 +88,10 @@ ds_tensor *dsi_new_rows(const ds_tensor *like, ds_dims shape);
 /* x seen as [outer, d[dim], inner]: contiguous x, dim counted from the front. */
 dsi_view dsi_v_around(const ds_tensor *x, int dim);
 
+/* An index as [outer,K,inner]: contiguous, or the same in all dimensions but dim, as
+ * after ds_expand. */
+dsi_view dsi_v_index(const ds_tensor *index, int dim);
+
 /* True if dimensions from..to-1 of x are one dimension in memory; *stride is
  * its stride. Dimensions of size 1 do not matter. */
 bool dsi_merged(const ds_tensor *x, int from, int to, int64_t *stride);

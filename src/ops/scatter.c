@@ -141,6 +141,35 @@ static ds_tensor *rows_add(ds_tensor *source, ds_tensor *index, int64_t rows)
     return y;
 }
 
+typedef struct ScatterAdd {
+    int dim;
+} ScatterAdd;
+
+/* Saved: index. */
+static void scatter_add_backward(dsi_node *n, ds_tensor *dy)
+{
+    const ScatterAdd *s = dsi_attr(n);
+    dsi_accumulate_grad(n, 0, ds_gather(dy, s->dim, dsi_saved_tensor(n, 0)));
+}
+
+const dsi_op dsi_op_scatter_add = {"scatter_add", scatter_add_backward, .acquires = true};
+
+/* y of index's shape with n elements along dim: 0, then += src; index as dsi_v_index
+ * takes it */
+static ds_tensor *elements_add(const char *op, ds_tensor *src, int dim, ds_tensor *index, int64_t n)
+{
+    if (!src || !(src = ds_contiguous(src)) || !dsi_acquire(src, index)) return NULL;
+    ds_dims shape = index->shape;
+    shape.d[dim] = n;
+    ds_tensor *y = dsi_new(src, shape);
+    if (!y || !dsi_run_index(y, scatter_add, dsi_v_around(src, dim), dsi_v_index(index, dim),
+                             dsi_v_around(y, dim)))
+        return dsi_fail_in(op, ds_error_status()), NULL;
+    dsi_node *node = dsi_record(&dsi_op_scatter_add, y, src);
+    dsi_save_for_backward(node, index), dsi_set_attr(node, &(ScatterAdd){dim}, sizeof(ScatterAdd));
+    return y;
+}
+
 ds_tensor *ds_index_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *source, double alpha)
 {
     const char *op = "index_add";
@@ -160,15 +189,15 @@ ds_tensor *ds_index_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *sour
                                   op, dsi_shape_text(x->shape), dsi_shape_text(source->shape),
                                   dsi_shape_text(want))
                      : NULL;
-    if (!dsi_is_float(x)) {
-        ds_dims around = {.n = want.n};
-        for (int i = 0; i < want.n; i++) around.d[i] = i == dim ? want.d[dim] : 1;
-        index = ds_contiguous(ds_expand(ds_reshape(index, around), want));
-        return integers_add(op, x, dim, index, source, alpha);
-    }
-    ds_tensor *rows = rows_add(slices_as_rows(dsi_upcast(source), dim), index, x->shape.d[dim]);
-    if (!rows) return dsi_fail_in(op, ds_error_status()), NULL;
-    return ds_cast(ds_add_scaled(dsi_upcast(x), rows_as_slices(rows, x, dim), alpha), x->dtype);
+    ds_dims around = {.n = want.n};
+    for (int i = 0; i < want.n; i++) around.d[i] = i == dim ? want.d[dim] : 1;
+    ds_tensor *all = ds_expand(ds_reshape(index, around), want);
+    if (!dsi_is_float(x)) return integers_add(op, x, dim, ds_contiguous(all), source, alpha);
+    ds_tensor *sums = dim ? elements_add(op, dsi_upcast(source), dim, all, x->shape.d[dim])
+                          : rows_add(slices_as_rows(dsi_upcast(source), 0), index, x->shape.d[0]);
+    if (!sums) return dsi_fail_in(op, ds_error_status()), NULL;
+    if (!dim) sums = ds_reshape(sums, x->shape);
+    return ds_cast(ds_add_scaled(dsi_upcast(x), sums, alpha), x->dtype);
 }
 
 /* ---- elements ---------------------------------------------------------------------------------------- */
@@ -210,34 +239,6 @@ static ds_tensor *padded_to(ds_tensor *y, ds_dims shape)
     return dsi_pad(y, before, after, 0);
 }
 
-typedef struct ScatterAdd {
-    int dim;
-} ScatterAdd;
-
-/* Saved: index. */
-static void scatter_add_backward(dsi_node *n, ds_tensor *dy)
-{
-    const ScatterAdd *s = dsi_attr(n);
-    dsi_accumulate_grad(n, 0, ds_gather(dy, s->dim, dsi_saved_tensor(n, 0)));
-}
-
-const dsi_op dsi_op_scatter_add = {"scatter_add", scatter_add_backward, .acquires = true};
-
-/* y of index's shape with n elements along dim: 0, then += src */
-static ds_tensor *elements_add(ds_tensor *src, int dim, ds_tensor *index, int64_t n)
-{
-    if (!src || !(src = ds_contiguous(src)) || !dsi_acquire(src, index)) return NULL;
-    ds_dims shape = index->shape;
-    shape.d[dim] = n;
-    ds_tensor *y = dsi_new(src, shape);
-    if (!y || !dsi_run_index(y, scatter_add, dsi_v_around(src, dim), dsi_v_around(index, dim),
-                             dsi_v_around(y, dim)))
-        return dsi_fail_in("scatter_add", ds_error_status()), NULL;
-    dsi_node *node = dsi_record(&dsi_op_scatter_add, y, src);
-    dsi_save_for_backward(node, index), dsi_set_attr(node, &(ScatterAdd){dim}, sizeof(ScatterAdd));
-    return y;
-}
-
 ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src)
 {
     if (!dsi_live_all("scatter_add", x, index, src)) return dsi_null_operand("scatter_add");
@@ -258,7 +259,7 @@ ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *sr
         return integers_add("scatter_add", x, dim, index, corner(src, index->shape), 1);
     }
     ds_tensor *part = corner(dsi_upcast(src), index->shape);
-    part = elements_add(part, dim, index, x->shape.d[dim]);
+    part = elements_add("scatter_add", part, dim, index, x->shape.d[dim]);
     return ds_cast(ds_add(dsi_upcast(x), padded_to(part, x->shape)), x->dtype);
 }
 

@@ -81,10 +81,17 @@ static ds_tensor *zero_beside(const ds_tensor *x) { return dsi_fill(dsi_new(x, (
 static ds_tensor *amax_find(ds_tensor *x, const Over *v)
 {
     ds_dims rows = {.n = 2, .d = {dsi_numel(v->kept), v->n}};
+    int reduced = 0, dim = 0;
+    for (int i = 0; i < x->shape.n; i++)
+        if (v->reduced[i]) reduced++, dim = i;
     bool recording = ds_set_grad(false);
-    ds_tensor *y = x->shape.n ? ds_permute(x, v->last) : x;
-    y = ds_max(ds_reshape(y, rows), 1, false);
-    y = ds_reshape(y, v->kept);
+    ds_tensor *y = x;
+    if (reduced == 1) {
+        y = ds_max(x, dim, true);
+    } else {
+        if (x->shape.n) y = ds_permute(x, v->last);
+        y = ds_reshape(ds_max(ds_reshape(y, rows), 1, false), v->kept);
+    }
     ds_set_grad(recording);
     return y;
 }
