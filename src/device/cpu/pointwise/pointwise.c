@@ -269,13 +269,12 @@ BINARY(minimum, a < b || a != a ? a : b)
 static void modulos_f32(const float *a, const float *b, float *rest, int64_t n)
 {
     int far = 0;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++) { /* no conversion to integers: gcc makes a branch of it */
         double x = (double)a[i], y = (double)b[i], q = x / y;
-        bool near = (fabs(q) < 0x1p29) & (fabs(y) < (double)INFINITY);
-        double r = x - (double)(int32_t)(near ? q : 0) * y;
-        r = r * x < 0 ? r + copysign(y, x) : r;
+        double r = x - trunc(q) * y, other = r + copysign(y, x);
+        r = r * x < 0 ? other : r;
         rest[i] = copysignf((float)r, a[i]);
-        far |= !near;
+        far |= !(fabs(q) < 0x1p29) | !(fabsf(b[i]) < INFINITY);
     }
     for (int64_t i = 0; far && i < n; i++) rest[i] = fmodf(a[i], b[i]);
 }

@@ -29,7 +29,8 @@ static void PLAIN(max_run)(const Pool *o, Window down, int64_t q, int64_t n, con
         for (int64_t k = 0; k < c->kernel[1]; k++) {
             int64_t w = q * stride - c->padding[1] + k * c->dilation[1]; /* of the first window */
             int64_t first = w < 0 ? (-w + stride - 1) / stride : 0; /* whose column is inside */
-            int64_t end = w < o->W ? dsi_min(n, (o->W - 1 - w) / stride + 1) : 0;
+            int64_t end = n; /* without a division where all are */
+            if (w + (n - 1) * stride >= o->W) end = w < o->W ? (o->W - 1 - w) / stride + 1 : 0;
             if (first >= end) continue;
             w += first * stride;
             const REAL *from = x + h * o->xh + w * o->xw;
