@@ -5,13 +5,16 @@
 
 #include "base/mem.h"
 
-/* n: products, 0 to 2; 2 only of kind DSI_CUDA_COLUMNS. */
+/* n: products, 0 to 2; 2 only of kind DSI_CUDA_COLUMNS. suffix: of the cross
+ * entropy, NULL if none is held; never with products. */
 struct dsi_cuda_held {
     dsi_stream *s;
     int n;
     dsi_cuda_small kind;
     dsi_cuda_grid grid;
     dsi_cuda_matmul_pair pair;
+    const char *suffix;
+    dsi_cuda_entropy_args entropy;
 };
 
 /* ---- memory of operands --------------------------------------------------- */
@@ -80,9 +83,14 @@ static bool touches(const struct dsi_cuda_held *h, const dsi_view *x, bool input
 ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g)
 {
     struct dsi_cuda_held *h = g->held;
+    if (h && h->suffix) {
+        const char *suffix = h->suffix;
+        h->suffix = NULL; /* launching enters the device */
+        return dsi_cuda_launch(h->s, DSI_CUDA_softmax, "entropy_few", suffix, h->grid, &h->entropy);
+    }
     if (!h || !h->n) return DS_OK;
     bool rows = h->kind == DSI_CUDA_ROWS;
-    h->n = 0; /* launching enters the device */
+    h->n = 0;
     return dsi_cuda_launch(h->s, DSI_CUDA_gemm_small, rows ? "matmul_rows" : "matmul_columns",
                            dsi_cuda_dtype_suffix((ds_dtype)h->pair.of[0].dtype), h->grid,
                            rows ? (const void *)&h->pair.of[0] : &h->pair);
@@ -95,12 +103,17 @@ static bool joins(const struct dsi_cuda_held *h, dsi_cuda_small kind, const dsi_
            first->dtype == p->dtype && first->batch == 1 && p->batch == 1 && independent(first, p);
 }
 
+static struct dsi_cuda_held *held_of(dsi_cuda_gpu *g)
+{
+    if (!g->held) g->held = dsi_alloc(sizeof *g->held);
+    return g->held;
+}
+
 ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
                         const dsi_cuda_matmul_args *p)
 {
     dsi_cuda_gpu *g = s->device->own;
-    if (!g->held) g->held = dsi_alloc(sizeof *g->held);
-    struct dsi_cuda_held *h = g->held;
+    struct dsi_cuda_held *h = held_of(g);
     if (joins(h, kind, p)) {
         h->pair.of[h->n++] = *p;
         h->grid.blocks[0] += grid.blocks[0];
@@ -108,7 +121,11 @@ ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
     }
     ds_status status = dsi_cuda_held_launch(g);
     if (status == DS_OK && grid.blocks[0] && grid.blocks[1] && grid.blocks[2])
-        *h = (struct dsi_cuda_held){s, 1, kind, grid, {.of = {*p}, .blocks = grid.blocks[0]}};
+        *h = (struct dsi_cuda_held){.s = s,
+                                    .n = 1,
+                                    .kind = kind,
+                                    .grid = grid,
+                                    .pair = {.of = {*p}, .blocks = grid.blocks[0]}};
     return status;
 }
 
@@ -153,5 +170,77 @@ bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *sa
     const dsi_cuda_gpu *g = s->device->own;
     if (!p || touches(g->held, saved, false)) return false;
     p->also = K_WHERE_POSITIVE, p->second = dx->p, p->mask = saved->p;
+    return true;
+}
+
+/* ---- a cross entropy ---------------------------------------------------------- */
+
+ds_status dsi_cuda_hold_entropy(dsi_stream *s, const char *suffix, unsigned threads,
+                                const dsi_cuda_entropy_args *p)
+{
+    dsi_cuda_gpu *g = s->device->own;
+    ds_status status = dsi_cuda_held_launch(g);
+    if (status == DS_OK)
+        *held_of(g) = (struct dsi_cuda_held){
+            .s = s, .suffix = suffix, .entropy = *p, .grid = dsi_cuda_blocks(1, threads)};
+    return status;
+}
+
+/* Whether the cross entropy reads or writes memory of `own`. part is written
+ * over: the kernel is done with it when it fills, and when it writes dx. */
+static bool entropy_touches(const dsi_cuda_entropy_args *p, Extent own)
+{
+    const long long n = p->rows / p->inner, x[] = {n, p->columns, p->inner}, row[] = {n, p->inner},
+                    one[] = {1};
+    const Extent all[] = {extent_of(p->x, p->dtype, 3, x, p->xs),
+                          extent_of(p->label, DS_I64, 2, row, p->label_s),
+                          extent_of(p->weight, p->weight_dtype, 1, &p->columns, &p->weight_s),
+                          extent_of(p->lse, p->stats_dtype, 2, row, p->lse_s),
+                          extent_of(p->loss, p->loss_dtype, 1, one, one),
+                          extent_of(p->divisor, p->stats_dtype, 1, one, one)};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (overlap(all[i], own)) return true;
+    return false;
+}
+
+bool dsi_cuda_held_fill(dsi_stream *s, double value, const dsi_view *y)
+{
+    struct dsi_cuda_held *h = ((dsi_cuda_gpu *)s->device->own)->held;
+    dsi_cuda_entropy_args *p = h && h->suffix ? &h->entropy : NULL;
+    int64_t bytes = (int64_t)ds_dtype_size(y->dtype);
+    if (!p || p->seed || dsi_cuda_elements_in(y) != 1 || (int)y->dtype != p->loss_dtype ||
+        entropy_touches(p, (Extent){y->p, (const char *)y->p + bytes}))
+        return false;
+    p->seed = y->p, p->seed_dtype = (int)y->dtype, p->seed_value = value;
+    return true;
+}
+
+/* Whether p is the gradient of e. */
+static bool is_gradient(const dsi_cuda_entropy_args *e, const dsi_cuda_entropy_args *p)
+{
+    bool same = p->x == e->x && p->label == e->label && p->weight == e->weight &&
+                p->lse == e->lse && p->divisor == e->divisor && p->rows == e->rows &&
+                p->columns == e->columns && p->inner == e->inner && p->dtype == e->dtype &&
+                p->reduction == e->reduction && p->ignore_index == e->ignore_index &&
+                !(p->smoothing < e->smoothing) && !(p->smoothing > e->smoothing) &&
+                p->weight_s == e->weight_s;
+    for (int i = 0; i < 3 && same; i++) same = p->xs[i] == e->xs[i];
+    for (int i = 0; i < 2 && same; i++) same = p->label_s[i] == e->label_s[i];
+    return same && p->loss == e->seed && p->loss_dtype == e->seed_dtype;
+}
+
+bool dsi_cuda_held_entropy_dx(dsi_stream *s, const dsi_cuda_entropy_args *p, ds_status *status)
+{
+    dsi_cuda_gpu *g = s->device->own;
+    struct dsi_cuda_held *h = g->held;
+    if (!h || !h->suffix || !h->entropy.seed || !is_gradient(&h->entropy, p)) return false;
+    const long long d[] = {p->rows / p->inner, p->columns, p->inner};
+    Extent dx = extent_of(p->dx, p->dtype, 3, d, p->dxs);
+    if (entropy_touches(&h->entropy, dx) ||
+        overlap(dx, (Extent){p->loss, (const char *)p->loss + ds_dtype_size(DS_F64)}))
+        return false;
+    h->entropy.dx = p->dx;
+    for (int i = 0; i < 3; i++) h->entropy.dxs[i] = p->dxs[i];
+    *status = dsi_cuda_held_launch(g);
     return true;
 }

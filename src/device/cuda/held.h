@@ -1,18 +1,23 @@
-/* device/cuda/held.h: a small product waits for what follows it.
+/* device/cuda/held.h: a small launch waits for what follows it.
  *
- * Launching a kernel of a small network takes longer than the kernel, so a
- * product of gemm_small.cu is not launched at once: a ReLU of its result, or the
- * ReLU's gradient, is then the same kernel's second output, and a second product
- * the same launch. Whatever else the device is asked for launches it first
- * (dsi_cuda_enter), so all others see the order of the calls.
+ * Launching a kernel of a small network takes longer than the kernel, so some
+ * are not launched at once:
+ *
+ *     a product of gemm_small.cu   a ReLU of its result, or the ReLU's gradient, is then the same
+ *                                  kernel's second output, and a second product the same launch
+ *     a cross entropy of few rows  the loss's gradient, which backward fills, and that of x
+ *
+ * Whatever else the device is asked for launches it first (dsi_cuda_enter), so
+ * all others see the order of the calls.
  *
  * Invariants: at most one launch is held. What joins it writes no memory that
- * it reads, and reads none that it writes.
+ * it reads, and reads none that it writes, unless it does so last.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
 #include "driver.h"
 #include "kernels/gemm.h"
+#include "kernels/softmax.h"
 
 typedef enum dsi_cuda_small { DSI_CUDA_ROWS, DSI_CUDA_COLUMNS } dsi_cuda_small;
 
@@ -26,6 +31,18 @@ ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
 bool dsi_cuda_held_relu(dsi_stream *s, const dsi_view *x, const dsi_view *y);
 bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *saved,
                            const dsi_view *dx);
+
+/* The cross entropy p, by one block of `threads`. */
+ds_status dsi_cuda_hold_entropy(dsi_stream *s, const char *suffix, unsigned threads,
+                                const dsi_cuda_entropy_args *p);
+
+/* y = value: true if a cross entropy is held and y is one number of its loss's
+ * dtype, which it then fills. */
+bool dsi_cuda_held_fill(dsi_stream *s, double value, const dsi_view *y);
+
+/* The gradient p: true if it is that of the held cross entropy, and p's loss what
+ * it fills; it is launched then. */
+bool dsi_cuda_held_entropy_dx(dsi_stream *s, const dsi_cuda_entropy_args *p, ds_status *status);
 
 /* Launches what is held, if anything is. */
 ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g);

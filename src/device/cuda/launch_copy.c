@@ -6,6 +6,7 @@
  * order in memory too. Conversions are PyTorch's on x86: a float becomes an
  * integer by truncation, and NaN the smallest one.
  * SPDX-License-Identifier: MIT */
+#include "held.h"
 #include "launch.h"
 #include "operands.h"
 
@@ -33,6 +34,7 @@ ds_status dsi_cuda_copy(dsi_stream *s, dsi_view x, dsi_view y)
  * driver's memset does it. -0.0 too compares equal, and becomes 0. */
 ds_status dsi_cuda_fill(dsi_stream *s, double value, dsi_view y)
 {
+    if (dsi_cuda_held_fill(s, value, &y)) return DS_OK;
     dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&y), .a = value};
     if (value == 0 && a.e.count && is_dense(&a.e, 0)) {
         CUresult result = dsi_cuda_enter(s->device)->f->set(

@@ -134,8 +134,10 @@ static ds_status lamb_launch(dsi_stream *s, dsi_cuda_optimizer *a, int64_t piece
 
 ds_status dsi_cuda_optimizer_step(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x)
 {
-    dsi_cuda_optimizer a = {.rule = (int)c->rule,
-                            .piece = piece_of(n, x),
+    static const char *const kernels[] = {
+        [DSI_SGD] = "sgd",         [DSI_ADAM] = "adam",         [DSI_ADAGRAD] = "adagrad",
+        [DSI_RMSPROP] = "rmsprop", [DSI_ADADELTA] = "adadelta", [DSI_LION] = "lion"};
+    dsi_cuda_optimizer a = {.piece = piece_of(n, x),
                             .lr = c->sgd.lr, /* the first field of every rule's options */
                             .scalars = (const dsi_cuda_step *)c->scalars,
                             .g_factor = c->g_factor,
@@ -151,7 +153,7 @@ ds_status dsi_cuda_optimizer_step(dsi_stream *s, const dsi_optimizer *c, int n, 
             if (!pieces) continue;
             status = c->rule == DSI_LAMB
                          ? lamb_launch(s, &a, pieces, suffix)
-                         : dsi_cuda_launch(s, DSI_CUDA_optimizer, "optimizer", suffix,
+                         : dsi_cuda_launch(s, DSI_CUDA_optimizer, kernels[c->rule], suffix,
                                            dsi_cuda_blocks(pieces, 256), &a);
         }
     return status;

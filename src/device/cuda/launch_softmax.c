@@ -14,6 +14,7 @@
  * flag. divisor, which backward reads, stays on the GPU: the host does not wait
  * for it.
  * SPDX-License-Identifier: MIT */
+#include "held.h"
 #include "kernels/softmax.h"
 #include "launch.h"
 #include "operands.h"
@@ -138,7 +139,9 @@ ds_status dsi_cuda_cross_entropy(dsi_stream *s, const dsi_cross_entropy *c, dsi_
     p.lse = lse.p;
     bool parts = c->reduction != NONE && p.rows;
     if (parts && !(p.part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
-    if (p.rows <= FEW && p.team == 32) {
+    if (p.rows <= FEW && p.team == 32 && parts) {
+        status = dsi_cuda_hold_entropy(s, suffix, TEAM, &p);
+    } else if (p.rows <= FEW && p.team == 32) {
         status = dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_few", suffix,
                                  dsi_cuda_blocks(1, TEAM), &p);
     } else {
@@ -162,7 +165,7 @@ ds_status dsi_cuda_cross_entropy_dx(dsi_stream *s, const dsi_cross_entropy *c, d
     p.dx = dx.p, p.lse = lse.p;
     for (int i = 0; i < 3; i++) p.dxs[i] = dx.s[i];
     for (int i = 0; i < 2; i++) p.lse_s[i] = lse.s[i];
-    if (status != DS_OK) return status;
+    if (status != DS_OK || dsi_cuda_held_entropy_dx(s, &p, &status)) return status;
     if (lines_fit(&p, &x, &dx))
         return dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_lines_dx",
                                dsi_cuda_dtype_suffix(x.dtype), dsi_cuda_blocks(p.rows, LINE), &p);

@@ -1,6 +1,7 @@
 /* device/cuda/kernels/optimizer.cu: one step of an optimizer over all
  * parameters. Formulas: device/cpu/optim/optim.inc. A block takes a piece of one
- * span; nothing is written while the fault flag is set.
+ * span; nothing is written while the fault flag is set. A rule is a kernel: one for
+ * all of them takes the driver a quarter of a second to compile.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
 #include "vector.cuh"
@@ -19,7 +20,7 @@ DEVICE bool skips(const dsi_cuda_optimizer &P) { return P.fault->op || (P.skip &
 
 DEVICE double power(double b, long long n) { return pow(b, (double)n); }
 
-DEVICE Step step_of(const dsi_cuda_optimizer &P, const dsi_cuda_span &x)
+template <int RULE> DEVICE Step step_of(const dsi_cuda_optimizer &P, const dsi_cuda_span &x)
 {
     Step s = {P.lr, P.b1, x.g_scale, 1, 1, 0, 0, 1, x.step};
     if (P.scalars) {
@@ -29,7 +30,7 @@ DEVICE Step step_of(const dsi_cuda_optimizer &P, const dsi_cuda_span &x)
     }
     if (P.g_factor) s.scale *= *P.g_factor;
     if (P.maximize) s.scale = -s.scale;
-    if (P.bias_correction) {
+    if ((RULE == K_ADAM || RULE == K_LAMB) && P.bias_correction) {
         s.sum_m = 1 - power(s.b1, s.step);
         s.sum_v = 1 - power(P.b2, s.step);
     }
@@ -115,10 +116,10 @@ template <class C> DEVICE C lamb_u(const dsi_cuda_optimizer &P, C p, const Momen
     return e.m / (root(e.v + under) + beside) + (C)P.decay * p;
 }
 
-template <class C>
+template <class C, int RULE>
 DEVICE C new_value(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
 {
-    switch (P.rule) {
+    switch (RULE) {
     case K_SGD:
         return sgd(P, s, p, g, e);
     case K_ADAM:
@@ -222,6 +223,7 @@ UNROLL
 }
 
 /* Elements i .. i + 3 of a span that has_quads. */
+template <int RULE>
 DEVICE void optimizer_quad(const dsi_cuda_optimizer &P, const Step &s, const dsi_cuda_span &x,
                            long long i)
 {
@@ -232,7 +234,7 @@ DEVICE void optimizer_quad(const dsi_cuda_optimizer &P, const Step &s, const dsi
 UNROLL
     for (int k = 0; k < 4; k++) {
         Moments<float> e = {m[k], v[k], vmax[k]};
-        p[k] = new_value<float>(P, s, p[k], (float)s.scale * g[k], e);
+        p[k] = new_value<float, RULE>(P, s, p[k], (float)s.scale * g[k], e);
         m[k] = e.m, v[k] = e.v, vmax[k] = e.vmax;
     }
     moments_store(x.m, i, m), moments_store(x.v, i, v), moments_store(x.vmax, i, vmax);
@@ -240,30 +242,37 @@ UNROLL
     if (x.low) quad_store(x.low, x.low_dtype, i, p);
 }
 
-template <class C> DEVICE void optimizer_piece(const dsi_cuda_optimizer &P)
+template <class C, int RULE> DEVICE void optimizer_piece(const dsi_cuda_optimizer &P)
 {
     SHARED(Step, s, [1]);
     const dsi_cuda_span &x = P.x[span_of_block(P)];
     if ((sizeof(C) == 8) != (x.dtype == K_F64) || skips(P)) return;
-    if (threadIdx.x == 0) s[0] = step_of(P, x);
+    if (threadIdx.x == 0) s[0] = step_of<RULE>(P, x);
     __syncthreads();
     long long begin = (blockIdx.x - x.first) * P.piece, end = min(begin + P.piece, x.n);
     if (sizeof(C) == 4 && has_quads(x)) {
         long long quads = begin + (end - begin) / 4 * 4;
         for (long long i = begin + threadIdx.x * 4; i < quads; i += blockDim.x * 4)
-            optimizer_quad(P, s[0], x, i);
+            optimizer_quad<RULE>(P, s[0], x, i);
         begin = quads;
     }
     for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
         C p = load<C>(x.p, x.dtype, i), g = (C)s[0].scale * load<C>(x.g, x.g_dtype, i);
         Moments<C> e = read_moments<C>(x, i);
-        p = new_value(P, s[0], p, g, e);
+        p = new_value<C, RULE>(P, s[0], p, g, e);
         write_moments(x, i, e);
         write_value(x, i, p);
     }
 }
-KERNEL(optimizer_f32, dsi_cuda_optimizer, 256) { optimizer_piece<float>(P); }
-KERNEL(optimizer_f64, dsi_cuda_optimizer, 256) { optimizer_piece<double>(P); }
+#define OPTIMIZER(name, RULE) \
+    KERNEL(name##_f32, dsi_cuda_optimizer, 256) { optimizer_piece<float, RULE>(P); } \
+    KERNEL(name##_f64, dsi_cuda_optimizer, 256) { optimizer_piece<double, RULE>(P); }
+OPTIMIZER(sgd, K_SGD)
+OPTIMIZER(adam, K_ADAM)
+OPTIMIZER(adagrad, K_ADAGRAD)
+OPTIMIZER(rmsprop, K_RMSPROP)
+OPTIMIZER(adadelta, K_ADADELTA)
+OPTIMIZER(lion, K_LION)
 
 DEVICE double block_sum(double v, double *part)
 {
@@ -285,7 +294,7 @@ template <class C> DEVICE void lamb_moments(const dsi_cuda_optimizer &P)
     SHARED(double, part, [256]);
     const dsi_cuda_span &x = P.x[span_of_block(P)];
     if ((sizeof(C) == 8) != (x.dtype == K_F64) || skips(P)) return;
-    Step s = step_of(P, x);
+    Step s = step_of<K_LAMB>(P, x);
     long long begin = (blockIdx.x - x.first) * P.piece, end = min(begin + P.piece, x.n);
     double p2 = 0, u2 = 0;
     for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
@@ -318,7 +327,7 @@ KERNEL(lamb_rates, dsi_cuda_optimizer, 256)
     p2 = block_sum(p2, part);
     u2 = block_sum(u2, part);
     if (threadIdx.x != 0) return;
-    Step s = step_of(P, x);
+    Step s = step_of<K_LAMB>(P, x);
     double ratio = 1;
     if (p2 > 0 && u2 > 0) {
         ratio = sqrt(p2) / sqrt(u2);

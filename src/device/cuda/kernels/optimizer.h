@@ -39,7 +39,7 @@ typedef struct dsi_cuda_span {
 /* One step of a rule on up to K_SPANS spans: a block a piece. What a rule does
  * not have is 0. */
 typedef struct dsi_cuda_optimizer {
-    int rule, n, piece; /* piece: elements that a block takes, a multiple of 4 */
+    int n, piece; /* piece: elements that a block takes, a multiple of 4 */
     int nesterov, maximize, decoupled, amsgrad, bias_correction, centered, eps_inside;
     int momentum;                       /* b1 is what scalars have as momentum */
     double lr, b1, b2, eps, decay;      /* b1: momentum, beta1, alpha, rho */

@@ -157,26 +157,12 @@ KERNEL(entropy_sum, dsi_cuda_entropy_args, 256)
     entropy_total(P, 256, total);
 }
 
-/* Both in one block of 4 warps: few rows, a warp a row. */
-template <class C> DEVICE void entropy_few(const dsi_cuda_entropy_args &P)
-{
-    SHARED(double, total, [8]);
-#pragma unroll 1
-    for (long long row = threadIdx.x / 32; row < P.rows; row += 4)
-        entropy_row<C>(P, row, (C *)total);
-    __syncthreads();
-    entropy_total(P, 128, total);
-}
-FLOAT_AND_DOUBLE(entropy_few, dsi_cuda_entropy_args, 128)
-
 /* dx = g ((1 - smoothing) w[label] (p - onehot) + smoothing / C (sum(w) p - w)),
  * p = softmax(x): computed anew, because p from lse would lose the digits that x
  * has before the point. */
-template <class C> DEVICE void entropy_dx(const dsi_cuda_entropy_args &P)
+template <class C>
+DEVICE void entropy_dx_row(const dsi_cuda_entropy_args &P, long long row, C dloss, C *part)
 {
-    SHARED(C, part, [8]);
-    long long row = team_item(P.team);
-    if (row >= P.rows) return;
     long long x = row_place(P.xs, (unsigned)row, P.inner), dx = row_place(P.dxs, (unsigned)row, P.inner);
     long long label = row_label(P, row);
     C most, sum, weights = (C)P.columns, eps = (C)(P.smoothing / (double)P.columns);
@@ -188,8 +174,7 @@ template <class C> DEVICE void entropy_dx(const dsi_cuda_entropy_args &P)
             weights += class_weight<C>(P, c);
         weights = team_sum(weights, P.team, part);
     }
-    C g = load<C>(P.loss, P.loss_dtype, pair_place(P.loss_s, (unsigned)row, P.inner)) /
-          load<C>(P.divisor, P.stats_dtype, 0);
+    C g = dloss / load<C>(P.divisor, P.stats_dtype, 0);
     C own = label < 0 ? (C)0 : (C)(1 - P.smoothing) * class_weight<C>(P, label);
     C of_p = g * (own + eps * weights) / sum, of_w = g * eps;
 #pragma unroll 1
@@ -200,7 +185,36 @@ template <class C> DEVICE void entropy_dx(const dsi_cuda_entropy_args &P)
         store<C>(P.dx, P.dtype, dx + c * P.dxs[1], label < 0 ? (C)0 : v);
     }
 }
+
+template <class C> DEVICE void entropy_dx(const dsi_cuda_entropy_args &P)
+{
+    SHARED(C, part, [8]);
+    long long row = team_item(P.team);
+    if (row >= P.rows) return;
+    long long at = pair_place(P.loss_s, (unsigned)row, P.inner);
+    entropy_dx_row<C>(P, row, load<C>(P.loss, P.loss_dtype, at), part);
+}
 FLOAT_AND_DOUBLE(entropy_dx, dsi_cuda_entropy_args, 128)
+
+/* All in one block of 4 warps: few rows, a warp a row. part may be memory of seed
+ * or of dx: it is read no more when they are written. */
+template <class C> DEVICE void entropy_few(const dsi_cuda_entropy_args &P)
+{
+    SHARED(double, total, [8]);
+#pragma unroll 1
+    for (long long row = threadIdx.x / 32; row < P.rows; row += 4)
+        entropy_row<C>(P, row, (C *)total);
+    __syncthreads();
+    entropy_total(P, 128, total);
+    if (threadIdx.x == 0 && P.seed) store<double>(P.seed, P.seed_dtype, 0, P.seed_value);
+    if (!P.dx) return;
+    __syncthreads();
+    C dloss = load<C>(P.seed, P.seed_dtype, 0);
+#pragma unroll 1
+    for (long long row = threadIdx.x / 32; row < P.rows; row += 4)
+        entropy_dx_row<C>(P, row, dloss, (C *)total);
+}
+FLOAT_AND_DOUBLE(entropy_few, dsi_cuda_entropy_args, 128)
 
 /* ---- cross entropy of long rows ----
  *
