@@ -178,7 +178,7 @@ static ds_status alphabet_run(const Splitter *sp, int i, const char *s, size_t n
 {
     dsi_text text = {0};
     for (size_t k = 0; k < n; k++) dsi_utf8_append(&text, dsi_byte_to_char((unsigned char)s[k]));
-    ds_status status = piece_run(sp, i, text.s, text.n, at_start);
+    ds_status status = piece_run(sp, i, n ? text.s : "", text.n, at_start);
     dsi_text_free(&text);
     return status;
 }

@@ -91,7 +91,7 @@ static void a_step_takes_few_launches(void **state)
 
 enum { CLASSES = 7 };
 
-/* What happens between a cross entropy and its backward. */
+/* An event between a cross entropy and its backward. */
 typedef enum Between { NOTHING, LOSS_IS_READ, LOSS_IS_FILLED } Between;
 
 /* The gradient of [B,C] logits, as a GPU or the CPU has it; the caller frees it. */

@@ -1,0 +1,381 @@
+/* device/cpu/pointwise/formulas.h: the loops of each operation over a dense line
+ * of float and of double, which the compiler vectorises: UNARY(name, formula of
+ * x) and BINARY(name, formula of a and b). Of pointwise.c alone.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "device/cpu/simd/half.h"
+#include "device/cpu/simd/strided.h"
+#include "device/cpu/simd/vmath.h"
+
+/* ---- one operand ---------------------------------------------------------------------------------- */
+
+#define UNARY_LINE(name, T, suffix, formula) \
+    static void name##_line_##suffix(const void *arg, int64_t n, void *const *p) \
+    { \
+        const T *in = p[0]; \
+        T *y = p[1]; \
+        (void)arg; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            T x = in[i]; \
+            y[i] = formula; \
+        } \
+    }
+#define UNARY(name, formula) \
+    UNARY_LINE(name, float, f32, formula) \
+    UNARY_LINE(name, double, f64, formula)
+
+#define SQRT_2_OVER_PI  0.79788456080286535588
+#define INV_SQRT_2_PI   0.39894228040143267794 /* 1 / sqrt(2 pi) */
+#define GELU_CUBIC      0.044715
+#define SELU_SCALE      1.0507009873554804934193349852946
+#define SELU_BELOW      1.7580993408473768599402175208123 /* SELU_SCALE times its alpha */
+#define AS(x, constant) ((__typeof__(x))(constant))       /* a constant of x's type */
+
+#define TANH_INNER(x) (AS(x, SQRT_2_OVER_PI) * ((x) + AS(x, GELU_CUBIC) * (x) * (x) * (x)))
+
+UNARY(abs, ABS(x))
+/* Of float, `simple` where all of a piece is `inside` its range, as nearly all
+ * pieces are; elsewhere `formula`, which has the same bits inside. */
+#define UNARY_INSIDE(name, inside, simple, formula) \
+    static void name##_line_f32(const void *arg, int64_t n, void *const *p) \
+    { \
+        (void)arg; \
+        for (int64_t at = 0; at < n; at += HALF_PIECE) { \
+            const float *in = (const float *)p[0] + at; \
+            float *y = (float *)p[1] + at; \
+            int64_t m = n - at < HALF_PIECE ? n - at : HALF_PIECE; \
+            int outside = 0; \
+            for (int64_t i = 0; i < m; i++) { \
+                float x = in[i]; \
+                outside |= !(inside); \
+            } \
+            INDEPENDENT \
+            for (int64_t i = 0; i < m && !outside; i++) { \
+                float x = in[i]; \
+                y[i] = simple; \
+            } \
+            INDEPENDENT \
+            for (int64_t i = 0; i < m && outside; i++) { \
+                float x = in[i]; \
+                y[i] = formula; \
+            } \
+        } \
+    } \
+    UNARY_LINE(name, double, f64, formula)
+
+UNARY_INSIDE(exp, fabsf(x) <= 87.0f, exp_inside_f32(x), EXP(x))
+UNARY_INSIDE(log, x >= 0x1p-126f && x < INFINITY, log_inside_f32(x), LOG(x))
+UNARY(sqrt, SQRT(x))
+UNARY(gelu, x *NORMAL(x))
+UNARY(gelu_tanh, AS(x, 0.5) * x * (1 + TANH(TANH_INNER(x))))
+UNARY(sigmoid, 1 / (1 + EXP(-x)))
+UNARY(silu, x / (1 + EXP(-x)))
+UNARY(tanh, TANH(x))
+UNARY(erf, ERF(x))
+UNARY(expm1, EXPM1(x))
+UNARY(log1p, LOG1P(x))
+UNARY(floor, FLOOR(x))
+UNARY(ceil, CEIL(x))
+UNARY(round, ROUND(x))
+UNARY(sign, AS(x, x > 0) - AS(x, x < 0))
+UNARY(rsqrt, 1 / SQRT(x))
+/* log(1 / (1 + e^-x)) = min(x, 0) - log(1 + e^-|x|) */
+UNARY(logsigmoid, (x > 0 ? 0 : x) - LOG1P(EXP(-ABS(x))))
+
+/* With a parameter, which is read before the loop. Both sides of a condition are
+ * values: a branch would not be vectorised. */
+#define UNARY_P_LINE(name, T, suffix, left, right, condition) \
+    static void name##_line_##suffix(const void *arg, int64_t n, void *const *p) \
+    { \
+        const T *in = p[0], param = (T) * (const double *)arg; \
+        T *y = p[1]; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            T x = in[i], yes = left, no = right; \
+            y[i] = condition ? yes : no; \
+        } \
+    }
+#define UNARY_P(name, condition, left, right) \
+    UNARY_P_LINE(name, float, f32, left, right, condition) \
+    UNARY_P_LINE(name, double, f64, left, right, condition)
+
+UNARY_P(leaky_relu, x > 0, x, param *x)
+UNARY_P(elu, x > 0, x, param *EXPM1(x))
+UNARY_P(celu, x > 0, x, param *EXPM1(x *(1 / param)))
+UNARY(selu, x > 0 ? AS(x, SELU_SCALE) * x : AS(x, SELU_BELOW) * EXPM1(x))
+/* a NaN is on the left, so that its gradient is NaN too */
+UNARY_P(huber, !(ABS(x) >= param), x *x / 2, param *(ABS(x) - param / 2))
+/* max(x, 0) + log(1 + e^-|x|): nothing overflows below the threshold either */
+UNARY_P(softplus, x > param, x, (x < 0 ? 0 : x) + LOG1P(EXP(-ABS(x))))
+
+/* min(max(x + 3, 0), 6) */
+#define HARD(x) ((x) + 3 < 0 ? 0 : (x) + 3 > 6 ? 6 : (x) + 3)
+UNARY(hardswish, x *HARD(x) / 6)
+UNARY(hardsigmoid, HARD(x) / 6)
+
+/* tanh(log(1 + e^x)) = n / (n + 2), n = w (w + 2), w = e^x; from 20 on it is 1 */
+#define MISH_W(x) EXP(AS(x, (x) > 20 ? 20 : (x)))
+#define MISH_N(w) ((w) * ((w) + 2))
+#define MISH(T, suffix) \
+    ALWAYS_INLINE T mish_##suffix(T x) \
+    { \
+        T n = MISH_N(MISH_W(x)); \
+        return x * (n / (n + 2)); \
+    } \
+    ALWAYS_INLINE T mish_slope_##suffix(T x) \
+    { \
+        T w = MISH_W(x), n = MISH_N(w); \
+        return n / (n + 2) + x * (x > 20 ? 0 : 4 * w * (1 + w) / ((n + 2) * (n + 2))); \
+    }
+MISH(float, f32)
+MISH(double, f64)
+UNARY(mish, _Generic((x), float : mish_f32, double : mish_f64)(x))
+
+/* ---- two operands --------------------------------------------------------------------------------- */
+
+#define BINARY_LINE(name, T, suffix, formula) \
+    static void name##_line_##suffix(const void *arg, int64_t n, void *const *p) \
+    { \
+        const T *left = p[0], *right = p[1]; \
+        T *y = p[2]; \
+        (void)arg; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            T a = left[i], b = right[i]; \
+            y[i] = formula; \
+        } \
+    }
+#define BINARY(name, formula) \
+    BINARY_LINE(name, float, f32, formula) \
+    BINARY_LINE(name, double, f64, formula)
+
+BINARY(mul, a *b)
+BINARY(div, a / b)
+BINARY(plain_add, a + b)
+BINARY(add, a + (__typeof__(a))*(const double *)arg * b)
+BINARY(maximum, a > b || a != a ? a : b)
+BINARY(minimum, a < b || a != a ? a : b)
+
+/* rest[i] = fmod(a[i], b[i]) for n <= HALF_PIECE. Floats: a - q b, q = a / b
+ * truncated, is exact in double for q below 2^29; if the quotient was rounded up
+ * to q, the rest has the wrong sign. */
+static void modulos_f32(const float *a, const float *b, float *rest, int64_t n)
+{
+    int far = 0;
+    for (int64_t i = 0; i < n; i++) { /* no conversion to integers: gcc makes a branch of it */
+        double x = (double)a[i], y = (double)b[i], q = x / y;
+        double r = x - trunc(q) * y, other = r + copysign(y, x);
+        r = r * x < 0 ? other : r;
+        rest[i] = copysignf((float)r, a[i]);
+        far |= !(fabs(q) < 0x1p29) | !(fabsf(b[i]) < INFINITY);
+    }
+    for (int64_t i = 0; far && i < n; i++) rest[i] = fmodf(a[i], b[i]);
+}
+
+static void modulos_f64(const double *a, const double *b, double *rest, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) rest[i] = fmod(a[i], b[i]);
+}
+
+/* The quotient rounded down, and its remainder, of b's sign or 0 (torch.remainder),
+ * from what fmod left. */
+#define BY_MODULO_LINE(name, T, suffix) \
+    static void name##_line_##suffix(const void *arg, int64_t n, void *const *p) \
+    { \
+        T rest[HALF_PIECE]; \
+        (void)arg; \
+        for (int64_t at = 0; at < n; at += HALF_PIECE) { \
+            const T *a = (const T *)p[0] + at, *b = (const T *)p[1] + at; \
+            T *y = (T *)p[2] + at; \
+            int64_t m = n - at < HALF_PIECE ? n - at : HALF_PIECE; \
+            modulos_##suffix(a, b, rest, m); \
+            INDEPENDENT \
+            for (int64_t i = 0; i < m; i++) y[i] = name##_##suffix(a[i], b[i], rest[i]); \
+        } \
+    }
+#define FLOOR_DIVIDE(T, suffix) \
+    ALWAYS_INLINE T remainder_##suffix(T a, T b, T rest) \
+    { \
+        T other = rest + b; \
+        (void)a; \
+        return (rest != 0) & ((b < 0) != (rest < 0)) ? other : rest; \
+    } \
+    ALWAYS_INLINE T floor_divide_##suffix(T a, T b, T rest) \
+    { \
+        T all = a / b, q = (a - rest) / b; \
+        q = (rest != 0) & ((b < 0) != (rest < 0)) ? q - 1 : q; \
+        T y = FLOOR(q), more = y + 1; \
+        y = q - y > (T)0.5 ? more : y; \
+        y = q == 0 ? all * 0 : y; \
+        return b == 0 ? all : y; \
+    } \
+    BY_MODULO_LINE(remainder, T, suffix) \
+    BY_MODULO_LINE(floor_divide, T, suffix)
+FLOOR_DIVIDE(float, f32)
+FLOOR_DIVIDE(double, f64)
+
+/* int64: modulo 2^64; by 0 it is 0 */
+static inline int64_t floor_divide_i64(int64_t a, int64_t b)
+{
+    if (b == 0) return 0;
+    if (b == -1) return (int64_t)(0 - (uint64_t)a);
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+
+static inline int64_t remainder_i64(int64_t a, int64_t b)
+{
+    if (b == 0 || b == -1) return 0;
+    int64_t rest = a % b;
+    return rest != 0 && (b < 0) != (rest < 0) ? rest + b : rest;
+}
+
+#define ALPHA_I64 ((uint64_t)(int64_t) * (const double *)arg)
+BINARY_LINE(add, int64_t, i64, (int64_t)((uint64_t)a + ALPHA_I64 * (uint64_t)b))
+BINARY_LINE(mul, int64_t, i64, (int64_t)((uint64_t)a *(uint64_t)b))
+BINARY_LINE(maximum, int64_t, i64, a > b ? a : b)
+BINARY_LINE(minimum, int64_t, i64, a < b ? a : b)
+BINARY_LINE(remainder, int64_t, i64, remainder_i64(a, b))
+BINARY_LINE(floor_divide, int64_t, i64, floor_divide_i64(a, b))
+
+/* gradients: a is dy, b is y or x. A NaN in y lets dy pass, as in PyTorch. */
+BINARY(sqrt_dx, a / (b + b))
+BINARY(sigmoid_dx, a *b *(1 - b))
+BINARY(tanh_dx, a *(1 - b * b))
+BINARY(abs_dx, a *(AS(b, b > 0) - AS(b, b < 0)))
+BINARY(erf_dx, a *(AS(b, 1.12837916709551257390) * EXP(-b * b)))
+BINARY(expm1_dx, a *(b + 1))
+BINARY(log1p_dx, a / (1 + b))
+#define CUBE(x) ((x) * (x) * (x))
+BINARY(rsqrt_dx, AS(a, -0.5) * a * CUBE(1 / SQRT(b)))
+BINARY(logsigmoid_dx, a / (1 + EXP(b)))
+BINARY(hardsigmoid_dx, ABS(b) < 3 ? a / 6 : 0)
+#define BINARY_P_LINE(name, T, suffix, left, right, condition) \
+    static void name##_line_##suffix(const void *arg, int64_t n, void *const *p) \
+    { \
+        const T *dy = p[0], *saved = p[1], param = (T) * (const double *)arg; \
+        T *y = p[2]; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            T a = dy[i], b = saved[i], yes = left, no = right; \
+            y[i] = condition ? yes : no; \
+        } \
+    }
+#define BINARY_P(name, condition, left, right) \
+    BINARY_P_LINE(name, float, f32, left, right, condition) \
+    BINARY_P_LINE(name, double, f64, left, right, condition)
+
+BINARY_P(leaky_relu_dx, b > 0, a, param *a)
+BINARY_P(elu_dx, b > 0, a, a *(param *EXP(b)))
+BINARY_P(celu_dx, b > 0, a, a *EXP(b *(1 / param)))
+BINARY(selu_dx, a *(b > 0 ? AS(b, SELU_SCALE) : AS(b, SELU_BELOW) * EXP(b)))
+BINARY_P(huber_dx, b < -param, -param *a, a *(b > param ? param : b))
+BINARY_P(softplus_dx, b > param, a, a / (1 + EXP(-b)))
+BINARY(hardswish_dx, b <= -3 ? 0 : b < 3 ? a * (b / 3 + AS(b, 0.5)) : a)
+BINARY(mish_dx, a *_Generic((b), float : mish_slope_f32, double : mish_slope_f64)(b))
+/* (x Phi(x))' = Phi(x) + x phi(x), phi the normal density */
+BINARY(gelu_dx, a *(NORMAL(b) + b * AS(b, INV_SQRT_2_PI) * EXP_NORMAL(AS(b, -0.5) * (b * b))))
+
+/* (x s)' = s (1 + x (1 - s)), s the sigmoid */
+#define SILU_DX(T, suffix) \
+    ALWAYS_INLINE T silu_slope_##suffix(T x) \
+    { \
+        T s = 1 / (1 + EXP(-x)); \
+        return s * (1 + x * (1 - s)); \
+    }
+SILU_DX(float, f32)
+SILU_DX(double, f64)
+#define SILU_SLOPE(x) _Generic((x), float : silu_slope_f32, double : silu_slope_f64)(x)
+BINARY(silu_dx, a *SILU_SLOPE(b))
+
+#define GELU_TANH_DX(T, suffix) \
+    ALWAYS_INLINE T gelu_tanh_slope_##suffix(T x) \
+    { \
+        T t = TANH(TANH_INNER(x)); \
+        T inner = AS(x, SQRT_2_OVER_PI) * (1 + AS(x, 3 * GELU_CUBIC) * x * x); \
+        return AS(x, 0.5) * (1 + t) + AS(x, 0.5) * x * (1 - t * t) * inner; \
+    }
+GELU_TANH_DX(float, f32)
+GELU_TANH_DX(double, f64)
+#define GELU_TANH_SLOPE(x) \
+    _Generic((x), float : gelu_tanh_slope_f32, double : gelu_tanh_slope_f64)(x)
+BINARY(gelu_tanh_dx, a *GELU_TANH_SLOPE(b))
+
+/* ---- sin and cos ------------------------------------------------------------------------------------ */
+
+/* y = exact(x), for n <= HALF_PIECE floats; each is computed by vmath.h where it
+ * can be. */
+ALWAYS_INLINE void turned(const float *x, float *y, int64_t n, uint32_t turns, float exact(float))
+{
+    int far = 0;
+    for (int64_t i = 0; i < n; i++) {
+        y[i] = sin_turned_f32(x[i], turns);
+        far |= !(fabsf(x[i]) <= SIN_MOST);
+    }
+    for (int64_t i = 0; far && i < n; i++)
+        if (!(fabsf(x[i]) <= SIN_MOST)) y[i] = exact(x[i]);
+}
+
+#define TURNED(name, turns, exact, exact_dx) \
+    static void name##_line_f32(const void *arg, int64_t n, void *const *p) \
+    { \
+        float turn[HALF_PIECE], *y = p[1]; \
+        (void)arg; \
+        for (int64_t at = 0; at < n; at += HALF_PIECE) { \
+            int64_t m = n - at < HALF_PIECE ? n - at : HALF_PIECE; \
+            turned((const float *)p[0] + at, turn, m, turns, exact##f); \
+            memcpy(y + at, turn, (size_t)m * sizeof *y); \
+        } \
+    } \
+    static void name##_dx_line_f32(const void *arg, int64_t n, void *const *p) \
+    { \
+        const float *dy = p[0]; \
+        float turn[HALF_PIECE], *y = p[2]; \
+        (void)arg; \
+        for (int64_t at = 0; at < n; at += HALF_PIECE) { \
+            int64_t m = n - at < HALF_PIECE ? n - at : HALF_PIECE; \
+            turned((const float *)p[1] + at, turn, m, turns + 1, exact_dx##f); \
+            for (int64_t i = 0; i < m; i++) y[at + i] = dy[at + i] * turn[i]; \
+        } \
+    } \
+    UNARY_LINE(name, double, f64, exact(x)) \
+    BINARY_LINE(name##_dx, double, f64, a *exact_dx(b))
+
+static float minus_sinf(float x) { return -sinf(x); }
+static double minus_sin(double x) { return -sin(x); }
+TURNED(sin, 0, sin, cos)
+TURNED(cos, 1, cos, minus_sin)
+
+/* ---- relu: of 16 bits by the bits ------------------------------------------------------------------- */
+
+UNARY_LINE(relu, float, f32, x < 0 ? 0 : x)
+UNARY_LINE(relu, double, f64, x < 0 ? 0 : x)
+BINARY(relu_dx, b <= 0 ? 0 : a)
+
+/* True if the bits x are a number below zero: with the sign bit they are above
+ * -0 (0x8000) and at most -infinity; NaNs are above that. One unsigned
+ * comparison. */
+#define BELOW_ZERO(x, infinity) ((uint16_t)((x)-0x8001) < (infinity))
+#define RELU_HALF(suffix, infinity) \
+    static void relu_line_##suffix(const void *arg, int64_t n, void *const *p) \
+    { \
+        const uint16_t *x = p[0]; \
+        uint16_t *y = p[1]; \
+        (void)arg; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) y[i] = BELOW_ZERO(x[i], infinity) ? 0 : x[i]; \
+    } \
+    static void relu_dx_line_##suffix(const void *arg, int64_t n, void *const *p) \
+    { \
+        const uint16_t *dy = p[0], *y = p[1]; \
+        uint16_t *dx = p[2]; \
+        (void)arg; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            uint16_t g = dy[i]; /* read on both ways: a branch would not be vectorised */ \
+            dx[i] = (!(y[i] & 0x7fff) | BELOW_ZERO(y[i], infinity)) ? 0 : g; \
+        } \
+    }
+RELU_HALF(f16, 0x7c00)
+RELU_HALF(bf16, 0x7f80)
