@@ -301,8 +301,8 @@ static void clamp_backward(dsi_node *n, ds_tensor *dy)
 {
     const Bounds *o = dsi_attr(n);
     ds_tensor *x = dsi_saved_tensor(n, 0), *dx = dsi_alias(dy), *zero = beside(dy, 0);
-    if (o->low > -INFINITY) dx = ds_where(ds_lt(beside(x, o->low), x), dx, zero);
-    if (o->high < INFINITY) dx = ds_where(ds_lt(x, beside(x, o->high)), dx, zero);
+    if (o->low != -INFINITY) dx = ds_where(ds_lt(beside(x, o->low), x), dx, zero);
+    if (o->high != INFINITY) dx = ds_where(ds_lt(x, beside(x, o->high)), dx, zero);
     dsi_accumulate_grad(n, 0, dx);
 }
 
@@ -320,8 +320,8 @@ static ds_tensor *clamp_to(ds_tensor *x, double low, double high)
         if (!dsi_run_fusion(y, clamp, low, high, dsi_v(x), dsi_v(y))) return NULL;
     } else {
         bool recording = ds_set_grad(false);
-        y = low > -INFINITY ? ds_maximum(x, beside(x, low)) : x;
-        y = high < INFINITY ? ds_minimum(y, beside(x, high)) : y;
+        y = low != -INFINITY ? ds_maximum(x, beside(x, low)) : x;
+        y = high != INFINITY ? ds_minimum(y, beside(x, high)) : y;
         ds_set_grad(recording);
     }
     if (!y) return NULL;
@@ -534,13 +534,15 @@ ds_tensor *ds_neg(ds_tensor *x)
 static ds_tensor *above_zero(ds_tensor *x) { return ds_gt(x, beside(x, 0)); }
 
 /* Saved: x, weight of a shape that broadcasts. dx = x > 0 ? dy : w dy, dw = the
- * sum of dy x where x is not above 0. */
+ * sum of dy x where x is not above 0; there is no inf * 0 elsewhere. */
 static void prelu_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *x = dsi_saved_tensor(n, 0), *w = dsi_saved_tensor(n, 1), *above = above_zero(x);
     if (dsi_needs_input_grad(n, 0)) dsi_accumulate_grad(n, 0, ds_where(above, dy, ds_mul(w, dy)));
-    if (dsi_needs_input_grad(n, 1))
-        dsi_accumulate_grad(n, 1, product_to(dy, ds_where(above, beside(x, 0), x), w->shape));
+    if (!dsi_needs_input_grad(n, 1)) return;
+    ds_tensor *zero = beside(x, 0), *g = ds_where(above, zero, dy);
+    if (g) g = product_to(g, ds_where(above, zero, x), w->shape);
+    dsi_accumulate_grad(n, 1, g);
 }
 
 const dsi_op dsi_op_prelu = {"prelu", prelu_backward, .acquires = true};

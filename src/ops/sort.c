@@ -38,20 +38,23 @@ static uint64_t key_of_double(double x)
 /* Two's complement with the sign flipped has the order of the numbers. */
 static uint64_t key_of_integer(int64_t x) { return (uint64_t)x ^ SIGN; }
 
-/* Sorts a[0..n-1] by key, stable; b is as large: byte by byte from the lowest,
- * without bytes that all keys share (29 bits of a float32 are 0 as a double). A
- * few are inserted one by one. The result is in a. */
-static void sort_keyed(Keyed *a, Keyed *b, int64_t n)
+/* Inserts one by one: for a few. */
+static void insert_keyed(Keyed *a, int64_t n)
 {
-    int64_t count[8][256] = {{0}};
-    Keyed *from = a, *to = b;
-    for (int64_t i = 1; n <= FEW && i < n; i++) {
+    for (int64_t i = 1; i < n; i++) {
         Keyed x = a[i];
         int64_t at = i;
         for (; at > 0 && a[at - 1].key > x.key; at--) a[at] = a[at - 1];
         a[at] = x;
     }
-    if (n <= FEW) return;
+}
+
+/* Byte by byte from the lowest, without bytes that all keys share (29 bits of a
+ * float32 are 0 as a double). */
+static void sort_by_bytes(Keyed *a, Keyed *b, int64_t n)
+{
+    int64_t count[8][256] = {{0}};
+    Keyed *from = a, *to = b;
     for (int64_t i = 0; i < n; i++)
         for (int byte = 0; byte < 8; byte++) count[byte][a[i].key >> 8 * byte & 255]++;
     for (int byte = 0; byte < 8; byte++) {
@@ -66,6 +69,15 @@ static void sort_keyed(Keyed *a, Keyed *b, int64_t n)
         from = to, to = t;
     }
     if (from != a) memcpy(a, from, (size_t)n * sizeof *a);
+}
+
+/* Sorts a[0..n-1] by key, stable; b is as large, and used if n > FEW. */
+static void sort_keyed(Keyed *a, Keyed *b, int64_t n)
+{
+    if (n <= FEW)
+        insert_keyed(a, n);
+    else
+        sort_by_bytes(a, b, n);
 }
 
 static bool keyed_after(Keyed a, Keyed b)

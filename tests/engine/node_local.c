@@ -128,6 +128,8 @@ static void check_load(int ranks, Job *j, const char *what)
     if (!same(&saved, &loaded)) fail_msg("%s: other values were loaded", what);
 }
 
+#define SHARD_2 "/bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"
+
 /* ---- one host is lost -------------------------------------------------------------------------------------- */
 
 static void lose_each(int stage, const char *more)
@@ -195,6 +197,45 @@ static void other_hosts(void **state)
     folder_remove();
 }
 
+/* Ranks read shards of others, which their host had not. */
+static void other_stages(void **state)
+{
+    (void)state;
+    static const int stages[] = {3, 0, 1, 2};
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    j.plan.plain = true;
+    for (int i = 0; i < 4; i++) {
+        hosts_make();
+        j.plan.stage = 2;
+        j.result = &saved;
+        run_job(4, train_and_save, &j);
+        host_lose(i % 3);
+        j.plan.stage = stages[i];
+        check_load(4, &j, "another stage");
+        folder_remove();
+    }
+}
+
+/* A host that was away has a `latest` of then, and the newest is whole nowhere. */
+static void an_old_latest(void **state)
+{
+    (void)state;
+    char away[900];
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    hosts_make();
+    run_job(4, train_and_save, &j);
+    snprintf(away, sizeof away, "%s", host_path(2, "away"));
+    CHECK(!rename(host_path(2, "latest"), away));
+    j.steps = 4;
+    run_job(4, train_and_save, &j);
+    j.steps = 5, j.result = &loaded;
+    run_job(4, train_and_save, &j);
+    CHECK(!rename(away, host_path(2, "latest")));
+    for (int h = 0; h < 3; h++) unlink(host_path(h, "global_step5" SHARD_2));
+    check_load(4, &j, "the newest that is whole");
+    folder_remove();
+}
+
 /* ---- damage, and what is not there ---------------------------------------------------------------------------- */
 
 static void damage(const char *path)
@@ -205,8 +246,6 @@ static void damage(const char *path)
     byte ^= 1;
     CHECK(pwrite(fd, &byte, 1, 2000) == 1 && close(fd) == 0);
 }
-
-#define SHARD_2 "/bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"
 
 static void damaged(void **state)
 {
@@ -507,6 +546,7 @@ int main(void)
         cmocka_unit_test(kill_9_same_tag), cmocka_unit_test(kill_9_async),
         cmocka_unit_test(one_host),        cmocka_unit_test(one_host_async),
         cmocka_unit_test(files),           cmocka_unit_test(other_hosts),
+        cmocka_unit_test(other_stages),    cmocka_unit_test(an_old_latest),
         cmocka_unit_test(damaged),         cmocka_unit_test(two_hosts),
         cmocka_unit_test(between_renames), cmocka_unit_test(between_two_renames),
         cmocka_unit_test(keep_last),       cmocka_unit_test(same_serial),

@@ -55,4 +55,28 @@ static void nothing_to_sum(void **state)
     ds_scope_close(scope);
 }
 
-TEST_MAIN(cmocka_unit_test(no_samples), cmocka_unit_test(nothing_to_sum))
+/* Both columns of the window are in padding, one on each side. The index is
+ * PyTorch's, which is outside; no gradient goes there. */
+static void windows_of_padding(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    for (int channels = 1; channels < 20; channels += 18) {
+        ds_tensor *in = x(ds_shape(1, channels, 1, 1)), *at;
+        if (channels > 1) in = ds_contiguous(ds_permute(in, ds_shape(0, 2, 3, 1)));
+        if (channels > 1)
+            in = ds_require_grad(ds_permute(ds_detach(in), ds_shape(0, 3, 1, 2)), true);
+        ds_tensor *y = ds_max_pool2d(in, 2, .stride = 1, .padding = 1, .dilation = 2,
+                                     .indices = &at);
+        check_size(y, channels);
+        for (int i = 0; i < channels; i++) {
+            CHECK(((const float *)ds_data(y))[i] == -INFINITY);
+            CHECK_INT(((const int64_t *)ds_data(at))[i], 2);
+            CHECK_CLOSE(((const float *)ds_data(ds_grad(in)))[i], 0, 0);
+        }
+    }
+    ds_scope_close(scope);
+}
+
+TEST_MAIN(cmocka_unit_test(no_samples), cmocka_unit_test(nothing_to_sum),
+          cmocka_unit_test(windows_of_padding))

@@ -301,6 +301,40 @@ static void pooled_as_dense(void **state)
     CHECK_INT(failures, 0);
 }
 
+/* torch.clamp: a bound that is NaN makes every element NaN. */
+static void a_bound_is_nan(void **state)
+{
+    (void)state;
+    static const float numbers[] = {-1, 0.5F, 2};
+    static const double bounds[][2] = {{NAN, INFINITY}, {NAN, 3}, {-INFINITY, NAN}, {0, NAN}};
+    ds_scope *scope = ds_scope_open();
+    for (int k = 0; k < 4; k++) {
+        ds_tensor *x = ds_require_grad(ds_from_data(DS_F32, ds_shape(3), numbers), true);
+        ds_tensor *y = ds_clamp(x, bounds[k][0], bounds[k][1]);
+        CHECK_INT(ds_backward(ds_sum(y)), DS_OK);
+        for (int i = 0; i < 3; i++) {
+            CHECK(isnan(((const float *)ds_data(y))[i]));
+            CHECK_CLOSE(((const float *)ds_data(ds_grad(x)))[i], 0, 0);
+        }
+    }
+    ds_scope_close(scope);
+}
+
+/* The weight's gradient has only terms of elements that are not above 0. */
+static void prelu_beside_infinity(void **state)
+{
+    (void)state;
+    static const float numbers[] = {1, -1, 3}, grads[] = {INFINITY, 1, 1}, quarter = 0.25F;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = ds_from_data(DS_F32, ds_shape(3), numbers);
+    ds_tensor *w = ds_require_grad(ds_from_data(DS_F32, ds_shape(1), &quarter), true);
+    ds_tensor *dy = ds_from_data(DS_F32, ds_shape(3), grads);
+    CHECK_INT(ds_backward_from(ds_prelu(x, w), dy), DS_OK);
+    CHECK_CLOSE(ds_item(ds_grad(w)), -1, 0);
+    ds_scope_close(scope);
+}
+
 TEST_MAIN(cmocka_unit_test(formulas), cmocka_unit_test(float32_beside_float64),
           cmocka_unit_test(orders_of_memory), cmocka_unit_test(sixteen_bits),
-          cmocka_unit_test(threads), cmocka_unit_test(pooled_as_dense))
+          cmocka_unit_test(threads), cmocka_unit_test(pooled_as_dense),
+          cmocka_unit_test(a_bound_is_nan), cmocka_unit_test(prelu_beside_infinity))

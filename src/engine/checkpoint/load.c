@@ -191,12 +191,13 @@ static ds_status load_wants_universal(const ds_engine *e, const ds_load_opts *o,
 }
 
 /* With a tag only that folder is tried: the program asked for it. */
-static ds_status load_find_folder(ds_engine *e, const ds_load_opts *o, char **folder)
+static ds_status load_find_folder(ds_engine *e, const ds_load_opts *o, char **folder, bool *local)
 {
     bool universal;
     ds_status status = load_wants_universal(e, o, &universal);
     if (status == DS_OK && e->config->checkpoint.use_node_local_storage)
         status = dsi_load_find_local(e, o, folder);
+    *local = *folder != NULL;
     if (status != DS_OK || *folder) return status;
     if (universal) return load_find_universal(e, o, folder);
     if (!o->tag) return load_find_newest(e, o, folder);
@@ -235,19 +236,36 @@ static ds_value *load_client_state(const dsi_loaded *l)
 
 /* ---- the load ------------------------------------------------------------------------------------------ */
 
-/* Reads, checks, applies. All ranks sync before the engine changes. */
-static ds_status load_from_folder(ds_engine *e, const ds_load_opts *o, const char *folder)
+/* Reads and checks; all ranks sync. */
+static ds_status load_read(ds_engine *e, const ds_load_opts *o, const char *folder, dsi_loaded *l)
 {
-    dsi_loaded l = {0};
-    ds_scope *scope = ds_scope_open();
     bool optimizer = e->zero && !o->module_only && !o->no_optimizer;
     const dsi_load_reader reader = {.rank = ds_comm_rank(e->comm),
                                     .ranks = ds_comm_size(e->comm),
                                     .optimizer = optimizer,
                                     .engine = e};
-    ds_status status = dsi_load_files(&l, folder, &reader);
-    if (status == DS_OK) status = dsi_load_check(&l, e, o);
-    status = ds_comm_sync_status(e->comm, load_fail_in(status));
+    ds_status status = dsi_load_files(l, folder, &reader);
+    if (status == DS_OK) status = dsi_load_check(l, e, o);
+    return ds_comm_sync_status(e->comm, load_fail_in(status));
+}
+
+/* Reads, checks, applies. All ranks sync before the engine changes. local: the
+ * hosts have sent each other what is read in the layout that was saved; in
+ * another one a file may be missing. */
+static ds_status load_from_folder(ds_engine *e, const ds_load_opts *o, const char *folder,
+                                  bool local)
+{
+    dsi_loaded l = {0};
+    ds_scope *scope = ds_scope_open();
+    int before = dsi_error_count();
+    ds_status status = load_read(e, o, folder, &l);
+    if (local && status != DS_OK && status != DS_ECOMM) {
+        dsi_error_forget(before);
+        dsi_loaded_free(&l);
+        l = (dsi_loaded){0};
+        status = dsi_load_all_files_local(e, folder);
+        if (status == DS_OK) status = load_read(e, o, folder, &l);
+    }
     if (status == DS_OK)
         status = ds_comm_sync_status(e->comm, load_fail_in(dsi_load_apply(&l, e, o)));
     if (status == DS_OK && o->client_state) {
@@ -263,13 +281,14 @@ ds_status ds_engine_load_with(ds_engine *e, ds_load_opts o)
 {
     if (!e) return dsi_null_argument("engine_load");
     char *folder = NULL;
+    bool local = false;
     if (o.client_state) *o.client_state = NULL;
     ds_status status = ds_engine_save_wait(e);
     if (status == DS_OK) status = ds_comm_sync_status(e->comm, load_check(e, &o));
-    if (status == DS_OK) status = load_find_folder(e, &o, &folder);
+    if (status == DS_OK) status = load_find_folder(e, &o, &folder, &local);
     if (folder && status == DS_OK) {
         dsi_log(DSI_INFO, "[Torch] Loading checkpoint from %s...", folder);
-        status = load_from_folder(e, &o, folder);
+        status = load_from_folder(e, &o, folder, local);
     }
     if (status != DS_OK) {
         dsi_free(folder);

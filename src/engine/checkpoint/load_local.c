@@ -55,10 +55,10 @@ static bool host_needs(const dsi_hosts *h, int host, const char *name, bool by_r
     return h->host[rank] == host || (h->host[rank] + 1) % h->n == host;
 }
 
-/* Each file from the next host that has it. */
-static void sendings_plan(const dsi_hosts *h, const dsi_version *v, dsi_sendings *all)
+/* Each file from the next host that has it; `whole`: every file to every host. */
+static void sendings_plan(const dsi_hosts *h, const dsi_version *v, bool whole, dsi_sendings *all)
 {
-    bool by_rank = shards_are_by_rank(&v->list, h->ranks);
+    bool by_rank = !whole && shards_are_by_rank(&v->list, h->ranks);
     for (int i = 0; i < v->list.n; i++)
         for (int host = 0; host < h->n; host++) {
             int from = host;
@@ -72,14 +72,14 @@ static void sendings_plan(const dsi_hosts *h, const dsi_version *v, dsi_sendings
 
 /* ---- one version on all hosts ---------------------------------------------------------------------------- */
 
-static ds_status version_complete(const dsi_hosts *h, const char *tag, dsi_version *v)
+static ds_status version_complete(const dsi_hosts *h, const char *tag, bool whole, dsi_version *v)
 {
     dsi_sendings all = {0};
     char *folder = dsi_path_in(h->dir, tag);
     bool make = !v->folder && dsi_hosts_is_first(h);
     ds_status status = local_sync(h, make ? dsi_folder_make(h->dir, tag, &v->list) : DS_OK);
     if (status == DS_OK) {
-        sendings_plan(h, v, &all);
+        sendings_plan(h, v, whole, &all);
         status = local_sync(h, dsi_hosts_send(h, &all, folder, true));
     }
     dsi_sendings_free(&all);
@@ -99,8 +99,8 @@ static ds_status latest_complete(const dsi_hosts *h, const dsi_known_version *v)
 }
 
 /* DS_OK with *whole false: it is not, and the failure says what is missing. */
-static ds_status version_try(const dsi_hosts *h, const dsi_known_version *known, bool *whole,
-                             char *why, size_t room)
+static ds_status version_try(const dsi_hosts *h, const dsi_known_version *known, bool all_files,
+                             bool *whole, char *why, size_t room)
 {
     dsi_version v;
     ds_status status = dsi_version_look(h, known, &v);
@@ -110,7 +110,7 @@ static ds_status version_try(const dsi_hosts *h, const dsi_known_version *known,
                  "engine_load: %s/%s is not whole: %s, written by %lld ranks, is on none of these "
                  "%d hosts, or is damaged",
                  h->dir, known->tag, v.list.at[v.missing].name, (long long)v.list.ranks, h->n);
-    if (*whole) status = version_complete(h, known->tag, &v);
+    if (*whole) status = version_complete(h, known->tag, all_files, &v);
     if (*whole && status == DS_OK) status = latest_complete(h, known);
     dsi_version_free(&v);
     return status;
@@ -118,15 +118,16 @@ static ds_status version_try(const dsi_hosts *h, const dsi_known_version *known,
 
 /* ---- the newest ------------------------------------------------------------------------------------------ */
 
-static ds_status versions_try(const dsi_hosts *h, const ds_load_opts *o, char **folder)
+/* tag: of rank 0, the only one that is tried; "": all. */
+static ds_status versions_try(const dsi_hosts *h, const char *tag, bool all_files, char **folder)
 {
     dsi_known_versions all;
     char why[768] = "";
     bool whole = false;
     ds_status status = dsi_versions_list(h, &all);
     for (int i = 0; i < all.n && status == DS_OK && !whole; i++) {
-        if (o->tag && strcmp(o->tag, all.at[i].tag) != 0) continue;
-        status = version_try(h, &all.at[i], &whole, why, sizeof why);
+        if (*tag && strcmp(tag, all.at[i].tag) != 0) continue;
+        status = version_try(h, &all.at[i], all_files, &whole, why, sizeof why);
         if (status == DS_OK && whole) *folder = dsi_path_in(h->dir, all.at[i].tag);
     }
     dsi_versions_free(&all);
@@ -155,14 +156,29 @@ ds_status dsi_engine_open_hosts(ds_engine *e, const char *dir, bool to_load)
     return status;
 }
 
-ds_status dsi_load_find_local(ds_engine *e, const ds_load_opts *o, char **folder)
+static ds_status local_find(const dsi_hosts *h, const char *tag, bool all_files, char **folder)
 {
     int lock = -1;
-    ds_status status = dsi_fail_in("engine_load", dsi_engine_open_hosts(e, o->dir, true));
-    if (status != DS_OK || !e->hosts) return status;
-    const dsi_hosts *h = e->hosts;
-    status = local_sync(h, dsi_hosts_is_first(h) ? dsi_folder_lock(h->dir, &lock) : DS_OK);
-    if (status == DS_OK) status = versions_try(h, o, folder);
+    char *same = NULL; /* ranks may have been given different tags */
+    ds_status status = dsi_broadcast_text(h->comm, tag ? tag : "", &same);
+    if (status == DS_OK)
+        status = local_sync(h, dsi_hosts_is_first(h) ? dsi_folder_lock(h->dir, &lock) : DS_OK);
+    if (status == DS_OK) status = versions_try(h, same, all_files, folder);
     if (lock >= 0) close(lock);
+    dsi_free(same);
+    return status;
+}
+
+ds_status dsi_load_find_local(ds_engine *e, const ds_load_opts *o, char **folder)
+{
+    ds_status status = dsi_fail_in("engine_load", dsi_engine_open_hosts(e, o->dir, true));
+    return status == DS_OK && e->hosts ? local_find(e->hosts, o->tag, false, folder) : status;
+}
+
+ds_status dsi_load_all_files_local(ds_engine *e, const char *folder)
+{
+    char *again = NULL;
+    ds_status status = local_find(e->hosts, strrchr(folder, '/') + 1, true, &again);
+    dsi_free(again);
     return status;
 }

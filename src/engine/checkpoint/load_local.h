@@ -10,3 +10,8 @@
  * checkpoint of this library there, or all share one folder that is read only.
  * Collective. */
 ds_status dsi_load_find_local(ds_engine *e, const ds_load_opts *o, char **folder);
+
+/* Every file of the checkpoint to every host, for an engine with another layout
+ * than the one that was saved, in which a rank reads shards of others. folder: of
+ * dsi_load_find_local. Collective. */
+ds_status dsi_load_all_files_local(ds_engine *e, const char *folder);

@@ -80,6 +80,15 @@ static int version_compare(const void *a, const void *b)
     return x->sum != y->sum ? (x->sum < y->sum ? 1 : -1) : strcmp(x->tag, y->tag);
 }
 
+/* The newest `latest` of all hosts first: that of a host which was away is old. */
+static void versions_sort(dsi_known_versions *all)
+{
+    for (int pass = 0; pass < 2 && all->n; pass++) {
+        qsort(all->at, (size_t)all->n, sizeof *all->at, version_compare);
+        for (int i = 1; i < all->n; i++) all->at[i].latest = false;
+    }
+}
+
 ds_status dsi_versions_list(const dsi_hosts *h, dsi_known_versions *all)
 {
     dsi_texts texts;
@@ -90,7 +99,7 @@ ds_status dsi_versions_list(const dsi_hosts *h, dsi_known_versions *all)
     for (int r = 0; status == DS_OK && r < h->ranks; r++)
         versions_parse(all, texts.p + (size_t)r * texts.stride);
     dsi_free(texts.p);
-    if (all->n) qsort(all->at, (size_t)all->n, sizeof *all->at, version_compare);
+    versions_sort(all);
     return status;
 }
 
@@ -211,11 +220,13 @@ ds_status dsi_versions_recover(dsi_hosts *h)
     ds_status status = dsi_versions_list(h, &all);
     for (int i = 0; i < all.n && status == DS_OK; i++) {
         const dsi_known_version *newest = &all.at[i];
-        if (!newest->old) continue;
-        for (int k = 0; k < all.n; k++)
-            if (!strcmp(all.at[k].tag, newest->tag) && all.at[k].serial > newest->serial)
-                newest = &all.at[k];
-        status = recover_tag(h, newest);
+        bool done = !newest->old;
+        for (int k = 0; k < all.n && !done; k++) {
+            if (strcmp(all.at[k].tag, all.at[i].tag) != 0) continue;
+            done = k < i && all.at[k].old; /* with that one */
+            if (all.at[k].serial > newest->serial) newest = &all.at[k];
+        }
+        if (!done) status = recover_tag(h, newest);
     }
     dsi_versions_free(&all);
     h->recovered = status == DS_OK;

@@ -12,6 +12,7 @@
  * the output, and both sides of a tile fit into the first cache. Otherwise each
  * element would cost a cache line.
  * SPDX-License-Identifier: MIT */
+#include "base/int.h"
 #include "device/cpu/simd/half.h"
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/table.h"
@@ -292,21 +293,29 @@ static void copy_repeat(int64_t size, int64_t n, int64_t times, const void *x, v
     }
 }
 
-/* Lines begin .. end-1 of a plan whose inner dimension repeats dense elements. */
+/* A plan whose inner dimension repeats dense elements, in pieces of `each` of
+ * them; a line has `pieces`. */
+typedef struct {
+    const strided *plan;
+    int64_t each, pieces;
+} repeats;
+
 static void copy_repeats(void *arg, int64_t begin, int64_t end)
 {
-    const strided *w = arg;
+    const repeats *r = arg;
+    const strided *w = r->plan;
     int line = w->n - 2;
+    int64_t times = w->d[line + 1], size = w->size[1];
     for (int64_t k = begin; k < end; k++) {
-        const char *x = w->p[0];
-        char *y = w->p[1];
-        int64_t rest = k;
+        int64_t first = k % r->pieces * r->each, rest = k / r->pieces;
+        const char *x = (const char *)w->p[0] + first * size;
+        char *y = (char *)w->p[1] + first * times * size;
         for (int i = line - 1; i >= 0; i--) {
             x += rest % w->d[i] * w->s[0][i];
             y += rest % w->d[i] * w->s[1][i];
             rest /= w->d[i];
         }
-        copy_repeat(w->size[1], w->d[line], w->d[line + 1], x, y);
+        copy_repeat(size, dsi_min(r->each, w->d[line] - first), times, x, y);
     }
 }
 
@@ -315,12 +324,15 @@ static void copy_repeats(void *arg, int64_t begin, int64_t end)
 static bool copy_repeated(strided *w, const conversion *c)
 {
     int in = w->n - 1;
-    int64_t lines = 1;
-    if (!c->same || in < 1 || w->s[0][in] != 0 || w->s[0][in - 1] != c->to_size ||
-        w->s[1][in] != c->to_size || w->s[1][in - 1] != w->d[in] * c->to_size)
+    if (!c->same || in < 1 || !w->d[in] || !w->d[in - 1] || w->s[0][in] != 0 ||
+        w->s[0][in - 1] != c->to_size || w->s[1][in] != c->to_size ||
+        w->s[1][in - 1] != w->d[in] * c->to_size)
         return false;
-    for (int i = 0; i < in - 1; i++) lines *= w->d[i];
-    dsi_parallel(lines, PARALLEL_ELEMENTS / (w->d[in - 1] * w->d[in] + 1) + 1, copy_repeats, w);
+    repeats r = {w, dsi_min(w->d[in - 1], PARALLEL_ELEMENTS / w->d[in] + 1), 0};
+    r.pieces = dsi_div_up(w->d[in - 1], r.each);
+    int64_t items = r.pieces;
+    for (int i = 0; i < in - 1; i++) items *= w->d[i];
+    dsi_parallel(items, PARALLEL_ELEMENTS / (r.each * w->d[in] + 1) + 1, copy_repeats, &r);
     return true;
 }
 

@@ -138,7 +138,7 @@ typedef struct {
 #define LOW      ((__typeof__(x))((const bounds *)arg)->low)
 #define HIGH     ((__typeof__(x))((const bounds *)arg)->high)
 #define UP(x)    ((x) > LOW || (x) != (x) ? (x) : LOW)
-#define CLAMP(x) (UP(x) < HIGH || (x) != (x) ? UP(x) : HIGH)
+#define CLAMP(x) (UP(x) < HIGH || UP(x) != UP(x) ? UP(x) : HIGH) /* NaN: of x, or of LOW */
 UNARY_LINE(clamp, float, f32, CLAMP(x))
 UNARY_LINE(clamp, double, f64, CLAMP(x))
 

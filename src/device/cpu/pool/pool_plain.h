@@ -18,7 +18,8 @@ ALWAYS_INLINE void PLAIN(max_step)(int64_t n, const REAL *x, int64_t step, int32
 }
 
 /* Windows q .. q + n - 1 of the row of windows `down`, element by element of a
- * window; n is at most MAX_RUN. */
+ * window; n is at most MAX_RUN. at[i] < 0: a window between whose elements all of
+ * x lies, in padding. */
 static void PLAIN(max_run)(const Pool *o, Window down, int64_t q, int64_t n, const REAL *x,
                            REAL *max, int32_t *at)
 {
@@ -53,7 +54,10 @@ static void PLAIN(max_plane)(const Pool *o, const REAL *x, REAL *y, int32_t *ind
     for (int64_t p = 0; p < o->P; p++)
         for (int64_t q = 0; q < o->Q; q += MAX_RUN) {
             int64_t n = dsi_min(MAX_RUN, o->Q - q);
-            PLAIN(max_run)(o, window_max(o, 0, p), q, n, x, max, at);
+            Window down = window_max(o, 0, p);
+            PLAIN(max_run)(o, down, q, n, x, max, at);
+            for (int64_t i = 0; i < n; i++) /* PyTorch's place, which may be outside */
+                if (at[i] < 0) at[i] = (int32_t)(down.begin * o->W + window_max(o, 1, q + i).begin);
             REAL *to = y + p * o->yh + q * o->yw;
             int32_t *place = index + p * o->ih + q * o->iw;
             for (int64_t i = 0; i < n && o->relu; i++) max[i] = max[i] < 0 ? 0 : max[i];
@@ -106,11 +110,13 @@ static void PLAIN(max_pixels_dx)(const Pool *o, const REAL *dy, const int32_t *i
         for (int64_t q = 0; q < o->Q; q++) {
             const int32_t *at = index + p * o->ih + q * o->iw;
             const REAL *g = dy + p * o->yh + q * o->yw;
-            for (int64_t c = 0; c < o->C; c++) dx[at[c] * o->xw + c] += g[c];
+            for (int64_t c = 0; c < o->C; c++)
+                if (at[c] < o->H * o->W) dx[at[c] * o->xw + c] += g[c];
         }
 }
 
-/* dx = 0, then dx[index] += dy: windows may overlap */
+/* dx = 0, then dx[index] += dy: windows may overlap. The index of a window that
+ * has no element of x may be outside. */
 static void PLAIN(max_plane_dx)(const Pool *o, const REAL *dy, const int32_t *index, REAL *dx)
 {
     bool rows = o->xh != o->W * o->xw; /* else the plane is one line, and no division is needed */
@@ -119,6 +125,7 @@ static void PLAIN(max_plane_dx)(const Pool *o, const REAL *dy, const int32_t *in
     for (int64_t p = 0; p < o->P; p++)
         for (int64_t q = 0; q < o->Q; q++) {
             int64_t at = index[p * o->ih + q * o->iw], h = rows ? at / o->W : 0;
+            if (at >= o->H * o->W) continue;
             dx[h * o->xh + (at - h * o->W) * o->xw] += dy[p * o->yh + q * o->yw];
         }
 }
