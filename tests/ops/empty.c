@@ -56,7 +56,7 @@ static void nothing_to_sum(void **state)
 }
 
 /* Both columns of the window are in padding, one on each side. The index is
- * PyTorch's, which is outside; no gradient goes there. */
+ * PyTorch's, which is outside; no gradient is written there. */
 static void windows_of_padding(void **state)
 {
     (void)state;

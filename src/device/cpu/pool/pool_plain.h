@@ -18,8 +18,7 @@ ALWAYS_INLINE void PLAIN(max_step)(int64_t n, const REAL *x, int64_t step, int32
 }
 
 /* Windows q .. q + n - 1 of the row of windows `down`, element by element of a
- * window; n is at most MAX_RUN. at[i] < 0: a window between whose elements all of
- * x lies, in padding. */
+ * window; n is at most MAX_RUN. at[i] < 0: all elements of a window are padding. */
 static void PLAIN(max_run)(const Pool *o, Window down, int64_t q, int64_t n, const REAL *x,
                            REAL *max, int32_t *at)
 {
