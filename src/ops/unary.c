@@ -84,9 +84,9 @@ ACTIVATION(SILU, silu, X)
 ACTIVATION(HARDSWISH, hardswish, X)
 ACTIVATION(HARDSIGMOID, hardsigmoid, X)
 ACTIVATION(LOGSIGMOID, logsigmoid, X)
-ACTIVATION(SELU, selu,
-           X) /* Klambauer et al., arXiv:1706.02515: the fixed point of mean 0, variance 1 */
 ACTIVATION(MISH, mish, X)
+/* Klambauer et al., arXiv:1706.02515: the fixed point of mean 0, variance 1 */
+ACTIVATION(SELU, selu, X)
 
 OP(ABS, abs)
 OP(LEAKY_RELU, leaky_relu)

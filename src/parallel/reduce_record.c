@@ -1,6 +1,6 @@
 /* parallel/reduce_record.c: the state of the buckets around a backward pass that a
- * device has captured, on several ranks with its collectives. A replay computes the values; which
- * parameters have a gradient, and where, is set from here.
+ * device has captured, on several ranks with its collectives. A replay computes
+ * the values; which parameters have a gradient, and where, is set from here.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 #include "reduce_state.h"

@@ -79,14 +79,19 @@ static ds_status train_and_save(void *arg)
     return DS_OK;
 }
 
-/* Loads into an engine that was made otherwise. */
+/* An engine to load into: its weights are others. */
+static ds_engine *other_engine(const Job *j)
+{
+    RunPlan other = j->plan;
+    other.seed = 55;
+    return run_engine(&other);
+}
+
 static ds_status load(void *arg)
 {
     Job *j = arg;
     RunResult *r = malloc(sizeof *r);
-    RunPlan other = j->plan;
-    other.seed = 55;
-    ds_engine *e = run_engine(&other);
+    ds_engine *e = other_engine(j);
     RANK_CHECK(e);
     ds_status status = ds_engine_load(e, own_dir(j), .tag = j->tag);
     if (status == DS_OK) status = run_end(e, r);
@@ -459,9 +464,7 @@ static ds_status load_and_tell(void *arg)
 {
     Job *j = arg;
     RunResult *r = malloc(sizeof *r);
-    RunPlan other = j->plan;
-    other.seed = 55;
-    ds_engine *e = run_engine(&other);
+    ds_engine *e = other_engine(j);
     RANK_CHECK(e && ds_engine_load(e, own_dir(j), .if_any = true) == DS_OK);
     RANK_CHECK(run_end(e, r) == DS_OK);
     if (ds_comm_rank(ds_world()) == 0) {

@@ -5,15 +5,15 @@
 
 #include "base/mem.h"
 
-/* n: products, 0 to 2; 2 only of kind DSI_CUDA_COLUMNS. suffix: of the cross
- * entropy, NULL if none is held; never with products. */
+/* n: products, 0 to 2; 2 only of kind DSI_CUDA_COLUMNS. With has_entropy there
+ * are none. */
 struct dsi_cuda_held {
     dsi_stream *s;
     int n;
     dsi_cuda_small kind;
     dsi_cuda_grid grid;
     dsi_cuda_matmul_pair pair;
-    const char *suffix;
+    bool has_entropy;
     dsi_cuda_entropy_args entropy;
 };
 
@@ -83,10 +83,10 @@ static bool touches(const struct dsi_cuda_held *h, const dsi_view *x, bool input
 ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g)
 {
     struct dsi_cuda_held *h = g->held;
-    if (h && h->suffix) {
-        const char *suffix = h->suffix;
-        h->suffix = NULL; /* launching enters the device */
-        return dsi_cuda_launch(h->s, DSI_CUDA_softmax, "entropy_few", suffix, h->grid, &h->entropy);
+    if (h && h->has_entropy) {
+        h->has_entropy = false; /* launching enters the device */
+        return dsi_cuda_launch(h->s, DSI_CUDA_softmax, "entropy_few",
+                               dsi_cuda_suffix((ds_dtype)h->entropy.dtype), h->grid, &h->entropy);
     }
     if (!h || !h->n) return DS_OK;
     bool rows = h->kind == DSI_CUDA_ROWS;
@@ -175,14 +175,13 @@ bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *sa
 
 /* ---- a cross entropy ---------------------------------------------------------- */
 
-ds_status dsi_cuda_hold_entropy(dsi_stream *s, const char *suffix, unsigned threads,
-                                const dsi_cuda_entropy_args *p)
+ds_status dsi_cuda_hold_entropy(dsi_stream *s, dsi_cuda_grid grid, const dsi_cuda_entropy_args *p)
 {
     dsi_cuda_gpu *g = s->device->own;
     ds_status status = dsi_cuda_held_launch(g);
     if (status == DS_OK)
         *held_of(g) = (struct dsi_cuda_held){
-            .s = s, .suffix = suffix, .entropy = *p, .grid = dsi_cuda_blocks(1, threads)};
+            .s = s, .grid = grid, .has_entropy = true, .entropy = *p};
     return status;
 }
 
@@ -206,12 +205,12 @@ static bool entropy_touches(const dsi_cuda_entropy_args *p, Extent own)
 bool dsi_cuda_held_fill(dsi_stream *s, double value, const dsi_view *y)
 {
     struct dsi_cuda_held *h = ((dsi_cuda_gpu *)s->device->own)->held;
-    dsi_cuda_entropy_args *p = h && h->suffix ? &h->entropy : NULL;
+    dsi_cuda_entropy_args *p = h && h->has_entropy ? &h->entropy : NULL;
     int64_t bytes = (int64_t)ds_dtype_size(y->dtype);
     if (!p || p->seed || dsi_cuda_elements_in(y) != 1 || (int)y->dtype != p->loss_dtype ||
         entropy_touches(p, (Extent){y->p, (const char *)y->p + bytes}))
         return false;
-    p->seed = y->p, p->seed_dtype = (int)y->dtype, p->seed_value = value;
+    p->seed = y->p, p->seed_value = value;
     return true;
 }
 
@@ -226,18 +225,19 @@ static bool is_gradient(const dsi_cuda_entropy_args *e, const dsi_cuda_entropy_a
                 p->weight_s == e->weight_s;
     for (int i = 0; i < 3 && same; i++) same = p->xs[i] == e->xs[i];
     for (int i = 0; i < 2 && same; i++) same = p->label_s[i] == e->label_s[i];
-    return same && p->loss == e->seed && p->loss_dtype == e->seed_dtype;
+    return same && p->loss == e->seed && p->loss_dtype == e->loss_dtype;
 }
 
 bool dsi_cuda_held_entropy_dx(dsi_stream *s, const dsi_cuda_entropy_args *p, ds_status *status)
 {
     dsi_cuda_gpu *g = s->device->own;
     struct dsi_cuda_held *h = g->held;
-    if (!h || !h->suffix || !h->entropy.seed || !is_gradient(&h->entropy, p)) return false;
+    if (!h || !h->has_entropy || !h->entropy.seed || !is_gradient(&h->entropy, p)) return false;
     const long long d[] = {p->rows / p->inner, p->columns, p->inner};
     Extent dx = extent_of(p->dx, p->dtype, 3, d, p->dxs);
     if (entropy_touches(&h->entropy, dx) ||
-        overlap(dx, (Extent){p->loss, (const char *)p->loss + ds_dtype_size(DS_F64)}))
+        overlap(dx,
+                (Extent){p->loss, (const char *)p->loss + ds_dtype_size((ds_dtype)p->loss_dtype)}))
         return false;
     h->entropy.dx = p->dx;
     for (int i = 0; i < 3; i++) h->entropy.dxs[i] = p->dxs[i];

@@ -32,9 +32,8 @@ bool dsi_cuda_held_relu(dsi_stream *s, const dsi_view *x, const dsi_view *y);
 bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *saved,
                            const dsi_view *dx);
 
-/* The cross entropy p, by one block of `threads`. */
-ds_status dsi_cuda_hold_entropy(dsi_stream *s, const char *suffix, unsigned threads,
-                                const dsi_cuda_entropy_args *p);
+/* The cross entropy p, by grid's one block. */
+ds_status dsi_cuda_hold_entropy(dsi_stream *s, dsi_cuda_grid grid, const dsi_cuda_entropy_args *p);
 
 /* y = value: true if a cross entropy is held and y is one number of its loss's
  * dtype, which it then fills. */

@@ -139,11 +139,10 @@ ds_status dsi_cuda_cross_entropy(dsi_stream *s, const dsi_cross_entropy *c, dsi_
     p.lse = lse.p;
     bool parts = c->reduction != NONE && p.rows;
     if (parts && !(p.part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
-    if (p.rows <= FEW && p.team == 32 && parts) {
-        status = dsi_cuda_hold_entropy(s, suffix, TEAM, &p);
-    } else if (p.rows <= FEW && p.team == 32) {
-        status = dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_few", suffix,
-                                 dsi_cuda_blocks(1, TEAM), &p);
+    if (p.rows <= FEW && p.team == 32) {
+        dsi_cuda_grid grid = dsi_cuda_blocks(1, TEAM);
+        status = parts ? dsi_cuda_hold_entropy(s, grid, &p)
+                       : dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_few", suffix, grid, &p);
     } else {
         status = entropy_rows(s, &p, &x);
         if (status == DS_OK)

@@ -55,10 +55,11 @@ static bool host_needs(const dsi_hosts *h, int host, const char *name, bool by_r
     return h->host[rank] == host || (h->host[rank] + 1) % h->n == host;
 }
 
-/* Each file from the next host that has it; `whole`: every file to every host. */
-static void sendings_plan(const dsi_hosts *h, const dsi_version *v, bool whole, dsi_sendings *all)
+/* Each file from the next host that has it; all_files: each one to every host. */
+static void sendings_plan(const dsi_hosts *h, const dsi_version *v, bool all_files,
+                          dsi_sendings *all)
 {
-    bool by_rank = !whole && shards_are_by_rank(&v->list, h->ranks);
+    bool by_rank = !all_files && shards_are_by_rank(&v->list, h->ranks);
     for (int i = 0; i < v->list.n; i++)
         for (int host = 0; host < h->n; host++) {
             int from = host;
@@ -72,14 +73,15 @@ static void sendings_plan(const dsi_hosts *h, const dsi_version *v, bool whole, 
 
 /* ---- one version on all hosts ---------------------------------------------------------------------------- */
 
-static ds_status version_complete(const dsi_hosts *h, const char *tag, bool whole, dsi_version *v)
+static ds_status version_complete(const dsi_hosts *h, const char *tag, bool all_files,
+                                  dsi_version *v)
 {
     dsi_sendings all = {0};
     char *folder = dsi_path_in(h->dir, tag);
     bool make = !v->folder && dsi_hosts_is_first(h);
     ds_status status = local_sync(h, make ? dsi_folder_make(h->dir, tag, &v->list) : DS_OK);
     if (status == DS_OK) {
-        sendings_plan(h, v, whole, &all);
+        sendings_plan(h, v, all_files, &all);
         status = local_sync(h, dsi_hosts_send(h, &all, folder, true));
     }
     dsi_sendings_free(&all);

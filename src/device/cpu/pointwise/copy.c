@@ -220,6 +220,18 @@ static void copy_tile(const transposition *t, int64_t rows, int64_t cols, const 
     copy_transpose(c->to_size, rows, cols, tile, TILE, y, t->row_stride);
 }
 
+/* Moves *x and *y, which have strides sx and sy, to line `line` of n dimensions,
+ * of which the last counts fastest. */
+static void move_to_line(int n, const int64_t *d, const int64_t *sx, const int64_t *sy,
+                         int64_t line, const char **x, char **y)
+{
+    for (int i = n - 1; i >= 0; i--) {
+        *x += line % d[i] * sx[i];
+        *y += line % d[i] * sy[i];
+        line /= d[i];
+    }
+}
+
 /* Bands of TILE rows, begin .. end-1, counted over the outer dimensions too. */
 static void copy_bands(void *arg, int64_t begin, int64_t end)
 {
@@ -229,12 +241,8 @@ static void copy_bands(void *arg, int64_t begin, int64_t end)
     for (int64_t k = begin; k < end; k++) {
         const char *x = t->x;
         char *y = t->y;
-        int64_t rest = k / bands, r = k % bands * TILE;
-        for (int i = t->n - 1; i >= 0; i--) {
-            x += rest % t->d[i] * t->sx[i];
-            y += rest % t->d[i] * t->sy[i];
-            rest /= t->d[i];
-        }
+        int64_t r = k % bands * TILE;
+        move_to_line(t->n, t->d, t->sx, t->sy, k / bands, &x, &y);
         x += r * t->c->from_size;
         y += r * t->row_stride * t->c->to_size;
         int64_t rows = t->rows - r < TILE ? t->rows - r : TILE;
@@ -307,14 +315,10 @@ static void copy_repeats(void *arg, int64_t begin, int64_t end)
     int line = w->n - 2;
     int64_t times = w->d[line + 1], size = w->size[1];
     for (int64_t k = begin; k < end; k++) {
-        int64_t first = k % r->pieces * r->each, rest = k / r->pieces;
+        int64_t first = k % r->pieces * r->each;
         const char *x = (const char *)w->p[0] + first * size;
         char *y = (char *)w->p[1] + first * times * size;
-        for (int i = line - 1; i >= 0; i--) {
-            x += rest % w->d[i] * w->s[0][i];
-            y += rest % w->d[i] * w->s[1][i];
-            rest /= w->d[i];
-        }
+        move_to_line(line, w->d, w->s[0], w->s[1], k / r->pieces, &x, &y);
         copy_repeat(size, dsi_min(r->each, w->d[line] - first), times, x, y);
     }
 }

@@ -206,10 +206,10 @@ template <class C> DEVICE void entropy_few(const dsi_cuda_entropy_args &P)
         entropy_row<C>(P, row, (C *)total);
     __syncthreads();
     entropy_total(P, 128, total);
-    if (threadIdx.x == 0 && P.seed) store<double>(P.seed, P.seed_dtype, 0, P.seed_value);
+    if (threadIdx.x == 0 && P.seed) store<double>(P.seed, P.loss_dtype, 0, P.seed_value);
     if (!P.dx) return;
     __syncthreads();
-    C dloss = load<C>(P.seed, P.seed_dtype, 0);
+    C dloss = load<C>(P.seed, P.loss_dtype, 0);
 #pragma unroll 1
     for (long long row = threadIdx.x / 32; row < P.rows; row += 4)
         entropy_dx_row<C>(P, row, dloss, (C *)total);

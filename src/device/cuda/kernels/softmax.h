@@ -18,8 +18,8 @@ typedef struct dsi_cuda_softmax_args {
 /* x, dx [n,columns,inner], label, loss, lse [n,inner], weight [columns]. loss is
  * dloss in the backward, with strides 0 where it is one number. part: rows
  * losses, then rows weights, for reductions to one number. entropy_few also
- * stores seed_value to seed, the loss's gradient, and writes dx, if they are not
- * NULL; dx needs seed. */
+ * stores seed_value to seed, the loss's gradient in its dtype, and writes dx, if
+ * they are not NULL; dx needs seed. */
 typedef struct dsi_cuda_entropy_args {
     const void *x, *weight;
     const long long *label;
@@ -28,6 +28,6 @@ typedef struct dsi_cuda_entropy_args {
     long long xs[3], dxs[3], label_s[2], loss_s[2], lse_s[2], weight_s;
     long long rows, columns, ignore_index;
     unsigned inner;
-    int dtype, weight_dtype, loss_dtype, stats_dtype, seed_dtype, team, reduction;
+    int dtype, weight_dtype, loss_dtype, stats_dtype, team, reduction;
     double smoothing, seed_value;
 } dsi_cuda_entropy_args;
