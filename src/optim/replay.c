@@ -79,6 +79,15 @@ static bool replay_holds(void *arg)
     return true;
 }
 
+/* What the kernel adds to the step of the capture. A rule without `step` in its
+ * state only asks whether this is the first: then slots do not change, and are
+ * not copied again. */
+static int64_t steps_now(const Replay *r)
+{
+    int64_t steps = steps_since(r) + 1;
+    return r->o->type->no_step && steps > 1 ? 1 : steps;
+}
+
 /* The host's part of the step: counts it, and gives each parameter the gradient
  * that the launch writes. */
 static void replay_before(void *arg)
@@ -86,7 +95,7 @@ static void replay_before(void *arg)
     Replay *r = arg;
     r->host->lr = r->o->groups[r->group].lr;
     r->host->momentum = momentum_of(r->o, r->group);
-    r->host->steps = steps_since(r) + 1;
+    r->host->steps = steps_now(r);
     for (int i = 0; i < r->n; i++) {
         dsi_optim_param *x = &r->o->params[r->param[i].i];
         x->step++;

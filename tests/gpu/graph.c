@@ -213,6 +213,7 @@ static void a_step_is_one_launch(void **state)
     ds_tensor *in[] = {ds_randn(DS_F32, ds_shape(BATCH, 3, 32, 32)),
                        ds_from_data(DS_I64, ds_shape(BATCH), labels)};
     long launches = emulator_count("fake_cuda_launches"),
+         copies = emulator_count("fake_cuda_copies"),
          graphs = emulator_count("fake_cuda_graph_launches"),
          syncs = emulator_count("fake_cuda_syncs");
     for (int i = 0; i < 3; i++) CHECK(ds_step_graph_run(t.graph, in, 2));
@@ -221,6 +222,7 @@ static void a_step_is_one_launch(void **state)
         CHECK_INT(emulator_count("fake_cuda_graph_launches") - graphs, 3);
         CHECK_INT(emulator_count("fake_cuda_launches") - launches,
                   0); /* inputs are copied as bytes */
+        CHECK_INT(emulator_count("fake_cuda_copies") - copies, 3 * 2); /* not the learning rate */
         CHECK_INT(emulator_count("fake_cuda_syncs") - syncs, 0);
     }
     ds_scope_close(scope);

@@ -47,6 +47,8 @@ SHOWN long fake_cuda_launches(void);
 /* Launches of graphs; and how often the host waited for a stream, so far. */
 SHOWN long fake_cuda_graph_launches(void);
 SHOWN long fake_cuda_syncs(void);
+/* Copies and memsets that the library called for so far, also into a graph. */
+SHOWN long fake_cuda_copies(void);
 /* Bytes that were copied between GPUs so far: directly, or (staged) by way of
  * the host's memory, for want of access. */
 SHOWN long fake_cuda_peer_bytes(bool staged);

@@ -43,12 +43,13 @@ typedef struct Event {
 #define NAP_LAZY_US 20000
 
 static fake_stream *streams;
-static long syncs, graph_launches, overlapped, captures;
+static long syncs, graph_launches, copies, overlapped, captures;
 static bool has_calls; /* so far */
 static bool helper_runs;
 
 long fake_cuda_syncs(void) { return syncs; }
 long fake_cuda_graph_launches(void) { return graph_launches; }
+long fake_cuda_copies(void) { return copies; }
 long fake_cuda_overlapped(void) { return overlapped; }
 
 static bool is_lazy(void) { return fake_setting("FAKE_CUDA_LAZY", 0); }
@@ -206,6 +207,15 @@ CUresult fake_submit(CUstream stream, fake_work w)
 
 /* ---- copies ---- */
 
+static CUresult copy_submit(CUstream stream, fake_work w)
+{
+    fake_lock();
+    copies++;
+    CUresult result = fake_submit(stream, w);
+    fake_unlock();
+    return result;
+}
+
 /* Pageable memory is read at once, as the driver does; pinned memory when the
  * copy's turn comes. */
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)
@@ -218,7 +228,7 @@ CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CU
     fake_work w = {.kind = FAKE_COPY, .to = to, .bytes = bytes};
     if (!fake_is_pinned(src)) w.own = memcpy(malloc(bytes), src, bytes);
     memcpy(&w.from, w.own ? &w.own : (const void *)&src, sizeof w.from);
-    return fake_submit(stream, w);
+    return copy_submit(stream, w);
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream stream)
@@ -227,7 +237,7 @@ CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream
     char *from = fake_real(src, bytes, fake_now());
     NEED(from, INVALID_VALUE);
     NEED(!fake_spoil_capture(stream), STREAM_CAPTURE_UNSUPPORTED);
-    CUresult result = fake_submit(
+    CUresult result = copy_submit(
         stream, (fake_work){.kind = FAKE_COPY, .to = dst, .from = from, .bytes = bytes});
     if (result || fake_is_pinned(dst)) return result;
     fake_lock();
@@ -241,7 +251,7 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CU
     MAY_FAIL();
     char *to = fake_real(dst, bytes, fake_now()), *from = fake_real(src, bytes, fake_now());
     NEED(to && from, INVALID_VALUE);
-    return fake_submit(stream,
+    return copy_submit(stream,
                        (fake_work){.kind = FAKE_COPY, .to = to, .from = from, .bytes = bytes});
 }
 
@@ -252,7 +262,7 @@ CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n, CUstrea
     NEED(to, INVALID_VALUE);
     fake_work w = {.kind = FAKE_SET, .to = to, .bytes = n, .own = malloc(1)};
     w.from = memset(w.own, value, 1);
-    return fake_submit(stream, w);
+    return copy_submit(stream, w);
 }
 
 /* ---- streams, events ---- */
