@@ -73,16 +73,71 @@ ALWAYS_INLINE void floats_to_f16(const float *restrict from, uint16_t *restrict 
 #endif
 }
 
-/* bfloat16 is the upper half of a float, so converting it is a shift, which
- * compilers vectorise themselves. */
+/* bfloat16 is the upper half of a float. */
 ALWAYS_INLINE void bf16_to_floats(const uint16_t *restrict from, float *restrict to, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) to[i] = dsi_bf16_to_f32(from[i]);
+    int64_t i = 0;
+#if defined(DSI_ISA_avx512)
+    for (; i + 16 <= n; i += 16) {
+        __m512i upper = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(from + i)));
+        _mm512_storeu_si512(to + i, _mm512_slli_epi32(upper, 16));
+    }
+    __mmask16 left = (__mmask16)((1u << (n - i)) - 1);
+    __m512i last = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(left, from + i));
+    _mm512_mask_storeu_epi32(to + i, left, _mm512_slli_epi32(last, 16));
+#else
+#if defined(DSI_ISA_avx2)
+    for (; i + 8 <= n; i += 8) {
+        __m256i upper = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)(from + i)));
+        _mm256_storeu_si256((void *)(to + i), _mm256_slli_epi32(upper, 16));
+    }
+#endif
+    for (; i < n; i++) to[i] = dsi_bf16_to_f32(from[i]);
+#endif
 }
+
+/* What dsi_f32_to_bf16 gives. */
+#if defined(DSI_ISA_avx512)
+ALWAYS_INLINE __m256i bf16_rounded(__m512 x)
+{
+    __m512i u = _mm512_castps_si512(x), odd = _mm512_srli_epi32(_mm512_slli_epi32(u, 15), 31);
+    __m512i up = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    up = _mm512_mask_mov_epi32(up, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q),
+                               _mm512_set1_epi32(0x7fc00000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(up, 16));
+}
+#elif defined(DSI_ISA_avx2)
+ALWAYS_INLINE __m128i bf16_rounded(__m256 x)
+{
+    __m256i u = _mm256_castps_si256(x), odd = _mm256_srli_epi32(_mm256_slli_epi32(u, 15), 31);
+    __m256i up = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    up = _mm256_blendv_epi8(up, _mm256_set1_epi32(0x7fc00000),
+                            _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+    up = _mm256_srli_epi32(up, 16);
+    return _mm_packus_epi32(_mm256_castsi256_si128(up), _mm256_extracti128_si256(up, 1));
+}
+#endif
 
 ALWAYS_INLINE void floats_to_bf16(const float *restrict from, uint16_t *restrict to, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++) to[i] = dsi_f32_to_bf16(from[i]);
+    int64_t i = 0;
+#if defined(DSI_ISA_avx512)
+    for (; i + 16 <= n; i += 16)
+        _mm256_storeu_si256((void *)(to + i), bf16_rounded(_mm512_loadu_ps(from + i)));
+    __mmask16 left = (__mmask16)((1u << (n - i)) - 1);
+    _mm256_mask_storeu_epi16(to + i, left, bf16_rounded(_mm512_maskz_loadu_ps(left, from + i)));
+#else
+#if defined(DSI_ISA_avx2)
+    for (; i + 8 <= n; i += 8)
+        _mm_storeu_si128((void *)(to + i), bf16_rounded(_mm256_loadu_ps(from + i)));
+#endif
+    for (; i < n; i++) { /* without a branch: compilers vectorise it */
+        uint32_t u;
+        memcpy(&u, from + i, sizeof u);
+        uint32_t up = u + 0x7fff + ((u >> 16) & 1);
+        to[i] = (uint16_t)(((u & 0x7fffffff) > 0x7f800000 ? 0x7fc00000 : up) >> 16);
+    }
+#endif
 }
 
 static inline void half_to_floats(ds_dtype dtype, const uint16_t *from, float *to, int64_t n)
