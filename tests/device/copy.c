@@ -96,6 +96,7 @@ static void copies_any_order_of_dimensions(void **state)
         check_pairs(k, 4, (int64_t[]){2, 17, 6, 7}, (int[]){0, 2, 3, 1});
         check_pairs(k, 4, (int64_t[]){3, 4, 5, 2}, (int[]){3, 1, 0, 2});
         check_pairs(k, 3, (int64_t[]){3, 1, 5}, (int[]){2, 1, 0});
+        check_pairs(k, 3, (int64_t[]){5, 6, 37}, (int[]){1, 0, 2}); /* short lines */
     }
 }
 

@@ -194,6 +194,52 @@ static void copy_transpose(int64_t size, int64_t rows, int64_t cols, const void 
     }
 }
 
+#ifdef __SSE2__
+/* to[r, c] = from[c, r] for 8 x 8: rows i and i + 4, interleaved, are rows 2 i and 2 i + 1 of the next
+ * round; of three. */
+static void transpose_8x8(const uint16_t *from, int64_t sx, uint16_t *to, int64_t sy)
+{
+    __m128i a[8], b[8];
+    UNROLL for (int i = 0; i < 8; i++) a[i] = _mm_loadu_si128((const void *)(from + i * sx));
+    UNROLL for (int round = 0; round < 3; round++)
+    {
+        UNROLL for (int i = 0; i < 4; i++)
+        {
+            b[2 * i] = _mm_unpacklo_epi16(a[i], a[i + 4]);
+            b[2 * i + 1] = _mm_unpackhi_epi16(a[i], a[i + 4]);
+        }
+        UNROLL for (int i = 0; i < 8; i++) a[i] = b[i];
+    }
+    UNROLL for (int i = 0; i < 8; i++) _mm_storeu_si128((void *)(to + i * sy), a[i]);
+}
+
+/* copy_transpose of 16 bits, by squares of 8 x 8 in registers. */
+static void copy_transpose_16(int64_t rows, int64_t cols, const uint16_t *x, int64_t sx,
+                              uint16_t *y, int64_t sy)
+{
+    int64_t r = rows / 8 * 8, c = cols / 8 * 8;
+    for (int64_t i = 0; i < r; i += 8)
+        for (int64_t j = 0; j < c; j += 8) transpose_8x8(x + j * sx + i, sx, y + i * sy + j, sy);
+    if (c < cols) copy_transpose(2, r, cols - c, x + c * sx, sx, y + c, sy);
+    if (r < rows) copy_transpose(2, rows - r, cols, x + r, sx, y + r * sy, sy);
+}
+#else
+static void copy_transpose_16(int64_t rows, int64_t cols, const uint16_t *x, int64_t sx,
+                              uint16_t *y, int64_t sy)
+{
+    copy_transpose(2, rows, cols, x, sx, y, sy);
+}
+#endif
+
+static void copy_square(int64_t size, int64_t rows, int64_t cols, const void *x, int64_t sx,
+                        void *y, int64_t sy)
+{
+    if (size == 2)
+        copy_transpose_16(rows, cols, x, sx, y, sy);
+    else
+        copy_transpose(size, rows, cols, x, sx, y, sy);
+}
+
 typedef struct {
     const conversion *c;
     int n; /* outer dimensions */
@@ -211,13 +257,13 @@ static void copy_tile(const transposition *t, int64_t rows, int64_t cols, const 
     int64_t tile[TILE * TILE]; /* room for the widest */
 
     if (c->same) {
-        copy_transpose(c->to_size, rows, cols, x, t->col_stride, y, t->row_stride);
+        copy_square(c->to_size, rows, cols, x, t->col_stride, y, t->row_stride);
         return;
     }
     for (int64_t i = 0; i < cols; i++)
         copy_convert(c, rows, x + i * t->col_stride * c->from_size,
                      (char *)tile + i * TILE * c->to_size);
-    copy_transpose(c->to_size, rows, cols, tile, TILE, y, t->row_stride);
+    copy_square(c->to_size, rows, cols, tile, TILE, y, t->row_stride);
 }
 
 /* Moves *x and *y, which have strides sx and sy, to line `line` of n dimensions,
@@ -340,6 +386,51 @@ static bool copy_repeated(strided *w, const conversion *c)
     return true;
 }
 
+/* ---- short lines ---------------------------------------------------------------------------------- */
+
+#define SHORT \
+    512 /* bytes of a line for which calls of copy_line and memcpy take as long as the copy */
+
+typedef struct {
+    char bytes[16];
+} quarter;
+typedef struct {
+    quarter part[4];
+} whole;
+
+/* Lines begin .. end-1 of a plan, counted over its outer dimensions. */
+static void copy_lines(void *arg, int64_t begin, int64_t end)
+{
+    const strided *w = arg;
+    int in = w->n - 1;
+    int64_t bytes = w->d[in] * w->size[1], run;
+    for (int64_t line = begin; line < end; line += run) {
+        const char *x = w->p[0];
+        char *y = w->p[1];
+        move_to_line(in, w->d, w->s[0], w->s[1], line, &x, &y);
+        run = dsi_min(end - line, w->d[in - 1] - line % w->d[in - 1]);
+        for (int64_t i = 0; i < run; i++, x += w->s[0][in - 1], y += w->s[1][in - 1]) {
+            int64_t at = 0;
+            for (; at + 64 <= bytes; at += 64) *(whole *)(y + at) = *(const whole *)(x + at);
+            for (; at + 16 <= bytes; at += 16) *(quarter *)(y + at) = *(const quarter *)(x + at);
+            for (; at < bytes; at++) y[at] = x[at];
+        }
+    }
+}
+
+/* If the plan has short dense lines to move, moves them and returns true. */
+static bool copy_short(strided *w, const conversion *c)
+{
+    int in = w->n - 1;
+    if (!c->same || in < 1 || w->d[in - 1] < 4 || w->d[in] * c->to_size > SHORT ||
+        w->s[0][in] != c->to_size || w->s[1][in] != c->to_size)
+        return false;
+    int64_t lines = w->d[in] > 0;
+    for (int i = 0; i < in; i++) lines *= w->d[i];
+    if (lines) dsi_parallel(lines, PARALLEL_ELEMENTS / w->d[in] + 1, copy_lines, w);
+    return true;
+}
+
 ds_status KERNEL(copy)(dsi_stream *s, dsi_view x, dsi_view y)
 {
     const dsi_view *const views[] = {&x, &y};
@@ -348,7 +439,8 @@ ds_status KERNEL(copy)(dsi_stream *s, dsi_view x, dsi_view y)
 
     (void)s;
     strided_plan(&w, 2, views);
-    if (!copy_transposed(&w, &c) && !copy_repeated(&w, &c)) strided_run(&w, copy_line, &c);
+    if (!copy_transposed(&w, &c) && !copy_repeated(&w, &c) && !copy_short(&w, &c))
+        strided_run(&w, copy_line, &c);
     return DS_OK;
 }
 
