@@ -166,6 +166,18 @@ static dsi_view rows_named(int64_t n, int64_t of)
 }
 CALL(scatter_rows_, scatter_rows(s, x[0], rows_named(x[0].d[0], 9), 4, y[0]))
 
+/* x[0] [outer,K,inner] -> y[0] [outer,C,inner], by an index of each element or, of
+ * long lines, of slices. */
+static ds_status scatter_add_(const dsi_kernels *k, dsi_stream *s, const dsi_view *x,
+                              const dsi_view *y)
+{
+    const int64_t *d = x[0].d, slices = d[2] > 100;
+    dsi_view index = rows_named(slices ? d[1] : d[0] * d[1] * d[2], y[0].d[1]);
+    index = (dsi_view){index.p, DS_I64, 3, {d[0], d[1], d[2]}, {d[1] * d[2], d[2], 1}};
+    if (slices) index.s[0] = index.s[2] = 0, index.s[1] = 1;
+    return k->scatter_add(s, x[0], index, y[0]);
+}
+
 /* x[0] [S k,D], w x[1] [S,k] -> y[0] [S,D] */
 static ds_status combine_(const dsi_kernels *k, dsi_stream *s, const dsi_view *x, const dsi_view *y)
 {
@@ -235,6 +247,10 @@ static const Row rows[] = {
     {"attention, slices", attention_, {SHAPE(9, 160, 96), SHAPE(3, 130, 96), SHAPE(3, 130, 96), SHAPE(9, 160, 130)},
      {SHAPE(9, 160, 96), SHAPE(9, 160, 96), SHAPE(3, 130, 96), SHAPE(3, 130, 96)}, 0, 1, true},
     {"scatter_rows", scatter_rows_, {SHAPE(50, 700)}, {SHAPE(9, 700)}, 1 << 8, 1, true},
+    {"scatter_add", scatter_add_, {SHAPE(3, 40, 5)}, {SHAPE(3, 9, 5)}, 0, 1, true},
+    {"scatter_add, few", scatter_add_, {SHAPE(4, 3, 2)}, {SHAPE(4, 50, 2)}, 0, 1, true},
+    {"scatter_add, many classes", scatter_add_, {SHAPE(4, 30, 2)}, {SHAPE(4, 5000, 2)}, 0, 1, true},
+    {"scatter_add, slices", scatter_add_, {SHAPE(3, 20, 600)}, {SHAPE(3, 9, 600)}, 0, 1, true},
     {"combine", combine_, {SHAPE(30, 600), SHAPE(15, 2)}, {SHAPE(15, 600)}, 0, 0, true},
     {"adaptive_avg_pool2d_dx", adaptive_avg_pool2d_dx_, {SHAPE(2, 3, 3, 2)}, {SHAPE(2, 3, 8, 6)}, 0, 0, true},
 };

@@ -13,6 +13,7 @@
  * (scatter_add), never the index, so the sum of a row that is named twice does
  * not depend on them.
  * SPDX-License-Identifier: MIT */
+#include "base/int.h"
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/simd/upcast.h"
 #include "device/cpu/table.h"
@@ -26,6 +27,7 @@ typedef struct {
     int64_t skip;                 /* scatter_rows: an index that gets no gradient (padding_idx) */
     int64_t size;                 /* bytes of an element */
     const int64_t *first, *named; /* scatter_rows: sort_by_row */
+    bool sparse;                  /* scatter_add: few elements of dx are named */
 } job;
 
 ALWAYS_INLINE int64_t index_of(const job *j, int64_t i)
@@ -124,20 +126,23 @@ static void scatter_row_half(const job *j, int64_t v, int64_t c, int64_t n)
     half_scatter(w->dtype, sum, (uint16_t *)w->p + v * w->s[0] + c * w->s[1], w->s[1], n);
 }
 
+static void scatter_row(const job *j, int64_t v)
+{
+    for (int64_t c = 0; c < j->w.d[1]; c += HALF_PIECE) {
+        int64_t n = dsi_min(j->w.d[1] - c, HALF_PIECE);
+        if (j->w.dtype == DS_F64)
+            scatter_row_f64(j, v, c, n);
+        else if (j->w.dtype == DS_F32)
+            scatter_row_f32(j, v, c, n);
+        else
+            scatter_row_half(j, v, c, n);
+    }
+}
+
 /* Rows begin .. end-1 of dw. */
 static void scatter_part(void *arg, int64_t begin, int64_t end)
 {
-    const job *j = arg;
-    for (int64_t v = begin; v < end; v++)
-        for (int64_t c = 0; c < j->w.d[1]; c += HALF_PIECE) {
-            int64_t n = j->w.d[1] - c < HALF_PIECE ? j->w.d[1] - c : HALF_PIECE;
-            if (j->w.dtype == DS_F64)
-                scatter_row_f64(j, v, c, n);
-            else if (j->w.dtype == DS_F32)
-                scatter_row_f32(j, v, c, n);
-            else
-                scatter_row_half(j, v, c, n);
-        }
+    for (int64_t v = begin; v < end; v++) scatter_row(arg, v);
 }
 
 /* Sorts the index by rows: named[first[v]] to named[first[v + 1] - 1] are the
@@ -288,12 +293,85 @@ ds_status KERNEL(gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y)
 SCATTER_ADD(float, f32)
 SCATTER_ADD(double, f64)
 
-/* By slices of `outer`, so that few copies live at a time. */
-static ds_status scatter_add_half(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
+/* ---- slices: one index for all of outer and inner --------------------------------------------------- */
+
+/* dx and dy of `outer` o as matrices. */
+static job slices_of(const job *j, int64_t o)
+{
+    job m = *j;
+    dsi_view *const v[] = {&m.w, &m.y};
+    for (int u = 0; u < 2; u++) {
+        v[u]->p = (char *)v[u]->p + o * v[u]->s[0] * (int64_t)ds_dtype_size(v[u]->dtype);
+        for (int i = 0; i < 2; i++) v[u]->d[i] = v[u]->d[i + 1], v[u]->s[i] = v[u]->s[i + 1];
+    }
+    m.index.s[0] = m.index.s[1];
+    return m;
+}
+
+/* Lines begin .. end-1 of dx, [outer C] of them. */
+static void slices_part(void *arg, int64_t begin, int64_t end)
+{
+    const job *j = arg;
+    int64_t classes = j->w.d[1], last;
+    for (int64_t line = begin; line < end; line = last) {
+        job m = slices_of(j, line / classes);
+        last = dsi_min(end, (line / classes + 1) * classes);
+        for (int64_t v = line % classes; line < last; line++, v++) scatter_row(&m, v);
+    }
+}
+
+/* The index is valid, and the same in all of outer and inner. */
+static ds_status slices_run(dsi_stream *s, job *j)
+{
+    int64_t outer = j->w.d[0], classes = j->w.d[1], inner = j->w.d[2], places = j->y.d[1];
+    if (!outer || !classes) return DS_OK;
+    int64_t *first = dsi_scratch(s, (size_t)(classes + 1 + places) * sizeof *first);
+    if (!first) return DS_ENOMEM;
+    memset(first, 0, (size_t)(classes + 1) * sizeof *first);
+    job m = slices_of(j, 0);
+    sort_by_row(&m, first, first + classes + 1);
+    j->first = first, j->named = first + classes + 1;
+    dsi_parallel(outer * classes, PARALLEL_ELEMENTS / ((places / classes + 1) * inner + 1) + 1,
+                 slices_part, j);
+    dsi_scratch_release(s, first);
+    return DS_OK;
+}
+
+/* ---- sums of elements ------------------------------------------------------------------------------- */
+
+#define SUMS 4096 /* float32 sums of a line of dx that are on the stack */
+
+/* 16-bit dx and dy, at most SUMS classes: each line of dx is summed in float32. If
+ * few of its elements are named, dx is 0 and they alone are rounded. */
+static void scatter_add_half(void *arg, int64_t begin, int64_t end)
+{
+    const job *j = arg;
+    const dsi_view *dx = &j->w, *dy = &j->y;
+    const int64_t xs = dx->s[1], ys = dy->s[1], at = j->index.s[1], C = dx->d[1], K = dy->d[1];
+    float sum[SUMS], one;
+    memset(sum, 0, (size_t)C * sizeof *sum);
+    for (int64_t line = begin; line < end; line++) {
+        int64_t o = line / dy->d[2], i = line % dy->d[2];
+        uint16_t *to = (uint16_t *)dx->p + o * dx->s[0] + i * dx->s[2];
+        const uint16_t *from = (const uint16_t *)dy->p + o * dy->s[0] + i * dy->s[2];
+        const int64_t *place = (const int64_t *)j->index.p + o * j->index.s[0] + i * j->index.s[2];
+        for (int64_t k = 0; k < K; k++) {
+            half_to_floats(dy->dtype, from + k * ys, &one, 1);
+            sum[place[k * at]] += one;
+        }
+        if (!j->sparse) half_scatter(dx->dtype, sum, to, xs, C);
+        for (int64_t k = 0; j->sparse && k < K; k++)
+            floats_to_half(dx->dtype, &sum[place[k * at]], to + place[k * at] * xs, 1);
+        for (int64_t k = 0; j->sparse && k < K; k++) sum[place[k * at]] = 0;
+        if (!j->sparse) memset(sum, 0, (size_t)C * sizeof *sum);
+    }
+}
+
+/* By slices of `outer` in float32, so that few copies live at a time. */
+static ds_status scatter_add_slices(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
 {
     int64_t n = slice_items((dx.d[1] + dy.d[1]) * dx.d[2]);
     if (n >= dx.d[0]) IN_F32(s, 1, KERNEL(scatter_add)(s, dy, index, dx), &dx, &dy);
-    if (!elements_valid(s, &index, dx.d[1])) return KERNEL(fill)(s, 0, dx);
     ds_status status = DS_OK;
     for (int64_t i = 0; !status && i < dx.d[0]; i += n)
         status = KERNEL(scatter_add)(s, view_slice(dy, i, n), view_slice(index, i, n),
@@ -301,11 +379,26 @@ static ds_status scatter_add_half(dsi_stream *s, dsi_view dy, dsi_view index, ds
     return status;
 }
 
+static ds_status scatter_half(dsi_stream *s, job *j)
+{
+    int64_t outer = j->w.d[0], classes = j->w.d[1], inner = j->w.d[2], places = j->y.d[1];
+    if (!elements_valid(s, &j->index, classes)) return KERNEL(fill)(s, 0, j->w);
+    if (j->index.s[0] == 0 && inner_together(j)) return slices_run(s, j);
+    if (classes > SUMS) return scatter_add_slices(s, j->y, j->index, j->w);
+    j->sparse = places < classes / 4;
+    ds_status status = j->sparse ? KERNEL(fill)(s, 0, j->w) : DS_OK;
+    if (!status)
+        dsi_parallel(outer * inner,
+                     PARALLEL_ELEMENTS / (places + (j->sparse ? 0 : classes) + 1) + 1,
+                     scatter_add_half, j);
+    return status;
+}
+
 ds_status KERNEL(scatter_add)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
 {
-    if (is_half(dx.dtype)) return scatter_add_half(s, dy, index, dx);
+    job j = {.w = dx, .index = index, .y = dy, .skip = -1};
+    if (is_half(dx.dtype)) return scatter_half(s, &j);
     if (dx.dtype != DS_F32 && dx.dtype != DS_F64) return no_dtype("scatter_add", dx.dtype);
-    job j = {.w = dx, .index = index, .y = dy};
     ds_status status = KERNEL(fill)(s, 0, dx);
     if (!status && elements_valid(s, &index, dx.d[1]))
         dsi_parallel(dx.d[0], PARALLEL_ELEMENTS / (dy.d[1] * dy.d[2] + 1) + 1,
