@@ -4,8 +4,9 @@
  * indices back; the results are gathered on the device, with gradients. Sorting
  * is stable: equal elements keep their order. NaN is larger than all numbers.
  *
- * An element's key is an unsigned integer of the same order: of a double its
- * bits, all of them flipped below 0, else the sign alone.
+ * An element's key is an unsigned integer of the same order: of a float its
+ * bits, all of them flipped below 0, else the sign alone. 16-bit floats are sorted
+ * as float32, whose key is the upper half of 64 bits.
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -35,6 +36,15 @@ static uint64_t key_of_double(double x)
     return x != x ? UINT64_MAX : bits;
 }
 
+static uint64_t key_of_float(float x)
+{
+    uint32_t bits;
+    x += 0.0f;
+    memcpy(&bits, &x, sizeof bits);
+    bits ^= (0 - (bits >> 31)) | UINT32_C(1) << 31;
+    return (uint64_t)(x != x ? UINT32_MAX : bits) << 32;
+}
+
 /* Two's complement with the sign flipped has the order of the numbers. */
 static uint64_t key_of_integer(int64_t x) { return (uint64_t)x ^ SIGN; }
 
@@ -49,8 +59,8 @@ static void insert_keyed(Keyed *a, int64_t n)
     }
 }
 
-/* Byte by byte from the lowest, without bytes that all keys share (29 bits of a
- * float32 are 0 as a double). */
+/* Byte by byte from the lowest, without bytes that all keys share (the lower four
+ * of a float32). */
 static void sort_by_bytes(Keyed *a, Keyed *b, int64_t n)
 {
     int64_t count[8][256] = {{0}};
@@ -128,10 +138,34 @@ static void order_keys(const uint64_t *keys, int64_t n, int64_t k, Keyed *first)
     sort_keyed(first, first + n, n);
 }
 
-/* The elements of x, row-major in host memory, as double or int64. */
-static const void *sort_values(ds_tensor *x)
+/* The elements of x, row-major in host memory, as dtype. */
+static const void *sort_values(ds_tensor *x, ds_dtype dtype)
 {
-    return ds_data(ds_cast(ds_detach(x), dsi_is_float(x) ? DS_F64 : DS_I64));
+    return ds_data(ds_cast(ds_detach(x), dtype));
+}
+
+/* What elements of x are sorted as: float32, float64 or int64. */
+static ds_dtype sort_dtype(const ds_tensor *x)
+{
+    return !dsi_is_float(x) ? DS_I64 : x->dtype == DS_F64 ? DS_F64 : DS_F32;
+}
+
+/* keys[0..n-1] of every step-th of values from `at` on; turned: all bits of a
+ * descending order. */
+static void line_keys(const void *values, ds_dtype dtype, int64_t at, int64_t step, int64_t n,
+                      uint64_t turned, uint64_t *restrict keys)
+{
+    const float *f32 = (const float *)values + at;
+    const double *f64 = (const double *)values + at;
+    const int64_t *i64 = (const int64_t *)values + at;
+    if (dtype == DS_F32 && step == 1)
+        for (int64_t c = 0; c < n; c++) keys[c] = turned ^ key_of_float(f32[c]);
+    else if (dtype == DS_F32)
+        for (int64_t c = 0; c < n; c++) keys[c] = turned ^ key_of_float(f32[c * step]);
+    else if (dtype == DS_F64)
+        for (int64_t c = 0; c < n; c++) keys[c] = turned ^ key_of_double(f64[c * step]);
+    else
+        for (int64_t c = 0; c < n; c++) keys[c] = turned ^ key_of_integer(i64[c * step]);
 }
 
 /* int64 of x's shape with k elements along dim: which element of each line
@@ -142,20 +176,17 @@ static ds_tensor *sort_order(ds_tensor *x, int dim, bool descending, int64_t k)
     for (int i = 0; i < shape.n; i++) lines.d[i < dim ? 0 : i == dim ? 1 : 2] *= shape.d[i];
     int64_t outer = lines.d[0], n = lines.d[1], inner = lines.d[2];
     if (shape.n) shape.d[dim] = k;
-    const void *values = sort_values(x);
+    ds_dtype dtype = sort_dtype(x);
+    const void *values = sort_values(x, dtype);
     ds_tensor *order = dsi_new_host(DS_I64, shape);
     int64_t *p = ds_data_mut(order);
     if (!values || !p) return NULL;
     Keyed *line = dsi_alloc((size_t)(2 * n + 1) * sizeof *line);
     uint64_t *keys = dsi_alloc((size_t)(n + 1) * sizeof *keys),
              turned = descending ? UINT64_MAX : 0;
-    bool floats = dsi_is_float(x);
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i++) {
-            int64_t at = o * n * inner + i;
-            for (int64_t c = 0; c < n; c++, at += inner)
-                keys[c] = turned ^ (floats ? key_of_double(((const double *)values)[at])
-                                           : key_of_integer(((const int64_t *)values)[at]));
+            line_keys(values, dtype, o * n * inner + i, inner, n, turned, keys);
             order_keys(keys, n, k, line);
             for (int64_t c = 0; c < k; c++) p[(o * k + c) * inner + i] = line[c].index;
         }
@@ -277,7 +308,7 @@ ds_tensor *ds_multinomial(ds_tensor *x, int64_t draws, bool replacement)
     ds_dims shape = x->shape;
     int64_t n = shape.d[shape.n - 1], rows = shape.n == 2 ? shape.d[0] : 1;
     shape.d[shape.n - 1] = draws;
-    const double *w = sort_values(x);
+    const double *w = sort_values(x, DS_F64);
     bool narrow = x->dtype != DS_F64;
     ds_tensor *y = dsi_new_host(DS_I64, shape);
     int64_t *out = ds_data_mut(y);
