@@ -160,6 +160,8 @@ static const dsi_env timeout_seconds = {"DS_TIMEOUT", "seconds, from 0.001 to 1e
                                         .most = 1e9},
                      timeout_minutes = {"DEEPSPEED_TIMEOUT", "minutes, from 0.001 to 1e7",
                                         .least = 1e-3, .most = 1e7};
+static const dsi_env save_seconds = {"DS_SAVE_TIMEOUT", "seconds, from 0.001 to 1e9", .least = 1e-3,
+                                     .most = 1e9};
 
 /* DS_TIMEOUT in seconds comes before DEEPSPEED_TIMEOUT in minutes; a value that
  * is none gives a warning and the default here. ds_init_distributed refuses it,
@@ -170,11 +172,34 @@ double dsi_comm_timeout(void)
     return dsi_env_number_or(&timeout_seconds, 60 * minutes);
 }
 
+/* A short DS_TIMEOUT finds a rank that hangs; a disk may be slower than that. */
+double dsi_comm_save_timeout(void)
+{
+    double least = dsi_comm_timeout();
+    return dsi_env_number_or(&save_seconds, least > DEFAULT_TIMEOUT_S ? least : DEFAULT_TIMEOUT_S);
+}
+
+double dsi_comm_time_limit(const ds_comm *c)
+{
+    return c->disk ? dsi_comm_save_timeout() : dsi_comm_timeout();
+}
+
+dsi_text dsi_comm_disk_text(const ds_comm *c, const char *ranks, double waited)
+{
+    return dsi_text_of(
+        "%s: rank%s did not come to the end of writing or reading there within %.3g s "
+        "(DS_SAVE_TIMEOUT): the disk of its host is slow, full or gone (see df, and the kernel's "
+        "log), or DS_SAVE_TIMEOUT is too short for it",
+        c->disk, *ranks ? ranks : " unknown", waited);
+}
+
 ds_status dsi_comm_check_timeout(void)
 {
+    static const dsi_env *const all[] = {&timeout_seconds, &timeout_minutes, &save_seconds};
+    ds_status status = DS_OK;
     double ignored;
-    ds_status status = dsi_env_number(&timeout_seconds, &ignored);
-    return status == DS_OK ? dsi_env_number(&timeout_minutes, &ignored) : status;
+    for (int i = 0; i < 3 && status == DS_OK; i++) status = dsi_env_number(all[i], &ignored);
+    return status;
 }
 
 /* ---- requests ------------------------------------------------------------------------------------- */

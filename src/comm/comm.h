@@ -81,6 +81,8 @@ struct ds_comm {
     uint64_t begun;               /* requests so far */
     dsi_request *oldest, *newest; /* not yet waited for */
     bool patient;                 /* waits leave the processor to the rank's other thread at once */
+    const char *disk;             /* the folder that a rank may be writing or reading while others
+                                   * wait for it: DS_SAVE_TIMEOUT; NULL: none, DS_TIMEOUT */
     bool ordered;                 /* sums are taken in the order of ranks, by any backend */
     bool debug;                   /* DS_DEBUG=comm: harmless mistakes give a warning */
     bool compares;                /* and requests are compared first */
@@ -198,5 +200,10 @@ static inline bool dsi_is_message(const dsi_request *r)
 }
 /* "all_reduce(sum) of 4096 float32" in a thread-local buffer: for messages */
 const char *dsi_request_text(const dsi_request *r);
-double dsi_comm_timeout(void);          /* seconds: DS_TIMEOUT; with a warning if it is none */
-ds_status dsi_comm_check_timeout(void); /* an error of DS_TIMEOUT */
+/* Seconds; with a warning if the variable has none. */
+double dsi_comm_timeout(void);                /* DS_TIMEOUT */
+double dsi_comm_save_timeout(void);           /* DS_SAVE_TIMEOUT */
+double dsi_comm_time_limit(const ds_comm *c); /* of a wait for c's ranks: one of the two */
+ds_status dsi_comm_check_timeout(void);       /* an error of these variables */
+/* Why the job ends if ranks ("s 1, 3"; "": not known) have not come to c->disk in time. */
+dsi_text dsi_comm_disk_text(const ds_comm *c, const char *ranks, double waited);

@@ -12,8 +12,8 @@
  *    guards the list and `kept`; no thread blocks in MPI or sleeps with it.
  *  - Transfers are in the order in which they were started. A transfer belongs to
  *    its request (r->own); mpi_wait removes and frees it. The helper never does.
- *  - start never blocks. wait blocks at most DS_TIMEOUT seconds, and so does
- *    init, which a thread watches (Joining); split and finalize block in MPI,
+ *  - start never blocks. wait blocks at most DS_TIMEOUT seconds (for a
+ *    disk DS_SAVE_TIMEOUT), and so does init, which a thread watches (Joining); split and finalize block in MPI,
  *    split after a barrier that has the time limit.
  *  - Every failure ends the job: the message is printed, then MPI_Abort. atexit
  *    does the same for a process that ends without ds_destroy_process_group, so
@@ -227,6 +227,10 @@ static void transfer_time_out(dsi_transfer *t, double waited)
 {
     const carrier *by = transfer_carrier(t);
     dsi_text ranks = {0};
+    if (t->r->comm->disk) {
+        if (by->missing) by->missing(t, &ranks);
+        job_abort(the_job, dsi_comm_disk_text(t->r->comm, ranks.n ? ranks.s : "", waited).s);
+    }
     dsi_text why = dsi_text_of(
         "%s, number %llu of a communicator of %d, is stuck for %.3g s (DS_TIMEOUT)",
         dsi_request_text(t->r), (unsigned long long)t->r->number, t->r->comm->size, waited);
@@ -313,7 +317,7 @@ static ds_status mpi_wait(dsi_request *r)
 {
     job *j = the_job;
     dsi_transfer *t = r->own;
-    double limit = dsi_comm_timeout();
+    double limit = dsi_comm_time_limit(r->comm);
     if (!transfer_wait(t, limit)) transfer_time_out(t, limit);
     pthread_mutex_lock(&j->mutex);
     job_remove_transfer(j, t);

@@ -26,8 +26,8 @@
  *    touched by other threads only until its wait returns, whatever it returns.
  *  - The first failure is stored in the team. From then on start fails and no
  *    slot opens; one that was open is still finished, as a rank may be in it.
- *  - wait spins for SPIN_NS, then sleeps, at most DS_TIMEOUT seconds until the
- *    slot opens. A sleeper adds itself to `sleepers` before it checks its
+ *  - wait spins for SPIN_NS, then sleeps, at most DS_TIMEOUT seconds (for a disk
+ *    DS_SAVE_TIMEOUT) until the slot opens. A sleeper adds itself to `sleepers` before it checks its
  *    condition again; a thread that changes something reads `sleepers` after the
  *    change. So one of the two sees the other, and no wake-up is lost.
  * SPDX-License-Identifier: MIT */
@@ -119,14 +119,18 @@ static int slot_missing_ranks(const slot *m, bool ended, dsi_text *ranks)
 /* m will never open: fails with the request of this rank. */
 static void slot_fail(slot *m, const dsi_request *r, double waited)
 {
-    dsi_text ranks = {0}, why = {0};
+    dsi_text ranks = {0}, why;
     bool ended = slot_missing_ranks(m, true, NULL) > 0;
     slot_missing_ranks(m, ended, &ranks);
-    dsi_text_add(&why, "rank %d calls %s, ", r->comm->rank, dsi_request_text(r));
+    const char *text = dsi_request_text(r);
     if (ended)
-        dsi_text_add(&why, "but rank%s ended without it", ranks.s);
+        why = dsi_text_of("rank %d calls %s, but rank%s ended without it", r->comm->rank, text,
+                          ranks.s);
+    else if (r->comm->disk)
+        why = dsi_comm_disk_text(r->comm, ranks.s, waited);
     else
-        dsi_text_add(&why, "and rank%s did not come within %.3g s (DS_TIMEOUT)", ranks.s, waited);
+        why = dsi_text_of("rank %d calls %s, and rank%s did not come within %.3g s (DS_TIMEOUT)",
+                          r->comm->rank, text, ranks.s, waited);
     if (!ended) dsi_log(DSI_ERROR, "%s", why.s); /* for the thread that is stuck may never return */
     team_fail(m->group->team, DS_ECOMM, why.s);
     dsi_text_free(&ranks);
@@ -170,7 +174,7 @@ static struct timespec deadline_after(double seconds)
 static bool slot_sleep_until_open(slot *m, const dsi_request *r)
 {
     team *t = m->group->team;
-    double limit = dsi_comm_timeout();
+    double limit = dsi_comm_time_limit(r->comm);
     struct timespec until = deadline_after(limit);
     bool late = false;
     pthread_mutex_lock(&t->mutex);

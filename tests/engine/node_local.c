@@ -10,7 +10,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <pthread.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -321,7 +323,142 @@ static void between_renames(void **state)
     }
     j.tag = NULL;
     check_load(4, &j, "between renames");
-    CHECK(!host_has(0, ".old-a") && host_has(0, "a/manifest"));
+    CHECK(host_has(0, ".old-a") && host_has(0, "a/manifest"));
+    check_load(4, &j, "between renames, again");
+    j.tag = "b", j.result = &saved;
+    run_job(4, train_and_save, &j);
+    CHECK(!host_has(0, ".old-a"));
+    folder_remove();
+}
+
+static void copy_folder(const char *from, const char *to)
+{
+    char command[1800];
+    snprintf(command, sizeof command, "cp -r %s %s", from, to);
+    CHECK(system(command) == 0);
+}
+
+/* All hosts have published a version of a tag when they are killed, and only host 0
+ * comes back, which has the one before, too: it loads that one, and what the others
+ * would make whole stays until there is something newer. */
+static void few_hosts(void **state)
+{
+    (void)state;
+    char aside[300], old[300];
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},"), alone = j;
+    static RunResult before;
+    hosts_make();
+    j.tag = "a", j.plan.plain = true;
+    alone.host[0] = 0, alone.tag = "a", alone.plan.plain = true, alone.result = &before;
+    run_job(1, train_and_save, &alone);
+    snprintf(aside, sizeof aside, "%s.aside", host_dir[0]);
+    snprintf(old, sizeof old, "%s/.old-a", host_dir[0]);
+    copy_folder(host_path(0, "a"), aside);
+    j.steps = 4;
+    run_job(4, train_and_save, &j);
+    CHECK(rename(aside, old) == 0);
+
+    alone.tag = NULL, alone.result = &loaded;
+    for (int again = 0; again < 2; again++) {
+        run_job(1, load, &alone);
+        CHECK(same(&before, &loaded) && host_has(0, ".old-a/manifest"));
+    }
+    host_lose(1);
+    j.tag = NULL;
+    check_load(4, &j, "with the hosts that were away");
+    CHECK(!host_has(0, ".old-a"));
+    folder_remove();
+}
+
+/* ---- other jobs ------------------------------------------------------------------------------------------------ */
+
+/* As another job has it: LOCK_EX to save, LOCK_SH to load. */
+static void hosts_lock(int how, int *fd)
+{
+    for (int h = 0; h < MOST_HOSTS; h++) {
+        fd[h] = open(host_dir[h], O_RDONLY | O_DIRECTORY);
+        CHECK(fd[h] >= 0 && flock(fd[h], how | LOCK_NB) == 0);
+    }
+}
+
+static void hosts_unlock(const int *fd)
+{
+    for (int h = 0; h < MOST_HOSTS; h++) close(fd[h]);
+}
+
+static void other_jobs(void **state)
+{
+    (void)state;
+    int fd[MOST_HOSTS];
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    hosts_make();
+    run_job(4, train_and_save, &j);
+    hosts_lock(LOCK_SH, fd);
+    host_lose(1); /* the lock of this one is gone with it */
+    check_load(4, &j, "beside a load");
+    hosts_unlock(fd);
+    hosts_lock(LOCK_EX, fd);
+    check_load(4, &j, "beside a save");
+    CHECK(unlink(host_path(1, "global_step3" SHARD_2)) == 0);
+    CHECK(ds_run_ranks(4, load, &j) == DS_EFORMAT);
+    CHECK_ERROR("another job is saving to");
+    hosts_unlock(fd);
+    check_load(4, &j, "after the save");
+    folder_remove();
+}
+
+static void *unlock_later(void *fd)
+{
+    usleep(100000);
+    hosts_unlock(fd);
+    return NULL;
+}
+
+static void save_waits_for_a_load(void **state)
+{
+    (void)state;
+    int fd[MOST_HOSTS];
+    pthread_t thread;
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    hosts_make();
+    run_job(4, train_and_save, &j);
+    hosts_lock(LOCK_SH, fd);
+    CHECK(pthread_create(&thread, NULL, unlock_later, fd) == 0);
+    j.steps = 4;
+    run_job(4, train_and_save, &j);
+    pthread_join(thread, NULL);
+    check_load(4, &j, "saved after a load");
+    folder_remove();
+}
+
+static void touch(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT, 0666);
+    CHECK(fd >= 0 && close(fd) == 0);
+}
+
+/* A process that has ended. */
+static pid_t dead_process(void)
+{
+    pid_t child = fork();
+    if (!child) _exit(0);
+    CHECK(child > 0 && waitpid(child, NULL, 0) == child);
+    return child;
+}
+
+static void temporaries(void **state)
+{
+    (void)state;
+    char dead[100], living[100];
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    hosts_make();
+    run_job(4, train_and_save, &j);
+    snprintf(dead, sizeof dead, "global_step3" SHARD_2 ".tmp.%ld", (long)dead_process());
+    snprintf(living, sizeof living, "global_step3" SHARD_2 ".tmp.%ld", (long)getppid());
+    touch(host_path(1, dead)), touch(host_path(1, living)), touch(host_path(1, "mine.tmp.999999"));
+    j.steps = 4;
+    run_job(4, train_and_save, &j);
+    CHECK(!host_has(1, dead) && host_has(1, living) && host_has(1, "mine.tmp.999999"));
     folder_remove();
 }
 
@@ -552,6 +689,8 @@ int main(void)
         cmocka_unit_test(other_stages),    cmocka_unit_test(an_old_latest),
         cmocka_unit_test(damaged),         cmocka_unit_test(two_hosts),
         cmocka_unit_test(between_renames), cmocka_unit_test(between_two_renames),
+        cmocka_unit_test(few_hosts),       cmocka_unit_test(other_jobs),
+        cmocka_unit_test(temporaries),     cmocka_unit_test(save_waits_for_a_load),
         cmocka_unit_test(keep_last),       cmocka_unit_test(same_serial),
         cmocka_unit_test(shared)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -52,10 +52,17 @@ ssize_t pwrite(int fd, const void *data, size_t n, off_t at)
     return !with && n > 1 ? real(fd, data, n / 2, at) : -1;
 }
 
+/* Where a disk is slow, once: a part of the path; NULL: nowhere. */
+static _Atomic(const char *) slow;
+
 /* Not done: a test does not wait for the disk. */
 int fsync(int fd)
 {
-    (void)fd;
+    char link[64], path[600] = "";
+    const char *where = slow;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    bool here = where && readlink(link, path, sizeof path - 1) > 0 && strstr(path, where);
+    if (here && atomic_exchange(&slow, NULL)) usleep(600000);
     return fails() ? -1 : 0;
 }
 
@@ -290,6 +297,37 @@ static void three_hosts_behind(void **state)
     (void)state, on_ranks("\"checkpoint\": {\"async\": true, " LOCAL "},", true);
 }
 
+/* One rank's disk takes longer than DS_TIMEOUT, which is for ranks that hang. */
+static void slow_disk(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *more, *slow;
+        bool hosts;
+    } cases[] = {{"\"checkpoint\": {" LOCAL "},", "host2/", true},
+                 {"\"checkpoint\": {\"async\": true, " LOCAL "},", "host2/", true},
+                 {NULL, "zero_pp_rank_2", false},
+                 {"\"checkpoint\": {\"async\": true},", "zero_pp_rank_2", false}};
+    setenv("DS_TIMEOUT", "0.3", 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Ranks r = {.plan = {.stage = 2, .accumulate = 1, .dtype = "fp32", .seed = 1}};
+        r.plan.more = cases[i].more, r.hosts = cases[i].hosts;
+        r.plan.dir = folder_make();
+        slow = cases[i].slow;
+        if (ds_run_ranks(3, save_on_ranks, &r) != DS_OK) fail_msg("case %zu: %s", i, ds_error());
+        CHECK_INT(r.loaded[0], 2);
+        slow = cases[i].slow;
+        setenv("DS_SAVE_TIMEOUT", "0.2", 1);
+        ds_run_ranks(3, save_on_ranks, &r);
+        slow = NULL;
+        CHECK(ds_error() && strstr(ds_error(), "2 ") && strstr(ds_error(), "/.saving-global"));
+        CHECK_ERROR("(DS_SAVE_TIMEOUT)");
+        unsetenv("DS_SAVE_TIMEOUT");
+        folder_remove();
+    }
+    unsetenv("DS_TIMEOUT");
+}
+
 /* Host 1 comes back empty, and its files are sent to it: call k fails. */
 static ds_status load_on_hosts(void *arg)
 {
@@ -348,6 +386,7 @@ int main(void)
                                        cmocka_unit_test(three_ranks_behind),
                                        cmocka_unit_test(three_hosts),
                                        cmocka_unit_test(three_hosts_behind),
-                                       cmocka_unit_test(load_three_hosts)};
+                                       cmocka_unit_test(load_three_hosts),
+                                       cmocka_unit_test(slow_disk)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@
  *
  * Each label stands for a function:
  *
- *   recover    dsi_versions_recover, dsi_folder_end_old  src/engine/checkpoint/versions.c
+ *   recover    dsi_versions_recover, recover_folder      src/engine/checkpoint/versions.c
  *   find       versions_try, dsi_version_look            src/engine/checkpoint/load_local.c
  *   complete   version_complete, dsi_folder_make         src/engine/checkpoint/load_local.c
  *   begin      dsi_folder_begin      src/engine/checkpoint/folder.c
@@ -30,7 +30,7 @@
  *   2  .old-TAG is removed before all hosts have published
  *   3  old checkpoints are removed before all hosts have published
  *   4  a load does not make the copies again (found with two faults)
- *   5  recovery gives .old-TAG its name back even if the new version is whole
+ *   5  recovery gives .old-TAG its name back, whole or not, even if the new version is whole
  *   6  recovery keeps the new version even if it is not whole
  *   7  recovery removes .old-TAG where the newest version has only that name
  *
@@ -93,9 +93,10 @@ inline find_version()
     od
 }
 
-/* What becomes of .old-TAG of tag t: kept is the newest version. */
-bit restore[SAVES];
-byte kept[SAVES];
+/* What becomes of .old-TAG of tag t: the name belongs to the newest whole version, or
+ * to the newest one; drop: that is the newest and whole, and others are removed. */
+byte chosen[SAVES];
+bit drop[SAVES];
 inline decide(t)
 {
     i = 0;
@@ -112,15 +113,24 @@ inline decide(t)
         i++
     :: else -> break
     od;
+    i = newest;
 #if MISTAKE == 5
-    restore[t] = 1;
-#elif MISTAKE == 6
-    restore[t] = 0;
-#else
-    restore[t] = !WHOLE(newest, t);
+    i = 1;
+    do
+    :: i < newest && host[0].old[t] != i && host[1].old[t] != i && host[2].old[t] != i -> i++
+    :: else -> break
+    od;
+#elif MISTAKE != 6
+    do
+    :: i > 0 && !WHOLE(i, t) -> i--
+    :: else -> break
+    od;
 #endif
-#if MISTAKE != 7
-    kept[t] = newest;
+    chosen[t] = (i -> i : newest);
+#if MISTAKE == 5 || MISTAKE == 6
+    drop[t] = 1;
+#else
+    drop[t] = WHOLE(newest, t);
 #endif
     newest = 0
 }
@@ -164,16 +174,28 @@ recover:
     DO(
         t = 0;
         do
-        :: t < SAVES && host[r].old[t] ->
+        :: t < SAVES ->
             if
-            :: restore[t] || host[r].old[t] == kept[t] -> host[r].tag[t] = host[r].old[t]
+#if MISTAKE == 7
+            :: host[r].old[t] && drop[t] -> host[r].old[t] = 0
+            :: host[r].old[t] && !drop[t] && (!host[r].tag[t] || host[r].old[t] == chosen[t]) ->
+#else
+            :: host[r].old[t] && (!host[r].tag[t] || host[r].old[t] == chosen[t]) ->
+#endif
+                i = host[r].tag[t];
+                host[r].tag[t] = host[r].old[t];
+                host[r].old[t] = (drop[t] -> 0 : i)
+#if MISTAKE != 7
+            :: host[r].old[t] && host[r].tag[t] && host[r].old[t] != chosen[t] && drop[t] ->
+                host[r].old[t] = 0
+#endif
             :: else
             fi;
-            host[r].old[t] = 0
-        :: t < SAVES && !host[r].old[t] -> t++
-        :: t == SAVES -> break
+            t++
+        :: else -> break
         od;
-        t = 0);
+        t = 0;
+        i = 0);
     SYNC;
 
 find:
@@ -239,7 +261,7 @@ publish:    /* in two steps */
 #endif
 #if MISTAKE != 3
 end:
-        DO(host[r].old[TAG(step)] = 0);
+        DO(host[r].old[0] = 0; host[r].old[1] = 0);
 #endif
         DO(host[r].latest = TAG(step) + 1);
 #if MISTAKE != 3

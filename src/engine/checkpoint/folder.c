@@ -10,16 +10,20 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SAVING   ".saving-"
+#define LOADING  ".loading-"
 #define OLD      ".old-"
 #define REMOVING ".removing-"
+
+#define PROBE_S 600 /* after which a probe is nobody's any more */
 
 /* A failure of the system at path, with errno's text. */
 static ds_status folder_io_error(const char *doing, const char *path)
@@ -221,49 +225,91 @@ char *dsi_folder_find(const char *dir, const char *tag)
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
-/* Removes what a killed save left; a checkpoint that it was replacing gets its
- * name
- * back. */
-static ds_status folder_sweep_entry(void *arg, const char *dir, const char *name)
+/* Whether name is FILE.tmp.PID of base/file.h, of a file of ours, and that process
+ * is gone. This one has none while it begins a save. */
+static bool temporary_is_dead(const char *name)
+{
+    static const char *const ours[] = {".pt.tmp.", DSI_LATEST ".tmp.",
+                                       DSI_LATEST_UNIVERSAL ".tmp."};
+    const char *pid = NULL;
+    char *end;
+    for (size_t i = 0; i < sizeof ours / sizeof *ours && !pid; i++) {
+        pid = strstr(name, ours[i]);
+        if (pid && i && pid != name) pid = NULL;
+        if (pid) pid += strlen(ours[i]);
+    }
+    long n = pid ? strtol(pid, &end, 10) : 0;
+    if (n <= 0 || *end) return false;
+    return n == getpid() || (kill((pid_t)n, 0) && errno == ESRCH);
+}
+
+/* Another job looks for its probe within moments. */
+static bool probe_is_dead(const char *dir, const char *name)
+{
+    struct stat s;
+    char *path = name_has_prefix(name, DSI_PROBE) ? dsi_path_in(dir, name) : NULL;
+    bool dead = path && stat(path, &s) == 0 && time(NULL) - s.st_mtime > PROBE_S;
+    dsi_free(path);
+    return dead;
+}
+
+static ds_status folder_sweep_temporary(void *arg, const char *dir, const char *name)
 {
     (void)arg;
+    if (!temporary_is_dead(name)) return DS_OK;
+    char *path = dsi_path_in(dir, name);
+    ds_status status = unlink(path) && errno != ENOENT ? folder_io_error("remove", path) : DS_OK;
+    dsi_free(path);
+    return status;
+}
+
+/* Of a checkpoint to which a load was bringing files when it was killed. */
+static ds_status folder_sweep_checkpoint(void *arg, const char *dir, const char *name)
+{
+    if (name[0] == '.') return DS_OK;
+    char *path = dsi_path_in(dir, name);
+    ds_status status = folder_is_checkpoint(path)
+                           ? folder_each_name(path, folder_sweep_temporary, arg)
+                           : DS_OK;
+    dsi_free(path);
+    return status;
+}
+
+ds_status dsi_folder_sweep_checkpoints(const char *dir)
+{
+    return folder_each_name(dir, folder_sweep_checkpoint, NULL);
+}
+
+/* Removes what a killed save or load left; a checkpoint that it was replacing gets
+ * its name back. keep_old (arg): others stay as they are. */
+static ds_status folder_sweep_entry(void *arg, const char *dir, const char *name)
+{
+    const bool *keep_old = arg;
     bool dead = name_has_prefix(name, SAVING) || name_has_prefix(name, REMOVING) ||
-                name_has_prefix(name, DSI_LATEST ".tmp.") || name_has_prefix(name, DSI_PROBE) ||
-                name_has_prefix(name, DSI_LATEST_UNIVERSAL ".tmp.");
+                name_has_prefix(name, LOADING) || probe_is_dead(dir, name) ||
+                temporary_is_dead(name);
     bool old = name_has_prefix(name, OLD);
     if (!dead && !old) return DS_OK;
     char *path = dsi_path_in(dir, name), *final = old ? dsi_path_in(dir, name + strlen(OLD)) : NULL;
-    ds_status status = old && !dsi_is_folder(final) ? folder_rename(path, final)
-                                                    : folder_remove(path);
+    ds_status status = DS_OK;
+    if (old && !dsi_is_folder(final))
+        status = folder_rename(path, final);
+    else if (!old || !*keep_old)
+        status = folder_remove(path);
     dsi_free(path);
     dsi_free(final);
     return status;
 }
 
-/* Two jobs that save to one folder would remove each other's files. The lock
- * ends with the process at the latest. */
-ds_status dsi_folder_lock(const char *dir, int *lock)
-{
-    *lock = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (*lock < 0) return folder_io_error("open", dir);
-    if (flock(*lock, LOCK_EX | LOCK_NB) == 0) return DS_OK;
-    bool taken = errno == EWOULDBLOCK;
-    close(*lock);
-    *lock = -1;
-    return taken ? dsi_fail(DS_ESTATE,
-                            "another job is saving to %s: give each job a folder of its own", dir)
-                 : DS_OK;
-}
-
 /* The lock is taken before anything is removed, because hidden folders may
  * be another job's. */
-ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock)
+ds_status dsi_folder_begin(const char *dir, const char *tag, bool keep_old, int *lock)
 {
     *lock = -1;
     ds_status status = tag_check(tag);
     if (status == DS_OK) status = dsi_mkdirs(dir);
     if (status == DS_OK) status = dsi_folder_lock(dir, lock);
-    if (status == DS_OK) status = folder_each_name(dir, folder_sweep_entry, NULL);
+    if (status == DS_OK) status = folder_each_name(dir, folder_sweep_entry, &keep_old);
     if (status != DS_OK) return status;
     char *final = dsi_path_in(dir, tag), *saving = dsi_folder_saving(dir, tag);
     if (dsi_file_exists(final) && !folder_is_checkpoint(final))
@@ -320,12 +366,13 @@ static ds_status folder_write_manifest(const char *saving, const dsi_manifest *a
     return status;
 }
 
-/* A checkpoint of that tag becomes .old-TAG. */
+/* A checkpoint of that tag becomes .old-TAG, where one may be that recovery kept. */
 static ds_status folder_replace_keeping(const char *dir, const char *tag, const char *saving,
                                         const char *final)
 {
     char *old = dsi_folder_old(dir, tag);
-    ds_status status = folder_rename(final, old);
+    ds_status status = folder_remove(old);
+    if (status == DS_OK) status = folder_rename(final, old);
     if (status == DS_OK && (status = folder_rename(saving, final)) != DS_OK)
         (void)rename(old, final);
     if (status == DS_OK) status = folder_sync(dir);
@@ -342,7 +389,7 @@ static ds_status folder_replace(const char *dir, const char *tag, const char *sa
         return folder_sync(dir) == DS_OK ? folder_remove(saving) : DS_EIO;
     if (errno != EINVAL && errno != ENOSYS) return folder_io_error("rename", saving);
     ds_status status = folder_replace_keeping(dir, tag, saving, final);
-    return status == DS_OK ? dsi_folder_end_old(dir, tag, false) : status;
+    return status == DS_OK ? dsi_folder_end_old(dir, tag) : status;
 }
 
 /* A checkpoint is renamed before it is removed, so that it is never visible
@@ -356,34 +403,102 @@ static ds_status folder_remove_checkpoint(const char *dir, const char *name, con
     return status;
 }
 
-ds_status dsi_folder_end_old(const char *dir, const char *tag, bool restore)
+ds_status dsi_folder_end_old(const char *dir, const char *tag)
 {
-    char *old = dsi_folder_old(dir, tag), *final = dsi_path_in(dir, tag);
+    char *old = dsi_folder_old(dir, tag);
     ds_status status = DS_OK;
-    bool there = dsi_is_folder(old);
-    if (there && restore && dsi_is_folder(final))
-        status = folder_remove_checkpoint(dir, tag, final);
-    if (there && status == DS_OK) status = restore ? folder_rename(old, final) : folder_remove(old);
+    if (dsi_is_folder(old)) status = folder_remove(old);
+    dsi_free(old);
+    return status;
+}
+
+ds_status dsi_folder_end_all_old(const char *dir)
+{
+    dsi_folders all = dsi_folder_list(dir, true);
+    ds_status status = DS_OK;
+    for (int i = 0; i < all.n && status == DS_OK; i++)
+        status = dsi_folder_end_old(dir, all.at[i].tag);
+    dsi_folders_free(&all);
+    return status;
+}
+
+ds_status dsi_folder_restore_old(const char *dir, const char *tag, bool keep)
+{
+    char *old = dsi_folder_old(dir, tag), *final = dsi_path_in(dir, tag),
+         *between = path_with_mark(dir, REMOVING, tag);
+    ds_status status = DS_OK;
+    bool there = dsi_is_folder(old), both = there && dsi_is_folder(final);
+    bool exchanged = both && renameat2(AT_FDCWD, old, AT_FDCWD, final, RENAME_EXCHANGE) == 0;
+    if (both && !exchanged) status = folder_rename(final, between);
+    if (there && !exchanged && status == DS_OK) status = folder_rename(old, final);
+    if (both && !exchanged && status == DS_OK) status = folder_rename(between, old);
+    if (both && !keep && status == DS_OK) status = folder_remove(old);
     if (there && status == DS_OK) status = folder_sync(dir);
     dsi_free(old);
     dsi_free(final);
+    dsi_free(between);
     return status;
+}
+
+/* The serial of the checkpoint there, and the sum of its manifest; 0: none, or a
+ * damaged one. */
+static int64_t folder_serial(const char *folder, uint32_t *sum)
+{
+    dsi_manifest m = {0};
+    char *path = dsi_path_in(folder, DSI_MANIFEST);
+    int before = dsi_error_count();
+    int64_t serial = dsi_manifest_read(&m, path) == DS_OK ? m.serial : 0;
+    *sum = m.sum;
+    dsi_error_forget(before);
+    dsi_manifest_free(&m);
+    dsi_free(path);
+    return serial;
+}
+
+/* Frees the name of a checkpoint for one of serial `serial`: a newer one, which is
+ * whole only with hosts that are away, becomes .old-TAG. */
+static ds_status folder_put_aside(const char *dir, const char *tag, const char *final,
+                                  int64_t serial)
+{
+    uint32_t ignored;
+    char *old = dsi_folder_old(dir, tag);
+    int64_t has = folder_serial(final, &ignored), kept = folder_serial(old, &ignored);
+    ds_status status = DS_OK;
+    if (has <= serial || has <= kept)
+        status = folder_remove_checkpoint(dir, tag, final);
+    else if ((status = folder_remove(old)) == DS_OK)
+        status = folder_rename(final, old);
+    dsi_free(old);
+    return status;
+}
+
+/* Whether DIR/TAG is the checkpoint of m: another job that loads may have made it. */
+static bool folder_is_of(const char *final, const dsi_manifest *m)
+{
+    uint32_t sum;
+    return folder_serial(final, &sum) == m->serial && sum == m->sum;
 }
 
 ds_status dsi_folder_make(const char *dir, const char *tag, const dsi_manifest *m)
 {
-    char *saving = dsi_folder_saving(dir, tag), *final = dsi_path_in(dir, tag);
+    char *loading = dsi_text_of(LOADING "%s.%ld", tag, (long)getpid()).s;
+    char *made = dsi_path_in(dir, loading), *final = dsi_path_in(dir, tag);
     ds_status status = DS_OK;
     if (dsi_file_exists(final) && !folder_is_checkpoint(final))
         status = dsi_fail(DS_EINVAL, "%s is there and was not written by this library: remove it",
                           final);
-    if (status == DS_OK) status = folder_remove(saving);
-    if (status == DS_OK) status = dsi_mkdirs(saving);
-    if (status == DS_OK) status = folder_write_manifest(saving, m);
-    if (status == DS_OK && dsi_is_folder(final)) status = folder_remove_checkpoint(dir, tag, final);
-    if (status == DS_OK) status = folder_rename(saving, final);
+    if (status == DS_OK) status = folder_remove(made);
+    if (status == DS_OK) status = dsi_mkdirs(made);
+    if (status == DS_OK) status = folder_write_manifest(made, m);
+    if (status == DS_OK && dsi_is_folder(final) && !folder_is_of(final, m))
+        status = folder_put_aside(dir, tag, final, m->serial);
+    if (status == DS_OK && rename(made, final) && !folder_is_of(final, m))
+        status = folder_io_error("rename", made);
     if (status == DS_OK) status = folder_sync(dir);
-    dsi_free(saving);
+    int before = dsi_error_count();
+    if (dsi_is_folder(made) && folder_remove(made) != DS_OK) dsi_error_forget(before);
+    dsi_free(loading);
+    dsi_free(made);
     dsi_free(final);
     return status;
 }

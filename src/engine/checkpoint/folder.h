@@ -8,6 +8,7 @@
  *     DIR/latest_universal    the same for universal checkpoints (load_universal.c)
  *     DIR/global_step120/     a checkpoint: DeepSpeed's files, and `manifest` (manifest.h)
  *     DIR/.saving-TAG/        one that is being written
+ *     DIR/.loading-TAG.PID/   one that a load is making, to receive files of other hosts
  *     DIR/.old-TAG/           one that is being replaced, where a file system cannot exchange two names
  *     DIR/.removing-TAG/      one that is being removed
  *
@@ -21,8 +22,9 @@
  * does not exist; `latest` names a tag that was complete when it was written.
  * The functions that write are called on rank 0 only, except that each rank
  * writes its own files into .saving-TAG. The lock is held from dsi_folder_begin
- * until the job is freed. Hidden folders of these names are what a killed save
- * left; the next save removes them. With node-local storage each host has such a
+ * until the files are written. Hidden folders of these names, and temporary files of
+ * processes that are gone, are what a killed save or load left; the next save
+ * removes them. With node-local storage each host has such a
  * folder of its own, whose names are changed by the host's first rank; a folder
  * that was replaced stays as .old-TAG until all hosts have replaced theirs:
  * Note [Node-local storage] in hosts.h.
@@ -46,8 +48,10 @@ char *dsi_folder_rank_manifest(const char *saving, int rank); /* manifest.RANK *
 /* Makes dir, removes what killed saves left, makes .saving-TAG. Refuses to
  * replace a folder that is no checkpoint of this library, and a dir to which
  * another job is saving: *lock excludes others until it is closed (-1 if the
- * file system has no locks). */
-ds_status dsi_folder_begin(const char *dir, const char *tag, int *lock);
+ * file system has no locks). keep_old: .old-TAG stays beside DIR/TAG. */
+ds_status dsi_folder_begin(const char *dir, const char *tag, bool keep_old, int *lock);
+/* Removes from the checkpoints what killed loads left. */
+ds_status dsi_folder_sweep_checkpoints(const char *dir);
 /* All ranks have written: adds the lists of ranks 1 and up to all, which is rank
  * 0's, and removes them. */
 ds_status dsi_folder_merge_manifests(const char *dir, const char *tag, dsi_manifest *all);
@@ -55,20 +59,29 @@ ds_status dsi_folder_merge_manifests(const char *dir, const char *tag, dsi_manif
  * becomes .old-TAG, until dsi_folder_end_old. */
 ds_status dsi_folder_publish(const char *dir, const char *tag, const dsi_manifest *all,
                              bool keep_old);
-/* Removes .old-TAG; or, with `restore`, gives it its name back, and removes DIR/TAG.
- * None is no failure. */
-ds_status dsi_folder_end_old(const char *dir, const char *tag, bool restore);
+/* Removes .old-TAG, or all of them. None is no failure. */
+ds_status dsi_folder_end_old(const char *dir, const char *tag);
+ds_status dsi_folder_end_all_old(const char *dir);
+/* Gives .old-TAG its name back; DIR/TAG becomes .old-TAG (keep), or is removed. None
+ * is no failure. */
+ds_status dsi_folder_restore_old(const char *dir, const char *tag, bool keep);
 /* The same for a universal checkpoint, which has no manifest, and replaces
  * none: DIR/TAG must not exist. Then `latest_universal` names it. */
 ds_status dsi_folder_publish_universal(const char *dir, const char *tag);
 /* which: DSI_LATEST or DSI_LATEST_UNIVERSAL. */
 ds_status dsi_folder_set_latest(const char *dir, const char *which, const char *tag);
 /* Makes DIR/TAG with m alone in it, in the place of a checkpoint of that tag if
- * there is one: to receive files (load_local.c). */
+ * there is one: to receive files (load_local.c). A newer one becomes .old-TAG; that
+ * of m is left as it is, for several jobs may load. */
 ds_status dsi_folder_make(const char *dir, const char *tag, const dsi_manifest *m);
-/* Excludes others that save to dir, until *lock is closed; -1: the file system
- * has no locks. */
+
+/* folder_lock.c: excludes others that save to dir, or load from it, until *lock is
+ * closed; -1: the file system has no locks. Waits for loads; a save of another job
+ * is a failure. */
 ds_status dsi_folder_lock(const char *dir, int *lock);
+/* The same, or, not exclusive, beside other loads; does not wait. *taken: it cannot
+ * be had now. */
+ds_status dsi_folder_try_lock(const char *dir, bool exclusive, int *lock, bool *taken);
 /* Removes .saving-TAG of a save that did not succeed. */
 void dsi_folder_abandon(const char *dir, const char *tag);
 

@@ -155,6 +155,7 @@ static dsi_hosts *hosts_new(ds_comm *comm, const char *dir)
                      .rank = ds_comm_rank(own),
                      .ranks = ds_comm_size(own),
                      .host = dsi_alloc((size_t)ds_comm_size(own) * sizeof *h->host)};
+    own->disk = h->dir;
     return h;
 }
 

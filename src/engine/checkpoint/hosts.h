@@ -11,7 +11,7 @@
  *                 to its own .saving-TAG, and compares the check sums      sync
  *   first ranks   the manifest of all ranks, then the name; a checkpoint of
  *                 that tag becomes .old-TAG                               sync
- *   first ranks   .old-TAG is removed; latest                             sync
+ *   first ranks   all .old-* are removed; latest                             sync
  *   first ranks   remove old checkpoints: the same on all hosts
  *
  * So DIR/TAG of a host has the manifest of the whole checkpoint, the files of
@@ -21,7 +21,8 @@
  * between their renames: then no host has passed the sync after them, or else
  * all have the new one. Before the next save or load, recovery keeps the new
  * version if all its files are somewhere, and else gives .old-TAG its name
- * back.
+ * back. The new one is .old-TAG then, since hosts that are away may make it whole,
+ * until a newer version is whole on all hosts.
  *
  * A load takes the newest version of which each file is on some host with its
  * size and check sum; what a host needs and lacks is sent to it, and so are the
@@ -46,7 +47,8 @@ typedef struct dsi_hosts {
     ds_comm *comm;
     int rank, ranks, n; /* n: hosts */
     int *host;          /* [ranks] of each rank */
-    bool recovered;     /* each host has at most one version of a tag */
+    bool recovered;     /* what each host has of a tag is the newest whole version */
+    bool swept;         /* dsi_folder_sweep_checkpoints, on the first rank of a host */
 } dsi_hosts;
 
 /* Makes dir, unless it is to load and no rank has it. *out NULL with DS_OK:

@@ -69,10 +69,12 @@ static ds_status load_try_folder(const ds_engine *e, const char *mine, char **fo
         e->comm, load_fail_in(first && !mine ? ds_error_status() : DS_OK));
     *folder = NULL;
     if (status == DS_OK) status = dsi_broadcast_text(e->comm, mine, folder);
-    if (status == DS_OK)
-        status = ds_comm_sync_status(
-            e->comm,
-            load_fail_in(dsi_load_verify(*folder, ds_comm_rank(e->comm), ds_comm_size(e->comm))));
+    if (status != DS_OK) return status;
+    e->comm->disk = *folder;
+    status = ds_comm_sync_status(
+        e->comm,
+        load_fail_in(dsi_load_verify(*folder, ds_comm_rank(e->comm), ds_comm_size(e->comm))));
+    e->comm->disk = NULL;
     return status;
 }
 

@@ -1,12 +1,18 @@
 /* engine/checkpoint/load_local.c: brings the newest whole version to all hosts:
  * Note [Node-local storage] in hosts.h.
  *
+ * Loads of several jobs share the folders (folder_lock.c): what one of them brings
+ * is what another one would. Where a job saves for longer than WAIT_S, a load goes
+ * on without a lock and changes nothing: it takes the newest version of which each
+ * host has what it needs.
+ *
  * Invariants: DIR/TAG of a host is made with its manifest, and its files get
  * their names when they are whole: a load that is killed has lost nothing. A
- * version is only replaced by one that is whole.
+ * version is only replaced by one that is whole. All hosts have the lock, or none.
  * SPDX-License-Identifier: MIT */
 #include "load_local.h"
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "comm/sync_status.h"
 #include "load.h"
@@ -15,11 +21,39 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+#define WAIT_S   1.0
+#define AGAIN_MS 10
 
 static ds_status local_sync(const dsi_hosts *h, ds_status status)
 {
     return ds_comm_sync_status(h->comm, dsi_fail_in("engine_load", status));
+}
+
+/* ---- the lock of all folders ---------------------------------------------------------------------------- */
+
+/* Each host's first rank waits for it, up to WAIT_S. *locked, the same on all ranks:
+ * all have it, or their file system has none; else no host has it. */
+static ds_status local_lock(const dsi_hosts *h, bool exclusive, int *lock, bool *locked)
+{
+    double end = dsi_now() + WAIT_S;
+    int64_t late = false, missing = true;
+    ds_status status = DS_OK;
+    *lock = -1;
+    while (status == DS_OK && missing && !late) {
+        bool taken = false;
+        if (dsi_hosts_is_first(h)) status = dsi_folder_try_lock(h->dir, exclusive, lock, &taken);
+        int64_t words[2] = {taken, h->rank == 0 && dsi_now() > end};
+        status = ds_comm_sync_status(h->comm, status);
+        if (status == DS_OK) status = dsi_sync_max(h->comm, words, 2);
+        missing = words[0], late = words[1];
+        if ((status != DS_OK || missing) && *lock >= 0) close(*lock), *lock = -1;
+        if (missing) nanosleep(&(struct timespec){.tv_nsec = AGAIN_MS * 1000000}, NULL);
+    }
+    *locked = status == DS_OK && !missing;
+    return status;
 }
 
 /* ---- which files a host needs --------------------------------------------------------------------------- */
@@ -73,6 +107,19 @@ static void sendings_plan(const dsi_hosts *h, const dsi_version *v, bool all_fil
 
 /* ---- one version on all hosts ---------------------------------------------------------------------------- */
 
+/* Without the lock: whether each host has what it needs. */
+static ds_status version_is_complete(const dsi_hosts *h, const dsi_version *v, bool all_files,
+                                     bool *complete)
+{
+    dsi_sendings all = {0};
+    sendings_plan(h, v, all_files, &all);
+    int64_t lacks = all.n > 0 || !v->folder || v->is_old;
+    dsi_sendings_free(&all);
+    ds_status status = dsi_sync_max(h->comm, &lacks, 1);
+    *complete = status == DS_OK && !lacks;
+    return status;
+}
+
 static ds_status version_complete(const dsi_hosts *h, const char *tag, bool all_files,
                                   dsi_version *v)
 {
@@ -100,8 +147,14 @@ static ds_status latest_complete(const dsi_hosts *h, const dsi_known_version *v)
     return local_sync(h, status);
 }
 
+/* What a load asks for; locked: it may change the folders. */
+typedef struct Wanted {
+    const char *tag; /* of rank 0, the only one that is tried; "": all */
+    bool all_files, locked;
+} Wanted;
+
 /* DS_OK with *whole false: it is not, and the failure says what is missing. */
-static ds_status version_try(const dsi_hosts *h, const dsi_known_version *known, bool all_files,
+static ds_status version_try(const dsi_hosts *h, const dsi_known_version *known, const Wanted *w,
                              bool *whole, char *why, size_t room)
 {
     dsi_version v;
@@ -112,24 +165,29 @@ static ds_status version_try(const dsi_hosts *h, const dsi_known_version *known,
                  "engine_load: %s/%s is not whole: %s, written by %lld ranks, is on none of these "
                  "%d hosts, or is damaged",
                  h->dir, known->tag, v.list.at[v.missing].name, (long long)v.list.ranks, h->n);
-    if (*whole) status = version_complete(h, known->tag, all_files, &v);
-    if (*whole && status == DS_OK) status = latest_complete(h, known);
+    if (*whole && w->locked) status = version_complete(h, known->tag, w->all_files, &v);
+    if (*whole && w->locked && status == DS_OK) status = latest_complete(h, known);
+    if (*whole && !w->locked) status = version_is_complete(h, &v, w->all_files, whole);
+    if (status == DS_OK && !*whole && !*why)
+        snprintf(why, room,
+                 "engine_load: another job is saving to %s, and %s needs files of other hosts: "
+                 "load it when that job does not save",
+                 h->dir, known->tag);
     dsi_version_free(&v);
     return status;
 }
 
 /* ---- the newest ------------------------------------------------------------------------------------------ */
 
-/* tag: of rank 0, the only one that is tried; "": all. */
-static ds_status versions_try(const dsi_hosts *h, const char *tag, bool all_files, char **folder)
+static ds_status versions_try(const dsi_hosts *h, const Wanted *w, char **folder)
 {
     dsi_known_versions all;
     char why[768] = "";
     bool whole = false;
     ds_status status = dsi_versions_list(h, &all);
     for (int i = 0; i < all.n && status == DS_OK && !whole; i++) {
-        if (*tag && strcmp(tag, all.at[i].tag) != 0) continue;
-        status = version_try(h, &all.at[i], all_files, &whole, why, sizeof why);
+        if (*w->tag && strcmp(w->tag, all.at[i].tag) != 0) continue;
+        status = version_try(h, &all.at[i], w, &whole, why, sizeof why);
         if (status == DS_OK && whole) *folder = dsi_path_in(h->dir, all.at[i].tag);
     }
     dsi_versions_free(&all);
@@ -139,9 +197,36 @@ static ds_status versions_try(const dsi_hosts *h, const char *tag, bool all_file
     return status;
 }
 
-ds_status dsi_engine_open_hosts(ds_engine *e, const char *dir, bool to_load)
+/* Before a save. */
+static ds_status local_recover(dsi_hosts *h)
 {
     int lock = -1;
+    ds_status status = ds_comm_sync_status(
+        h->comm, dsi_hosts_is_first(h) ? dsi_folder_lock(h->dir, &lock) : DS_OK);
+    if (status == DS_OK) status = dsi_versions_recover(h);
+    if (lock >= 0) close(lock);
+    return status;
+}
+
+/* What is there may be the folders of another job's save, which has the lock: then
+ * there is nothing to recover. */
+static ds_status local_recover_to_load(dsi_hosts *h)
+{
+    int lock = -1;
+    bool locked;
+    dsi_known_versions all;
+    ds_status status = dsi_versions_list(h, &all);
+    bool old = dsi_versions_have_old(&all);
+    dsi_versions_free(&all);
+    if (status != DS_OK || !old) return status;
+    status = local_lock(h, true, &lock, &locked);
+    if (status == DS_OK && locked) status = dsi_versions_recover(h);
+    if (lock >= 0) close(lock);
+    return status;
+}
+
+ds_status dsi_engine_open_hosts(ds_engine *e, const char *dir, bool to_load)
+{
     int64_t other = !e->hosts || strcmp(e->hosts->dir, dir) != 0;
     ds_status status = dsi_sync_max(e->comm, &other, 1);
     if (status == DS_OK && other) {
@@ -150,22 +235,18 @@ ds_status dsi_engine_open_hosts(ds_engine *e, const char *dir, bool to_load)
         status = dsi_hosts_open(&e->hosts, e->comm, dir, to_load);
     }
     if (status != DS_OK || !e->hosts || e->hosts->recovered) return status;
-    dsi_hosts *h = e->hosts;
-    status = ds_comm_sync_status(h->comm,
-                                 dsi_hosts_is_first(h) ? dsi_folder_lock(h->dir, &lock) : DS_OK);
-    if (status == DS_OK) status = dsi_versions_recover(h);
-    if (lock >= 0) close(lock);
-    return status;
+    return to_load ? local_recover_to_load(e->hosts) : local_recover(e->hosts);
 }
 
 static ds_status local_find(const dsi_hosts *h, const char *tag, bool all_files, char **folder)
 {
     int lock = -1;
     char *same = NULL; /* ranks may have been given different tags */
+    Wanted w = {.all_files = all_files};
     ds_status status = dsi_broadcast_text(h->comm, tag ? tag : "", &same);
-    if (status == DS_OK)
-        status = local_sync(h, dsi_hosts_is_first(h) ? dsi_folder_lock(h->dir, &lock) : DS_OK);
-    if (status == DS_OK) status = versions_try(h, same, all_files, folder);
+    if (status == DS_OK) status = local_lock(h, false, &lock, &w.locked);
+    w.tag = same;
+    if (status == DS_OK) status = versions_try(h, &w, folder);
     if (lock >= 0) close(lock);
     dsi_free(same);
     return status;

@@ -65,10 +65,13 @@ ds_status ds_engine_save_wait(ds_engine *e)
     if (dsi_async_save_ended(e->async_save, &cpu)) e->save_took_cpu += cpu;
     const char *why = dsi_async_save_error(e->async_save);
     ds_status status = why ? dsi_fail(DS_EIO, "%s", why) : DS_OK;
+    e->comm->disk = dsi_async_save_folder(e->async_save);
+    status = ds_comm_sync_status(e->comm, status);
+    e->comm->disk = NULL;
     dsi_async_save_free(e->async_save);
     e->async_save = NULL;
     e->async_save_logged = false;
-    return ds_comm_sync_status(e->comm, status);
+    return status;
 }
 
 /* ---- the same on all ranks --------------------------------------------------------------------------- */
@@ -163,6 +166,16 @@ static dsi_save_job *save_job_new(const ds_engine *e, const ds_save_opts *o, cha
     return j;
 }
 
+/* On the first rank of a folder. With node-local storage, what a load has left is
+ * removed once. */
+static ds_status save_begin(dsi_save_job *j)
+{
+    ds_status status = dsi_folder_begin(j->dir, j->tag, j->hosts != NULL, &j->lock);
+    if (status != DS_OK || !j->hosts || j->hosts->swept) return status;
+    j->hosts->swept = true;
+    return dsi_folder_sweep_checkpoints(j->dir);
+}
+
 /* Makes this rank's values, and copies them for an asynchronous save. */
 static ds_status save_make_values(dsi_save_job *j, ds_engine *e, const ds_save_opts *o)
 {
@@ -183,10 +196,12 @@ static ds_status save_write_and_publish(const dsi_save_job *j, ds_comm *comm)
 {
     if (j->hosts) return dsi_save_local(j);
     dsi_manifest own;
+    comm->disk = j->saving;
     ds_status status = ds_comm_sync_status(comm, save_fail_in(dsi_save_write(j, &own)));
     if (status == DS_OK)
         status = ds_comm_sync_status(
             comm, save_fail_in(j->rank == 0 ? dsi_save_publish(j, &own) : DS_OK));
+    comm->disk = NULL;
     dsi_manifest_free(&own);
     return status;
 }
@@ -196,8 +211,7 @@ static ds_status save_run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
 {
     ds_scope *scope = ds_scope_open();
     bool first = j->hosts ? dsi_hosts_is_first(j->hosts) : j->rank == 0;
-    ds_status status = ds_comm_sync_status(
-        e->comm, save_fail_in(first ? dsi_folder_begin(j->dir, j->tag, &j->lock) : DS_OK));
+    ds_status status = ds_comm_sync_status(e->comm, save_fail_in(first ? save_begin(j) : DS_OK));
     bool begun = status == DS_OK;
     if (begun) status = ds_comm_sync_status(e->comm, save_fail_in(save_make_values(j, e, o)));
     if (status == DS_OK && e->config->checkpoint.async) {

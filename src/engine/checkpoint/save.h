@@ -120,6 +120,7 @@ bool dsi_async_save_ended(const dsi_async_save *b, double *cpu);
 /* The message of a save that has ended and failed; else NULL. */
 const char *dsi_async_save_error(const dsi_async_save *b);
 void dsi_async_save_wait(dsi_async_save *b);
+const char *dsi_async_save_folder(const dsi_async_save *b); /* where it writes */
 void dsi_async_save_free(dsi_async_save *b);
 
 /* ---- at the engine's other calls --------------------------------------------------------------------------- */

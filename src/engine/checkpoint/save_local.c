@@ -48,12 +48,22 @@ static ds_status local_copy(const dsi_save_job *j, const dsi_manifest *lists)
     return status;
 }
 
+/* The newest serial of this host: of .old-TAG, too, which recovery may have kept. */
+static int64_t local_newest(const dsi_save_job *j, const dsi_folders *before)
+{
+    int64_t serial = before->n ? before->at[0].serial : 0;
+    if (!dsi_hosts_is_first(j->hosts)) return serial;
+    dsi_folders old = dsi_folder_list(j->dir, true);
+    if (old.n && old.at[0].serial > serial) serial = old.at[0].serial;
+    dsi_folders_free(&old);
+    return serial;
+}
+
 /* By the first rank of each host, with a serial that is new on all. */
 static ds_status local_publish(const dsi_save_job *j, const dsi_manifest *lists,
                                const dsi_folders *before)
 {
-    dsi_manifest whole = {
-        .serial = before->n ? before->at[0].serial : 0, .ranks = j->ranks, .step = j->step};
+    dsi_manifest whole = {.serial = local_newest(j, before), .ranks = j->ranks, .step = j->step};
     ds_status status = dsi_sync_max(j->hosts->comm, &whole.serial, 1);
     if (status != DS_OK || !dsi_hosts_is_first(j->hosts)) return status;
     whole.serial++;
@@ -70,7 +80,7 @@ static ds_status local_end(const dsi_save_job *j)
 {
     ds_status status = DS_OK;
     if (!dsi_hosts_is_first(j->hosts)) return DS_OK;
-    status = dsi_folder_end_old(j->dir, j->tag, false);
+    status = dsi_folder_end_all_old(j->dir);
     if (status == DS_OK && j->latest) status = dsi_folder_set_latest(j->dir, DSI_LATEST, j->tag);
     return status;
 }
@@ -110,8 +120,10 @@ ds_status dsi_save_local(const dsi_save_job *j)
 {
     dsi_hosts *h = j->hosts;
     dsi_manifest own;
+    h->comm->disk = j->saving;
     ds_status status = local_sync(h, dsi_save_write(j, &own));
     if (status == DS_OK) status = local_commit(j, &own);
+    h->comm->disk = h->dir;
     dsi_manifest_free(&own);
     if (status == DS_OK) return DS_OK;
     h->recovered = false;

@@ -446,7 +446,7 @@ static ds_status convert_into(Job *j)
 {
     int lock = -1;
     job_say(j, "*** 2. Merging slices .....");
-    ds_status status = dsi_folder_begin(j->dir, j->tag, &lock);
+    ds_status status = dsi_folder_begin(j->dir, j->tag, false, &lock);
     bool begun = status == DS_OK;
     if (begun) status = ds_run_ranks(j->o->writers, write_body, j);
     if (status == DS_OK) status = dsi_folder_publish_universal(j->dir, j->tag);

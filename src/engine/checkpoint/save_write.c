@@ -3,7 +3,7 @@
  *
  * Invariants: the thread of an asynchronous save sends nothing to other ranks:
  * each writes its manifest (folder.h), or failed.RANK with the message, into
- * the shared folder, and rank 0's polls for them up to DS_TIMEOUT. The thread
+ * the shared folder, and rank 0's polls for them up to DS_SAVE_TIMEOUT. The thread
  * alone uses the job until `done` is set; `why` and `cpu` are written before
  * that. With node-local storage there is no shared folder: then the threads use
  * a communicator of their own (save_local.c).
@@ -25,6 +25,12 @@
 #include <time.h>
 #include <unistd.h>
 
+static void save_job_unlock(dsi_save_job *j)
+{
+    if (j->lock >= 0) close(j->lock);
+    j->lock = -1;
+}
+
 void dsi_save_job_free(dsi_save_job *j)
 {
     if (!j) return;
@@ -32,7 +38,7 @@ void dsi_save_job_free(dsi_save_job *j)
     dsi_free(j->dir);
     dsi_free(j->tag);
     dsi_free(j->saving);
-    if (j->lock >= 0) close(j->lock);
+    save_job_unlock(j);
     dsi_free(j);
 }
 
@@ -136,7 +142,7 @@ static bool rank_has_ended(const dsi_save_job *j, int r, ds_status *status)
     return good || bad;
 }
 
-/* Polls every 1 to 50 ms, in total at most DS_TIMEOUT seconds. */
+/* Polls every 1 to 50 ms, in total at most DS_SAVE_TIMEOUT seconds. */
 static ds_status async_save_wait_for_ranks(const dsi_async_save *b)
 {
     const dsi_save_job *j = b->job;
@@ -146,8 +152,9 @@ static ds_status async_save_wait_for_ranks(const dsi_async_save *b)
         for (long ms = 1; !rank_has_ended(j, r, &status); ms = ms < 50 ? 2 * ms : ms) {
             if (dsi_now() > end)
                 return dsi_fail(DS_EIO,
-                                "rank %d has not written its part of %s in %.0f s (DS_TIMEOUT)", r,
-                                j->saving, b->limit);
+                                "rank %d has not written its part of %s in %.3g s "
+                                "(DS_SAVE_TIMEOUT): is the disk slow or full?",
+                                r, j->saving, b->limit);
             nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
         }
     }
@@ -174,12 +181,13 @@ static ds_status async_save_shared(const dsi_async_save *b)
 static void *async_save_run(void *arg)
 {
     dsi_async_save *b = arg;
-    const dsi_save_job *j = b->job;
+    dsi_save_job *j = b->job;
     ds_status status = j->hosts ? dsi_save_local(j) : async_save_shared(b);
     if (status != DS_OK)
         snprintf(b->why, sizeof b->why, "engine_save: %s, saved asynchronously: %s", j->tag,
                  ds_error());
     ds_error_clear();
+    save_job_unlock(j); /* other jobs may load until the next save */
     b->cpu = dsi_thread_time();
     atomic_store(&b->done, true);
     return NULL;
@@ -189,7 +197,7 @@ dsi_async_save *dsi_async_save_start(dsi_save_job *j)
 {
     dsi_async_save *b = dsi_alloc(sizeof *b);
     b->job = j;
-    b->limit = dsi_comm_timeout();
+    b->limit = dsi_comm_save_timeout();
     b->joined = pthread_create(&b->thread, NULL, async_save_run, b) != 0;
     if (b->joined) async_save_run(b); /* no thread could be made: save now */
     return b;
@@ -206,6 +214,8 @@ const char *dsi_async_save_error(const dsi_async_save *b)
 {
     return atomic_load(&b->done) && b->why[0] ? b->why : NULL;
 }
+
+const char *dsi_async_save_folder(const dsi_async_save *b) { return b->job->saving; }
 
 void dsi_async_save_wait(dsi_async_save *b)
 {

@@ -72,12 +72,18 @@ static void versions_parse(dsi_known_versions *all, const char *text)
     }
 }
 
+static int version_newer_first(const void *a, const void *b)
+{
+    const dsi_known_version *x = a, *y = b;
+    if (x->serial != y->serial) return x->serial < y->serial ? 1 : -1;
+    return x->sum != y->sum ? (x->sum < y->sum ? 1 : -1) : strcmp(x->tag, y->tag);
+}
+
 static int version_compare(const void *a, const void *b)
 {
     const dsi_known_version *x = a, *y = b;
     if (x->latest != y->latest) return x->latest ? -1 : 1;
-    if (x->serial != y->serial) return x->serial < y->serial ? 1 : -1;
-    return x->sum != y->sum ? (x->sum < y->sum ? 1 : -1) : strcmp(x->tag, y->tag);
+    return version_newer_first(a, b);
 }
 
 /* The newest `latest` of all hosts first: that of a host which was away is old. */
@@ -201,32 +207,63 @@ void dsi_version_free(dsi_version *v)
 
 /* ---- recovery ------------------------------------------------------------------------------------------- */
 
-/* Of a tag of which some host has .old-TAG; that may be the newest version, where a
- * host was killed between two renames. */
-static ds_status recover_tag(const dsi_hosts *h, const dsi_known_version *newest)
+/* What this host does with its .old-TAG, where v is the newest whole version, or, if
+ * none is whole, the newest one. */
+static ds_status recover_folder(const dsi_hosts *h, const char *tag, const dsi_version *v,
+                                bool newest)
 {
-    dsi_version v;
-    ds_status status = dsi_version_look(h, newest, &v);
-    bool restore = v.missing >= 0 || (v.folder && v.is_old), first = dsi_hosts_is_first(h);
-    dsi_version_free(&v);
-    if (status != DS_OK) return status;
-    return ds_comm_sync_status(h->comm,
-                               first ? dsi_folder_end_old(h->dir, newest->tag, restore) : DS_OK);
+    char *final = dsi_path_in(h->dir, tag);
+    bool named = dsi_is_folder(final), whole = v->missing < 0, drop = whole && newest;
+    dsi_free(final);
+    if (!named || (v->folder && v->is_old)) return dsi_folder_restore_old(h->dir, tag, !drop);
+    return drop ? dsi_folder_end_old(h->dir, tag) : DS_OK;
+}
+
+/* Of a tag of which some host has .old-TAG, from its newest version at `first` on. A
+ * version that is not whole may be so with hosts that are away: it stays. */
+static ds_status recover_tag(const dsi_hosts *h, const dsi_known_versions *all, int first)
+{
+    const char *tag = all->at[first].tag;
+    dsi_version v = {0}, newest = {0};
+    ds_status status = DS_OK;
+    bool whole = false, is_newest = true;
+    for (int k = first; k < all->n && status == DS_OK && !whole; k++) {
+        if (strcmp(all->at[k].tag, tag) != 0) continue;
+        is_newest = k == first;
+        status = dsi_version_look(h, &all->at[k], &v);
+        whole = status == DS_OK && v.missing < 0;
+        if (is_newest)
+            newest = v;
+        else if (!whole)
+            dsi_version_free(&v);
+    }
+    if (status == DS_OK && dsi_hosts_is_first(h))
+        status = recover_folder(h, tag, whole ? &v : &newest, is_newest || !whole);
+    dsi_version_free(&newest);
+    if (whole && !is_newest) dsi_version_free(&v);
+    return ds_comm_sync_status(h->comm, status);
+}
+
+bool dsi_versions_have_old(const dsi_known_versions *all)
+{
+    for (int i = 0; i < all->n; i++)
+        if (all->at[i].old) return true;
+    return false;
 }
 
 ds_status dsi_versions_recover(dsi_hosts *h)
 {
     dsi_known_versions all;
     ds_status status = dsi_versions_list(h, &all);
+    if (all.n) qsort(all.at, (size_t)all.n, sizeof *all.at, version_newer_first);
     for (int i = 0; i < all.n && status == DS_OK; i++) {
-        const dsi_known_version *newest = &all.at[i];
-        bool done = !newest->old;
-        for (int k = 0; k < all.n && !done; k++) {
+        bool first = true, old = false; /* of the versions of that tag */
+        for (int k = 0; k < all.n; k++) {
             if (strcmp(all.at[k].tag, all.at[i].tag) != 0) continue;
-            done = k < i && all.at[k].old; /* with that one */
-            if (all.at[k].serial > newest->serial) newest = &all.at[k];
+            first &= k >= i;
+            old |= all.at[k].old;
         }
-        if (!done) status = recover_tag(h, newest);
+        if (first && old) status = recover_tag(h, &all, i);
     }
     dsi_versions_free(&all);
     h->recovered = status == DS_OK;

@@ -39,6 +39,7 @@ ds_status dsi_version_look(const dsi_hosts *h, const dsi_known_version *known, d
 void dsi_version_free(dsi_version *v);
 bool dsi_version_has(const dsi_version *v, int host, int file);
 
-/* Leaves one version of each tag: the new one if it is whole, else that in
- * .old-TAG. Sets h->recovered. */
+bool dsi_versions_have_old(const dsi_known_versions *all); /* of any tag: recovery is needed */
+/* Gives each tag to its newest whole version. A newer one becomes .old-TAG: with hosts
+ * that are away it may be whole. Others are removed. Sets h->recovered. */
 ds_status dsi_versions_recover(dsi_hosts *h);

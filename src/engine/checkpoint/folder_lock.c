@@ -1,0 +1,79 @@
+/* engine/checkpoint/folder_lock.c: which jobs may use a folder at the same time.
+ *
+ * A save excludes all others: it removes what killed saves have left, and another
+ * job's files would be among that. Loads from folders of hosts share it, since they
+ * may bring files there. A save waits for loads, which end soon; it does not wait
+ * for another save, which is a mistake of the user.
+ *
+ * Invariants: a lock is an open file, and ends with the process at the latest. The
+ * system grants one without order: a holder of none has nothing to wait for, so
+ * there is no deadlock.
+ * SPDX-License-Identifier: MIT */
+#include "folder.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/comm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+#define AGAIN_MS 5
+
+static ds_status lock_open(const char *dir, int *lock)
+{
+    *lock = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return *lock >= 0 ? DS_OK : dsi_fail(DS_EIO, "open %s: %s", dir, strerror(errno));
+}
+
+static void lock_close(int *lock)
+{
+    if (*lock >= 0) close(*lock);
+    *lock = -1;
+}
+
+/* Tries `how`. *taken: another job has the folder. A file system without locks
+ * excludes nobody. */
+static void lock_try(int *lock, int how, bool *taken)
+{
+    *taken = false;
+    if (flock(*lock, how | LOCK_NB) == 0) return;
+    *taken = errno == EWOULDBLOCK;
+    if (!*taken) lock_close(lock);
+}
+
+/* A shared lock can be had beside loads, but not beside a save. */
+ds_status dsi_folder_lock(const char *dir, int *lock)
+{
+    double end = dsi_now() + dsi_comm_save_timeout();
+    bool taken, saves;
+    if (lock_open(dir, lock) != DS_OK) return ds_error_status();
+    for (;;) {
+        lock_try(lock, LOCK_EX, &taken);
+        if (!taken) return DS_OK;
+        lock_try(lock, LOCK_SH, &saves);
+        if (saves || dsi_now() > end) break;
+        flock(*lock, LOCK_UN);
+        nanosleep(&(struct timespec){.tv_nsec = AGAIN_MS * 1000000}, NULL);
+    }
+    lock_close(lock);
+    if (saves)
+        return dsi_fail(DS_ESTATE, "another job is saving to %s: give each job a folder of its own",
+                        dir);
+    return dsi_fail(DS_ESTATE,
+                    "another job has been loading from %s for longer than DS_SAVE_TIMEOUT seconds",
+                    dir);
+}
+
+ds_status dsi_folder_try_lock(const char *dir, bool exclusive, int *lock, bool *taken)
+{
+    *taken = false;
+    if (lock_open(dir, lock) != DS_OK) return ds_error_status();
+    lock_try(lock, exclusive ? LOCK_EX : LOCK_SH, taken);
+    if (*taken) lock_close(lock);
+    return DS_OK;
+}
