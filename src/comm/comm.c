@@ -284,12 +284,10 @@ static ds_status request_check(const dsi_request *r)
     return DS_OK;
 }
 
-/* Collectives are numbered alike on all ranks, messages on the two that they
- * are between. */
-static uint64_t request_next_number(const dsi_request *r)
+/* Alike on the two ranks that it is between, whatever carries it. */
+static uint64_t message_next_number(const dsi_request *r)
 {
     ds_comm *c = r->comm;
-    if (!dsi_is_message(r)) return c->begun++;
     if (!c->messages) c->messages = dsi_alloc(2 * (size_t)c->size * sizeof *c->messages);
     return c->messages[(r->what == DSI_RECV) * c->size + r->root]++;
 }
@@ -313,12 +311,13 @@ static ds_status request_begin(dsi_request *r)
     bool on_gpu = r->device && r->device->type->kind != DS_CPU;
     bool compares = c->compares || (c->debug && on_gpu); /* NCCL compares nothing */
     if (compares && !r->internal && !dsi_is_message(r) && !dsi_comm_agrees(r)) return DS_ECOMM;
+    if (dsi_is_message(r)) r->number = message_next_number(r);
     if (on_gpu && dsi_nccl_carries(r, &r->nccl) != DS_OK) return ds_error_status();
     r->begun = dsi_now();
     if (dsi_trace_on()) dsi_trace_async_begin(dsi_request_text(r), (uint64_t)(uintptr_t)r);
     if (r->nccl) return dsi_nccl_start(r);
     if (request_forbid_graph(r, on_gpu) != DS_OK) return ds_error_status();
-    r->number = request_next_number(r);
+    if (!dsi_is_message(r)) r->number = c->begun++;
     if (on_gpu && dsi_staged_open(r) != DS_OK) return ds_error_status();
     ds_status status = c->type->start(r);
     if (status != DS_OK && r->staged) (void)dsi_staged_close(r, false);

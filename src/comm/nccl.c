@@ -1,8 +1,7 @@
 /* comm/nccl.c: collectives of tensors on GPUs by NCCL: Note [NCCL] of nccl.h.
  *
- * What stays with the backend: messages of two ranks, which may be begun in any
- * order, while NCCL needs one order on both ranks; means of int16; and requests
- * that want squares, which the host adds up.
+ * What stays with the backend: means of int16, and requests that want squares,
+ * which the host adds up.
  *
  * Invariants:
  * - All ranks start the same collectives in the same order, so they are in that
@@ -10,6 +9,8 @@
  * - An operation is in the list from its start until it is waited for and has
  *   ended on the GPU; then it is used again. It keeps a copy of the request for
  *   messages, since requests end earlier.
+ * - A message is in `messages`, oldest first, from its start until the first
+ *   wait for a message, and then in the list.
  * - Calls of NCCL that return ncclInProgress are waited for (nccl_settle), so
  *   that what follows on the stream is behind them.
  * - After a failure `comm` is NULL and `why` says why; nothing is queued any
@@ -21,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/int.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/trace.h"
@@ -65,6 +67,9 @@ typedef struct dsi_nccl {
     dsi_stream stream;
     dsi_event ready;            /* the operands of the latest start */
     operation *oldest, *newest; /* queued, oldest first */
+    operation *messages;        /* begun and not queued, oldest first */
+    uint64_t
+        *first_message; /* [2 size]: the first that NCCL carries, to each rank, and from each */
     operation *unused;
     capture *captures; /* newest first */
     uint64_t begun;
@@ -258,6 +263,30 @@ static void nccl_say(const dsi_nccl *n, const char *why_not)
                 c->size, c->type->name, why_not);
 }
 
+/* Collective: what each two ranks have begun so far, on either side, is not
+ * NCCL's. */
+static ds_status messages_count(dsi_nccl *n)
+{
+    ds_comm *c = n->c;
+    int size = c->size;
+    int64_t *mine = dsi_alloc(4 * (size_t)size * sizeof *mine), *theirs = mine + 2 * size;
+    n->first_message = dsi_alloc(2 * (size_t)size * sizeof *n->first_message);
+    for (int q = 0; c->messages && q < size; q++) {
+        mine[2 * q] = (int64_t)c->messages[q];
+        mine[2 * q + 1] = (int64_t)c->messages[size + q];
+    }
+    ds_status status = dsi_request_run(
+        &(dsi_request){DSI_NUMBERS(c, DSI_ALL_TO_ALL, DS_I64, mine, theirs, 2), .internal = true});
+    for (int q = 0; q < size; q++) {
+        int64_t to = dsi_max(mine[2 * q], theirs[2 * q + 1]);
+        int64_t from = dsi_max(mine[2 * q + 1], theirs[2 * q]);
+        n->first_message[q] = (uint64_t)to;
+        n->first_message[size + q] = (uint64_t)from;
+    }
+    dsi_free(mine);
+    return status;
+}
+
 /* Collective; see Note [NCCL]. */
 static ds_status nccl_join(ds_comm *c, dsi_device *device)
 {
@@ -267,6 +296,7 @@ static ds_status nccl_join(ds_comm *c, dsi_device *device)
     c->nccl = n;
     n->f = &dsi_nccl_open()->f;
     ds_status status = dsi_nccl_agree(c, device, &n->on, &why);
+    if (status == DS_OK && n->on) status = messages_count(n);
     if (status == DS_OK && n->on) status = communicator_make(n);
     if (status == DS_OK) nccl_say(n, why.s);
     dsi_text_free(&why);
@@ -313,8 +343,10 @@ void dsi_nccl_free(ds_comm *c)
     if (*at) *at = n->watch.next;
     operations_free(n, n->oldest);
     operations_free(n, n->unused);
+    operations_free(n, n->messages);
     if (n->on) n->device->type->free_event(n->device, &n->ready);
     if (n->stream.handle) n->device->type->stream_close(&n->stream);
+    dsi_free(n->first_message);
     dsi_free(n->why);
     dsi_free(n);
     c->nccl = NULL;
@@ -325,7 +357,9 @@ void dsi_nccl_free(ds_comm *c)
 /* By properties that all ranks' requests share. */
 static bool request_fits(const dsi_request *r)
 {
-    if (dsi_is_message(r) || r->squares) return false;
+    int of = r->comm->size * (r->what == DSI_RECV) + r->root;
+    if (dsi_is_message(r)) return r->number >= r->comm->nccl->first_message[of];
+    if (r->squares) return false;
     return !dsi_collective_reduces(r->what) || r->dtype != DS_I16 || r->op != DS_REDUCE_AVG;
 }
 
@@ -338,7 +372,8 @@ ds_status dsi_nccl_carries(const dsi_request *r, bool *out)
 {
     ds_comm *c = r->comm;
     *out = false;
-    if (c->size == 1 || !r->device->type->stream_open || dsi_is_message(r)) return DS_OK;
+    if (c->size == 1 || !r->device->type->stream_open) return DS_OK;
+    if (!c->nccl && dsi_is_message(r)) return DS_OK;
     if (!c->nccl && nccl_join(c, r->device) != DS_OK) return ds_error_status();
     dsi_nccl *n = c->nccl;
     *out = n->on && request_fits(r);
@@ -426,10 +461,59 @@ static void capture_add(dsi_nccl *n, const dsi_request *r)
     k->count++;
 }
 
+/* ---- messages ------------------------------------------------------------------------------------------ */
+
+static ds_status message_start(dsi_nccl *n, dsi_request *r)
+{
+    if (n->why) return dsi_fail(DS_ECOMM, "%s", n->why);
+    ds_status status = dsi_graph_forbid(n->device, "it sends messages (ds_send, ds_recv)");
+    if (status != DS_OK) return status;
+    operation *o = operation_new(n, r), **end = &n->messages;
+    while (*end) end = &(*end)->next;
+    *end = r->own = o;
+    return DS_OK;
+}
+
+/* NCCL's stream goes on when the device's stream has come to this point. */
+static ds_status stream_follow(dsi_nccl *n)
+{
+    const dsi_device_type *type = n->device->type;
+    ds_status status = type->record(&n->device->stream, &n->ready);
+    return status == DS_OK ? type->wait(&n->stream, &n->ready) : status;
+}
+
+/* All that were begun, as one group; a failure is told of the first one. They
+ * are in the list in any case. */
+static ds_status messages_queue(dsi_nccl *n)
+{
+    operation *first = n->messages;
+    ds_status status = n->why ? dsi_fail(DS_ECOMM, "%s", n->why) : DS_OK;
+    if (!first) return status;
+    n->messages = NULL;
+    if (status == DS_OK) status = stream_follow(n);
+    if (status == DS_OK) {
+        ncclResult_t result = n->f->group_begin();
+        for (operation *o = first; result == ncclSuccess && o; o = o->next)
+            result = dsi_nccl_call(n->f, n->comm, n->stream.handle, &o->like);
+        ncclResult_t ended = n->f->group_end();
+        status = nccl_settle(n, &first->like, result == ncclSuccess ? ended : result);
+    }
+    for (operation *o = first, *next; o; o = next) {
+        next = o->next;
+        o->next = NULL;
+        operation_append(n, o);
+        if (status == DS_OK) status = n->device->type->record(&n->stream, &o->done);
+    }
+    return status;
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------ */
+
 ds_status dsi_nccl_start(dsi_request *r)
 {
     dsi_nccl *n = r->comm->nccl;
     dsi_device *d = n->device;
+    if (dsi_is_message(r)) return message_start(n, r);
     r->number = n->begun++;
     if (n->why) return dsi_fail(DS_ECOMM, "%s", n->why);
     bool apart = r->comm->log || r->comm->debug, captured = dsi_graph_capturing(d);
@@ -439,8 +523,7 @@ ds_status dsi_nccl_start(dsi_request *r)
     dsi_nccl_other other = {.memory = NULL};
     bool needed = dsi_nccl_other_needed(r);
     if (status == DS_OK && needed) status = dsi_nccl_other_begin(r, &other);
-    if (status == DS_OK) status = d->type->record(&d->stream, &n->ready);
-    if (status == DS_OK) status = d->type->wait(&n->stream, &n->ready);
+    if (status == DS_OK) status = stream_follow(n);
     if (status == DS_OK)
         status = nccl_settle(n, r,
                              dsi_nccl_call(n->f, n->comm, n->stream.handle, needed ? &other.r : r));
@@ -478,7 +561,8 @@ ds_status dsi_nccl_wait(dsi_request *r)
 {
     dsi_nccl *n = r->comm->nccl;
     operation *o = r->own;
-    ds_status status = operation_await(n, o);
+    ds_status status = dsi_is_message(r) ? messages_queue(n) : DS_OK;
+    if (status == DS_OK) status = operation_await(n, o);
     bool finish = !o->captured && (r->comm->log || dsi_trace_on());
     if (dsi_nccl_other_end(r, &o->other, status == DS_OK) != DS_OK) status = ds_error_status();
     if (status == DS_OK && finish) status = operation_finish(n, o);

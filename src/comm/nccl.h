@@ -12,6 +12,12 @@
  * asynchronous errors, for other ranks' failures and at the time limit. Each of
  * them aborts NCCL's communicator, which ends its kernels, and then the job.
  *
+ * Messages of two ranks (ds_send) are kept until one of them is waited for, and
+ * then queued as one group: ranks that send to each other do not wait for each
+ * other. A message cannot ask all ranks: messages begun before all have made
+ * their first collective of tensors on GPUs stay with the backend, on both ranks
+ * (`first_message`).
+ *
  * A step that a device captures (device/graph.h) has its collectives too: NCCL's
  * stream joins the capture. Ranks need not agree on it, since a replay queues the
  * collectives that the step's host code starts. NCCL ends no communicator while
@@ -70,8 +76,8 @@ ds_status dsi_nccl_other_end(const dsi_request *r, dsi_nccl_other *o, bool arriv
  * a communicator is a collective. A failure: all ranks have failed. */
 ds_status dsi_nccl_carries(const dsi_request *r, bool *out);
 
-/* As the entries of dsi_comm_type. number is that among the requests that NCCL
- * carries. */
+/* As the entries of dsi_comm_type. The number of a collective is that among
+ * those that NCCL carries. */
 ds_status dsi_nccl_start(dsi_request *r);
 ds_status dsi_nccl_wait(dsi_request *r);
 void dsi_nccl_free(ds_comm *c); /* before the backend closes; waits for what was begun */

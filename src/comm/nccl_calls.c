@@ -2,6 +2,7 @@
  *
  *     all_reduce, reduce_to, reduce_scatter, all_gather, broadcast     NCCL's own
  *     gather_to, scatter_from, all_to_all, all_to_all_rows             a group of sends and receives
+ *     send, recv                                                       one of these, in the caller's group
  * SPDX-License-Identifier: MIT */
 #include "nccl.h"
 
@@ -102,6 +103,10 @@ ncclResult_t dsi_nccl_call(const dsi_nccl_functions *f, ncclComm_t comm, ncclStr
         return f->all_gather(r->in, r->out, bytes, ncclInt8, comm, stream);
     case DSI_BROADCAST:
         return f->broadcast(r->in, r->out, bytes, ncclInt8, r->root, comm, stream);
+    case DSI_SEND:
+        return f->send(r->in, bytes, ncclInt8, r->root, comm, stream);
+    case DSI_RECV:
+        return f->recv(r->out, bytes, ncclInt8, r->root, comm, stream);
     default:
         return exchange(f, comm, stream, r);
     }

@@ -399,9 +399,11 @@ static ds_status thread_failed(ds_comm *c, bool ended)
     ds_status status = DS_OK;
     pthread_mutex_lock(&t->mutex);
     if (t->failed) status = dsi_fail(DS_ECOMM, "%s", t->why);
-    for (int r = 0; ended && status == DS_OK && r < g->size; r++)
-        if (t->ended_ranks[g->member[r]])
-            status = dsi_fail(DS_ECOMM, "rank %d ended without it", r);
+    /* one whose body has returned may have begun it, and wait for it now */
+    const bool *const gone[] = {t->left_ranks, t->ended_ranks};
+    for (int k = 0; ended && status == DS_OK && k < 2 * g->size; k++)
+        if (gone[k / g->size][g->member[k % g->size]])
+            status = dsi_fail(DS_ECOMM, "rank %d ended without it", k % g->size);
     pthread_mutex_unlock(&t->mutex);
     return status;
 }
@@ -444,6 +446,9 @@ static void *rank_main(void *p)
     pthread_cond_broadcast(&t->changed);
     pthread_mutex_unlock(&t->mutex);
     dsi_set_world(NULL);
+    pthread_mutex_lock(&t->mutex);
+    t->left_ranks[me->rank] = true;
+    pthread_mutex_unlock(&t->mutex);
     return NULL;
 }
 
@@ -454,6 +459,7 @@ static void team_open(team *t, int n)
                 .oversubscribed = n > dsi_processors(),
                 .helper_wanted = n < dsi_processors()};
     t->ended_ranks = dsi_alloc((size_t)n * sizeof *t->ended_ranks);
+    t->left_ranks = dsi_alloc((size_t)n * sizeof *t->left_ranks);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -474,6 +480,7 @@ static void team_close(team *t)
     pthread_cond_destroy(&t->work);
     pthread_mutex_destroy(&t->mutex);
     dsi_free(t->ended_ranks);
+    dsi_free(t->left_ranks);
 }
 
 ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg)

@@ -45,6 +45,7 @@ typedef struct team {
     int size;
     ds_device device;    /* that ranks begin on */
     bool *ended_ranks;   /* [size] ranks whose body has returned */
+    bool *left_ranks;    /* [size] and that have waited for what they had begun */
     bool oversubscribed; /* more ranks than processors: a rank that spins slows the others */
     _Atomic bool failed;
     ds_status status; /* of the first failure */

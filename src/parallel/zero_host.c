@@ -20,7 +20,10 @@ static bool on_gpu(const ds_tensor *x) { return x && x->device->type->kind != DS
 ds_status dsi_zero_host_open(dsi_zero *z)
 {
     const ds_tensor *x = z->flat->param[0].x;
-    if (!on_gpu(x) || !(z->o.offload_optimizer || z->o.offload_param)) return DS_OK;
+    if (!on_gpu(x)) return DS_OK;
+    z->o.offload_optimizer |= z->o.files.nvme_path != NULL; /* by way of the host's memory */
+    z->o.offload_param |= z->o.param_files.nvme_path != NULL;
+    if (!z->o.offload_optimizer && !z->o.offload_param) return DS_OK;
     z->staging = dsi_staging_new(x->device);
     return z->staging ? DS_OK : ds_error_status();
 }

@@ -178,6 +178,114 @@ static void others(void **state)
     apart(changes_gpu, NULL, NULL, NULL);
 }
 
+/* ---- messages ------------------------------------------------------------------------------------------ */
+
+static ds_tensor *of_rank(int rank) { return ds_full(DS_F32, ds_shape(N), rank + 1); }
+
+static bool is_of_rank(ds_tensor *x, int rank)
+{
+    return ds_item(ds_sum(ds_abs(ds_sub(x, of_rank(rank))))) == 0;
+}
+
+/* Each to each, before and after the first collective of tensors on GPUs, across
+ * it, and with messages of the host in between. */
+static ds_status send_to_all(void *arg)
+{
+    enum { MOST = 4, ROUNDS = 3 };
+    int rank = ds_comm_rank(NULL), size = ds_comm_size(NULL);
+    ds_message *sent[MOST], *coming[MOST];
+    ds_tensor *got[MOST];
+    (void)arg;
+    if (!use_own_gpu()) return ds_error_status();
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = of_rank(rank), *host = ds_to(x, (ds_device){DS_CPU, 0}, DS_F32);
+    for (int round = 0; round < ROUNDS; round++) {
+        bool joins = round == 1;
+        for (int q = 0; q < size; q++)
+            if (q != rank) sent[q] = ds_isend(NULL, round == 2 && q == 0 ? host : x, q);
+        if (joins && rank % 2) ds_all_reduce(NULL, of_rank(0), DS_REDUCE_SUM);
+        for (int q = 0; q < size; q++) {
+            got[q] = ds_clone(round == 2 && rank == 0 ? host : x);
+            if (q != rank) coming[q] = ds_irecv(NULL, got[q], q);
+        }
+        if (joins && rank % 2 == 0) ds_all_reduce(NULL, of_rank(0), DS_REDUCE_SUM);
+        long syncs = emulator_count("fake_cuda_syncs");
+        for (int q = 0; q < size; q++)
+            if (q != rank) ds_message_wait(coming[q]), ds_message_wait(sent[q]);
+        /* the host waits for nothing */
+        if (round == 2 && size == 2 && rank) CHECK_INT(emulator_count("fake_cuda_syncs"), syncs);
+        ds_barrier(NULL);
+        for (int q = 0; q < size; q++)
+            if (q != rank) CHECK(is_of_rank(ds_to(got[q], ds_current_device(), DS_F32), q));
+        ds_barrier(NULL);
+    }
+    ds_scope_close(scope);
+    return ds_error_status();
+}
+
+static void messages_arrive(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++)
+        CHECK_INT(ds_run_ranks(ranks, send_to_all, NULL), DS_OK);
+}
+
+/* Rank 1 receives `more` elements more; rank 0 leaves if that is -1. */
+static ds_status send_once(void *more)
+{
+    int rank = ds_comm_rank(NULL), n = N + *(int *)more;
+    if (!use_own_gpu()) return ds_error_status();
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = ds_ones(DS_F32, ds_shape(rank && n > N ? n : N));
+    CHECK_INT(ds_all_reduce(NULL, ds_ones(DS_F32, ds_shape(1)), DS_REDUCE_SUM), DS_OK);
+    if (rank == 0 && n >= N) ds_send(NULL, x, 1);
+    if (rank == 1) ds_recv(NULL, x, 0);
+    if (!ds_error()) ds_item(ds_select(x, 0, 0));
+    ds_scope_close(scope);
+    return ds_error_status();
+}
+
+static void send_fails(int more, const char *message)
+{
+    CHECK_INT(ds_run_ranks(2, send_once, &more), DS_ECOMM);
+    CHECK_ERROR(message);
+}
+
+static void other_size(void **state)
+{
+    (void)state;
+    send_fails(3, "rank 1: recv of 15 float32 from rank 0, number 0 on cuda:1: NCCL says: ");
+}
+
+static void no_sender(void **state)
+{
+    (void)state;
+    send_fails(-1, "recv of 12 float32 from rank 0, number 0 on cuda:1: rank 0 ended without it");
+}
+
+static void no_send(void **state)
+{
+    (void)state;
+    send_fails(0, "send of 12 float32 to rank 1, number 0 on cuda:0: NCCL says: unhandled system");
+}
+
+static void send_is_stuck(void **state)
+{
+    (void)state;
+    send_fails(0, "float32 from rank 0, number 0 on cuda:1: stuck for 1 s (DS_TIMEOUT) in NCCL");
+}
+
+static void messages(void **state)
+{
+    (void)state;
+    apart(messages_arrive, NULL, NULL, NULL);
+    apart(messages_arrive, "FAKE_NCCL_DELAY=3000", "FAKE_CUDA_LAZY=1", NULL);
+    apart(other_size, NULL, NULL, NULL);
+    apart(no_sender, NULL, NULL, NULL);
+    apart(no_send, "FAKE_NCCL_FAIL=ncclSend=2", NULL, NULL);
+    apart(send_is_stuck, "FAKE_NCCL_HANG=1:2", "DS_TIMEOUT=1", NULL);
+}
+
 /* ---- groups ------------------------------------------------------------------------------------------- */
 
 /* Ranks 0, 2 and 1, 3; and all, meanwhile. */
@@ -404,6 +512,7 @@ int main(void)
     int skip = skip_without_emulator();
     if (skip) return skip;
     const struct CMUnitTest tests[] = {cmocka_unit_test(failures), cmocka_unit_test(others),
-                                       cmocka_unit_test(groups), cmocka_unit_test(steps)};
+                                       cmocka_unit_test(messages), cmocka_unit_test(groups),
+                                       cmocka_unit_test(steps)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
