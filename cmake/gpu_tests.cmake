@@ -163,7 +163,7 @@ if(DS_GPU_TESTS AND TARGET test_gpu_ops)
         if(TARGET ${target})
             add_test(NAME gpu/on/${name} COMMAND ${PROJECT_SOURCE_DIR}/tests/gpu/on_cpu $<TARGET_FILE:${target}>)
             set_tests_properties(gpu/on/${name} PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
-                ENVIRONMENT "DS_TEST_QUICK=1;${DS_TEST_ENVIRONMENT}")
+                ENVIRONMENT "FAKE_CUDA_COUNT=4;DS_TEST_QUICK=1;${DS_TEST_ENVIRONMENT}")
         endif()
     endforeach()
 endif()

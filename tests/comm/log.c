@@ -60,7 +60,7 @@ static char *printed(ds_status (*body)(void *arg), void *arg)
     fflush(stdout);
     int was = dup(STDOUT_FILENO);
     dup2(fileno(file), STDOUT_FILENO);
-    ds_status status = ds_run_ranks(2, body, arg);
+    ds_status status = run_ranks(2, body, arg);
     fflush(stdout);
     dup2(was, STDOUT_FILENO);
     close(was);

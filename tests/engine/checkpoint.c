@@ -407,7 +407,7 @@ static void tags_of_ranks(void **state)
         char dir[600];
         snprintf(dir, sizeof dir, "%s", folder_make());
         validation = i == 1 ? "WARN" : all[i];
-        CHECK_INT(ds_run_ranks(2, save_with_tags, dir), DS_OK);
+        CHECK_INT(run_ranks(2, save_with_tags, dir), DS_OK);
         CHECK(there("rank0/manifest") == (i < 2) && !there("rank1"));
         folder_remove();
     }
@@ -437,7 +437,7 @@ static void a_failure_of_one(void **state)
     (void)state;
     char dir[600];
     snprintf(dir, sizeof dir, "%s", folder_make());
-    CHECK_INT(ds_run_ranks(3, one_fails, dir), DS_OK);
+    CHECK_INT(run_ranks(3, one_fails, dir), DS_OK);
     CHECK_INT(names_in(dir), 2);
     folder_remove();
 }
@@ -469,9 +469,9 @@ static void missing_shard(void **state)
     (void)state;
     char dir[600];
     snprintf(dir, sizeof dir, "%s", folder_make());
-    CHECK_INT(ds_run_ranks(3, save_on_ranks, dir), DS_OK);
+    CHECK_INT(run_ranks(3, save_on_ranks, dir), DS_OK);
     CHECK(unlink(folder_path("global_step0/zero_pp_rank_1_mp_rank_00_optim_states.pt")) == 0);
-    CHECK_INT(ds_run_ranks(2, load_on_ranks, dir), DS_OK);
+    CHECK_INT(run_ranks(2, load_on_ranks, dir), DS_OK);
     folder_remove();
 }
 
@@ -503,7 +503,7 @@ static void overhead_limit(void **state)
     for (int ranks = 1; ranks <= 3; ranks += 2) {
         char dir[600];
         snprintf(dir, sizeof dir, "%s", folder_make());
-        CHECK_INT(ds_run_ranks(ranks, save_each_step, dir), DS_OK);
+        CHECK_INT(run_ranks(ranks, save_each_step, dir), DS_OK);
         CHECK(there("global_step1") && there("global_step5") && !there("global_step2") &&
               !there("global_step3") && !there("global_step4") && !there("global_step6"));
         folder_remove();

@@ -70,7 +70,7 @@ static void run_on(int ranks, Run *run, int stage, const char *precision)
              "\"zero_optimization\": {\"stage\": %d, \"deterministic\": true, "
              "\"stage3_param_persistence_threshold\": 10, \"reduce_bucket_size\": 500}}",
              GLOBAL, MICRO, precision, stage);
-    if (ds_run_ranks(ranks, train, run) != DS_OK) fail_msg("%s", ds_error());
+    if (run_ranks(ranks, train, run) != DS_OK) fail_msg("%s", ds_error());
     CHECK_INT(run->n, WIDTH * 32 + 32 + 32 * 5 + 5);
 }
 

@@ -75,7 +75,7 @@ static void run_on(int ranks, RunPlan plan, State *s)
 {
     Job j = {plan, s};
     memset(s, 0, sizeof *s);
-    if (ds_run_ranks(ranks, run, &j) != DS_OK)
+    if (run_ranks(ranks, run, &j) != DS_OK)
         fail_msg("stage %d, %s, %d ranks: %s", plan.stage, plan.dtype, ranks, ds_error());
 }
 
@@ -171,7 +171,7 @@ static ds_status run_shared(void *arg)
 
 static void share(int ranks, Shared *s)
 {
-    if (ds_run_ranks(ranks, run_shared, s) != DS_OK)
+    if (run_ranks(ranks, run_shared, s) != DS_OK)
         fail_msg("stage %d, %d of %d ranks share experts: %s", s->plan.stage, s->plan.ep_size,
                  ranks, ds_error());
 }

@@ -9,11 +9,6 @@
 enum { WIDTH = 160 };
 
 /* The emulated GPU takes its time: fewer layers, samples, plans and ranks. */
-static bool on_gpu(void)
-{
-    const char *name = getenv("DS_TEST_DEVICE");
-    return name && !strncmp(name, "cuda", 4);
-}
 static int layers(void) { return on_gpu() ? 4 : 8; }
 static int batch(void) { return on_gpu() ? 2 : 8; }
 
@@ -109,7 +104,7 @@ static void on_ranks(Case *c)
 {
     if (!on_gpu())
         TEST_RANKS(as_measured, c);
-    else if (ds_run_ranks(2, as_measured, c) != DS_OK)
+    else if (run_ranks(2, as_measured, c) != DS_OK)
         fail_msg("stage %d, %s: %s", c->stage, c->dtype, ds_error());
 }
 

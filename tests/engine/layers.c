@@ -99,10 +99,10 @@ static void stages_train_alike(void **state)
     (void)state;
     double want[STEPS + 1];
     folder_make();
-    CHECK_INT(ds_run_ranks(1, train, &(Plan){.stage = 0, .got = want}), DS_OK);
+    CHECK_INT(run_ranks(1, train, &(Plan){.stage = 0, .got = want}), DS_OK);
     CHECK(want[STEPS] < want[0]);
     for (int stage = 0; stage <= 3; stage++)
-        CHECK_INT(ds_run_ranks(2, train, &(Plan){.stage = stage, .want = want}), DS_OK);
+        CHECK_INT(run_ranks(2, train, &(Plan){.stage = stage, .want = want}), DS_OK);
     folder_remove();
 }
 

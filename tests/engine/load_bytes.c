@@ -81,7 +81,7 @@ static ds_status run(void *arg)
 
 static void run_on(int ranks, Job *j)
 {
-    if (ds_run_ranks(ranks, run, j) != DS_OK)
+    if (run_ranks(ranks, run, j) != DS_OK)
         fail_msg("stage %d on %d ranks: %s", j->stage, ranks, ds_error());
 }
 

@@ -139,7 +139,7 @@ static void load_everywhere(const char *dir, const char *name, bool universal)
                 dir,       strstr(name, "bf16") ? "bf16" : strstr(name, "fp16") ? "fp16" : "fp32",
                 stage,     !strstr(name, "moe") ? 0 : ranks % 2 ? 1 : 2,
                 universal, *name == 'u' ? 1 : 2};
-            if (ds_run_ranks(ranks, load, &j) != DS_OK)
+            if (run_ranks(ranks, load, &j) != DS_OK)
                 fail_msg("%s%s in stage %d on %d ranks: %s", name, universal ? " (universal)" : "",
                          stage, ranks, ds_error());
         }

@@ -78,7 +78,7 @@ static void experts(void **state)
     (void)state;
     RunPlan plan = {.stage = 1, .accumulate = 1, .dtype = "bf16", .plain = true, .ep_size = 2};
     if (under_mpirun()) return;
-    if (ds_run_ranks(4, as_if_begun_with, &plan) != DS_OK) fail_msg("%s", ds_error());
+    if (run_ranks(4, as_if_begun_with, &plan) != DS_OK) fail_msg("%s", ds_error());
 }
 
 /* A state dict of one rank that does not fit is one of all, and changes

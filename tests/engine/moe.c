@@ -185,7 +185,7 @@ static ds_status train(void *arg)
  * has itself. */
 static void run_on(int ranks, Run *run)
 {
-    ds_status status = ranks > 1 && under_mpirun() ? train(run) : ds_run_ranks(ranks, train, run);
+    ds_status status = ranks > 1 && under_mpirun() ? train(run) : run_ranks(ranks, train, run);
     if (status != DS_OK)
         fail_msg("%d ranks, ep_size %d, stage %d: %s", ranks, run->plan.ep_size, run->plan.stage,
                  ds_error());
@@ -322,7 +322,7 @@ static void under_ddp(void **state)
     Run *want = calloc(1, sizeof *want);
     want->plan = (Plan){.k = 1, .experts = 4, .steps = 4, .ep_size = 1};
     run_on(1, want);
-    if (ds_run_ranks(BATCHES, train_ddp, want) != DS_OK) fail_msg("%s", ds_error());
+    if (run_ranks(BATCHES, train_ddp, want) != DS_OK) fail_msg("%s", ds_error());
     free(want);
 }
 
@@ -412,7 +412,7 @@ static ds_status refused(void *arg)
 static void bad_sharing(void **state)
 {
     (void)state;
-    CHECK_INT(ds_run_ranks(3, refused, &(Plan){.ep_size = 2, .k = 1, .experts = 4}), DS_EINVAL);
+    CHECK_INT(run_ranks(3, refused, &(Plan){.ep_size = 2, .k = 1, .experts = 4}), DS_EINVAL);
     CHECK_ERROR("MoE moe: ep_size is 2, but there are 3 ranks: expected a divisor");
     refused(&(Plan){.ep_size = 2, .k = 1, .experts = 4});
     CHECK_ERROR("there are 1 ranks: expected a divisor of that (ds_init_distributed()");
@@ -443,7 +443,7 @@ static ds_status troubled(void *arg)
 static void a_rank_fails(void **state)
 {
     (void)state;
-    CHECK(ds_run_ranks(4, troubled, &(Plan){.ep_size = 2, .k = 1, .experts = 4}) != DS_OK);
+    CHECK(run_ranks(4, troubled, &(Plan){.ep_size = 2, .k = 1, .experts = 4}) != DS_OK);
     CHECK_ERROR("rank 3: net.in: linear: x is [12, 5]");
 }
 

@@ -125,7 +125,7 @@ static Job job(int stage, const char *more)
 
 static void run_job(int ranks, ds_status (*body)(void *), Job *j)
 {
-    if (ds_run_ranks(ranks, body, j) != DS_OK) fail_msg("%s", ds_error());
+    if (run_ranks(ranks, body, j) != DS_OK) fail_msg("%s", ds_error());
 }
 
 static void check_load(int ranks, Job *j, const char *what)
@@ -276,14 +276,14 @@ static void two_hosts(void **state)
     run_job(4, train_and_save, &j);
     host_lose(1);
     host_lose(2);
-    CHECK(ds_run_ranks(4, load, &j) == DS_EFORMAT);
+    CHECK(run_ranks(4, load, &j) == DS_EFORMAT);
     CHECK(strstr(ds_error(), "global_step3 is not whole: "));
     CHECK_ERROR("written by 4 ranks, is on none of these 3 hosts");
     host_lose(0);
-    CHECK(ds_run_ranks(4, load, &j) != DS_OK);
+    CHECK(run_ranks(4, load, &j) != DS_OK);
     CHECK_ERROR("has no checkpoint");
     j.tag = "best";
-    CHECK(ds_run_ranks(4, load, &j) != DS_OK);
+    CHECK(run_ranks(4, load, &j) != DS_OK);
     CHECK_ERROR("there is no folder");
     folder_remove();
 }
@@ -620,7 +620,7 @@ static void in_process(ds_status (*body)(void *), Job *j, long after)
     int how;
     pid_t child = fork();
     if (!child) {
-        ds_status status = ds_run_ranks(3, body, j);
+        ds_status status = run_ranks(3, body, j);
         if (status != DS_OK) fprintf(stderr, "# %s\n", ds_error());
         _exit(status != DS_OK);
     }

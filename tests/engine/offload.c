@@ -70,7 +70,7 @@ static void configure(Run *run, int ranks, int stage, const char *precision, con
 
 static void run_on(int ranks, Run *run)
 {
-    if (ds_run_ranks(ranks, train, run) != DS_OK) fail_msg("%s\n%s", ds_error(), run->config);
+    if (run_ranks(ranks, train, run) != DS_OK) fail_msg("%s\n%s", ds_error(), run->config);
 }
 
 static void files_change_nothing(void **state)
@@ -144,15 +144,15 @@ static void what_is_missing_is_said(void **state)
     Run run = {0};
     (void)state;
     configure(&run, 1, 2, "", ", \"offload_optimizer\": {\"device\": \"nvme\"}");
-    CHECK_INT(ds_run_ranks(1, train, &run), DS_EINVAL);
+    CHECK_INT(run_ranks(1, train, &run), DS_EINVAL);
     CHECK_ERROR("offload_optimizer.device\": \"nvme\", but there is no nvme_path");
     configure(&run, 1, 2, "",
               ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"\"}");
-    CHECK_INT(ds_run_ranks(1, train, &run), DS_EINVAL);
+    CHECK_INT(run_ranks(1, train, &run), DS_EINVAL);
     CHECK_ERROR("offload_optimizer.device\": \"nvme\", but there is no nvme_path");
     configure(&run, 1, 2, "",
               ", \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"/no/disk\"}");
-    CHECK_INT(ds_run_ranks(1, train, &run), DS_EIO);
+    CHECK_INT(run_ranks(1, train, &run), DS_EIO);
     CHECK_ERROR("offload_optimizer: there is no folder /no/disk");
 }
 

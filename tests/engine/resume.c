@@ -84,9 +84,9 @@ static void resume_from(int ranks, int at, RunPlan plan, bool universal)
     c.plan.seed = 1;
     c.plan.dir = folder_make();
     c.universal = universal;
-    CHECK_INT(ds_run_ranks(ranks, whole_and_first, &c), DS_OK);
+    CHECK_INT(run_ranks(ranks, whole_and_first, &c), DS_OK);
     if (universal) CHECK_INT(make_universal(&c), DS_OK);
-    CHECK_INT(ds_run_ranks(ranks, rest, &c), DS_OK);
+    CHECK_INT(run_ranks(ranks, rest, &c), DS_OK);
     check_equal(&c, ranks);
     folder_remove();
 }
@@ -227,7 +227,7 @@ static void no_elements(void **state)
     (void)state;
     const char *dir = folder_make();
     for (int ranks = 1; ranks <= 3; ranks++)
-        CHECK_INT(ds_run_ranks(ranks, none_comes_back, &dir), DS_OK);
+        CHECK_INT(run_ranks(ranks, none_comes_back, &dir), DS_OK);
     folder_remove();
 }
 

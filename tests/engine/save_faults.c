@@ -267,7 +267,7 @@ static void on_ranks(const char *more, bool hosts)
                    .hosts = hosts,
                    .k = k};
         r.plan.dir = folder_make();
-        if (ds_run_ranks(3, save_on_ranks, &r) != DS_OK) fail_msg("call %d: %s", k, ds_error());
+        if (run_ranks(3, save_on_ranks, &r) != DS_OK) fail_msg("call %d: %s", k, ds_error());
         for (int i = 0; i < 3; i++) {
             CHECK_INT(r.saved[i], r.saved[0]);
             CHECK_INT(r.loaded[i], r.loaded[0]);
@@ -362,7 +362,7 @@ static void load_three_hosts(void **state)
         r.plan.more = "\"checkpoint\": {" LOCAL "},";
         r.plan.dir = folder_make();
         r.hosts = true;
-        if (ds_run_ranks(3, load_on_hosts, &r) != DS_OK) fail_msg("call %d: %s", k, ds_error());
+        if (run_ranks(3, load_on_hosts, &r) != DS_OK) fail_msg("call %d: %s", k, ds_error());
         for (int i = 0; i < 3; i++) {
             CHECK_INT(r.saved[i], r.saved[0]);
             CHECK_INT(r.loaded[i], 1);

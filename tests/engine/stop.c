@@ -32,7 +32,7 @@ static void ranks_stop_together(void **state)
 {
     (void)state;
     CHECK_INT(ds_stop_on_signal(SIGUSR1), DS_OK);
-    CHECK_INT(ds_run_ranks(RANKS, train_until_stopped, NULL), DS_OK);
+    CHECK_INT(run_ranks(RANKS, train_until_stopped, NULL), DS_OK);
     for (int i = 0; i < RANKS; i++) CHECK_INT(stopped[i], stopped[0]);
     CHECK(stopped[0] >= 3 && stopped[0] < MOST);
     signal(SIGUSR1, SIG_DFL);

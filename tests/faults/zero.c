@@ -73,13 +73,13 @@ static const dsi_zero_opts some[] = {
 
 static void each_fails(Fault f)
 {
-    CHECK_INT(ds_run_ranks(2, body, &f), DS_OK);
+    CHECK_INT(run_ranks(2, body, &f), DS_OK);
     CHECK(!f.left[0] && !f.left[1]);
     int64_t count = f.count;
     CHECK(count > 50);
     for (int64_t n = 1; n <= count; n += quick() ? 3 : 1) {
         f.at = n;
-        ds_status status = ds_run_ranks(2, body, &f);
+        ds_status status = run_ranks(2, body, &f);
         if (status == DS_OK || f.left[0] || f.left[1])
             fail_msg("stage %d: allocation %lld of %lld failed: %s%s%s", f.o.stage, (long long)n,
                      (long long)count, status == DS_OK ? "nobody noticed" : ds_error(),
@@ -103,7 +103,7 @@ static void a_rank_may_end_early(void **state)
     (void)state;
     for (int i = 0; i < SOME; i++) {
         Fault f = {.o = some[i], .ends_after = 2};
-        CHECK(ds_run_ranks(2, body, &f) != DS_OK);
+        CHECK(run_ranks(2, body, &f) != DS_OK);
         CHECK(!f.left[0] && !f.left[1]);
         CHECK_ERROR("rank");
     }

@@ -125,13 +125,13 @@ static void stages_agree(void **state)
         snprintf(one.base, sizeof one.base, "%s", make_base(c ? gpt2 : qwen2));
         snprintf(one.out, sizeof one.out, "%s", folder_path("first"));
         for (int loaded = 0; loaded < 2; loaded++) {
-            CHECK_INT(ds_run_ranks(1, train, &one), DS_OK);
+            CHECK_INT(run_ranks(1, train, &one), DS_OK);
             CHECK(one.loss[STEPS - 1] < one.loss[0]);
             for (int stage = 0; stage <= 3; stage++) {
                 Run two = one;
                 two.stage = stage;
                 snprintf(two.out, sizeof two.out, "%s", folder_path("other"));
-                CHECK_INT(ds_run_ranks(2, train, &two), DS_OK);
+                CHECK_INT(run_ranks(2, train, &two), DS_OK);
                 for (int i = 0; i < STEPS; i++) CHECK_CLOSE(two.loss[i], one.loss[i], 2e-4);
             }
             snprintf(one.adapter, sizeof one.adapter, "%s", folder_path("first"));

@@ -72,8 +72,8 @@ static void compare(Run whole, int ranks, double most)
 {
     Run streamed = whole;
     streamed.streamed = true;
-    CHECK_INT(ds_run_ranks(ranks, train, &whole), DS_OK);
-    CHECK_INT(ds_run_ranks(ranks, train, &streamed), DS_OK);
+    CHECK_INT(run_ranks(ranks, train, &whole), DS_OK);
+    CHECK_INT(run_ranks(ranks, train, &streamed), DS_OK);
     for (int i = 0; i < STEPS; i++) CHECK_CLOSE(streamed.loss[i], whole.loss[i], 0);
     CHECK(whole.loss[2] < whole.loss[0]);
     CHECK((double)streamed.peak <= most * 4 * (double)streamed.params);

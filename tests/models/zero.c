@@ -80,11 +80,11 @@ static void stages_agree(void **state)
         fputs(configs[quick() ? 1 : c], f);
         fclose(f);
         Run one = {.config = path};
-        CHECK_INT(ds_run_ranks(1, train, &one), DS_OK);
+        CHECK_INT(run_ranks(1, train, &one), DS_OK);
         CHECK(one.loss[3] < one.loss[1]);
         for (int stage = 0; stage <= 3; stage++) {
             Run two = {.config = path, .stage = stage};
-            CHECK_INT(ds_run_ranks(2, train, &two), DS_OK);
+            CHECK_INT(run_ranks(2, train, &two), DS_OK);
             for (int i = 0; i < STEPS; i++) CHECK_CLOSE(two.loss[i], one.loss[i], 2e-4);
         }
     }

@@ -413,7 +413,7 @@ static void in_ranks(void **state)
 {
     (void)state;
     what = PRODUCT;
-    CHECK_INT(ds_run_ranks(2, replicas_in_ranks, NULL), DS_OK);
+    CHECK_INT(run_ranks(2, replicas_in_ranks, NULL), DS_OK);
 }
 
 TEST_MAIN(cmocka_unit_test(as_one_process), cmocka_unit_test(gradients), cmocka_unit_test(planes),

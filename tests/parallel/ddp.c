@@ -51,14 +51,14 @@ static void as_a_single_process(void **state)
     static const int64_t bytes[] = {0, 1, 4000};
     Run *want = calloc(1, sizeof *want), *got = calloc(1, sizeof *got);
     want->accumulate = 1;
-    CHECK_INT(ds_run_ranks(1, train, want), DS_OK);
+    CHECK_INT(run_ranks(1, train, want), DS_OK);
     CHECK(want->n > 2900);
     for (int ranks = 2; ranks <= RANKS; ranks++)
         for (int k = 0; k < 3; k++)
             for (int accumulate = 1; accumulate <= 2; accumulate++) {
                 got->bucket_bytes = bytes[k];
                 got->accumulate = accumulate;
-                CHECK_INT(ds_run_ranks(ranks, train, got), DS_OK);
+                CHECK_INT(run_ranks(ranks, train, got), DS_OK);
                 for (int i = 0; i < want->n; i++) CHECK_CLOSE(got->x[0][i], want->x[0][i], 1e-6);
                 for (int r = 1; r < ranks; r++)
                     assert_memory_equal(got->x[r], got->x[0], sizeof(float) * (size_t)got->n);
@@ -121,8 +121,7 @@ static ds_status use_some(void *arg)
 static void unused_parameters_and_buffers(void **state)
 {
     (void)state;
-    for (int ranks = 2; ranks <= RANKS; ranks++)
-        CHECK_INT(ds_run_ranks(ranks, use_some, NULL), DS_OK);
+    for (int ranks = 2; ranks <= RANKS; ranks++) CHECK_INT(run_ranks(ranks, use_some, NULL), DS_OK);
 }
 
 /* ---- gradients that the program keeps ---------------------------------------------------------------------- */
@@ -159,7 +158,7 @@ static ds_status keep_one(void *arg)
 static void kept_gradients_stay(void **state)
 {
     (void)state;
-    for (int ranks = 1; ranks <= 3; ranks++) CHECK_INT(ds_run_ranks(ranks, keep_one, NULL), DS_OK);
+    for (int ranks = 1; ranks <= 3; ranks++) CHECK_INT(run_ranks(ranks, keep_one, NULL), DS_OK);
 }
 
 /* ---- failures ---------------------------------------------------------------------------------------------- */
@@ -182,7 +181,7 @@ static ds_status one_fails(void *arg)
 static void a_failure_is_everybodys(void **state)
 {
     (void)state;
-    CHECK(ds_run_ranks(3, one_fails, NULL) != DS_OK);
+    CHECK(run_ranks(3, one_fails, NULL) != DS_OK);
     CHECK_ERROR("the loss is [3]");
     CHECK(!ds_ddp_new(NULL));
     CHECK_ERROR("ddp");

@@ -76,7 +76,7 @@ static void stages(ds_dtype dtype)
     for (int stage = 0; stage <= 3; stage++) {
         Run *run = &runs[stage];
         *run = (Run){.o = {.stage = stage, .dtype = dtype, .reduce_scatter = stage > 1}};
-        CHECK_INT(ds_run_ranks(RANKS, body, run), DS_OK);
+        CHECK_INT(run_ranks(RANKS, body, run), DS_OK);
         CHECK(run->n > 2900);
         size_t bytes = (size_t)run->n * sizeof(float);
         for (int r = 0; r < RANKS; r++) {
@@ -105,8 +105,8 @@ static void one_process(void **state)
     (void)state;
     static Run one, three;
     one = three = (Run){.o = {.stage = 2, .dtype = DS_F32, .reduce_scatter = true}};
-    CHECK_INT(ds_run_ranks(1, body, &one), DS_OK);
-    CHECK_INT(ds_run_ranks(3, body, &three), DS_OK);
+    CHECK_INT(run_ranks(1, body, &one), DS_OK);
+    CHECK_INT(run_ranks(3, body, &three), DS_OK);
     for (int i = 0; i < one.n; i++) CHECK_CLOSE(three.averages[2][i], one.averages[0][i], 1e-4);
 }
 

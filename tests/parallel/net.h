@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
-#include "check.h"
+#include "ranks.h"
 
 #define MOST 96   /* samples at a time */
 #define ROOM 8192 /* elements of all parameters, at most */

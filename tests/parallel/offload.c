@@ -108,7 +108,7 @@ static ds_status train(void *arg)
 
 static void run_on(int ranks, Run *run)
 {
-    if (ds_run_ranks(ranks, train, run) != DS_OK) fail_msg("%s", ds_error());
+    if (run_ranks(ranks, train, run) != DS_OK) fail_msg("%s", ds_error());
     CHECK(run->n > 2900);
 }
 
@@ -152,6 +152,7 @@ static void compare(int ranks, dsi_zero_opts o, Rule rule, int first, int last)
     o.reduce_bucket = 700;
     o.persistence_threshold = o.stage == 3 ? 50 : 0;
     o.model_persistence_threshold = o.max_live = INT64_MAX;
+    o.offload_optimizer = on_gpu(); /* which rounds an update in another way */
     *want = (Run){.o = o, .rule = rule, .steps = 3};
     run_on(ranks, want);
     for (int k = first; k <= last; k++) {
@@ -218,6 +219,7 @@ static void parameters_in_files(void **state)
         o.max_live = k % 2 ? 2700 : INT64_MAX;
         o.prefetch_bucket = k % 4 > 1 ? INT64_MAX : 0;
         o.max_reuse_distance = k % 4 ? 0 : INT64_MAX;
+        o.offload_optimizer = on_gpu();
         int ranks = 1 + k % 3;
         *want = (Run){.o = o, .steps = 3};
         run_on(ranks, want);
@@ -267,6 +269,7 @@ static void updates_in_backward(void **state)
         dsi_zero_opts o = {.stage = 3, .dtype = k % 3 ? DS_BF16 : DS_F32, .reduce_scatter = true};
         o.accum_dtype = o.comm_dtype = o.dtype;
         o.max_live = INT64_MAX, o.prefetch_bucket = 1000, o.overlap_comm = k % 4 < 2;
+        o.offload_optimizer = on_gpu();
         *want = (Run){.o = o, .steps = 4, .no_clip = true};
         run_on(1 + k % 3, want);
         *got = *want;
@@ -284,7 +287,7 @@ static void updates_in_backward(void **state)
 static void gathered_and_written(void **state)
 {
     (void)state;
-    if (ds_run_ranks(3, write_one, NULL) != DS_OK) fail_msg("%s", ds_error());
+    if (run_ranks(3, write_one, NULL) != DS_OK) fail_msg("%s", ds_error());
 }
 
 /* ---- checkpoints ----------------------------------------------------------------------------------------- */
@@ -351,7 +354,7 @@ static void read_and_written_like_memory(void **state)
     (void)state;
     for (int stage = 0; stage <= 3; stage++)
         for (int ranks = 1; ranks <= 3; ranks++)
-            if (ds_run_ranks(ranks, there_and_back, &stage) != DS_OK)
+            if (run_ranks(ranks, there_and_back, &stage) != DS_OK)
                 fail_msg("stage %d, %d ranks: %s", stage, ranks, ds_error());
 }
 
@@ -383,17 +386,17 @@ static void disks_in_trouble(void **state)
     Run *run = runs[0];
     (void)state;
     *run = (Run){.o = {.stage = 1, .files = {.nvme_path = "/no/such/disk"}}, .steps = 1};
-    CHECK_INT(ds_run_ranks(2, train, run), DS_ECOMM);
+    CHECK_INT(run_ranks(2, train, run), DS_ECOMM);
     CHECK_ERROR("offload_optimizer: there is no folder /no/such/disk: make it, or name another");
     *run = (Run){.o = {.stage = 3, .param_files = {.nvme_path = folder}}, .steps = 1};
     run->o.param_files.buffer_size = 100;
-    CHECK_INT(ds_run_ranks(2, train, run), DS_ECOMM);
+    CHECK_INT(run_ranks(2, train, run), DS_ECOMM);
     CHECK_ERROR(
         "offload_param: fc2.weight has 128 elements on each rank, but buffer_size is 100: set it");
     *run = (Run){.o = {.stage = 1}, .steps = 1};
     if (!access("/dev/full", F_OK)) {
         run->o.files.nvme_path = "/dev/full"; /* no folder at all */
-        CHECK_INT(ds_run_ranks(1, train, run), DS_EIO);
+        CHECK_INT(run_ranks(1, train, run), DS_EIO);
         CHECK_ERROR("there is no folder /dev/full");
     }
 }

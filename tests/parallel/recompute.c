@@ -89,6 +89,7 @@ static void every_stage(void **state)
     static Run plain, other;
     static const ds_dtype dtypes[] = {DS_F32, DS_BF16};
     for (int k = 0; k < 16; k++) {
+        if (on_gpu() && quick() && k % 5) continue; /* each stage once */
         ds_dtype t = dtypes[k / 4 % 2];
         dsi_zero_opts o = {.stage = k % 4,
                            .dtype = t,
@@ -99,8 +100,8 @@ static void every_stage(void **state)
                            .reduce_bucket = k >= 8 ? 1000 : 0};
         plain.o = other.o = o;
         other.checkpoints = true;
-        CHECK_INT(ds_run_ranks(RANKS, train, &plain), DS_OK);
-        CHECK_INT(ds_run_ranks(RANKS, train, &other), DS_OK);
+        CHECK_INT(run_ranks(RANKS, train, &plain), DS_OK);
+        CHECK_INT(run_ranks(RANKS, train, &other), DS_OK);
         CHECK(plain.n > 3000);
         CHECK_INT(other.n, plain.n);
         if (memcmp(plain.x, other.x, (size_t)plain.n * sizeof(float)))

@@ -1,7 +1,7 @@
 /* tests/parallel/same.c: ranks that make different models are told so, with the
  * same words on all.
  * SPDX-License-Identifier: MIT */
-#include "check.h"
+#include "ranks.h"
 
 #define RANKS 3
 
@@ -64,7 +64,7 @@ static void the_first_difference_is_named(void **state)
         for (int engine = 0; engine < 2; engine++) {
             if (engine && cases[i].kind == HALF) continue; /* it makes the dtype its own */
             Run run = {.kind = cases[i].kind, .engine = engine};
-            CHECK(ds_run_ranks(RANKS, begin, &run) != DS_OK);
+            CHECK(run_ranks(RANKS, begin, &run) != DS_OK);
             CHECK_ERROR(cases[i].says);
             for (int r = 0; r < RANKS; r++) CHECK(strstr(run.said[r], cases[i].says));
         }
@@ -75,8 +75,8 @@ static void equal_ones_pass(void **state)
     (void)state;
     for (int engine = 0; engine < 2; engine++) {
         Run run = {.engine = engine};
-        CHECK_INT(ds_run_ranks(RANKS, begin, &run), DS_OK);
-        CHECK_INT(ds_run_ranks(1, begin, &run), DS_OK);
+        CHECK_INT(run_ranks(RANKS, begin, &run), DS_OK);
+        CHECK_INT(run_ranks(1, begin, &run), DS_OK);
     }
 }
 
@@ -96,7 +96,7 @@ static ds_status other_data(void *arg)
 static void data_of_another_length(void **state)
 {
     (void)state;
-    CHECK(ds_run_ranks(RANKS, other_data, NULL) != DS_OK);
+    CHECK(run_ranks(RANKS, other_data, NULL) != DS_OK);
     CHECK_ERROR("initialize: rank 2 has 32 samples of training data, rank 0 has 64: give all ranks "
                 "the same data set");
 }

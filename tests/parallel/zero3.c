@@ -47,7 +47,7 @@ static ds_status read_and_write(void *arg)
 static void reading_needs_a_gather(void **state)
 {
     (void)state;
-    CHECK_INT(ds_run_ranks(RANKS, read_and_write, NULL), DS_OK);
+    CHECK_INT(run_ranks(RANKS, read_and_write, NULL), DS_OK);
 }
 
 /* ---- what it takes ------------------------------------------------------------------------------------------- */
@@ -88,7 +88,7 @@ static ds_status take_little(void *arg)
 static void little_is_there_between_uses(void **state)
 {
     (void)state;
-    CHECK_INT(ds_run_ranks(RANKS, take_little, NULL), DS_OK);
+    CHECK_INT(run_ranks(RANKS, take_little, NULL), DS_OK);
 }
 
 /* ---- ds_zero_init -------------------------------------------------------------------------------------------- */
@@ -155,8 +155,8 @@ static void models_are_made_divided(void **state)
                 want.o.dtype = want.o.accum_dtype = want.o.comm_dtype = t;
                 got = want;
                 got.divided = true;
-                CHECK_INT(ds_run_ranks(ranks, make_and_train, &want), DS_OK);
-                CHECK_INT(ds_run_ranks(ranks, make_and_train, &got), DS_OK);
+                CHECK_INT(run_ranks(ranks, make_and_train, &want), DS_OK);
+                CHECK_INT(run_ranks(ranks, make_and_train, &got), DS_OK);
                 assert_memory_equal(got.x, want.x, sizeof want.x);
             }
 }
@@ -180,8 +180,8 @@ static ds_status make_for_nothing(void *arg)
 static void nothing_stays(void **state)
 {
     (void)state;
-    CHECK_INT(ds_run_ranks(RANKS, make_for_nothing, NULL), DS_OK);
-    CHECK_INT(ds_run_ranks(1, make_for_nothing, NULL), DS_OK);
+    CHECK_INT(run_ranks(RANKS, make_for_nothing, NULL), DS_OK);
+    CHECK_INT(run_ranks(1, make_for_nothing, NULL), DS_OK);
     CHECK(ds_zero_init_with((ds_zero_init_opts){.dtype = DS_I8}) == DS_EINVAL);
     CHECK_ERROR("dtype is int8");
 }
@@ -291,10 +291,10 @@ static void steps_may_differ(void **state)
          .prefetch_bucket = 1000},
     };
     want.o = (dsi_zero_opts){.stage = 2};
-    CHECK_INT(ds_run_ranks(RANKS, turn_about_alone, &want), DS_OK);
+    CHECK_INT(run_ranks(RANKS, turn_about_alone, &want), DS_OK);
     for (int i = 0; i < 5; i++) {
         got.o = some[i];
-        CHECK_INT(ds_run_ranks(RANKS, turn_about_alone, &got), DS_OK);
+        CHECK_INT(run_ranks(RANKS, turn_about_alone, &got), DS_OK);
         assert_memory_equal(got.x, want.x, sizeof want.x);
     }
 }

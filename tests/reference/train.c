@@ -10,8 +10,8 @@
  * fifty may be off by up to 1e-4, and the final weights of such a run by ten
  * times their tolerance.
  * SPDX-License-Identifier: MIT */
-#include "check.h"
 #include "classify.h"
+#include "ranks.h"
 #include "reference.h"
 #include "sample.h"
 
@@ -223,7 +223,7 @@ static void train(Reference *r)
     if (!steps || steps > MAX_STEPS || run->world > MAX_WORLD) {
         reference_fail(r, "%zu steps on %d ranks: expected 1 to %d on at most %d", steps,
                        run->world, MAX_STEPS, MAX_WORLD);
-    } else if (run->net && ds_run_ranks(run->world, rank, run) != DS_OK) {
+    } else if (run->net && run_ranks(run->world, rank, run) != DS_OK) {
         reference_fail(r, "step %lld: %s", (long long)run->seen[0].micro_steps, ds_error());
     } else if (run->net) {
         int64_t near_ties = 0;

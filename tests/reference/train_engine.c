@@ -9,8 +9,8 @@
  * pooling window may fall the other way (see train.c): the gradient norm of
  * that step tells, and what follows is compared more loosely.
  * SPDX-License-Identifier: MIT */
-#include "check.h"
 #include "classify.h"
+#include "ranks.h"
 #include "reference.h"
 #include "sample.h"
 
@@ -289,7 +289,7 @@ static void run_engine(Reference *r)
         reference_fail(r, "the case is not understood");
     } else {
         run.seen = calloc((size_t)run.world, sizeof *run.seen);
-        if (ds_run_ranks(run.world, rank, &run) != DS_OK) {
+        if (run_ranks(run.world, rank, &run) != DS_OK) {
             reference_fail(r, "%s", ds_error());
         } else {
             double times = 1;
