@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""bench/peer_lm.py BUILD [demo|speed|tokens] [--steps N] [--threads N] [--runs N] [--bf16] [--tokenizer FILE]: ds_lm beside PyTorch,
+"""bench/peer_lm.py BUILD [demo|speed|tokens] [--steps N] [--threads N] [--runs N] [--bf16] [--tokenizer FILE]
+[--model FOLDER] [--prompt TEXT]: ds_lm beside PyTorch,
 transformers and tokenizers, with the Python that runs this.
 
 demo   trains the model of `ds_lm train --demo` in PyTorch too, from the same initial weights, with the same batches (the
        order is PyTorch's for the same seed) and the same rule; prints the losses and the difference of the last ones.
-speed  a GPT-2 of 124 million parameters with random weights: time until it is loaded, and greedy tokens; in turns.
+speed  a GPT-2 of 124 million parameters with random weights, or --model: time until it is loaded, and greedy tokens behind
+       --prompt, without and with prompt lookup; in turns.
 tokens --tokenizer FILE: 10 MB of mixed text beside the package tokenizers, on one thread.
 SPDX-License-Identifier: MIT"""
 import argparse
@@ -147,43 +149,57 @@ def tokenizing(build, folder, tokenizer, runs):
     print(f"  {len(ids)} ids, {'equal' if same else 'NOT EQUAL'}")
 
 
-def generating(program, folder, threads, runs, bf16):
-    torch.manual_seed(1)
-    config = transformers.GPT2Config(bos_token_id=0, eos_token_id=None)
-    transformers.GPT2LMHeadModel(config).save_pretrained(folder)
-    text = os.path.join(os.path.dirname(__file__), "..", "assets", "devils_dictionary.txt")
-    run(program, "tokenizer", "--data", text, "--vocab-size", "5000", "--output", folder)
-    new, prompt = 100, "ABILITY, n."
+def generating(program, folder, model_folder, prompt, threads, runs, bf16):
+    if not model_folder:
+        model_folder = folder
+        torch.manual_seed(1)
+        config = transformers.GPT2Config(bos_token_id=0, eos_token_id=None)
+        transformers.GPT2LMHeadModel(config).save_pretrained(folder)
+        text = os.path.join(os.path.dirname(__file__), "..", "assets", "devils_dictionary.txt")
+        run(program, "tokenizer", "--data", text, "--vocab-size", "5000", "--output", folder)
+    new, lookups = 200, (0, 7)
 
-    def generate(n):
-        _, wall, cpu = run(program, "generate", "--model", folder, "--prompt", prompt, "--max-new-tokens", str(n), "--greedy",
-                           "--threads", str(threads), *(["--bf16"] if bf16 else []))
-        return wall, cpu
+    def generate(n, lookup):
+        text, wall, cpu = run(program, "generate", "--model", model_folder, "--prompt", prompt, "--max-new-tokens", str(n),
+                              "--greedy", "--threads", str(threads), "--prompt-lookup-num-tokens", str(lookup),
+                              *(["--bf16"] if bf16 else []))
+        return text, wall, cpu
 
-    def their_generate(model, n):
+    def their_generate(model, n, lookup):
         began = time.process_time()
-        model.generate(ids, max_new_tokens=n, do_sample=False, pad_token_id=0)
-        return time.process_time() - began
+        more = {"prompt_lookup_num_tokens": lookup} if lookup else {}
+        out = model.generate(ids, max_new_tokens=n, do_sample=False, pad_token_id=0, eos_token_id=None, **more)
+        return out[0], time.process_time() - began
 
     dtype = torch.bfloat16 if bf16 else torch.float32
     torch.set_num_threads(threads)
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{model_folder}/tokenizer.json")
     ids = torch.tensor([tokenizer.encode(prompt)])
-    first, their_first, token, their_token, ready = [], [], [], [], []
+    first, their_first, ready = [], [], []
+    token, their_token = {k: [] for k in lookups}, {k: [] for k in lookups}
+    texts, their_texts = set(), set()
     for _ in range(runs):
-        wall, short = generate(1)
+        _, wall, short = generate(1, 0)
         first.append(short), ready.append(wall)
-        token.append((generate(new + 1)[1] - short) / new)
         began = time.process_time()
-        model = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=dtype).eval()
+        model = transformers.AutoModelForCausalLM.from_pretrained(model_folder, dtype=dtype).eval()
         loaded = time.process_time() - began
-        short = their_generate(model, 1)
-        their_first.append(loaded + short)
-        their_token.append((their_generate(model, new + 1) - their_generate(model, 1)) / new)
-    print(f"GPT-2 of 124 million parameters, {dtype}, {threads} thread(s); CPU time, medians of {runs} in turns; the import of "
-          "Python's libraries is not counted")
+        their_short = their_generate(model, 1, 0)[1]
+        their_first.append(loaded + their_short)
+        their_short = their_generate(model, 1, 0)[1]
+        for lookup in lookups:
+            text, _, cpu = generate(new + 1, lookup)
+            texts.add(text.rstrip("\n")), token[lookup].append((cpu - short) / new)
+            out, cpu = their_generate(model, new + 1, lookup)
+            their_texts.add(prompt + tokenizer.decode(out[ids.shape[1]:], clean_up_tokenization_spaces=False))
+            their_token[lookup].append((cpu - their_short) / new)
+    print(f"{ids.shape[1]} tokens of prompt, {new} new ones, {dtype}, {threads} thread(s); CPU time, medians of {runs} in turns; the "
+          "import of Python's libraries is not counted")
     print_ratio("  load, and one token", first, their_first, "ms", 1e3)
-    print_ratio("  a token", token, their_token, "ms", 1e3)
+    for lookup in lookups:
+        print_ratio(f"  a token, lookup {lookup}", token[lookup], their_token[lookup], "ms", 1e3)
+    print_ratio(f"  a token, lookup {lookups[1]}, beside a peer without", token[lookups[1]], their_token[0], "ms", 1e3)
+    print(f"  texts: {len(texts)} of ds_lm, {'equal' if {t.rstrip(chr(10)) for t in their_texts} == texts else 'NOT EQUAL'}")
     print(f"  ds_lm from its start to the end of one token: {statistics.median(ready) * 1e3:.0f} ms of wall time")
 
 
@@ -194,6 +210,8 @@ parser.add_argument("--steps", type=int, default=600)
 parser.add_argument("--threads", type=int, default=1)
 parser.add_argument("--bf16", action="store_true")
 parser.add_argument("--runs", type=int, default=5)
+parser.add_argument("--model")
+parser.add_argument("--prompt", default="ABILITY, n.")
 parser.add_argument("--tokenizer", action="append", default=[])
 given = parser.parse_args()
 torch.set_num_threads(given.threads)
@@ -201,7 +219,7 @@ with tempfile.TemporaryDirectory() as folder:
     if given.what == "demo":
         demo(f"{given.build}/ds_lm", folder, given.steps)
     elif given.what == "speed":
-        generating(f"{given.build}/ds_lm", folder, given.threads, given.runs, given.bf16)
+        generating(f"{given.build}/ds_lm", folder, given.model, given.prompt, given.threads, given.runs, given.bf16)
     else:
         for tokenizer in given.tokenizer:
             tokenizing(given.build, folder, tokenizer, given.runs)

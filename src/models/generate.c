@@ -1,12 +1,14 @@
-/* models/generate.c: tokens one by one, with a cache of keys and values.
+/* models/generate.c: tokens one by one, with a cache of keys and values, or
+ * several that are likely at once, of which those that are right are kept.
  *
  * Invariants: all rows of a batch have the same length; shorter prompts have
  * padding on the left, which no position attends to, and positions count
  * without it. A row that ended goes on as padding until all have ended.
  *
  * The first step runs the prompt and fills the cache, every later one a single
- * position. Column i of `ids` is position i of the row with padding counted;
- * positions that the model is given do not count it. A Run owns its arrays and
+ * position, and those of a draft behind it. Between steps the cache has all
+ * columns but the last. Column i of `ids` is position i of the row with padding
+ * counted; positions that the model is given do not count it. A Run owns its arrays and
  * the cache, and is on the stack of one call; o and lm are borrowed. Sampling
  * has no state: word n of a row depends on seed, row and n alone.
  * SPDX-License-Identifier: MIT */
@@ -14,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/int.h"
 #include "base/mem.h"
 #include "base/option.h"
 #include "base/philox.h"
@@ -150,14 +153,21 @@ static int64_t choose(const float *logits, int64_t vocab, const int64_t *past, i
 
 /* ---- one position of all rows ---- */
 
+#define LOOKUP_MOST    3 /* tokens in common that a draft's place is looked up by */
+#define LOOKUP_LEAST   2 /* one alone is right too seldom to be worth its time */
+#define LOOKUP_TOKENS  7 /* of a draft, if the caller names no number */
+#define STEP_ROWS      DSI_LM_STEP_ROWS
+#define STEP_ROWS_HALF 4
+
 typedef struct Run {
     dsi_lm *lm;
     ds_device device; /* of the model; ids and choices are in host memory */
     const ds_generate_opts *o;
     dsi_lm_cache cache;
     int64_t rows, prompt, vocab;
-    int64_t *ids;  /* [rows, prompt + max_new_tokens] */
-    int64_t *pads; /* [rows]: padding on the left */
+    int64_t *ids;   /* [rows, prompt + max_new_tokens] */
+    int64_t *pads;  /* [rows]: padding on the left */
+    int64_t drafts; /* tokens of a draft, at most */
     bool padded, *ended;
     dsi_lm_choice *choices;
 } Run;
@@ -192,12 +202,12 @@ static ds_tensor *step_positions(const Run *r, int64_t n)
     return ds_to(t, r->device, DS_I64);
 }
 
-/* float32 logits [B,V] of the last of n positions that follow the cache. The
- * first step takes the whole prompt, later ones a token each. Masks are made
- * only where causal attention with a window would be wrong: with padding, or
- * behind earlier positions. The model reads them from lm, and they are gone
- * after the call. */
-static ds_tensor *run_step(Run *r, int64_t n)
+/* float32 logits [B,wanted,V] of the last of n positions that follow the
+ * cache. The first step takes the whole prompt, later ones a token each and a
+ * draft. Masks are made only where causal attention with a window would be
+ * wrong: with padding, or behind earlier positions. The model reads them from
+ * lm, and they are gone after the call. */
+static ds_tensor *run_step(Run *r, int64_t n, int64_t wanted)
 {
     dsi_lm *lm = r->lm;
     int64_t room = r->prompt + r->o->max_new_tokens, window = lm->config.window;
@@ -212,45 +222,93 @@ static ds_tensor *run_step(Run *r, int64_t n)
     if (window && r->cache.length + n > window && (r->padded || r->cache.length))
         ok = ok && (lm->window_mask = step_mask(r, n, window));
     lm->cache = &r->cache;
+    r->cache.wanted = wanted;
     ds_tensor *y = ok ? ds_call(ds_module_of(lm), ds_to(in, r->device, DS_I64)) : NULL;
     lm->cache = NULL, lm->mask = lm->positions = lm->window_mask = NULL;
-    r->cache.length += n;
-    return y ? ds_cast(ds_reshape(y, ds_shape(r->rows, r->vocab)), DS_F32) : NULL;
+    return ds_cast(y, DS_F32);
+}
+
+/* Writes up to `most` tokens behind the n of a row: those that followed its
+ * last words where they were before. What it copies may reach into what it has
+ * written, so that a text that goes in circles goes on. Of several such places
+ * the one that has the most words in common is taken, up to LOOKUP_MOST, and of
+ * those the last. Returns how many tokens it wrote: `most` or 0. Saxena,
+ * Prompt lookup decoding, 2023. */
+static int64_t draft_row(int64_t *ids, int64_t n, int64_t most)
+{
+    for (int64_t words = LOOKUP_MOST; words >= LOOKUP_LEAST; words--)
+        for (int64_t end = n - 1; end >= words; end--) {
+            if (memcmp(ids + end - words, ids + n - words, (size_t)words * sizeof *ids) != 0)
+                continue;
+            for (int64_t i = 0; i < most; i++) ids[n + i] = ids[end + i];
+            return most;
+        }
+    return 0;
+}
+
+/* Writes drafts behind column `at` - 1 of all rows that have not ended, and
+ * returns their length; 0 if a row has none: rows stay of one length. */
+static int64_t run_draft(Run *r, int64_t at)
+{
+    int64_t room = r->prompt + r->o->max_new_tokens, n = r->drafts;
+    if (n > room - at - 1) n = room - at - 1;
+    for (int64_t row = 0; row < r->rows && n > 0; row++) {
+        int64_t *ids = r->ids + row * room, pad = r->pads[row];
+        if (!r->ended[row]) n = draft_row(ids + pad, at - pad, n);
+        for (int64_t i = 0; i < n && r->ended[row]; i++) ids[at + i] = r->o->pad_token_id;
+    }
+    return n;
 }
 
 /* Appends a token to each row, at column `at`: the padding token to rows that
  * have ended. A row ends with a stop token, which is kept, or when on_token
- * says so. false: all rows have ended. */
-static bool run_append(Run *r, const float *logits, int64_t at)
+ * says so. logits: [B,wanted,V], of which position i is taken. as_drafted: all
+ * tokens are those that the column had. false: all rows have ended. */
+static bool run_append(Run *r, const float *logits, int64_t i, int64_t at, bool *as_drafted)
 {
     int64_t room = r->prompt + r->o->max_new_tokens, left = 0;
+    *as_drafted = true;
     for (int64_t row = 0; row < r->rows; row++) {
-        int64_t *ids = r->ids + row * room, pad = r->pads[row];
+        int64_t *ids = r->ids + row * room, pad = r->pads[row], draft = ids[at];
         ids[at] = r->o->pad_token_id;
         if (r->ended[row]) continue;
-        ids[at] = choose(logits + row * r->vocab, r->vocab, ids + pad, at - pad, r->o, row,
-                         r->choices);
-        for (int i = 0; i < r->o->n_stop; i++) r->ended[row] |= ids[at] == r->o->stop[i];
+        ids[at] = choose(logits + (row * r->cache.wanted + i) * r->vocab, r->vocab, ids + pad,
+                         at - pad, r->o, row, r->choices);
+        *as_drafted &= ids[at] == draft;
+        for (int k = 0; k < r->o->n_stop; k++) r->ended[row] |= ids[at] == r->o->stop[k];
         if (r->o->on_token && !r->o->on_token(r->o->arg, row, ids[at])) r->ended[row] = true;
         left += !r->ended[row];
     }
     return left > 0;
 }
 
-/* All steps, each in a scope of its own, so that the memory of a step is free
- * before the next; keys and values live in the cache. Returns the number of new
- * tokens, -1 after a failure. */
+/* One step behind n new tokens, in a scope of its own, so that its memory is
+ * free before the next; keys and values live in the cache. The logits behind a
+ * drafted token count if all before it are what the model chose: then it chose
+ * from the same past as without a draft. Returns the tokens that it appended, -1 after a failure; *more:
+ * not all rows have ended. */
+static int64_t run_tokens(Run *r, int64_t n, bool *more)
+{
+    int64_t at = r->prompt + n, drafted = n ? run_draft(r, at) : 0, added = 0;
+    bool right = true;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *y = run_step(r, n ? 1 + drafted : r->prompt, 1 + drafted);
+    const float *logits = y ? ds_data(y) : NULL;
+    for (; logits && right && *more && added <= drafted; added++)
+        *more = run_append(r, logits, added, at + added, &right);
+    r->cache.length = at + added - 1;
+    ds_scope_close(scope);
+    return logits ? added : -1;
+}
+
+/* All steps. Returns the number of new tokens, -1 after a failure. */
 static int64_t run_all(Run *r)
 {
     int64_t n = 0;
     for (bool more = true; more && n < r->o->max_new_tokens;) {
-        ds_scope *scope = ds_scope_open();
-        ds_tensor *y = run_step(r, n ? 1 : r->prompt);
-        const float *logits = y ? ds_data(y) : NULL;
-        if (logits) more = run_append(r, logits, r->prompt + n);
-        ds_scope_close(scope);
-        if (!logits) return -1;
-        n++;
+        int64_t added = run_tokens(r, n, &more);
+        if (added < 0) return -1;
+        n += added;
     }
     return n;
 }
@@ -270,6 +328,9 @@ static bool generate_check(const dsi_lm *lm, ds_tensor *ids, const ds_generate_o
         return dsi_invalid("generate: attention_mask: expected int64 of the shape of ids");
     if (o->max_new_tokens < 1 || o->max_new_tokens > INT32_MAX)
         return dsi_invalid("generate: max_new_tokens is %lld", (long long)o->max_new_tokens);
+    if (o->prompt_lookup_num_tokens < -1)
+        return dsi_invalid("generate: prompt_lookup_num_tokens is %lld: expected -1 or more",
+                           (long long)o->prompt_lookup_num_tokens);
     if (lm->position && ds_size(ids, 1) + o->max_new_tokens - 1 > lm->config.positions)
         return dsi_invalid("generate: %lld tokens and %lld new ones: n_positions is %lld",
                            (long long)ds_size(ids, 1), (long long)o->max_new_tokens,
@@ -280,6 +341,19 @@ static bool generate_check(const dsi_lm *lm, ds_tensor *ids, const ds_generate_o
                            "tokens: one is out of its range",
                            o->temperature, o->top_p, o->repetition_penalty, o->n_stop);
     return true;
+}
+
+/* Tokens of a draft, at most. More rows in a step would be summed in another
+ * order than one row (gemm.c), and could be other tokens where two logits are
+ * nearly equal. That holds for any draft on a GPU: only a caller's number makes
+ * them there. */
+static int64_t drafts_most(const Run *r)
+{
+    if (r->device.kind != DS_CPU && !r->o->prompt_lookup_num_tokens) return 0;
+    bool half = ds_dtype_size(ds_dtype_of(dsi_lm_embedding_weight(r->lm->embed))) == 2;
+    int64_t asked = r->o->prompt_lookup_num_tokens ? r->o->prompt_lookup_num_tokens : LOOKUP_TOKENS;
+    int64_t fit = (half ? STEP_ROWS_HALF : STEP_ROWS) / r->rows - 1;
+    return asked < 0 || fit < 0 ? 0 : dsi_min(asked, fit);
 }
 
 /* Copies the prompts and counts their padding on the left: a row of nothing but
@@ -294,6 +368,7 @@ static void run_open(Run *r, ds_tensor *ids)
     r->pads = dsi_alloc(rows * sizeof *r->pads);
     r->ended = dsi_alloc(rows * sizeof *r->ended);
     r->choices = dsi_alloc((size_t)r->vocab * sizeof *r->choices);
+    r->drafts = drafts_most(r);
     r->cache = (dsi_lm_cache){.room = room,
                               .k = dsi_alloc(layers * sizeof(ds_tensor *)),
                               .v = dsi_alloc(layers * sizeof(ds_tensor *))};
@@ -399,6 +474,8 @@ ds_generate_opts ds_generation_config(const ds_module *model)
     const json_t *k = json_object_get(json, "top_k"), *pad = json_object_get(json, "pad_token_id");
     if (json_is_integer(k)) o.top_k = json_integer_value(k) ? json_integer_value(k) : -1;
     if (json_is_integer(pad)) o.pad_token_id = json_integer_value(pad);
+    o.prompt_lookup_num_tokens = json_integer_value(
+        json_object_get(json, "prompt_lookup_num_tokens"));
     o.max_new_tokens = json_integer_value(json_object_get(json, "max_new_tokens"));
     json_decref(json);
     return o;

@@ -180,6 +180,31 @@ static ds_tensor *attend_dropout(dsi_lm *lm, ds_tensor *q, ds_tensor *k, ds_tens
     return ds_matmul(ds_dropout(p, lm->config.attention_dropout, true), v);
 }
 
+/* The mask, if there is one, of query i of n that follow `past` keys. */
+static ds_tensor *mask_of_query(ds_tensor *mask, int64_t i, int64_t keys)
+{
+    return mask ? ds_slice(ds_slice(mask, 2, i, i + 1), 3, 0, keys) : NULL;
+}
+
+/* Attention of n queries [B,H,n,D] that follow earlier keys. Each sees one key
+ * more than the one before it, and is computed by itself: so its sums are those
+ * of a token that comes alone. */
+static ds_tensor *attend_each(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_tensor *mask,
+                              double scale)
+{
+    ds_tensor *y[DSI_LM_STEP_ROWS];
+    int n = (int)ds_size(q, 2);
+    int64_t past = ds_size(k, 2) - n;
+    for (int i = 0; i < n; i++) {
+        int64_t keys = past + i + 1;
+        y[i] = ds_attention_with(
+            ds_slice(q, 2, i, i + 1), ds_slice(k, 2, 0, keys), ds_slice(v, 2, 0, keys),
+            (ds_attention_opts){
+                .mask = mask_of_query(mask, i, keys), .scale = scale, .enable_gqa = true});
+    }
+    return ds_cat(y, n, 2);
+}
+
 /* softmax(scale q k^T + mask) v. Keys enter the cache after their rotation: a
  * key's angle depends on its own position, so it never needs another. A single
  * query (n 1) sees all keys of the cache and needs no causal mask; a window
@@ -203,6 +228,8 @@ ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, 
     bool training = ds_module_training(ds_module_of(lm)) && !lm->cache;
     if (training && c->attention_dropout > 0)
         y = attend_dropout(lm, q, k, v, window, scale);
+    else if (n > 1 && lm->cache && lm->cache->length)
+        y = attend_each(q, k, v, mask, scale);
     else
         y = ds_attention_with(q, k, v,
                               (ds_attention_opts){.mask = mask,
@@ -279,7 +306,7 @@ static ds_tensor *lm_forward(void *self, ds_tensor **in, int n)
     ds_device device = ds_device_of(in[0]);
     if (!lm->position && lm_rope_reserve(lm, end, device) != DS_OK) return NULL;
     ds_tensor *x = lm->type->hidden(lm, in[0]);
-    if (n == 1 && lm->cache) x = ds_slice(x, 1, ds_size(x, 1) - 1, ds_size(x, 1));
+    if (n == 1 && lm->cache) x = ds_slice(x, 1, ds_size(x, 1) - lm->cache->wanted, ds_size(x, 1));
     if (n == 1) return dsi_lm_logits(lm, x);
     if (lm->head && ((dsi_lm_linear *)ds_self(lm->head))->lora_a) /* not its weight alone */
         return ds_cross_entropy(

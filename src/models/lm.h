@@ -82,11 +82,15 @@ ds_tensor *dsi_lm_activate(dsi_lm_activation a, ds_tensor *x);
 
 /* ---- the root ---------------------------------------------------------------------- */
 
+/* Positions of all rows of a call behind earlier ones, at most. */
+#define DSI_LM_STEP_ROWS 8
+
 /* Keys and values of the positions so far, [B,G,room,D] of each layer. length
  * is the number of positions that are filled, the same for all layers and
  * rows; a layer's tensors are made by its first call. */
 typedef struct dsi_lm_cache {
     int64_t length, room;
+    int64_t wanted;     /* positions at the end of a call whose logits it returns */
     ds_tensor **k, **v; /* kept; of `layers` layers */
 } dsi_lm_cache;
 

@@ -1,7 +1,10 @@
 /* tests/models/generate.c: a repetition penalty beside padding on the left, as
- * transformers 5.23 has it: padding does not count.
+ * transformers 5.23 has it: padding does not count. Drafts of prompt lookup
+ * change no token.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
+#include "folder.h"
+#include "models/lm.h"
 
 #define ROWS   3
 #define LENGTH 14
@@ -36,4 +39,175 @@ static void penalty_with_padding(void **state)
     ds_scope_close(scope);
 }
 
-TEST_MAIN(cmocka_unit_test(penalty_with_padding))
+/* ---- prompt lookup ---- */
+
+static const char *const folders[] = {"gpt2-tied", "llama-rope3", "mistral-window", "qwen2-tied",
+                                      "qwen3"};
+
+static ds_module *golden_model(size_t i, ds_dtype dtype)
+{
+    char folder[500];
+    snprintf(folder, sizeof folder, DS_GOLDEN "/lm/models/%s", folders[i]);
+    ds_module *m = ds_pretrained_load(folder, .dtype = dtype);
+    CHECK(m != NULL);
+    ds_module_train(m, false);
+    return m;
+}
+
+/* Of `seed`; the same ids again and again every `period`. */
+static ds_tensor *some_ids(ds_module *m, int64_t rows, int64_t n, int64_t seed, int64_t period)
+{
+    int64_t vocab = ds_lm_info_of(m).vocab_size;
+    ds_tensor *ids = ds_zeros(DS_I64, ds_shape(rows, n));
+    for (int64_t i = 0; i < rows * n; i++) {
+        int64_t x = i / n + i % n % period + 1;
+        set_element(ids, i, (double)((x * x * (31 + seed) + 7 * x + seed) % vocab));
+    }
+    return ids;
+}
+
+static size_t bytes_of(ds_tensor *x) { return (size_t)ds_numel(x) * ds_dtype_size(ds_dtype_of(x)); }
+
+/* Logits [steps,V] of the last positions of ids, which follow the others in
+ * calls of `each` positions. */
+static ds_tensor *stepwise_logits(ds_module *m, ds_tensor *ids, int64_t steps, int64_t each)
+{
+    dsi_lm *lm = dsi_lm_of(m);
+    int64_t n = ds_size(ids, 1), layers = lm->config.layers, calls = 0;
+    ds_tensor *k[8] = {NULL}, *v[8] = {NULL}, *y[32];
+    dsi_lm_cache cache = {.room = n, .k = k, .v = v};
+    lm->cache = &cache;
+    for (int64_t at = 0; at < n; at = cache.length) {
+        int64_t end = at ? at + each : n - steps;
+        cache.wanted = at ? each : 1;
+        y[calls] = ds_call(m, ds_slice(ids, 1, at, end));
+        CHECK(y[calls] != NULL);
+        calls += at > 0;
+        cache.length = end;
+    }
+    lm->cache = NULL;
+    for (int64_t i = 0; i < layers; i++) ds_drop(k[i]), ds_drop(v[i]);
+    return ds_contiguous(ds_reshape(ds_cat(y, (int)calls, 1), ds_shape(steps, -1)));
+}
+
+/* A new model whose sizes are no multiples of a vector. */
+static ds_module *odd_model(void)
+{
+    static const char config[] =
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"vocab_size\": 257, \"hidden_size\": 36, "
+        "\"intermediate_size\": 50, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, "
+        "\"num_key_value_heads\": 1}";
+    folder_make();
+    FILE *f = fopen(folder_path("config.json"), "w");
+    CHECK(f && fputs(config, f) > 0 && fclose(f) == 0);
+    ds_module *m = ds_pretrained_load(folder_path("config.json"), .no_weights = true);
+    CHECK(m != NULL);
+    ds_module_train(m, false);
+    folder_remove();
+    return m;
+}
+
+/* Several positions behind others have the bits of one at a time: what drafts
+ * rely on. 16-bit products of more than 4 rows are other sums. */
+static void positions_together(void **state)
+{
+    (void)state;
+    if (ds_current_device().kind != DS_CPU) skip();
+    bool recording = ds_set_grad(false);
+    size_t n = sizeof folders / sizeof *folders;
+    for (size_t i = 0; i <= n; i++) {
+        ds_scope *scope = ds_scope_open();
+        ds_module *m = i < n ? golden_model(i, DS_F32) : odd_model();
+        ds_tensor *ids = some_ids(m, 1, 25, (int64_t)i, 99);
+        ds_tensor *want = stepwise_logits(m, ids, 16, 1);
+        for (int64_t each = 2; each <= 8; each *= 2) {
+            ds_tensor *got = stepwise_logits(m, ids, 16, each);
+            CHECK(!memcmp(ds_data(got), ds_data(want), bytes_of(got)));
+        }
+        ds_module_free(m);
+        ds_scope_close(scope);
+    }
+    ds_set_grad(recording);
+}
+
+static int forwards;
+static const dsi_lm_type *counted_type;
+
+static ds_tensor *counted_hidden(dsi_lm *lm, ds_tensor *ids)
+{
+    forwards++;
+    return counted_type->hidden(lm, ids);
+}
+
+static bool row_ends(void *arg, int64_t row, int64_t id)
+{
+    int64_t *left = arg;
+    (void)id;
+    return row != 1 || --*left > 0;
+}
+
+/* The tokens without and with drafts, which are the same. Returns how many
+ * calls of the model the drafts saved. */
+static int lookup_saves(ds_module *m, ds_tensor *ids, ds_generate_opts o, int64_t most)
+{
+    dsi_lm *lm = dsi_lm_of(m);
+    dsi_lm_type type = *lm->type;
+    counted_type = lm->type, type.hidden = counted_hidden, lm->type = &type;
+    int64_t left[2] = {3, 3};
+    if (o.on_token) o.arg = &left[0];
+    o.prompt_lookup_num_tokens = -1, forwards = 0;
+    ds_tensor *want = ds_generate_with(m, ids, o);
+    CHECK_INT(forwards, ds_size(want, 1));
+    if (o.on_token) o.arg = &left[1];
+    o.prompt_lookup_num_tokens = most, forwards = 0;
+    ds_tensor *got = ds_generate_with(m, ids, o);
+    CHECK_INT(ds_size(got, 1), ds_size(want, 1));
+    CHECK(!memcmp(ds_data(got), ds_data(want), bytes_of(want)));
+    CHECK(forwards <= ds_size(want, 1));
+    lm->type = counted_type;
+    return (int)ds_size(want, 1) - forwards;
+}
+
+/* Prompts that go in circles and prompts that do not; greedy and drawn; rows
+ * that end early. */
+static void lookup_changes_nothing(void **state)
+{
+    (void)state;
+    if (ds_current_device().kind != DS_CPU) skip();
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+        for (int half = 0; half < 2; half++) {
+            ds_scope *scope = ds_scope_open();
+            ds_module *m = golden_model(i, half ? DS_BF16 : DS_F32);
+            int saved = 0;
+            for (int64_t seed = 0; seed < (quick() ? 2 : 8); seed++) {
+                int64_t rows = 1 + seed % 3;
+                ds_tensor *ids = some_ids(m, rows, 12, seed, seed % 2 ? 99 : 4);
+                ds_generate_opts greedy = {.max_new_tokens = 60, .stop = {2}, .n_stop = 1};
+                ds_generate_opts drawn = greedy, penalty = greedy, ends = greedy;
+                drawn.do_sample = true, drawn.temperature = 0.05, drawn.seed = (uint64_t)seed;
+                penalty.repetition_penalty = 1.1;
+                ends.on_token = row_ends;
+                saved += lookup_saves(m, ids, greedy, 0);
+                saved += lookup_saves(m, ids, drawn, 15);
+                saved += lookup_saves(m, ids, penalty, 3);
+                saved += lookup_saves(m, ids, ends, 1 + seed);
+            }
+            CHECK(saved > 0);
+            ds_module_free(m);
+            ds_scope_close(scope);
+        }
+}
+
+static void lookup_refused(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_module *m = golden_model(0, DS_F32);
+    CHECK(!ds_generate(m, some_ids(m, 1, 4, 0, 99), 4, .prompt_lookup_num_tokens = -2));
+    CHECK_ERROR("generate: prompt_lookup_num_tokens is -2: expected -1 or more");
+    ds_module_free(m);
+    ds_scope_close(scope);
+}
+
+TEST_MAIN(cmocka_unit_test(penalty_with_padding), cmocka_unit_test(positions_together),
+          cmocka_unit_test(lookup_changes_nothing), cmocka_unit_test(lookup_refused))

@@ -41,6 +41,11 @@ has out '^ABILITY'
 cp out first
 status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 5 --greedy
 cmp -s out first || fail "greedy text differs from run to run"
+for tokens in 0 3; do
+    status 0 generate --model mine --prompt 'ABILITY ABILITY' --max-new-tokens 40 --prompt_lookup_num_tokens $tokens
+    [ $tokens -ne 0 ] || cp out first
+done
+cmp -s out first || fail "prompt lookup changes the text"
 
 # ---- tokens once; JSON lines, of which the prompt does not count; fine-tuning by a configuration
 status 0 tokenize --model mine --data book.txt --output book.tokens

@@ -37,7 +37,7 @@ ALWAYS_INLINE void dot_step(const int R, const int C, const bool part, const dot
         const float *p = t->b + j * t->bn + k;
         b[j] = part ? vf_load_n(p, n) : vf_load(p);
         IN_REGISTER(b[j]);
-        if (R == 1 && C == DOT_COLS) __builtin_prefetch(p + C * t->bn); /* of the next block */
+        if (C == DOT_COLS) __builtin_prefetch(p + C * t->bn); /* of the next block */
     }
     UNROLL for (int i = 0; i < R; i++)
     {

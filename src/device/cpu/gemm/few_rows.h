@@ -12,8 +12,8 @@
 
 #include "tile.h"
 
-#define FEW_ROWS  4
-#define FEW_SUMS  4096 /* of a chunk of columns: 16 KB */
+#define FEW_ROWS  8
+#define FEW_SUMS  8192 /* of a chunk of columns: 32 KB */
 #define FEW_DEPTH 4    /* rows of b at a time */
 
 /* Adds D rows of b, from row k on, to the sums of R rows and n columns: whole
@@ -66,6 +66,10 @@ static void few_rows(tile_operands t, int64_t rows, int64_t cols)
     int64_t most = FEW_SUMS / rows / VF * VF;
     for (int64_t j = 0; j < cols; j += most) {
         int64_t n = cols - j < most ? cols - j : most;
+        if (rows == 8) few_n(8, &t, n);
+        if (rows == 7) few_n(7, &t, n);
+        if (rows == 6) few_n(6, &t, n);
+        if (rows == 5) few_n(5, &t, n);
         if (rows == 4) few_n(4, &t, n);
         if (rows == 3) few_n(3, &t, n);
         if (rows == 2) few_n(2, &t, n);

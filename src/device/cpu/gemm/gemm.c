@@ -274,7 +274,8 @@ static ds_status gemm_run(dsi_stream *s, const Product *p)
      * > TILE_COLS) in steps of whole rows. */
     bool far_b = p->m > TILE_ROWS && p->k * p->n * (int64_t)sizeof(float) > quarter_of_l2();
     bool far_a = p->a.col != 1 && p->n > TILE_COLS && p->k * p->a.col > SPARSE;
-    if (p->b.col == 1 && !far_b && !far_a) {
+    bool very_few = p->m <= FEW_ROWS && p->n >= 2 * TILE_COLS;
+    if (p->b.col == 1 && (!far_b || very_few) && !far_a) {
         run_in_place(p, false);
         return DS_OK;
     }
@@ -378,11 +379,12 @@ typedef struct FewHalf {
 
 #define FEW_HALF_K     4096 /* at most, of NT */
 #define FEW_HALF_DEPTH 4    /* rows of b at a time, NN */
+#define FEW_HALF_ROWS  4
 
 static bool few_half_takes(const dsi_view *a, const dsi_view *b, const dsi_view *y)
 {
     bool nn = b->s[2] == 1 && b->d[2] > 1, nt = b->s[1] == 1 && a->d[2] <= FEW_HALF_K;
-    return a->dtype == DS_BF16 && b->dtype == DS_BF16 && y->d[0] == 1 && y->d[1] <= FEW_ROWS &&
+    return a->dtype == DS_BF16 && b->dtype == DS_BF16 && y->d[0] == 1 && y->d[1] <= FEW_HALF_ROWS &&
            a->d[2] > 0 && y->d[2] * a->d[2] > SMALL_HALF && (nn || nt);
 }
 
