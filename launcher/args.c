@@ -135,8 +135,8 @@ static const option_row flags[] = {
     WORD("check_config", 0, "FILE", check_config,
          "Print what FILE (or JSON text, or base64 of it) resolves to, every key with its value"),
     SET("auto", 0, auto_values,
-        "With --check_config: fill \"auto\" as transformers' Trainer does, by its defaults and the "
-        "arguments that follow: learning_rate=1e-4 max_steps=1000 ..."),
+        "With --check_config: values in place of \"auto\", where not the defaults of transformers' "
+        "Trainer: learning_rate=1e-4 max_steps=1000 ..."),
     COUNT("world_size", world_size, 1,
           "The ranks of --check_config, --estimate_memory and --init_config (1)"),
     WORD("estimate_memory", 0, "FILE", estimate_memory,

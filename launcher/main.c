@@ -37,18 +37,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int print_config(const options *o)
+#define ANY_STEPS 1000000 /* of a program that --check_config knows nothing about */
+
+/* "auto" is accepted where a program may fill it. The number of steps alone has
+ * no default: without --auto any does, as it is checked against other keys and
+ * decides no other value. Prints the failure. */
+static ds_status config_check(const options *o, char **resolved, char **warnings)
 {
-    char *resolved, *warnings;
     ds_auto_values v = {0};
     ds_status status = DS_OK;
     for (char **text = o->program; text && *text && status == DS_OK; text++)
         status = ds_auto_values_set(&v, *text);
-    if (status != DS_OK || ds_config_check_auto(o->check_config, o->auto_values ? &v : NULL,
-                                                o->world_size, &resolved, &warnings) != DS_OK) {
-        fprintf(stderr, "%s\n", ds_error());
-        return STATUS_WRONG;
-    }
+    if (status == DS_OK)
+        status = ds_config_check_auto(o->check_config, &v, o->world_size, resolved, warnings);
+    if (status == DS_OK) return DS_OK;
+    char *failure = strdup(ds_error());
+    v.max_steps = ANY_STEPS;
+    if (!o->auto_values)
+        status = ds_config_check_auto(o->check_config, &v, o->world_size, resolved, warnings);
+    if (status == DS_OK)
+        fprintf(stderr, "deepspeed: max_steps is %d here; --auto max_steps=N sets it\n", ANY_STEPS);
+    else
+        fprintf(stderr, "%s\n", failure ? failure : "out of memory");
+    free(failure);
+    return status;
+}
+
+static int print_config(const options *o)
+{
+    char *resolved, *warnings;
+    if (config_check(o, &resolved, &warnings) != DS_OK) return STATUS_WRONG;
     fputs(warnings, stderr);
     bool bad = puts(resolved) < 0 || fflush(stdout) != 0;
     if (bad) perror("deepspeed: stdout");

@@ -272,9 +272,11 @@ void dsi_config_fill_auto(dsi_config_reader *r, const ds_auto_values *values)
         bool given;
         json_t *file = dsi_config_tree_get(tree, filled[i].path);
         json_t *value = file ? key_value(&filled[i], values, &given) : NULL;
-        if (value && dsi_config_is_auto(file))
+        if (value && dsi_config_is_auto(file)) {
+            dsi_text *keys = &r->c->trees->filled;
+            dsi_text_add(keys, "%s%s", keys->n ? ", " : "", filled[i].path);
             dsi_config_tree_set(tree, filled[i].path, json_incref(value));
-        else if (value && given)
+        } else if (value && given)
             compare_given(r, &filled[i], file, value);
         json_decref(value);
     }

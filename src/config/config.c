@@ -260,6 +260,7 @@ void dsi_config_free(dsi_config *c)
     dsi_list_free(&c->trees->warnings);
     dsi_syntax_free(&c->trees->syntax);
     dsi_free(c->trees->text);
+    dsi_text_free(&c->trees->filled);
     dsi_free(c->trees->name);
     json_decref(c->trees->given);
     json_decref(c->trees->resolved);

@@ -16,6 +16,7 @@ struct dsi_config_trees {
     dsi_syntax syntax; /* of text: the line of each key */
     json_t *given;     /* the user's, with whole numbers as integers, "auto" filled */
     json_t *resolved;  /* every key but removed ones, under its own name */
+    dsi_text filled;   /* the keys whose "auto" has a value of the program: "a, b" */
     struct {
         DSI_LIST(char *)
     } warnings;

@@ -59,6 +59,12 @@ ds_status ds_config_check_auto(const char *config, const ds_auto_values *auto_va
     if (warnings) *warnings = NULL;
     if (!c) return ds_error_status();
     dsi_text lines = dsi_text_of("%s", "");
+    if (c->trees->filled.n)
+        dsi_text_add(
+            &lines,
+            "config: %s: \"auto\" of %s: a program fills it (ds_lm, .auto_values); here it "
+            "has the default of transformers' Trainer, or the value that was given\n",
+            c->trees->name, c->trees->filled.s);
     for (int i = 0; i < c->trees->warnings.n; i++)
         dsi_text_add(&lines, "%s\n", c->trees->warnings.at[i]);
     if (warnings)

@@ -49,8 +49,20 @@ if [ $? -eq 1 ]; then pass; else fail "a full disk is no failure"; fi
 # ---- "auto" as transformers' Trainer fills it
 echo '{"train_batch_size": "auto", "optimizer": {"type": "Adam", "params": {"lr": "auto"}},
  "scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}}}' >auto.json
-status 2 --check_config auto.json
-has err 'cannot be worked out'
+status 0 --check_config auto.json
+has err '"auto" of optimizer.params.lr, scheduler.params.total_num_steps: a program fills it'
+has err '^deepspeed: max_steps is 1000000 here; --auto max_steps=N sets it$'
+has out '"train_batch_size": 8,'
+lines err 2
+echo '{"train_batch_size": 4, "gradient_clipping": "auto", "fp16": {"enabled": "auto"}}' >clipping.json
+status 0 --check_config clipping.json
+has out '"gradient_clipping": 1.0,'
+has err '"auto" of gradient_clipping, fp16.enabled: a program fills it (ds_lm, .auto_values)'
+lines err 1
+echo '{"train_batch_size": 4, "gradient_clipping": "auto", "prescale_gradients": "auto"}' >wrong.json
+status 2 --check_config wrong.json
+has err '"prescale_gradients": "auto" is for trainers'
+lines err 1
 status 2 --check_config auto.json --auto
 has err 'line 2: "scheduler.params.total_num_steps": "auto" needs the max_steps of the program'
 status 0 --check_config auto.json --auto max_steps=500 learning_rate=2e-3
