@@ -227,7 +227,7 @@ static ds_status model_read(dsi_tokenizer_reader *r, const json_t *model, const 
     b->ignore_merges = dsi_json_bool(model, "ignore_merges", false);
     const char *unk = dsi_json_text(model, "unk_token", NULL);
     b->unk = unk ? dsi_vocab_find_text(&b->vocab, unk) : DSI_NO_TOKEN;
-    if (unk && b->unk == DSI_NO_TOKEN)
+    if (unk && *unk && b->unk == DSI_NO_TOKEN)
         return dsi_tokenizer_damaged(r, "model: unk_token %.80s is not in the vocabulary", unk);
     byte_tokens_read(r);
     return DS_OK;

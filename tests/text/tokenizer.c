@@ -51,6 +51,21 @@ static void merges_by_rank(void **state)
     ds_tokenizer_free(t);
 }
 
+/* The published file of GPT-2 has no type, and empty texts where later ones have
+ * null. */
+static void empty_texts_are_none(void **state)
+{
+    (void)state;
+    ds_tokenizer *t = tokenizer(
+        "{\"dropout\": null, \"unk_token\": \"\", \"continuing_subword_prefix\": \"\", "
+        "\"end_of_word_suffix\": \"\", \"fuse_unk\": false, \"vocab\": {\"a\": 0, \"b\": 1, "
+        "\"ab\": 2}, \"merges\": [\"a b\"]}",
+        "");
+    CHECK(t);
+    assert_string_equal(ids_of(t, "abxa"), "2,0");
+    ds_tokenizer_free(t);
+}
+
 /* Long words take another way than short ones, to the same ids. */
 static void long_words(void **state)
 {
@@ -263,6 +278,7 @@ static void growing_texts_end(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(growing_texts_end), cmocka_unit_test(merges_by_rank),
-          cmocka_unit_test(long_words), cmocka_unit_test(splits), cmocka_unit_test(patterns),
+          cmocka_unit_test(empty_texts_are_none), cmocka_unit_test(long_words),
+          cmocka_unit_test(splits), cmocka_unit_test(patterns),
           cmocka_unit_test(broken_utf8_is_replaced), cmocka_unit_test(damaged_files_are_refused),
           cmocka_unit_test(hostile_patterns_end))
