@@ -14,8 +14,9 @@
  * stays in the cache until it is used.
  *
  * On a GPU, samples of a data set that has a byte form are copied there when the
- * first epoch begins (resident.h), and batches are made there, of the same
- * samples in the same order; then slots and workers are not used.
+ * first epoch begins (resident.h), and batches are made there when they are
+ * read, of the same samples in the same order; then slots and workers are not
+ * used.
  *
  * What an epoch draws from the thread's generator is what PyTorch's DataLoader
  * draws: one integer for its workers (unused here), and with `shuffle` one
@@ -217,6 +218,8 @@ static void batch_end(ds_loader *l)
 {
     dsi_scope_close_if(l->turn, l->turn_number);
     l->turn = NULL;
+    if (l->resident)
+        (void)dsi_resident_end_batch(l->resident); /* a failure is this thread's error */
 }
 
 /* Stops the workers, which blocks until they have finished the batches that

@@ -2,26 +2,33 @@
  *
  * Invariants: fields are [samples, elements] on the device, field 0 uint8;
  * `order` holds the current epoch's indices there. All of it is written when the
- * loader begins (an epoch), and only read between.
+ * loader begins (an epoch), and only read between. The tensors of a batch are
+ * lazy (Note [Lazy tensors]) as long as it is the turn's: all get their values
+ * together. At the end of the turn those that are still held get them.
  * SPDX-License-Identifier: MIT */
 #include "resident.h"
 
 #include "base/mem.h"
+#include "tensor/lazy.h"
 
 #include <string.h>
 
 #define COPY_BYTES ((size_t)1 << 20) /* samples that are read before they are copied */
 
 struct dsi_resident {
+    dsi_lazy_owner owner; /* of a batch's tensors */
     ds_dataset *data;
     int n_fields;
     ds_tensor *field[DS_MAX_FIELDS]; /* counted, as all of these */
     ds_tensor *order, *table;        /* int64 [samples of an epoch]; float32 [channels, 256] */
+    ds_tensor *batch[DS_MAX_FIELDS]; /* of the turn; NULL: there is none */
+    int64_t begin, rows;             /* its samples in `order` */
 };
 
 void dsi_resident_free(dsi_resident *r)
 {
     if (!r) return;
+    (void)dsi_resident_end_batch(r);
     for (int f = 0; f < r->n_fields; f++) dsi_unref(r->field[f]);
     dsi_unref(r->order);
     dsi_unref(r->table);
@@ -119,6 +126,70 @@ static ds_status memory_make(dsi_resident *r, dsi_device *device, int64_t most)
                                  (size_t)channels * 256 * sizeof *table);
 }
 
+/* ---- a batch ------------------------------------------------------------------------------------------- */
+
+/* Field f of the samples that `index` [n] names -> to. Field 0 is made in
+ * float32. */
+static ds_status field_gather(const dsi_resident *r, int f, dsi_view index, ds_tensor *to)
+{
+    dsi_view x = dsi_v(r->field[f]);
+    int64_t n = index.d[0], elements = x.d[1], channels = r->table->shape.d[0];
+    if (f)
+        return dsi_run(to, gather_rows, x, index, dsi_v_shape(to, ds_shape(n, elements)))
+                   ? DS_OK
+                   : ds_error_status();
+    ds_dims image = ds_shape(n, channels, elements / channels);
+    ds_tensor *y = to->dtype == DS_F32 ? to : dsi_new_dtype(to, DS_F32, to->shape);
+    x = dsi_v_shape(r->field[0], ds_shape(x.d[0], channels, elements / channels));
+    if (!y || !dsi_run_fusion(y, gather_table, x, index, dsi_v(r->table), dsi_v_shape(y, image)))
+        return ds_error_status();
+    return y == to ? DS_OK : dsi_copy(to, y);
+}
+
+/* The batch's samples -> to[f], for fields f that are not NULL. Nothing is
+ * copied from the host: the indices are a view of the order there. */
+static ds_status batch_gather(const dsi_resident *r, ds_tensor *const *to)
+{
+    dsi_view index = dsi_v(r->order);
+    ds_status status = DS_OK;
+    index.p = (int64_t *)index.p + r->begin;
+    index.d[0] = r->rows;
+    ds_scope *scope = ds_scope_open();
+    for (int f = 0; status == DS_OK && f < r->n_fields; f++)
+        if (to[f]) status = field_gather(r, f, index, to[f]);
+    ds_scope_close(scope);
+    return status;
+}
+
+/* All fields get their values, whichever is asked for. */
+static ds_status batch_materialize(dsi_lazy_owner *owner, ds_tensor *x)
+{
+    dsi_resident *r = (dsi_resident *)owner;
+    ds_tensor *y[DS_MAX_FIELDS];
+    ds_scope *scope = ds_scope_open();
+    bool good = true;
+    (void)x;
+    for (int f = 0; good && f < r->n_fields; f++)
+        good = (y[f] = dsi_new(r->batch[f], r->batch[f]->shape)) != NULL;
+    ds_status status = good ? batch_gather(r, y) : ds_error_status();
+    for (int f = 0; status == DS_OK && f < r->n_fields; f++) dsi_tensor_set_data(r->batch[f], y[f]);
+    ds_scope_close(scope);
+    return status;
+}
+
+static ds_status batch_write(dsi_lazy_owner *owner, int n, ds_tensor *const *x,
+                             ds_tensor *const *to)
+{
+    const dsi_resident *r = (const dsi_resident *)owner;
+    ds_tensor *y[DS_MAX_FIELDS] = {NULL};
+    for (int f = 0; f < r->n_fields; f++)
+        for (int i = 0; i < n; i++)
+            if (x[i] == r->batch[f]) y[f] = to[i];
+    return batch_gather(r, y);
+}
+
+/* ---- the loader's ---------------------------------------------------------------------------------------- */
+
 ds_status dsi_resident_new(ds_dataset *d, dsi_device *device, int64_t most, dsi_resident **out)
 {
     *out = NULL;
@@ -128,6 +199,7 @@ ds_status dsi_resident_new(ds_dataset *d, dsi_device *device, int64_t most, dsi_
         return DS_OK;
     ds_scope *scope = ds_scope_open();
     dsi_resident *r = dsi_alloc(sizeof *r);
+    r->owner = (dsi_lazy_owner){batch_materialize, batch_write};
     r->data = d;
     ds_status status = memory_make(r, device, most);
     if (status == DS_OK) status = samples_upload(r);
@@ -147,36 +219,30 @@ ds_status dsi_resident_set_order(dsi_resident *r, const int64_t *order, int64_t 
     return d->type->copy_in(&d->stream, dsi_v(r->order).p, order, (size_t)n * sizeof *order);
 }
 
-/* Field f of the samples that `index` [n] names. */
-static ds_tensor *field_gather(const dsi_resident *r, int f, dsi_view index)
+bool dsi_resident_batch(dsi_resident *r, int64_t begin, int64_t n, ds_tensor **field)
 {
-    const ds_field *field = ds_dataset_field(r->data, f);
-    ds_dims shape = {field->shape.n + 1, {index.d[0]}};
-    memcpy(shape.d + 1, field->shape.d, (size_t)field->shape.n * sizeof *shape.d);
-    ds_tensor *y = dsi_new_on(r->order->device, f ? field->dtype : DS_F32, shape);
-    if (!y) return NULL;
-    dsi_view x = dsi_v(r->field[f]);
-    int64_t elements = x.d[1], channels = r->table->shape.d[0];
-    if (f)
-        return dsi_run(y, gather_rows, x, index, dsi_v_shape(y, ds_shape(index.d[0], elements)))
-                   ? y
-                   : NULL;
-    x.n = 3, x.d[1] = channels, x.d[2] = elements / channels;
-    x.s[1] = x.d[2], x.s[2] = 1;
-    return dsi_run_fusion(y, gather_table, x, index, dsi_v(r->table),
-                          dsi_v_shape(y, ds_shape(index.d[0], channels, elements / channels)))
-               ? dsi_to_dtype(y, field->dtype)
-               : NULL;
+    r->begin = begin, r->rows = n;
+    for (int f = 0; f < r->n_fields; f++) {
+        const ds_field *of = ds_dataset_field(r->data, f);
+        ds_dims shape = {of->shape.n + 1, {n}};
+        memcpy(shape.d + 1, of->shape.d, (size_t)of->shape.n * sizeof *shape.d);
+        field[f] = dsi_new_owned(r->order->device, of->dtype, shape, &r->owner);
+        if (!field[f]) return false;
+        r->batch[f] = dsi_ref(field[f]);
+    }
+    return true;
 }
 
-/* Nothing is copied from the host: the indices are a view of the order
- * there. */
-bool dsi_resident_batch(const dsi_resident *r, int64_t begin, int64_t n, ds_tensor **field)
+ds_status dsi_resident_end_batch(dsi_resident *r)
 {
-    dsi_view index = dsi_v(r->order);
-    index.p = (int64_t *)index.p + begin;
-    index.d[0] = n;
+    ds_status status = DS_OK;
     for (int f = 0; f < r->n_fields; f++)
-        if (!(field[f] = field_gather(r, f, index))) return false;
-    return true;
+        if (r->batch[f] && r->batch[f]->refs > 1 && status == DS_OK && !dsi_acquire(r->batch[f]))
+            status = ds_error_status();
+    for (int f = 0; f < r->n_fields; f++) {
+        dsi_set_materialize_hook(r->batch[f], NULL, NULL);
+        dsi_unref(r->batch[f]);
+        r->batch[f] = NULL;
+    }
+    return status;
 }

@@ -34,5 +34,10 @@ void dsi_resident_free(dsi_resident *r);
 ds_status dsi_resident_set_order(dsi_resident *r, const int64_t *order, int64_t n);
 
 /* Samples `begin` .. begin + n - 1 of that order -> field f [n, ...] in the
- * current scope, for all fields; false with the message. */
-bool dsi_resident_batch(const dsi_resident *r, int64_t begin, int64_t n, ds_tensor **field);
+ * current scope, for all fields; false with the message. They are lazy tensors:
+ * all fields are gathered when one of them is read; ds_step_graph_run has them
+ * written to the inputs of its graph instead. */
+bool dsi_resident_batch(dsi_resident *r, int64_t begin, int64_t n, ds_tensor **field);
+
+/* The batch ends: a field that its holders have not read yet gets its values. */
+ds_status dsi_resident_end_batch(dsi_resident *r);

@@ -4,7 +4,9 @@
  * offloading keeps values on disk. The handle, which modules and nodes of the
  * graph hold, stays and keeps shape, dtype, gradient and hooks; only its
  * storage is released. It comes back when an op acquires the tensor (Note
- * [Residency] in acquire.c): that calls the materialize hook of its owner.
+ * [Residency] in acquire.c): that calls the materialize hook of its owner. A
+ * loader's batch on a GPU is lazy too: its values are mostly wanted in the
+ * inputs of a step's graph, where its owner writes them (lazy.h).
  *
  * Invariants:
  * - A tensor without storage has offset 0 and row-major strides, and is not in
@@ -14,7 +16,9 @@
  *   owner has released the tensor's own hold on them.
  * - The owner decides when storage is released; nothing in this folder does.
  * SPDX-License-Identifier: MIT */
-#include "tensor.h"
+#include "lazy.h"
+
+#include "device/graph.h"
 
 void dsi_release_storage(ds_tensor *x)
 {
@@ -59,4 +63,51 @@ ds_status dsi_materialize(const ds_tensor *x)
     ds_status status = h->materialize(h->materialize_arg, h->self);
     DSI_ASSERT(status != DS_OK || (x->storage && dsi_is_contiguous(x)));
     return status;
+}
+
+/* ---- an owner that writes where the values are wanted --------------------------------------------------- */
+
+static ds_status owned_materialize(void *arg, ds_tensor *x)
+{
+    dsi_lazy_owner *owner = arg;
+    const char *why = "it reads a loader's batch that is not among its inputs";
+    ds_status status = dsi_graph_forbid(x->device, why);
+    return status == DS_OK ? owner->materialize(owner, x) : status;
+}
+
+ds_tensor *dsi_new_owned(dsi_device *d, ds_dtype dtype, ds_dims shape, dsi_lazy_owner *owner)
+{
+    return dsi_new_lazy(d, dtype, shape, owned_materialize, owner);
+}
+
+/* Whose x is, if it can write x's values to `to`; else NULL. */
+static dsi_lazy_owner *writer_of(const ds_tensor *x, const ds_tensor *to)
+{
+    const dsi_hooks *h = x->hooks;
+    bool fits = h && h->materialize == owned_materialize && !x->storage && x->dtype == to->dtype &&
+                x->device == to->device && dsi_same_shape(x->shape, to->shape) &&
+                dsi_is_contiguous(to);
+    return fits ? h->materialize_arg : NULL;
+}
+
+/* A tensor that is named twice is written once, and then copied, which
+ * materializes it. */
+ds_status dsi_copy_all(int n, ds_tensor *const *to, ds_tensor *const *x)
+{
+    ds_tensor *written[DSI_COPIES], *place[DSI_COPIES];
+    dsi_lazy_owner *owner = NULL;
+    int k = 0;
+    for (int i = 0; i < n; i++) {
+        if (to[i] == x[i]) continue;
+        dsi_lazy_owner *writer = writer_of(x[i], to[i]);
+        bool twice = false;
+        for (int j = 0; j < k; j++) twice |= written[j] == x[i];
+        if (!writer || twice || (owner && writer != owner)) {
+            if (dsi_copy(to[i], x[i]) != DS_OK) return ds_error_status();
+            continue;
+        }
+        if (!dsi_acquire_to_write(to[i])) return ds_error_status();
+        owner = writer, written[k] = x[i], place[k++] = to[i];
+    }
+    return k ? owner->write(owner, k, written, place) : DS_OK;
 }

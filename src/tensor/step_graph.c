@@ -3,7 +3,8 @@
  * Steps of one kind (step_graph.h; most programs have one):
  *   run 1, 2   the step's function, while the device observes (device/graph.h)
  *   run 3      it is captured, and launched
- *   from 4 on  inputs are copied to those of the capture, hooks, launch, hooks
+ *   from 4 on  inputs are copied to those of the capture (a loader's batch is made
+ *              there), hooks, launch, hooks
  *
  * A capture that does not hold at one step is kept, since a step that was run by
  * the function may have come between; at the second in a row it is dropped.
@@ -18,12 +19,12 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "device/graph.h"
-#include "tensor.h"
+#include "lazy.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { OBSERVED = 2, MOST_INPUTS = 16 };
+enum { OBSERVED = 2, MOST_INPUTS = DSI_COPIES };
 enum { MOST_DROPS = 3, LEAST_REPLAYS = 8 }; /* drops, and replays for each: fewer are no gain */
 
 /* The runs of one kind. */
@@ -163,7 +164,7 @@ static bool inputs_make(Recording *r, ds_tensor *const *in, int n)
     ds_scope *scope = ds_scope_open();
     bool good = true;
     for (int i = 0; good && i < n; i++) {
-        ds_tensor *own = dsi_acquire(in[i]) ? dsi_new_like(in[i]) : NULL;
+        ds_tensor *own = dsi_new_like(in[i]);
         good = own && dsi_copy(own, in[i]) == DS_OK;
         if (good) r->in[r->n++] = dsi_ref(own);
     }
@@ -230,8 +231,7 @@ static const char *inputs_differ(const Recording *r, ds_tensor *const *in, int n
 
 static ds_tensor *replay(Recording *r, ds_tensor *const *in, int n)
 {
-    for (int i = 0; i < n; i++)
-        if (in[i] != r->in[i] && dsi_copy(r->in[i], in[i]) != DS_OK) return NULL;
+    if (dsi_copy_all(n, r->in, in) != DS_OK) return NULL;
     r->failed = 0;
     r->replays++;
     return dsi_graph_replay(r->graph) == DS_OK ? result(r) : NULL;
@@ -248,6 +248,15 @@ static void capture_failed(ds_step_graph *g, Recording *r)
     tell(g, "each step is launched kernel by kernel", why);
 }
 
+/* Lazy inputs are materialized before the step is recorded: the work is not the
+ * step's. */
+static ds_tensor *record(ds_step_graph *g, Recording *r, ds_tensor *const *in, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!dsi_acquire(in[i])) return NULL;
+    return r->observed < OBSERVED ? observe(g, r, in, n) : capture(g, r, in, n);
+}
+
 static ds_tensor *run_kind(ds_step_graph *g, Recording *r, ds_tensor *const *in, int n)
 {
     const char *differ = r->out ? inputs_differ(r, in, n) : NULL;
@@ -259,7 +268,7 @@ static ds_tensor *run_kind(ds_step_graph *g, Recording *r, ds_tensor *const *in,
     if (r->out && !r->failed++) return call(g, in, n);
     if (r->out) capture_failed(g, r);
     if (g->off) return call(g, in, n);
-    return r->observed < OBSERVED ? observe(g, r, in, n) : capture(g, r, in, n);
+    return record(g, r, in, n);
 }
 
 ds_tensor *ds_step_graph_run(ds_step_graph *g, ds_tensor *const *in, int n)

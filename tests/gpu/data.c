@@ -1,5 +1,6 @@
 /* tests/gpu/data.c: a data set on the GPU beside the loader of the CPU: the same
- * batches, to the bit, in the same order; which data sets are not there.
+ * batches, to the bit, in the same order; which data sets are not there; batches
+ * as inputs of a step that is a graph.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "emulated.h"
@@ -82,13 +83,165 @@ static void batches_wait_for_nothing(void **state)
     CHECK_INT(ds_set_device(cpu), DS_OK);
 }
 
+/* Batches that are kept and read when the loader is gone. */
+static void kept_batches_have_values(void **state)
+{
+    (void)state;
+    enum { KEPT = 3, IMAGE = 3 * 32 * 32 };
+    size_t bytes, before = ds_memory_allocated(gpu);
+    int64_t tensors = ds_live_tensors();
+    float *want = batches(cpu, PLAIN, true, &bytes), *labels = want + 2 * SAMPLES * IMAGE;
+    ds_tensor *x[KEPT], *y[KEPT];
+    ds_batch b;
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    ds_seed(5);
+    ds_loader *l = ds_loader_new(images(PLAIN), BATCH, .shuffle = true);
+    for (int i = 0; i < KEPT && ds_loader_next(l, &b); i++)
+        x[i] = ds_keep(b.x), y[i] = ds_keep(b.y);
+    ds_loader_free(l);
+    for (int i = 0; i < KEPT; i++) {
+        ds_scope *scope = ds_scope_open();
+        const int64_t *label = ds_data(y[i]);
+        CHECK(!memcmp(ds_data(x[i]), want + i * BATCH * IMAGE, sizeof *want * BATCH * IMAGE));
+        for (int k = 0; k < BATCH; k++) CHECK((float)label[k] == labels[i * BATCH + k]);
+        ds_scope_close(scope);
+        ds_drop(x[i]);
+        ds_drop(y[i]);
+    }
+    free(want);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+    CHECK_INT(ds_memory_allocated(gpu), before);
+    CHECK_INT(ds_live_tensors(), tensors);
+}
+
+/* ---- as inputs of a step graph -------------------------------------------------------------------------- */
+
+/* What a loop does with a batch beside the step. */
+typedef enum Use { NOTHING, READ_BEFORE, READ_AFTER, CHANGED, KEPT, TWICE, N_USES } Use;
+
+static ds_tensor *sums(void *self, ds_tensor *const *in, int n)
+{
+    ds_tensor *const *hidden = self; /* a batch's tensor that is no input */
+    ds_tensor *y = ds_add(ds_sum(in[0]), ds_sum(ds_cast(in[1], DS_F32)));
+    if (n > 2) y = ds_add(y, ds_sum(ds_scale(in[2], 3)));
+    return hidden && *hidden ? ds_add(y, ds_sum(*hidden)) : y;
+}
+
+/* Sums of the steps of two epochs, and of images after them; returns how many. */
+static int sums_run(ds_step_graph *g, Use use, double *out)
+{
+    enum { MOST = 2 * (SAMPLES / BATCH + 1) };
+    ds_tensor *kept[MOST];
+    ds_batch b;
+    int n = 0, keeps = 0;
+    ds_seed(5);
+    ds_loader *l = ds_loader_new(images(PLAIN), BATCH, .shuffle = true);
+    for (int epoch = 0; epoch < 2; epoch++)
+        while (ds_loader_next(l, &b)) {
+            ds_tensor *in[] = {b.x, b.y, b.x};
+            if (use == READ_BEFORE) out[n++] = ds_item(ds_sum(b.x));
+            if (use == CHANGED) CHECK_INT(ds_copy(b.x, ds_scale(b.x, 2)), DS_OK);
+            if (use == KEPT) kept[keeps++] = ds_keep(b.x);
+            int inputs = use == TWICE ? 3 : 2;
+            out[n++] = ds_item(g ? ds_step_graph_run(g, in, inputs) : sums(NULL, in, inputs));
+            if (use == READ_AFTER || use == CHANGED) out[n++] = ds_item(ds_sum(b.x));
+        }
+    ds_loader_free(l);
+    for (int i = 0; i < keeps; i++) {
+        out[n++] = ds_item(ds_sum(kept[i]));
+        ds_drop(kept[i]);
+    }
+    CHECK(!ds_error());
+    return n;
+}
+
+static void step_graphs_take_batches(void **state)
+{
+    (void)state;
+    double want[100], got[100];
+    size_t before = ds_memory_allocated(gpu);
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    for (int use = NOTHING; use < N_USES; use++) {
+        ds_scope *scope = ds_scope_open();
+        ds_step_graph *g = ds_step_graph_new(sums, NULL);
+        int n = sums_run(NULL, (Use)use, want);
+        CHECK_INT(sums_run(g, (Use)use, got), n);
+        CHECK(ds_step_graph_replays(g));
+        for (int i = 0; i < n; i++) CHECK_CLOSE(got[i], want[i], 0);
+        ds_step_graph_free(g);
+        ds_scope_close(scope);
+    }
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+    CHECK_INT(ds_memory_allocated(gpu), before);
+}
+
+/* A launch a field, into the inputs of a graph; else when it is read. That of 16 bits is
+ * converted. */
+static void what_a_batch_costs(void **state)
+{
+    (void)state;
+    ds_batch b;
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    for (int half = 0; half < 2; half++) {
+        ds_step_graph *g = ds_step_graph_new(sums, NULL);
+        ds_loader *l = ds_loader_new(images(half ? BF16 : PLAIN), 2, .shuffle = true);
+        long launches = 0, copies = 0, graphs = 0;
+        for (int i = 0; i < 6; i++) {
+            CHECK(ds_loader_next(l, &b));
+            if (i == 3) {
+                launches = emulator_count("fake_cuda_launches");
+                copies = emulator_count("fake_cuda_copies");
+                graphs = emulator_count("fake_cuda_graph_launches");
+            }
+            CHECK(ds_step_graph_run(g, (ds_tensor *[]){b.x, b.y}, 2));
+        }
+        if (emulated()) {
+            CHECK_INT(emulator_count("fake_cuda_launches") - launches, 3 * (2 + half));
+            CHECK_INT(emulator_count("fake_cuda_copies") - copies, 0);
+            CHECK_INT(emulator_count("fake_cuda_graph_launches") - graphs, 3);
+        }
+        CHECK(ds_loader_next(l, &b));
+        launches = emulator_count("fake_cuda_launches");
+        CHECK(ds_data(b.x) && ds_data(b.y));
+        if (emulated()) CHECK_INT(emulator_count("fake_cuda_launches") - launches, 2 + half);
+        ds_loader_free(l);
+        ds_step_graph_free(g);
+    }
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
+static void a_batch_that_is_no_input_is_not_recorded(void **state)
+{
+    (void)state;
+    const char *want = "it reads a loader's batch that is not among its inputs";
+    ds_tensor *hidden = NULL;
+    ds_batch b;
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    ds_step_graph *g = ds_step_graph_new(sums, &hidden);
+    ds_loader *l = ds_loader_new(images(PLAIN), BATCH);
+    for (int i = 0; i < 4; i++) {
+        CHECK(ds_loader_next(l, &b));
+        hidden = b.x;
+        ds_tensor *x = ds_ones(DS_F32, ds_shape(BATCH)), *in[] = {x, x};
+        CHECK(ds_step_graph_run(g, in, 2) && !ds_error());
+    }
+    CHECK(ds_step_graph_why_not(g) && !strcmp(ds_step_graph_why_not(g), want));
+    ds_loader_free(l);
+    ds_step_graph_free(g);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
 int main(void)
 {
     int skip = skip_without_gpus(1);
     if (skip) return skip;
     setenv("DS_CIFAR10_SAMPLE", DS_SOURCE_DIR "/assets/cifar10-sample.tar.xz", 1);
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_batches),
-                                       cmocka_unit_test(batches_wait_for_nothing)};
+                                       cmocka_unit_test(batches_wait_for_nothing),
+                                       cmocka_unit_test(kept_batches_have_values),
+                                       cmocka_unit_test(step_graphs_take_batches),
+                                       cmocka_unit_test(what_a_batch_costs),
+                                       cmocka_unit_test(a_batch_that_is_no_input_is_not_recorded)};
     folder = folder_make();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     folder_remove();
