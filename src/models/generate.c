@@ -8,9 +8,9 @@
  * The first step runs the prompt and fills the cache, every later one a single
  * position, and those of a draft behind it. Between steps the cache has all
  * columns but the last. Column i of `ids` is position i of the row with padding
- * counted; positions that the model is given do not count it. A Run owns its arrays and
- * the cache, and is on the stack of one call; o and lm are borrowed. Sampling
- * has no state: word n of a row depends on seed, row and n alone.
+ * counted; positions that the model is given do not count it. A Run owns its
+ * arrays and the cache, and is on the stack of one call; o and lm are borrowed.
+ * Sampling has no state: word n of a row depends on seed, row and n alone.
  * SPDX-License-Identifier: MIT */
 #include "generate.h"
 
@@ -229,8 +229,8 @@ static ds_tensor *run_step(Run *r, int64_t n, int64_t wanted)
 }
 
 /* Writes up to `most` tokens behind the n of a row: those that followed its
- * last words where they were before. What it copies may reach into what it has
- * written, so that a text that goes in circles goes on. Of several such places
+ * last words where they were before. The copy may reach into its own tokens, so
+ * that a text that repeats itself is continued. Of several such places
  * the one that has the most words in common is taken, up to LOOKUP_MOST, and of
  * those the last. Returns how many tokens it wrote: `most` or 0. Saxena,
  * Prompt lookup decoding, 2023. */
@@ -285,8 +285,8 @@ static bool run_append(Run *r, const float *logits, int64_t i, int64_t at, bool 
 /* One step behind n new tokens, in a scope of its own, so that its memory is
  * free before the next; keys and values live in the cache. The logits behind a
  * drafted token count if all before it are what the model chose: then it chose
- * from the same past as without a draft. Returns the tokens that it appended, -1 after a failure; *more:
- * not all rows have ended. */
+ * from the same past as without a draft. Returns the tokens that it appended,
+ * -1 after a failure; *more: not all rows have ended. */
 static int64_t run_tokens(Run *r, int64_t n, bool *more)
 {
     int64_t at = r->prompt + n, drafted = n ? run_draft(r, at) : 0, added = 0;

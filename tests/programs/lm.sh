@@ -33,6 +33,11 @@ has out '^step 6/6  loss [45]\.[0-9]*  lr .* tokens/s  left 0:00$'
 has out '^evaluation  loss [0-9.]*  perplexity [0-9.]*$'
 has out '^saved mine$'
 
+# ---- a tokenizer's folder; the output has its file
+status 0 train --model new/config.json --tokenizer new --data book.txt --output folder --context 32 \
+    --batch 4 --max-steps 2
+cmp -s new/tokenizer.json folder/tokenizer.json || fail "the output has no tokenizer"
+
 # ---- the folder that came out
 status 0 eval --model mine --data book.txt --context 32
 has out '^loss [45]\.[0-9]*  perplexity'

@@ -189,6 +189,23 @@ static void print_step(Train *t, int64_t step)
     t->loss = 0, t->counted = 0;
 }
 
+/* A copy of --tokenizer, a file or its folder, in the output. */
+static ds_status save_tokenizer(const LmOptions *o)
+{
+    if (!o->tokenizer) return DS_OK;
+    bool folder = dsi_is_folder(o->tokenizer);
+    dsi_text from = dsi_text_of("%s%s", o->tokenizer, folder ? "/tokenizer.json" : "");
+    dsi_text to = dsi_text_of("%s/tokenizer.json", o->output);
+    size_t n = 0;
+    char *text = dsi_file_read(from.s, &n);
+    dsi_file *f = text ? dsi_file_replace(to.s) : NULL;
+    if (f) dsi_file_write(f, text, n);
+    ds_status status = f ? dsi_file_commit(f) : ds_error_status();
+    dsi_free(text);
+    dsi_text_free(&from), dsi_text_free(&to);
+    return status;
+}
+
 static ds_status save_model(Train *t)
 {
     LmOptions *o = t->o;
@@ -199,14 +216,7 @@ static ds_status save_model(Train *t)
     if (ds_engine_global_rank(t->engine) == 0) {
         status = o->lora_r ? ds_lora_save(m, o->output, state)
                            : ds_pretrained_save(m, o->output, .weights = state);
-        char path[4200];
-        snprintf(path, sizeof path, "%s/tokenizer.json", o->output);
-        size_t n = 0;
-        bool file = o->tokenizer && !dsi_is_folder(o->tokenizer) && strcmp(path, o->tokenizer) != 0;
-        char *text = status == DS_OK && file ? dsi_file_read(o->tokenizer, &n) : NULL;
-        dsi_file *f = text ? dsi_file_replace(path) : NULL;
-        if (f) dsi_file_write(f, text, n), status = dsi_file_commit(f);
-        dsi_free(text);
+        if (status == DS_OK) status = save_tokenizer(o);
         if (status == DS_OK) printf("saved %s\n", o->output);
     }
     ds_state_free(state);
