@@ -101,7 +101,7 @@ foreach(source ${DS_TEST_SOURCES})
     target_link_libraries(test_gpu_${name} PRIVATE ${CMAKE_DL_LIBS})
     if(NOT name STREQUAL "driver")
         set(count 1)
-        if(name MATCHES "^(ranks|rank_graph|nccl|data_parallel|zero)$")
+        if(name MATCHES "^(ranks|rank_graph|nccl|data_parallel|zero|offload)$")
             set(count 4)
         endif()
         set_tests_properties(gpu/${name} PROPERTIES

@@ -38,6 +38,7 @@
 
 static ds_status stage_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last)
 {
+    z->last = last;
     if (!z->reduce) {
         ds_status status = last ? dsi_zero_overlap_begin(z) : DS_OK;
         return status == DS_OK ? dsi_backward_scaled(loss, factor) : status;
@@ -83,6 +84,7 @@ void dsi_zero_zero_grad(dsi_zero *z)
     if (dsi_zero_overlap_end(z) && dsi_offload_end(z->offload))
         dsi_fail(DS_ESTATE, "zero: gradients are dropped whose update has begun during backward: "
                             "set pipeline_write to false");
+    dsi_zero_host_grads_drop(z);
     for (int i = 0; i < z->flat->n; i++) {
         ds_set_grad_of(z->flat->param[i].x, NULL);
         if (z->shard[i]) ds_set_grad_of(z->shard[i], NULL);
@@ -90,8 +92,7 @@ void dsi_zero_zero_grad(dsi_zero *z)
     if (z->reduce) dsi_reduce_reset(z->reduce);
 }
 
-/* The gradient of parameter i's own elements, dense; NULL: none. */
-static ds_tensor *shard_grad(const dsi_zero *z, int i)
+ds_tensor *dsi_zero_shard_grad(const dsi_zero *z, int i)
 {
     ds_tensor *g = z->reduce ? dsi_reduce_grad(z->reduce, i) : ds_grad(z->flat->param[i].x);
     return dsi_acquire(g) ? g : NULL;
@@ -100,7 +101,7 @@ static ds_tensor *shard_grad(const dsi_zero *z, int i)
 ds_status dsi_zero_hand_over(dsi_zero *z)
 {
     for (int i = 0; i < z->flat->n; i++) {
-        ds_tensor *g = z->shard[i] ? shard_grad(z, i) : NULL;
+        ds_tensor *g = z->shard[i] ? dsi_zero_shard_grad(z, i) : NULL;
         if (g && g->device != z->shard[i]->device) {
             g = dsi_zero_host_grad(z, i, g);
             if (!g) return ds_error_status();

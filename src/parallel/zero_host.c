@@ -1,7 +1,9 @@
 /* parallel/zero_host.c: ZeRO where the optimizer, or the model's own shards,
  * are in the host's memory and the model on a GPU.
  *
- *     gradients    GPU -> `host_grads`, all queued, one wait, then the optimizer
+ *     gradients    GPU -> `host_grads`: those that are complete are queued while
+ *                  backward runs, the others by the step; one wait, then the
+ *                  optimizer
  *     parameters   the optimizer's kernel writes 16 bits to `sent`, or float32 to
  *                  the masters, from where they are queued to the GPU; the next
  *                  forward is behind them on the GPU, and the host waits for none
@@ -33,6 +35,7 @@ void dsi_zero_host_close(dsi_zero *z)
     for (int i = 0; z->sent && i < z->flat->n; i++) dsi_unref(z->sent[i]);
     dsi_unref(z->host_grads);
     dsi_free(z->sent);
+    dsi_free(z->leaves);
     dsi_staging_free(z->staging);
 }
 
@@ -62,6 +65,7 @@ ds_status dsi_zero_host_prepare(dsi_zero *z)
     int64_t n = 0, at = 0;
     if (!z->staging) return DS_OK;
     z->sent = dsi_alloc((size_t)f->n * sizeof *z->sent);
+    if (z->o.offload_optimizer) z->leaves = dsi_alloc((size_t)f->n * sizeof *z->leaves);
     for (int i = 0; i < f->n; i++)
         if (is_sent(z, i)) n += sent_room(dsi_zero_model_shard(z, i));
     ds_tensor *all = masters || !n ? NULL : dsi_staging_memory(z->staging, z->o.dtype, n);
@@ -99,12 +103,46 @@ ds_tensor *dsi_zero_host_grad(dsi_zero *z, int i, ds_tensor *g)
         if (!z->host_grads) return NULL;
     }
     ds_tensor *to = dsi_flat_in_owned(z->flat, i, z->host_grads);
+    if (z->leaves[i]) return to;
     if (!dsi_is_contiguous(g)) {
         ds_tensor *dense = dsi_new(g, g->shape);
         if (dsi_copy(dense, g) != DS_OK) return NULL;
         g = dense;
     }
-    return dsi_staging_copy(z->staging, to, g, NULL) == DS_OK ? to : NULL;
+    z->leaves[i] = dsi_staging_copy(z->staging, to, g, NULL) == DS_OK;
+    return z->leaves[i] ? to : NULL;
+}
+
+/* Whether the last pass of a step has completed the gradient of parameter i. */
+static bool grad_is_final(const dsi_zero *z, int i, const ds_tensor *x)
+{
+    return z->reduce ? dsi_reduce_is_final(z->reduce, i) : z->flat->param[i].x == x;
+}
+
+void dsi_zero_host_grads_ahead(dsi_zero *z, const ds_tensor *x)
+{
+    bool early = z->leaves && z->last && (!z->reduce || dsi_reduce_finishes_early(z->reduce));
+    int before = dsi_error_count();
+    if (!early || ds_error()) return;
+    ds_scope *scope = ds_scope_open();
+    for (int i = 0; i < z->flat->n; i++) {
+        if (z->leaves[i] || !z->shard[i] || !grad_is_final(z, i, x)) continue;
+        ds_tensor *g = dsi_zero_shard_grad(z, i);
+        if (g && dsi_is_contiguous(g) && g->device != z->shard[i]->device &&
+            !dsi_zero_host_grad(z, i, g))
+            dsi_error_forget(before);
+    }
+    ds_scope_close(scope);
+}
+
+void dsi_zero_host_grads_drop(dsi_zero *z)
+{
+    bool some = false;
+    for (int i = 0; z->leaves && i < z->flat->n; i++) {
+        some |= z->leaves[i];
+        z->leaves[i] = false;
+    }
+    if (some) dsi_staging_join(z->staging, NULL);
 }
 
 ds_status dsi_zero_host_grads_wait(dsi_zero *z)

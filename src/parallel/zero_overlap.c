@@ -68,13 +68,14 @@ ds_status dsi_zero_overlap_begin(dsi_zero *z)
 void dsi_zero_overlap_continue(void *zero, ds_tensor *x)
 {
     dsi_zero *z = zero;
-    (void)x;
+    dsi_zero_host_grads_ahead(z, x);
     if (z->offload) dsi_offload_continue(z->offload);
 }
 
 void dsi_zero_overlap_hook(dsi_zero *z, bool on)
 {
-    for (int i = 0; z->offload && !z->reduce && i < z->flat->n; i++)
+    bool hooks = (z->offload || z->leaves) && !z->reduce;
+    for (int i = 0; hooks && i < z->flat->n; i++)
         dsi_set_grad_ready_hook(z->flat->param[i].x, on ? dsi_zero_overlap_continue : NULL, z);
 }
 

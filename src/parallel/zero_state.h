@@ -28,6 +28,8 @@ struct dsi_zero {
     dsi_staging *staging;  /* zero_host.c: state on the host, the model on a GPU; or NULL */
     ds_tensor **sent;      /* [n], counted: what goes from there to the model after a step */
     ds_tensor *host_grads; /* [owned], counted: the gradients there; NULL: none so far */
+    bool *leaves;          /* [n]: whose gradients of this pass are on their way there; or NULL */
+    bool last;             /* the pass completes them */
     dsi_view *views;       /* [n]: scratch: views of the gradients of one step */
     /* float64 [ranks + 1], counted: sums of squares: of all ranks, then of this
      * one; on a GPU norms (dsi_zero_norm_is_queued) */
@@ -94,3 +96,10 @@ ds_status dsi_zero_host_wait(dsi_zero *z); /* until sent and masters may be writ
  * message. */
 ds_tensor *dsi_zero_host_grad(dsi_zero *z, int i, ds_tensor *g);
 ds_status dsi_zero_host_grads_wait(dsi_zero *z); /* and reports faults of the pass */
+/* Queues those that are complete by now, that of x too, while backward runs; what
+ * cannot be queued is left to the step. */
+void dsi_zero_host_grads_ahead(dsi_zero *z, const ds_tensor *x);
+/* None is on its way any more: later work of the GPU is behind them. */
+void dsi_zero_host_grads_drop(dsi_zero *z);
+/* The gradient of parameter i's own elements, dense; NULL: none. */
+ds_tensor *dsi_zero_shard_grad(const dsi_zero *z, int i);
