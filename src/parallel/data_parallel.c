@@ -19,8 +19,8 @@
  * SPDX-License-Identifier: MIT */
 #include "autograd/node.h"
 #include "base/mem.h"
-#include "base/rng.h"
 #include "device/graph.h"
+#include "packed.h"
 #include "replica.h"
 
 #include <deepspeed/parallel.h>
@@ -46,6 +46,8 @@ struct ds_data_parallel {
     dsi_replica *replica[MAX_REPLICAS]; /* NULL: could not be made */
     ds_tensor **buffer[MAX_REPLICAS]; /* [slots] copies for replica r; NULL: a parameter. Counted */
     bool *is_parameter;               /* [slots] */
+    dsi_view *view;                   /* [slots] of the model's tensors on its GPU */
+    int64_t *at;                      /* [slots] their places in a block */
     ds_tensor **edge;                 /* [DSI_MAX_INPUTS + slots] of a node: inputs, parameters */
     ds_tensor **aside, **first;       /* [slots] gradients: as they were; of replica 0. Counted */
     Call *calls;                      /* calls whose node exists */
@@ -144,6 +146,8 @@ static ds_data_parallel *data_parallel_alloc(dsi_replica *first, dsi_device *hom
     dp->slots = ds_state_len(first->tensors);
     size_t slots = (size_t)dp->slots;
     dp->is_parameter = dsi_alloc(slots);
+    dp->view = dsi_alloc(slots * sizeof *dp->view);
+    dp->at = dsi_alloc(slots * sizeof *dp->at);
     dp->edge = dsi_alloc((DSI_MAX_INPUTS + slots) * sizeof *dp->edge);
     dp->aside = dsi_alloc(slots * sizeof *dp->aside);
     dp->first = dsi_alloc(slots * sizeof *dp->first);
@@ -222,6 +226,8 @@ void ds_data_parallel_free(ds_data_parallel *dp)
     }
     if (dp->ready.handle) dp->home->type->free_event(dp->home, &dp->ready);
     dsi_free(dp->is_parameter);
+    dsi_free(dp->view);
+    dsi_free(dp->at);
     dsi_free(dp->edge);
     dsi_free(dp->aside);
     dsi_free(dp->first);
@@ -305,15 +311,6 @@ static ds_status run_replicas(const Call *c, ds_status (*job)(dsi_replica *r))
 
 /* ---- before a forward: inputs, parameters, modes ---------------------------------------------------------- */
 
-/* Training or evaluation, for each module of the tree. */
-static void replica_set_mode(const ds_module *model, ds_module *replica)
-{
-    bool training = ds_module_training(model);
-    if (ds_module_training(replica) != training) ds_module_train(replica, training);
-    for (int i = 0; i < ds_module_children(model); i++)
-        replica_set_mode(ds_module_child(model, i), ds_module_child(replica, i));
-}
-
 /* x's values -> *copy, allocated if it is NULL or has another dtype. */
 static ds_status buffer_refresh(ds_tensor **copy, const ds_tensor *x)
 {
@@ -326,34 +323,40 @@ static ds_status buffer_refresh(ds_tensor **copy, const ds_tensor *x)
     return *copy ? dsi_copy(*copy, x) : ds_error_status();
 }
 
-/* Parameters are the model's own memory, buffers a copy of it: each replica may
- * write to its own. */
-static ds_status replica_set_memory(const ds_data_parallel *dp, dsi_replica *r)
+/* What the model has on its GPU, in one block for all replicas, in the current
+ * scope; NULL without a message: it is on the CPU. */
+static ds_tensor *model_pack(const ds_data_parallel *dp)
 {
+    if (dp->home->type->kind == DS_CPU) return NULL;
+    for (int i = 0; i < dp->slots; i++) {
+        ds_tensor *x = model_tensor(dp, i);
+        bool here = x->device == dp->home;
+        if (here && !dsi_acquire(x)) return NULL;
+        dp->view[i] = here ? dsi_v(x) : (dsi_view){.p = NULL};
+    }
+    int64_t bytes = dsi_packed_places(dp->slots, dp->view, dp->at);
+    return dsi_packed_of(dp->home, dp->slots, dp->view, dp->at, bytes);
+}
+
+/* Parameters are the model's own memory, buffers a copy of it: each replica may
+ * write to its own. On a GPU both are in the block. */
+static ds_status replica_set_memory(const ds_data_parallel *dp, dsi_replica *r,
+                                    const ds_tensor *block)
+{
+    r->packed = dsi_v(block);
+    r->at = dp->at;
     for (int i = 0; i < dp->slots; i++) {
         ds_tensor *x = model_tensor(dp, i), **copy = &dp->buffer[r->number][i];
+        r->trained[i] = x->requires_grad;
+        if (block && dp->at[i] >= 0) {
+            r->memory[i] = dp->view[i];
+            continue;
+        }
         if (!dp->is_parameter[i] && buffer_refresh(copy, x) != DS_OK) return ds_error_status();
         if (!dsi_acquire(x)) return ds_error_status();
         r->memory[i] = dsi_v(dp->is_parameter[i] ? x : *copy);
-        r->trained[i] = x->requires_grad;
     }
     return DS_OK;
-}
-
-/* A seed for the generator of replica r: a hash (steps of splitmix64) of the
- * state of the caller's generator, which does not advance. Restoring that state
- * restores the random numbers of all replicas. */
-static uint64_t replica_seed(int r)
-{
-    const dsi_rng *g = dsi_rng_default();
-    uint64_t h = g->seed + ((uint64_t)r << 32) + (uint64_t)g->next * 2 + g->has_normal;
-    for (int i = 0; i < 8; i++) {
-        h = (h ^ g->state[i]) + 0x9e3779b97f4a7c15u;
-        h = (h ^ h >> 30) * 0xbf58476d1ce4e5b9u;
-        h = (h ^ h >> 27) * 0x94d049bb133111ebu;
-        h ^= h >> 31;
-    }
-    return h;
 }
 
 /* Sets the replica's rows of the inputs. Replica 0, on the caller's thread,
@@ -381,7 +384,8 @@ static ds_status replicas_prepare(const Call *c, ds_tensor **in)
 {
     const ds_data_parallel *dp = c->dp;
     int threads = ds_threads();
-    ds_status status = DS_OK;
+    const ds_tensor *block = model_pack(dp);
+    ds_status status = block || dp->home->type->kind == DS_CPU ? DS_OK : ds_error_status();
     for (int i = 0; i < c->chunks && status == DS_OK; i++) {
         dsi_replica *r = dp->replica[i];
         int share = threads / dp->replicas + (i < threads % dp->replicas);
@@ -389,9 +393,9 @@ static ds_status replicas_prepare(const Call *c, ds_tensor **in)
         r->recording = ds_grad_enabled();
         status = input_scatter(c, in, r);
         if (!r->worker || status != DS_OK) continue;
-        r->seed = replica_seed(i);
-        replica_set_mode(dp->replica[0]->module, r->module);
-        status = replica_set_memory(dp, r);
+        r->seed = dsi_replica_new_seed(i);
+        dsi_replica_set_mode(dp->replica[0]->module, r->module);
+        status = replica_set_memory(dp, r, block);
     }
     return status;
 }
@@ -444,16 +448,11 @@ static ds_tensor *join_outputs(Call *c)
 
 /* ---- backward ------------------------------------------------------------------------------------------ */
 
-/* sum += v, of sum's shape, memory of replica r. */
-static ds_status sum_add(ds_tensor *sum, const dsi_replica *r, dsi_view v)
+/* sum += v, of sum's shape, memory of a replica that is on its device. */
+static ds_status sum_add(ds_tensor *sum, dsi_view v)
 {
     ds_scope *scope = ds_scope_open();
-    ds_tensor *g = dsi_replica_borrow(r->device, v);
-    if (g && g->device != sum->device) {
-        ds_tensor *here = dsi_new_on(sum->device, v.dtype, sum->shape);
-        g = dsi_copy(here, g) == DS_OK ? here : NULL;
-    }
-    g = dsi_to_dtype(g, sum->dtype);
+    ds_tensor *g = dsi_to_dtype(dsi_borrow(sum->device, v), sum->dtype);
     bool added = g && dsi_run_op(sum, binary, DSI_ADD, 1.0, dsi_v(sum), dsi_v(g), dsi_v(sum));
     ds_scope_close(scope);
     return added ? DS_OK : ds_error_status();
@@ -472,7 +471,7 @@ static ds_tensor *sum_over_replicas(const Call *c, int slot)
     sum = sum ? dsi_to_dtype(sum, dtype) : dsi_fill(dsi_new_dtype(p, dtype, p->shape), 0);
     for (int r = 1; sum && r < c->chunks; r++) {
         dsi_view g = dp->replica[r]->grad[slot];
-        if (g.p && sum_add(sum, dp->replica[r], g) != DS_OK) return NULL;
+        if (g.p && sum_add(sum, g) != DS_OK) return NULL;
     }
     return dsi_to_dtype(sum, p->dtype);
 }
@@ -531,6 +530,8 @@ static void data_parallel_backward(dsi_node *n, ds_tensor *dy)
     grads_set_aside(dp);
     ds_status status = run_replicas(c, dsi_replica_backward);
     grads_restore(dp);
+    for (int r = 1; status == DS_OK && r < c->chunks; r++)
+        status = dsi_replica_fetch_grads(dp->replica[r], dp->home, dp->slots);
     if (status == DS_OK) call_accumulate_grads(n, c);
     for (int i = 0; i < dp->slots; i++) { /* left of frozen parameters, or after a failure */
         dsi_hold(&dp->first[i], NULL);

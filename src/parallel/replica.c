@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "replica.h"
 
+#include "packed.h"
+
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -41,16 +43,15 @@ ds_tensor *dsi_replica_borrow(ds_device device, dsi_view v)
     return d ? dsi_borrow(d, v) : NULL;
 }
 
-/* x's own memory = the values of v, in v's dtype. */
-static ds_status parameter_copy(const dsi_replica *r, ds_tensor *x, dsi_view v)
+/* Copies the model's block to this replica's GPU. */
+static ds_status block_fetch(dsi_replica *r)
 {
-    ds_tensor *from = dsi_replica_borrow(r->home, v);
-    if (from && x->dtype != v.dtype) {
-        ds_tensor *own = dsi_new_on(x->device, v.dtype, x->shape);
-        if (!own) return ds_error_status();
-        dsi_tensor_set_data(x, own);
-    }
-    return dsi_copy(x, from);
+    dsi_device *d = dsi_device_get(r->device);
+    ds_tensor *from = d ? dsi_replica_borrow(r->home, r->packed) : NULL;
+    if (!from) return ds_error_status();
+    if (!r->params_block || !dsi_same_shape(r->params_block->shape, from->shape))
+        dsi_hold(&r->params_block, dsi_new_on(d, DS_U8, from->shape));
+    return r->params_block ? dsi_copy(r->params_block, from) : ds_error_status();
 }
 
 /* Gives the module's parameters and buffers the caller's present values: as
@@ -58,12 +59,12 @@ static ds_status parameter_copy(const dsi_replica *r, ds_tensor *x, dsi_view v)
  * have buffers on the CPU (num_batches_tracked). */
 static ds_status replica_set_parameters(dsi_replica *r)
 {
-    ds_status status = DS_OK;
+    ds_status status = r->packed.p ? block_fetch(r) : DS_OK;
     for (int i = 0; i < ds_state_len(r->tensors) && status == DS_OK; i++) {
         ds_tensor *x = ds_state_at(r->tensors, i);
         x->requires_grad = r->trained[i];
-        if (x->device->type->kind != DS_CPU)
-            status = parameter_copy(r, x, r->memory[i]);
+        if (r->packed.p && r->at[i] >= 0)
+            dsi_packed_bind(x, r->params_block, r->at[i], r->memory[i]);
         else if (!tensor_matches_view(x, &r->memory[i]))
             dsi_tensor_set_data(x, dsi_borrow(x->device, r->memory[i]));
     }
@@ -102,6 +103,19 @@ ds_status dsi_replica_forward(dsi_replica *r)
 
 static dsi_view grad_of(const ds_tensor *x) { return dsi_v(ds_grad(x)); }
 
+/* The gradients in one block, which the caller fetches. */
+static ds_status grads_pack(dsi_replica *r, int slots)
+{
+    int64_t bytes = dsi_packed_places(slots, r->grad, r->grad_at);
+    r->packed_grads = (dsi_view){.p = NULL};
+    if (!bytes) return DS_OK;
+    dsi_device *d = dsi_device_get(r->device);
+    dsi_hold(&r->grads_block, dsi_packed_of(d, slots, r->grad, r->grad_at, bytes));
+    if (!r->grads_block) return ds_error_status();
+    r->packed_grads = dsi_v(r->grads_block);
+    return DS_OK;
+}
+
 ds_status dsi_replica_backward(dsi_replica *r)
 {
     dsi_replica_graph *s = r->graph;
@@ -113,6 +127,7 @@ ds_status dsi_replica_backward(dsi_replica *r)
     dsi_hold(&s->y, NULL);
     for (int i = 0; i < slots; i++) r->grad[i] = grad_of(ds_state_at(r->tensors, i));
     for (int j = 0; j < s->n; j++) r->dx[j] = grad_of(s->x[j]);
+    if (status == DS_OK && r->worker && r->device.kind != DS_CPU) status = grads_pack(r, slots);
     return status;
 }
 
@@ -223,6 +238,7 @@ static dsi_replica *replica_alloc(int number, int slots)
     r->memory = dsi_alloc((size_t)slots * sizeof *r->memory);
     r->grad = dsi_alloc((size_t)slots * sizeof *r->grad);
     r->trained = dsi_alloc((size_t)slots);
+    r->grad_at = dsi_alloc((size_t)slots * sizeof *r->grad_at);
     return r;
 }
 
@@ -309,6 +325,8 @@ static void replica_free_module(void *replica)
     replica_graph_free(r->released);
     ds_state_free(r->tensors);
     ds_module_free(r->module);
+    dsi_unref(r->params_block);
+    dsi_unref(r->grads_block);
 }
 
 void dsi_replica_free(dsi_replica *r)
@@ -324,5 +342,6 @@ void dsi_replica_free(dsi_replica *r)
     dsi_free(r->memory);
     dsi_free(r->grad);
     dsi_free(r->trained);
+    dsi_free(r->grad_at);
     dsi_free(r);
 }

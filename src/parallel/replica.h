@@ -5,7 +5,8 @@
  * a module of its own. On the CPU its parameters and buffers are handles of its
  * thread on memory of the caller: parameters on the model's, buffers on copies
  * that the caller refreshes. On a GPU of its own they are the replica's memory,
- * into which each forward copies those.
+ * into which each forward copies those, all at once (packed.h); so do gradients
+ * come back.
  *
  * Invariants:
  * - While a replica works, the caller changes none of that memory; while it
@@ -40,6 +41,7 @@ typedef struct dsi_replica {
     dsi_worker *worker;     /* NULL: replica 0 */
     ds_module *module;
     ds_state *tensors; /* of the module: parameters and buffers; "slots" below */
+    ds_tensor *params_block, *grads_block; /* its thread's, on its GPU; counted, or NULL */
 
     /* written by the caller before a job */
     ds_status (*job)(struct dsi_replica *r);
@@ -52,6 +54,8 @@ typedef struct dsi_replica {
     int threads;
     uint64_t seed;               /* of its generator */
     dsi_view *memory;            /* [slots] */
+    dsi_view packed;             /* of a GPU: all of these in one block; p == NULL: none */
+    const int64_t *at;           /* [slots] places in it; -1: elsewhere */
     bool *trained;               /* [slots] */
     dsi_replica_graph *released; /* calls that have no backward any more */
 
@@ -61,6 +65,8 @@ typedef struct dsi_replica {
     dsi_view y;
     bool y_has_graph;
     dsi_view *grad;              /* [slots] p == NULL: none */
+    dsi_view packed_grads;       /* of a GPU: all of these in one block */
+    int64_t *grad_at;            /* [slots] */
     dsi_view dx[DSI_MAX_INPUTS]; /* likewise */
 } dsi_replica;
 
@@ -86,3 +92,12 @@ void dsi_replica_wait(dsi_replica *r); /* of replica 0: does it now */
 /* Frees the graph of a call of this replica: at once for replica 0, else on the
  * replica's thread before its next job. */
 void dsi_replica_free_graph(dsi_replica *r, dsi_replica_graph *graph);
+
+/* ---- replica_caller.c ---------------------------------------------------------------------------------- */
+
+/* Training or evaluation, for each module of the tree. */
+void dsi_replica_set_mode(const ds_module *model, ds_module *replica);
+uint64_t dsi_replica_new_seed(int r); /* of its generator, for a call */
+/* The gradients of a GPU's replica, which are one block, come to the model's GPU:
+ * the views are of memory of the current scope from now on. */
+ds_status dsi_replica_fetch_grads(dsi_replica *r, dsi_device *home, int slots);

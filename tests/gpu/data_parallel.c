@@ -171,7 +171,9 @@ static void gradients_and_buffers(void **state)
 
 /* ---- copies and waits -------------------------------------------------------------------------------- */
 
-/* A step's copies are direct where GPUs can access each other. The host waits
+/* A step's copies are direct where GPUs can access each other, and five a
+ * replica: its parameters, rows of the input, output, gradients of the output and
+ * of the parameters. The host waits
  * for each replica but the first after its forward and its backward, for the
  * model's GPU before the update and for the loss. */
 static void copies_and_waits(void **state)
@@ -186,14 +188,17 @@ static void copies_and_waits(void **state)
     ds_scope *scope = ds_scope_open();
     ds_tensor *labels, *x = samples(DS_F32, 0, 9, &labels);
     ds_optim_zero_grad(sgd);
-    long syncs = emulator_count("fake_cuda_syncs"), direct = peer_bytes(false);
+    long syncs = emulator_count("fake_cuda_syncs"), direct = peer_bytes(false),
+         copies = emulator_count("fake_cuda_peer_copies");
     ds_tensor *loss = ds_cross_entropy(ds_data_parallel_call(dp, x), labels);
     CHECK_INT(ds_backward(loss), DS_OK);
     syncs = emulator_count("fake_cuda_syncs") - syncs;
     direct = peer_bytes(false) - direct;
-    int64_t elements = 0;
+    copies = emulator_count("fake_cuda_peer_copies") - copies;
+    int64_t elements = 0; /* each parameter begins at a multiple of 64 bytes */
     for (int i = 0; i < ds_module_params(net); i++)
-        elements += ds_numel(ds_module_param_at(net, i, NULL));
+        elements += (ds_numel(ds_module_param_at(net, i, NULL)) + 15) / 16 * 16;
+    CHECK_INT(copies, 2 * 5);
     /* parameters and gradients, inputs, outputs and their gradients, of two replicas */
     CHECK_INT(direct, 4 * 2 * (2 * elements + 3 * 192 + 3 * 7 * 2));
     CHECK_INT(peer_bytes(true), 0);

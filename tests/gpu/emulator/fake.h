@@ -52,6 +52,7 @@ SHOWN long fake_cuda_copies(void);
 /* Bytes that were copied between GPUs so far: directly, or (staged) by way of
  * the host's memory, for want of access. */
 SHOWN long fake_cuda_peer_bytes(bool staged);
+SHOWN long fake_cuda_peer_copies(void); /* and how many copies these were */
 /* Kernels that ran while a collective was under way on another stream of their
  * GPU, so far. */
 SHOWN long fake_cuda_overlapped(void);

@@ -186,7 +186,10 @@ CUresult cuCtxSetCurrent(CUcontext context)
 static bool access_given[FAKE_MOST][FAKE_MOST]; /* [owner][from] */
 static long peer_bytes[2];                      /* [staged] */
 
+static long peer_copies;
+
 long fake_cuda_peer_bytes(bool staged) { return peer_bytes[staged]; }
+long fake_cuda_peer_copies(void) { return peer_copies; }
 
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 {
@@ -231,6 +234,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr s
     NEED(to && from, INVALID_VALUE);
     bool direct = __atomic_load_n(&access_given[b][a], __ATOMIC_SEQ_CST);
     __atomic_add_fetch(&peer_bytes[!direct], (long)bytes, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&peer_copies, 1, __ATOMIC_SEQ_CST);
     return fake_submit(stream,
                        (fake_work){.kind = FAKE_COPY, .to = to, .from = from, .bytes = bytes});
 }
