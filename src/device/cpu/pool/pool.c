@@ -94,7 +94,16 @@ static bool max_by_pixels(const Pool *o)
     return by_pixels(o) && o->index.s[1] == 1 && o->xh == o->W * o->xw;
 }
 
-#define MAX_RUN 256 /* windows of a row whose maxima are found together */
+#define MAX_RUN 256 /* windows of a row whose maxima, or sums, are found together */
+
+/* Of n windows whose columns are w + i stride: the first that is inside of 0 .. W - 1, and
+ * the end of those. */
+static int64_t run_inside(int64_t W, int64_t w, int64_t stride, int64_t n, int64_t *first)
+{
+    *first = w < 0 ? (-w + stride - 1) / stride : 0;
+    if (w + (n - 1) * stride < W) return n; /* without a division */
+    return w < W ? (W - 1 - w) / stride + 1 : 0;
+}
 
 #define REAL        double
 #define PLAIN(name) name##_f64

@@ -28,9 +28,7 @@ static void PLAIN(max_run)(const Pool *o, Window down, int64_t q, int64_t n, con
     for (int64_t h = down.begin; h < down.end; h += c->dilation[0])
         for (int64_t k = 0; k < c->kernel[1]; k++) {
             int64_t w = q * stride - c->padding[1] + k * c->dilation[1]; /* of the first window */
-            int64_t first = w < 0 ? (-w + stride - 1) / stride : 0; /* whose column is inside */
-            int64_t end = n; /* without a division where all are */
-            if (w + (n - 1) * stride >= o->W) end = w < o->W ? (o->W - 1 - w) / stride + 1 : 0;
+            int64_t first, end = run_inside(o->W, w, stride, n, &first);
             if (first >= end) continue;
             w += first * stride;
             const REAL *from = x + h * o->xh + w * o->xw;
@@ -48,24 +46,22 @@ static void PLAIN(max_run)(const Pool *o, Window down, int64_t q, int64_t n, con
  * never chosen. */
 static void PLAIN(max_plane)(const Pool *o, const REAL *x, REAL *y, int32_t *index)
 {
-    REAL max[MAX_RUN];
-    int32_t at[MAX_RUN];
+    REAL values[MAX_RUN];
+    int32_t places[MAX_RUN];
+    bool dense = o->yw == 1 && o->iw == 1; /* else the maxima are found beside y */
     for (int64_t p = 0; p < o->P; p++)
         for (int64_t q = 0; q < o->Q; q += MAX_RUN) {
             int64_t n = dsi_min(MAX_RUN, o->Q - q);
             Window down = window_max(o, 0, p);
+            REAL *to = y + p * o->yh + q * o->yw, *max = dense ? to : values;
+            int32_t *place = index + p * o->ih + q * o->iw, *at = dense ? place : places, all = 0;
             PLAIN(max_run)(o, down, q, n, x, max, at);
-            for (int64_t i = 0; i < n; i++) /* PyTorch's place, which may be outside */
+            for (int64_t i = 0; i < n; i++) all |= at[i];
+            for (int64_t i = 0; i < n && all < 0; i++) /* PyTorch's place, which may be outside */
                 if (at[i] < 0) at[i] = (int32_t)(down.begin * o->W + window_max(o, 1, q + i).begin);
-            REAL *to = y + p * o->yh + q * o->yw;
-            int32_t *place = index + p * o->ih + q * o->iw;
             for (int64_t i = 0; i < n && o->relu; i++) max[i] = max[i] < 0 ? 0 : max[i];
-            if (o->yw == 1 && o->iw == 1) {
-                memcpy(to, max, (size_t)n * sizeof *to);
-                memcpy(place, at, (size_t)n * sizeof *place);
-            } else {
-                for (int64_t i = 0; i < n; i++) to[i * o->yw] = max[i], place[i * o->iw] = at[i];
-            }
+            for (int64_t i = 0; i < n && !dense; i++)
+                to[i * o->yw] = max[i], place[i * o->iw] = at[i];
         }
 }
 
@@ -175,11 +171,52 @@ static void PLAIN(mean_pairs_dx)(const Pool *o, const REAL *dy, REAL *dx)
     }
 }
 
+/* sum[i] += column w + i stride of the row x, for those of n that are inside. */
+ALWAYS_INLINE void PLAIN(mean_step)(const Pool *o, int64_t n, const REAL *x, int64_t w,
+                                    int64_t stride, REAL *restrict sum)
+{
+    int64_t first, end = run_inside(o->W, w, stride, n, &first), step = stride * o->xw;
+    const REAL *from = x + w * o->xw;
+    if (step == 1)
+        for (int64_t i = first; i < end; i++) sum[i] += from[i];
+    else if (step == 2)
+        for (int64_t i = first; i < end; i++) sum[i] += from[2 * i];
+    else
+        for (int64_t i = first; i < end; i++) sum[i] += from[i * step];
+}
+
+/* The means of windows of few columns, MAX_RUN of a row together: column by column of
+ * a window's row, then row by row, as sum_run adds them. */
+static void PLAIN(mean_narrow)(const Pool *o, const REAL *x, REAL *y)
+{
+    int64_t stride = o->c->stride[1];
+    for (int64_t p = 0; p < o->P; p++)
+        for (int64_t q = 0; q < o->Q; q += MAX_RUN) {
+            int64_t n = dsi_min(MAX_RUN, o->Q - q), w = q * stride - o->c->padding[1];
+            Window v = o->rows[p];
+            REAL sum[MAX_RUN], *to = y + p * o->yh + q * o->yw;
+            for (int64_t i = 0; i < n; i++) sum[i] = 0;
+            for (int64_t h = v.begin; h < v.end; h++) {
+                REAL row[MAX_RUN];
+                for (int64_t i = 0; i < n; i++) row[i] = 0;
+                for (int64_t k = 0; k < o->c->kernel[1]; k++)
+                    PLAIN(mean_step)(o, n, x + h * o->xh, w + k, stride, row);
+                for (int64_t i = 0; i < n; i++) sum[i] += row[i];
+            }
+            for (int64_t i = 0; i < n; i++)
+                to[i * o->yw] = sum[i] / (REAL)divisor(o, v, o->columns[q + i]);
+        }
+}
+
 /* The mean of each window. */
 static void PLAIN(mean_plane)(const Pool *o, const REAL *x, REAL *y)
 {
     if (o->pairs) {
         PLAIN(mean_pairs)(o, x, y);
+        return;
+    }
+    if (o->c && o->c->kernel[1] < 8) {
+        PLAIN(mean_narrow)(o, x, y);
         return;
     }
     bool gaps = o->xh != o->W * o->xw; /* between rows; else whole rows of a window are one run */
