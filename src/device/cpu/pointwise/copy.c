@@ -431,6 +431,50 @@ static bool copy_short(strided *w, const conversion *c)
     return true;
 }
 
+/* ---- reversed lines ------------------------------------------------------------------------------- */
+
+#define REVERSE(bytes, type) \
+    case bytes: \
+        for (int64_t k = 0; k < lines; k++, x += sx, y += sy) \
+            for (int64_t i = 0; i < n; i++) ((type *)y)[i] = ((const type *)x)[-i]; \
+        break
+/* y = x backwards, of lines sx and sy bytes apart; x is the last of its line. */
+static void copy_reverse(int64_t size, int64_t lines, int64_t n, const char *x, int64_t sx,
+                         char *restrict y, int64_t sy)
+{
+    switch (size) {
+        REVERSE(1, uint8_t);
+        REVERSE(2, uint16_t);
+        REVERSE(4, uint32_t);
+        REVERSE(8, uint64_t);
+    }
+}
+
+/* Groups begin .. end-1 of lines: the lines along the dimension before the last. */
+static void copy_reverses(void *arg, int64_t begin, int64_t end)
+{
+    const strided *w = arg;
+    int line = w->n - 2;
+    for (int64_t k = begin; k < end; k++) {
+        const char *x = w->p[0];
+        char *y = w->p[1];
+        move_to_line(line, w->d, w->s[0], w->s[1], k, &x, &y);
+        copy_reverse(w->size[1], w->d[line], w->d[line + 1], x, w->s[0][line], y, w->s[1][line]);
+    }
+}
+
+/* If x's lines run backwards where y's are dense, copies without the buffer of the
+ * strided iterator and returns true. */
+static bool copy_reversed(strided *w, const conversion *c)
+{
+    int in = w->n - 1;
+    if (!c->same || in < 1 || w->s[0][in] != -c->to_size || w->s[1][in] != c->to_size) return false;
+    int64_t items = 1;
+    for (int i = 0; i < in - 1; i++) items *= w->d[i];
+    dsi_parallel(items, PARALLEL_ELEMENTS / (w->d[in - 1] * w->d[in] + 1) + 1, copy_reverses, w);
+    return true;
+}
+
 ds_status KERNEL(copy)(dsi_stream *s, dsi_view x, dsi_view y)
 {
     const dsi_view *const views[] = {&x, &y};
@@ -439,7 +483,8 @@ ds_status KERNEL(copy)(dsi_stream *s, dsi_view x, dsi_view y)
 
     (void)s;
     strided_plan(&w, 2, views);
-    if (!copy_transposed(&w, &c) && !copy_repeated(&w, &c) && !copy_short(&w, &c))
+    if (!copy_transposed(&w, &c) && !copy_repeated(&w, &c) && !copy_short(&w, &c) &&
+        !copy_reversed(&w, &c))
         strided_run(&w, copy_line, &c);
     return DS_OK;
 }

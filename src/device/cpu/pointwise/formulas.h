@@ -37,7 +37,8 @@
 
 UNARY(abs, ABS(x))
 /* Of float, `simple` where all of a piece is `inside` its range, as nearly all
- * pieces are; elsewhere `formula`, which has the same bits inside. */
+ * pieces are; elsewhere, and where y is x, `formula`, which has the same bits
+ * inside. */
 #define UNARY_INSIDE(name, inside, simple, formula) \
     static void name##_line_f32(const void *arg, int64_t n, void *const *p) \
     { \
@@ -46,15 +47,12 @@ UNARY(abs, ABS(x))
             const float *in = (const float *)p[0] + at; \
             float *y = (float *)p[1] + at; \
             int64_t m = n - at < HALF_PIECE ? n - at : HALF_PIECE; \
-            int outside = 0; \
-            for (int64_t i = 0; i < m; i++) { \
-                float x = in[i]; \
-                outside |= !(inside); \
-            } \
+            int outside = in == y; \
             INDEPENDENT \
-            for (int64_t i = 0; i < m && !outside; i++) { \
+            for (int64_t i = 0; i < m && in != y; i++) { \
                 float x = in[i]; \
                 y[i] = simple; \
+                outside |= !(inside); \
             } \
             INDEPENDENT \
             for (int64_t i = 0; i < m && outside; i++) { \
@@ -68,7 +66,7 @@ UNARY(abs, ABS(x))
 UNARY_INSIDE(exp, fabsf(x) <= 87.0f, exp_inside_f32(x), EXP(x))
 UNARY_INSIDE(log, x >= 0x1p-126f && x < INFINITY, log_inside_f32(x), LOG(x))
 UNARY(sqrt, SQRT(x))
-UNARY(gelu, x *NORMAL(x))
+UNARY(gelu, GELU(x))
 UNARY(gelu_tanh, AS(x, 0.5) * x * (1 + TANH(TANH_INNER(x))))
 UNARY(sigmoid, 1 / (1 + EXP(-x)))
 UNARY(silu, x / (1 + EXP(-x)))
@@ -80,7 +78,27 @@ UNARY(floor, FLOOR(x))
 UNARY(ceil, CEIL(x))
 UNARY(round, ROUND(x))
 UNARY(sign, AS(x, x > 0) - AS(x, x < 0))
+#if defined(DSI_ISA_avx512)
+/* The processor's estimate, of 14 bits, and a step of Newton's, which 0 and infinity
+ * would make NaN: a root and a division take ten times as long. */
+static void rsqrt_line_f32(const void *arg, int64_t n, void *const *p)
+{
+    const float *x = p[0];
+    float *y = p[1];
+    (void)arg;
+    for (int64_t i = 0; i < n; i += VF) {
+        int lanes = n - i < VF ? (int)(n - i) : VF;
+        vf v = vf_load_n(x + i, lanes), r = _mm512_rsqrt14_ps(v);
+        vf lacks = _mm512_fnmadd_ps(vf_mul(v, r), r, vf_set(1));
+        __mmask16 limit = _mm512_fpclass_ps_mask(v, 0x0e); /* 0, -0, infinity */
+        vf better = vf_fma(vf_mul(vf_set(0.5f), r), lacks, r);
+        vf_store_n(y + i, _mm512_mask_mov_ps(better, limit, r), lanes);
+    }
+}
+UNARY_LINE(rsqrt, double, f64, 1 / SQRT(x))
+#else
 UNARY(rsqrt, 1 / SQRT(x))
+#endif
 /* log(1 / (1 + e^-x)) = min(x, 0) - log(1 + e^-|x|) */
 UNARY(logsigmoid, (x > 0 ? 0 : x) - LOG1P(EXP(-ABS(x))))
 
@@ -236,8 +254,60 @@ BINARY_LINE(add, int64_t, i64, (int64_t)((uint64_t)a + ALPHA_I64 * (uint64_t)b))
 BINARY_LINE(mul, int64_t, i64, (int64_t)((uint64_t)a *(uint64_t)b))
 BINARY_LINE(maximum, int64_t, i64, a > b ? a : b)
 BINARY_LINE(minimum, int64_t, i64, a < b ? a : b)
-BINARY_LINE(remainder, int64_t, i64, remainder_i64(a, b))
-BINARY_LINE(floor_divide, int64_t, i64, floor_divide_i64(a, b))
+
+/* Numbers from -2^50 on and below 2^50 are divided as doubles, by vectors: their
+ * quotient is not rounded up to a whole number. WHOLE added leaves a whole number in
+ * the low bits. */
+#define NEAR  ((uint64_t)1 << 50)
+#define WHOLE 0x1.8p52
+ALWAYS_INLINE double whole_f64(int64_t x)
+{
+    uint64_t u = (uint64_t)x + 0x4338000000000000u; /* WHOLE's bits */
+    double y;
+    memcpy(&y, &u, sizeof y);
+    return y - WHOLE;
+}
+
+ALWAYS_INLINE int64_t whole_i64(double x)
+{
+    int64_t y;
+    x += WHOLE;
+    memcpy(&y, &x, sizeof y);
+    return y - 0x4338000000000000;
+}
+
+ALWAYS_INLINE double floor_divide_near(double a, double b)
+{
+    double q = a / b, whole = (q + WHOLE) - WHOLE;
+    whole = whole > q ? whole - 1 : whole;
+    return b == 0 ? 0 : whole;
+}
+
+ALWAYS_INLINE double remainder_near(double a, double b)
+{
+    double rest = a - floor_divide_near(a, b) * b;
+    return b == 0 ? 0 : rest;
+}
+
+#define BY_NEAR_LINE(name) \
+    static void name##_line_i64(const void *arg, int64_t n, void *const *p) \
+    { \
+        (void)arg; \
+        for (int64_t at = 0; at < n; at += HALF_PIECE) { \
+            const int64_t *a = (const int64_t *)p[0] + at, *b = (const int64_t *)p[1] + at; \
+            int64_t *y = (int64_t *)p[2] + at, m = n - at < HALF_PIECE ? n - at : HALF_PIECE; \
+            uint64_t far = 0; \
+            for (int64_t i = 0; i < m; i++) \
+                far |= ((uint64_t)a[i] + NEAR) | ((uint64_t)b[i] + NEAR); \
+            far /= 2 * NEAR; \
+            INDEPENDENT \
+            for (int64_t i = 0; i < m && !far; i++) \
+                y[i] = whole_i64(name##_near(whole_f64(a[i]), whole_f64(b[i]))); \
+            for (int64_t i = 0; i < m && far; i++) y[i] = name##_i64(a[i], b[i]); \
+        } \
+    }
+BY_NEAR_LINE(remainder)
+BY_NEAR_LINE(floor_divide)
 
 /* gradients: a is dy, b is y or x. A NaN in y lets dy pass, as in PyTorch. */
 BINARY(sqrt_dx, a / (b + b))

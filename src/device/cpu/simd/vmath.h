@@ -128,12 +128,11 @@ ALWAYS_INLINE float tanh_f32(float x)
     return a < 0.625f ? x * (1.0f + u * p) : large;
 }
 
-/* The normal distribution, integral of exp(-x^2/2) / sqrt(2 pi): exp(-x^2/2)
- * R(|x|) on the left. R goes on from 5 as it is there: its factor is below
- * 4e-6. Relative errors grow to 1e-5 at -4, absolute ones stay below 1e-7. */
-ALWAYS_INLINE float normal_f32(float x)
+/* R(a) = exp(a^2/2) times the integral of the normal density from a on, a >= 0. It
+ * goes on from 5 as it is there: its factor is below 4e-6. */
+ALWAYS_INLINE float normal_ratio_f32(float a)
 {
-    float a = fabsf(x), t = (a > 5.0f ? 5.0f : a) - 2.5f;
+    float t = (a > 5.0f ? 5.0f : a) - 2.5f;
     float p = 2.81660599e-8f;
     p = p * t - 3.268032437e-8f;
     p = p * t - 1.263611578e-7f;
@@ -146,28 +145,61 @@ ALWAYS_INLINE float normal_f32(float x)
     p = p * t - 0.003828878681f;
     p = p * t + 0.01364801463f;
     p = p * t - 0.04561436116f;
-    p = p * t + 0.1413313178f;
+    return p * t + 0.1413313178f;
+}
 
-    float tail = p * exp_normal_f32(-0.5f * (x * x));
+/* The normal distribution, integral of exp(-x^2/2) / sqrt(2 pi): exp(-x^2/2) R(|x|)
+ * on the left. Relative errors grow to 1e-5 at -4, absolute ones stay below
+ * 1e-7. */
+ALWAYS_INLINE float normal_f32(float x)
+{
+    float tail = normal_ratio_f32(fabsf(x)) * exp_normal_f32(-0.5f * (x * x));
     return x < 0 ? tail : 1.0f - tail;
 }
 
-/* erf(x) = 2 normal(sqrt(2) x) - 1, below 0.75 by its Taylor series. */
+/* normal(-a) for 0 <= a <= 13, where no power of two is denormal: exp(-a^2/2) as
+ * 2^k 2^r, r in [-1/2, 1/2]. */
+ALWAYS_INLINE float normal_tail_f32(float a)
+{
+    const float round = 0x1.8p23f, factor = -0.7213475204f; /* -1 / (2 log 2) */
+    float u = a * a, t = u * factor + round, r = u * factor - (t - round);
+    int32_t k = (int32_t)(float_bits(t) - float_bits(round));
+    float p = 0.001327647178f;
+    p = p * r + 0.009675541333f;
+    p = p * r + 0.05550713274f;
+    p = p * r + 0.2402211972f;
+    p = p * r + 0.6931469671f;
+    p = p * r + 1.000000072f;
+    return normal_ratio_f32(a) * (p * power_of_two(k));
+}
+
+/* x normal(x) = max(x, 0) - |x| normal(-|x|), whose second term is 0 from 13 on. */
+ALWAYS_INLINE float gelu_f32(float x)
+{
+    float a = fabsf(x);
+    a = a > 13.0f ? 13.0f : a;                           /* a NaN passes */
+    return (x < 0 ? x * 0 : x) - a * normal_tail_f32(a); /* -infinity gives NaN */
+}
+
+/* erf(x) = 1 - 2 normal(-sqrt(2) x), below 0.75 x times a polynomial of x^2. */
 ALWAYS_INLINE float erf_f32(float x)
 {
     float a = fabsf(x), u = x * x;
-    float p = 1.458916921e-6f; /* 1 / (8! 17), 1 / (7! 15), ... */
-    p = p * u - 1.322751323e-5f;
-    p = p * u + 1.068376068e-4f;
-    p = p * u - 7.575757576e-4f;
-    p = p * u + 4.62962963e-3f;
-    p = p * u - 2.380952381e-2f;
-    p = p * u + 0.1f;
-    p = p * u - 0.3333333333f;
-    float small = x + x * (0.128379167f + 1.128379167f * u * p);
-    float large = 1.0f - 2.0f * normal_f32(-1.414213562f * a);
-    large = x < 0 ? -large : large;
+    float p = -0.00067891944f;
+    p = p * u + 0.005120290769f;
+    p = p * u - 0.02683782897f;
+    p = p * u + 0.1128345081f;
+    p = p * u - 0.3761262554f;
+    float small = x + x * (0.128379167f + u * p);
+    float scaled = 1.414213562f * a;
+    float large = 1.0f - 2.0f * normal_tail_f32(scaled > 13.0f ? 13.0f : scaled);
+    large = copysignf(large, x);
     return a < 0.75f ? small : large;
+}
+
+static inline double gelu_f64(double x)
+{
+    return x * (0.5 * (1 + erf(x * 0.70710678118654752440)));
 }
 
 /* sin(x + turns pi/2), x = n pi/2 + r with r in [-pi/4, pi/4]: sin or cos of r by
@@ -205,6 +237,7 @@ static inline double normal_f64(double x) { return 0.5 * (1 + erf(x * 0.70710678
 #define EXP_NORMAL(x) _Generic((x), float : exp_normal_f32, double : exp)(x)
 #define TANH(x)       _Generic((x), float : tanh_f32, double : tanh)(x)
 #define NORMAL(x)     _Generic((x), float : normal_f32, double : normal_f64)(x)
+#define GELU(x)       _Generic((x), float : gelu_f32, double : gelu_f64)(x)
 #define LOG(x)        _Generic((x), float : log_f32, double : log)(x)
 #define SQRT(x)       _Generic((x), float : sqrtf, double : sqrt)(x)
 #define POW(x, e)     _Generic((x), float : powf, double : pow)(x, e)
