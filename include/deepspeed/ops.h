@@ -402,8 +402,8 @@ DS_API ds_tensor *ds_index_add(ds_tensor *x, int dim, ds_tensor *index, ds_tenso
 /* torch.scatter, torch.scatter_add and torch.scatter(reduce='multiply'): x, with
  * x[i][index[i][k]] = (+=, *=) src[i][k] along dim = 1, likewise along others.
  * index: int64, no larger than src, nor than x but along dim. Of a place that
- * scatter's index names twice the last counts. All take any dtype; the host reads
- * the index of scatter and scatter_multiply, and adds integers. */
+ * scatter's index names twice the last counts. All take any dtype; integers are added
+ * on the host, which reads the index of scatter_multiply, on a GPU also scatter's. */
 DS_API ds_tensor *ds_scatter(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src);
 DS_API ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src);
 DS_API ds_tensor *ds_scatter_multiply(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src);

@@ -502,6 +502,9 @@ typedef struct dsi_fusions {
     /* y = min(max(x, low), high); NaN stays
      * = binary MAXIMUM (x, low, t); MINIMUM (t, high, y) */
     ds_status (*clamp)(dsi_stream *s, double low, double high, dsi_view x, dsi_view y);
+    /* y = min(max(x, low), high) of three views; NaN stays
+     * = binary MAXIMUM (x, low, t); MINIMUM (t, high, y) */
+    ds_status (*clamp_tensors)(dsi_stream *s, dsi_view x, dsi_view low, dsi_view high, dsi_view y);
     /* y = x > 0 ? x : w x
      * = compare LT (0, x, c); binary MUL (w, x, t); where (c, x, t, y) */
     ds_status (*prelu)(dsi_stream *s, dsi_view w, dsi_view x, dsi_view y);
@@ -510,6 +513,35 @@ typedef struct dsi_fusions {
      * = copy (x, y); for n = 1, 2, 4, ... below C: t = y; binary ADD of y from
      * element n on and t up to C - n, to y */
     ds_status (*cumsum)(dsi_stream *s, bool reverse, dsi_view x, dsi_view y);
+    /* y = max of x over the dimensions in which y has size 1, floats; NaN where one
+     * is.
+     * = copy (x, with those dimensions last, t [outer,C,1]); reduce MAX (t, y) */
+    ds_status (*amax)(dsi_stream *s, dsi_view x, dsi_view y);
+    /* y = x, y[o,index[o,k,i],i] = src[o,k,i] in the order of k; x, y [outer,C,inner],
+     * src and index [outer,K,inner], any dtype, contiguous; DSI_FAULT_ELEMENT, place [o,
+     * k inner + i].
+     * = from, taken: the last k of each place and whether there is one, found on the
+     * host; gather (src, from, t); where (taken, t, x, y) */
+    ds_status (*scatter)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view src, dsi_view y);
+    /* dx = dy, but 0 at the places that the index names; dsrc [outer,K,inner]: dy of
+     * the place where k is its last, else 0
+     * = where (taken, 0, dy, dx); scatter_add (where (taken, dy, 0), from, dsrc) */
+    ds_status (*scatter_dx)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx, dsi_view dsrc);
+    /* y = x + alpha t, t[o,c,i] = sum over the k with index[o,k,i] = c, in their order, of
+     * src[o,k,i]; float32 or float64; shapes and faults as of scatter, but the index as
+     * gather takes it.
+     * = scatter_add (src, index, t); binary ADD (x, t, alpha, y) */
+    ds_status (*scatter_sum)(dsi_stream *s, double alpha, dsi_view x, dsi_view index, dsi_view src,
+                             dsi_view y);
+    /* x [N,C,I], label int64 [N,I], weight [C] optional -> loss [] or [N,I], divisor []:
+     * -weight[label] x[label], 0 where the label is ignored; c->smoothing does not
+     * count; DSI_FAULT_ELEMENT, place [n, i]
+     * = gather (x, label as [N,1,I]); gather_rows (weight, label); binary MUL, reduce
+     * SUM */
+    ds_status (*nll_loss)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view x, dsi_view label,
+                          dsi_view weight, dsi_view loss, dsi_view divisor);
+    ds_status (*nll_loss_dx)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view dloss,
+                             dsi_view label, dsi_view weight, dsi_view divisor, dsi_view dx);
     /* y[o,k,i] = sum over e = begin[k] .. begin[k + 1] - 1 of weight[e] x[o,index[e],i];
      * x [outer,C,inner], y [outer,K,inner], float32 or float64, contiguous; begin
      * int64 [K+1]; index int64, inside of C, and weight of x's dtype [E].

@@ -187,9 +187,24 @@ ENTRY(used_fusions, gather_table, "gather_table", (S, V x, V index, V table, V y
 ENTRY(used_fusions, cumsum, "cumsum", (S, bool reverse, V x, V y), (s, reverse, x, y), 0, &x, &y)
 ENTRY(used_fusions, resample, "resample", (S, V x, V begin, V index, V weight, V y),
       (s, x, begin, index, weight, y), 0, &x, &weight, &y)
+ENTRY(used_fusions, amax, "amax", (S, V x, V y), (s, x, y), 0, &x, &y)
+ENTRY(used_fusions, scatter, "scatter", (S, V x, V index, V src, V y), (s, x, index, src, y), 0, &x, &index,
+      &src, &y)
+ENTRY(used_fusions, scatter_dx, "scatter_dx", (S, V dy, V index, V dx, V dsrc), (s, dy, index, dx, dsrc), 0,
+      &dy, &index, &dx, &dsrc)
+ENTRY(used_fusions, scatter_sum, "scatter_sum", (S, double alpha, V x, V index, V src, V y),
+      (s, alpha, x, index, src, y), 0, &x, &index, &src, &y)
+ENTRY(used_fusions, nll_loss, "nll_loss",
+      (S, const dsi_cross_entropy *c, V x, V label, V weight, V loss, V divisor),
+      (s, c, x, label, weight, loss, divisor), 0, &label, &label, &loss)
+ENTRY(used_fusions, nll_loss_dx, "nll_loss_dx",
+      (S, const dsi_cross_entropy *c, V dloss, V label, V weight, V divisor, V dx),
+      (s, c, dloss, label, weight, divisor, dx), 0, &label, &dx)
 ENTRY(used_fusions, mul_add, "mul_add", (S, double alpha, V a, V b, V c, V d, V y),
       (s, alpha, a, b, c, d, y), 0, &a, &b, &c, &d, &y)
 ENTRY(used_fusions, clamp, "clamp", (S, double low, double high, V x, V y), (s, low, high, x, y), 0, &x, &y)
+ENTRY(used_fusions, clamp_tensors, "clamp_tensors", (S, V x, V low, V high, V y), (s, x, low, high, y), 0, &x,
+      &low, &high, &y)
 ENTRY(used_fusions, prelu, "prelu", (S, V w, V x, V y), (s, w, x, y), 0, &w, &x, &y)
 ENTRY(used_fusions, mask_scale, "mask_scale", (S, double factor, V x, V keep, V y),
       (s, factor, x, keep, y), 0, &x, &keep, &y)
@@ -245,7 +260,7 @@ struct dsi_observed_tables {
 #define FUSION_NAMES(X) \
     X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(sum_channels) X(batch_norm_stats) X(mul_add) \
     X(clamp) X(prelu) X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_table) \
-    X(arange)
+    X(arange) X(clamp_tensors) X(amax) X(scatter) X(scatter_dx) X(scatter_sum) X(nll_loss) X(nll_loss_dx)
 /* clang-format on */
 
 #define COUNT(name) +1

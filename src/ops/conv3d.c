@@ -67,17 +67,19 @@ static bool conv3d_check(const ds_tensor *x, const ds_tensor *w, const ds_tensor
 /* The planes above: x [N,C,D,H,W] -> [N depth, C taps, H, W]. */
 static ds_tensor *conv3d_planes(ds_tensor *x, Conv3d c, int64_t depth, int64_t taps)
 {
-    ds_tensor *index = dsi_new_host(DS_I64, ds_shape(depth * taps));
-    int64_t *at = ds_data_mut(index);
-    for (int64_t i = 0; at && i < depth * taps; i++)
-        at[i] = i / taps * c.stride[0] + i % taps * c.dilation[0];
-    if (!at || !(index = ds_to(index, dsi_device_id(x->device), DS_I64))) return NULL;
-    const int64_t *s = x->shape.d;
-    ds_dims apart = {6, {s[0], s[1], depth, taps, s[3], s[4]}};
     if (c.padding[0]) x = ds_pad(x, ds_shape(0, 0, 0, 0, c.padding[0], c.padding[0]));
-    x = ds_reshape(ds_index_select(x, 2, index), apart);
-    return ds_reshape(ds_permute(x, ds_shape(0, 2, 1, 3, 4, 5)),
-                      ds_shape(apart.d[0] * depth, apart.d[1] * taps, apart.d[4], apart.d[5]));
+    if (!x) return NULL;
+    const int64_t *s = x->shape.d;
+    ds_tensor *index = dsi_new_host(DS_I64, ds_shape(depth * s[1] * taps));
+    int64_t *at = ds_data_mut(index), *next = at;
+    for (int64_t o = 0; at && o < depth; o++)
+        for (int64_t channel = 0; channel < s[1]; channel++)
+            for (int64_t t = 0; t < taps; t++)
+                *next++ = channel * s[2] + o * c.stride[0] + t * c.dilation[0];
+    if (!at || !(index = ds_to(index, dsi_device_id(x->device), DS_I64))) return NULL;
+    ds_tensor *planes = ds_index_select(ds_reshape(x, ds_shape(s[0], s[1] * s[2], s[3] * s[4])), 1,
+                                        index);
+    return ds_reshape(planes, ds_shape(s[0] * depth, s[1] * taps, s[3], s[4]));
 }
 
 /* x with the zeros that make the output as large as it is; torch's odd one is

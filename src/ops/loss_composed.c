@@ -7,7 +7,7 @@
  *     bce           -w (t log x + (1 - t) log(1 - x)), logarithms cut at -100
  *     with logits   w ((1 - t) x + (1 + (p - 1) t) log(1 + e^-x))
  *     nll_loss      -w[label] x[label]
- * Made of other ops, except bce's gradient. 16-bit operands are computed in
+ * Made of other ops, except bce's gradient, and nll_loss where a device has a kernel. 16-bit operands are computed in
  * float32, and the result is rounded once.
  * SPDX-License-Identifier: MIT */
 #include "base/option.h"
@@ -224,11 +224,65 @@ static bool nll_check(const ds_tensor *x, const ds_tensor *label, ds_cross_entro
     return true;
 }
 
+typedef struct Nll {
+    dsi_cross_entropy how;
+    ds_dims x; /* shape */
+} Nll;
+
+/* The loss, or its gradient, as the kernels see it: [], or [N,I]. */
+static dsi_view nll_view(const ds_tensor *loss, const Nll *l, ds_dims labels)
+{
+    return l->how.reduction == DS_NONE ? dsi_v_shape(loss, labels) : dsi_v(loss);
+}
+
+/* [N,I], what x [N,C,I] has beside its classes. */
+static ds_dims nll_labels(const dsi_view *x) { return ds_shape(x->d[0], x->d[2]); }
+
+/* Saved: label, weight, divisor. */
+static void nll_loss_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Nll *l = dsi_attr(n);
+    ds_tensor *label = dsi_saved_tensor(n, 0), *weight = dsi_saved_tensor(n, 1),
+              *divisor = dsi_saved_tensor(n, 2), *dx = dsi_new(dy, l->x), *g = ds_contiguous(dy);
+    bool done = false;
+    if (dx && g) {
+        dsi_view v = dsi_v_around(dx, l->x.n > 1);
+        done = dsi_run_fusion(dx, nll_loss_dx, &l->how, nll_view(g, l, nll_labels(&v)),
+                              dsi_v_shape(label, nll_labels(&v)), dsi_v(weight), dsi_v(divisor), v);
+    }
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
+}
+
+const dsi_op dsi_op_nll_loss = {.name = "nll_loss", .backward = nll_loss_backward};
+
+/* By the fusion; x and label have been checked. */
+static ds_tensor *nll_loss_fused(ds_tensor *x, ds_tensor *label, ds_cross_entropy_opts o)
+{
+    Nll l = {{.ignore_index = o.ignore ? o.ignore_index : -100, .reduction = (int)o.reduction},
+             x->shape};
+    x = ds_contiguous(x), label = ds_contiguous(label);
+    if (!x || !label || !dsi_acquire(x, label, o.weight)) return NULL;
+    dsi_view v = dsi_v_around(x, x->shape.n > 1);
+    ds_tensor *loss = dsi_new(x, o.reduction == DS_NONE ? label->shape : (ds_dims){0});
+    ds_tensor *divisor = dsi_new_upcast(x, (ds_dims){0});
+    if (!loss || !divisor) return NULL;
+    if (!dsi_run_named(loss, "nll_loss", fusions, nll_loss, &l.how, v,
+                       dsi_v_shape(label, nll_labels(&v)), dsi_v(o.weight),
+                       nll_view(loss, &l, nll_labels(&v)), dsi_v(divisor)) ||
+        dsi_device_check_early(loss->device) != DS_OK)
+        return dsi_fail_in("nll_loss", ds_error_status()), NULL;
+    dsi_node *n = dsi_record(&dsi_op_nll_loss, loss, x);
+    dsi_save_for_backward(n, label), dsi_save_for_backward(n, o.weight),
+        dsi_save_for_backward(n, divisor), dsi_set_attr(n, &l, sizeof l);
+    return loss;
+}
+
 ds_tensor *ds_nll_loss_with(ds_tensor *x, ds_tensor *label, ds_cross_entropy_opts o)
 {
     if (!dsi_live_all("nll_loss", x, label)) return dsi_null_operand("nll_loss");
     label = dsi_wide_labels(label);
     if (!label || !nll_check(x, label, o) || !loss_weight("nll_loss", &o.weight)) return NULL;
+    if (dsi_fusion(x->device, nll_loss)) return nll_loss_fused(x, label, o);
     ds_dtype dtype = x->dtype;
     int dim = x->shape.n > 1 ? 1 : 0;
     ds_tensor *ignored = ds_eq(label,
@@ -288,16 +342,15 @@ ds_tensor *dsi_cross_entropy_soft(ds_tensor *x, ds_tensor *target, ds_cross_entr
 
 /* ---- angles ------------------------------------------------------------------------------------------ */
 
-/* x / max(|x|, least); the gradient is that of |x| also where least takes its
- * place, as in PyTorch. */
-static ds_tensor *unit_vector(ds_tensor *x, ds_tensor *least, ds_dims over)
+/* max(|x|, least); the gradient is that of |x| also where least takes its place, as in
+ * PyTorch. */
+static ds_tensor *length_at_least(ds_tensor *x, ds_tensor *least, ds_dims over)
 {
-    ds_tensor *norm = ds_norm_with(x, (ds_norm_opts){.dims = over, .keepdim = true});
-    ds_tensor *lacks = ds_detach(ds_sub(ds_maximum(norm, least), norm)); /* 0, mostly */
-    return ds_div(x, ds_add(norm, lacks));
+    ds_tensor *norm = ds_norm_with(x, (ds_norm_opts){.dims = over});
+    return ds_add(norm, ds_detach(ds_sub(ds_maximum(norm, least), norm))); /* 0, mostly */
 }
 
-/* The sum of x1 x2, both of length 1 unless they are below eps. */
+/* The sum of x1 x2 by both lengths, which are at least eps. */
 ds_tensor *ds_cosine_similarity(ds_tensor *x1, ds_tensor *x2, int dim, double eps)
 {
     const char *op = "cosine_similarity";
@@ -311,7 +364,8 @@ ds_tensor *ds_cosine_similarity(ds_tensor *x1, ds_tensor *x2, int dim, double ep
     if (!x1 || !x2 || (dim = dsi_want_dim(op, x1, dim)) < 0) return NULL;
     ds_reduce_opts over = {.dims = ds_shape(dim)};
     ds_tensor *least = number_beside(x1, dsi_option(eps, 1e-8));
-    ds_tensor *product = ds_mul(unit_vector(x1, least, over.dims),
-                                unit_vector(x2, least, over.dims));
-    return reduced(ds_sum_with(product, over), DS_NONE, dtype);
+    ds_tensor *y = ds_sum_with(ds_mul(x1, x2), over);
+    y = ds_div(ds_div(y, length_at_least(x1, least, over.dims)),
+               length_at_least(x2, least, over.dims));
+    return reduced(y, DS_NONE, dtype);
 }

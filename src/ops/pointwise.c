@@ -398,6 +398,24 @@ static bool clamp_bound(ds_tensor **x, ds_tensor **bound, ds_dims *shape)
                        dsi_broadcast("clamp", *shape, (*bound)->shape, shape));
 }
 
+/* y = min(max(x, low), high) of that shape, without a graph; one dtype. */
+static ds_tensor *clamp_between(ds_tensor *x, ds_tensor *low, ds_tensor *high, ds_dims shape)
+{
+    if (low && high && dsi_is_float(x) && dsi_fusion(x->device, clamp_tensors)) {
+        if (!dsi_acquire(x, low, high)) return NULL;
+        ds_tensor *y = new_binary(x, low, shape);
+        return dsi_result_if(dsi_run_fusion(y, clamp_tensors, dsi_v_expand(x, shape),
+                                            dsi_v_expand(low, shape), dsi_v_expand(high, shape),
+                                            dsi_v(y)),
+                             y);
+    }
+    bool recording = ds_set_grad(false);
+    ds_tensor *y = low ? ds_maximum(x, low) : x;
+    y = high ? ds_minimum(y, high) : y;
+    ds_set_grad(recording);
+    return y;
+}
+
 ds_tensor *ds_clamp_tensors(ds_tensor *x, ds_tensor *low, ds_tensor *high)
 {
     if (!dsi_live(x, "clamp")) return dsi_null_operand("clamp");
@@ -407,10 +425,7 @@ ds_tensor *ds_clamp_tensors(ds_tensor *x, ds_tensor *low, ds_tensor *high)
         (low && !(low = ds_cast(low, x->dtype))))
         return NULL;
 
-    bool recording = ds_set_grad(false);
-    ds_tensor *y = low ? ds_maximum(x, low) : x;
-    y = high ? ds_minimum(y, high) : y;
-    ds_set_grad(recording);
+    ds_tensor *y = clamp_between(x, low, high, shape);
     if (!y || !dsi_is_float(y)) return y;
 
     dsi_node *n = dsi_record(&dsi_op_clamp_tensors, y, x, low, high);

@@ -143,6 +143,7 @@ static ds_tensor *rows_add(ds_tensor *source, ds_tensor *index, int64_t rows)
 
 typedef struct ScatterAdd {
     int dim;
+    double alpha;
 } ScatterAdd;
 
 /* Saved: index. */
@@ -153,6 +154,45 @@ static void scatter_add_backward(dsi_node *n, ds_tensor *dy)
 }
 
 const dsi_op dsi_op_scatter_add = {"scatter_add", scatter_add_backward, .acquires = true};
+
+/* Saved: index. Of y = x + alpha sums of src. */
+static void scatter_sum_backward(dsi_node *n, ds_tensor *dy)
+{
+    const ScatterAdd *s = dsi_attr(n);
+    if (dsi_needs_input_grad(n, 0)) dsi_accumulate_grad(n, 0, dsi_alias(dy));
+    if (!dsi_needs_input_grad(n, 1)) return;
+    ds_tensor *g = ds_gather(dy, s->dim, dsi_saved_tensor(n, 0));
+    dsi_accumulate_grad(n, 1, s->alpha == 1 ? g : ds_scale(g, s->alpha));
+}
+
+static const dsi_op op_scatter_sum = {"scatter_add", scatter_sum_backward, .acquires = true};
+
+/* x, += alpha src of the index, by the fusion. */
+static ds_tensor *scatter_sum(const char *op, ds_tensor *x, int dim, ds_tensor *index,
+                              ds_tensor *src, double alpha)
+{
+    if (!(x = ds_contiguous(x)) || !src || !(src = ds_contiguous(src)) ||
+        !dsi_acquire(x, index, src))
+        return NULL;
+    ds_tensor *y = dsi_new(x, x->shape);
+    if (!y) return NULL;
+    if (!dsi_run_named(y, op, fusions, scatter_sum, alpha, dsi_v_around(x, dim),
+                       dsi_v_index(index, dim), dsi_v_around(src, dim), dsi_v_around(y, dim)) ||
+        dsi_device_check_early(y->device) != DS_OK)
+        return dsi_fail_in(op, ds_error_status()), NULL;
+    dsi_node *node = dsi_record(&op_scatter_sum, y, x, src);
+    dsi_save_for_backward(node, index);
+    dsi_set_attr(node, &(ScatterAdd){dim, alpha}, sizeof(ScatterAdd));
+    return y;
+}
+
+/* Whether the fusions for an index of x's shape, but along dim, can be used. */
+static bool scatter_fits(const ds_tensor *x, int dim, const ds_tensor *index)
+{
+    ds_dims shape = index->shape;
+    shape.d[dim] = x->shape.d[dim];
+    return dsi_same_shape(shape, x->shape);
+}
 
 /* y of index's shape with n elements along dim: 0, then += src; index as dsi_v_index
  * takes it */
@@ -166,7 +206,8 @@ static ds_tensor *elements_add(const char *op, ds_tensor *src, int dim, ds_tenso
                              dsi_v_around(y, dim)))
         return dsi_fail_in(op, ds_error_status()), NULL;
     dsi_node *node = dsi_record(&dsi_op_scatter_add, y, src);
-    dsi_save_for_backward(node, index), dsi_set_attr(node, &(ScatterAdd){dim}, sizeof(ScatterAdd));
+    dsi_save_for_backward(node, index),
+        dsi_set_attr(node, &(ScatterAdd){.dim = dim}, sizeof(ScatterAdd));
     return y;
 }
 
@@ -193,6 +234,9 @@ ds_tensor *ds_index_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *sour
     for (int i = 0; i < want.n; i++) around.d[i] = i == dim ? want.d[dim] : 1;
     ds_tensor *all = ds_expand(ds_reshape(index, around), want);
     if (!dsi_is_float(x)) return integers_add(op, x, dim, ds_contiguous(all), source, alpha);
+    bool single = x->dtype == DS_F32 || x->dtype == DS_F64;
+    if (dim && single && dsi_fusion(x->device, scatter_sum))
+        return scatter_sum(op, x, dim, all, source, alpha);
     ds_tensor *sums = dim ? elements_add(op, dsi_upcast(source), dim, all, x->shape.d[dim])
                           : rows_add(slices_as_rows(dsi_upcast(source), 0), index, x->shape.d[0]);
     if (!sums) return dsi_fail_in(op, ds_error_status()), NULL;
@@ -259,6 +303,9 @@ ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *sr
         return integers_add("scatter_add", x, dim, index, corner(src, index->shape), 1);
     }
     ds_tensor *part = corner(dsi_upcast(src), index->shape);
+    bool single = x->dtype == DS_F32 || x->dtype == DS_F64;
+    if (single && scatter_fits(x, dim, index) && dsi_fusion(x->device, scatter_sum))
+        return scatter_sum("scatter_add", x, dim, index, part, 1);
     part = elements_add("scatter_add", part, dim, index, x->shape.d[dim]);
     return ds_cast(ds_add(dsi_upcast(x), padded_to(part, x->shape)), x->dtype);
 }
@@ -315,6 +362,37 @@ static bool scatter_named(const char *op, ds_tensor *x, int dim, ds_tensor *inde
     return named->taken && named->part;
 }
 
+/* Saved: index. */
+static void scatter_backward(dsi_node *n, ds_tensor *dy)
+{
+    int dim = *(const int *)dsi_attr(n);
+    ds_tensor *index = dsi_saved_tensor(n, 0), *g = ds_contiguous(dy), *dx = dsi_new_like(g),
+              *dsrc = dsi_new(dy, index->shape);
+    bool done = dx && dsrc &&
+                dsi_run_fusion(dx, scatter_dx, dsi_v_around(g, dim), dsi_v_around(index, dim),
+                               dsi_v_around(dx, dim), dsi_v_around(dsrc, dim));
+    if (dsi_needs_input_grad(n, 0)) dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
+    if (dsi_needs_input_grad(n, 1)) dsi_accumulate_grad(n, 1, dsi_result_if(done, dsrc));
+}
+
+const dsi_op dsi_op_scatter = {.name = "scatter", .backward = scatter_backward};
+
+/* scatter by the fusion, for an index of x's shape, but along dim. */
+static ds_tensor *scatter_fused(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src)
+{
+    if (!(x = ds_contiguous(x)) || !(src = ds_contiguous(src)) || !dsi_acquire(x, index, src))
+        return NULL;
+    ds_tensor *y = dsi_new(x, x->shape);
+    if (!y) return NULL;
+    if (!dsi_run_fusion(y, scatter, dsi_v_around(x, dim), dsi_v_around(index, dim),
+                        dsi_v_around(src, dim), dsi_v_around(y, dim)) ||
+        dsi_device_check_early(y->device) != DS_OK)
+        return dsi_fail_in("scatter", ds_error_status()), NULL;
+    dsi_node *n = dsi_record(&dsi_op_scatter, y, x, src);
+    dsi_save_for_backward(n, index), dsi_set_attr(n, &dim, sizeof dim);
+    return y;
+}
+
 /* x, with src in place of the elements that the index names, or, if `times`,
  * multiplied by it: one round for each k that names the same place. */
 static ds_tensor *scatter(const char *op, ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src,
@@ -329,6 +407,8 @@ static ds_tensor *scatter(const char *op, ds_tensor *x, int dim, ds_tensor *inde
             0);
     if (!(index = ds_contiguous(index)) || !(src = corner(src, index->shape))) return NULL;
     Named named;
+    if (!times && scatter_fits(x, dim, index) && dsi_fusion(x->device, scatter))
+        return scatter_fused(x, dim, index, src);
     if (!times)
         return scatter_named(op, x, dim, index, src, -1, &named)
                    ? ds_where(named.taken, named.part, x)

@@ -80,6 +80,11 @@ static ds_tensor *zero_beside(const ds_tensor *x) { return dsi_fill(dsi_new(x, (
 /* The maxima of x, of v->kept, without a graph. */
 static ds_tensor *amax_find(ds_tensor *x, const Over *v)
 {
+    if (dsi_is_float(x) && dsi_fusion(x->device, amax)) {
+        if (!dsi_acquire(x)) return NULL;
+        ds_tensor *y = dsi_new(x, v->kept);
+        return dsi_result_if(dsi_run_fusion(y, amax, dsi_v(x), dsi_v(y)), y);
+    }
     ds_dims rows = {.n = 2, .d = {dsi_numel(v->kept), v->n}};
     int reduced = 0, dim = 0;
     for (int i = 0; i < x->shape.n; i++)

@@ -62,6 +62,7 @@
     X(log_softmax) \
     X(cross_entropy) \
     X(linear_cross_entropy) \
+    X(nll_loss) \
     X(binary_cross_entropy) \
     X(batch_norm) \
     X(group_norm) \
@@ -81,6 +82,7 @@
     X(gather) \
     X(resample) \
     X(index_add) \
+    X(scatter) \
     X(scatter_add) \
     X(pad) \
     X(flip) \

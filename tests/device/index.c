@@ -73,6 +73,68 @@ static void scatters_to_maxima(void **state)
     }
 }
 
+/* Without other dimensions, threads divide the inner one. */
+static void scatters_along_one_line(void **state)
+{
+    (void)state;
+    enum { C = 3, K = 5, I = 160 };
+    int64_t at[K] = {2, 0, 2, 1, 2};
+    dsi_view index = {at, DS_I64, 3, {1, K, I}, {0, 1, 0}};
+    FOR_EACH_ISA(k)
+    {
+        dsi_view x = view_new(DS_F32, 3, (int64_t[]){1, C, I}, NULL),
+                 src = view_new(DS_F32, 3, (int64_t[]){1, K, I}, NULL),
+                 y = view_new(DS_F32, 3, x.d, NULL), sums = view_new(DS_F32, 3, x.d, NULL);
+        view_random(&x, 1), view_random(&src, 2);
+        CHECK_INT(k->scatter_add(stream(), src, index, sums), DS_OK);
+        CHECK_INT(table_with(k)->fusions.scatter_sum(stream(), 1, x, index, src, y), DS_OK);
+        for (int64_t e = 0; e < C * I; e++) {
+            float want = 0;
+            for (int64_t r = 0; r < K; r++)
+                if (at[r] == e / I) want += (float)view_get(&src, r * I + e % I);
+            CHECK_CLOSE(view_get(&sums, e), (double)want, 0);
+            CHECK_CLOSE(view_get(&y, e), (double)((float)view_get(&x, e) + want), 0);
+        }
+        view_free(&x), view_free(&src), view_free(&y), view_free(&sums);
+    }
+}
+
+/* Of a place that is named twice the last counts, forward and back. */
+static void scatter_takes_the_last(void **state)
+{
+    (void)state;
+    int64_t along[] = {3, 1, 3, 0, 1, 1}, across[] = {0, 2, 0, 0, 1, 2};
+    dsi_view index[] = {{along, DS_I64, 3, {2, 3, 1}, {3, 1, 1}},
+                        {across, DS_I64, 3, {1, 3, 2}, {6, 2, 1}}};
+    FOR_EACH_ISA(k)
+    for (int i = 0; i < 2; i++) {
+        const int64_t *d = index[i].d, *at = index[i].p, n = d[0] * 4 * d[2];
+        const dsi_fusions *f = &table_with(k)->fusions;
+        dsi_view x = view_new(DS_F32, 3, (int64_t[]){d[0], 4, d[2]}, NULL),
+                 src = view_new(DS_F32, 3, d, NULL), y = view_new(DS_F32, 3, x.d, NULL);
+        double want[16], back[16], lost[6] = {0}, sums[16] = {0};
+        view_random(&x, 1), view_random(&src, 2);
+        for (int64_t e = 0; e < n; e++) want[e] = back[e] = view_get(&x, e);
+        for (int64_t e = 0; e < 6; e++) {
+            int64_t to = (e / (3 * d[2]) * 4 + at[e]) * d[2] + e % d[2];
+            want[to] = view_get(&src, e), sums[to] += view_get(&src, e);
+        }
+        for (int64_t e = 5; e >= 0; e--) {
+            int64_t to = (e / (3 * d[2]) * 4 + at[e]) * d[2] + e % d[2];
+            lost[e] = back[to], back[to] = 0;
+        }
+        CHECK_INT(f->scatter(stream(), x, index[i], src, y), DS_OK);
+        for (int64_t e = 0; e < n; e++) CHECK_CLOSE(view_get(&y, e), want[e], 0);
+        CHECK_INT(f->scatter_sum(stream(), -0.5, x, index[i], src, y), DS_OK);
+        for (int64_t e = 0; e < n; e++)
+            CHECK_CLOSE(view_get(&y, e), view_get(&x, e) - 0.5 * sums[e], 1e-6);
+        CHECK_INT(f->scatter_dx(stream(), x, index[i], y, src), DS_OK);
+        for (int64_t e = 0; e < n; e++) CHECK_CLOSE(view_get(&y, e), back[e], 0);
+        for (int64_t e = 0; e < 6; e++) CHECK_CLOSE(view_get(&src, e), lost[e], 0);
+        view_free(&x), view_free(&src), view_free(&y);
+    }
+}
+
 static void indices_outside_are_refused(void **state)
 {
     (void)state;
@@ -125,5 +187,6 @@ static void results_do_not_depend_on_threads(void **state)
 
 TEST_MAIN(cmocka_unit_test(gathers_rows_of_any_dtype),
           cmocka_unit_test(scatters_rows_and_skips_one), cmocka_unit_test(scatters_to_maxima),
+          cmocka_unit_test(scatters_along_one_line), cmocka_unit_test(scatter_takes_the_last),
           cmocka_unit_test(indices_outside_are_refused),
           cmocka_unit_test(results_do_not_depend_on_threads))

@@ -413,7 +413,62 @@ static void results_do_not_depend_on_threads(void **state)
     }
 }
 
-TEST_MAIN(cmocka_unit_test(one_operand_matches_the_c_library),
+/* As in Python; also of numbers that a double does not hold. */
+static void integers_divide_rounded_down(void **state)
+{
+    (void)state;
+    static const int64_t some[] = {0,
+                                   1,
+                                   -1,
+                                   2,
+                                   -2,
+                                   3,
+                                   7,
+                                   -7,
+                                   (int64_t)1 << 49,
+                                   -((int64_t)1 << 49) + 1,
+                                   (int64_t)1 << 50,
+                                   INT64_MAX,
+                                   INT64_MIN};
+    enum { SOME = sizeof some / sizeof *some };
+    FOR_EACH_ISA(k)
+    for (int most = 10; most <= SOME; most += 3) { /* 10: all are near */
+        int64_t a[SOME * SOME], b[SOME * SOME], q[SOME * SOME], r[SOME * SOME];
+        for (int i = 0; i < most * most; i++) a[i] = some[i / most], b[i] = some[i % most];
+        dsi_view v[] = {{a, DS_I64, 1, {most * most}, {1}},
+                        {b, DS_I64, 1, {most * most}, {1}},
+                        {q, DS_I64, 1, {most * most}, {1}},
+                        {r, DS_I64, 1, {most * most}, {1}}};
+        CHECK_INT(k->binary(NULL, DSI_FLOOR_DIVIDE, 1, v[0], v[1], v[2]), DS_OK);
+        CHECK_INT(k->binary(NULL, DSI_REMAINDER, 1, v[0], v[1], v[3]), DS_OK);
+        for (int i = 0; i < most * most; i++) {
+            __extension__ __int128 wide = a[i], by = b[i] ? b[i] : 1, want = wide / by;
+            if (wide % by && (wide < 0) != (by < 0)) want--;
+            CHECK_INT(q[i], b[i] ? (int64_t)want : 0);
+            CHECK_INT(r[i], b[i] ? (int64_t)(wide - want * by) : 0);
+        }
+    }
+}
+
+static void clamp_between_tensors(void **state)
+{
+    (void)state;
+    float x[] = {-1, 0, 2, NAN, 1, 1, -INFINITY, 5}, low[] = {0, -1, 0, 0, NAN, 0, -3, 4},
+          high[] = {1, 1, 1, 1, 2, NAN, 3, 2}, y[8], want[] = {0, 0, 1, NAN, NAN, NAN, -3, 2};
+    FOR_EACH_ISA(k)
+    {
+        dsi_view v[] = {{x, DS_F32, 1, {8}, {1}},
+                        {low, DS_F32, 1, {8}, {1}},
+                        {high, DS_F32, 1, {8}, {1}},
+                        {y, DS_F32, 1, {8}, {1}}};
+        CHECK_INT(table_with(k)->fusions.clamp_tensors(NULL, v[0], v[1], v[2], v[3]), DS_OK);
+        for (int i = 0; i < 8; i++)
+            if (!isnan(want[i]) || !isnan(y[i])) CHECK_CLOSE((double)y[i], (double)want[i], 0);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(integers_divide_rounded_down), cmocka_unit_test(clamp_between_tensors),
+          cmocka_unit_test(one_operand_matches_the_c_library),
           cmocka_unit_test(two_operands_match_plain_formulas),
           cmocka_unit_test(remainders_are_exact), cmocka_unit_test(neighbours_change_no_bits),
           cmocka_unit_test(any_layout_gives_the_same), cmocka_unit_test(numbers_go_in),

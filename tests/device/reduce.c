@@ -71,6 +71,47 @@ static void sums_of_sliced_and_repeated_views(void **state)
     }
 }
 
+/* y's element i is the largest of those of x that fall on it, NaN if one is. */
+static void check_amax(const dsi_kernels *k, const dsi_view *x, unsigned reduced)
+{
+    int64_t d[DS_MAX_DIMS];
+    for (int i = 0; i < x->n; i++) d[i] = reduced >> i & 1 ? 1 : x->d[i];
+    dsi_view y = view_new(x->dtype, x->n, d, NULL);
+    double want[4000];
+    for (int64_t i = 0; i < view_count(&y); i++) want[i] = -INFINITY;
+    for (int64_t i = 0; i < view_count(x); i++) {
+        int64_t to = 0, rest = i, step = 1;
+        for (int j = x->n - 1; j >= 0; j--) {
+            if (d[j] != 1) to += rest % x->d[j] * step, step *= x->d[j];
+            rest /= x->d[j];
+        }
+        double v = view_get(x, i);
+        want[to] = v > want[to] || isnan(v) ? v : want[to];
+    }
+    CHECK_INT(table_with(k)->fusions.amax(NULL, *x, y), DS_OK);
+    for (int64_t i = 0; i < view_count(&y); i++) {
+        double got = view_get(&y, i);
+        CHECK(got == want[i] || (isnan(got) && isnan(want[i])));
+    }
+    view_free(&y);
+}
+
+static void largest_over_any_dimensions(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][3] = {{3, 7, 70}, {5, 300, 2}, {2, 2, 900}};
+    int orders[][3] = {{0, 1, 2}, {2, 0, 1}};
+    FOR_EACH_ISA(k)
+    for (ds_dtype dtype = DS_F32; dtype <= DS_F64; dtype++)
+        for (int i = 0; i < 6; i++) {
+            dsi_view x = view_new(dtype, 3, shapes[i / 2], orders[i % 2]);
+            view_random(&x, 1);
+            view_set(&x, 40, -INFINITY), view_set(&x, 100, NAN), view_set(&x, 200, INFINITY);
+            for (unsigned reduced = 1; reduced < 8; reduced++) check_amax(k, &x, reduced);
+            view_free(&x);
+        }
+}
+
 /* Ones added one by one to 2^24 in float stay there. */
 static void long_sums_stay_exact(void **state)
 {
@@ -239,7 +280,7 @@ static void sums_do_not_depend_on_threads_or_instruction_set(void **state)
 
 TEST_MAIN(cmocka_unit_test(sums_over_any_dimensions),
           cmocka_unit_test(sums_of_sliced_and_repeated_views),
-          cmocka_unit_test(long_sums_stay_exact),
+          cmocka_unit_test(largest_over_any_dimensions), cmocka_unit_test(long_sums_stay_exact),
           cmocka_unit_test(nan_and_infinity_pass_through_sums),
           cmocka_unit_test(maxima_are_the_first_and_nan_wins),
           cmocka_unit_test(maxima_of_long_rows), cmocka_unit_test(norms_of_several_views),

@@ -315,7 +315,8 @@ static void order_and_places(void **state)
     REFUSES(ds_scatter_add(in, 0, in, in), "scatter_add: ", "float32 [3, 4]");
     ((int64_t *)ds_data_mut(i))[1] = 3;
     REFUSES(ds_index_select(in, 0, i), "index_select: ", "outside 0..2");
-    REFUSES(ds_scatter(x(ds_shape(3)), 0, i, x(ds_shape(2))), "scatter: index 3", "0..2");
+    REFUSES(ds_scatter(x(ds_shape(3)), 0, i, x(ds_shape(2))),
+            "scatter: ", "index 3 at [0, 1] is outside 0..2");
     REFUSES(ds_embedding_bag(x(ds_shape(3, 4)), labels(ds_shape(2, 2)), -1, NULL,
                              .mode = DS_BAG_MAX, .scale_grad_by_freq = true),
             "embedding_bag: .scale_grad_by_freq", "mean or sum");

@@ -35,9 +35,12 @@
     X(relu_max_pool2d)                               /* pool/pool.c */         \
     X(conv2d_dx_pooled) X(conv2d_dw_pooled)          /* conv/conv.c */         \
     X(sum_channels)                                                            \
-    X(clamp) X(prelu)                                /* pointwise/pointwise.c */ \
+    X(clamp) X(clamp_tensors) X(prelu)               /* pointwise/pointwise.c */ \
     X(mask_scale) X(mul_add)                                                   \
     X(cumsum)                                        /* reduce/cumsum.c */     \
+    X(amax)                                          /* reduce/reduce.c */     \
+    X(nll_loss) X(nll_loss_dx)                       /* reduce/softmax.c */    \
+    X(scatter) X(scatter_dx) X(scatter_sum)          /* index/index.c */       \
     X(resample)                                      /* index/resample.c */
 /* clang-format on */
 

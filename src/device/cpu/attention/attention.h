@@ -32,17 +32,9 @@ static inline int64_t keys_seen(const attention_job *x, int64_t end)
 static inline float row_max_f32(int64_t n, const float *x)
 {
     vf m = vf_set(-INFINITY);
-    float max;
     int64_t i = 0;
     for (; i + VF <= n; i += VF) m = vf_max(vf_load(x + i), m);
-#if defined(DSI_ISA_avx512)
-    max = _mm512_reduce_max_ps(m);
-#else
-    float lane[VF];
-    vf_store(lane, m);
-    max = lane[0];
-    for (int j = 1; j < VF; j++) max = lane[j] > max ? lane[j] : max;
-#endif
+    float max = vf_largest(m);
     for (; i < n; i++) max = x[i] > max ? x[i] : max;
     return max;
 }

@@ -4,14 +4,15 @@
  *     scatter_rows   dw[index[i],:] += dy[i,:]
  *     gather         y[o,k,i] = x[o,index[o,k,i],i]       y [outer,K,inner]
  *     scatter_add    dx[o,index[o,k,i],i] += dy[o,k,i]
+ *     scatter        y = x, y[o,index[o,k,i],i] = src[o,k,i]
  *
  * Gathering copies elements as bits, of any dtype of their size.
  *
  * Invariants: all indices are checked before anything is written; a bad one
  * sets the device's fault flag (fault_set). Scattering adds in the order of the
- * index. Its threads divide the rows of dw (scatter_rows) or `outer`
- * (scatter_add), never the index, so the sum of a row that is named twice does
- * not depend on them.
+ * index. Its threads divide the rows of dw (scatter_rows), or `outer` or parts of
+ * `inner` (scatter_add), never the index, so the sum of a row that is named twice
+ * does not depend on them.
  * SPDX-License-Identifier: MIT */
 #include "base/int.h"
 #include "device/cpu/simd/strided.h"
@@ -26,6 +27,9 @@ typedef struct {
     dsi_view w, index, y;
     int64_t skip;                 /* scatter_rows: an index that gets no gradient (padding_idx) */
     int64_t size;                 /* bytes of an element */
+    dsi_view base;                /* scatter, scatter_sum: what w is without src */
+    double alpha;                 /* scatter_sum */
+    bool back;                    /* scatter_dx */
     const int64_t *first, *named; /* scatter_rows: sort_by_row */
     bool sparse;                  /* scatter_add: few elements of dx are named */
 } job;
@@ -267,31 +271,62 @@ ds_status KERNEL(gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y)
     return DS_OK;
 }
 
+/* Both loops over the elements of an index [K,inner], of which the longer is the
+ * inner one; from, to: strides of the elements that it moves from or to along
+ * each loop. */
+typedef struct {
+    int64_t n[2], index[2], from[2], to[2];
+} element_loops;
+
+static element_loops loops_of(const dsi_view *index, const dsi_view *from, const dsi_view *to)
+{
+    int in = from->d[2] > 1 ? 2 : 1, out = 3 - in;
+    return (element_loops){.n = {from->d[out], from->d[in]},
+                           .index = {index->s[out], index->s[in]},
+                           .from = {from->s[out], from->s[in]},
+                           .to = {out == 2 ? to->s[2] : 0, in == 2 ? to->s[2] : 0}};
+}
+
 #define SCATTER_ADD(T, suffix) \
     static void scatter_add_##suffix(void *arg, int64_t begin, int64_t end) \
     { \
         const job *j = arg; \
         const dsi_view *dx = &j->w, *dy = &j->y; \
-        const int64_t xs = dx->s[1], ys = dy->s[1], at = j->index.s[1], K = dy->d[1]; \
-        bool together = inner_together(j); \
-        for (int64_t o = begin; o < end; o++) { \
-            for (int64_t k = 0; together && k < K; k++) { \
-                T *restrict to = (T *)dx->p + o * dx->s[0] + \
-                                 element_index(&j->index, o, k, 0) * xs; \
-                const T *restrict from = (const T *)dy->p + o * dy->s[0] + k * ys; \
-                for (int64_t i = 0; i < dy->d[2]; i++) to[i] += from[i]; \
-            } \
-            for (int64_t i = 0; !together && i < dy->d[2]; i++) { \
-                T *to = (T *)dx->p + o * dx->s[0] + i * dx->s[2]; \
+        const element_loops l = loops_of(&j->index, dy, dx); \
+        const int64_t xs = dx->s[1], at = l.index[1], step = l.from[1], across = l.to[1]; \
+        const bool together = inner_together(j); \
+        for (int64_t o = begin; o < end; o++) \
+            for (int64_t k = 0; k < l.n[0]; k++) { \
                 const int64_t *place = (const int64_t *)j->index.p + o * j->index.s[0] + \
-                                       i * j->index.s[2]; \
-                const T *from = (const T *)dy->p + o * dy->s[0] + i * dy->s[2]; \
-                for (int64_t k = 0; k < K; k++) to[place[k * at] * xs] += from[k * ys]; \
+                                       k * l.index[0]; \
+                const T *restrict from = (const T *)dy->p + o * dy->s[0] + k * l.from[0]; \
+                T *restrict to = (T *)dx->p + o * dx->s[0] + k * l.to[0]; \
+                if (together) \
+                    for (int64_t i = 0; i < l.n[1]; i++) to[*place * xs + i] += from[i]; \
+                else \
+                    for (int64_t i = 0; i < l.n[1]; i++) \
+                        to[place[i * at] * xs + i * across] += from[i * step]; \
             } \
-        } \
     }
 SCATTER_ADD(float, f32)
 SCATTER_ADD(double, f64)
+
+/* v [1,C,inner] as [parts,C,inner / parts] */
+static dsi_view view_parts(dsi_view v, int64_t parts)
+{
+    v.d[0] = parts, v.d[2] /= parts, v.s[0] = v.d[2] * v.s[2];
+    return v;
+}
+
+/* Without other dimensions in front, parts of inner are what threads divide. */
+static void split_inner(job *j)
+{
+    int64_t parts = 16;
+    while (parts > 1 && (j->w.d[2] % parts || j->w.d[2] / parts < 32)) parts /= 2;
+    if (j->w.d[0] != 1 || parts == 1) return;
+    j->w = view_parts(j->w, parts), j->y = view_parts(j->y, parts);
+    j->index = view_parts(j->index, parts);
+}
 
 /* ---- slices: one index for all of outer and inner --------------------------------------------------- */
 
@@ -400,8 +435,119 @@ ds_status KERNEL(scatter_add)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_vi
     if (is_half(dx.dtype)) return scatter_half(s, &j);
     if (dx.dtype != DS_F32 && dx.dtype != DS_F64) return no_dtype("scatter_add", dx.dtype);
     ds_status status = KERNEL(fill)(s, 0, dx);
+    split_inner(&j);
     if (!status && elements_valid(s, &index, dx.d[1]))
-        dsi_parallel(dx.d[0], PARALLEL_ELEMENTS / (dy.d[1] * dy.d[2] + 1) + 1,
+        dsi_parallel(j.w.d[0], PARALLEL_ELEMENTS / (dy.d[1] * j.w.d[2] + 1) + 1,
                      dx.dtype == DS_F32 ? scatter_add_f32 : scatter_add_f64, &j);
     return status;
+}
+
+/* y = x + alpha y of n elements, y of dtype float32 or float64. */
+static void add_to_base(ds_dtype dtype, double alpha, int64_t n, const void *x, void *y)
+{
+    if (dtype == DS_F32)
+        for (int64_t i = 0; i < n; i++)
+            ((float *)y)[i] = ((const float *)x)[i] + (float)alpha * ((float *)y)[i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            ((double *)y)[i] = ((const double *)x)[i] + alpha * ((double *)y)[i];
+}
+
+/* scatter_sum: each `outer` while it is in the first cache; w and base have the same
+ * strides. */
+static void scatter_sums(void *arg, int64_t begin, int64_t end)
+{
+    const job *j = arg;
+    const dsi_view *w = &j->w;
+    bool dense = w->s[1] == w->d[2];
+    int64_t lines = dense ? 1 : w->d[1], n = (dense ? w->d[1] : 1) * w->d[2];
+    for (int64_t o = begin; o < end; o++) {
+        int64_t at = o * w->s[0] * j->size, step = w->s[1] * j->size;
+        char *y = (char *)w->p + at;
+        const char *x = (const char *)j->base.p + at;
+        for (int64_t c = 0; c < lines; c++) memset(y + c * step, 0, (size_t)(n * j->size));
+        (w->dtype == DS_F32 ? scatter_add_f32 : scatter_add_f64)(arg, o, o + 1);
+        for (int64_t c = 0; c < lines; c++)
+            add_to_base(w->dtype, j->alpha, n, x + c * step, y + c * step);
+    }
+}
+
+ds_status KERNEL(scatter_sum)(dsi_stream *s, double alpha, dsi_view x, dsi_view index, dsi_view src,
+                              dsi_view y)
+{
+    job j = {.w = y, .index = index, .y = src, .base = x, .alpha = alpha};
+    j.size = (int64_t)ds_dtype_size(y.dtype);
+    if (y.dtype != DS_F32 && y.dtype != DS_F64) return no_dtype("scatter_sum", y.dtype);
+    if (!elements_valid(s, &index, y.d[1])) return KERNEL(fill)(s, 0, y);
+    split_inner(&j);
+    dsi_parallel(j.w.d[0], PARALLEL_ELEMENTS / ((y.d[1] + src.d[1]) * j.w.d[2] + 1) + 1,
+                 scatter_sums, &j);
+    return DS_OK;
+}
+
+/* ---- elements that take the place of others ------------------------------------------------------- */
+
+/* scatter: w is y, already x, and y is src. With `back`, of scatter_dx, w is dx and y is
+ * dsrc: from the last k on, so that the last takes the gradient. */
+#define SCATTER(T, suffix) \
+    static void scatter_##suffix(void *arg, int64_t begin, int64_t end) \
+    { \
+        const job *j = arg; \
+        const element_loops l = loops_of(&j->index, &j->y, &j->w); \
+        const int64_t ws = j->w.s[1], at = l.index[1], step = l.from[1], across = l.to[1]; \
+        const bool back = j->back; \
+        for (int64_t o = begin; o < end; o++) \
+            for (int64_t k = 0; k < l.n[0]; k++) { \
+                int64_t line = back ? l.n[0] - 1 - k : k; \
+                const int64_t *place = (const int64_t *)j->index.p + o * j->index.s[0] + \
+                                       line * l.index[0]; \
+                T *src = (T *)j->y.p + o * j->y.s[0] + line * l.from[0]; \
+                T *to = (T *)j->w.p + o * j->w.s[0] + line * l.to[0]; \
+                for (int64_t i = 0; i < l.n[1] && !back; i++) \
+                    to[place[i * at] * ws + i * across] = src[i * step]; \
+                for (int64_t i = l.n[1] - 1; i >= 0 && back; i--) { \
+                    T *taken = &to[place[i * at] * ws + i * across]; \
+                    src[i * step] = *taken, *taken = 0; \
+                } \
+            } \
+    }
+SCATTER(uint8_t, 8)
+SCATTER(uint16_t, 16)
+SCATTER(uint32_t, 32)
+SCATTER(uint64_t, 64)
+
+/* Copies each `outer` of the base, and scatters it while it is in the first cache. */
+static void scatter_places(void *arg, int64_t begin, int64_t end)
+{
+    const job *j = arg;
+    int64_t bytes = j->w.d[1] * j->w.d[2] * j->size;
+    for (int64_t o = begin; o < end; o++) {
+        memcpy((char *)j->w.p + o * bytes, (const char *)j->base.p + o * bytes, (size_t)bytes);
+        (j->size == 1   ? scatter_8
+         : j->size == 2 ? scatter_16
+         : j->size == 4 ? scatter_32
+                        : scatter_64)(arg, o, o + 1);
+    }
+}
+
+static ds_status scatter_run(dsi_stream *s, job j)
+{
+    j.size = (int64_t)ds_dtype_size(j.w.dtype);
+    if (!elements_valid(s, &j.index, j.w.d[1])) {
+        ds_status status = KERNEL(fill)(s, 0, j.w);
+        return status || !j.back ? status : KERNEL(fill)(s, 0, j.y);
+    }
+    int64_t work = (j.w.d[1] + j.y.d[1]) * j.w.d[2];
+    dsi_parallel(j.w.d[0], PARALLEL_ELEMENTS / (work + 1) + 1, scatter_places, &j);
+    return DS_OK;
+}
+
+ds_status KERNEL(scatter)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view src, dsi_view y)
+{
+    return scatter_run(s, (job){.w = y, .index = index, .y = src, .base = x});
+}
+
+ds_status KERNEL(scatter_dx)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx, dsi_view dsrc)
+{
+    return scatter_run(s, (job){.w = dx, .index = index, .y = dsrc, .base = dy, .back = true});
 }

@@ -149,6 +149,29 @@ ds_status KERNEL(clamp)(dsi_stream *s, double low, double high, dsi_view x, dsi_
     return RUN(clamp, x.dtype, &l, 2, &x, &y);
 }
 
+#define CLAMP_TENSORS_LINE(T, suffix) \
+    static void clamp_tensors_line_##suffix(const void *arg, int64_t n, void *const *p) \
+    { \
+        const T *x = p[0], *low = p[1], *high = p[2]; \
+        T *y = p[3]; \
+        (void)arg; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            T a = x[i], b = low[i], c = high[i], up = a < b ? b : a; \
+            up = b != b ? b : up; \
+            up = up > c ? c : up; \
+            y[i] = c != c ? c : up; \
+        } \
+    }
+CLAMP_TENSORS_LINE(float, f32)
+CLAMP_TENSORS_LINE(double, f64)
+
+ds_status KERNEL(clamp_tensors)(dsi_stream *s, dsi_view x, dsi_view low, dsi_view high, dsi_view y)
+{
+    (void)s;
+    return RUN(clamp_tensors, x.dtype, NULL, 4, &x, &low, &high, &y);
+}
+
 BINARY(prelu, b > 0 ? b : a * b)
 
 ds_status KERNEL(prelu)(dsi_stream *s, dsi_view w, dsi_view x, dsi_view y)

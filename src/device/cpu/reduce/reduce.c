@@ -12,6 +12,7 @@
  * double. The order of a sum depends on shapes and strides alone: threads
  * divide outputs, or the fixed parts of one long line.
  * SPDX-License-Identifier: MIT */
+#include "base/int.h"
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/simd/upcast.h"
 #include "device/cpu/table.h"
@@ -22,6 +23,7 @@
 #define COLUMNS 256  /* neighbouring outputs that are summed together */
 #define ROWS    256  /* lines whose sum is kept in T: 64 additions an element */
 #define GATHER  512  /* elements of a line that is not dense, at a time */
+#define OUTPUTS 128  /* whose lines are taken in the order of memory */
 #define PARTS   64   /* of one long line */
 #define AHEAD   4096 /* bytes: the page that the hardware does not fetch ahead by itself */
 
@@ -62,6 +64,35 @@ ALWAYS_INLINE int64_t line_offset(const plan *p, int64_t line) { return offset(&
 
 /* The larger one; NaN if either is. */
 ALWAYS_INLINE double larger(double a, double b) { return a >= b || a != a ? a : b; }
+
+/* The largest of n elements, NaN if one is. */
+static double largest_of_f64(int64_t n, const void *p)
+{
+    const double *x = p;
+    double max = -INFINITY;
+    for (int64_t i = 0; i < n; i++) max = larger(max, x[i]);
+    return max;
+}
+
+/* By vectors, which leave NaNs out; a product with 0 finds these, and infinities. */
+static double largest_of_f32(int64_t n, const void *p)
+{
+    const float *x = p;
+    const vf zero = vf_zero();
+    vf a = vf_set(-INFINITY), b = a, odd = zero, even = zero;
+    int64_t i = 0;
+    for (; i + 2 * VF <= n; i += 2 * VF) {
+        vf v = vf_load(x + i), w = vf_load(x + i + VF);
+        a = vf_max(v, a), b = vf_max(w, b);
+        odd = vf_fma(v, zero, odd), even = vf_fma(w, zero, even);
+    }
+    float max = vf_largest(vf_max(a, b)), sum = vf_sum(vf_add(odd, even));
+    for (; i < n; i++) max = x[i] > max ? x[i] : max, sum += x[i] * 0;
+    if (sum == 0) return (double)max;
+    double most = -INFINITY;
+    for (i = 0; i < n; i++) most = larger(most, (double)x[i]);
+    return most;
+}
 
 #define T           float
 #define NAMED(name) name##_f32
@@ -134,10 +165,13 @@ static plan plan_of(const dsi_view *x, const dsi_view *y)
 
 typedef struct {
     double (*line)(int64_t n, const void *x); /* of a dense line */
+    /* the same of lines x + from[i], combined with total[i]; NULL: line by line */
+    void (*lines)(int64_t lines, int64_t n, const void *x, const int64_t *from, double *total);
     void (*gather)(int64_t n, const void *from, int64_t stride, void *to);
     int64_t size;     /* bytes of an element */
     int64_t out_size; /* of y's */
     bool largest;     /* lines are combined by the larger, else by the sum */
+    double first;     /* what the first line is combined with */
     bool half;        /* dense lines are gathered too */
 } fold;
 
@@ -146,6 +180,7 @@ static fold half_fold(fold f, ds_dtype dtype)
     f.gather = dtype == DS_F16 ? gather_f16 : gather_bf16;
     f.size = 2;
     f.half = true;
+    f.lines = NULL;
     return f;
 }
 
@@ -157,7 +192,7 @@ static double fold_combine(const fold *f, double a, double b)
 /* The sum (or the largest) of n elements, `stride` apart. */
 static double fold_line(const fold *f, int64_t n, const char *x, int64_t stride)
 {
-    double buf[GATHER], total = 0;
+    double buf[GATHER], total = f->first;
     if (stride == 1 && !f->half) return f->line(n, x);
     for (int64_t i = 0; i < n; i += GATHER) {
         int64_t m = n - i < GATHER ? n - i : GATHER;
@@ -188,7 +223,7 @@ static void fold_parts(void *arg, int64_t begin, int64_t end)
 /* All lines of one output, whose first element is x. */
 static double fold_lines(const plan *p, const fold *f, const char *x)
 {
-    double total = 0;
+    double total = f->first;
     for (int64_t line = 0; line < p->lines; line++)
         total = fold_combine(
             f, total, fold_line(f, p->inner, x + line_offset(p, line) * f->size, p->inner_x));
@@ -200,7 +235,7 @@ static double fold_lines(const plan *p, const fold *f, const char *x)
 static double fold_all(const plan *p, const fold *f)
 {
     fold_job j = {.p = p, .f = f};
-    double total = 0;
+    double total = f->first;
     if (p->lines != 1 || p->inner < 2 * PARALLEL_ELEMENTS) return fold_lines(p, f, p->x);
     j.part_length = (p->inner / PARTS + LINE_BLOCK) / LINE_BLOCK * LINE_BLOCK;
     int64_t parts = (p->inner + j.part_length - 1) / j.part_length;
@@ -220,14 +255,46 @@ static void reduce_put(char *y, int64_t size, double value)
 }
 
 /* Outputs begin .. end-1, if the inner dimension is summed. */
-static void sum_rows(void *arg, int64_t begin, int64_t end)
+static void fold_rows(void *arg, int64_t begin, int64_t end)
 {
     const fold_job *j = arg;
     const plan *p = j->p;
-    int64_t size = j->f->out_size;
-    for (int64_t k = begin; k < end; k++)
-        reduce_put(p->y + offset(&p->kept_y, k) * size, size,
-                   p->factor * fold_lines(p, j->f, p->x + offset(&p->kept_x, k) * j->f->size));
+    const fold *f = j->f;
+    for (int64_t k = begin; k < end; k += OUTPUTS) {
+        int64_t n = dsi_min(end - k, OUTPUTS), from[OUTPUTS];
+        double total[OUTPUTS];
+        for (int64_t i = 0; i < n; i++) from[i] = offset(&p->kept_x, k + i), total[i] = f->first;
+        for (int64_t line = 0; line < p->lines; line++) {
+            const char *x = p->x + line_offset(p, line) * f->size;
+            if (p->inner_x == 1 && f->lines)
+                f->lines(n, p->inner, x, from, total);
+            else
+                for (int64_t i = 0; i < n; i++)
+                    total[i] = fold_combine(
+                        f, total[i], fold_line(f, p->inner, x + from[i] * f->size, p->inner_x));
+        }
+        for (int64_t i = 0; i < n; i++)
+            reduce_put(p->y + offset(&p->kept_y, k + i) * f->out_size, f->out_size,
+                       p->factor * total[i]);
+    }
+}
+
+/* y = each output's fold, if the inner dimension is not kept. */
+static void reduce_fold(const plan *p, const fold *f)
+{
+    fold_job j = {.p = p, .f = f};
+    if (p->outputs == 1)
+        reduce_put(p->y, f->out_size, p->factor * fold_all(p, f));
+    else
+        dsi_parallel(p->outputs, PARALLEL_ELEMENTS / (p->lines * p->inner + 1) + 1, fold_rows, &j);
+}
+
+/* y by units of COLUMNS neighbours, if the inner dimension is kept. */
+static void reduce_columns(plan *p, void (*columns)(void *arg, int64_t begin, int64_t end))
+{
+    int64_t units = p->outputs * ((p->inner + COLUMNS - 1) / COLUMNS);
+    int64_t unit = p->lines * dsi_min(p->inner, COLUMNS);
+    dsi_parallel(units, PARALLEL_ELEMENTS / (unit + 1) + 1, columns, p);
 }
 
 static uint64_t sum_line_i64(int64_t n, const int64_t *x, int64_t stride)
@@ -267,8 +334,8 @@ static ds_status reduce_sum_i64(dsi_view x, dsi_view y)
 /* y = factor times the sum of x; 16-bit x and y are summed in float32. */
 static ds_status reduce_sum(dsi_stream *s, double factor, dsi_view x, dsi_view y)
 {
-    static const fold f32 = {sum_of_f32, gather_f32, 4, 4, false, false};
-    static const fold f64 = {sum_of_f64, gather_f64, 8, 8, false, false};
+    static const fold f32 = {sum_of_f32, sums_of_f32, gather_f32, 4, 4, .first = 0};
+    static const fold f64 = {sum_of_f64, sums_of_f64, gather_f64, 8, 8, .first = 0};
     bool half = is_half(x.dtype), single = x.dtype == DS_F32 || half;
     fold f = half ? half_fold(f32, x.dtype) : single ? f32 : f64;
 
@@ -279,17 +346,10 @@ static ds_status reduce_sum(dsi_stream *s, double factor, dsi_view x, dsi_view y
     plan p = plan_of(&x, &y);
     p.factor = factor;
     if (half && !p.inner_summed) IN_F32(s, 0, reduce_sum(s, factor, x, y), &x);
-    if (p.inner_summed && p.outputs == 1) {
-        reduce_put(p.y, f.out_size, factor * fold_all(&p, &f));
-    } else if (p.inner_summed) {
-        fold_job j = {.p = &p, .f = &f};
-        dsi_parallel(p.outputs, PARALLEL_ELEMENTS / (p.lines * p.inner + 1) + 1, sum_rows, &j);
-    } else {
-        int64_t units = p.outputs * ((p.inner + COLUMNS - 1) / COLUMNS);
-        int64_t unit = p.lines * (p.inner < COLUMNS ? p.inner : COLUMNS);
-        dsi_parallel(units, PARALLEL_ELEMENTS / (unit + 1) + 1,
-                     single ? sum_columns_f32 : sum_columns_f64, &p);
-    }
+    if (p.inner_summed)
+        reduce_fold(&p, &f);
+    else
+        reduce_columns(&p, single ? sum_columns_f32 : sum_columns_f64);
     return DS_OK;
 }
 
@@ -353,15 +413,33 @@ ds_status KERNEL(reduce)(dsi_stream *s, dsi_reduce_op op, double factor, dsi_vie
     return op == DSI_SUM ? reduce_sum(s, factor, x, y) : reduce_max(s, x, y, index);
 }
 
+/* y = the largest of x, NaN where one is. */
+ds_status KERNEL(amax)(dsi_stream *s, dsi_view x, dsi_view y)
+{
+    static const fold f32 = {largest_of_f32, largest_f32, gather_f32, 4, 4, true, -INFINITY, false};
+    static const fold f64 = {largest_of_f64, largest_f64, gather_f64, 8, 8, true, -INFINITY, false};
+    if (is_half(x.dtype)) IN_F32(s, 1, KERNEL(amax)(s, x, y), &y, &x);
+    if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("amax", x.dtype);
+    if (view_numel(&y) == 0) return DS_OK;
+    bool single = x.dtype == DS_F32;
+    plan p = plan_of(&x, &y);
+    p.factor = 1;
+    if (p.inner_summed)
+        reduce_fold(&p, single ? &f32 : &f64);
+    else
+        reduce_columns(&p, single ? largest_columns_f32 : largest_columns_f64);
+    return DS_OK;
+}
+
 ds_status KERNEL(norm)(dsi_stream *s, double p, int n, const dsi_view *x, dsi_view norm)
 {
     static const fold folds[3][2] = {
-        {{sum_of_absolutes_f32, gather_f32, 4, 0, false, false},
-         {sum_of_absolutes_f64, gather_f64, 8, 0, false, false}},
-        {{sum_of_squares_f32, gather_f32, 4, 0, false, false},
-         {sum_of_squares_f64, gather_f64, 8, 0, false, false}},
-        {{largest_absolute_f32, gather_f32, 4, 0, true, false},
-         {largest_absolute_f64, gather_f64, 8, 0, true, false}},
+        {{sum_of_absolutes_f32, NULL, gather_f32, 4, 0, .first = 0},
+         {sum_of_absolutes_f64, NULL, gather_f64, 8, 0, .first = 0}},
+        {{sum_of_squares_f32, NULL, gather_f32, 4, 0, .first = 0},
+         {sum_of_squares_f64, NULL, gather_f64, 8, 0, .first = 0}},
+        {{largest_absolute_f32, NULL, gather_f32, 4, 0, true, .first = 0},
+         {largest_absolute_f64, NULL, gather_f64, 8, 0, true, .first = 0}},
     };
     const dsi_view nothing = {0};
     int kind = p == 1 ? 0 : p == 2 ? 1 : 2;

@@ -9,6 +9,7 @@
  *     softmax        y = exp(x - max) / sum,     dx = y (dy - sum of dy y)
  *     log_softmax    y = x - max - log sum,      dx = dy - exp(y) sum of dy
  *     cross entropy  lse = max + log sum exp(x - max), loss = lse - x[label]
+ *     nll_loss       loss = -x[label]
  *
  * Invariants: a row's sum does not depend on its block, and the loss is the sum
  * of fixed parts of rows, so no result depends on the number of threads.
@@ -213,4 +214,63 @@ ds_status KERNEL(cross_entropy_dx)(dsi_stream *s, const dsi_cross_entropy *c, ds
     for_rows(e.x.outer * e.x.inner, e.x.columns,
              x.dtype == DS_F64 ? entropy_dx_rows_f64 : entropy_dx_rows_f32, &e);
     return DS_OK;
+}
+
+/* ---- negative log likelihood ------------------------------------------------------------------------ */
+
+/* The weight of row's label, which is *label; 0 if it is ignored. */
+static double label_weight(const entropy *e, int64_t row, int64_t *label)
+{
+    *label = label_of(e, row);
+    if (*label == e->c->ignore_index) return 0;
+    return e->weight.p ? view_value(&e->weight, *label * e->weight.s[0]) : 1;
+}
+
+/* The same as labels_valid, but a label is the index of an element, as for gather. */
+static bool classes_valid(dsi_stream *s, const entropy *e)
+{
+    for (int64_t row = 0; row < e->n_rows; row++) {
+        int64_t label = label_of(e, row);
+        if (label == e->c->ignore_index || (label >= 0 && label < e->x.columns)) continue;
+        fault_set(s, DSI_FAULT_ELEMENT, label, row / e->x.inner, row % e->x.inner, e->x.columns);
+        return false;
+    }
+    return true;
+}
+
+ds_status KERNEL(nll_loss)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view x, dsi_view label,
+                           dsi_view weight, dsi_view loss, dsi_view divisor)
+{
+    entropy e = {.c = c, .x = softmax_rows_of(&x), .label = label, .weight = weight};
+    double total = 0, used = 0;
+    e.n_rows = e.x.outer * e.x.inner;
+    if (!classes_valid(s, &e)) return KERNEL(fill)(s, NAN, loss);
+    for (int64_t row = 0; row < e.n_rows; row++) {
+        int64_t at;
+        double w = label_weight(&e, row, &at), value = 0;
+        if (at != c->ignore_index)
+            value = -w * view_value(&x, row_offset(&e.x, row) + at * e.x.column);
+        total += value, used += w;
+        if (c->reduction == NONE) view_set_value(&loss, entropy_place(&loss, row), value);
+    }
+    double scale = c->reduction == MEAN ? used : 1;
+    if (c->reduction != NONE) view_set_value(&loss, 0, total / scale);
+    view_set_value(&divisor, 0, scale);
+    return DS_OK;
+}
+
+ds_status KERNEL(nll_loss_dx)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view dloss,
+                              dsi_view label, dsi_view weight, dsi_view divisor, dsi_view dx)
+{
+    entropy e = {.c = c, .dx = softmax_rows_of(&dx), .label = label, .weight = weight};
+    double scale = view_value(&divisor, 0), g = view_value(&dloss, 0);
+    ds_status status = KERNEL(fill)(s, 0, dx);
+    for (int64_t row = 0; !status && row < e.dx.outer * e.dx.inner; row++) {
+        int64_t at;
+        double w = label_weight(&e, row, &at);
+        if (at == c->ignore_index) continue;
+        if (c->reduction == NONE) g = view_value(&dloss, entropy_place(&dloss, row));
+        view_set_value(&dx, row_offset(&e.dx, row) + at * e.dx.column, -w * g / scale);
+    }
+    return status;
 }

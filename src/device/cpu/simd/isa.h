@@ -43,6 +43,7 @@ ALWAYS_INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 ALWAYS_INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 ALWAYS_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); } /* b if either is NaN */
 ALWAYS_INLINE float vf_sum(vf v) { return _mm512_reduce_add_ps(v); }
+ALWAYS_INLINE float vf_largest(vf v) { return _mm512_reduce_max_ps(v); } /* no lane is NaN */
 /* gcc 12 may spill a mask as 16 bits and count the bits of 32 there: this
  * brings it to a register first */
 ALWAYS_INLINE unsigned mask_bits(__mmask16 m)
@@ -118,6 +119,17 @@ ALWAYS_INLINE vf vf_load_n(const float *p, int n)
 ALWAYS_INLINE void vf_store_n(float *p, vf v, int n)
 {
     UNROLL for (int i = 0; i < VF; i++) if (i < n) p[i] = v[i];
+}
+#endif
+
+#if !defined(DSI_ISA_avx512)
+ALWAYS_INLINE float vf_largest(vf v)
+{
+    float lane[VF], max;
+    vf_store(lane, v);
+    max = lane[0];
+    for (int i = 1; i < VF; i++) max = lane[i] > max ? lane[i] : max;
+    return max;
 }
 #endif
 
