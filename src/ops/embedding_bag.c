@@ -1,4 +1,5 @@
-/* ops/embedding_bag.c: embedding_bag, made of embedding, index_add and max.
+/* ops/embedding_bag.c: embedding_bag, made of embedding, index_add and max; sums and means
+ * of float32 and float64 by one kernel where the device has it.
  *
  * Position m of the indices is in bag g[m], the last one that begins at or
  * before m:  y[b] = sum over g[m] = b of f[m] w[index[m]], f[m] = 1, the
@@ -104,6 +105,76 @@ static ds_tensor *bags_max(ds_tensor *rows, ds_tensor *counted, const int64_t *a
              : NULL;
 }
 
+/* ---- sums by one kernel -------------------------------------------------------------------------------- */
+
+/* Saved: index [M], bag [M]. Row index[m] gets the gradient of bag[m]. */
+static void embedding_bag_backward(dsi_node *n, ds_tensor *dy)
+{
+    const ds_dims *weight = dsi_attr(n);
+    ds_tensor *index = dsi_saved_tensor(n, 0), *bag = dsi_saved_tensor(n, 1);
+    ds_tensor *dw = dsi_new_grad(n, 0, dy, *weight), *g = ds_contiguous(dy);
+    ds_tensor *rows = dsi_new(g, ds_shape(index->shape.d[0], weight->d[1]));
+    bool done = dw && rows && dsi_run(rows, gather_rows, dsi_v(g), dsi_v(bag), dsi_v(rows)) &&
+                dsi_run(dw, scatter_rows, dsi_v(rows), dsi_v(index), (int64_t)-1, dsi_v(dw));
+    dsi_accumulate_grad(n, 0, dsi_result_if(done, dw));
+}
+
+const dsi_op dsi_op_embedding_bag = {.name = "embedding_bag", .backward = embedding_bag_backward};
+
+/* Which rows of w are in each bag, without padding: begin [bags + 1], index and bag [M];
+ * in host memory. */
+typedef struct BagRows {
+    ds_tensor *begin, *index, *bag;
+} BagRows;
+
+static bool bag_rows(const ds_tensor *w, const ds_tensor *flat, int64_t padding_idx,
+                     const int64_t *at, int64_t bags, BagRows *b)
+{
+    int64_t m = 0;
+    b->begin = dsi_new_host(DS_I64, ds_shape(bags + 1));
+    b->index = dsi_new_host(DS_I64, flat->shape), b->bag = dsi_new_host(DS_I64, flat->shape);
+    const int64_t *from = ds_data((ds_tensor *)flat);
+    int64_t *begin = ds_data_mut(b->begin), *index = ds_data_mut(b->index),
+            *bag = ds_data_mut(b->bag);
+    if (!from || !begin || !index || !bag) return false;
+    for (int64_t i = 0; i < bags; i++) {
+        begin[i] = m;
+        for (int64_t e = at[i]; e < at[i + 1]; e++) {
+            if (from[e] < 0 || from[e] >= w->shape.d[0])
+                return dsi_invalid("embedding_bag: index %lld at position %lld is outside 0..%lld",
+                                   (long long)from[e], (long long)e, (long long)w->shape.d[0] - 1);
+            if (from[e] != padding_idx) index[m] = from[e], bag[m++] = i;
+        }
+    }
+    begin[bags] = m;
+    b->index = ds_slice(b->index, 0, 0, m), b->bag = ds_slice(b->bag, 0, 0, m);
+    return b->index && b->bag;
+}
+
+/* The sums, or means, of a bag's rows by the fusion resample. */
+static ds_tensor *bags_resample(ds_tensor *w, const ds_tensor *flat, int64_t padding_idx,
+                                const int64_t *at, int64_t bags, bool mean)
+{
+    BagRows b;
+    if (!(w = ds_contiguous(w)) || !bag_rows(w, flat, padding_idx, at, bags, &b) || !dsi_acquire(w))
+        return NULL;
+    int64_t width = w->shape.d[1];
+    ds_tensor *one = dsi_fill(dsi_new(w, b.index->shape), 1);
+    ds_tensor *y = dsi_new(w, ds_shape(bags, width));
+    if (!one || !y ||
+        !dsi_run_fusion(y, resample, dsi_v_shape(w, ds_shape(1, w->shape.d[0], width)),
+                        dsi_v(b.begin), dsi_v(b.index), dsi_v(one),
+                        dsi_v_shape(y, ds_shape(1, bags, width))))
+        return NULL;
+    dsi_node *n = dsi_record(&dsi_op_embedding_bag, y, w);
+    dsi_save_for_backward(n, b.index), dsi_save_for_backward(n, b.bag);
+    dsi_set_attr(n, &w->shape, sizeof w->shape);
+    if (!mean) return y;
+    ds_tensor *count = ds_sub(ds_slice(b.begin, 0, 1, bags + 1), ds_slice(b.begin, 0, 0, bags));
+    count = ds_clamp(ds_cast(count, w->dtype), 1, (double)INFINITY);
+    return ds_div(y, ds_reshape(count, ds_shape(bags, 1)));
+}
+
 ds_tensor *ds_embedding_bag_with(ds_tensor *w, ds_tensor *index, int64_t padding_idx,
                                  ds_embedding_bag_opts o)
 {
@@ -116,6 +187,10 @@ ds_tensor *ds_embedding_bag_with(ds_tensor *w, ds_tensor *index, int64_t padding
     const int64_t *at = ds_data(ends);
     int64_t bags = ends->shape.d[0] - 1, n = at[bags];
     ds_tensor *flat = ds_slice(ds_reshape(index, ds_shape(-1)), 0, 0, n);
+    bool single = w->dtype == DS_F32 || w->dtype == DS_F64;
+    if (flat && single && o.mode != DS_BAG_MAX && !o.per_sample_weights && !o.scale_grad_by_freq &&
+        dsi_fusion(w->device, resample))
+        return bags_resample(w, flat, padding_idx, at, bags, o.mode == DS_BAG_MEAN);
     ds_embedding_opts each_row = {o.scale_grad_by_freq};
     ds_tensor *rows = flat ? dsi_upcast(ds_embedding_with(w, flat, -1, each_row)) : NULL;
     if (!rows) return NULL;

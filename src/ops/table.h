@@ -79,6 +79,7 @@
     X(expand) \
     X(cat) \
     X(embedding) \
+    X(embedding_bag) \
     X(gather) \
     X(resample) \
     X(index_add) \

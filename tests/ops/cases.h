@@ -399,7 +399,7 @@ static const Case op_cases[] = {
      .torch = "x[0].repeat_interleave(2, 1)"},
     {"embedding", "repeat_interleave, by tensor", call_repeat_interleave_tensor,
      .in = {X(2, 3, 4)}},
-    {"div", "embedding_bag", call_embedding_bag, .in = {X(2, 7, 5), LABEL(7, 2, 3, 4)},
+    {"embedding_bag", "", call_embedding_bag, .in = {X(2, 7, 5), LABEL(7, 2, 3, 4)},
      .bench = {X(2, 10000, 64), LABEL(10000, 2, 256, 16)},
      .torch = "F.embedding_bag(x[1], x[0], padding_idx=2)"},
     {"max", "embedding_bag, largest", call_embedding_bag_max, .in = {X(2, 7, 5), LABEL(7, 2, 3, 4)}},

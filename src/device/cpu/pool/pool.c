@@ -96,6 +96,8 @@ static bool max_by_pixels(const Pool *o)
 
 #define MAX_RUN 256 /* windows of a row whose maxima, or sums, are found together */
 
+#define MAX_SPAN 64 /* columns of such a window with stride 2 */
+
 /* Of n windows whose columns are w + i stride: the first that is inside of 0 .. W - 1, and
  * the end of those. */
 static int64_t run_inside(int64_t W, int64_t w, int64_t stride, int64_t n, int64_t *first)

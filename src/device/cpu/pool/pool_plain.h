@@ -17,6 +17,33 @@ ALWAYS_INLINE void PLAIN(max_step)(int64_t n, const REAL *x, int64_t step, int32
     }
 }
 
+/* Columns w .. w + n - 1 of a row as even and odd ones. */
+static void PLAIN(columns_apart)(const REAL *row, int64_t w, int64_t n, REAL *even, REAL *odd)
+{
+    for (int64_t i = 0; i < n / 2; i++) even[i] = row[w + 2 * i], odd[i] = row[w + 2 * i + 1];
+    if (n % 2) even[n / 2] = row[w + n - 1];
+}
+
+/* max_run of a row of x with stride 2 and contiguous columns: with even and odd columns
+ * apart, elements of neighbouring windows are neighbours. */
+static void PLAIN(max_halves)(const Pool *o, int64_t h, int64_t q, int64_t n, const REAL *row,
+                              REAL *max, int32_t *at)
+{
+    const dsi_pool2d *c = o->c;
+    REAL half[2][MAX_RUN + MAX_SPAN];
+    int64_t begin = 2 * q - c->padding[1], reach = (c->kernel[1] - 1) * c->dilation[1];
+    int64_t least = dsi_max(begin, 0), last = dsi_min(begin + 2 * (n - 1) + reach + 1, o->W);
+    PLAIN(columns_apart)(row, least, last - least, half[0], half[1]);
+    for (int64_t k = 0; k < c->kernel[1]; k++) {
+        int64_t w = begin + k * c->dilation[1], first, end = run_inside(o->W, w, 2, n, &first);
+        if (first >= end) continue;
+        w += 2 * first;
+        PLAIN(max_step)
+        (end - first, half[(w - least) % 2] + (w - least) / 2, 1, (int32_t)(h * o->W + w), 2,
+         max + first, at + first);
+    }
+}
+
 /* Windows q .. q + n - 1 of the row of windows `down`, element by element of a
  * window; n is at most MAX_RUN. at[i] < 0: all elements of a window are padding. */
 static void PLAIN(max_run)(const Pool *o, Window down, int64_t q, int64_t n, const REAL *x,
@@ -25,8 +52,13 @@ static void PLAIN(max_run)(const Pool *o, Window down, int64_t q, int64_t n, con
     const dsi_pool2d *c = o->c;
     int64_t stride = c->stride[1], step = stride * o->xw;
     for (int64_t i = 0; i < n; i++) max[i] = -(REAL)INFINITY, at[i] = -1;
+    bool halves = step == 2 && o->xw == 1 && (c->kernel[1] - 1) * c->dilation[1] < MAX_SPAN;
     for (int64_t h = down.begin; h < down.end; h += c->dilation[0])
         for (int64_t k = 0; k < c->kernel[1]; k++) {
+            if (halves) {
+                PLAIN(max_halves)(o, h, q, n, x + h * o->xh, max, at);
+                break;
+            }
             int64_t w = q * stride - c->padding[1] + k * c->dilation[1]; /* of the first window */
             int64_t first, end = run_inside(o->W, w, stride, n, &first);
             if (first >= end) continue;
@@ -35,8 +67,6 @@ static void PLAIN(max_run)(const Pool *o, Window down, int64_t q, int64_t n, con
             int32_t place = (int32_t)(h * o->W + w), across = (int32_t)stride;
             if (step == 1)
                 PLAIN(max_step)(end - first, from, 1, place, across, max + first, at + first);
-            else if (step == 2)
-                PLAIN(max_step)(end - first, from, 2, place, across, max + first, at + first);
             else
                 PLAIN(max_step)(end - first, from, step, place, across, max + first, at + first);
         }
