@@ -55,7 +55,9 @@ static void zip_write_bytes(dsi_zip_writer *w, const void *data, size_t bytes)
 /* Appends the lowest `bytes` bytes of value, little-endian. */
 static void record_add(dsi_text *t, uint64_t value, int bytes)
 {
-    for (int i = 0; i < bytes; i++, value >>= 8) dsi_text_add_bytes(t, &(char){(char)value}, 1);
+    char field[16];
+    for (int i = 0; i < bytes; i++, value >>= 8) field[i] = (char)value;
+    dsi_text_add_bytes(t, field, (size_t)bytes);
 }
 
 /* A 32-bit field of 2^32 - 1 refers the reader to the zip64 field. */
@@ -92,7 +94,9 @@ void dsi_zip_entry_begin(dsi_zip_writer *w, const char *name, size_t bytes)
     }
     dsi_text_add_bytes(&t, "FB", 2);
     record_add(&t, padding, 2);
-    for (size_t i = 0; i < padding; i++) dsi_text_add_bytes(&t, "Z", 1);
+    char z[ALIGN];
+    memset(z, 'Z', padding);
+    dsi_text_add_bytes(&t, z, padding);
 
     dsi_list_add(&w->entries, (Written){dsi_strdup(name), w->at, bytes, 0});
     w->entry_left = bytes;
