@@ -95,7 +95,7 @@ static ds_status entropy_none(Trial *t)
 static ds_status entropy_long(Trial *t)
 {
     const dsi_cross_entropy c = {3, 0, 0};
-    int64_t n = BIG(t, 8192, 5), k = BIG(t, 50257, 2083), row = k + 16 - k % 8;
+    int64_t n = BIG(t, 1024, 5), k = BIG(t, 50257, 2083), row = k + 16 - k % 8;
     dsi_view x = IN(t, n, row), dx = OUT(t, n, row), label = INDEX(t, (double)k, n, 1);
     dsi_view lse = OUT_STATS(t, n, 1), loss = OUT_STATS(t, 1), divisor = OUT_STATS(t, 1);
     x.n = dx.n = 3, x.d[1] = dx.d[1] = k, x.d[2] = dx.d[2] = 1, x.s[2] = dx.s[2] = 1;

@@ -25,6 +25,8 @@
 #define REPEATS 100 /* --quick: 2 */
 #define TIMED   20
 
+enum { LARGE_DTYPES = 2 }; /* of those below, that large sizes are run in */
+
 typedef enum Verdict { SAME, DIFFERS, UNSTABLE, FAILS, MISSING, N_VERDICTS } Verdict;
 static const char *const verdicts[] = {"same", "DIFFERS", "NOT REPEATED", "FAILS", "no kernel"};
 
@@ -71,25 +73,10 @@ static double now(void)
 
 static ds_status wait_for(dsi_device *d) { return d->type->sync(&d->stream); }
 
-/* Repeats with the same operands give the same bits. */
-static bool repeats(const Selftest *s, Trial *t, TrialBody *body)
-{
-    size_t bytes;
-    bool same = true;
-    char *first = trial_outputs(t, &bytes);
-    for (int i = 1; first && same && i < (s->o.quick ? 2 : REPEATS); i++) {
-        char *again = trial_run(t, body, true) == DS_OK ? trial_outputs(t, &bytes) : NULL;
-        same = again && !memcmp(again, first, bytes);
-        dsi_free(again);
-    }
-    dsi_free(first);
-    return first && same;
-}
-
 static double time_of(Trial *t, TrialBody *body)
 {
     double start = now();
-    for (int i = 0; i < TIMED; i++) trial_run(t, body, false);
+    for (int i = 0; i < TIMED; i++) trial_run(t, body);
     wait_for(t->device);
     return (now() - start) / TIMED;
 }
@@ -98,45 +85,46 @@ static double time_of(Trial *t, TrialBody *body)
 static Verdict run_one(const Selftest *s, const SelfCase *c, Trial *got, Trial *want, double *error,
                        double *seconds)
 {
-    if (trial_run(want, c->run, false) != DS_OK || trial_run(got, c->run, false) != DS_OK)
-        return FAILS;
+    if (trial_run(want, c->run) != DS_OK || trial_run(got, c->run) != DS_OK) return FAILS;
     if (got->missing || want->missing) return MISSING;
     if ((*error = trial_difference(got, want)) < 0) return FAILS;
     if (!(*error <= (c->room > 0 ? c->room : 1) * tolerance_of(got->dtype))) return DIFFERS;
-    if (!repeats(s, got, c->run)) return UNSTABLE;
-    if (!s->o.quick && got->dtype == DS_F32 && got->layout == DENSE)
-        *seconds = time_of(got, c->run);
+    if (!trial_repeats(got, c->run, (s->o.quick ? 2 : REPEATS) - 1)) return UNSTABLE;
+    if (got->big && got->dtype == DS_F32) *seconds = time_of(got, c->run);
     return SAME;
 }
 
-static void run_in(const Selftest *s, const SelfCase *c, ds_dtype dtype, Layout layout,
+static void run_in(const Selftest *s, const SelfCase *c, ds_dtype dtype, Layout layout, bool big,
                    Outcome *out)
 {
-    Trial got = {
-        .device = s->gpu, .dtype = dtype, .layout = layout, .big = !s->o.quick, .random = SEED};
-    Trial want = got;
+    Trial want = {.device = s->cpu, .dtype = dtype, .layout = layout, .big = big, .random = SEED};
+    Trial got = want;
     double error = 0, room = (c->room > 0 ? c->room : 1) * tolerance_of(dtype);
-    want.device = s->cpu;
+    got.device = s->gpu, got.like = &want;
     Verdict v = run_one(s, c, &got, &want, &error, &out->seconds);
     if (out->runs++ == 0 || error / room > out->error / out->tolerance)
         out->error = error, out->tolerance = room;
     if (v != SAME && out->verdict == SAME) {
         out->verdict = v;
-        snprintf(out->why, sizeof out->why, "%s %s%s%s", ds_dtype_name(dtype), layouts[layout],
-                 ds_error() ? ": " : "", ds_error() ? ds_error() : "");
+        snprintf(out->why, sizeof out->why, "%s %s%s%s%s", ds_dtype_name(dtype), layouts[layout],
+                 big ? " large" : "", ds_error() ? ": " : "", ds_error() ? ds_error() : "");
     }
     ds_error_clear();
     trial_end(&got);
     trial_end(&want);
 }
 
+/* Each dtype and layout in the sizes of --quick, on which the CPU takes little
+ * time; then the large sizes, without gaps, in the dtypes of training. */
 static Outcome run_case(const Selftest *s, const SelfCase *c)
 {
     static const ds_dtype dtypes[] = {DS_F32, DS_F16, DS_BF16, DS_F64};
     Outcome out = {.verdict = SAME};
     for (int k = 0; k < 4 && out.verdict == SAME; k++)
         for (int l = 0; l < (c->dense ? 1 : N_LAYOUTS) && out.verdict == SAME; l++)
-            run_in(s, c, dtypes[k], (Layout)l, &out);
+            run_in(s, c, dtypes[k], (Layout)l, false, &out);
+    for (int k = 0; k < LARGE_DTYPES && out.verdict == SAME && !s->o.quick; k++)
+        run_in(s, c, dtypes[k], DENSE, true, &out);
     return out;
 }
 

@@ -75,8 +75,22 @@ static ds_status fill_image(Trial *t, Operand *o, double low, double high)
     return status;
 }
 
-/* Outputs follow each other aligned. */
-static size_t room_of(const Operand *o) { return (o->bytes + 63) / 64 * 64; }
+/* The bytes of a block and its image. Outputs follow each other aligned. */
+static size_t room_of(const Operand *o) { return (o->bytes + 64) / 64 * 64; }
+
+static void *block_new(const Trial *t, const Operand *o)
+{
+    return dsi_cache_alloc(t->device, room_of(o));
+}
+
+/* Of the trial like t, or its own; the bytes behind the last element are filler too. */
+static void *image_new(Trial *t, Operand *o, double low, double high)
+{
+    if (t->like && t->n <= t->like->made) return t->like->operand[t->n - 1].image;
+    o->image = memset(dsi_alloc(room_of(o)), FILLER, room_of(o));
+    if (low < high) fill_image(t, o, low, high);
+    return o->image;
+}
 
 dsi_view trial_operand(Trial *t, ds_dtype dtype, Layout layout, double low, double high,
                        bool output, dsi_view dims)
@@ -87,22 +101,16 @@ dsi_view trial_operand(Trial *t, ds_dtype dtype, Layout layout, double low, doub
     o->view.dtype = dtype;
     o->output = output;
     o->bytes = lay_out(&o->view, layout);
-    o->image = dsi_alloc(o->bytes ? o->bytes : 1);
-    o->block = dsi_cache_alloc(t->device, o->bytes ? o->bytes : 1);
-    memset(o->image, FILLER, o->bytes);
-    if (low < high) fill_image(t, o, low, high);
-    if (o->block) t->device->type->copy_in(&t->device->stream, o->block, o->image, o->bytes);
+    o->image = image_new(t, o, low, high);
+    o->block = block_new(t, o);
+    if (o->block) t->device->type->copy_in(&t->device->stream, o->block, o->image, room_of(o));
     o->view.p = o->block;
     t->made = t->n;
     return o->view;
 }
 
-ds_status trial_run(Trial *t, TrialBody *body, bool refill)
+ds_status trial_run(Trial *t, TrialBody *body)
 {
-    for (int i = 0; i < t->made && refill; i++) {
-        Operand *o = &t->operand[i];
-        if (o->output) t->device->type->copy_in(&t->device->stream, o->block, o->image, o->bytes);
-    }
     t->n = 0;
     return body(t);
 }
@@ -110,14 +118,78 @@ ds_status trial_run(Trial *t, TrialBody *body, bool refill)
 void trial_end(Trial *t)
 {
     for (int i = 0; i < t->made; i++) {
-        dsi_cache_free(t->device, t->operand[i].block,
-                       t->operand[i].bytes ? t->operand[i].bytes : 1);
-        dsi_free(t->operand[i].image);
+        const Operand *o = &t->operand[i];
+        void *const blocks[] = {o->block, o->fresh, o->first};
+        for (int k = 0; k < 3; k++)
+            if (blocks[k]) dsi_cache_free(t->device, blocks[k], room_of(o));
+        if (!t->like || i >= t->like->made) dsi_free(o->image);
     }
     t->made = t->n = 0;
 }
 
-void *trial_outputs(Trial *t, size_t *bytes)
+/* ---- repeats -------------------------------------------------------------------------------------------- */
+
+static ds_status device_copy(const Trial *t, void *to, const void *from, const Operand *o)
+{
+    return t->device->type->copy(&t->device->stream, to, t->device, from, room_of(o));
+}
+
+static ds_status first_keep(const Trial *t, Operand *o)
+{
+    o->fresh = block_new(t, o);
+    o->first = block_new(t, o);
+    if (!o->fresh || !o->first) return ds_error_status();
+    ds_status status = t->device->type->copy_in(&t->device->stream, o->fresh, o->image, room_of(o));
+    return status == DS_OK ? device_copy(t, o->first, o->block, o) : status;
+}
+
+/* Whether o's block differs from o->first: as int64, of which not equal are
+ * counted in float32 (a sum of ones is 0 only if there are none). */
+static bool first_differs(const Trial *t, const Operand *o)
+{
+    const dsi_kernels *k = t->device->own_kernels;
+    dsi_stream *s = &t->device->stream;
+    int64_t n = (int64_t)(room_of(o) / sizeof(int64_t));
+    size_t bytes = (size_t)(n + 1) * sizeof(float), bools = (size_t)n;
+    float *number = dsi_cache_alloc(t->device, bytes), sum = 0;
+    bool *unequal = dsi_cache_alloc(t->device, bools);
+    dsi_view now = {.p = o->block, .dtype = DS_I64, .n = 1, .d = {n}, .s = {1}}, first = now;
+    dsi_view y = now, wide = now,
+             total = {.p = number, .dtype = DS_F32, .n = 1, .d = {1}, .s = {1}};
+    first.p = o->first;
+    y.p = unequal, y.dtype = DS_BOOL;
+    wide.p = number + 1, wide.dtype = DS_F32;
+    bool done = number && unequal && k->compare(s, DSI_NE, now, first, y) == DS_OK &&
+                k->copy(s, y, wide) == DS_OK &&
+                k->reduce(s, DSI_SUM, 1, wide, total, (dsi_view){.p = NULL}) == DS_OK &&
+                t->device->type->copy_out(s, &sum, number, sizeof sum) == DS_OK;
+    if (number) dsi_cache_free(t->device, number, bytes);
+    if (unequal) dsi_cache_free(t->device, unequal, bools);
+    return !done || sum != 0;
+}
+
+bool trial_repeats(Trial *t, TrialBody *body, int n)
+{
+    bool same = true;
+    for (int i = 0; same && i < t->made; i++)
+        if (t->operand[i].output) same = first_keep(t, &t->operand[i]) == DS_OK;
+    for (int k = 0; same && k < n; k++) {
+        for (int i = 0; same && i < t->made; i++) {
+            const Operand *o = &t->operand[i];
+            if (o->output) same = device_copy(t, o->block, o->fresh, o) == DS_OK;
+        }
+        same = same && trial_run(t, body) == DS_OK;
+        for (int i = 0; same && i < t->made; i++)
+            if (t->operand[i].output) same = !first_differs(t, &t->operand[i]);
+    }
+    return same;
+}
+
+/* ---- beside another trial ------------------------------------------------------------------------------- */
+
+/* The outputs' bytes on the host, one after another; NULL with the message. */
+
+static void *trial_outputs(Trial *t, size_t *bytes)
 {
     *bytes = 0;
     for (int i = 0; i < t->made; i++)

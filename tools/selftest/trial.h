@@ -17,14 +17,16 @@ typedef enum Layout { DENSE, TRANSPOSED, SPACED, N_LAYOUTS } Layout;
 
 typedef struct Operand {
     dsi_view view;
-    void *block; /* on the device */
-    void *image; /* on the host: what the block holds before the call */
+    void *block;         /* on the device */
+    void *image;         /* on the host: what the block holds before the call */
+    void *fresh, *first; /* of outputs, on the device: the image; the first results. Or NULL */
     size_t bytes;
     bool output;
 } Operand;
 
 typedef struct Trial {
     dsi_device *device;
+    const struct Trial *like; /* has the same images, and lives longer; or NULL */
     ds_dtype dtype;
     Layout layout;
     bool big; /* sizes to measure time, not those that only cross the edges of tiles */
@@ -67,12 +69,13 @@ dsi_view trial_operand(Trial *t, ds_dtype dtype, Layout layout, double low, doub
 ds_dtype trial_wide(const Trial *t);
 ds_status trial_missing(Trial *t);
 
-/* Calls the body; with `refill` operands have their first values again. */
-ds_status trial_run(Trial *t, TrialBody *body, bool refill);
+/* Calls the body. */
+ds_status trial_run(Trial *t, TrialBody *body);
 
-/* The outputs' bytes on the host, one after another; NULL with the message. To
- * be freed by the caller. */
-void *trial_outputs(Trial *t, size_t *bytes);
+/* Calls the body n times more, with what the operands held at first: whether
+ * each time all outputs have the bytes that they have now, those of gaps too.
+ * They are compared on the device, by kernels that have cases of their own. */
+bool trial_repeats(Trial *t, TrialBody *body, int n);
 
 /* The largest difference of the outputs, relative to the largest number of each
  * output; INFINITY if an integer differs, only one is NaN, or bytes between
