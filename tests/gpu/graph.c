@@ -4,6 +4,7 @@
 #include "check.h"
 #include "classify.h"
 #include "emulated.h"
+#include "losses.h"
 #include "nets.h"
 
 #include <deepspeed/optim.h>
@@ -230,6 +231,35 @@ static void a_step_is_one_launch(void **state)
     training_end(&t);
 }
 
+/* A program keeps the loss of a step by one copy on the GPU. */
+static void what_keeping_a_loss_costs(void **state)
+{
+    (void)state;
+    enum { KEPT = 3 };
+    Losses l;
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *loss = ds_mean(ds_full(DS_F32, ds_shape(2), 2.5));
+    losses_begin(&l, false);
+    size_t allocated = ds_memory_allocated(gpu);
+    long launches = emulator_count("fake_cuda_launches"),
+         copies = emulator_count("fake_cuda_copies"), syncs = emulator_count("fake_cuda_syncs");
+    ds_memory_reset_peak(gpu);
+    for (int i = 0; i < KEPT; i++) losses_add(&l, loss);
+    CHECK_INT(ds_memory_peak(gpu), allocated);
+    if (emulated()) {
+        CHECK_INT(emulator_count("fake_cuda_launches") - launches, 0);
+        CHECK_INT(emulator_count("fake_cuda_copies") - copies, KEPT);
+        CHECK_INT(emulator_count("fake_cuda_syncs") - syncs, 0);
+    }
+    losses_read(&l);
+    CHECK_INT(l.n, KEPT);
+    for (int i = 0; i < l.n; i++) CHECK_CLOSE(l.value[i], 2.5, 0);
+    losses_end(&l);
+    ds_scope_close(scope);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
 static void memory_comes_back(void **state)
 {
     (void)state;
@@ -298,6 +328,7 @@ int main(void)
         cmocka_unit_test(what_changes_is_recorded_anew),
         cmocka_unit_test(a_bad_label_updates_nothing),
         cmocka_unit_test(a_step_is_one_launch),
+        cmocka_unit_test(what_keeping_a_loss_costs),
         cmocka_unit_test(memory_comes_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
