@@ -180,6 +180,7 @@ typedef struct dsi_pooled {
     dsi_view value, max; /* [N,C,P,Q] */
     dsi_view index;      /* int32 [N,C,P,Q]: h W + w */
     int64_t h, w;        /* of the dense plane */
+    bool relu;           /* values count only where max is positive */
 } dsi_pooled;
 
 typedef struct dsi_cross_entropy {
@@ -475,6 +476,14 @@ typedef struct dsi_fusions {
                                   dsi_view w, dsi_view dx);
     ds_status (*conv2d_dw_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
                                   dsi_view x, dsi_view dw);
+    /* dx, dw, and db beside dw, of a gradient in pooled form; each may be absent.
+     * Beside relu_max_pool2d_dx. *done false: nothing was computed, since for these
+     * sizes it would not pay. Without outputs it only says whether it would.
+     * = relu_max_pool2d_dx (value, max, index, t), without relu max_pool2d_dx;
+     * conv2d_dx and conv2d_dw_db of t */
+    ds_status (*conv2d_back_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
+                                    dsi_view x, dsi_view w, dsi_view dx, dsi_view dw, dsi_view db,
+                                    bool *done);
     /* db[k] = sum over n,p,q of dy[n,k,p,q] beside dw
      * = conv2d_dw; reduce SUM (dy, db seen as [1,K,1,1]) */
     ds_status (*conv2d_dw_db)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,

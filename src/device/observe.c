@@ -177,6 +177,10 @@ ENTRY(used_fusions, conv2d_dx_pooled, "conv2d_dx_pooled",
 ENTRY(used_fusions, conv2d_dw_pooled, "conv2d_dw_pooled",
       (S, const dsi_conv2d *c, const dsi_pooled *dy, V x, V dw), (s, c, dy, x, dw),
       conv_flops(&dw, &dy->value), &dy->value, &dy->index, &x, &dw)
+ENTRY(used_fusions, conv2d_back_pooled, "conv2d_back_pooled",
+      (S, const dsi_conv2d *c, const dsi_pooled *dy, V x, V w, V dx, V dw, V db, bool *done),
+      (s, c, dy, x, w, dx, dw, db, done),
+      ((dx.p != NULL) + (dw.p != NULL)) * conv_flops(&w, &dy->value), &dy->value, &dy->index, &x, &w, &dx, &dw, &db)
 ENTRY(used_fusions, sum_channels, "sum_channels", (S, V x, V y), (s, x, y), 0, &x, &y)
 ENTRY(used_fusions, batch_norm_stats, "batch_norm_stats",
       (S, double eps, double momentum, V x, V mean, V rstd, V running_mean, V running_var),
@@ -258,7 +262,7 @@ struct dsi_observed_tables {
     X(norm) X(gather_rows) X(scatter_rows) X(gather) X(scatter_add) X(dispatch) X(combine) \
     X(combine_dw) X(attention) X(attention_dx) X(optimizer) X(step_result)
 #define FUSION_NAMES(X) \
-    X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(sum_channels) X(batch_norm_stats) X(mul_add) \
+    X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(conv2d_back_pooled) X(sum_channels) X(batch_norm_stats) X(mul_add) \
     X(clamp) X(prelu) X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_table) \
     X(arange) X(clamp_tensors) X(amax) X(scatter) X(scatter_dx) X(scatter_sum) X(nll_loss) X(nll_loss_dx)
 /* clang-format on */

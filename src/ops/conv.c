@@ -30,6 +30,12 @@ static bool conv2d_takes_pooled(const dsi_device *d)
     return dsi_fusion(d, conv2d_dx_pooled) && dsi_fusion(d, conv2d_dw_pooled);
 }
 
+/* [K,C/groups,R,S] */
+static ds_tensor *weight_grad(dsi_node *n, const ds_tensor *w)
+{
+    return dsi_is_contiguous(w) ? dsi_new_grad(n, 1, w, w->shape) : dsi_new_like(w);
+}
+
 /* dw, and db as a sum over all but the channels: by one kernel, if the device
  * has it. */
 static void conv2d_weight_grads(dsi_node *n, const ds_tensor *dy, const ds_tensor *x,
@@ -40,8 +46,7 @@ static void conv2d_weight_grads(dsi_node *n, const ds_tensor *dy, const ds_tenso
     bool wanted[] = {dsi_needs_input_grad(n, 1), dsi_needs_input_grad(n, 2)}, done = false,
          both = wanted[0] && wanted[1] && !dy->pooled[0] && dsi_fusion(w->device, conv2d_dw_db);
     ds_tensor *db = wanted[1] ? dsi_new_grad(n, 2, w, ds_shape(w->shape.d[0])) : NULL, *dw = NULL;
-    if (wanted[0]) /* [K,C/groups,R,S] */
-        dw = dsi_is_contiguous(w) ? dsi_new_grad(n, 1, w, w->shape) : dsi_new_like(w);
+    if (wanted[0]) dw = weight_grad(n, w);
     if (both) {
         done = db && dsi_run_fusion(dw, conv2d_dw_db, c, dsi_v(dy), dsi_v(x), dsi_v(dw), dsi_v(db));
     } else if (dy->pooled[0]) {
@@ -55,12 +60,46 @@ static void conv2d_weight_grads(dsi_node *n, const ds_tensor *dy, const ds_tenso
     dsi_accumulate_grad(n, 2, dsi_result_if(done, db));
 }
 
+/* Whether the device computes all gradients of dy, in pooled form, by one kernel. */
+static bool conv2d_back_pooled_pays(const dsi_conv2d *c, const ds_tensor *dy, const ds_tensor *x,
+                                    const ds_tensor *w)
+{
+    bool pays = false;
+    dsi_view none = {.p = NULL};
+    if (!dy->pooled[0] || !dsi_fusion(w->device, conv2d_back_pooled)) return false;
+    if (!dsi_acquire_pooled(dy) || !dsi_acquire(x, w)) return false;
+    dsi_pooled p = dsi_pooled_view(dy);
+    w->device->used_fusions->conv2d_back_pooled(&w->device->stream, c, &p, dsi_v(x), dsi_v(w), none,
+                                                none, none, &pays);
+    return pays;
+}
+
+static void conv2d_back_pooled(dsi_node *n, const ds_tensor *dy, const ds_tensor *x,
+                               const ds_tensor *w)
+{
+    bool wanted[3], done = false;
+    for (int i = 0; i < 3; i++) wanted[i] = dsi_needs_input_grad(n, i);
+    ds_tensor *dx = wanted[0] ? dsi_new_like(x) : NULL, *dw = weight_grad(n, w),
+              *db = wanted[2] ? dsi_new_grad(n, 2, w, ds_shape(w->shape.d[0])) : NULL;
+    dsi_pooled p = dsi_pooled_view(dy);
+    if (!!dx == wanted[0] && !!db == wanted[2])
+        done = dsi_run_fusion(dw, conv2d_back_pooled, dsi_attr(n), &p, dsi_v(x), dsi_v(w),
+                              dsi_v(dx), dsi_v(dw), dsi_v(db), &done);
+    ds_tensor *gradient[] = {dx, dw, db};
+    for (int i = 0; i < 3; i++)
+        if (wanted[i]) dsi_accumulate_grad(n, i, dsi_result_if(done, gradient[i]));
+}
+
 /* Saved: x, w. dy may be in pooled form; then dx and dw are computed by
  * fusions, or it is made dense. */
 static void conv2d_backward(dsi_node *n, ds_tensor *dy)
 {
     const dsi_conv2d *c = dsi_attr(n);
     ds_tensor *x = dsi_saved_tensor(n, 0), *w = dsi_saved_tensor(n, 1);
+    if (dsi_needs_input_grad(n, 1) && conv2d_back_pooled_pays(c, dy, x, w)) {
+        conv2d_back_pooled(n, dy, x, w);
+        return;
+    }
     if (!conv2d_takes_pooled(dy->device) && !dsi_acquire(dy)) {
         for (int i = 0; i < 3; i++) dsi_accumulate_grad(n, i, NULL);
         return;

@@ -9,7 +9,8 @@
  * convolution's backward does a quarter of the work. For all other ops the
  * gradient is made dense first. A device without such convolutions may have
  * relu_max_pool2d_dx: then ReLU only leaves a mark (pooled_relu), and one kernel
- * does its backward and makes the gradient dense.
+ * does its backward and makes the gradient dense; or, in conv2d_back_pooled, all
+ * of a small convolution's backward.
  *
  * Invariants: a tensor in pooled form has no storage; `pooled` holds all three
  * parts, counted, or none. shape is that of the dense gradient [N,C,H,W]. Once
@@ -25,6 +26,7 @@ dsi_pooled dsi_pooled_view(const ds_tensor *x)
         .index = dsi_v(x->pooled[2]),
         .h = x->shape.d[x->shape.n - 2],
         .w = x->shape.d[x->shape.n - 1],
+        .relu = x->pooled_relu,
     };
 }
 

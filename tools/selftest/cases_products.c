@@ -287,6 +287,55 @@ static ds_status conv_dw_db(Trial *t)
     return status == DS_OK ? CALL(t, reduce, DSI_SUM, 1, dy, wide, ABSENT) : status;
 }
 
+static const dsi_pool2d quads = {{2, 2}, {2, 2}, {0, 0}, {1, 1}, false, 0, false};
+
+/* The second convolution of the tutorial's network, and one of odd sizes. */
+static Sizes pooled_conv(const Trial *t, bool odd)
+{
+    if (odd) return (Sizes){3, 16, 16, 11, 9, 4, 2, {{1, 1}, {2, 1}, {1, 2}, 2}};
+    return (Sizes){BIG(t, 16, 4), 6, 16, 14, 14, 5, 5, {{1, 1}, {0, 0}, {1, 1}, 1}};
+}
+
+/* A convolution, and max-pooling of its result, which may be one kernel. */
+static ds_status conv_pool_of(Trial *t, bool odd)
+{
+    Sizes z = pooled_conv(t, odd);
+    int64_t p = out_size(&z, 0), q = out_size(&z, 1);
+    dsi_view y = OUT(t, z.n, z.k, p, q), pooled = OUT(t, z.n, z.k, p / 2, q / 2);
+    dsi_view index = OUT_INDEX(t, DS_I32, z.n, z.k, p / 2, q / 2);
+    ds_status status = CALL(t, conv2d, &z.o, IN(t, z.n, z.c, z.h, z.w),
+                            IN(t, z.k, z.c / z.o.groups, z.r, z.s), STATS(t, z.k), y);
+    return status == DS_OK ? CALL_FUSION(t, relu_max_pool2d, &quads, y, pooled, index) : status;
+}
+static ds_status conv_pool(Trial *t) { return conv_pool_of(t, false); }
+static ds_status conv_pool_groups(Trial *t) { return conv_pool_of(t, true); }
+
+/* The host has no conv2d_back_pooled: the core's kernels that it replaces. */
+static ds_status conv_back_pooled_of(Trial *t, bool odd, bool relu)
+{
+    Sizes z = pooled_conv(t, odd);
+    int64_t p = out_size(&z, 0), q = out_size(&z, 1);
+    dsi_view x = IN(t, z.n, z.c, z.h, z.w), w = IN(t, z.k, z.c / z.o.groups, z.r, z.s),
+             y = IN(t, z.n, z.k, p, q), value = IN(t, z.n, z.k, p / 2, q / 2);
+    dsi_view max = OUT(t, z.n, z.k, p / 2, q / 2), dense = IN(t, z.n, z.k, p, q),
+             index = OUT_INDEX(t, DS_I32, z.n, z.k, p / 2, q / 2);
+    dsi_view dx = OUT(t, z.n, z.c, z.h, z.w), dw = OUT(t, z.k, z.c / z.o.groups, z.r, z.s),
+             db = OUT(t, z.k), wide = {db.p, db.dtype, 4, {1, z.k, 1, 1}, {0, db.s[0], 0, 0}};
+    dsi_pooled dy = {.value = value, .max = max, .index = index, .h = p, .w = q, .relu = relu};
+    bool done = false;
+    ds_status status = CALL(t, max_pool2d, &quads, y, max, index);
+    if (status == DS_OK && t->device->type->kind != DS_CPU)
+        status = CALL_FUSION(t, conv2d_back_pooled, &z.o, &dy, x, w, dx, dw, db, &done);
+    if (status != DS_OK || done) return status;
+    if (relu) status = CALL(t, unary_dx, DSI_RELU, 0, value, max, value);
+    if (status == DS_OK) status = CALL(t, max_pool2d_dx, value, index, dense);
+    if (status == DS_OK) status = CALL(t, conv2d_dx, &z.o, dense, w, dx);
+    if (status == DS_OK) status = CALL(t, conv2d_dw, &z.o, dense, x, dw);
+    return status == DS_OK ? CALL(t, reduce, DSI_SUM, 1, dense, wide, ABSENT) : status;
+}
+static ds_status conv_back_pooled(Trial *t) { return conv_back_pooled_of(t, false, true); }
+static ds_status conv_back_pooled_groups(Trial *t) { return conv_back_pooled_of(t, true, false); }
+
 static ds_status matmul_sums(Trial *t)
 {
     int64_t m = BIG(t, 1000, 65), n = BIG(t, 1001, 66), k = 17;
@@ -333,5 +382,9 @@ const SelfCase selftest_products[] = {
     CONV("channels last, few", conv_last_few, false),
     CONV("channels last, groups", conv_last_groups, false),
     {"conv2d_dw_db", "", conv_dw_db, 4, false},
+    {"conv2d, max_pool2d", "", conv_pool, 4, false},
+    {"conv2d, max_pool2d", "groups", conv_pool_groups, 4, false},
+    {"conv2d_back_pooled", "", conv_back_pooled, 4, false},
+    {"conv2d_back_pooled", "groups", conv_back_pooled_groups, 4, false},
     {"matmul_sums", "", matmul_sums, 4, false},
     {0}};

@@ -5,8 +5,8 @@
 
 #include "base/mem.h"
 
-/* n: products, 0 to 2; 2 only of kind DSI_CUDA_COLUMNS. With has_entropy there
- * are none. */
+/* n: products, 0 to 2; 2 only of kind DSI_CUDA_COLUMNS. With has_entropy or conv
+ * there are none. conv: the suffix of a convolution, or NULL. */
 struct dsi_cuda_held {
     dsi_stream *s;
     int n;
@@ -15,6 +15,8 @@ struct dsi_cuda_held {
     dsi_cuda_matmul_pair pair;
     bool has_entropy;
     dsi_cuda_entropy_args entropy;
+    const char *conv;
+    dsi_cuda_conv_args of_conv;
 };
 
 /* ---- memory of operands --------------------------------------------------- */
@@ -87,6 +89,12 @@ ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g)
         h->has_entropy = false; /* launching enters the device */
         return dsi_cuda_launch(h->s, DSI_CUDA_softmax, "entropy_few",
                                dsi_cuda_suffix((ds_dtype)h->entropy.dtype), h->grid, &h->entropy);
+    }
+    if (h && h->conv) {
+        const char *suffix = h->conv;
+        h->conv = NULL;
+        return dsi_cuda_launch(h->s, DSI_CUDA_conv_small, "conv2d_small", suffix, h->grid,
+                               &h->of_conv);
     }
     if (!h || !h->n) return DS_OK;
     bool rows = h->kind == DSI_CUDA_ROWS;
@@ -170,6 +178,62 @@ bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *sa
     const dsi_cuda_gpu *g = s->device->own;
     if (!p || touches(g->held, saved, false)) return false;
     p->also = K_WHERE_POSITIVE, p->second = dx->p, p->mask = saved->p;
+    return true;
+}
+
+/* ---- a convolution ------------------------------------------------------------ */
+
+ds_status dsi_cuda_hold_conv(dsi_stream *s, const char *suffix, dsi_cuda_grid grid,
+                             const dsi_cuda_conv_args *p)
+{
+    dsi_cuda_gpu *g = s->device->own;
+    ds_status status = dsi_cuda_held_launch(g);
+    if (status == DS_OK)
+        *held_of(g) = (struct dsi_cuda_held){.s = s, .grid = grid, .conv = suffix, .of_conv = *p};
+    return status;
+}
+
+/* Whether p pools c's output by windows of 2 x 2 that cover it. */
+static bool pools(const dsi_cuda_conv_args *c, const dsi_cuda_pool_args *p)
+{
+    bool same = p->from == c->out && p->dtype == c->dtype && p->c == (unsigned)(c->groups * c->k) &&
+                p->planes == p->c * (unsigned)c->n && p->h == c->p && p->w == c->q &&
+                p->h == 2 * p->p && p->w == 2 * p->q;
+    for (int i = 0; i < 4 && same; i++) same = p->xs[i] == c->ys[i];
+    for (int i = 0; i < 2 && same; i++)
+        same = p->kernel[i] == 2 && p->stride[i] == 2 && !p->padding[i] && p->dilation[i] == 1;
+    return same;
+}
+
+/* Whether memory that the pooling writes is the convolution's. */
+static bool conv_touches(const dsi_cuda_conv_args *c, const dsi_cuda_pool_args *p)
+{
+    const long long channels = (long long)c->groups * c->k, y[] = {c->n, channels, c->p, c->q},
+                    x[] = {c->n, (long long)c->groups * c->c, c->h, c->width},
+                    w[] = {channels, c->c, c->r, c->s}, pooled[] = {c->n, channels, p->p, p->q};
+    const Extent its[] = {extent_of(c->x, c->dtype, 4, x, c->xs),
+                          extent_of(c->w, c->dtype, 4, w, c->ws),
+                          extent_of(c->bias, c->bias_dtype, 1, &channels, &c->bias_s),
+                          extent_of(c->out, c->dtype, 4, y, c->ys)},
+                 written[] = {extent_of(p->to, p->dtype, 4, pooled, p->ys),
+                              extent_of(p->index, DS_I32, 4, pooled, p->is)};
+    for (int i = 0; i < 4; i++)
+        if (overlap(its[i], written[0]) || overlap(its[i], written[1])) return true;
+    return overlap(written[0], written[1]);
+}
+
+/* The four pixels of a window become neighbours, which the kernel wants. */
+bool dsi_cuda_held_pool(dsi_stream *s, const dsi_cuda_pool_args *p, ds_status *status)
+{
+    dsi_cuda_gpu *g = s->device->own;
+    struct dsi_cuda_held *h = g->held;
+    if (!h || !h->conv || !pools(&h->of_conv, p) || conv_touches(&h->of_conv, p)) return false;
+    dsi_cuda_conv_args *c = &h->of_conv;
+    c->pooled = (dsi_cuda_pooled){
+        .value = p->to, .index = p->index, .p = p->p, .q = p->q, .relu = p->relu};
+    for (int i = 0; i < 4; i++) c->pooled.vs[i] = p->ys[i], c->pooled.is[i] = p->is[i];
+    c->row = dsi_cuda_divisor_of(p->q);
+    *status = dsi_cuda_held_launch(g);
     return true;
 }
 

@@ -5,6 +5,8 @@
  *
  *     a product of gemm_small.cu   a ReLU of its result, or the ReLU's gradient, is then the same
  *                                  kernel's second output, and a second product the same launch
+ *     a float32 convolution of      max-pooling of its result by windows of 2 x 2, with a ReLU,
+ *     few channels                  is then computed by the same kernel
  *     a cross entropy of few rows  the loss's gradient, which backward fills, and that of x
  *
  * Whatever else the device is asked for launches it first (dsi_cuda_enter), so
@@ -16,7 +18,9 @@
 #pragma once
 
 #include "driver.h"
+#include "kernels/conv.h"
 #include "kernels/gemm.h"
+#include "kernels/pool.h"
 #include "kernels/softmax.h"
 
 typedef enum dsi_cuda_small { DSI_CUDA_ROWS, DSI_CUDA_COLUMNS } dsi_cuda_small;
@@ -31,6 +35,14 @@ ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
 bool dsi_cuda_held_relu(dsi_stream *s, const dsi_view *x, const dsi_view *y);
 bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *saved,
                            const dsi_view *dx);
+
+/* The convolution p by the instance of conv2d_small with this suffix. */
+ds_status dsi_cuda_hold_conv(dsi_stream *s, const char *suffix, dsi_cuda_grid grid,
+                             const dsi_cuda_conv_args *p);
+
+/* The pooling p: true if it is of the held convolution's result, which then
+ * computes it; it is launched then. */
+bool dsi_cuda_held_pool(dsi_stream *s, const dsi_cuda_pool_args *p, ds_status *status);
 
 /* The cross entropy p, by grid's one block. */
 ds_status dsi_cuda_hold_entropy(dsi_stream *s, dsi_cuda_grid grid, const dsi_cuda_entropy_args *p);

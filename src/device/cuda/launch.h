@@ -108,6 +108,9 @@ ds_status dsi_cuda_conv2d_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, ds
                              dsi_view dw);
 ds_status dsi_cuda_conv2d_dw_db(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
                                 dsi_view dw, dsi_view db);
+ds_status dsi_cuda_conv2d_back_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
+                                      dsi_view x, dsi_view w, dsi_view dx, dsi_view dw, dsi_view db,
+                                      bool *done);
 
 /* launch_attention.c */
 ds_status dsi_cuda_attention(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,

@@ -15,6 +15,7 @@
  * bits.
  * SPDX-License-Identifier: MIT */
 #include "conv_last.h"
+#include "held.h"
 #include "launch.h"
 #include "operands.h"
 
@@ -31,24 +32,16 @@
 #define SMALL_WARPS 16
 #define SMALL_FEW   132 /* blocks, of which each may have a multiprocessor: twice the warps */
 #define SMALL_AHEAD 8
-#define SMALL_PLACE 16 /* bytes of where a tap is */
+#define SMALL_PLACE 16   /* bytes of where a tap is */
+#define SMALL_PARTS 2    /* rows of a block where pixels are too few for SMALL_FEW blocks */
+#define BACK_WARPS  16   /* of conv2d_back_pooled */
+#define BACK_FEW    512  /* blocks of 32 pixels of dx, at most: above, tiles pay */
+#define BACK_HELD   1024 /* windows that a block of dw holds, of 16 bytes */
+#define COLUMNS     8
 
 #define SPLITS    64  /* parts of dw's sum, at most */
 #define PER_GPU   264 /* blocks that fill a GPU */
 #define PART_DEEP 256 /* pixels of a part, at least */
-
-/* Division of numbers below 2^31 by d, by a product and a shift.
- * Source: Granlund and Montgomery, Division by invariant integers using
- * multiplication (1994). */
-static dsi_cuda_divisor divisor_of(int64_t d)
-{
-    dsi_cuda_divisor v = {.d = (unsigned)d};
-    while ((INT64_C(1) << v.shift) < d) v.shift++;
-    v.mul = (unsigned)(((UINT64_C(1) << 32) * ((UINT64_C(1) << v.shift) - (uint64_t)d)) /
-                           (uint64_t)d +
-                       1);
-    return v;
-}
 
 /* x may be dx, w may be dw, y may be dy. Pixels are those of y, or of dx. */
 static dsi_cuda_conv_args conv_args(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w,
@@ -71,13 +64,14 @@ static dsi_cuda_conv_args conv_args(const dsi_conv2d *c, const dsi_view *x, cons
     p.pixels = (int)(image->d[0] * image->d[2] * image->d[3]);
     p.taps = (int)(channels * p.r * p.s);
     p.channels_last = from->s[1] == 1 && channels > 1;
-    p.plane = divisor_of(image->d[2] * image->d[3]), p.row = divisor_of(image->d[3]);
-    p.outer = divisor_of(p.channels_last ? p.s * channels : (int64_t)p.r * p.s);
-    p.inner = divisor_of(p.channels_last ? channels : p.s);
+    p.plane = dsi_cuda_divisor_of(image->d[2] * image->d[3]),
+    p.row = dsi_cuda_divisor_of(image->d[3]);
+    p.outer = dsi_cuda_divisor_of(p.channels_last ? p.s * channels : (int64_t)p.r * p.s);
+    p.inner = dsi_cuda_divisor_of(p.channels_last ? channels : p.s);
     for (int i = 0; i < 4; i++) p.xs[i] = x->s[i], p.ws[i] = w->s[i], p.ys[i] = y->s[i];
     for (int i = 0; i < 2; i++) {
         p.stride[i] = (int)c->stride[i], p.padding[i] = (int)c->padding[i];
-        p.dilation[i] = (int)c->dilation[i], p.by_stride[i] = divisor_of(c->stride[i]);
+        p.dilation[i] = (int)c->dilation[i], p.by_stride[i] = dsi_cuda_divisor_of(c->stride[i]);
     }
     return p;
 }
@@ -116,10 +110,16 @@ static ds_status tile_launch(dsi_stream *s, const char *tile, dsi_cuda_grid grid
     return dsi_cuda_launch(s, mma ? DSI_CUDA_conv_mma : DSI_CUDA_conv, tile, suffix, grid, p);
 }
 
-/* Instances have SMALL rows, in float32 also half of them. */
-static unsigned small_rows(const dsi_cuda_conv_args *p, int channels)
+/* Instances have SMALL rows, in float32 also half of them, and SMALL_PARTS. */
+static unsigned small_rows(const dsi_cuda_conv_args *p, int channels, bool parts)
 {
-    return channels > SMALL / 2 || p->dtype != DS_F32 ? SMALL : SMALL / 2;
+    if (p->dtype != DS_F32) return SMALL;
+    return parts ? SMALL_PARTS : channels > SMALL / 2 ? SMALL : SMALL / 2;
+}
+
+static unsigned row_blocks(int channels, unsigned rows)
+{
+    return ((unsigned)channels + rows - 1) / rows;
 }
 
 /* Shared memory of forward and dx: where taps are, weights, sums of warps. */
@@ -143,24 +143,39 @@ static bool is_small(const dsi_stream *s, const dsi_cuda_conv_args *p, int chann
     int64_t x = dsi_max(p->xs[1] * p->c, dsi_max(p->xs[2] * p->h, p->xs[3] * p->width)),
             y = dsi_max(p->ys[1] * p->k, dsi_max(p->ys[2] * p->p, p->ys[3] * p->q));
     return channels <= SMALL && dsi_max(x, y) <= INT32_MAX / 4 &&
-           small_shared(p, small_rows(p, channels), SMALL_WARPS) <= shared_of(s);
+           small_shared(p, small_rows(p, channels, false), SMALL_WARPS) <= shared_of(s);
 }
 
-/* dw: its shared memory is the kernel's. Twice the warps where each block may
- * have a multiprocessor to itself. */
-static ds_status small_launch(dsi_stream *s, const char *kernel, int channels, dsi_cuda_grid grid,
-                              bool dw, const dsi_cuda_conv_args *p)
+static const char *small_suffix(const dsi_cuda_conv_args *p, unsigned rows)
 {
-    unsigned rows = small_rows(p, channels), warps = SMALL_WARPS;
-    const char *suffix = p->dtype == DS_F16    ? "_16_f16"
-                         : p->dtype == DS_BF16 ? "_16_bf16"
-                         : rows == SMALL       ? "_16_f32"
-                                               : "_8_f32";
-    if (!dw && grid.blocks[0] <= SMALL_FEW && small_shared(p, rows, 2 * warps) <= shared_of(s))
+    return p->dtype == DS_F16    ? "_16_f16"
+           : p->dtype == DS_BF16 ? "_16_bf16"
+           : rows == SMALL       ? "_16_f32"
+           : rows == SMALL / 2   ? "_8_f32"
+                                 : "_2_f32";
+}
+
+/* y or dx. Where blocks of 32 pixels are few, each has some of the channels, and
+ * warps enough for one round of loads each. */
+static ds_status small_launch(dsi_stream *s, bool dx, int channels, const dsi_cuda_conv_args *args)
+{
+    dsi_cuda_conv_args p = *args;
+    dsi_cuda_grid grid = dsi_cuda_blocks(((int64_t)p.pixels + 31) / 32, 1);
+    bool parts = p.dtype == DS_F32 && grid.blocks[0] <= SMALL_FEW;
+    unsigned rows = small_rows(&p, channels, parts), warps = SMALL_WARPS;
+    if (parts) {
+        warps = ((unsigned)p.taps + 2 * SMALL_AHEAD - 1) / (2 * SMALL_AHEAD) * 2;
+        warps = warps < 4 ? 4 : warps > 2 * SMALL_WARPS ? 2 * SMALL_WARPS : warps;
+    } else if (grid.blocks[0] <= SMALL_FEW && small_shared(&p, rows, 2 * warps) <= shared_of(s)) {
         warps *= 2;
-    if (!dw) grid.shared = (unsigned)small_shared(p, rows, warps);
+    }
+    p.row_blocks = (int)row_blocks(channels, rows);
+    grid.blocks[1] = (unsigned)(p.groups * p.row_blocks);
+    grid.shared = (unsigned)small_shared(&p, rows, warps);
     grid.threads[0] = warps * 32;
-    return dsi_cuda_launch(s, DSI_CUDA_conv_small, kernel, suffix, grid, p);
+    if (!dx && p.dtype == DS_F32) return dsi_cuda_hold_conv(s, small_suffix(&p, rows), grid, &p);
+    return dsi_cuda_launch(s, DSI_CUDA_conv_small, dx ? "conv2d_dx_small" : "conv2d_small",
+                           small_suffix(&p, rows), grid, &p);
 }
 
 static unsigned tiles(int64_t n) { return (unsigned)((n + TILE - 1) / TILE); }
@@ -169,17 +184,12 @@ static unsigned tiles(int64_t n) { return (unsigned)((n + TILE - 1) / TILE); }
 static ds_status conv_launch(dsi_stream *s, bool dx, int channels, const dsi_cuda_conv_args *p)
 {
     const char *tile = dx ? "conv2d_dx_tile" : "conv2d_tile",
-               *direct = dx ? "conv2d_dx_direct" : "conv2d_direct",
-               *small = dx ? "conv2d_dx_small" : "conv2d_small";
+               *direct = dx ? "conv2d_dx_direct" : "conv2d_direct";
     if (!p->pixels || !channels) return DS_OK;
     if (directly(p))
         return dsi_cuda_launch(s, DSI_CUDA_conv, direct, dsi_cuda_suffix((ds_dtype)p->dtype),
                                dsi_cuda_grid_of((int64_t)p->groups * channels * p->pixels), p);
-    if (is_small(s, p, channels)) {
-        dsi_cuda_grid grid = dsi_cuda_blocks(((int64_t)p->pixels + 31) / 32, 1);
-        grid.blocks[1] = (unsigned)p->groups;
-        return small_launch(s, small, channels, grid, false, p);
-    }
+    if (is_small(s, p, channels)) return small_launch(s, dx, channels, p);
     dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p->pixels), 256);
     grid.blocks[1] = tiles(channels), grid.blocks[2] = (unsigned)p->groups;
     return tile_launch(s, tile, grid, p);
@@ -232,13 +242,14 @@ static ds_status conv_dw_tiles(dsi_stream *s, dsi_cuda_conv_args *p)
     int64_t elements = (int64_t)p->groups * p->k * p->columns;
     size_t bytes = p->splits > 1 ? (size_t)(elements * p->splits) * sizeof *p->part : 0;
     if (bytes && !(p->part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
-    dsi_cuda_grid grid = dsi_cuda_blocks(
-        small ? ((int64_t)p->columns + 31) / 32 : (int64_t)tiles(p->columns), 256);
+    dsi_cuda_grid grid = small ? dsi_cuda_blocks(((int64_t)p->columns + 31) / 32, SMALL_WARPS * 32)
+                               : dsi_cuda_blocks(tiles(p->columns), 256);
     if (small)
         grid.blocks[1] = (unsigned)(p->groups * p->splits);
     else
         grid.blocks[1] = tiles(p->k), grid.blocks[2] = (unsigned)(p->groups * p->splits);
-    ds_status status = small ? small_launch(s, "conv2d_dw_small", p->k, grid, true, p)
+    ds_status status = small ? dsi_cuda_launch(s, DSI_CUDA_conv_small, "conv2d_dw_small",
+                                               small_suffix(p, small_rows(p, p->k, false)), grid, p)
                              : tile_launch(s, "conv2d_dw_tile", grid, p);
     if (status == DS_OK && bytes)
         status = dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_sum", "", dsi_cuda_grid_of(elements),
@@ -282,4 +293,75 @@ ds_status dsi_cuda_conv2d_dw_db(dsi_stream *s, const dsi_conv2d *c, dsi_view dy,
     bool summed;
     ds_status status = conv_dw_launch(s, c, &dy, &x, &dw, &db, &summed);
     return status == DS_OK && !summed ? dsi_cuda_sum_channels(s, dy, db) : status;
+}
+
+/* ---- backward of a gradient in pooled form --------------------------------- */
+
+/* dx or dw alone; the other view, and db, may be absent. */
+static dsi_cuda_conv_args pooled_args(const dsi_conv2d *c, const dsi_pooled *dy, const dsi_view *x,
+                                      const dsi_view *w, bool dx)
+{
+    const dsi_view *v = &dy->value;
+    dsi_view image = {.dtype = v->dtype, .n = 4, .d = {v->d[0], v->d[1], dy->h, dy->w}};
+    dsi_cuda_conv_args p = conv_args(c, x, w, &image, dx);
+    p.x = x->p, p.w = w->p;
+    p.pooled = (dsi_cuda_pooled){.value = v->p,
+                                 .max = dy->max.p,
+                                 .index = dy->index.p,
+                                 .p = (int)v->d[2],
+                                 .q = (int)v->d[3],
+                                 .relu = dy->relu,
+                                 .windows = dsi_cuda_divisor_of(v->d[2] * v->d[3]),
+                                 .row = dsi_cuda_divisor_of(v->d[3])};
+    for (int i = 0; i < 4; i++)
+        p.pooled.vs[i] = v->s[i], p.pooled.is[i] = dy->index.s[i],
+        p.pooled.ms[i] = dy->relu ? dy->max.s[i] : 0;
+    return p;
+}
+
+/* Blocks of 32 pixels of dx, of one sample each. */
+static int64_t back_blocks(const dsi_cuda_conv_args *dx)
+{
+    return ((int64_t)dx->h * dx->width + 31) / 32 * dx->n;
+}
+
+/* Shared memory of dx: that of a small convolution, and a sample's planes of dy. */
+static int64_t back_shared(const dsi_cuda_conv_args *dx)
+{
+    return small_shared(dx, SMALL_PARTS, BACK_WARPS) +
+           (int64_t)sizeof(float) * dx->k * dx->p * dx->q;
+}
+
+/* Few channels and few pixels, so that blocks of dx would be a small
+ * convolution's, and its planes of dy fit. */
+static bool pooled_pays(const dsi_stream *s, const dsi_cuda_conv_args *dx)
+{
+    return dx->dtype == DS_F32 && !directly(dx) && dx->n && is_small(s, dx, dx->c) &&
+           dx->k <= SMALL && back_blocks(dx) <= BACK_FEW && back_shared(dx) <= shared_of(s);
+}
+
+ds_status dsi_cuda_conv2d_back_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
+                                      dsi_view x, dsi_view w, dsi_view dx, dsi_view dw, dsi_view db,
+                                      bool *done)
+{
+    const dsi_view *weight = dw.p ? &dw : &w;
+    dsi_cuda_conv_back p = {.dx = pooled_args(c, dy, dx.p ? &dx : &x, &w, true),
+                            .dw = pooled_args(c, dy, &x, weight, false)};
+    bool same = x.dtype == w.dtype && dy->value.dtype == x.dtype &&
+                (!dw.p || dw.dtype == x.dtype) && (!db.p || (dw.p && db.dtype == x.dtype)) &&
+                (!dx.p || dx.dtype == x.dtype);
+    *done = same && pooled_pays(s, &p.dx);
+    if (!*done) return DS_OK;
+    p.dx.out = dx.p, p.dw.out = dw.p, p.dw.columns = p.dw.taps;
+    if (db.p) p.dw.db = db.p, p.dw.db_s = db.s[0], p.dw.columns++;
+    p.dx.row_blocks = (int)row_blocks(p.dx.c, SMALL_PARTS);
+    p.dx.sample_blocks = (int)(back_blocks(&p.dx) / p.dx.n);
+    if (dx.p) p.dx_blocks = (int)back_blocks(&p.dx) * p.dx.row_blocks * p.dx.groups;
+    int64_t blocks = p.dx_blocks;
+    if (dw.p) blocks += ((int64_t)p.dw.columns + COLUMNS - 1) / COLUMNS * p.dw.k * p.dw.groups;
+    dsi_cuda_grid grid = dsi_cuda_blocks(blocks, BACK_WARPS * 32);
+    int64_t shared = dx.p ? back_shared(&p.dx) : 0,
+            sums = BACK_HELD * 16 + BACK_WARPS * COLUMNS * (int64_t)sizeof(float);
+    grid.shared = (unsigned)dsi_max(shared, sums);
+    return dsi_cuda_launch(s, DSI_CUDA_conv_small, "conv2d_back_pooled", "_f32", grid, &p);
 }

@@ -10,6 +10,7 @@
  * block a piece of a plane (c NULL), which adds all windows with an index in
  * the piece in their order; or, where none occurs twice, writes them.
  * SPDX-License-Identifier: MIT */
+#include "held.h"
 #include "kernels/pool.h"
 #include "launch.h"
 #include "operands.h"
@@ -81,6 +82,8 @@ static ds_status pool_launch(dsi_stream *s, const dsi_pool2d *c, Pooling o)
         first_samples(&part.x, n, false), first_samples(&part.y, n, false);
         first_samples(&part.index, n, false), first_samples(&part.max, n, false);
         dsi_cuda_pool_args p = pool_args(c, &part);
+        if (c && !o.back && n == o.x.d[0] && o.index.p && dsi_cuda_held_pool(s, &p, &status))
+            return status;
         int64_t plane = o.back ? (int64_t)p.h * p.w : (int64_t)p.p * p.q;
         dsi_cuda_grid grid = dsi_cuda_blocks((p.planes * plane + 255) / 256, 256);
         if (!c) grid = dsi_cuda_blocks(p.planes * ((plane + PIECE - 1) / PIECE), 256);

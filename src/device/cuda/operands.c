@@ -146,3 +146,13 @@ void dsi_cuda_scratch_free(dsi_stream *s, void *p, size_t bytes)
 {
     if (p) dsi_cache_free(s->device, p, bytes);
 }
+
+dsi_cuda_divisor dsi_cuda_divisor_of(int64_t d)
+{
+    dsi_cuda_divisor v = {.d = (unsigned)d};
+    while ((INT64_C(1) << v.shift) < d) v.shift++;
+    v.mul = (unsigned)(((UINT64_C(1) << 32) * ((UINT64_C(1) << v.shift) - (uint64_t)d)) /
+                           (uint64_t)d +
+                       1);
+    return v;
+}

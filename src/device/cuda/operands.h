@@ -7,6 +7,7 @@
 
 #include "driver.h"
 #include "kernels/args.h"
+#include "kernels/conv.h"
 #include "kernels/line.h"
 
 /* n views of one shape, of which the last is the output: its strides order the
@@ -57,3 +58,8 @@ void *dsi_cuda_fault(dsi_stream *s);
  * cache hands it out again on the same stream. NULL with the message. */
 void *dsi_cuda_scratch(dsi_stream *s, size_t bytes);
 void dsi_cuda_scratch_free(dsi_stream *s, void *p, size_t bytes);
+
+/* Division of numbers below 2^31 by d, by a product and a shift.
+ * Source: Granlund and Montgomery, Division by invariant integers using
+ * multiplication (1994). */
+dsi_cuda_divisor dsi_cuda_divisor_of(int64_t d);

@@ -64,6 +64,7 @@ const dsi_fusions dsi_cuda_fusions = {
     .relu_max_pool2d = dsi_cuda_relu_max_pool2d,
     .relu_max_pool2d_dx = dsi_cuda_relu_max_pool2d_dx,
     .conv2d_dw_db = dsi_cuda_conv2d_dw_db,
+    .conv2d_back_pooled = dsi_cuda_conv2d_back_pooled,
     .matmul_sums = dsi_cuda_matmul_sums,
     .sum_channels = dsi_cuda_sum_channels,
     .batch_norm_stats = dsi_cuda_batch_norm_stats,

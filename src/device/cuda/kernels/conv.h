@@ -9,6 +9,19 @@ typedef struct dsi_cuda_divisor {
     unsigned d, mul, shift;
 } dsi_cuda_divisor;
 
+/* A pooled form [n, channels, p, q] of an image (device/kernels.h): its values,
+ * their places h W + w in a plane, and, beside a gradient, the maxima themselves:
+ * with relu a value counts where its maximum is positive, and as an output it is
+ * at least 0. */
+typedef struct dsi_cuda_pooled {
+    void *value;
+    const void *max;
+    int *index;
+    long long vs[4], ms[4], is[4];
+    int p, q, relu;
+    dsi_cuda_divisor windows, row; /* p q and q */
+} dsi_cuda_pooled;
+
 /* x [n, groups c, h, w], w [groups k, c, r, s], y [n, groups k, p, q]; x and y
  * may be gradients; strides in elements. A pixel is (n, p, q), or (n, h, w) in
  * the backward of x; plane and row are its divisors. A tap is (channel, r, s),
@@ -26,4 +39,15 @@ typedef struct dsi_cuda_conv_args {
     int pixels, taps, columns, channels_last, dtype, bias_dtype;
     dsi_cuda_divisor plane, row, outer, inner, by_stride[2];
     int splits, split_pixels;
+
+    /* of conv_small.cu: parts that a group's channels are cut into; blocks of a
+     * sample, of conv2d_back_pooled */
+    int row_blocks, sample_blocks;
+    dsi_cuda_pooled pooled; /* value NULL: none */
 } dsi_cuda_conv_args;
+
+/* dx and dw of one gradient in pooled form: blocks from dx_blocks on are dw's. */
+typedef struct dsi_cuda_conv_back {
+    dsi_cuda_conv_args dx, dw;
+    int dx_blocks;
+} dsi_cuda_conv_back;

@@ -2,18 +2,22 @@
  * of a group (dx: in), whose tiles of 64 x 64 would be mostly empty, and too
  * few.
  *
- *     conv2d_small      lanes are 32 pixels; warps share the taps
- *     conv2d_dx_small   the same of dx
- *     conv2d_dw_small   lanes are 32 taps; warps share the pixels of a part
+ *     conv2d_small        lanes are 32 pixels; warps share the taps
+ *     conv2d_dx_small     the same of dx
+ *     conv2d_dw_small     lanes are 32 taps; warps share the pixels of a part
+ *     conv2d_back_pooled  dx and dw of a gradient in pooled form, in one launch: dx has
+ *                         the planes of a sample in shared memory, dw visits the windows
  *
  * A thread keeps ROWS sums, one a channel, and the warps' sums are added in
  * order. What all lanes need is read from shared memory: weights or dy, and
  * where taps or pixels are. AHEAD loads are in flight at once, without branches
  * between them.
  *
- * Invariants: a multiple of 16 warps a block; WARPS of dw. Shared memory: of
- * forward the taps [taps + AHEAD], their weights [taps + AHEAD][ROWS], then sums
- * [warps][ROWS][32]. Offsets within a sample have 32 bits.
+ * A small batch has few pixels: instances of 2 rows then have more blocks, which
+ * share a group's channels. Forward may compute max-pooling of 2 x 2 too.
+ *
+ * Invariants: a multiple of ROWS warps a block; WARPS of dw. Shared memory of
+ * forward and dx is a small_memory. Offsets within a sample have 32 bits.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
 #include "conv.cuh"
@@ -31,6 +35,7 @@ struct alignas(16) small_place {
 /* Coordinate i of what a tap of dx is over, as a coordinate of dy; -1: none */
 DEVICE int small_over(int i, int end, int stride, const dsi_cuda_divisor &by)
 {
+    if (stride == 1) return (unsigned)i < (unsigned)end ? i : -1;
     unsigned p = divide((unsigned)max(i, 0), by);
     return i >= 0 && p * (unsigned)stride == (unsigned)i && p < (unsigned)end ? (int)p : -1;
 }
@@ -52,73 +57,154 @@ template <int ROWS> DEVICE float sum_of(const float *part, int row)
     return sum;
 }
 
-/* acc[i] += the product of channel i's weights at taps begin .. end - 1 with
- * what is under (dx: over) them. h, w: of the first tap; x: the sample. */
+/* The weights of ROWS channels at a tap, read by one load of shared memory. */
+template <int ROWS> struct alignas(ROWS % 4 ? 8 : 16) small_row {
+    float v[ROWS];
+};
+
+/* What a block has in shared memory, behind each other. */
+template <int ROWS> struct small_memory {
+    small_place *taps;       /* [taps + AHEAD] */
+    small_row<ROWS> *weights; /* [taps + AHEAD] */
+    float *part;             /* [warps][ROWS][32] */
+    DEVICE_MEMBER small_memory(const dsi_cuda_conv_args &P, small_place *memory)
+        : taps(memory), weights((small_row<ROWS> *)(memory + P.taps + AHEAD)),
+          part((float *)(weights + P.taps + AHEAD))
+    {
+    }
+};
+
+/* Places of taps in planes of `plane` elements, and the weights of the channels
+ * from `first` on. A multiple of ROWS warps. */
 template <int ROWS, class T>
-DEVICE void small_taps(const dsi_cuda_conv_args &P, bool dx, const small_place *taps,
-                       const float *weights, const T *x, int h, int w, int begin, int end,
-                       float (&acc)[ROWS])
+DEVICE void small_weights(const dsi_cuda_conv_args &P, bool dx, long long group, int first, int plane,
+                          const small_memory<ROWS> &m)
 {
-    int sh = (int)(dx ? P.ys[2] : P.xs[2]), sw = (int)(dx ? P.ys[3] : P.xs[3]);
+    conv_weights from = {P.w, P.dtype, P, group, dx};
+    int room = P.taps + AHEAD, warp = threadIdx.x / 32, warps = blockDim.x / 32, row = warp % ROWS;
+#pragma unroll 4
+    for (int j = warp / ROWS * 32 + threadIdx.x % 32; j < room; j += warps / ROWS * 32) {
+        long long place = from.place(first + row, j);
+        m.weights[j].v[row] = place < 0 ? 0.0f : up(((const T *)P.w)[place]);
+    }
+#pragma unroll 1
+    for (int j = threadIdx.x; j < room; j += warps * 32) {
+        conv_tap t = tap_of(P, (unsigned)min(j, P.taps - 1));
+        m.taps[j] = {t.r * P.dilation[0], t.s * P.dilation[1], t.c * plane, 0};
+    }
+}
+
+/* A sample's image: x, or dy for dx. */
+template <class T> struct small_image {
+    const T *p;
+    int sh, sw; /* strides of rows and columns */
+};
+
+/* This warp's part of the taps: part = the products of the channels' weights with
+ * what is under (dx: over) them; h, w: of the first tap. */
+template <int ROWS, class T>
+DEVICE void small_taps(const dsi_cuda_conv_args &P, bool dx, const small_memory<ROWS> &m,
+                       const small_image<T> &x, int h, int w)
+{
+    int warp = threadIdx.x / 32, warps = blockDim.x / 32, each = (P.taps + warps - 1) / warps,
+        begin = min(warp * each, P.taps), end = min(begin + each, P.taps);
+    float acc[ROWS] = {};
 #pragma unroll 1
     for (int j = begin; j < end; j += AHEAD) {
         float v[AHEAD];
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
-            small_place t = taps[j + u];
+            small_place t = m.taps[j + u];
             int y = dx ? small_over(h - t.h, P.p, P.stride[0], P.by_stride[0]) : h + t.h;
             int z = dx ? small_over(w - t.w, P.q, P.stride[1], P.by_stride[1]) : w + t.w;
             bool there = j + u < end && y >= 0 && z >= 0 && (dx || (y < P.h && z < P.width));
-            v[u] = there ? up(x[t.at + y * sh + z * sw]) : 0.0f;
+            v[u] = there ? up(x.p[t.at + y * x.sh + z * x.sw]) : 0.0f;
         }
 #pragma unroll
-        for (int u = 0; u < AHEAD; u++)
+        for (int u = 0; u < AHEAD; u++) {
+            small_row<ROWS> weight = m.weights[j + u];
 #pragma unroll
-            for (int i = 0; i < ROWS; i++) acc[i] += v[u] * weights[(j + u) * ROWS + i];
+            for (int i = 0; i < ROWS; i++) acc[i] += v[u] * weight.v[i];
+        }
     }
+    put_sums<ROWS>(m.part, acc);
 }
 
-/* Blocks: 32 pixels, groups. */
+/* Pixel i; the four of a window of 2 x 2 are neighbours where y is pooled too. */
+DEVICE conv_pixel small_pixel(const dsi_cuda_conv_args &P, unsigned i)
+{
+    if (!P.pooled.value) return pixel_of(P, i);
+    unsigned n = divide(i, P.plane), rest = i - n * P.plane.d, window = rest / 4,
+             y = divide(window, P.row);
+    return {(int)n, (int)(2 * y + rest % 4 / 2), (int)(2 * (window - y * P.row.d) + rest % 2)};
+}
+
+/* The maximum of a window, of which four lanes have a value v each: the first of
+ * equals, and the last NaN, as max_pool. */
+DEVICE void small_pool(const dsi_cuda_conv_args &P, conv_pixel at, long long k, bool inside, float v)
+{
+    const dsi_cuda_pooled &o = P.pooled;
+    int lane = threadIdx.x % 32, which = 0;
+    float most = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        float other = __shfl_sync(ALL_LANES, v, lane / 4 * 4 + j);
+        if (other > most || other != other) most = other, which = j;
+    }
+    if (lane % 4 || !inside) return;
+    if (o.relu && most < 0) most = 0;
+    int p = at.y / 2, q = at.x / 2;
+    ((float *)o.value)[at.n * o.vs[0] + k * o.vs[1] + p * o.vs[2] + q * o.vs[3]] = most;
+    o.index[at.n * o.is[0] + k * o.is[1] + p * o.is[2] + q * o.is[3]] =
+        (at.y + which / 2) * P.q + at.x + which % 2;
+}
+
+/* The bias of the channel that this warp writes, read long before it is needed;
+ * the first ROWS warps write one each. */
+template <int ROWS>
+DEVICE float small_bias(const dsi_cuda_conv_args &P, long long group, int first)
+{
+    int i = first + (int)threadIdx.x / 32;
+    bool there = P.bias && threadIdx.x / 32 < ROWS && i < P.k;
+    return there ? load<float>(P.bias, P.bias_dtype, (group * P.k + i) * P.bias_s) : 0.0f;
+}
+
+/* The sums of channels from `first` on, at pixel `at`. */
+template <int ROWS>
+DEVICE void small_write(const dsi_cuda_conv_args &P, bool dx, const float *part, long long group,
+                        int first, conv_pixel at, bool inside, float bias)
+{
+    int channels = dx ? P.c : P.k, i = threadIdx.x / 32;
+    if (i >= min(ROWS, channels - first)) return;
+    const long long *s = dx ? P.xs : P.ys;
+    long long k = group * channels + first + i;
+    float v = sum_of<ROWS>(part, i);
+    if (P.bias) v += bias;
+    if (inside)
+        store<float>(P.out, P.dtype, at.n * s[0] + k * s[1] + at.y * s[2] + at.x * s[3], v);
+    if (!dx && P.pooled.value) small_pool(P, at, k, inside, v);
+}
+
+/* Blocks: 32 pixels, groups times parts of their channels. */
 template <int ROWS, class T> DEVICE void conv_small(const dsi_cuda_conv_args &P, bool dx)
 {
-    DYNAMIC_SHARED(small_place, taps);
-    int room = P.taps + AHEAD, warp = threadIdx.x / 32, warps = blockDim.x / 32,
-        channels = dx ? P.c : P.k;
-    float *weights = (float *)(taps + room), *part = weights + room * ROWS;
-    long long group = blockIdx.y, pixel = blockIdx.x * 32ll + threadIdx.x % 32;
-    conv_weights from = {P.w, P.dtype, P, group, dx};
-    int lane = threadIdx.x % 32, row = warp % ROWS, lines = warps / ROWS;
-#pragma unroll 4
-    for (int j = warp / ROWS * 32 + lane; j < room; j += lines * 32) {
-        long long place = from.place(row, j);
-        weights[j * ROWS + row] = place < 0 ? 0.0f : up(((const T *)P.w)[place]);
-    }
-    for (int j = threadIdx.x; j < room; j += warps * 32) {
-        conv_tap t = tap_of(P, (unsigned)min(j, P.taps - 1));
-        taps[j] = {t.r * P.dilation[0], t.s * P.dilation[1],
-                   t.c * (int)(dx ? P.ys[1] : P.xs[1]), 0};
-    }
+    DYNAMIC_SHARED(small_place, memory);
+    small_memory<ROWS> m(P, memory);
+    long long group = blockIdx.y / P.row_blocks, pixel = blockIdx.x * 32ll + threadIdx.x % 32;
+    int first = (int)(blockIdx.y % P.row_blocks) * ROWS;
+    float bias = small_bias<ROWS>(P, group, first);
+    small_weights<ROWS, T>(P, dx, group, first, (int)(dx ? P.ys[1] : P.xs[1]), m);
     bool inside = pixel < P.pixels;
-    conv_pixel at = pixel_of(P, inside ? (unsigned)pixel : 0);
+    conv_pixel at = small_pixel(P, inside ? (unsigned)pixel : 0);
     long long sample = dx ? at.n * P.ys[0] + group * P.k * P.ys[1]
                           : at.n * P.xs[0] + group * P.c * P.xs[1];
-    const T *x = (const T *)(dx ? P.dy : P.x) + sample;
+    small_image<T> x = {(const T *)(dx ? P.dy : P.x) + sample, (int)(dx ? P.ys[2] : P.xs[2]),
+                        (int)(dx ? P.ys[3] : P.xs[3])};
     int h = dx ? at.y + P.padding[0] : at.y * P.stride[0] - P.padding[0],
         w = dx ? at.x + P.padding[1] : at.x * P.stride[1] - P.padding[1];
     __syncthreads();
-    int each = (P.taps + warps - 1) / warps, begin = min(warp * each, P.taps);
-    float acc[ROWS] = {};
-    small_taps<ROWS, T>(P, dx, taps, weights, x, h, w, begin, min(begin + each, P.taps), acc);
-    put_sums<ROWS>(part, acc);
-    const long long *s = dx ? P.xs : P.ys;
-#pragma unroll 1
-    for (int i = warp; i < channels; i += warps) {
-        long long k = group * channels + i;
-        float v = sum_of<ROWS>(part, i);
-        if (!inside) continue;
-        if (P.bias) v += load<float>(P.bias, P.bias_dtype, k * P.bias_s);
-        store<float>(P.out, P.dtype, at.n * s[0] + k * s[1] + at.y * s[2] + at.x * s[3], v);
-    }
+    small_taps<ROWS, T>(P, dx, m, x, h, w);
+    small_write<ROWS>(P, dx, m.part, group, first, at, inside, bias);
 }
 
 /* ---- backward of w ---- */
@@ -196,11 +282,153 @@ template <int ROWS, class T> DEVICE void conv_dw_small(const dsi_cuda_conv_args 
     }
 }
 
+/* ---- backward, of a gradient in pooled form ---- */
+
+/* A window's gradient and its place in the plane; -1: it does not count. */
+struct small_window {
+    int at;
+    float v;
+};
+
+/* Window i of channel k of a sample: i = p q' + q. */
+DEVICE small_window window_of(const dsi_cuda_conv_args &P, int n, int k, unsigned i)
+{
+    const dsi_cuda_pooled &o = P.pooled;
+    int p = (int)divide(i, o.row), q = (int)i - p * o.q,
+        at = o.index[n * o.is[0] + k * o.is[1] + p * o.is[2] + q * o.is[3]];
+    float v = ((const float *)o.value)[n * o.vs[0] + k * o.vs[1] + p * o.vs[2] + q * o.vs[3]];
+    bool counts = (unsigned)at < (unsigned)(P.p * P.q);
+    if (o.relu && !(((const float *)o.max)[n * o.ms[0] + k * o.ms[1] + p * o.ms[2] + q * o.ms[3]] > 0))
+        counts = false;
+    return {counts ? at : -1, v};
+}
+
+/* dy of a group of sample n as planes: the windows of one are read while the
+ * planes are made zero, and what the caller fills. */
+DEVICE void small_planes(const dsi_cuda_conv_args &P, float *dy, int n, int group)
+{
+    const dsi_cuda_divisor &windows = P.pooled.windows;
+    unsigned all = P.k * windows.d, plane = P.p * P.q, i = threadIdx.x, k = divide(i, windows);
+    small_window w = {-1, 0};
+    if (i < all) w = window_of(P, n, group * P.k + k, i - k * windows.d);
+#pragma unroll 4
+    for (unsigned j = threadIdx.x; j < P.k * plane; j += blockDim.x) dy[j] = 0;
+    __syncthreads();
+#pragma unroll 1
+    while (i < all) {
+        if (w.at >= 0) dy[k * plane + w.at] = w.v;
+        k = divide(i += blockDim.x, windows);
+        if (i < all) w = window_of(P, n, group * P.k + k, i - k * windows.d);
+    }
+    __syncthreads();
+}
+
+/* `block` counts parts of channels, groups, 32 pixels of a sample, samples. */
+template <int ROWS> DEVICE void dx_pooled(const dsi_cuda_conv_args &P, small_place *memory, int block)
+{
+    small_memory<ROWS> m(P, memory);
+    int first = block % P.row_blocks * ROWS, rest = block / P.row_blocks, group = rest % P.groups,
+        tile = rest / P.groups % P.sample_blocks, n = rest / P.groups / P.sample_blocks;
+    unsigned pixel = (unsigned)tile * 32 + threadIdx.x % 32;
+    bool inside = pixel < P.plane.d;
+    conv_pixel at = pixel_of(P, inside ? pixel : 0);
+    float *dy = m.part + blockDim.x * ROWS;
+    at.n = n;
+    small_weights<ROWS, float>(P, true, group, first, P.p * P.q, m);
+    small_planes(P, dy, n, group);
+    small_image<float> x = {dy, P.q, 1};
+    small_taps<ROWS, float>(P, true, m, x, at.y + P.padding[0], at.x + P.padding[1]);
+    small_write<ROWS>(P, true, m.part, group, first, at, inside, 0);
+}
+
+#define COLUMNS 8    /* of dw that a warp computes; its lanes share the windows of a channel */
+#define HELD    1024 /* windows that a block has in shared memory at once */
+
+/* A window of dw's sum: its gradient, where its first tap is, and where that is
+ * in x, from the channel's first element of the first sample on. Of one that does
+ * not count, v = 0. */
+struct alignas(16) held_window {
+    float v;
+    short h, w;
+    long long x;
+};
+
+/* Windows first .. first + n - 1 of channel k, of all samples. */
+DEVICE void hold_windows(const dsi_cuda_conv_args &P, held_window *held, int k, int first, int n)
+{
+#pragma unroll 2
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        unsigned sample = divide((unsigned)(first + i), P.pooled.windows);
+        small_window w = window_of(P, (int)sample, k, first + i - sample * P.pooled.windows.d);
+        unsigned y = divide((unsigned)max(w.at, 0), P.row);
+        int h = (int)y * P.stride[0] - P.padding[0],
+            z = (max(w.at, 0) - (int)y * P.q) * P.stride[1] - P.padding[1];
+        held[i] = {w.at < 0 ? 0 : w.v, (short)h, (short)z, sample * P.xs[0] + h * P.xs[2] + z * P.xs[3]};
+    }
+}
+
+/* `block` counts COLUMNS columns, channels out. memory: held_window [HELD], then
+ * sums [warps][COLUMNS]. */
+DEVICE void dw_pooled(const dsi_cuda_conv_args &P, held_window *held, int block)
+{
+    float *part = (float *)(held + HELD);
+    int blocks = (P.columns + COLUMNS - 1) / COLUMNS, k = block / blocks, lane = threadIdx.x % 32,
+        column = block % blocks * COLUMNS + lane % COLUMNS, workers = blockDim.x / COLUMNS,
+        all = P.n * (int)P.pooled.windows.d;
+    conv_tap t = tap_of(P, (unsigned)min(column, P.taps - 1));
+    int dh = t.r * P.dilation[0], dw = t.s * P.dilation[1];
+    const float *x = (const float *)P.x + (k / P.k * P.c + t.c) * P.xs[1] + dh * P.xs[2] + dw * P.xs[3];
+    bool bias = column == P.taps;
+    float acc = 0;
+#pragma unroll 1
+    for (int first = 0; first < all; first += HELD) {
+        int n = min(HELD, all - first);
+        hold_windows(P, held, k, first, n);
+        __syncthreads();
+#pragma unroll 4
+        for (int i = threadIdx.x / COLUMNS; i < n; i += workers) {
+            held_window w = held[i];
+            int h = w.h + dh, z = w.w + dw;
+            bool there = (unsigned)h < (unsigned)P.h && (unsigned)z < (unsigned)P.width && !bias;
+            float v = bias ? 1.0f : 0.0f;
+            if (there) v = x[w.x];
+            acc += w.v * v;
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int o = COLUMNS; o < 32; o *= 2) acc += __shfl_xor_sync(ALL_LANES, acc, o);
+    if (lane < COLUMNS) part[threadIdx.x / 32 * COLUMNS + lane] = acc;
+    __syncthreads();
+    if (threadIdx.x >= COLUMNS || column >= P.columns) return;
+    float sum = 0;
+#pragma unroll 8
+    for (int i = 0; i < (int)blockDim.x / 32; i++) sum += part[i * COLUMNS + lane];
+    dw_store(P, k, column, sum);
+}
+
+DEVICE void back_pooled(const dsi_cuda_conv_back &P)
+{
+    DYNAMIC_SHARED(small_place, memory);
+    int block = (int)blockIdx.x - P.dx_blocks;
+    if (block < 0)
+        dx_pooled<2>(P.dx, memory, (int)blockIdx.x);
+    else
+        dw_pooled(P.dw, (held_window *)memory, block);
+}
+KERNEL(conv2d_back_pooled_f32, dsi_cuda_conv_back, 512) { back_pooled(P); }
+
 #define CONV_SMALL(rows, suffix, T) \
     KERNEL(conv2d_small_##rows##_##suffix, dsi_cuda_conv_args, 1024) { conv_small<rows, T>(P, false); } \
-    KERNEL(conv2d_dx_small_##rows##_##suffix, dsi_cuda_conv_args, 1024) { conv_small<rows, T>(P, true); } \
+    KERNEL(conv2d_dx_small_##rows##_##suffix, dsi_cuda_conv_args, 1024) { conv_small<rows, T>(P, true); }
+#define CONV_DW_SMALL(rows, suffix, T) \
     KERNEL(conv2d_dw_small_##rows##_##suffix, dsi_cuda_conv_args, 512) { conv_dw_small<rows, T>(P); }
+CONV_SMALL(2, f32, float)
 CONV_SMALL(8, f32, float)
 CONV_SMALL(16, f32, float)
 CONV_SMALL(16, f16, __half)
 CONV_SMALL(16, bf16, __nv_bfloat16)
+CONV_DW_SMALL(8, f32, float)
+CONV_DW_SMALL(16, f32, float)
+CONV_DW_SMALL(16, f16, __half)
+CONV_DW_SMALL(16, bf16, __nv_bfloat16)
