@@ -35,7 +35,6 @@
 #define SMALL_PLACE 16   /* bytes of where a tap is */
 #define SMALL_PARTS 2    /* rows of a block where pixels are too few for SMALL_FEW blocks */
 #define BACK_WARPS  16   /* of conv2d_back_pooled */
-#define BACK_FEW    512  /* blocks of 32 pixels of dx, at most: above, tiles pay */
 #define BACK_HELD   1024 /* windows that a block of dw holds, of 16 bytes */
 #define COLUMNS     8
 
@@ -337,7 +336,7 @@ static int64_t back_shared(const dsi_cuda_conv_args *dx)
 static bool pooled_pays(const dsi_stream *s, const dsi_cuda_conv_args *dx)
 {
     return dx->dtype == DS_F32 && !directly(dx) && dx->n && is_small(s, dx, dx->c) &&
-           dx->k <= SMALL && back_blocks(dx) <= BACK_FEW && back_shared(dx) <= shared_of(s);
+           dx->k <= SMALL && back_blocks(dx) <= SMALL_FEW && back_shared(dx) <= shared_of(s);
 }
 
 ds_status dsi_cuda_conv2d_back_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
