@@ -165,7 +165,7 @@ static void stage(Net *o, int which)
 {
     const dsi_kernels *k = o->k;
     const dsi_fusions *f = o->s->device->own_fusions;
-    dsi_pooled p1 = {o->g1, o->m1, o->i1, 28, 28}, p2 = {o->g2, o->m2, o->i2, 10, 10};
+    dsi_pooled p1 = {o->g1, o->m1, o->i1, 28, 28, false}, p2 = {o->g2, o->m2, o->i2, 10, 10, false};
     dsi_view line_m1 = o->m1, line_g1 = o->g1;
     switch (which) {
     case CONV1:
