@@ -128,9 +128,9 @@ static void file_free(dsi_file *f)
     dsi_free(f);
 }
 
-/* Whether the file at fd is this process's alone: no other name, and nobody has it
+/* Whether the file at fd is this process's alone: no other name, and no process has it
  * open, or mapped, who would see new bytes in the place of the old ones. A lease for
- * writing is granted only then; its folder is one where nobody opens it now. */
+ * writing is granted only then; its folder is one where no process opens it now. */
 static bool file_is_free(int fd)
 {
     struct stat s;
@@ -140,7 +140,7 @@ static bool file_is_free(int fd)
     return fcntl(fd, F_SETLEASE, F_UNLCK) == 0;
 }
 
-/* What is there is written over, and cut at the commit, if it is free: its blocks are
+/* A file that is there is written over, and cut at the commit, if it is free: its blocks are
  * allocated already, which is most of what a small file costs. */
 static int file_open_again(const char *path)
 {

@@ -1,6 +1,6 @@
 /* comm/nccl.c: collectives of tensors on GPUs by NCCL: Note [NCCL] of nccl.h.
  *
- * What stays with the backend: means of int16, and requests that want squares,
+ * The backend keeps: means of int16, and requests that want squares,
  * which the host adds up.
  *
  * Invariants:
@@ -474,7 +474,7 @@ static ds_status message_start(dsi_nccl *n, dsi_request *r)
     return DS_OK;
 }
 
-/* NCCL's stream goes on when the device's stream has come to this point. */
+/* NCCL's stream continues when the device's stream has come to this point. */
 static ds_status stream_follow(dsi_nccl *n)
 {
     const dsi_device_type *type = n->device->type;

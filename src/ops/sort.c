@@ -144,7 +144,7 @@ static const void *sort_values(ds_tensor *x, ds_dtype dtype)
     return ds_data(ds_cast(ds_detach(x), dtype));
 }
 
-/* What elements of x are sorted as: float32, float64 or int64. */
+/* The dtype that elements of x are sorted as: float32, float64 or int64. */
 static ds_dtype sort_dtype(const ds_tensor *x)
 {
     return !dsi_is_float(x) ? DS_I64 : x->dtype == DS_F64 ? DS_F64 : DS_F32;

@@ -79,7 +79,7 @@ static bool replay_holds(void *arg)
     return true;
 }
 
-/* What the kernel adds to the step of the capture. A rule without `step` in its
+/* The numbers that the kernel adds to the step of the capture. A rule without `step` in its
  * state only asks whether this is the first: then slots do not change, and are
  * not copied again. */
 static int64_t steps_now(const Replay *r)

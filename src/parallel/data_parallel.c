@@ -323,7 +323,7 @@ static ds_status buffer_refresh(ds_tensor **copy, const ds_tensor *x)
     return *copy ? dsi_copy(*copy, x) : ds_error_status();
 }
 
-/* What the model has on its GPU, in one block for all replicas, in the current
+/* Tensors that the model has on its GPU, in one block for all replicas, in the current
  * scope; NULL without a message: it is on the CPU. */
 static ds_tensor *model_pack(const ds_data_parallel *dp)
 {

@@ -116,7 +116,7 @@ static void kept_batches_have_values(void **state)
 
 /* ---- as inputs of a step graph -------------------------------------------------------------------------- */
 
-/* What a loop does with a batch beside the step. */
+/* How a loop uses a batch beside the step. */
 typedef enum Use { NOTHING, READ_BEFORE, READ_AFTER, CHANGED, KEPT, TWICE, N_USES } Use;
 
 static ds_tensor *sums(void *self, ds_tensor *const *in, int n)

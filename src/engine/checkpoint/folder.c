@@ -20,7 +20,7 @@
 
 #define SPARE ".spare."
 
-#define PROBE_S 600 /* after which a probe is nobody's any more */
+#define PROBE_S 600 /* after which no load needs a probe any more */
 
 /* A failure of the system at path, with errno's text. */
 ds_status dsi_folder_io_error(const char *doing, const char *path)

@@ -37,7 +37,7 @@ static void lock_close(int *lock)
 }
 
 /* Tries `how`. *taken: another job has the folder. A file system without locks
- * excludes nobody. */
+ * excludes no other job. */
 static void lock_try(int *lock, int how, bool *taken)
 {
     *taken = false;

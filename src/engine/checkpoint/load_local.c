@@ -2,7 +2,7 @@
  * Note [Node-local storage] in hosts.h.
  *
  * Loads of several jobs share the folders (folder_lock.c): what one of them brings
- * is what another one would. Where a job saves for longer than WAIT_S, a load goes
+ * is what another one would. Where a job saves for longer than WAIT_S, a load continues
  * on without a lock and changes nothing: it takes the newest version of which each
  * host has what it needs.
  *
@@ -147,7 +147,7 @@ static ds_status latest_complete(const dsi_hosts *h, const dsi_known_version *v)
     return local_sync(h, status);
 }
 
-/* What a load asks for; locked: it may change the folders. */
+/* The lock that a load asks for; locked: it may change the folders. */
 typedef struct Wanted {
     const char *tag; /* of rank 0, the only one that is tried; "": all */
     bool all_files, locked;
@@ -208,7 +208,7 @@ static ds_status local_recover(dsi_hosts *h)
     return status;
 }
 
-/* What is there may be the folders of another job's save, which has the lock: then
+/* Files that are there may be the folders of another job's save, which has the lock: then
  * there is nothing to recover. */
 static ds_status local_recover_to_load(dsi_hosts *h)
 {

@@ -207,7 +207,7 @@ void dsi_version_free(dsi_version *v)
 
 /* ---- recovery ------------------------------------------------------------------------------------------- */
 
-/* What this host does with its .old-TAG, where v is the newest whole version, or, if
+/* This host's choice for its .old-TAG, where v is the newest whole version, or, if
  * none is whole, the newest one. */
 static ds_status recover_folder(const dsi_hosts *h, const char *tag, const dsi_version *v,
                                 bool newest)

@@ -96,7 +96,7 @@ ALWAYS_INLINE void bf16_to_floats(const uint16_t *restrict from, float *restrict
 #endif
 }
 
-/* What dsi_f32_to_bf16 gives. */
+/* As dsi_f32_to_bf16. */
 #if defined(DSI_ISA_avx512)
 ALWAYS_INLINE __m256i bf16_rounded(__m512 x)
 {

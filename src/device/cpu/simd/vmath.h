@@ -129,7 +129,7 @@ ALWAYS_INLINE float tanh_f32(float x)
 }
 
 /* R(a) = exp(a^2/2) times the integral of the normal density from a on, a >= 0. It
- * goes on from 5 as it is there: its factor is below 4e-6. */
+ * continues from 5 as it is there: its factor is below 4e-6. */
 ALWAYS_INLINE float normal_ratio_f32(float a)
 {
     float t = (a > 5.0f ? 5.0f : a) - 2.5f;

@@ -62,7 +62,7 @@ template <int ROWS> struct alignas(ROWS % 4 ? 8 : 16) small_row {
     float v[ROWS];
 };
 
-/* What a block has in shared memory, behind each other. */
+/* The shared memory of a block, in this order. */
 template <int ROWS> struct small_memory {
     small_place *taps;       /* [taps + AHEAD] */
     small_row<ROWS> *weights; /* [taps + AHEAD] */
