@@ -31,7 +31,6 @@ typedef struct {
     double alpha;                 /* scatter_sum */
     bool back;                    /* scatter_dx */
     const int64_t *first, *named; /* scatter_rows: sort_by_row */
-    bool sparse;                  /* scatter_add: few elements of dx are named */
 } job;
 
 ALWAYS_INLINE int64_t index_of(const job *j, int64_t i)
@@ -121,8 +120,19 @@ SCATTER_ROW(double, f64)
 static void scatter_row_half(const job *j, int64_t v, int64_t c, int64_t n)
 {
     const dsi_view *w = &j->w, *dy = &j->y;
-    float sum[HALF_PIECE] = {0}, from[HALF_PIECE];
-    for (int64_t k = j->first[v]; k < j->first[v + 1]; k++) {
+    int64_t first = j->first[v], named = j->first[v + 1] - first;
+    if (named < 2 && w->s[1] == 1 && dy->s[1] == 1) { /* no sum */
+        uint16_t *to = (uint16_t *)w->p + v * w->s[0] + c;
+        if (named)
+            memcpy(to, (const uint16_t *)dy->p + j->named[first] * dy->s[0] + c,
+                   (size_t)n * sizeof *to);
+        else
+            memset(to, 0, (size_t)n * sizeof *to);
+        return;
+    }
+    float sum[HALF_PIECE], from[HALF_PIECE];
+    memset(sum, 0, (size_t)n * sizeof *sum);
+    for (int64_t k = first; k < first + named; k++) {
         const uint16_t *x = (const uint16_t *)dy->p + j->named[k] * dy->s[0] + c * dy->s[1];
         half_gather(dy->dtype, x, dy->s[1], from, n);
         for (int64_t i = 0; i < n; i++) sum[i] += from[i];
@@ -376,29 +386,48 @@ static ds_status slices_run(dsi_stream *s, job *j)
 
 #define SUMS 4096 /* float32 sums of a line of dx that are on the stack */
 
-/* 16-bit dx and dy, at most SUMS classes: each line of dx is summed in float32. If
- * few of its elements are named, dx is 0 and they alone are rounded. */
+/* 16-bit dx and dy, at most SUMS classes: sums of a line of dx, or of many short ones
+ * that follow each other, in float32. */
 static void scatter_add_half(void *arg, int64_t begin, int64_t end)
 {
     const job *j = arg;
     const dsi_view *dx = &j->w, *dy = &j->y;
-    const int64_t xs = dx->s[1], ys = dy->s[1], at = j->index.s[1], C = dx->d[1], K = dy->d[1];
-    float sum[SUMS], one;
-    memset(sum, 0, (size_t)C * sizeof *sum);
+    const int64_t ys = dy->s[1], at = j->index.s[1], C = dx->d[1], K = dy->d[1], I = dx->d[2];
+    bool joined = I == 1 && dx->s[1] == 1 && dx->s[0] == C;
+    int64_t at_once = joined ? SUMS / C : 1;
+    float sum[SUMS];
+    for (int64_t line = begin; line < end; line += at_once) {
+        int64_t n = dsi_min(end - line, at_once), o = I == 1 ? line : line / I, i = line - o * I;
+        memset(sum, 0, (size_t)(n * C) * sizeof *sum);
+        for (int64_t l = 0; l < n; l++) {
+            const uint16_t *from = (const uint16_t *)dy->p + (o + l) * dy->s[0] + i * dy->s[2];
+            const int64_t *place = (const int64_t *)j->index.p + (o + l) * j->index.s[0] +
+                                   i * j->index.s[2];
+            for (int64_t k = 0; k < K; k++)
+                sum[l * C + place[k * at]] += half_value(dy->dtype, from[k * ys]);
+        }
+        half_scatter(dx->dtype, sum, (uint16_t *)dx->p + o * dx->s[0] + i * dx->s[2], dx->s[1],
+                     n * C);
+    }
+}
+
+/* The same if a line has few places: dx is 0, and they alone are rounded. */
+static void scatter_add_few(void *arg, int64_t begin, int64_t end)
+{
+    const job *j = arg;
+    const dsi_view *dx = &j->w, *dy = &j->y;
+    const int64_t xs = dx->s[1], ys = dy->s[1], at = j->index.s[1], K = dy->d[1], I = dx->d[2];
+    float sum[SUMS];
+    memset(sum, 0, (size_t)dx->d[1] * sizeof *sum);
     for (int64_t line = begin; line < end; line++) {
-        int64_t o = line / dy->d[2], i = line % dy->d[2];
+        int64_t o = line / I, i = line % I;
         uint16_t *to = (uint16_t *)dx->p + o * dx->s[0] + i * dx->s[2];
         const uint16_t *from = (const uint16_t *)dy->p + o * dy->s[0] + i * dy->s[2];
         const int64_t *place = (const int64_t *)j->index.p + o * j->index.s[0] + i * j->index.s[2];
-        for (int64_t k = 0; k < K; k++) {
-            half_to_floats(dy->dtype, from + k * ys, &one, 1);
-            sum[place[k * at]] += one;
-        }
-        if (!j->sparse) half_scatter(dx->dtype, sum, to, xs, C);
-        for (int64_t k = 0; j->sparse && k < K; k++)
-            floats_to_half(dx->dtype, &sum[place[k * at]], to + place[k * at] * xs, 1);
-        for (int64_t k = 0; j->sparse && k < K; k++) sum[place[k * at]] = 0;
-        if (!j->sparse) memset(sum, 0, (size_t)C * sizeof *sum);
+        for (int64_t k = 0; k < K; k++) sum[place[k * at]] += half_value(dy->dtype, from[k * ys]);
+        for (int64_t k = 0; k < K; k++)
+            to[place[k * at] * xs] = half_of(dx->dtype, sum[place[k * at]]);
+        for (int64_t k = 0; k < K; k++) sum[place[k * at]] = 0;
     }
 }
 
@@ -420,12 +449,11 @@ static ds_status scatter_half(dsi_stream *s, job *j)
     if (!elements_valid(s, &j->index, classes)) return KERNEL(fill)(s, 0, j->w);
     if (j->index.s[0] == 0 && inner_together(j)) return slices_run(s, j);
     if (classes > SUMS) return scatter_add_slices(s, j->y, j->index, j->w);
-    j->sparse = places < classes / 4;
-    ds_status status = j->sparse ? KERNEL(fill)(s, 0, j->w) : DS_OK;
-    if (!status)
-        dsi_parallel(outer * inner,
-                     PARALLEL_ELEMENTS / (places + (j->sparse ? 0 : classes) + 1) + 1,
-                     scatter_add_half, j);
+    bool few = places < classes / 4;
+    ds_status status = few || !classes ? KERNEL(fill)(s, 0, j->w) : DS_OK;
+    if (!status && classes)
+        dsi_parallel(outer * inner, PARALLEL_ELEMENTS / (places + classes + 1) + 1,
+                     few ? scatter_add_few : scatter_add_half, j);
     return status;
 }
 

@@ -156,6 +156,17 @@ static inline void floats_to_half(ds_dtype dtype, const float *from, uint16_t *t
         floats_to_f16(from, to, n);
 }
 
+/* One element. */
+ALWAYS_INLINE float half_value(ds_dtype dtype, uint16_t bits)
+{
+    return dtype == DS_BF16 ? dsi_bf16_to_f32(bits) : f16_to_float(bits);
+}
+
+ALWAYS_INLINE uint16_t half_of(ds_dtype dtype, float x)
+{
+    return dtype == DS_BF16 ? dsi_f32_to_bf16(x) : float_to_f16(x);
+}
+
 /* n elements, `stride` apart, as floats, and back. */
 static inline void half_gather(ds_dtype dtype, const uint16_t *from, int64_t stride, float *to,
                                int64_t n)
