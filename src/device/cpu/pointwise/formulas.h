@@ -449,3 +449,13 @@ BINARY(relu_dx, b <= 0 ? 0 : a)
     }
 RELU_HALF(f16, 0x7c00)
 RELU_HALF(bf16, 0x7f80)
+
+/* Of either kind the sign is the highest bit. */
+static void abs_line_half(const void *arg, int64_t n, void *const *p)
+{
+    const uint16_t *x = p[0];
+    uint16_t *y = p[1];
+    (void)arg;
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] & 0x7fff;
+}

@@ -205,7 +205,7 @@ static const op_lines *pow_lines(double exponent)
 ds_status KERNEL(unary)(dsi_stream *s, dsi_unary_op op, double p, dsi_view x, dsi_view y)
 {
     static const op_lines ops[DSI_N_UNARY] = {
-        [DSI_ABS] = LINES(abs),
+        [DSI_ABS] = {abs_line_f32, abs_line_f64, abs_line_half, abs_line_half, NULL},
         [DSI_EXP] = LINES(exp),
         [DSI_LOG] = LINES(log),
         [DSI_SQRT] = LINES(sqrt),
