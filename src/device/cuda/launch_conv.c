@@ -30,7 +30,7 @@
 /* of conv_small.cu */
 #define SMALL       16 /* channels out of a group, at most */
 #define SMALL_WARPS 16
-#define SMALL_FEW   132 /* blocks, of which each may have a multiprocessor: twice the warps */
+#define SMALL_FEW   132 /* blocks, of which each may have a multiprocessor */
 #define SMALL_AHEAD 8
 #define SMALL_PLACE 16   /* bytes of where a tap is */
 #define SMALL_PARTS 2    /* rows of a block where pixels are too few for SMALL_FEW blocks */
@@ -165,8 +165,6 @@ static ds_status small_launch(dsi_stream *s, bool dx, int channels, const dsi_cu
     if (parts) {
         warps = ((unsigned)p.taps + 2 * SMALL_AHEAD - 1) / (2 * SMALL_AHEAD) * 2;
         warps = warps < 4 ? 4 : warps > 2 * SMALL_WARPS ? 2 * SMALL_WARPS : warps;
-    } else if (grid.blocks[0] <= SMALL_FEW && small_shared(&p, rows, 2 * warps) <= shared_of(s)) {
-        warps *= 2;
     }
     p.row_blocks = (int)row_blocks(channels, rows);
     grid.blocks[1] = (unsigned)(p.groups * p.row_blocks);

@@ -418,16 +418,16 @@ DEVICE void back_pooled(const dsi_cuda_conv_back &P)
 }
 KERNEL(conv2d_back_pooled_f32, dsi_cuda_conv_back, 512) { back_pooled(P); }
 
-#define CONV_SMALL(rows, suffix, T) \
-    KERNEL(conv2d_small_##rows##_##suffix, dsi_cuda_conv_args, 1024) { conv_small<rows, T>(P, false); } \
-    KERNEL(conv2d_dx_small_##rows##_##suffix, dsi_cuda_conv_args, 1024) { conv_small<rows, T>(P, true); }
+#define CONV_SMALL(rows, suffix, T, threads) \
+    KERNEL(conv2d_small_##rows##_##suffix, dsi_cuda_conv_args, threads) { conv_small<rows, T>(P, false); } \
+    KERNEL(conv2d_dx_small_##rows##_##suffix, dsi_cuda_conv_args, threads) { conv_small<rows, T>(P, true); }
 #define CONV_DW_SMALL(rows, suffix, T) \
     KERNEL(conv2d_dw_small_##rows##_##suffix, dsi_cuda_conv_args, 512) { conv_dw_small<rows, T>(P); }
-CONV_SMALL(2, f32, float)
-CONV_SMALL(8, f32, float)
-CONV_SMALL(16, f32, float)
-CONV_SMALL(16, f16, __half)
-CONV_SMALL(16, bf16, __nv_bfloat16)
+CONV_SMALL(2, f32, float, 1024)
+CONV_SMALL(8, f32, float, 512)
+CONV_SMALL(16, f32, float, 512)
+CONV_SMALL(16, f16, __half, 512)
+CONV_SMALL(16, bf16, __nv_bfloat16, 512)
 CONV_DW_SMALL(8, f32, float)
 CONV_DW_SMALL(16, f32, float)
 CONV_DW_SMALL(16, f16, __half)
