@@ -126,39 +126,27 @@ static ds_status memory_make(dsi_resident *r, dsi_device *device, int64_t most)
                                  (size_t)channels * 256 * sizeof *table);
 }
 
+_Static_assert((int)DS_MAX_FIELDS <= (int)DSI_BATCH_FIELDS, "gather_batch takes all fields");
+
 /* ---- a batch ------------------------------------------------------------------------------------------- */
 
-/* Field f of the samples that `index` [n] names -> to. Field 0 is made in
- * float32. */
-static ds_status field_gather(const dsi_resident *r, int f, dsi_view index, ds_tensor *to)
-{
-    dsi_view x = dsi_v(r->field[f]);
-    int64_t n = index.d[0], elements = x.d[1], channels = r->table->shape.d[0];
-    if (f)
-        return dsi_run(to, gather_rows, x, index, dsi_v_shape(to, ds_shape(n, elements)))
-                   ? DS_OK
-                   : ds_error_status();
-    ds_dims image = ds_shape(n, channels, elements / channels);
-    ds_tensor *y = to->dtype == DS_F32 ? to : dsi_new_dtype(to, DS_F32, to->shape);
-    x = dsi_v_shape(r->field[0], ds_shape(x.d[0], channels, elements / channels));
-    if (!y || !dsi_run_fusion(y, gather_table, x, index, dsi_v(r->table), dsi_v_shape(y, image)))
-        return ds_error_status();
-    return y == to ? DS_OK : dsi_copy(to, y);
-}
-
-/* The batch's samples -> to[f], for fields f that are not NULL. Nothing is
- * copied from the host: the indices are a view of the order there. */
+/* The batch's samples -> to[f], for fields f that are not NULL, by one kernel.
+ * Nothing is copied from the host: the indices are a view of the order there. */
 static ds_status batch_gather(const dsi_resident *r, ds_tensor *const *to)
 {
-    dsi_view index = dsi_v(r->order);
-    ds_status status = DS_OK;
+    dsi_view x[DS_MAX_FIELDS], y[DS_MAX_FIELDS], index = dsi_v(r->order);
+    int64_t channels = r->table->shape.d[0];
     index.p = (int64_t *)index.p + r->begin;
     index.d[0] = r->rows;
-    ds_scope *scope = ds_scope_open();
-    for (int f = 0; status == DS_OK && f < r->n_fields; f++)
-        if (to[f]) status = field_gather(r, f, index, to[f]);
-    ds_scope_close(scope);
-    return status;
+    for (int f = 0; f < r->n_fields; f++) {
+        int64_t all = r->field[f]->shape.d[0], elements = r->field[f]->shape.d[1];
+        int64_t parts = f ? 1 : channels;
+        x[f] = dsi_v_shape(r->field[f], ds_shape(all, parts, elements / parts));
+        y[f] = to[f] ? dsi_v_shape(to[f], ds_shape(r->rows, parts, elements / parts)) : dsi_v(NULL);
+    }
+    return dsi_run_fusion(r->order, gather_batch, index, dsi_v(r->table), r->n_fields, x, y)
+               ? DS_OK
+               : ds_error_status();
 }
 
 /* All fields get their values, whichever is asked for. */
@@ -194,8 +182,9 @@ ds_status dsi_resident_new(ds_dataset *d, dsi_device *device, int64_t most, dsi_
 {
     *out = NULL;
     const dsi_byte_form *form = dsi_dataset_byte_form(d);
-    if (!form || !form->table(ds_dataset_self(d)) || !dsi_fusion(device, gather_table) ||
-        ds_dataset_field(d, 0)->shape.n != 3 || !has_room(d, device, most))
+    if (!form || !form->table(ds_dataset_self(d)) || !dsi_fusion(device, gather_batch) ||
+        ds_dataset_field(d, 0)->shape.n != 3 || sample_bytes(d) > INT32_MAX ||
+        !has_room(d, device, most))
         return DS_OK;
     ds_scope *scope = ds_scope_open();
     dsi_resident *r = dsi_alloc(sizeof *r);

@@ -235,6 +235,8 @@ typedef struct dsi_adadelta {
     bool maximize;
 } dsi_adadelta;
 
+enum { DSI_BATCH_FIELDS = 8 }; /* of gather_batch, at most */
+
 typedef struct dsi_lion {
     double lr, beta1, beta2, weight_decay;
 } dsi_lion;
@@ -567,12 +569,16 @@ typedef struct dsi_fusions {
      * other numbers), copied; mask_scale */
     ds_status (*dropout)(dsi_stream *s, const dsi_philox *random, double p, double factor,
                          dsi_view x, dsi_view y, dsi_view keep);
-    /* y[b,c,i] = table[c, x[index[b],c,i]]: x uint8 [N,C,I], index int64 [B],
-     * table [C,256], y [B,C,I] of table's dtype, float32; all contiguous. An
-     * index outside of 0 .. N - 1: DSI_FAULT_ROW.
-     * = the host's loop over the bytes (data/transform.c) */
-    ds_status (*gather_table)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view table,
-                              dsi_view y);
+    /* A batch of a data set: index int64 [B], n fields, all contiguous, less than
+     * 2^31 elements a row: x [N,C,I], y [B,C,I].
+     * Field 0: y[b,c,i] = table[c, x[index[b],c,i]], rounded to y's dtype;
+     * x uint8, table float32 [C,256].
+     * Others: y[b] = x[index[b]], of x's dtype.
+     * A field whose y.p is NULL is left out. An index outside of 0 .. N - 1:
+     * DSI_FAULT_ROW.
+     * = the host's loop over the bytes (data/transform.c), copied */
+    ds_status (*gather_batch)(dsi_stream *s, dsi_view index, dsi_view table, int n,
+                              const dsi_view *x, const dsi_view *y);
     /* y[i] = begin + i step, computed in float64; y [n] of any dtype
      * = the host's values, copied */
     ds_status (*arange)(dsi_stream *s, double begin, double step, dsi_view y);

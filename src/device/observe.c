@@ -186,8 +186,6 @@ ENTRY(used_fusions, batch_norm_stats, "batch_norm_stats",
       (S, double eps, double momentum, V x, V mean, V rstd, V running_mean, V running_var),
       (s, eps, momentum, x, mean, rstd, running_mean, running_var), 0, &x, &mean, &rstd,
       &running_mean, &running_mean, &running_var, &running_var)
-ENTRY(used_fusions, gather_table, "gather_table", (S, V x, V index, V table, V y),
-      (s, x, index, table, y), 0, &index, &table, &y, &y)
 ENTRY(used_fusions, cumsum, "cumsum", (S, bool reverse, V x, V y), (s, reverse, x, y), 0, &x, &y)
 ENTRY(used_fusions, resample, "resample", (S, V x, V begin, V index, V weight, V y),
       (s, x, begin, index, weight, y), 0, &x, &weight, &y)
@@ -223,6 +221,18 @@ static ds_status observed_norm(dsi_stream *s, double p, int n, const dsi_view *x
     ds_status status = s->device->own_kernels->norm(s, p, n, x, norm);
     for (int i = 0; i < n; i++) bytes += view_bytes(&x[i]);
     kernel_end(s, "norm", begun, 0, bytes);
+    return status;
+}
+
+/* Field 0 is read as bytes. */
+static ds_status observed_gather_batch(dsi_stream *s, dsi_view index, dsi_view table, int n,
+                                       const dsi_view *x, const dsi_view *y)
+{
+    double begun = kernel_begin("gather_batch"), bytes = view_bytes(&index) + view_bytes(&table);
+    ds_status status = s->device->used_fusions->gather_batch(s, index, table, n, x, y);
+    for (int f = 0; f < n; f++)
+        bytes += view_elements(&y[f]) * (double)ds_dtype_size(x[f].dtype) + view_bytes(&y[f]);
+    kernel_end(s, "gather_batch", begun, 0, bytes);
     return status;
 }
 
@@ -263,7 +273,7 @@ struct dsi_observed_tables {
     X(combine_dw) X(attention) X(attention_dx) X(optimizer) X(step_result)
 #define FUSION_NAMES(X) \
     X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(conv2d_back_pooled) X(sum_channels) X(batch_norm_stats) X(mul_add) \
-    X(clamp) X(prelu) X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_table) \
+    X(clamp) X(prelu) X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_batch) \
     X(arange) X(clamp_tensors) X(amax) X(scatter) X(scatter_dx) X(scatter_sum) X(nll_loss) X(nll_loss_dx)
 /* clang-format on */
 

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "cases.h"
 
+#include "base/mem.h"
+
 #include <math.h>
 #include <stddef.h>
 
@@ -152,6 +154,38 @@ static ds_status scatter_rows(Trial *t)
     int64_t n = BIG(t, 4096, 17);
     return CALL(t, scatter_rows, IN(t, n, 33), INDEX(t, 11, n), 3, OUT(t, 11, 33));
 }
+/* A device without the kernel: the same on the host. */
+static ds_status batch_on_host(Trial *t, dsi_view index, dsi_view table, const dsi_view *x,
+                               const dsi_view *y)
+{
+    int64_t image = x[0].d[1] * x[0].d[2], n = index.d[0];
+    float *wide = dsi_alloc((size_t)(n * image) * sizeof *wide);
+    dsi_view from = y[0];
+    from.p = wide, from.dtype = DS_F32;
+    for (int64_t b = 0; b < n; b++) {
+        int64_t row = ((const int64_t *)index.p)[b];
+        const uint8_t *bytes = (const uint8_t *)x[0].p + row * image;
+        for (int64_t i = 0; i < image; i++)
+            wide[b * image + i] = ((const float *)table.p)[i / x[0].d[2] * 256 + bytes[i]];
+        ((int64_t *)y[1].p)[b] = ((const int64_t *)x[1].p)[row];
+    }
+    ds_status status = CALL(t, copy, from, y[0]);
+    dsi_free(wide);
+    return status;
+}
+
+/* Images as bytes, and labels. */
+static ds_status gather_batch(Trial *t)
+{
+    int64_t n = BIG(t, 4096, 23), b = BIG(t, 128, 5), c = 3, i = BIG(t, 1024, 135);
+    dsi_view x[] = {trial_operand(t, DS_U8, DENSE, 0, 256, false, DIMS(n, c, i)),
+                    INDEX(t, 10, n, 1, 1)};
+    dsi_view table = trial_operand(t, DS_F32, DENSE, -1, 1, false, DIMS(c, 256));
+    dsi_view index = INDEX(t, (double)n, b);
+    dsi_view y[] = {OUT(t, b, c, i), OUT_INDEX(t, DS_I64, b, 1, 1)};
+    if (t->device->type->kind == DS_CPU) return batch_on_host(t, index, table, x, y);
+    return CALL_FUSION(t, gather_batch, index, table, 2, x, y);
+}
 static ds_status gather(Trial *t)
 {
     int64_t k = BIG(t, 512, 5);
@@ -283,6 +317,7 @@ const SelfCase selftest_math[] = {
     {"norm", "infinity", norm_inf, 1, true},
     {"gather_rows", "", gather_rows, 1, false},
     {"scatter_rows", "", scatter_rows, 2, false},
+    {"gather_batch", "", gather_batch, 1, true},
     {"gather", "", gather, 1, false},
     {"scatter_add", "", scatter_add, 2, false},
     {"dispatch", "", dispatch, 2, true},

@@ -41,8 +41,8 @@ ds_status dsi_cuda_norm_of(dsi_stream *s, double p, int n, const dsi_view *x, ds
 
 /* launch_index.c */
 ds_status dsi_cuda_gather_rows(dsi_stream *s, dsi_view w, dsi_view index, dsi_view y);
-ds_status dsi_cuda_gather_table(dsi_stream *s, dsi_view x, dsi_view index, dsi_view table,
-                                dsi_view y);
+ds_status dsi_cuda_gather_batch(dsi_stream *s, dsi_view index, dsi_view table, int n,
+                                const dsi_view *x, const dsi_view *y);
 ds_status dsi_cuda_scatter_rows(dsi_stream *s, dsi_view dy, dsi_view index, int64_t skip,
                                 dsi_view dw);
 ds_status dsi_cuda_gather(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y);

@@ -72,6 +72,6 @@ const dsi_fusions dsi_cuda_fusions = {
     .mask_scale = dsi_cuda_mask_scale,
     .dropout = dsi_cuda_dropout,
     .arange = dsi_cuda_arange,
-    .gather_table = dsi_cuda_gather_table,
+    .gather_batch = dsi_cuda_gather_batch,
 };
 /* clang-format on */

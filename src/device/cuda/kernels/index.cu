@@ -27,19 +27,27 @@ KERNEL(gather_rows, dsi_cuda_index, 256)
     }
 }
 
-/* x uint8 [N,C,I], w float32 [C,256], y [B,C,I]: images as bytes, and the floats
- * of each channel's bytes. */
-KERNEL(gather_table, dsi_cuda_index, 256)
+/* Field 0 is images as bytes; the table has the float of each channel's bytes.
+ * Other fields are moved as bits. Blocks along y share a row. */
+KERNEL(gather_batch, dsi_cuda_batch, 256)
 {
-    const unsigned char *x = (const unsigned char *)P.x.p;
-    const float *table = (const float *)P.w.p;
-    long long plane = P.y.d[2], image = P.y.d[1] * plane;
-    GRID_LOOP(k, P.y.d[0] * image)
-    {
-        long long b = k / image, at = k % image, row = index_at(P.index, b);
-        bool good = row >= 0 && row < P.x.d[0];
-        if (!good && at == 0) set_fault(P.fault, K_FAULT_ROW, row, b, -1, P.x.d[0]);
-        ((float *)P.y.p)[k] = good ? table[at / plane * 256 + x[row * image + at]] : 0;
+    const unsigned char *bytes = (const unsigned char *)P.field[0].x;
+    const float *table = (const float *)P.table;
+    int begin = blockIdx.y * blockDim.x + threadIdx.x, step = gridDim.y * blockDim.x;
+    for (long long b = blockIdx.x; b < P.n; b += gridDim.x) {
+        long long row = ((const long long *)P.index)[b];
+        bool good = row >= 0 && row < P.rows;
+        if (!good && begin == 0) set_fault(P.fault, K_FAULT_ROW, row, b, -1, P.rows);
+        long long from = row * P.field[0].elements, to = b * P.field[0].elements;
+        for (int i = begin; P.field[0].y && i < P.field[0].elements; i += step)
+            store<float>(P.field[0].y, P.field[0].dtype, to + i,
+                         good ? table[i / P.plane * 256 + bytes[from + i]] : 0);
+        for (int f = 1; f < P.fields; f++) {
+            int n = P.field[f].elements, size = size_of(P.field[f].dtype);
+            for (int i = begin; P.field[f].y && i < n; i += step)
+                store_bits(P.field[f].y, size, b * n + i,
+                           good ? load_bits(P.field[f].x, size, row * n + i) : 0);
+        }
     }
 }
 

@@ -17,4 +17,19 @@ typedef struct dsi_cuda_index {
     int shift;
 } dsi_cuda_index;
 
+enum { K_BATCH_FIELDS = 8 };
+
+/* gather_batch: rows of a data set. y NULL: the field is left out. */
+typedef struct dsi_cuda_batch {
+    long long n, rows; /* of the batch, of the data set */
+    const void *index, *table;
+    void *fault;
+    int fields, plane; /* elements of one channel */
+    struct {
+        const void *x;
+        void *y;
+        int elements, dtype; /* of a row; of y */
+    } field[K_BATCH_FIELDS];
+} dsi_cuda_batch;
+
 enum { K_SORT_CHUNK = 1024, K_SORT_DIGITS = 256 };
