@@ -19,7 +19,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,42 +127,17 @@ static void file_free(dsi_file *f)
     dsi_free(f);
 }
 
-/* Whether the file at fd is this process's alone: no other name, and no process has it
- * open, or mapped, who would see new bytes in the place of the old ones. A lease for
- * writing is granted only then; its folder is one where no process opens it now. */
-static bool file_is_free(int fd)
-{
-    struct stat s;
-    if (fstat(fd, &s) || !S_ISREG(s.st_mode)) return true; /* /dev/full */
-    if (!s.st_size) return true;
-    if (s.st_nlink != 1 || fcntl(fd, F_SETLEASE, F_WRLCK)) return false;
-    return fcntl(fd, F_SETLEASE, F_UNLCK) == 0;
-}
-
-/* A file that is there is written over, and cut at the commit, if it is free: its blocks are
- * allocated already, which is most of what a small file costs. */
-static int file_open_again(const char *path)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0 || file_is_free(fd)) return fd;
-    close(fd);
-    return unlink(path) ? -1 : open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-}
-
 /* O_EXCL would refuse a file that a killed process of the same number has left.
  * Messages name `path`, which the caller asked for. */
 static dsi_file *file_create(char *path, char *temporary)
 {
-    int fd = path == temporary ? file_open_again(path)
-                               : open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    int error = errno;
-    dsi_file *f = dsi_realloc(NULL, sizeof *f);
-    memset(f, 0, offsetof(dsi_file, buffer)); /* the buffer needs no zeros */
-    f->path = path;
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    dsi_file *f = dsi_alloc(sizeof *f);
+    f->path = path; /* no assignment of all: it would clear the buffer once more */
     f->temporary = temporary;
     f->fd = fd;
     if (fd >= 0) return f;
-    file_io_error("write", path, error);
+    file_io_error("write", path, errno);
     file_free(f);
     return NULL;
 }
@@ -250,20 +224,10 @@ static void file_sync_folder(const char *path)
     dsi_text_free(&folder);
 }
 
-/* A file that was there may be longer. */
-static void file_cut(dsi_file *f)
-{
-    struct stat s;
-    if (fstat(f->fd, &s) == 0 && S_ISREG(s.st_mode) && s.st_size > f->written &&
-        ftruncate(f->fd, f->written))
-        f->error = errno;
-}
-
 static ds_status file_commit(dsi_file *f, bool synced)
 {
     if (!f) return dsi_null_operand("write"), DS_EIO;
     file_flush(f);
-    if (!f->error) file_cut(f);
     /* without the time of change; EINVAL: something that cannot be synced, as /dev/full
      * and pipes */
     if (synced && !f->error && fdatasync(f->fd) && errno != EINVAL) f->error = errno;

@@ -23,8 +23,7 @@ DSI_SHARED dsi_file *dsi_file_replace(const char *path);
  * not touched. Fails with the message of a write that cannot begin: no such
  * folder, no permission, path is a folder. */
 ds_status dsi_file_check_replace(const char *path);
-/* The same, but writes path itself: for a folder that is renamed as a whole. A file
- * that is there is written over in place, unless somebody else has it. */
+/* The same, but writes path itself: for a folder that is renamed as a whole. */
 dsi_file *dsi_file_create(const char *path);
 DSI_SHARED void dsi_file_write(dsi_file *f, const void *data, size_t bytes);
 bool dsi_file_failed(const dsi_file *f);           /* no more need be written */

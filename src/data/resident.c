@@ -153,7 +153,7 @@ static ds_status batch_gather(const dsi_resident *r, ds_tensor *const *to)
 static ds_status batch_materialize(dsi_lazy_owner *owner, ds_tensor *x)
 {
     dsi_resident *r = (dsi_resident *)owner;
-    ds_tensor *y[DS_MAX_FIELDS];
+    ds_tensor *y[DS_MAX_FIELDS] = {NULL};
     ds_scope *scope = ds_scope_open();
     bool good = true;
     (void)x;

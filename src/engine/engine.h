@@ -67,7 +67,6 @@ struct ds_engine {
     bool async_save_logged;            /* its failure was printed */
     struct dsi_hosts *hosts;           /* checkpoint.use_node_local_storage; NULL: not opened */
     dsi_copy_buffer copy_buffer;       /* what it writes; kept for the next one */
-    char *spare_dir;                   /* where dsi_folder_drop_spare is due; NULL: nowhere */
     double save_ended, save_ended_cpu; /* its call: dsi_now, dsi_thread_time of its end */
     double save_took, save_took_cpu;   /* seconds; of processor time, with its thread's */
     double save_not_before;            /* dsi_now: overhead_limit does not allow the next one */

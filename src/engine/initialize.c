@@ -481,7 +481,7 @@ ds_engine *ds_initialize_with(ds_init init)
 void ds_engine_free(ds_engine *e)
 {
     if (!dsi_live(e, "engine_free")) return;
-    dsi_engine_end_saves(e);
+    dsi_engine_end_async_save(e);
     dsi_hosts_free(e->hosts);
     free(e->copy_buffer.p);
     bool known = !ds_error() || ds_error_is_collective(); /* no rank waits for this one */

@@ -12,8 +12,8 @@
  *   begin      dsi_folder_begin      src/engine/checkpoint/folder.c
  *   write      dsi_save_write        src/engine/checkpoint/save_write.c, and dsi_file_commit
  *   sync       ds_comm_sync_status       src/comm/sync_status.c
- *   manifest   dsi_folder_write_manifest src/engine/checkpoint/folder.c, and dsi_folder_sync
- *   publish    dsi_folder_publish    src/engine/checkpoint/folder.c: folder_replace, dsi_folder_rename
+ *   manifest   folder_write_manifest src/engine/checkpoint/folder.c, and folder_sync
+ *   publish    dsi_folder_publish    src/engine/checkpoint/folder.c: folder_replace, folder_rename
  *   set_latest dsi_folder_set_latest src/engine/checkpoint/folder.c
  *   prune      dsi_folder_prune      src/engine/checkpoint/folder.c
  *   load       load_find_newest      src/engine/checkpoint/load.c, and dsi_load_verify

@@ -1,6 +1,6 @@
 /* engine/checkpoint/folder.c: Note [Whole checkpoints] of folder.h.
  * SPDX-License-Identifier: MIT */
-#include "folder_io.h"
+#include "folder.h"
 
 #include "base/error.h"
 #include "base/file.h"
@@ -18,12 +18,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPARE ".spare."
+#define SAVING   DSI_SAVING
+#define LOADING  ".loading-"
+#define OLD      ".old-"
+#define REMOVING ".removing-"
 
 #define PROBE_S 600 /* after which no load needs a probe any more */
 
 /* A failure of the system at path, with errno's text. */
-ds_status dsi_folder_io_error(const char *doing, const char *path)
+static ds_status folder_io_error(const char *doing, const char *path)
 {
     return dsi_fail(DS_EIO, "%s %s: %s", doing, path, strerror(errno));
 }
@@ -47,7 +50,7 @@ static ds_status tag_check(const char *tag)
 }
 
 /* dir/MARKtag, without a second slash. */
-char *dsi_path_with_mark(const char *dir, const char *mark, const char *tag)
+static char *path_with_mark(const char *dir, const char *mark, const char *tag)
 {
     dsi_text t = {0};
     size_t n = strlen(dir);
@@ -55,14 +58,11 @@ char *dsi_path_with_mark(const char *dir, const char *mark, const char *tag)
     return t.s;
 }
 
-char *dsi_path_in(const char *folder, const char *name)
-{
-    return dsi_path_with_mark(folder, "", name);
-}
+char *dsi_path_in(const char *folder, const char *name) { return path_with_mark(folder, "", name); }
 
 char *dsi_folder_saving(const char *dir, const char *tag)
 {
-    return dsi_path_with_mark(dir, SAVING, tag);
+    return path_with_mark(dir, SAVING, tag);
 }
 
 char *dsi_folder_rank_manifest(const char *saving, int rank)
@@ -78,12 +78,12 @@ static bool name_has_prefix(const char *s, const char *with)
 /* ---- folders ------------------------------------------------------------------------------------------- */
 
 /* Brings names that were made or changed in a folder to the disk. */
-ds_status dsi_folder_sync(const char *path)
+static ds_status folder_sync(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     /* EINVAL: file systems that cannot */
     bool good = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);
-    ds_status status = good ? DS_OK : dsi_folder_io_error("sync", path);
+    ds_status status = good ? DS_OK : folder_io_error("sync", path);
     if (fd >= 0) close(fd);
     return status;
 }
@@ -96,56 +96,20 @@ static int folder_remove_entry(const char *path, const struct stat *s, int type,
 
 /* Removes a folder with all it contains; one that does not exist is no
  * failure. */
-ds_status dsi_folder_remove(const char *path)
+static ds_status folder_remove(const char *path)
 {
     if (nftw(path, folder_remove_entry, 8, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT)
         return DS_OK;
-    return dsi_folder_io_error("remove", path);
+    return folder_io_error("remove", path);
 }
 
-/* DIR/.spare.PID, of this process. */
-static char *folder_spare(const char *dir)
+static ds_status folder_rename(const char *from, const char *to)
 {
-    dsi_text name = dsi_text_of(SPARE "%ld", (long)getpid());
-    char *path = dsi_path_in(dir, name.s);
-    dsi_text_free(&name);
-    return path;
-}
-
-/* Removes a checkpoint that has another name already. A small one becomes the spare
- * for the next save, if there is none. */
-ds_status dsi_folder_drop(const char *dir, const char *path, bool small)
-{
-    char *spare = small ? folder_spare(dir) : NULL;
-    bool kept = spare && rename(path, spare) == 0;
-    dsi_free(spare);
-    return kept ? DS_OK : dsi_folder_remove(path);
-}
-
-ds_status dsi_folder_drop_spare(const char *dir)
-{
-    char *spare = folder_spare(dir);
-    ds_status status = dsi_folder_remove(spare);
-    dsi_free(spare);
-    return status;
-}
-
-/* The folder of a save: the spare, whose files are written over, or a new one. */
-static bool folder_take_spare(const char *dir, const char *saving)
-{
-    char *spare = folder_spare(dir);
-    bool taken = rename(spare, saving) == 0;
-    dsi_free(spare);
-    return taken || mkdir(saving, 0777) == 0;
-}
-
-ds_status dsi_folder_rename(const char *from, const char *to)
-{
-    return rename(from, to) == 0 ? DS_OK : dsi_folder_io_error("rename", from);
+    return rename(from, to) == 0 ? DS_OK : folder_io_error("rename", from);
 }
 
 /* Whether it has a manifest: other folders are never replaced or removed. */
-bool dsi_folder_is_checkpoint(const char *folder)
+static bool folder_is_checkpoint(const char *folder)
 {
     char *manifest = dsi_path_in(folder, DSI_MANIFEST);
     bool is = dsi_file_exists(manifest);
@@ -244,13 +208,13 @@ char *dsi_folder_latest(const char *dir, const char *which)
     return tag;
 }
 
-char *dsi_folder_old(const char *dir, const char *tag) { return dsi_path_with_mark(dir, OLD, tag); }
+char *dsi_folder_old(const char *dir, const char *tag) { return path_with_mark(dir, OLD, tag); }
 
 /* A save that was killed between two renames left the folder as .old-TAG. */
 char *dsi_folder_find(const char *dir, const char *tag)
 {
     if (tag_check(tag) != DS_OK) return NULL;
-    char *path = dsi_path_in(dir, tag), *old = dsi_path_with_mark(dir, OLD, tag);
+    char *path = dsi_path_in(dir, tag), *old = path_with_mark(dir, OLD, tag);
     bool there = dsi_is_folder(path), was = !there && dsi_is_folder(old);
     dsi_free(was ? path : old);
     if (there || was) return was ? old : path;
@@ -263,13 +227,13 @@ char *dsi_folder_find(const char *dir, const char *tag)
 
 /* Whether name is FILE.tmp.PID of base/file.h, of a file of ours, and that process
  * is gone. This one has none while it begins a save. */
-static bool temporary_is_dead(const char *name)
+static bool temporary_is_dead(const char *name, bool in_checkpoint)
 {
     static const char *const ours[] = {".pt.tmp.", DSI_LATEST ".tmp.",
                                        DSI_LATEST_UNIVERSAL ".tmp."};
     const char *pid = NULL;
     char *end;
-    for (size_t i = 0; i < sizeof ours / sizeof *ours && !pid; i++) {
+    for (size_t i = !in_checkpoint; i < sizeof ours / sizeof *ours && !pid; i++) {
         pid = strstr(name, ours[i]);
         if (pid && i && pid != name) pid = NULL;
         if (pid) pid += strlen(ours[i]);
@@ -277,11 +241,6 @@ static bool temporary_is_dead(const char *name)
     long n = pid ? strtol(pid, &end, 10) : 0;
     if (n <= 0 || *end) return false;
     return n == getpid() || (kill((pid_t)n, 0) && errno == ESRCH);
-}
-
-static bool spare_is_others(const char *name)
-{
-    return name_has_prefix(name, SPARE) && strtol(name + strlen(SPARE), NULL, 10) != getpid();
 }
 
 /* Another job looks for its probe within moments. */
@@ -297,10 +256,9 @@ static bool probe_is_dead(const char *dir, const char *name)
 static ds_status folder_sweep_temporary(void *arg, const char *dir, const char *name)
 {
     (void)arg;
-    if (!temporary_is_dead(name)) return DS_OK;
+    if (!temporary_is_dead(name, true)) return DS_OK;
     char *path = dsi_path_in(dir, name);
-    ds_status status = unlink(path) && errno != ENOENT ? dsi_folder_io_error("remove", path)
-                                                       : DS_OK;
+    ds_status status = unlink(path) && errno != ENOENT ? folder_io_error("remove", path) : DS_OK;
     dsi_free(path);
     return status;
 }
@@ -310,7 +268,7 @@ static ds_status folder_sweep_checkpoint(void *arg, const char *dir, const char 
 {
     if (name[0] == '.') return DS_OK;
     char *path = dsi_path_in(dir, name);
-    ds_status status = dsi_folder_is_checkpoint(path)
+    ds_status status = folder_is_checkpoint(path)
                            ? folder_each_name(path, folder_sweep_temporary, arg)
                            : DS_OK;
     dsi_free(path);
@@ -329,15 +287,15 @@ static ds_status folder_sweep_entry(void *arg, const char *dir, const char *name
     const bool *keep_old = arg;
     bool dead = name_has_prefix(name, SAVING) || name_has_prefix(name, REMOVING) ||
                 name_has_prefix(name, LOADING) || probe_is_dead(dir, name) ||
-                temporary_is_dead(name) || spare_is_others(name);
+                temporary_is_dead(name, false);
     bool old = name_has_prefix(name, OLD);
     if (!dead && !old) return DS_OK;
     char *path = dsi_path_in(dir, name), *final = old ? dsi_path_in(dir, name + strlen(OLD)) : NULL;
     ds_status status = DS_OK;
     if (old && !dsi_is_folder(final))
-        status = dsi_folder_rename(path, final);
+        status = folder_rename(path, final);
     else if (!old || !*keep_old)
-        status = dsi_folder_remove(path);
+        status = folder_remove(path);
     dsi_free(path);
     dsi_free(final);
     return status;
@@ -354,14 +312,14 @@ ds_status dsi_folder_begin(const char *dir, const char *tag, bool keep_old, int 
     if (status == DS_OK) status = folder_each_name(dir, folder_sweep_entry, &keep_old);
     if (status != DS_OK) return status;
     char *final = dsi_path_in(dir, tag), *saving = dsi_folder_saving(dir, tag);
-    if (dsi_file_exists(final) && !dsi_folder_is_checkpoint(final))
+    if (dsi_file_exists(final) && !folder_is_checkpoint(final))
         status = dsi_fail(
             DS_EINVAL,
             "%s is there already and was not written by this library: choose another tag, or "
             "remove it",
             final);
-    else if (!folder_take_spare(dir, saving))
-        status = dsi_folder_io_error("mkdir", final); /* the name that the user gave */
+    else if (mkdir(saving, 0777))
+        status = folder_io_error("mkdir", final); /* the name that the user gave */
     dsi_free(final);
     dsi_free(saving);
     return status;
@@ -383,7 +341,7 @@ static ds_status folder_merge_manifest(dsi_manifest *all, const char *saving, in
     ds_status status = dsi_manifest_read(&m, path);
     for (int i = 0; status == DS_OK && i < m.n; i++)
         dsi_manifest_add(all, m.at[i].name, m.at[i].bytes, m.at[i].crc);
-    if (status == DS_OK && unlink(path)) status = dsi_folder_io_error("remove", path);
+    if (status == DS_OK && unlink(path)) status = folder_io_error("remove", path);
     dsi_manifest_free(&m);
     dsi_free(path);
     return status;
@@ -399,41 +357,12 @@ ds_status dsi_folder_merge_manifests(const char *dir, const char *tag, dsi_manif
     return status;
 }
 
-static ds_status folder_remove_stranger(void *arg, const char *dir, const char *name)
-{
-    const dsi_manifest *m = arg;
-    if (name[0] == '.' || !strcmp(name, DSI_MANIFEST)) return DS_OK;
-    for (int i = 0; i < m->n; i++)
-        if (!strcmp(m->at[i].name, name)) return DS_OK;
-    char *path = dsi_path_in(dir, name);
-    ds_status status = unlink(path) ? dsi_folder_io_error("remove", path) : DS_OK;
-    dsi_free(path);
-    return status;
-}
-
-ds_status dsi_folder_remove_strangers(const char *folder, const dsi_manifest *m)
-{
-    return folder_each_name(folder, folder_remove_stranger, (void *)(uintptr_t)m);
-}
-
-ds_status dsi_folder_write_manifest(const char *saving, const dsi_manifest *all)
+static ds_status folder_write_manifest(const char *saving, const dsi_manifest *all)
 {
     char *path = dsi_path_in(saving, DSI_MANIFEST);
     ds_status status = dsi_manifest_write(all, path);
-    if (status == DS_OK) status = dsi_folder_sync(saving);
+    if (status == DS_OK) status = folder_sync(saving);
     dsi_free(path);
-    return status;
-}
-
-/* A checkpoint is renamed before it is removed, so that it is never visible
- * in part. */
-ds_status dsi_folder_remove_checkpoint(const char *dir, const char *name, const char *path,
-                                       bool small)
-{
-    char *removing = dsi_path_with_mark(dir, REMOVING, name);
-    ds_status status = dsi_folder_rename(path, removing);
-    if (status == DS_OK) status = dsi_folder_drop(dir, removing, small);
-    dsi_free(removing);
     return status;
 }
 
@@ -442,11 +371,11 @@ static ds_status folder_replace_keeping(const char *dir, const char *tag, const 
                                         const char *final)
 {
     char *old = dsi_folder_old(dir, tag);
-    ds_status status = dsi_folder_remove(old);
-    if (status == DS_OK) status = dsi_folder_rename(final, old);
-    if (status == DS_OK && (status = dsi_folder_rename(saving, final)) != DS_OK)
+    ds_status status = folder_remove(old);
+    if (status == DS_OK) status = folder_rename(final, old);
+    if (status == DS_OK && (status = folder_rename(saving, final)) != DS_OK)
         (void)rename(old, final);
-    if (status == DS_OK) status = dsi_folder_sync(dir);
+    if (status == DS_OK) status = folder_sync(dir);
     dsi_free(old);
     return status;
 }
@@ -454,13 +383,124 @@ static ds_status folder_replace_keeping(const char *dir, const char *tag, const 
 /* Replaces a checkpoint of the same tag: in one step where the file system can
  * exchange two names, else by way of .old-TAG. */
 static ds_status folder_replace(const char *dir, const char *tag, const char *saving,
-                                const char *final, bool small)
+                                const char *final)
 {
     if (renameat2(AT_FDCWD, saving, AT_FDCWD, final, RENAME_EXCHANGE) == 0)
-        return dsi_folder_sync(dir) == DS_OK ? dsi_folder_drop(dir, saving, small) : DS_EIO;
-    if (errno != EINVAL && errno != ENOSYS) return dsi_folder_io_error("rename", saving);
+        return folder_sync(dir) == DS_OK ? folder_remove(saving) : DS_EIO;
+    if (errno != EINVAL && errno != ENOSYS) return folder_io_error("rename", saving);
     ds_status status = folder_replace_keeping(dir, tag, saving, final);
-    return status == DS_OK ? dsi_folder_end_old(dir, tag, small) : status;
+    return status == DS_OK ? dsi_folder_end_old(dir, tag) : status;
+}
+
+/* A checkpoint is renamed before it is removed, so that it is never visible
+ * in part. */
+static ds_status folder_remove_checkpoint(const char *dir, const char *name, const char *path)
+{
+    char *removing = path_with_mark(dir, REMOVING, name);
+    ds_status status = folder_rename(path, removing);
+    if (status == DS_OK) status = folder_remove(removing);
+    dsi_free(removing);
+    return status;
+}
+
+ds_status dsi_folder_end_old(const char *dir, const char *tag)
+{
+    char *old = dsi_folder_old(dir, tag);
+    ds_status status = DS_OK;
+    if (dsi_is_folder(old)) status = folder_remove(old);
+    dsi_free(old);
+    return status;
+}
+
+ds_status dsi_folder_end_all_old(const char *dir)
+{
+    dsi_folders all = dsi_folder_list(dir, true);
+    ds_status status = DS_OK;
+    for (int i = 0; i < all.n && status == DS_OK; i++)
+        status = dsi_folder_end_old(dir, all.at[i].tag);
+    dsi_folders_free(&all);
+    return status;
+}
+
+ds_status dsi_folder_restore_old(const char *dir, const char *tag, bool keep)
+{
+    char *old = dsi_folder_old(dir, tag), *final = dsi_path_in(dir, tag),
+         *between = path_with_mark(dir, REMOVING, tag);
+    ds_status status = DS_OK;
+    bool there = dsi_is_folder(old), both = there && dsi_is_folder(final);
+    bool exchanged = both && renameat2(AT_FDCWD, old, AT_FDCWD, final, RENAME_EXCHANGE) == 0;
+    if (both && !exchanged) status = folder_rename(final, between);
+    if (there && !exchanged && status == DS_OK) status = folder_rename(old, final);
+    if (both && !exchanged && status == DS_OK) status = folder_rename(between, old);
+    if (both && !keep && status == DS_OK) status = folder_remove(old);
+    if (there && status == DS_OK) status = folder_sync(dir);
+    dsi_free(old);
+    dsi_free(final);
+    dsi_free(between);
+    return status;
+}
+
+/* The serial of the checkpoint there, and the sum of its manifest; 0: none, or a
+ * damaged one. */
+static int64_t folder_serial(const char *folder, uint32_t *sum)
+{
+    dsi_manifest m = {0};
+    char *path = dsi_path_in(folder, DSI_MANIFEST);
+    int before = dsi_error_count();
+    int64_t serial = dsi_manifest_read(&m, path) == DS_OK ? m.serial : 0;
+    *sum = m.sum;
+    dsi_error_forget(before);
+    dsi_manifest_free(&m);
+    dsi_free(path);
+    return serial;
+}
+
+/* Frees the name of a checkpoint for one of serial `serial`: a newer one, which is
+ * whole only with hosts that are away, becomes .old-TAG. */
+static ds_status folder_put_aside(const char *dir, const char *tag, const char *final,
+                                  int64_t serial)
+{
+    uint32_t ignored;
+    char *old = dsi_folder_old(dir, tag);
+    int64_t has = folder_serial(final, &ignored), kept = folder_serial(old, &ignored);
+    ds_status status = DS_OK;
+    if (has <= serial || has <= kept)
+        status = folder_remove_checkpoint(dir, tag, final);
+    else if ((status = folder_remove(old)) == DS_OK)
+        status = folder_rename(final, old);
+    dsi_free(old);
+    return status;
+}
+
+/* Whether DIR/TAG is the checkpoint of m: another job that loads may have made it. */
+static bool folder_is_of(const char *final, const dsi_manifest *m)
+{
+    uint32_t sum;
+    return folder_serial(final, &sum) == m->serial && sum == m->sum;
+}
+
+ds_status dsi_folder_make(const char *dir, const char *tag, const dsi_manifest *m)
+{
+    char *loading = dsi_text_of(LOADING "%s.%ld", tag, (long)getpid()).s;
+    char *made = dsi_path_in(dir, loading), *final = dsi_path_in(dir, tag);
+    ds_status status = DS_OK;
+    if (dsi_file_exists(final) && !folder_is_checkpoint(final))
+        status = dsi_fail(DS_EINVAL, "%s is there and was not written by this library: remove it",
+                          final);
+    if (status == DS_OK) status = folder_remove(made);
+    if (status == DS_OK) status = dsi_mkdirs(made);
+    if (status == DS_OK) status = folder_write_manifest(made, m);
+    if (status == DS_OK && dsi_is_folder(final) && !folder_is_of(final, m))
+        status = folder_put_aside(dir, tag, final, m->serial);
+    if (status == DS_OK && rename(made, final) && !folder_is_of(final, m))
+        status = folder_io_error("rename", made);
+    if (status == DS_OK) status = folder_sync(dir);
+    int before = dsi_error_count();
+    if (dsi_is_folder(made) && folder_remove(made) != DS_OK) dsi_error_forget(before);
+    dsi_free(loading);
+    dsi_free(made);
+    dsi_free(final);
+    return status;
 }
 
 /* The name changes after the manifest and the folder are on the disk. */
@@ -468,13 +508,12 @@ ds_status dsi_folder_publish(const char *dir, const char *tag, const dsi_manifes
                              bool keep_old)
 {
     char *saving = dsi_folder_saving(dir, tag), *final = dsi_path_in(dir, tag);
-    ds_status status = dsi_folder_write_manifest(saving, all);
+    ds_status status = folder_write_manifest(saving, all);
     if (status == DS_OK && dsi_is_folder(final))
         status = keep_old ? folder_replace_keeping(dir, tag, saving, final)
-                          : folder_replace(dir, tag, saving, final,
-                                           dsi_manifest_bytes(all) <= DSI_SMALL);
-    else if (status == DS_OK && (status = dsi_folder_rename(saving, final)) == DS_OK)
-        status = dsi_folder_sync(dir);
+                          : folder_replace(dir, tag, saving, final);
+    else if (status == DS_OK && (status = folder_rename(saving, final)) == DS_OK)
+        status = folder_sync(dir);
     dsi_free(saving);
     dsi_free(final);
     return status;
@@ -483,9 +522,9 @@ ds_status dsi_folder_publish(const char *dir, const char *tag, const dsi_manifes
 ds_status dsi_folder_publish_universal(const char *dir, const char *tag)
 {
     char *saving = dsi_folder_saving(dir, tag), *final = dsi_path_in(dir, tag);
-    ds_status status = dsi_folder_sync(saving);
-    if (status == DS_OK) status = dsi_folder_rename(saving, final);
-    if (status == DS_OK) status = dsi_folder_sync(dir);
+    ds_status status = folder_sync(saving);
+    if (status == DS_OK) status = folder_rename(saving, final);
+    if (status == DS_OK) status = folder_sync(dir);
     if (status == DS_OK) status = dsi_folder_set_latest(dir, DSI_LATEST_UNIVERSAL, tag);
     dsi_free(saving);
     dsi_free(final);
@@ -512,7 +551,7 @@ int64_t dsi_folder_oldest_to_keep(const dsi_folders *before, int64_t keep, const
 }
 
 ds_status dsi_folder_prune(const char *dir, int64_t oldest, const char *tag,
-                           const dsi_folders *before, bool small)
+                           const dsi_folders *before)
 {
     int errors = dsi_error_count();
     char *latest = dsi_folder_latest(dir, DSI_LATEST);
@@ -523,7 +562,7 @@ ds_status dsi_folder_prune(const char *dir, int64_t oldest, const char *tag,
         bool stays = before->at[i].serial >= oldest || !strcmp(name, tag) ||
                      (latest && !strcmp(name, latest));
         char *path = stays ? NULL : dsi_path_in(dir, name);
-        if (path) status = dsi_folder_remove_checkpoint(dir, name, path, small);
+        if (path) status = folder_remove_checkpoint(dir, name, path);
         dsi_free(path);
     }
     dsi_free(latest);

@@ -11,7 +11,6 @@
  *     DIR/.loading-TAG.PID/   one that a load is making, to receive files of other hosts
  *     DIR/.old-TAG/           one that is being replaced, where a file system cannot exchange two names
  *     DIR/.removing-TAG/      one that is being removed
- *     DIR/.spare.PID/         one that was removed, for the next save: Note [Spare]
  *
  * Files are written to .saving-TAG and synced to the disk one by one; each rank
  * but rank 0 then writes the list of its own, manifest.RANK. When all ranks have,
@@ -38,6 +37,7 @@
 #define DSI_LATEST           "latest"
 #define DSI_LATEST_UNIVERSAL "latest_universal"
 
+#define DSI_SAVING ".saving-" /* begins the name of a checkpoint that is being written */
 #define DSI_PROBE ".rank-" /* begins the names of files by which ranks see each other (hosts.c) */
 
 #define DSI_MOST_TAG 200 /* bytes: names of files are made of it */
@@ -51,16 +51,6 @@ char *dsi_folder_rank_manifest(const char *saving, int rank); /* manifest.RANK *
  * another job is saving: *lock excludes others until it is closed (-1 if the
  * file system has no locks). keep_old: .old-TAG stays beside DIR/TAG. */
 ds_status dsi_folder_begin(const char *dir, const char *tag, bool keep_old, int *lock);
-/* Note [Spare] Of a small checkpoint the blocks of its files cost more than the bytes
- * that are written to them, above all on a disk. So one of at most DSI_SMALL bytes that
- * is removed becomes DIR/.spare.PID, from which the next save of this process makes its
- * folder. Its files are written over; the sizes are the same, so that a sync needs to
- * write no more than them. Saves that begin, and dsi_folder_drop_spare, remove it. */
-#define DSI_SMALL ((int64_t)64 << 20)
-ds_status dsi_folder_drop_spare(const char *dir);
-/* Removes files of a spare that are not in m. */
-ds_status dsi_folder_remove_strangers(const char *folder, const dsi_manifest *m);
-
 /* Removes from the checkpoints what killed loads left. */
 ds_status dsi_folder_sweep_checkpoints(const char *dir);
 /* All ranks have written: adds the lists of ranks 1 and up to all, which is rank
@@ -70,10 +60,9 @@ ds_status dsi_folder_merge_manifests(const char *dir, const char *tag, dsi_manif
  * becomes .old-TAG, until dsi_folder_end_old. */
 ds_status dsi_folder_publish(const char *dir, const char *tag, const dsi_manifest *all,
                              bool keep_old);
-/* folder_old.c: removes .old-TAG, or all of them. None is no failure. small: one may
- * become the spare. */
-ds_status dsi_folder_end_old(const char *dir, const char *tag, bool small);
-ds_status dsi_folder_end_all_old(const char *dir, bool small);
+/* Removes .old-TAG, or all of them. None is no failure. */
+ds_status dsi_folder_end_old(const char *dir, const char *tag);
+ds_status dsi_folder_end_all_old(const char *dir);
 /* Gives .old-TAG its name back; DIR/TAG becomes .old-TAG (keep), or is removed. None
  * is no failure. */
 ds_status dsi_folder_restore_old(const char *dir, const char *tag, bool keep);
@@ -123,4 +112,4 @@ int64_t dsi_folder_oldest_to_keep(const dsi_folders *before, int64_t keep, const
 /* Removes those of `before` that are older; never that of tag, or that of
  * `latest`. */
 ds_status dsi_folder_prune(const char *dir, int64_t oldest, const char *tag,
-                           const dsi_folders *before, bool small);
+                           const dsi_folders *before);

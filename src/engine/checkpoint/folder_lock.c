@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "comm/comm.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -46,6 +47,18 @@ static void lock_try(int *lock, int how, bool *taken)
     if (!*taken) lock_close(lock);
 }
 
+/* Whether a save has begun in DIR: a load that recovers versions excludes others too,
+ * and is waited for. */
+static bool is_saved_to(const char *dir)
+{
+    DIR *d = opendir(dir);
+    bool found = false;
+    for (const struct dirent *e; d && !found && (e = readdir(d));)
+        found = !strncmp(e->d_name, DSI_SAVING, strlen(DSI_SAVING));
+    if (d) closedir(d);
+    return found;
+}
+
 /* A shared lock can be had beside loads, but not beside a save. */
 ds_status dsi_folder_lock(const char *dir, int *lock)
 {
@@ -56,6 +69,7 @@ ds_status dsi_folder_lock(const char *dir, int *lock)
         lock_try(lock, LOCK_EX, &taken);
         if (!taken) return DS_OK;
         lock_try(lock, LOCK_SH, &saves);
+        saves = saves && is_saved_to(dir);
         if (saves || dsi_now() > end) break;
         flock(*lock, LOCK_UN);
         nanosleep(&(struct timespec){.tv_nsec = AGAIN_MS * 1000000}, NULL);

@@ -251,6 +251,22 @@ static ds_status load_read(ds_engine *e, const ds_load_opts *o, const char *fold
     return ds_comm_sync_status(e->comm, load_fail_in(status));
 }
 
+/* Folders of hosts: what a host reads may be of another save, if another job
+ * replaced the checkpoint after it was chosen. */
+static ds_status load_check_steps(ds_engine *e, const dsi_loaded *l)
+{
+    int64_t step = -1;
+    const ds_value *at = ds_value_find(l->model, DSI_STATE_GLOBAL_STEPS);
+    if (ds_value_kind_of(at) == DS_VALUE_INT && ds_value_read_int(at, "", &step) != DS_OK) step = -1;
+    int64_t ends[] = {step, -step};
+    ds_status status = dsi_sync_max(e->comm, ends, 2);
+    if (status != DS_OK || ends[0] == -ends[1]) return status;
+    return dsi_fail(DS_ESTATE,
+                    "engine_load: %s is of step %lld on this host, and ranks have read steps %lld "
+                    "to %lld: another job has replaced it meanwhile; load again",
+                    l->folder, (long long)step, (long long)-ends[1], (long long)ends[0]);
+}
+
 /* Reads, checks, applies. All ranks sync before the engine changes. local: the
  * hosts have sent each other what is read in the layout that was saved; in
  * another one a file may be missing. */
@@ -268,6 +284,7 @@ static ds_status load_from_folder(ds_engine *e, const ds_load_opts *o, const cha
         status = dsi_load_all_files_local(e, folder);
         if (status == DS_OK) status = load_read(e, o, folder, &l);
     }
+    if (local && status == DS_OK) status = load_check_steps(e, &l);
     if (status == DS_OK)
         status = ds_comm_sync_status(e->comm, load_fail_in(dsi_load_apply(&l, e, o)));
     if (status == DS_OK && o->client_state) {

@@ -30,13 +30,6 @@ void dsi_manifest_free(dsi_manifest *m)
     *m = (dsi_manifest){0};
 }
 
-int64_t dsi_manifest_bytes(const dsi_manifest *m)
-{
-    int64_t bytes = 0;
-    for (int i = 0; i < m->n; i++) bytes += m->at[i].bytes;
-    return bytes;
-}
-
 /* The last line has the check sum of all lines before it. */
 dsi_text dsi_manifest_text(const dsi_manifest *m)
 {

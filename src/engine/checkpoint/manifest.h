@@ -33,7 +33,6 @@ typedef struct dsi_manifest {
 
 void dsi_manifest_add(dsi_manifest *m, const char *name, int64_t bytes, uint32_t crc);
 void dsi_manifest_free(dsi_manifest *m);
-int64_t dsi_manifest_bytes(const dsi_manifest *m); /* of all files */
 
 dsi_text dsi_manifest_text(const dsi_manifest *m); /* the lines; free it */
 /* Writes path, which is synced, in a folder that will be renamed. */

@@ -33,8 +33,6 @@
 #include "comm/sync_status.h"
 #include "folder.h"
 
-#include <string.h>
-
 /* ---- the asynchronous save --------------------------------------------------------------------------- */
 
 /* A failure is printed in the step after it happened; the next save returns
@@ -49,28 +47,13 @@ void dsi_engine_poll_async_save(ds_engine *e)
     e->async_save_logged = true;
 }
 
-static void save_end_async(ds_engine *e)
+void dsi_engine_end_async_save(ds_engine *e)
 {
+    if (!e->async_save) return;
     dsi_async_save_wait(e->async_save);
     dsi_engine_poll_async_save(e);
     dsi_async_save_free(e->async_save);
     e->async_save = NULL;
-}
-
-/* On the first rank of a folder: it has, or may have, a spare. */
-static void save_set_spare_dir(ds_engine *e, const char *dir)
-{
-    if (e->spare_dir && dir && !strcmp(e->spare_dir, dir)) return;
-    int before = dsi_error_count();
-    if (e->spare_dir && dsi_folder_drop_spare(e->spare_dir) != DS_OK) dsi_error_forget(before);
-    dsi_free(e->spare_dir);
-    e->spare_dir = dir ? dsi_strdup(dir) : NULL;
-}
-
-void dsi_engine_end_saves(ds_engine *e)
-{
-    if (e->async_save) save_end_async(e);
-    save_set_spare_dir(e, NULL);
 }
 
 ds_status ds_engine_save_wait(ds_engine *e)
@@ -230,7 +213,6 @@ static ds_status save_run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
     bool first = j->hosts ? dsi_hosts_is_first(j->hosts) : j->rank == 0;
     ds_status status = ds_comm_sync_status(e->comm, save_fail_in(first ? save_begin(j) : DS_OK));
     bool begun = status == DS_OK;
-    if (begun && first) save_set_spare_dir(e, j->dir);
     if (begun) status = ds_comm_sync_status(e->comm, save_fail_in(save_make_values(j, e, o)));
     if (status == DS_OK && e->config->checkpoint.async) {
         e->async_save = dsi_async_save_start(j);

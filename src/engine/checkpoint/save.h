@@ -107,7 +107,7 @@ ds_status dsi_save_write(const dsi_save_job *j, dsi_manifest *own);
 /* On rank 0, after all ranks have written: makes the checkpoint visible. */
 ds_status dsi_save_publish(const dsi_save_job *j, dsi_manifest *own);
 /* Removes checkpoints of `before` that are older than the serial `oldest`. */
-void dsi_save_prune(const dsi_save_job *j, int64_t oldest, const dsi_folders *before, bool small);
+void dsi_save_prune(const dsi_save_job *j, int64_t oldest, const dsi_folders *before);
 /* All of that with node-local storage. Collective over j->hosts->comm. */
 ds_status dsi_save_local(const dsi_save_job *j);
 
@@ -127,8 +127,8 @@ void dsi_async_save_free(dsi_async_save *b);
 
 /* In ds_engine_step: prints the failure of an asynchronous save, once. */
 void dsi_engine_poll_async_save(ds_engine *e);
-/* Before the engine is freed: waits for the save, and removes the spare. */
-void dsi_engine_end_saves(ds_engine *e);
+/* Before the engine is freed: waits for the save, and leaves the hosts. */
+void dsi_engine_end_async_save(ds_engine *e);
 /* e->hosts for dir, this rank's, after recovery; NULL with DS_OK: to load, there
  * is no such folder, or no rank may write to it. Collective. */
 ds_status dsi_engine_open_hosts(ds_engine *e, const char *dir, bool to_load);

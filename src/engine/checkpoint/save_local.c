@@ -59,20 +59,6 @@ static int64_t local_newest(const dsi_save_job *j, const dsi_folders *before)
     return serial;
 }
 
-/* Of a spare: what another layout of hosts has left there. */
-static ds_status local_remove_strangers(const dsi_save_job *j, const dsi_manifest *lists)
-{
-    const dsi_hosts *h = j->hosts;
-    dsi_manifest here = {0};
-    for (int r = 0; r < h->ranks; r++)
-        for (int i = 0; i < lists[r].n; i++)
-            if (h->host[r] == h->host[h->rank] || (h->host[r] + 1) % h->n == h->host[h->rank])
-                dsi_manifest_add(&here, lists[r].at[i].name, 0, 0);
-    ds_status status = dsi_folder_remove_strangers(j->saving, &here);
-    dsi_manifest_free(&here);
-    return status;
-}
-
 /* By the first rank of each host, with a serial that is new on all. */
 static ds_status local_publish(const dsi_save_job *j, const dsi_manifest *lists,
                                const dsi_folders *before)
@@ -84,37 +70,29 @@ static ds_status local_publish(const dsi_save_job *j, const dsi_manifest *lists,
     for (int r = 0; r < j->ranks; r++)
         for (int i = 0; i < lists[r].n; i++)
             dsi_manifest_add(&whole, lists[r].at[i].name, lists[r].at[i].bytes, lists[r].at[i].crc);
-    status = local_remove_strangers(j, lists);
-    if (status == DS_OK) status = dsi_folder_publish(j->dir, j->tag, &whole, true);
+    status = dsi_folder_publish(j->dir, j->tag, &whole, true);
     dsi_manifest_free(&whole);
     return status;
 }
 
-static bool lists_are_small(const dsi_manifest *lists, int ranks)
-{
-    int64_t bytes = 0;
-    for (int r = 0; r < ranks; r++) bytes += dsi_manifest_bytes(&lists[r]);
-    return bytes <= DSI_SMALL;
-}
-
 /* All hosts have published. */
-static ds_status local_end(const dsi_save_job *j, bool small)
+static ds_status local_end(const dsi_save_job *j)
 {
     ds_status status = DS_OK;
     if (!dsi_hosts_is_first(j->hosts)) return DS_OK;
-    status = dsi_folder_end_all_old(j->dir, small);
+    status = dsi_folder_end_all_old(j->dir);
     if (status == DS_OK && j->latest) status = dsi_folder_set_latest(j->dir, DSI_LATEST, j->tag);
     return status;
 }
 
 /* The hosts remove the same checkpoints: those that each of them would. */
-static ds_status local_prune(const dsi_save_job *j, const dsi_folders *before, bool small)
+static ds_status local_prune(const dsi_save_job *j, const dsi_folders *before)
 {
     bool first = dsi_hosts_is_first(j->hosts);
     int64_t newer = first ? -dsi_folder_oldest_to_keep(before, j->keep_last, j->tag) : -INT64_MAX;
     if (!j->keep_last) return DS_OK;
     ds_status status = dsi_sync_max(j->hosts->comm, &newer, 1);
-    if (status == DS_OK && first) dsi_save_prune(j, -newer, before, small);
+    if (status == DS_OK && first) dsi_save_prune(j, -newer, before);
     return status;
 }
 
@@ -126,12 +104,11 @@ static ds_status local_commit(const dsi_save_job *j, const dsi_manifest *own)
     dsi_folders before = {0};
     if (dsi_hosts_is_first(h)) before = dsi_folder_list(j->dir, false);
     ds_status status = local_sync(h, local_gather_lists(h, own, lists));
-    bool small = lists_are_small(lists, h->ranks);
     if (status == DS_OK) status = local_sync(h, local_copy(j, lists));
     if (status == DS_OK) status = local_sync(h, local_publish(j, lists, &before));
-    if (status == DS_OK) status = local_sync(h, local_end(j, small));
+    if (status == DS_OK) status = local_sync(h, local_end(j));
     if (status == DS_OK && j->latest && h->rank == 0) dsi_progress_saved(j->progress, j->step);
-    if (status == DS_OK) status = local_prune(j, &before, small);
+    if (status == DS_OK) status = local_prune(j, &before);
     for (int r = 0; r < h->ranks; r++) dsi_manifest_free(&lists[r]);
     dsi_free(lists);
     dsi_folders_free(&before);

@@ -75,10 +75,10 @@ ds_status dsi_save_write(const dsi_save_job *j, dsi_manifest *own)
 }
 
 /* A failure is a warning only: the new checkpoint is complete. */
-void dsi_save_prune(const dsi_save_job *j, int64_t oldest, const dsi_folders *before, bool small)
+void dsi_save_prune(const dsi_save_job *j, int64_t oldest, const dsi_folders *before)
 {
     int errors = dsi_error_count();
-    if (dsi_folder_prune(j->dir, oldest, j->tag, before, small) == DS_OK) return;
+    if (dsi_folder_prune(j->dir, oldest, j->tag, before) == DS_OK) return;
     dsi_log(DSI_WARNING, "an old checkpoint stays: %s", dsi_error_latest());
     dsi_error_forget(errors);
 }
@@ -88,13 +88,11 @@ ds_status dsi_save_publish(const dsi_save_job *j, dsi_manifest *own)
     dsi_folders before = dsi_folder_list(j->dir, false);
     own->serial = before.n ? before.at[0].serial + 1 : 1;
     ds_status status = dsi_folder_merge_manifests(j->dir, j->tag, own);
-    if (status == DS_OK) status = dsi_folder_remove_strangers(j->saving, own);
     if (status == DS_OK) status = dsi_folder_publish(j->dir, j->tag, own, false);
     if (status == DS_OK && j->latest) status = dsi_folder_set_latest(j->dir, DSI_LATEST, j->tag);
     if (status == DS_OK && j->latest) dsi_progress_saved(j->progress, j->step);
     if (status == DS_OK && j->keep_last)
-        dsi_save_prune(j, dsi_folder_oldest_to_keep(&before, j->keep_last, j->tag), &before,
-                       dsi_manifest_bytes(own) <= DSI_SMALL);
+        dsi_save_prune(j, dsi_folder_oldest_to_keep(&before, j->keep_last, j->tag), &before);
     dsi_folders_free(&before);
     return status;
 }

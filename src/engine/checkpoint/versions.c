@@ -216,7 +216,7 @@ static ds_status recover_folder(const dsi_hosts *h, const char *tag, const dsi_v
     bool named = dsi_is_folder(final), whole = v->missing < 0, drop = whole && newest;
     dsi_free(final);
     if (!named || (v->folder && v->is_old)) return dsi_folder_restore_old(h->dir, tag, !drop);
-    return drop ? dsi_folder_end_old(h->dir, tag, false) : DS_OK;
+    return drop ? dsi_folder_end_old(h->dir, tag) : DS_OK;
 }
 
 /* Of a tag of which some host has .old-TAG, from its newest version at `first` on. A
