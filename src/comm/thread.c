@@ -402,7 +402,7 @@ static ds_status thread_failed(ds_comm *c, bool ended)
     /* one whose body has returned may have begun it, and wait for it now */
     const bool *const gone[] = {t->left_ranks, t->ended_ranks};
     for (int k = 0; ended && status == DS_OK && k < 2 * g->size; k++)
-        if (gone[k / g->size][g->member[k % g->size]])
+        if (k % g->size != c->rank && gone[k / g->size][g->member[k % g->size]])
             status = dsi_fail(DS_ECOMM, "rank %d ended without it", k % g->size);
     pthread_mutex_unlock(&t->mutex);
     return status;

@@ -77,14 +77,15 @@ static bool conv2d_back_pooled_pays(const dsi_conv2d *c, const ds_tensor *dy, co
 static void conv2d_back_pooled(dsi_node *n, const ds_tensor *dy, const ds_tensor *x,
                                const ds_tensor *w)
 {
-    bool wanted[3], done = false;
+    bool wanted[3], done = false, computed = false;
     for (int i = 0; i < 3; i++) wanted[i] = dsi_needs_input_grad(n, i);
     ds_tensor *dx = wanted[0] ? dsi_new_like(x) : NULL, *dw = weight_grad(n, w),
               *db = wanted[2] ? dsi_new_grad(n, 2, w, ds_shape(w->shape.d[0])) : NULL;
     dsi_pooled p = dsi_pooled_view(dy);
     if (!!dx == wanted[0] && !!db == wanted[2])
         done = dsi_run_fusion(dw, conv2d_back_pooled, dsi_attr(n), &p, dsi_v(x), dsi_v(w),
-                              dsi_v(dx), dsi_v(dw), dsi_v(db), &done);
+                              dsi_v(dx), dsi_v(dw), dsi_v(db), &computed) &&
+               computed;
     ds_tensor *gradient[] = {dx, dw, db};
     for (int i = 0; i < 3; i++)
         if (wanted[i]) dsi_accumulate_grad(n, i, dsi_result_if(done, gradient[i]));

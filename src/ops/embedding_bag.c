@@ -18,6 +18,7 @@ static bool embedding_bag_check(const ds_tensor *w, const ds_tensor *index, int6
     const ds_tensor *offsets = o.offsets, *each = o.per_sample_weights;
     if (!dsi_want_float("embedding_bag", w) || !dsi_same_kind("embedding_bag", w, each))
         return false;
+    if (!dsi_same_device("embedding_bag", w, index)) return false;
     if (w->shape.n != 2 || index->dtype != DS_I64 || index->shape.n != (offsets ? 1 : 2))
         return dsi_refuse("embedding_bag: weight is %s, indices are %s %s: expected [V,D], and "
                           "int64 %s",

@@ -350,7 +350,8 @@ static ds_tensor *length_at_least(ds_tensor *x, ds_tensor *least, ds_dims over)
     return ds_add(norm, ds_detach(ds_sub(ds_maximum(norm, least), norm))); /* 0, mostly */
 }
 
-/* The sum of x1 x2 by both lengths, which are at least eps. */
+/* The sum of x1 x2 by both lengths, which are at least eps; x1 is divided by its own
+ * before, so that the products do not overflow. */
 ds_tensor *ds_cosine_similarity(ds_tensor *x1, ds_tensor *x2, int dim, double eps)
 {
     const char *op = "cosine_similarity";
@@ -364,8 +365,7 @@ ds_tensor *ds_cosine_similarity(ds_tensor *x1, ds_tensor *x2, int dim, double ep
     if (!x1 || !x2 || (dim = dsi_want_dim(op, x1, dim)) < 0) return NULL;
     ds_reduce_opts over = {.dims = ds_shape(dim)};
     ds_tensor *least = number_beside(x1, dsi_option(eps, 1e-8));
-    ds_tensor *y = ds_sum_with(ds_mul(x1, x2), over);
-    y = ds_div(ds_div(y, length_at_least(x1, least, over.dims)),
-               length_at_least(x2, least, over.dims));
-    return reduced(y, DS_NONE, dtype);
+    ds_tensor *length = ds_unsqueeze(length_at_least(x1, least, over.dims), dim);
+    ds_tensor *y = ds_sum_with(ds_mul(ds_div(x1, length), x2), over);
+    return reduced(ds_div(y, length_at_least(x2, least, over.dims)), DS_NONE, dtype);
 }

@@ -39,6 +39,7 @@
 static ds_status stage_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last)
 {
     z->last = last;
+    if (last) dsi_zero_host_grads_drop(z); /* of a pass that was dropped */
     if (!z->reduce) {
         ds_status status = last ? dsi_zero_overlap_begin(z) : DS_OK;
         return status == DS_OK ? dsi_backward_scaled(loss, factor) : status;

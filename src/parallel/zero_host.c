@@ -101,6 +101,7 @@ ds_tensor *dsi_zero_host_grad(dsi_zero *z, int i, ds_tensor *g)
         dsi_unref(z->host_grads);
         z->host_grads = dsi_ref(dsi_staging_memory(z->staging, g->dtype, z->flat->owned));
         if (!z->host_grads) return NULL;
+        for (int k = 0; k < z->flat->n; k++) z->leaves[k] = false;
     }
     ds_tensor *to = dsi_flat_in_owned(z->flat, i, z->host_grads);
     if (z->leaves[i]) return to;

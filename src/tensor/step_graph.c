@@ -165,9 +165,10 @@ static bool inputs_make(Recording *r, ds_tensor *const *in, int n)
     bool good = true;
     for (int i = 0; good && i < n; i++) {
         ds_tensor *own = dsi_new_like(in[i]);
-        good = own && dsi_copy(own, in[i]) == DS_OK;
+        good = own != NULL;
         if (good) r->in[r->n++] = dsi_ref(own);
     }
+    good = good && dsi_copy_all(n, r->in, in) == DS_OK;
     ds_scope_close(scope);
     return good;
 }
@@ -248,13 +249,20 @@ static void capture_failed(ds_step_graph *g, Recording *r)
     tell(g, "each step is launched kernel by kernel", why);
 }
 
-/* Lazy inputs are materialized before the step is recorded: the work is not the
- * step's. */
+/* A lazy input is written to a tensor of the step's own: materialized, it could
+ * give values to others of its owner, which the step would then read unseen. */
 static ds_tensor *record(ds_step_graph *g, Recording *r, ds_tensor *const *in, int n)
 {
-    for (int i = 0; i < n; i++)
-        if (!dsi_acquire(in[i])) return NULL;
-    return r->observed < OBSERVED ? observe(g, r, in, n) : capture(g, r, in, n);
+    if (r->observed == OBSERVED) return capture(g, r, in, n);
+    ds_tensor *own[MOST_INPUTS], *out = NULL;
+    ds_scope *scope = ds_scope_open();
+    bool good = true;
+    for (int i = 0; good && i < n; i++) {
+        own[i] = in[i]->storage ? in[i] : dsi_new_like(in[i]);
+        good = own[i] != NULL;
+    }
+    if (good && dsi_copy_all(n, own, in) == DS_OK) out = observe(g, r, own, n);
+    return dsi_scope_return(scope, out ? dsi_ref(out) : NULL);
 }
 
 static ds_tensor *run_kind(ds_step_graph *g, Recording *r, ds_tensor *const *in, int n)

@@ -160,7 +160,8 @@ static ds_status small_launch(dsi_stream *s, bool dx, int channels, const dsi_cu
 {
     dsi_cuda_conv_args p = *args;
     dsi_cuda_grid grid = dsi_cuda_blocks(((int64_t)p.pixels + 31) / 32, 1);
-    bool parts = p.dtype == DS_F32 && grid.blocks[0] <= SMALL_FEW;
+    bool parts = p.dtype == DS_F32 && grid.blocks[0] <= SMALL_FEW &&
+                 (int64_t)p.groups * row_blocks(channels, SMALL_PARTS) <= MOST_Z;
     unsigned rows = small_rows(&p, channels, parts), warps = SMALL_WARPS;
     if (parts) {
         warps = ((unsigned)p.taps + 2 * SMALL_AHEAD - 1) / (2 * SMALL_AHEAD) * 2;
@@ -333,6 +334,8 @@ static int64_t back_shared(const dsi_cuda_conv_args *dx)
  * convolution's, and its planes of dy fit. */
 static bool pooled_pays(const dsi_stream *s, const dsi_cuda_conv_args *dx)
 {
+    int64_t place = dsi_max(dx->padding[0], dx->padding[1]) + dsi_max(dx->h, dx->width);
+    if (place > INT16_MAX) return false; /* a held_window's */
     return dx->dtype == DS_F32 && !directly(dx) && dx->n && is_small(s, dx, dx->c) &&
            dx->k <= SMALL && back_blocks(dx) <= SMALL_FEW && back_shared(dx) <= shared_of(s);
 }
@@ -341,6 +344,8 @@ ds_status dsi_cuda_conv2d_back_pooled(dsi_stream *s, const dsi_conv2d *c, const 
                                       dsi_view x, dsi_view w, dsi_view dx, dsi_view dw, dsi_view db,
                                       bool *done)
 {
+    *done = false;
+    if (!dsi_cuda_elements_in(&x) || !dsi_cuda_elements_in(&w)) return DS_OK;
     const dsi_view *weight = dw.p ? &dw : &w;
     dsi_cuda_conv_back p = {.dx = pooled_args(c, dy, dx.p ? &dx : &x, &w, true),
                             .dw = pooled_args(c, dy, &x, weight, false)};

@@ -38,7 +38,7 @@
 #define DSI_LATEST_UNIVERSAL "latest_universal"
 
 #define DSI_SAVING ".saving-" /* begins the name of a checkpoint that is being written */
-#define DSI_PROBE ".rank-" /* begins the names of files by which ranks see each other (hosts.c) */
+#define DSI_PROBE  ".rank-" /* begins the names of files by which ranks see each other (hosts.c) */
 
 #define DSI_MOST_TAG 200 /* bytes: names of files are made of it */
 

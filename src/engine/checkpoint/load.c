@@ -257,7 +257,8 @@ static ds_status load_check_steps(ds_engine *e, const dsi_loaded *l)
 {
     int64_t step = -1;
     const ds_value *at = ds_value_find(l->model, DSI_STATE_GLOBAL_STEPS);
-    if (ds_value_kind_of(at) == DS_VALUE_INT && ds_value_read_int(at, "", &step) != DS_OK) step = -1;
+    if (ds_value_kind_of(at) == DS_VALUE_INT && ds_value_read_int(at, "", &step) != DS_OK)
+        step = -1;
     int64_t ends[] = {step, -step};
     ds_status status = dsi_sync_max(e->comm, ends, 2);
     if (status != DS_OK || ends[0] == -ends[1]) return status;

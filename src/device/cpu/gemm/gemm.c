@@ -509,8 +509,10 @@ ds_status KERNEL(matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, d
 {
     int64_t m = y.d[1], n = y.d[2], k = a.d[2];
     if (few_half_takes(&a, &b, &y)) return few_half(s, a, b, bias, y);
-    if (a.dtype == DS_BF16 && y.d[0] && amx_takes(m, n, k)) return amx_matmul(s, a, b, bias, y);
-    if (is_half(a.dtype) && m * n + m * k + k * n <= SMALL_HALF)
+    /* one row goes the way of a few, so that it has the same bits among them */
+    int64_t rows = y.d[0] == 1 ? dsi_max(m, FEW_HALF_ROWS) : m;
+    if (a.dtype == DS_BF16 && y.d[0] && amx_takes(rows, n, k)) return amx_matmul(s, a, b, bias, y);
+    if (is_half(a.dtype) && rows * n + rows * k + k * n <= SMALL_HALF)
         IN_F32(s, 1, KERNEL(matmul)(s, a, b, bias, y), &y, &a, &b, &bias);
     if (!is_half(a.dtype) && y.dtype != DS_F32 && y.dtype != DS_F64)
         return no_dtype("matmul", y.dtype);

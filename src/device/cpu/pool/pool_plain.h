@@ -245,11 +245,12 @@ static void PLAIN(mean_plane)(const Pool *o, const REAL *x, REAL *y)
         PLAIN(mean_pairs)(o, x, y);
         return;
     }
-    if (o->c && o->c->kernel[1] < 8) {
+    bool gaps = o->xh != o->W * o->xw; /* between rows; else whole rows of a window are one run */
+    bool whole_rows = !gaps && o->Q == 1 && o->columns[0].end - o->columns[0].begin == o->W;
+    if (o->c && o->c->kernel[1] < 8 && !whole_rows) {
         PLAIN(mean_narrow)(o, x, y);
         return;
     }
-    bool gaps = o->xh != o->W * o->xw; /* between rows; else whole rows of a window are one run */
     for (int64_t p = 0; p < o->P; p++)
         for (int64_t q = 0; q < o->Q; q++) {
             Window v = o->rows[p], h = o->columns[q];

@@ -177,8 +177,10 @@ ALWAYS_INLINE float normal_tail_f32(float a)
 ALWAYS_INLINE float gelu_f32(float x)
 {
     float a = fabsf(x);
-    a = a > 13.0f ? 13.0f : a;                           /* a NaN passes */
-    return (x < 0 ? x * 0 : x) - a * normal_tail_f32(a); /* -infinity gives NaN */
+    a = a > 13.0f ? 13.0f : a; /* a NaN passes */
+    float tail = a * normal_tail_f32(a);
+    tail = a == 13.0f ? 0 : tail;
+    return (x < 0 ? x * 0 : x) - tail; /* -infinity gives NaN */
 }
 
 /* erf(x) = 1 - 2 normal(-sqrt(2) x), below 0.75 x times a polynomial of x^2. */
