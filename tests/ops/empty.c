@@ -39,6 +39,19 @@ static void no_samples(void **state)
     ds_scope_close(scope);
 }
 
+/* Padding alone makes the output, whose gradient is in pooled form. */
+static void images_without_rows(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *w = x(ds_shape(1, 1, 1, 1)), *b = x(ds_shape(1));
+    ds_tensor *y = ds_conv2d(x(ds_shape(1, 1, 0, 4)), w, b, .padding = 1);
+    check_size(ds_max_pool2d(ds_relu(y), 2), 3);
+    CHECK_CLOSE(ds_item(ds_sum(ds_grad(w))), 0, 0);
+    CHECK_CLOSE(ds_item(ds_sum(ds_grad(b))), 3, 0);
+    ds_scope_close(scope);
+}
+
 static void nothing_to_sum(void **state)
 {
     (void)state;
@@ -78,5 +91,5 @@ static void windows_of_padding(void **state)
     ds_scope_close(scope);
 }
 
-TEST_MAIN(cmocka_unit_test(no_samples), cmocka_unit_test(nothing_to_sum),
-          cmocka_unit_test(windows_of_padding))
+TEST_MAIN(cmocka_unit_test(no_samples), cmocka_unit_test(images_without_rows),
+          cmocka_unit_test(nothing_to_sum), cmocka_unit_test(windows_of_padding))
