@@ -33,9 +33,10 @@ ds_status dsi_zero_host_open(dsi_zero *z)
 void dsi_zero_host_close(dsi_zero *z)
 {
     for (int i = 0; z->sent && i < z->flat->n; i++) dsi_unref(z->sent[i]);
+    for (int i = 0; z->leaving && i < z->flat->n; i++) dsi_unref(z->leaving[i]);
     dsi_unref(z->host_grads);
     dsi_free(z->sent);
-    dsi_free(z->leaves);
+    dsi_free(z->leaving);
     dsi_staging_free(z->staging);
 }
 
@@ -65,7 +66,7 @@ ds_status dsi_zero_host_prepare(dsi_zero *z)
     int64_t n = 0, at = 0;
     if (!z->staging) return DS_OK;
     z->sent = dsi_alloc((size_t)f->n * sizeof *z->sent);
-    if (z->o.offload_optimizer) z->leaves = dsi_alloc((size_t)f->n * sizeof *z->leaves);
+    if (z->o.offload_optimizer) z->leaving = dsi_alloc((size_t)f->n * sizeof *z->leaving);
     for (int i = 0; i < f->n; i++)
         if (is_sent(z, i)) n += sent_room(dsi_zero_model_shard(z, i));
     ds_tensor *all = masters || !n ? NULL : dsi_staging_memory(z->staging, z->o.dtype, n);
@@ -98,20 +99,21 @@ ds_status dsi_zero_host_sent(const dsi_zero *z)
 ds_tensor *dsi_zero_host_grad(dsi_zero *z, int i, ds_tensor *g)
 {
     if (!z->host_grads || z->host_grads->dtype != g->dtype) {
+        dsi_zero_host_grads_drop(z);
         dsi_unref(z->host_grads);
         z->host_grads = dsi_ref(dsi_staging_memory(z->staging, g->dtype, z->flat->owned));
         if (!z->host_grads) return NULL;
-        for (int k = 0; k < z->flat->n; k++) z->leaves[k] = false;
     }
     ds_tensor *to = dsi_flat_in_owned(z->flat, i, z->host_grads);
-    if (z->leaves[i]) return to;
+    if (z->leaving[i]) return to;
     if (!dsi_is_contiguous(g)) {
         ds_tensor *dense = dsi_new(g, g->shape);
         if (dsi_copy(dense, g) != DS_OK) return NULL;
         g = dense;
     }
-    z->leaves[i] = dsi_staging_copy(z->staging, to, g, NULL) == DS_OK;
-    return z->leaves[i] ? to : NULL;
+    if (dsi_staging_copy(z->staging, to, g, NULL) != DS_OK) return NULL;
+    z->leaving[i] = dsi_ref(g);
+    return to;
 }
 
 /* Whether the last pass of a step has completed the gradient of parameter i. */
@@ -122,12 +124,12 @@ static bool grad_is_final(const dsi_zero *z, int i, const ds_tensor *x)
 
 void dsi_zero_host_grads_ahead(dsi_zero *z, const ds_tensor *x)
 {
-    bool early = z->leaves && z->last && (!z->reduce || dsi_reduce_finishes_early(z->reduce));
+    bool early = z->leaving && z->last && (!z->reduce || dsi_reduce_finishes_early(z->reduce));
     int before = dsi_error_count();
     if (!early || ds_error()) return;
     ds_scope *scope = ds_scope_open();
     for (int i = 0; i < z->flat->n; i++) {
-        if (z->leaves[i] || !z->shard[i] || !grad_is_final(z, i, x)) continue;
+        if (z->leaving[i] || !z->shard[i] || !grad_is_final(z, i, x)) continue;
         ds_tensor *g = dsi_zero_shard_grad(z, i);
         if (g && dsi_is_contiguous(g) && g->device != z->shard[i]->device &&
             !dsi_zero_host_grad(z, i, g))
@@ -139,11 +141,9 @@ void dsi_zero_host_grads_ahead(dsi_zero *z, const ds_tensor *x)
 void dsi_zero_host_grads_drop(dsi_zero *z)
 {
     bool some = false;
-    for (int i = 0; z->leaves && i < z->flat->n; i++) {
-        some |= z->leaves[i];
-        z->leaves[i] = false;
-    }
+    for (int i = 0; z->leaving && i < z->flat->n; i++) some |= z->leaving[i] != NULL;
     if (some) dsi_staging_join(z->staging, NULL);
+    for (int i = 0; some && i < z->flat->n; i++) dsi_hold(&z->leaving[i], NULL);
 }
 
 ds_status dsi_zero_host_grads_wait(dsi_zero *z)

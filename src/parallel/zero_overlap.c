@@ -74,7 +74,7 @@ void dsi_zero_overlap_continue(void *zero, ds_tensor *x)
 
 void dsi_zero_overlap_hook(dsi_zero *z, bool on)
 {
-    bool hooks = (z->offload || z->leaves) && !z->reduce;
+    bool hooks = (z->offload || z->leaving) && !z->reduce;
     for (int i = 0; hooks && i < z->flat->n; i++)
         dsi_set_grad_ready_hook(z->flat->param[i].x, on ? dsi_zero_overlap_continue : NULL, z);
 }

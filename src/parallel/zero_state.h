@@ -28,7 +28,7 @@ struct dsi_zero {
     dsi_staging *staging;  /* zero_host.c: state on the host, the model on a GPU; or NULL */
     ds_tensor **sent;      /* [n], counted: what goes from there to the model after a step */
     ds_tensor *host_grads; /* [owned], counted: the gradients there; NULL: none so far */
-    bool *leaves;          /* [n]: whose gradients of this pass are on their way there; or NULL */
+    ds_tensor **leaving;   /* [n], counted: gradients of this pass on their way there; or NULL */
     bool last;             /* the pass completes them */
     dsi_view *views;       /* [n]: scratch: views of the gradients of one step */
     /* float64 [ranks + 1], counted: sums of squares: of all ranks, then of this

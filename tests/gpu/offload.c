@@ -34,14 +34,15 @@ static ds_status train(void *arg)
             dsi_zero_zero_grad(m.z);
         }
         for (int k = 0; k < run->passes; k++) {
-            bool last = k == run->passes - 1, *leaves = m.z->leaves;
+            bool last = k == run->passes - 1;
+            ds_tensor **leaving = m.z->leaving;
             ds_tensor *loss = loss_of(m.net, run->o.dtype, 16 * i + 8 * rank + 4 * k, 4);
-            if (run->in_step) m.z->leaves = NULL;
+            if (run->in_step) m.z->leaving = NULL;
             RANK_CHECK(dsi_zero_backward(m.z, loss, 1.0 / run->passes, last) == DS_OK);
-            m.z->leaves = leaves;
+            m.z->leaving = leaving;
             for (int p = 0; p < m.z->flat->n; p++) {
-                RANK_CHECK(!m.z->leaves[p] || (last && !run->in_step));
-                left += m.z->leaves[p];
+                RANK_CHECK(!m.z->leaving[p] || (last && !run->in_step));
+                left += m.z->leaving[p] != NULL;
             }
         }
         RANK_CHECK(dsi_zero_step(m.z, 1, 0.5, true, true, NULL) == DS_OK);
