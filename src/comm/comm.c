@@ -340,7 +340,9 @@ static ds_status request_wait_and_log(dsi_request *r)
     r->waited = true;
     double begun = dsi_now();
     dsi_trace_begin("wait for others");
-    ds_status status = r->nccl ? dsi_nccl_wait(r) : r->comm->type->wait(r);
+    ds_status status = dsi_is_message(r) && !r->nccl ? dsi_nccl_queue(r->comm->nccl) : DS_OK;
+    ds_status ended = r->nccl ? dsi_nccl_wait(r) : r->comm->type->wait(r);
+    if (ended != DS_OK) status = ended;
     dsi_trace_end();
     if (r->staged && dsi_staged_close(r, status == DS_OK) != DS_OK) status = ds_error_status();
     dsi_profile_add(dsi_collective_name(r->what), true, dsi_now() - begun, 0,

@@ -543,6 +543,8 @@ ds_status dsi_nccl_start(dsi_request *r)
     return d->type->record(&n->stream, &o->done);
 }
 
+ds_status dsi_nccl_queue(dsi_nccl *n) { return n && n->messages ? messages_queue(n) : DS_OK; }
+
 /* The device's stream waits for o. What was captured is not in a stream after
  * the capture; the capture has nothing that was begun before it. */
 static ds_status operation_await(dsi_nccl *n, operation *o)

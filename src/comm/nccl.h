@@ -80,4 +80,7 @@ ds_status dsi_nccl_carries(const dsi_request *r, bool *out);
  * those that NCCL carries. */
 ds_status dsi_nccl_start(dsi_request *r);
 ds_status dsi_nccl_wait(dsi_request *r);
+/* Queues the messages that were begun: before the host waits for one of its own,
+ * whose sender may wait for them. n NULL: there are none. */
+ds_status dsi_nccl_queue(struct dsi_nccl *n);
 void dsi_nccl_free(ds_comm *c); /* before the backend closes; waits for what was begun */

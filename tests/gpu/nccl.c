@@ -230,6 +230,33 @@ static void messages_arrive(void **state)
         CHECK_INT(ds_run_ranks(ranks, send_to_all, NULL), DS_OK);
 }
 
+/* Rank 1 answers by a message of the host when it has read rank 0's of the GPU,
+ * for which rank 0 waits later. */
+static ds_status send_and_be_answered(void *arg)
+{
+    (void)arg;
+    int rank = ds_comm_rank(NULL);
+    if (!use_own_gpu()) return ds_error_status();
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = of_rank(rank), *host = ds_to(x, (ds_device){DS_CPU, 0}, DS_F32);
+    CHECK_INT(ds_all_reduce(NULL, ds_ones(DS_F32, ds_shape(1)), DS_REDUCE_SUM), DS_OK);
+    ds_message *sent = rank ? NULL : ds_isend(NULL, x, 1);
+    if (rank) {
+        CHECK(ds_recv(NULL, x, 0) == DS_OK && is_of_rank(x, 0));
+        CHECK_INT(ds_send(NULL, host, 0), DS_OK);
+    } else {
+        CHECK(ds_recv(NULL, host, 1) == DS_OK && ds_message_wait(sent) == DS_OK);
+    }
+    ds_scope_close(scope);
+    return ds_error_status();
+}
+
+static void an_answer_comes(void **state)
+{
+    (void)state;
+    CHECK_INT(ds_run_ranks(2, send_and_be_answered, NULL), DS_OK);
+}
+
 /* Rank 1 receives `more` elements more; rank 0 leaves if that is -1. */
 static ds_status send_once(void *more)
 {
@@ -280,6 +307,7 @@ static void messages(void **state)
     (void)state;
     apart(messages_arrive, NULL, NULL, NULL);
     apart(messages_arrive, "FAKE_NCCL_DELAY=3000", "FAKE_CUDA_LAZY=1", NULL);
+    apart(an_answer_comes, "DS_TIMEOUT=20", NULL, NULL);
     apart(other_size, NULL, NULL, NULL);
     apart(no_sender, NULL, NULL, NULL);
     apart(no_send, "FAKE_NCCL_FAIL=ncclSend=2", NULL, NULL);
