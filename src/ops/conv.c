@@ -82,7 +82,7 @@ static void conv2d_back_pooled(dsi_node *n, const ds_tensor *dy, const ds_tensor
     ds_tensor *dx = wanted[0] ? dsi_new_like(x) : NULL, *dw = weight_grad(n, w),
               *db = wanted[2] ? dsi_new_grad(n, 2, w, ds_shape(w->shape.d[0])) : NULL;
     dsi_pooled p = dsi_pooled_view(dy);
-    if (!!dx == wanted[0] && !!db == wanted[2])
+    if (dw && !!dx == wanted[0] && !!db == wanted[2])
         done = dsi_run_fusion(dw, conv2d_back_pooled, dsi_attr(n), &p, dsi_v(x), dsi_v(w),
                               dsi_v(dx), dsi_v(dw), dsi_v(db), &computed) &&
                computed;
