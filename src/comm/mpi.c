@@ -12,9 +12,9 @@
  *    guards the list and `kept`; no thread blocks in MPI or sleeps with it.
  *  - Transfers are in the order in which they were started. A transfer belongs to
  *    its request (r->own); mpi_wait removes and frees it. The helper never does.
- *  - start never blocks. wait blocks at most DS_TIMEOUT seconds (for a
- *    disk DS_SAVE_TIMEOUT), and so does init, which a thread watches (Joining); split and finalize block in MPI,
- *    split after a barrier that has the time limit.
+ *  - start never blocks. wait blocks at most DS_TIMEOUT seconds (for a disk
+ *    DS_SAVE_TIMEOUT), and so does init, which a thread watches (Joining); split
+ *    and finalize block in MPI, split after a barrier that has the time limit.
  *  - Every failure ends the job: the message is printed, then MPI_Abort. atexit
  *    does the same for a process that ends without ds_destroy_process_group, so
  *    that no other rank waits for it.

@@ -7,8 +7,8 @@
  *     bce           -w (t log x + (1 - t) log(1 - x)), logarithms cut at -100
  *     with logits   w ((1 - t) x + (1 + (p - 1) t) log(1 + e^-x))
  *     nll_loss      -w[label] x[label]
- * Made of other ops, except bce's gradient, and nll_loss where a device has a kernel. 16-bit operands are computed in
- * float32, and the result is rounded once.
+ * Made of other ops, except bce's gradient, and nll_loss where a device has a
+ * kernel. 16-bit operands are computed in float32, and the result is rounded once.
  * SPDX-License-Identifier: MIT */
 #include "base/option.h"
 #include "op.h"
