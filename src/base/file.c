@@ -13,6 +13,7 @@
  * SPDX-License-Identifier: MIT */
 #include "file.h"
 
+#include "clock.h"
 #include "error.h"
 #include "mem.h"
 #include "text.h"
@@ -22,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -127,11 +129,10 @@ static void file_free(dsi_file *f)
     dsi_free(f);
 }
 
-/* O_EXCL would refuse a file that a killed process of the same number has left.
- * Messages name `path`, which the caller asked for. */
-static dsi_file *file_create(char *path, char *temporary)
+/* Messages name `path`, which the caller asked for. flags: more of open's. */
+static dsi_file *file_create(char *path, char *temporary, int flags)
 {
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
     dsi_file *f = dsi_alloc(sizeof *f);
     f->path = path; /* no assignment of all: it would clear the buffer once more */
     f->temporary = temporary;
@@ -142,11 +143,17 @@ static dsi_file *file_create(char *path, char *temporary)
     return NULL;
 }
 
+char *dsi_temporary_name(const char *path)
+{
+    uint32_t once;
+    if (getrandom(&once, sizeof once, GRND_NONBLOCK) < 0) once = (uint32_t)(dsi_now() * 1e9);
+    return dsi_text_of("%s.tmp.%ld-%08x", path, (long)getpid(), once).s;
+}
+
 dsi_file *dsi_file_replace(const char *path)
 {
     if (!path) return dsi_refuse("write: the path is NULL");
-    dsi_text name = dsi_text_of("%s.tmp.%ld", path, (long)getpid());
-    return file_create(dsi_strdup(path), name.s);
+    return file_create(dsi_strdup(path), dsi_temporary_name(path), O_EXCL);
 }
 
 ds_status dsi_file_check_replace(const char *path)
@@ -161,7 +168,7 @@ dsi_file *dsi_file_create(const char *path)
 {
     if (!path) return dsi_refuse("write: the path is NULL");
     char *copy = dsi_strdup(path);
-    return file_create(copy, copy);
+    return file_create(copy, copy, O_TRUNC);
 }
 
 static void file_write_out(dsi_file *f, const char *data, size_t bytes)

@@ -119,6 +119,21 @@ static void abandoned_leaves_the_old_one(void **state)
     unlink(in_folder("a"));
 }
 
+/* As by two processes of one number, in containers that share a folder. */
+static void two_at_once_do_not_mix(void **state)
+{
+    (void)state;
+    dsi_file *a = dsi_file_replace(in_folder("a")), *b = dsi_file_replace(in_folder("a"));
+    dsi_file_write(a, "first", 5);
+    dsi_file_write(b, "second", 6);
+    CHECK_INT(dsi_file_commit(a), DS_OK);
+    check_text("a", "first");
+    CHECK_INT(dsi_file_commit(b), DS_OK);
+    check_text("a", "second");
+    CHECK_INT(entries(), 1);
+    unlink(in_folder("a"));
+}
+
 /* A limit on the size of files stands for a disk that is full. */
 static void full_disk_leaves_the_old_one(void **state)
 {
@@ -234,15 +249,11 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(written_is_read),
-        cmocka_unit_test(only_regular_files),
-        cmocka_unit_test(large_files_are_whole),
-        cmocka_unit_test(abandoned_leaves_the_old_one),
-        cmocka_unit_test(full_disk_leaves_the_old_one),
-        cmocka_unit_test(a_check_writes_nothing),
-        cmocka_unit_test(wrong_paths_are_named),
-        cmocka_unit_test(folders_are_made),
-        cmocka_unit_test(files_without_a_size_are_read),
+        cmocka_unit_test(written_is_read),        cmocka_unit_test(only_regular_files),
+        cmocka_unit_test(large_files_are_whole),  cmocka_unit_test(abandoned_leaves_the_old_one),
+        cmocka_unit_test(two_at_once_do_not_mix), cmocka_unit_test(full_disk_leaves_the_old_one),
+        cmocka_unit_test(a_check_writes_nothing), cmocka_unit_test(wrong_paths_are_named),
+        cmocka_unit_test(folders_are_made),       cmocka_unit_test(files_without_a_size_are_read),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

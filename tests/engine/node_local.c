@@ -449,16 +449,20 @@ static pid_t dead_process(void)
 static void temporaries(void **state)
 {
     (void)state;
-    char dead[100], living[100];
+    char dead[100], older[100], living[100];
     Job j = job(2, "\"checkpoint\": {" LOCAL "},");
     hosts_make();
     run_job(4, train_and_save, &j);
-    snprintf(dead, sizeof dead, "global_step3" SHARD_2 ".tmp.%ld", (long)dead_process());
-    snprintf(living, sizeof living, "global_step3" SHARD_2 ".tmp.%ld", (long)getppid());
-    touch(host_path(1, dead)), touch(host_path(1, living)), touch(host_path(1, "mine.tmp.999999"));
+    long process = dead_process();
+    snprintf(dead, sizeof dead, "global_step3" SHARD_2 ".tmp.%ld-0f", process);
+    snprintf(older, sizeof older, "global_step3" SHARD_2 ".tmp.%ld", process);
+    snprintf(living, sizeof living, "global_step3" SHARD_2 ".tmp.%ld-0f", (long)getppid());
+    touch(host_path(1, dead)), touch(host_path(1, older)), touch(host_path(1, living));
+    touch(host_path(1, "mine.tmp.999999"));
     j.steps = 4;
     run_job(4, train_and_save, &j);
-    CHECK(!host_has(1, dead) && host_has(1, living) && host_has(1, "mine.tmp.999999"));
+    CHECK(!host_has(1, dead) && !host_has(1, older) && host_has(1, living) &&
+          host_has(1, "mine.tmp.999999"));
     folder_remove();
 }
 

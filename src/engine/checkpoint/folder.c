@@ -225,7 +225,7 @@ char *dsi_folder_find(const char *dir, const char *tag)
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
 
-/* Whether name is FILE.tmp.PID of base/file.h, of a file of ours, and that process
+/* Whether name is FILE.tmp.PID-RANDOM of base/file.h, of a file of ours, and that process
  * is gone. This one has none while it begins a save. */
 static bool temporary_is_dead(const char *name, bool in_checkpoint)
 {
@@ -239,7 +239,7 @@ static bool temporary_is_dead(const char *name, bool in_checkpoint)
         if (pid) pid += strlen(ours[i]);
     }
     long n = pid ? strtol(pid, &end, 10) : 0;
-    if (n <= 0 || *end) return false;
+    if (n <= 0 || (*end && *end != '-')) return false;
     return n == getpid() || (kill((pid_t)n, 0) && errno == ESRCH);
 }
 
@@ -481,13 +481,12 @@ static bool folder_is_of(const char *final, const dsi_manifest *m)
 
 ds_status dsi_folder_make(const char *dir, const char *tag, const dsi_manifest *m)
 {
-    char *loading = dsi_text_of(LOADING "%s.%ld", tag, (long)getpid()).s;
-    char *made = dsi_path_in(dir, loading), *final = dsi_path_in(dir, tag);
+    char *loading = path_with_mark(dir, LOADING, tag), *final = dsi_path_in(dir, tag);
+    char *made = dsi_temporary_name(loading);
     ds_status status = DS_OK;
     if (dsi_file_exists(final) && !folder_is_checkpoint(final))
         status = dsi_fail(DS_EINVAL, "%s is there and was not written by this library: remove it",
                           final);
-    if (status == DS_OK) status = folder_remove(made);
     if (status == DS_OK) status = dsi_mkdirs(made);
     if (status == DS_OK) status = folder_write_manifest(made, m);
     if (status == DS_OK && dsi_is_folder(final) && !folder_is_of(final, m))

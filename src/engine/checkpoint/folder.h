@@ -8,7 +8,7 @@
  *     DIR/latest_universal    the same for universal checkpoints (load_universal.c)
  *     DIR/global_step120/     a checkpoint: DeepSpeed's files, and `manifest` (manifest.h)
  *     DIR/.saving-TAG/        one that is being written
- *     DIR/.loading-TAG.PID/   one that a load is making, to receive files of other hosts
+ *     DIR/.loading-TAG.tmp.X/ one that a load is making, to receive files of other hosts
  *     DIR/.old-TAG/           one that is being replaced, where a file system cannot exchange two names
  *     DIR/.removing-TAG/      one that is being removed
  *

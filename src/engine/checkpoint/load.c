@@ -70,12 +70,8 @@ static ds_status load_try_folder(const ds_engine *e, const char *mine, char **fo
     *folder = NULL;
     if (status == DS_OK) status = dsi_broadcast_text(e->comm, mine, folder);
     if (status != DS_OK) return status;
-    e->comm->disk = *folder;
-    status = ds_comm_sync_status(
-        e->comm,
-        load_fail_in(dsi_load_verify(*folder, ds_comm_rank(e->comm), ds_comm_size(e->comm))));
-    e->comm->disk = NULL;
-    return status;
+    return ds_comm_sync_status(e->comm, load_fail_in(dsi_load_verify(*folder, ds_comm_rank(e->comm),
+                                                                     ds_comm_size(e->comm))));
 }
 
 /* Tags to try, on rank 0: what `latest` names, then the others, newest first. */
@@ -305,11 +301,13 @@ ds_status ds_engine_load_with(ds_engine *e, ds_load_opts o)
     if (o.client_state) *o.client_state = NULL;
     ds_status status = ds_engine_save_wait(e);
     if (status == DS_OK) status = ds_comm_sync_status(e->comm, load_check(e, &o));
+    e->comm->disk = o.dir; /* ranks wait for one that reads */
     if (status == DS_OK) status = load_find_folder(e, &o, &folder, &local);
     if (folder && status == DS_OK) {
         dsi_log(DSI_INFO, "[Torch] Loading checkpoint from %s...", folder);
         status = load_from_folder(e, &o, folder, local);
     }
+    e->comm->disk = NULL;
     if (status != DS_OK) {
         dsi_free(folder);
         return status;

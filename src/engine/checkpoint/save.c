@@ -211,9 +211,11 @@ static ds_status save_run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
 {
     ds_scope *scope = ds_scope_open();
     bool first = j->hosts ? dsi_hosts_is_first(j->hosts) : j->rank == 0;
+    e->comm->disk = j->dir;
     ds_status status = ds_comm_sync_status(e->comm, save_fail_in(first ? save_begin(j) : DS_OK));
     bool begun = status == DS_OK;
     if (begun) status = ds_comm_sync_status(e->comm, save_fail_in(save_make_values(j, e, o)));
+    e->comm->disk = NULL;
     if (status == DS_OK && e->config->checkpoint.async) {
         e->async_save = dsi_async_save_start(j);
         j = NULL;
