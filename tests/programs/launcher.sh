@@ -215,14 +215,17 @@ run_once()
     has got '^141$'
     has err '^deepspeed: what ranks printed could not be written: Broken pipe; all ranks are ended$'
     gone "a reader that left"
-    # what a job has left whose launcher was killed with all: its folder has no lock
-    mkdir -p "$TMPDIR/deepspeed-job.dead00/x" "$TMPDIR/deepspeed-job.live00"
-    exec 9<"$TMPDIR/deepspeed-job.live00"
-    flock -s 9
-    status 0 -q $mpi --num_devs 2 $rank none 0
-    none "$TMPDIR/deepspeed-job.dead00"
-    rmdir "$TMPDIR/deepspeed-job.live00" || fail "the folder of another job"
-    exec 9<&-
+    # what a job of Open MPI has left whose launcher was killed with all: its folder
+    # has no lock
+    if [ ! "$mpi" ]; then
+        mkdir -p "$TMPDIR/deepspeed-job.dead00/x" "$TMPDIR/deepspeed-job.live00"
+        exec 9<"$TMPDIR/deepspeed-job.live00"
+        flock -s 9
+        status 0 -q $mpi --num_devs 2 $rank none 0
+        none "$TMPDIR/deepspeed-job.dead00"
+        rmdir "$TMPDIR/deepspeed-job.live00" || fail "the folder of another job"
+        exec 9<&-
+    fi
     # small files: the limit is raised for the runner, or it is said
     (ulimit -f 200 && "$program" -q $mpi --num_devs 2 --no_local_rank /bin/sh -c 'ulimit -f' >out 2>err)
     if [ $? -eq 0 ]; then has out '^[24]00$'; else has err '^deepspeed: openmpi needs files of 32 MiB for shared memory'; fi

@@ -8,8 +8,8 @@ set -u
 binary=$1
 program=$1/deepspeed
 . "$(cd "$(dirname "$0")" && pwd)/common/checks.sh"
-if [ ! -e "$binary/libdeepspeed_openmpi.so" ] || ! command -v mpirun >/dev/null; then
-    echo "skipped: there is no Open MPI" && exit 77
+if { [ ! -e "$binary/libdeepspeed_openmpi.so" ] || ! command -v mpirun >/dev/null; } && ! have_mpich "$binary"; then
+    echo "skipped: there is no MPI" && exit 77
 fi
 export TMPDIR=$work ASAN_OPTIONS=detect_leaks=0
 ranks=32

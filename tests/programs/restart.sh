@@ -12,8 +12,12 @@ program=$1/deepspeed
 export TMPDIR=$work/tmp DS_GRACE=0.3 ASAN_OPTIONS=detect_leaks=0
 mkdir -p "$TMPDIR"
 
+# which MPIs there are, by the names of their runners
+runners=''
+if [ -e "$binary/libdeepspeed_openmpi.so" ] && command -v mpirun.openmpi >/dev/null; then runners=mpirun; fi
+if have_mpich "$binary"; then runners="$runners mpiexec.hydra"; fi
 ranks=1
-if [ -e "$binary/libdeepspeed_openmpi.so" ] && command -v mpirun >/dev/null; then ranks=2; fi
+[ ! "$runners" ] || ranks=2
 
 # ---- what ranks get; which ends are restarted
 cat >flaky <<'END'
@@ -79,16 +83,24 @@ END
 chmod +x victim
 kills=3
 [ ! "${DS_TEST_QUICK-}" ] || kills=1
-status 0 $run --max_restarts $kills ./victim $kills "$binary/cifar10_deepspeed" $sample --save part.safetensors \
-    --save_dir ck --save_interval 40 --resume
-same whole.safetensors part.safetensors
-has err "^deepspeed: $kills restarts\\? in [0-9.]* s: [0-9]* % of the time did useful work, and [0-9]* steps\\? were done again\$"
+trained=("$binary/cifar10_deepspeed" $sample --save part.safetensors --save_dir ck --save_interval 40 --resume)
 
-# the runner and the launcher's second process are killed
-if [ $ranks = 2 ]; then
-    rm -r ck
-    "$program" $run --max_restarts 2 "$binary/cifar10_deepspeed" $sample --save part.safetensors \
-        --save_dir ck --save_interval 40 --resume >out 2>err </dev/null &
+# ranks_killed [OPTION]
+ranks_killed()
+{
+    rm -rf ck part.safetensors
+    status 0 $run "$@" --max_restarts $kills ./victim $kills "${trained[@]}"
+    same whole.safetensors part.safetensors
+    has err "^deepspeed: $kills restarts\\? in [0-9.]* s: [0-9]* % of the time did useful work, and [0-9]* steps\\? were done again\$"
+}
+
+# runners_killed NAME [OPTION]: the runner and the launcher's second process are
+runners_killed()
+{
+    name=$1
+    shift
+    rm -rf ck part.safetensors
+    "$program" $run "$@" --max_restarts 2 "${trained[@]}" >out 2>err </dev/null &
     job=$!
     for depth in 2 1; do
         : >began
@@ -99,12 +111,20 @@ if [ $ranks = 2 ]; then
         for _ in $(seq 500); do grep -q "restart $((3 - depth)) of" err && break; sleep 0.02; done
     done
     wait $job
-    if [ $? -eq 0 ]; then pass; else fail "the runner, the launcher are killed"; fi
+    if [ $? -eq 0 ]; then pass; else fail "the runner, the launcher are killed: $(cat err)"; fi
     same whole.safetensors part.safetensors
-    has err '^deepspeed: mpirun (process [0-9]*) on .* was killed by signal 9'
+    has err "^deepspeed: $name (process [0-9]*) on .* was killed by signal 9"
     has err '^deepspeed: the launcher (process [0-9]*) on .* was killed by signal 9'
     has err 'at least [0-9]* % of the time'
-fi
+}
+
+if [ $ranks = 1 ]; then ranks_killed; fi
+for name in $runners; do
+    mpi=--launcher=openmpi
+    [ $name = mpirun ] || mpi=--launcher=mpich
+    ranks_killed $mpi
+    runners_killed $name $mpi
+done
 # a signal that asks for the end: all ranks save after the same step
 rm -rf ck
 : >began
