@@ -1,6 +1,7 @@
 /* device/cpu/pointwise/formulas.h: the loops of each operation over a dense line
- * of float and of double, which the compiler vectorises: UNARY(name, formula of
- * x) and BINARY(name, formula of a and b). Of pointwise.c alone.
+ * of float, of double and of bfloat16, which the compiler vectorises: UNARY(name,
+ * formula of x) and BINARY(name, formula of a and b). A formula of bfloat16
+ * elements is computed in float, and rounded. Of pointwise.c alone.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -22,9 +23,22 @@
             y[i] = formula; \
         } \
     }
+#define UNARY_LINE_BF16(name, formula) \
+    static void name##_line_bf16(const void *arg, int64_t n, void *const *p) \
+    { \
+        const uint16_t *in = p[0]; \
+        uint16_t *y = p[1]; \
+        (void)arg; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            float x = dsi_bf16_to_f32(in[i]), result = formula; \
+            y[i] = bf16_of(result); \
+        } \
+    }
 #define UNARY(name, formula) \
     UNARY_LINE(name, float, f32, formula) \
-    UNARY_LINE(name, double, f64, formula)
+    UNARY_LINE(name, double, f64, formula) \
+    UNARY_LINE_BF16(name, formula)
 
 #define SQRT_2_OVER_PI  0.79788456080286535588
 #define INV_SQRT_2_PI   0.39894228040143267794 /* 1 / sqrt(2 pi) */
@@ -35,7 +49,8 @@
 
 #define TANH_INNER(x) (AS(x, SQRT_2_OVER_PI) * ((x) + AS(x, GELU_CUBIC) * (x) * (x) * (x)))
 
-UNARY(abs, ABS(x))
+UNARY_LINE(abs, float, f32, ABS(x))
+UNARY_LINE(abs, double, f64, ABS(x))
 /* Of float, `simple` where all of a piece is `inside` its range, as nearly all
  * pieces are; elsewhere, and where y is x, `formula`, which has the same bits
  * inside. */
@@ -66,7 +81,33 @@ UNARY(abs, ABS(x))
 UNARY_INSIDE(exp, fabsf(x) <= 87.0f, exp_inside_f32(x), EXP(x))
 UNARY_INSIDE(log, x >= 0x1p-126f && x < INFINITY, log_inside_f32(x), LOG(x))
 UNARY(sqrt, SQRT(x))
+#if defined(DSI_ISA_avx512)
+static void gelu_line_f32(const void *arg, int64_t n, void *const *p)
+{
+    const float *x = p[0];
+    float *y = p[1];
+    int64_t i = 0;
+    (void)arg;
+    for (; i + VF <= n; i += VF) vf_store(y + i, gelu_lanes(vf_load(x + i)));
+    int left = (int)(n - i);
+    if (left) vf_store_n(y + i, gelu_lanes(vf_load_n(x + i, left)), left);
+}
+
+static void gelu_line_bf16(const void *arg, int64_t n, void *const *p)
+{
+    const uint16_t *x = p[0];
+    uint16_t *y = p[1];
+    int64_t i = 0;
+    (void)arg;
+    for (; i + VF <= n; i += VF)
+        _mm256_storeu_si256((void *)(y + i), bf16_rounded(gelu_lanes(bf16_load(x + i))));
+    int left = (int)(n - i);
+    if (left) bf16_store_n(y + i, gelu_lanes(bf16_load_n(x + i, left)), left);
+}
+UNARY_LINE(gelu, double, f64, GELU(x))
+#else
 UNARY(gelu, GELU(x))
+#endif
 UNARY(gelu_tanh, AS(x, 0.5) * x * (1 + TANH(TANH_INNER(x))))
 UNARY(sigmoid, 1 / (1 + EXP(-x)))
 UNARY(silu, x / (1 + EXP(-x)))
@@ -95,10 +136,10 @@ static void rsqrt_line_f32(const void *arg, int64_t n, void *const *p)
         vf_store_n(y + i, _mm512_mask_mov_ps(better, limit, r), lanes);
     }
 }
-UNARY_LINE(rsqrt, double, f64, 1 / SQRT(x))
 #else
-UNARY(rsqrt, 1 / SQRT(x))
+UNARY_LINE(rsqrt, float, f32, 1 / SQRT(x))
 #endif
+UNARY_LINE(rsqrt, double, f64, 1 / SQRT(x))
 /* log(1 / (1 + e^-x)) = min(x, 0) - log(1 + e^-|x|) */
 UNARY(logsigmoid, (x > 0 ? 0 : x) - LOG1P(EXP(-ABS(x))))
 
@@ -115,9 +156,22 @@ UNARY(logsigmoid, (x > 0 ? 0 : x) - LOG1P(EXP(-ABS(x))))
             y[i] = condition ? yes : no; \
         } \
     }
+#define UNARY_P_LINE_BF16(name, left, right, condition) \
+    static void name##_line_bf16(const void *arg, int64_t n, void *const *p) \
+    { \
+        const uint16_t *in = p[0]; \
+        const float param = (float)*(const double *)arg; \
+        uint16_t *y = p[1]; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            float x = dsi_bf16_to_f32(in[i]), yes = left, no = right; \
+            y[i] = bf16_of(condition ? yes : no); \
+        } \
+    }
 #define UNARY_P(name, condition, left, right) \
     UNARY_P_LINE(name, float, f32, left, right, condition) \
-    UNARY_P_LINE(name, double, f64, left, right, condition)
+    UNARY_P_LINE(name, double, f64, left, right, condition) \
+    UNARY_P_LINE_BF16(name, left, right, condition)
 
 UNARY_P(leaky_relu, x > 0, x, param *x)
 UNARY_P(elu, x > 0, x, param *EXPM1(x))
@@ -165,9 +219,22 @@ UNARY(mish, _Generic((x), float : mish_f32, double : mish_f64)(x))
             y[i] = formula; \
         } \
     }
+#define BINARY_LINE_BF16(name, formula) \
+    static void name##_line_bf16(const void *arg, int64_t n, void *const *p) \
+    { \
+        const uint16_t *left = p[0], *right = p[1]; \
+        uint16_t *y = p[2]; \
+        (void)arg; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            float a = dsi_bf16_to_f32(left[i]), b = dsi_bf16_to_f32(right[i]), result = formula; \
+            y[i] = bf16_of(result); \
+        } \
+    }
 #define BINARY(name, formula) \
     BINARY_LINE(name, float, f32, formula) \
-    BINARY_LINE(name, double, f64, formula)
+    BINARY_LINE(name, double, f64, formula) \
+    BINARY_LINE_BF16(name, formula)
 
 BINARY(mul, a *b)
 BINARY(div, a / b)
@@ -332,9 +399,23 @@ BINARY(hardsigmoid_dx, ABS(b) < 3 ? a / 6 : 0)
             y[i] = condition ? yes : no; \
         } \
     }
+#define BINARY_P_LINE_BF16(name, left, right, condition) \
+    static void name##_line_bf16(const void *arg, int64_t n, void *const *p) \
+    { \
+        const uint16_t *dy = p[0], *saved = p[1]; \
+        const float param = (float)*(const double *)arg; \
+        uint16_t *y = p[2]; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            float a = dsi_bf16_to_f32(dy[i]), b = dsi_bf16_to_f32(saved[i]); \
+            float yes = left, no = right; \
+            y[i] = bf16_of(condition ? yes : no); \
+        } \
+    }
 #define BINARY_P(name, condition, left, right) \
     BINARY_P_LINE(name, float, f32, left, right, condition) \
-    BINARY_P_LINE(name, double, f64, left, right, condition)
+    BINARY_P_LINE(name, double, f64, left, right, condition) \
+    BINARY_P_LINE_BF16(name, left, right, condition)
 
 BINARY_P(leaky_relu_dx, b > 0, a, param *a)
 BINARY_P(elu_dx, b > 0, a, a *(param *EXP(b)))
@@ -421,7 +502,8 @@ TURNED(cos, 1, cos, minus_sin)
 
 UNARY_LINE(relu, float, f32, x < 0 ? 0 : x)
 UNARY_LINE(relu, double, f64, x < 0 ? 0 : x)
-BINARY(relu_dx, b <= 0 ? 0 : a)
+BINARY_LINE(relu_dx, float, f32, b <= 0 ? 0 : a)
+BINARY_LINE(relu_dx, double, f64, b <= 0 ? 0 : a)
 
 /* True if the bits x are a number below zero: with the sign bit they are above
  * -0 (0x8000) and at most -infinity; NaNs are above that. One unsigned

@@ -86,6 +86,10 @@ typedef struct {
 
 #define LINES(name) \
     { \
+        name##_line_f32, name##_line_f64, NULL, name##_line_bf16, NULL \
+    }
+#define LINES_UPCAST(name) \
+    { \
         name##_line_f32, name##_line_f64, NULL, NULL, NULL \
     }
 #define LINES_HALF(name) \
@@ -93,6 +97,11 @@ typedef struct {
         name##_line_f32, name##_line_f64, name##_line_f16, name##_line_bf16, NULL \
     }
 #define LINES_I64(name) \
+    { \
+        name##_line_f32, name##_line_f64, NULL, name##_line_bf16, name##_line_i64 \
+    }
+
+#define LINES_I64_UPCAST(name) \
     { \
         name##_line_f32, name##_line_f64, NULL, NULL, name##_line_i64 \
     }
@@ -107,11 +116,17 @@ static ds_status pointwise_run_op(const char *kernel, const op_lines *op, const 
                          : dtype == DS_I64  ? op->i64
                                             : NULL;
     strided w;
+    for (int v = 1; v < n; v++)
+        if (views[v]->dtype != dtype) line = NULL;
     if (!line) return pointwise_run(kernel, dtype, op->f32, op->f64, arg, n, views);
     strided_plan(&w, n, views);
     strided_run(&w, line, arg);
     return DS_OK;
 }
+
+#define RUN_OP(name, arg, n, ...) \
+    pointwise_run_op(#name, &(const op_lines)LINES(name), arg, n, \
+                     (const dsi_view *const[]){__VA_ARGS__})
 
 /* ---- with numbers --------------------------------------------------------------------------------- */
 
@@ -121,14 +136,13 @@ typedef struct {
 
 #define FACTOR ((__typeof__(x))((const line_of_x *)arg)->factor)
 #define TERM   ((__typeof__(x))((const line_of_x *)arg)->term)
-UNARY_LINE(affine, float, f32, FACTOR *x + TERM)
-UNARY_LINE(affine, double, f64, FACTOR *x + TERM)
+UNARY(affine, FACTOR *x + TERM)
 
 ds_status KERNEL(affine)(dsi_stream *s, double factor, double term, dsi_view x, dsi_view y)
 {
     line_of_x l = {factor, term};
     (void)s;
-    return RUN(affine, x.dtype, &l, 2, &x, &y);
+    return RUN_OP(affine, &l, 2, &x, &y);
 }
 
 typedef struct {
@@ -139,14 +153,13 @@ typedef struct {
 #define HIGH     ((__typeof__(x))((const bounds *)arg)->high)
 #define UP(x)    ((x) > LOW || (x) != (x) ? (x) : LOW)
 #define CLAMP(x) (UP(x) < HIGH || UP(x) != UP(x) ? UP(x) : HIGH) /* NaN: of x, or of LOW */
-UNARY_LINE(clamp, float, f32, CLAMP(x))
-UNARY_LINE(clamp, double, f64, CLAMP(x))
+UNARY(clamp, CLAMP(x))
 
 ds_status KERNEL(clamp)(dsi_stream *s, double low, double high, dsi_view x, dsi_view y)
 {
     bounds l = {low, high};
     (void)s;
-    return RUN(clamp, x.dtype, &l, 2, &x, &y);
+    return RUN_OP(clamp, &l, 2, &x, &y);
 }
 
 #define CLAMP_TENSORS_LINE(T, suffix) \
@@ -177,22 +190,19 @@ BINARY(prelu, b > 0 ? b : a * b)
 ds_status KERNEL(prelu)(dsi_stream *s, dsi_view w, dsi_view x, dsi_view y)
 {
     (void)s;
-    return RUN(prelu, x.dtype, NULL, 3, &w, &x, &y);
+    return RUN_OP(prelu, NULL, 3, &w, &x, &y);
 }
 
-UNARY_LINE(square, float, f32, x *x)
-UNARY_LINE(square, double, f64, x *x)
-UNARY_LINE(cube, float, f32, x *x *x)
-UNARY_LINE(cube, double, f64, x *x *x)
-UNARY_LINE(inverse, float, f32, 1 / x)
-UNARY_LINE(inverse, double, f64, 1 / x)
+UNARY(square, x *x)
+UNARY(cube, x *x *x)
+UNARY(inverse, 1 / x)
 UNARY_LINE(pow, float, f32, POW(x, (__typeof__(x))*(const double *)arg))
 UNARY_LINE(pow, double, f64, POW(x, (__typeof__(x))*(const double *)arg))
 
 /* The common exponents are those that PyTorch treats apart too. */
 static const op_lines *pow_lines(double exponent)
 {
-    static const op_lines any = LINES(pow), two = LINES(square), three = LINES(cube),
+    static const op_lines any = LINES_UPCAST(pow), two = LINES(square), three = LINES(cube),
                           half = LINES(sqrt), minus_one = LINES(inverse);
     if (exponent == 2) return &two;
     if (exponent == 3) return &three;
@@ -206,8 +216,8 @@ ds_status KERNEL(unary)(dsi_stream *s, dsi_unary_op op, double p, dsi_view x, ds
 {
     static const op_lines ops[DSI_N_UNARY] = {
         [DSI_ABS] = {abs_line_f32, abs_line_f64, abs_line_half, abs_line_half, NULL},
-        [DSI_EXP] = LINES(exp),
-        [DSI_LOG] = LINES(log),
+        [DSI_EXP] = LINES_UPCAST(exp),
+        [DSI_LOG] = LINES_UPCAST(log),
         [DSI_SQRT] = LINES(sqrt),
         [DSI_RELU] = LINES_HALF(relu),
         [DSI_GELU] = LINES(gelu),
@@ -215,8 +225,8 @@ ds_status KERNEL(unary)(dsi_stream *s, dsi_unary_op op, double p, dsi_view x, ds
         [DSI_SILU] = LINES(silu),
         [DSI_SIGMOID] = LINES(sigmoid),
         [DSI_TANH] = LINES(tanh),
-        [DSI_SIN] = LINES(sin),
-        [DSI_COS] = LINES(cos),
+        [DSI_SIN] = LINES_UPCAST(sin),
+        [DSI_COS] = LINES_UPCAST(cos),
         [DSI_ERF] = LINES(erf),
         [DSI_EXPM1] = LINES(expm1),
         [DSI_LOG1P] = LINES(log1p),
@@ -230,7 +240,7 @@ ds_status KERNEL(unary)(dsi_stream *s, dsi_unary_op op, double p, dsi_view x, ds
         [DSI_SELU] = LINES(selu),
         [DSI_CELU] = LINES(celu),
         [DSI_HUBER] = LINES(huber),
-        [DSI_RSQRT] = LINES(rsqrt),
+        [DSI_RSQRT] = LINES_UPCAST(rsqrt),
         [DSI_FLOOR] = LINES(floor),
         [DSI_CEIL] = LINES(ceil),
         [DSI_ROUND] = LINES(round),
@@ -255,8 +265,8 @@ ds_status KERNEL(unary_dx)(dsi_stream *s, dsi_unary_op op, double p, dsi_view dy
         [DSI_SILU] = LINES(silu_dx),
         [DSI_SIGMOID] = LINES(sigmoid_dx),
         [DSI_TANH] = LINES(tanh_dx),
-        [DSI_SIN] = LINES(sin_dx),
-        [DSI_COS] = LINES(cos_dx),
+        [DSI_SIN] = LINES_UPCAST(sin_dx),
+        [DSI_COS] = LINES_UPCAST(cos_dx),
         [DSI_ERF] = LINES(erf_dx),
         [DSI_EXPM1] = LINES(expm1_dx),
         [DSI_LOG1P] = LINES(log1p_dx),
@@ -287,8 +297,8 @@ ds_status KERNEL(binary)(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view
         [DSI_DIV] = LINES(div),
         [DSI_MAXIMUM] = LINES_I64(maximum),
         [DSI_MINIMUM] = LINES_I64(minimum),
-        [DSI_FLOOR_DIVIDE] = LINES_I64(floor_divide),
-        [DSI_REMAINDER] = LINES_I64(remainder),
+        [DSI_FLOOR_DIVIDE] = LINES_I64_UPCAST(floor_divide),
+        [DSI_REMAINDER] = LINES_I64_UPCAST(remainder),
     };
     static const op_lines plain_add = LINES(plain_add);
     bool plain = op == DSI_ADD && alpha == 1 && a.dtype != DS_I64;

@@ -118,6 +118,38 @@ ALWAYS_INLINE __m128i bf16_rounded(__m256 x)
 }
 #endif
 
+#if defined(DSI_ISA_avx512)
+ALWAYS_INLINE vf bf16_lanes(__m256i half)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+ALWAYS_INLINE vf bf16_load(const uint16_t *p)
+{
+    return bf16_lanes(_mm256_loadu_si256((const void *)p));
+}
+
+/* The first n lanes, as vf_load_n and vf_store_n. */
+ALWAYS_INLINE vf bf16_load_n(const uint16_t *p, int n)
+{
+    return bf16_lanes(_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), p));
+}
+
+ALWAYS_INLINE void bf16_store_n(uint16_t *p, vf v, int n)
+{
+    _mm256_mask_storeu_epi16(p, (__mmask16)((1u << n) - 1), bf16_rounded(v));
+}
+#endif
+
+/* The same of one element, without a branch: compilers vectorise it. */
+ALWAYS_INLINE uint16_t bf16_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    uint32_t up = u + 0x7fff + ((u >> 16) & 1);
+    return (uint16_t)((x != x ? 0x7fc00000 : up) >> 16);
+}
+
 ALWAYS_INLINE void floats_to_bf16(const float *restrict from, uint16_t *restrict to, int64_t n)
 {
     int64_t i = 0;
@@ -131,12 +163,7 @@ ALWAYS_INLINE void floats_to_bf16(const float *restrict from, uint16_t *restrict
     for (; i + 8 <= n; i += 8)
         _mm_storeu_si128((void *)(to + i), bf16_rounded(_mm256_loadu_ps(from + i)));
 #endif
-    for (; i < n; i++) { /* without a branch: compilers vectorise it */
-        uint32_t u;
-        memcpy(&u, from + i, sizeof u);
-        uint32_t up = u + 0x7fff + ((u >> 16) & 1);
-        to[i] = (uint16_t)(((u & 0x7fffffff) > 0x7f800000 ? 0x7fc00000 : up) >> 16);
-    }
+    for (; i < n; i++) to[i] = bf16_of(from[i]);
 #endif
 }
 
