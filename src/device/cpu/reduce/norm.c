@@ -12,6 +12,7 @@
  * in double. Threads divide channels, rows, or fixed parts of the rows, so no sum
  * depends on them. 16-bit elements are converted in pieces on the stack.
  * SPDX-License-Identifier: MIT */
+#include "base/int.h"
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/simd/upcast.h"
 #include "device/cpu/table.h"
@@ -48,6 +49,48 @@ static bool channels_few(int64_t channels) { return 2 * channels <= CHANNELS; }
  * holds from sample to sample too. */
 static int64_t row_step(const dsi_view *v) { return v->d[2] == 1 ? v->s[0] : v->s[2]; }
 static bool rows_join(const dsi_view *v) { return v->d[2] == 1 || v->s[0] == v->d[2] * v->s[2]; }
+
+/* x's first elements of its first samples, whose mean is near that of all. */
+static dsi_view view_sample(dsi_view x)
+{
+    x.d[0] = dsi_min(x.d[0], x.d[2] < 4 ? 32 : 8), x.d[2] = dsi_min(x.d[2], 4);
+    return x;
+}
+
+/* True if a mean is `off` from the number about which `square` is the mean square,
+ * and the variance left has 3 bits less than that, or is 0. */
+static bool shift_far(double off, double square) { return !(8 * off * off <= 7 * square); }
+
+/* Two sums of a line, a lane of its vectors each. */
+typedef struct {
+    double first[8], second[8];
+} lanes;
+
+static void lanes_sum(const lanes *s, double *first, double *second)
+{
+    for (int j = 0; j < 8; j++) *first += s->first[j], *second += s->second[j];
+}
+
+/* Elements of a line of n that are taken at a time: all, or as many as the buffers of
+ * those that have 16 bits have room for. */
+static int64_t line_at_once(int64_t n, const dsi_view *a, const dsi_view *b, const dsi_view *c)
+{
+    return is_half(a->dtype) || is_half(b->dtype) || is_half(c->dtype) ? dsi_min(n, HALF_ROWS) : n;
+}
+
+/* True if lines of a plane of [N,C,I] are bfloat16 that need no buffer. */
+static bool line_bf16(const dsi_view *v) { return v->dtype == DS_BF16 && v->s[2] == 1; }
+
+/* y = a g + b (x - mean) + c of n elements; without a g: NULL */
+static void apply_line_bf16(float a, float b, float c, float mean, int64_t n, const uint16_t *g,
+                            const uint16_t *x, uint16_t *y)
+{
+    if (g) INDEPENDENT
+    for (int64_t i = 0; i < n; i++)
+        y[i] = bf16_of(a * dsi_bf16_to_f32(g[i]) + b * (dsi_bf16_to_f32(x[i]) - mean) + c);
+    else INDEPENDENT for (int64_t i = 0; i < n; i++)
+        y[i] = bf16_of(b * (dsi_bf16_to_f32(x[i]) - mean) + c);
+}
 
 #define T           float
 #define NAMED(name) name##_f32
