@@ -234,8 +234,7 @@ ds_tensor *ds_index_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *sour
     for (int i = 0; i < want.n; i++) around.d[i] = i == dim ? want.d[dim] : 1;
     ds_tensor *all = ds_expand(ds_reshape(index, around), want);
     if (!dsi_is_float(x)) return integers_add(op, x, dim, ds_contiguous(all), source, alpha);
-    bool single = x->dtype == DS_F32 || x->dtype == DS_F64;
-    if (dim && single && dsi_fusion(x->device, scatter_sum))
+    if ((dim || dsi_is_16bit(x)) && dsi_fusion(x->device, scatter_sum))
         return scatter_sum(op, x, dim, all, source, alpha);
     ds_tensor *sums = dim ? elements_add(op, dsi_upcast(source), dim, all, x->shape.d[dim])
                           : rows_add(slices_as_rows(dsi_upcast(source), 0), index, x->shape.d[0]);
@@ -302,11 +301,10 @@ ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *sr
                               dsi_shape_text(index->shape), dim);
         return integers_add("scatter_add", x, dim, index, corner(src, index->shape), 1);
     }
-    ds_tensor *part = corner(dsi_upcast(src), index->shape);
-    bool single = x->dtype == DS_F32 || x->dtype == DS_F64;
-    if (single && scatter_fits(x, dim, index) && dsi_fusion(x->device, scatter_sum))
+    ds_tensor *part = corner(src, index->shape);
+    if (scatter_fits(x, dim, index) && dsi_fusion(x->device, scatter_sum))
         return scatter_sum("scatter_add", x, dim, index, part, 1);
-    part = elements_add("scatter_add", part, dim, index, x->shape.d[dim]);
+    part = elements_add("scatter_add", dsi_upcast(part), dim, index, x->shape.d[dim]);
     return ds_cast(ds_add(dsi_upcast(x), padded_to(part, x->shape)), x->dtype);
 }
 

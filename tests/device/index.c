@@ -1,5 +1,6 @@
 /* tests/device/index.c: rows and maxima by index, and indices that are outside.
  * SPDX-License-Identifier: MIT */
+#include "base/half.h"
 #include "kernels.h"
 
 static dsi_stream *stream(void) { return &dsi_device_current()->stream; }
@@ -99,6 +100,54 @@ static void scatters_along_one_line(void **state)
     }
 }
 
+static double half_at(const dsi_view *v, int64_t i)
+{
+    uint16_t h = ((const uint16_t *)v->p)[i];
+    return (double)(v->dtype == DS_BF16 ? dsi_bf16_to_f32(h) : dsi_f16_to_f32(h));
+}
+
+static void half_put(const dsi_view *v, int64_t i, float x)
+{
+    ((uint16_t *)v->p)[i] = v->dtype == DS_BF16 ? dsi_f32_to_bf16(x) : dsi_f32_to_f16(x);
+}
+
+/* y = x - sum / 2: of whole slices, short lines, few places, and long lines. */
+static void sums_of_16_bits_are_rounded_once(void **state)
+{
+    (void)state;
+    enum { K = 5 };
+    static const struct {
+        int64_t d[3], step[3];
+    } sizes[] = {{{1, 7, 40}, {0, 1, 0}},
+                 {{3, 7, 1}, {K, 1, 1}},
+                 {{2, 64, 3}, {3 * K, 3, 1}},
+                 {{2, 4100, 1}, {K, 1, 1}}};
+    int64_t at[6 * K];
+    for (int64_t e = 0; e < 6 * K; e++) at[e] = e * 3 % 5;
+    FOR_EACH_ISA(k)
+    for (ds_dtype dtype = DS_F16; dtype <= DS_BF16; dtype++)
+        for (int n = 0; n < 4; n++) {
+            const int64_t *d = sizes[n].d, *step = sizes[n].step, from[] = {d[0], K, d[2]};
+            dsi_view x = view_new(dtype, 3, d, NULL), y = view_new(dtype, 3, d, NULL),
+                     src = view_new(dtype, 3, from, NULL), want = view_new(dtype, 3, d, NULL);
+            dsi_view index = {at, DS_I64, 3, {d[0], K, d[2]}, {step[0], step[1], step[2]}};
+            for (int64_t e = 0; e < view_count(&x); e++) half_put(&x, e, (float)(e * 37 % 101) / 7);
+            for (int64_t e = 0; e < view_count(&src); e++)
+                half_put(&src, e, (float)(e * 53 % 97) / 11 - 4);
+            CHECK_INT(table_with(k)->fusions.scatter_sum(stream(), -0.5, x, index, src, y), DS_OK);
+            for (int64_t e = 0; e < view_count(&x); e++) {
+                int64_t o = e / (d[1] * d[2]), i = e % d[2];
+                float sum = 0;
+                for (int64_t r = 0; r < K; r++)
+                    if (at[o * step[0] + r * step[1] + i * step[2]] == e / d[2] % d[1])
+                        sum += (float)half_at(&src, (o * K + r) * d[2] + i);
+                half_put(&want, e, (float)half_at(&x, e) - 0.5F * sum);
+                CHECK_CLOSE(half_at(&y, e), half_at(&want, e), 0);
+            }
+            view_free(&x), view_free(&y), view_free(&src), view_free(&want);
+        }
+}
+
 /* Of a place that is named twice the last counts, forward and back. */
 static void scatter_takes_the_last(void **state)
 {
@@ -187,6 +236,7 @@ static void results_do_not_depend_on_threads(void **state)
 
 TEST_MAIN(cmocka_unit_test(gathers_rows_of_any_dtype),
           cmocka_unit_test(scatters_rows_and_skips_one), cmocka_unit_test(scatters_to_maxima),
-          cmocka_unit_test(scatters_along_one_line), cmocka_unit_test(scatter_takes_the_last),
-          cmocka_unit_test(indices_outside_are_refused),
+          cmocka_unit_test(scatters_along_one_line),
+          cmocka_unit_test(sums_of_16_bits_are_rounded_once),
+          cmocka_unit_test(scatter_takes_the_last), cmocka_unit_test(indices_outside_are_refused),
           cmocka_unit_test(results_do_not_depend_on_threads))

@@ -115,19 +115,30 @@ ds_status KERNEL(gather_rows)(dsi_stream *s, dsi_view w, dsi_view index, dsi_vie
 SCATTER_ROW(float, f32)
 SCATTER_ROW(double, f64)
 
-/* The same of 16-bit rows: n is at most HALF_PIECE, and the sum is rounded
- * once. */
+/* n 16-bit elements of w from element `at` on: sums of the others, or base + alpha sum,
+ * rounded once. */
+static void sums_store(const job *j, int64_t at, int64_t stride, int64_t n, float *sum)
+{
+    float x[HALF_PIECE];
+    for (int64_t i = 0; i < n && j->base.p; i += HALF_PIECE) {
+        int64_t m = dsi_min(n - i, HALF_PIECE);
+        half_gather(j->base.dtype, (const uint16_t *)j->base.p + at + i * stride, stride, x, m);
+        for (int64_t c = 0; c < m; c++) sum[i + c] = x[c] + (float)j->alpha * sum[i + c];
+    }
+    half_scatter(j->w.dtype, sum, (uint16_t *)j->w.p + at, stride, n);
+}
+
+/* As scatter_row of 16-bit rows; n is at most HALF_PIECE. */
 static void scatter_row_half(const job *j, int64_t v, int64_t c, int64_t n)
 {
     const dsi_view *w = &j->w, *dy = &j->y;
-    int64_t first = j->first[v], named = j->first[v + 1] - first;
-    if (named < 2 && w->s[1] == 1 && dy->s[1] == 1) { /* no sum */
-        uint16_t *to = (uint16_t *)w->p + v * w->s[0] + c;
-        if (named)
-            memcpy(to, (const uint16_t *)dy->p + j->named[first] * dy->s[0] + c,
-                   (size_t)n * sizeof *to);
-        else
-            memset(to, 0, (size_t)n * sizeof *to);
+    int64_t first = j->first[v], named = j->first[v + 1] - first, at = v * w->s[0] + c * w->s[1];
+    bool base = j->base.p;
+    if (named < 2 - base && w->s[1] == 1 && dy->s[1] == 1) { /* no sum */
+        const uint16_t *from = base ? (const uint16_t *)j->base.p + at : NULL;
+        if (named) from = (const uint16_t *)dy->p + j->named[first] * dy->s[0] + c;
+        memset((uint16_t *)w->p + at, 0, (size_t)n * sizeof *from);
+        if (from) memcpy((uint16_t *)w->p + at, from, (size_t)n * sizeof *from);
         return;
     }
     float sum[HALF_PIECE], from[HALF_PIECE];
@@ -137,7 +148,7 @@ static void scatter_row_half(const job *j, int64_t v, int64_t c, int64_t n)
         half_gather(dy->dtype, x, dy->s[1], from, n);
         for (int64_t i = 0; i < n; i++) sum[i] += from[i];
     }
-    half_scatter(w->dtype, sum, (uint16_t *)w->p + v * w->s[0] + c * w->s[1], w->s[1], n);
+    sums_store(j, at, w->s[1], n, sum);
 }
 
 static void scatter_row(const job *j, int64_t v)
@@ -344,8 +355,8 @@ static void split_inner(job *j)
 static job slices_of(const job *j, int64_t o)
 {
     job m = *j;
-    dsi_view *const v[] = {&m.w, &m.y};
-    for (int u = 0; u < 2; u++) {
+    dsi_view *const v[] = {&m.w, &m.y, &m.base};
+    for (int u = 0; u < (m.base.p ? 3 : 2); u++) {
         v[u]->p = (char *)v[u]->p + o * v[u]->s[0] * (int64_t)ds_dtype_size(v[u]->dtype);
         for (int i = 0; i < 2; i++) v[u]->d[i] = v[u]->d[i + 1], v[u]->s[i] = v[u]->s[i + 1];
     }
@@ -406,51 +417,56 @@ static void scatter_add_half(void *arg, int64_t begin, int64_t end)
             for (int64_t k = 0; k < K; k++)
                 sum[l * C + place[k * at]] += half_value(dy->dtype, from[k * ys]);
         }
-        half_scatter(dx->dtype, sum, (uint16_t *)dx->p + o * dx->s[0] + i * dx->s[2], dx->s[1],
-                     n * C);
+        sums_store(j, o * dx->s[0] + i * dx->s[2], dx->s[1], n * C, sum);
     }
 }
 
-/* The same if a line has few places: dx is 0, and they alone are rounded. */
+/* The same if a line has few places: dx is the base, or 0, and they alone are rounded. */
 static void scatter_add_few(void *arg, int64_t begin, int64_t end)
 {
     const job *j = arg;
     const dsi_view *dx = &j->w, *dy = &j->y;
     const int64_t xs = dx->s[1], ys = dy->s[1], at = j->index.s[1], K = dy->d[1], I = dx->d[2];
+    const uint16_t *base = j->base.p;
     float sum[SUMS];
     memset(sum, 0, (size_t)dx->d[1] * sizeof *sum);
     for (int64_t line = begin; line < end; line++) {
-        int64_t o = line / I, i = line % I;
-        uint16_t *to = (uint16_t *)dx->p + o * dx->s[0] + i * dx->s[2];
+        int64_t o = line / I, i = line % I, first = o * dx->s[0] + i * dx->s[2];
+        uint16_t *to = (uint16_t *)dx->p + first;
         const uint16_t *from = (const uint16_t *)dy->p + o * dy->s[0] + i * dy->s[2];
         const int64_t *place = (const int64_t *)j->index.p + o * j->index.s[0] + i * j->index.s[2];
         for (int64_t k = 0; k < K; k++) sum[place[k * at]] += half_value(dy->dtype, from[k * ys]);
-        for (int64_t k = 0; k < K; k++)
-            to[place[k * at] * xs] = half_of(dx->dtype, sum[place[k * at]]);
+        for (int64_t k = 0; k < K; k++) {
+            int64_t c = place[k * at];
+            float y = sum[c];
+            if (base) y = half_value(dx->dtype, base[first + c * xs]) + (float)j->alpha * y;
+            to[c * xs] = half_of(dx->dtype, y);
+        }
         for (int64_t k = 0; k < K; k++) sum[place[k * at]] = 0;
     }
 }
 
-/* By slices of `outer` in float32, so that few copies live at a time. */
-static ds_status scatter_add_slices(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx)
+/* Of items o and on of dimension 0, n of them, in float32. */
+static ds_status scatter_slice(dsi_stream *s, const job *j, int64_t o, int64_t n)
 {
-    int64_t n = slice_items((dx.d[1] + dy.d[1]) * dx.d[2]);
-    if (n >= dx.d[0]) IN_F32(s, 1, KERNEL(scatter_add)(s, dy, index, dx), &dx, &dy);
-    ds_status status = DS_OK;
-    for (int64_t i = 0; !status && i < dx.d[0]; i += n)
-        status = KERNEL(scatter_add)(s, view_slice(dy, i, n), view_slice(index, i, n),
-                                     view_slice(dx, i, n));
-    return status;
+    dsi_view w = view_slice(j->w, o, n), base = view_slice(j->base, o, n);
+    dsi_view src = view_slice(j->y, o, n), index = view_slice(j->index, o, n);
+    if (!base.p) IN_F32(s, 1, KERNEL(scatter_add)(s, src, index, w), &w, &src);
+    IN_F32(s, 1, KERNEL(scatter_sum)(s, j->alpha, base, index, src, w), &w, &base, &src);
 }
 
 static ds_status scatter_half(dsi_stream *s, job *j)
 {
     int64_t outer = j->w.d[0], classes = j->w.d[1], inner = j->w.d[2], places = j->y.d[1];
+    bool few = !classes || places < classes / 4;
     if (!elements_valid(s, &j->index, classes)) return KERNEL(fill)(s, 0, j->w);
-    if (j->index.s[0] == 0 && inner_together(j)) return slices_run(s, j);
-    if (classes > SUMS) return scatter_add_slices(s, j->y, j->index, j->w);
-    bool few = places < classes / 4;
-    ds_status status = few || !classes ? KERNEL(fill)(s, 0, j->w) : DS_OK;
+    if ((outer == 1 || j->index.s[0] == 0) && inner_together(j)) return slices_run(s, j);
+    ds_status status = DS_OK;
+    int64_t n = slice_items((classes + places) * inner); /* few copies live at a time */
+    for (int64_t o = 0; classes > SUMS && !status && o < outer; o += n)
+        status = scatter_slice(s, j, o, n);
+    if (classes > SUMS) return status;
+    if (few) status = j->base.p ? KERNEL(copy)(s, j->base, j->w) : KERNEL(fill)(s, 0, j->w);
     if (!status && classes)
         dsi_parallel(outer * inner, PARALLEL_ELEMENTS / (places + classes + 1) + 1,
                      few ? scatter_add_few : scatter_add_half, j);
@@ -503,8 +519,9 @@ static void scatter_sums(void *arg, int64_t begin, int64_t end)
 ds_status KERNEL(scatter_sum)(dsi_stream *s, double alpha, dsi_view x, dsi_view index, dsi_view src,
                               dsi_view y)
 {
-    job j = {.w = y, .index = index, .y = src, .base = x, .alpha = alpha};
+    job j = {.w = y, .index = index, .y = src, .skip = -1, .base = x, .alpha = alpha};
     j.size = (int64_t)ds_dtype_size(y.dtype);
+    if (is_half(y.dtype)) return scatter_half(s, &j);
     if (y.dtype != DS_F32 && y.dtype != DS_F64) return no_dtype("scatter_sum", y.dtype);
     if (!elements_valid(s, &index, y.d[1])) return KERNEL(fill)(s, 0, y);
     split_inner(&j);
