@@ -120,8 +120,8 @@ static ds_status owner_update(const Round *r, int i, ds_tensor *all, double scal
     return status == DS_OK ? whole_copy(r, i, all, word, words, true) : status;
 }
 
-/* After the update of a shard: its step, its 16-bit copy, its place in a
- * file. */
+/* After the update of a shard: its step, its 16-bit copy, which may have to
+ * cross to a GPU, its place in a file. */
 static ds_status shard_finish(dsi_zero *z, int i)
 {
     const dsi_flat_param *p = &z->flat->param[i];
@@ -131,8 +131,9 @@ static ds_status shard_finish(dsi_zero *z, int i)
     int64_t n = p->end - p->begin;
     if (status == DS_OK && x->low)
         status = dsi_copy(dsi_flat_range(x->low, 0, n), dsi_flat_range(x->p, 0, n));
-    if (status == DS_OK && z->offload && dsi_zero_copies_master(z, i))
-        status = dsi_zero_copy_master(z, i);
+    if (status == DS_OK && z->offload)
+        status = dsi_zero_copies_master(z, i) ? dsi_zero_copy_master(z, i)
+                                              : dsi_zero_shard_close(z, i, true);
     return status == DS_OK && z->offload ? dsi_offload_store(z->offload, i) : status;
 }
 

@@ -80,13 +80,15 @@ static void files_change_nothing(void **state)
         ", \"sub_group_size\": 500, \"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": "
         "\"%s\", \"pipeline_read\": true, \"pipeline_write\": true, \"buffer_count\": 3}, "
         "\"offload_param\": {\"device\": \"nvme\", \"nvme_path\": \"%s\", \"max_in_cpu\": 0}";
+    /* on a GPU: the CPU updates, which rounds in other places */
+    const char *memory = on_gpu() ? ", \"offload_optimizer\": {\"device\": \"cpu\"}" : "";
     Run want = {0}, got = {0};
     char zero[1000];
     (void)state;
     snprintf(zero, sizeof zero, form, folder_path(""), folder_path(""));
     for (int stage = 1; stage <= 3; stage++)
         for (int p = 0; p < 2; p++) {
-            configure(&want, 2, stage, precisions[p], "");
+            configure(&want, 2, stage, precisions[p], memory);
             run_on(2, &want);
             configure(&got, 2, stage, precisions[p], zero);
             run_on(2, &got);
