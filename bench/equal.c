@@ -29,7 +29,7 @@ enum {
 
 typedef struct Options {
     int ranks, steps, global;
-    const char *optim;
+    const char *optim, *device;
     double most;
 } Options;
 
@@ -37,6 +37,8 @@ static const struct argp_option options[] = {
     {"ranks", 'n', "N", 0, "without mpirun (4)", 0},
     {"steps", 's', "N", 0, "steps (100)", 0},
     {"global", 'g', "N", 0, "samples of a global batch (192)", 0},
+    {"device", 'd', "DEVICE", 0, "cpu, cuda (a GPU a rank), or cuda:0, which all ranks share (cpu)",
+     0},
     {"optim", 'o', "TYPE", 0, "SGD or AdamW (SGD)", 0},
     {"most", 'm', "X", 0, "difference that plain may have (1e-6)", 0},
     {0}};
@@ -50,9 +52,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
                                      : NULL;
     if (number && (*number = atoi(arg)) < 1)
         argp_error(state, "-%c %s: expected a number", key, arg);
+    if (key == 'd') o->device = arg;
     if (key == 'o') o->optim = arg;
     if (key == 'm') o->most = atof(arg);
-    return number || key == 'o' || key == 'm' ? 0 : ARGP_ERR_UNKNOWN;
+    return number || key == 'd' || key == 'o' || key == 'm' ? 0 : ARGP_ERR_UNKNOWN;
 }
 
 static ds_module *net_new(void)
@@ -125,9 +128,20 @@ static double difference(const float *a, const float *b)
     return most / largest;
 }
 
+/* "cuda" of a rank that is a thread is the GPU of its number too. */
+static ds_status rank_device(const Options *o)
+{
+    ds_device device;
+    if (ds_device_parse(o->device, &device) != DS_OK) return ds_error_status();
+    bool thread = !strcmp(ds_comm_backend(ds_world()), "thread");
+    if (thread && !strcmp(o->device, "cuda")) device.index = ds_comm_rank(NULL);
+    return ds_set_device(device);
+}
+
 static ds_status run(void *arg)
 {
     const Options *o = arg;
+    if (rank_device(o) != DS_OK) return ds_error_status();
     ds_comm *world = ds_world(), *alone = ds_comm_split(world, ds_comm_rank(world), 0);
     int ranks = ds_comm_size(world), micro = o->global / 64 < 1 || o->global % 64 || 64 % ranks
                                                  ? o->global / ranks
@@ -159,13 +173,14 @@ int main(int argc, char **argv)
 {
     static const struct argp argp = {options, parse, NULL, "Whether many ranks train as one.",
                                      NULL,    NULL,  NULL};
-    Options o = {.ranks = 4, .steps = 100, .global = 192, .optim = "SGD", .most = 1e-6};
+    Options o = {
+        .ranks = 4, .steps = 100, .global = 192, .optim = "SGD", .device = "cpu", .most = 1e-6};
     argp_parse(&argp, argc, argv, 0, NULL, &o);
     setenv("DS_LOG", "error", 0);
-    ds_init_distributed();
-    if (ds_comm_size(ds_world()) > 1)
+    ds_status joined = ds_init_distributed();
+    if (joined == DS_OK && ds_comm_size(ds_world()) > 1)
         run(&o);
-    else
+    else if (joined == DS_OK)
         ds_run_ranks(o.ranks, run, &o);
     if (ds_error()) fprintf(stderr, "bench_equal: %s\n", ds_error());
     int status = ds_error() != NULL;

@@ -175,6 +175,20 @@ if(DS_GPU_TESTS AND TARGET test_engine_estimate AND NOT DS_SANITIZE)
         ENVIRONMENT "FAKE_CUDA_COUNT=2;${DS_TEST_ENVIRONMENT}")
 endif()
 
+# Ranks that are processes: through pinned host memory, and by an MPI that is
+# made CUDA-aware.
+if(DS_GPU_TESTS AND DS_MPIS AND TARGET test_comm_collectives AND TARGET test_comm_messages AND NOT DS_SANITIZE)
+    add_library(fake_mpi MODULE ${PROJECT_SOURCE_DIR}/tests/gpu/fake_mpi/cuda_aware.c)
+    target_compile_definitions(fake_mpi PRIVATE _GNU_SOURCE)
+    target_compile_options(fake_mpi PRIVATE -Wall -Wextra -fvisibility=hidden)
+    target_link_libraries(fake_mpi PRIVATE ${CMAKE_DL_LIBS})
+    set_target_properties(fake_mpi PROPERTIES PREFIX "" OUTPUT_NAME cuda_aware
+        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu)
+    add_test(NAME gpu/by_mpi COMMAND ${PROJECT_SOURCE_DIR}/tests/gpu/by_mpi ${PROJECT_BINARY_DIR})
+    set_tests_properties(gpu/by_mpi PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS} SKIP_RETURN_CODE 77
+        ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=4;DS_CUBLAS=off;${DS_TEST_ENVIRONMENT}")
+endif()
+
 # The declarations of NVIDIA's libraries beside their headers and files, where
 # those are installed.
 if(DS_GPU_TESTS AND NOT DS_SANITIZE)

@@ -318,7 +318,10 @@ static ds_status request_begin(dsi_request *r)
     if (r->nccl) return dsi_nccl_start(r);
     if (request_forbid_graph(r, on_gpu) != DS_OK) return ds_error_status();
     if (!dsi_is_message(r)) r->number = c->begun++;
-    if (on_gpu && dsi_staged_open(r) != DS_OK) return ds_error_status();
+    /* whoever reads or writes the GPU's memory then is not on its stream */
+    bool direct = on_gpu && dsi_comm_is_direct(r);
+    if (direct && r->device->type->sync(&r->device->stream) != DS_OK) return ds_error_status();
+    if (on_gpu && !direct && dsi_staged_open(r) != DS_OK) return ds_error_status();
     ds_status status = c->type->start(r);
     if (status != DS_OK && r->staged) (void)dsi_staged_close(r, false);
     return status;

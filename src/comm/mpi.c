@@ -20,6 +20,7 @@
  *    that no other rank waits for it.
  * SPDX-License-Identifier: MIT */
 #include "mpi_open.h"
+#include "nccl.h"
 #include "shm.h"
 
 #include "base/clock.h"
@@ -173,10 +174,10 @@ static void *mpi_helper_main(void *arg)
     job *j = arg;
     pthread_mutex_lock(&j->mutex);
     while (!j->quit) {
-        bool idle = true;
+        bool some = false, gpu = false; /* whose context is the rank's own thread's */
         for (dsi_transfer *t = j->first; t; t = t->after)
-            if (!t->finished) idle = false;
-        if (idle) {
+            if (!t->finished) some = true, gpu |= t->gpu;
+        if (!some || gpu) {
             pthread_cond_wait(&j->work, &j->mutex);
             continue;
         }
@@ -204,12 +205,13 @@ static ds_status mpi_start(dsi_request *r)
     dsi_transfer *t = dsi_alloc(sizeof *t);
     *t = (dsi_transfer){
         .r = r, .mpi = j->mpi, .comm = place->comm, .max_tag = j->max_tag, .kept = &j->kept};
+    t->gpu = dsi_comm_is_direct(r);
     r->own = t;
     pthread_mutex_lock(&j->mutex);
-    if (place->shm && dsi_shm_takes(r)) {
+    if (place->shm && !t->gpu && dsi_shm_takes(r)) {
         t->shm = place->shm;
         dsi_shm_add(t);
-    } else if (place->by_mpi && dsi_mpi_does(r)) {
+    } else if (place->by_mpi && !t->gpu && dsi_mpi_does(r)) {
         dsi_mpi_begin(t);
     }
     *(j->last ? &j->last->after : &j->first) = t;
@@ -569,6 +571,13 @@ ds_comm *dsi_mpi_world(const char *library)
     atexit(job_at_exit);
     mpi_share_memory(j->world);
     return j->world;
+}
+
+bool dsi_mpi_takes_gpus(void)
+{
+    static const char *const kinds[] = {"off", "on", NULL};
+    return the_job && dsi_env_word_or("DS_MPI_CUDA", kinds, 1, "MPI is asked") &&
+           the_job->mpi->takes_gpus();
 }
 
 static void mpi_abort(ds_comm *c, const char *why)

@@ -42,10 +42,12 @@ typedef struct dsi_mpi {
     /* The first message of that rank, with any tag, that has come and that
      * nobody has asked for: *tag, or -1. */
     const char *(*probe)(void *comm, int from, int *tag, size_t *bytes);
+    /* After init: whether messages may be in a GPU's memory (CUDA-aware). */
+    bool (*takes_gpus)(void);
     const char *(*finalize)(void);
     bool finalize_hangs; /* now and then, with ranks on several hosts */
     void (*abort)(int status);
 } dsi_mpi;
 
-#define DSI_MPI_VERSION 5
+#define DSI_MPI_VERSION 6
 #define DSI_MPI_SYMBOL  "dsi_mpi_plugin"

@@ -9,6 +9,7 @@
 #include "comm.h"
 #include "mpi.h"
 
+#include <dlfcn.h>
 #include <mpi.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -207,6 +208,17 @@ static const char *plugin_probe(void *comm, int from, int *tag, size_t *bytes)
     return plugin_error(error);
 }
 
+/* Asked by name: not every MPI that this may be compiled against has it, nor a
+ * header that declares it. */
+static bool plugin_takes_gpus(void)
+{
+    void *found = dlsym(RTLD_DEFAULT, "MPIX_Query_cuda_support");
+    int (*query)(void);
+    if (!found) return false;
+    memcpy(&query, &found, sizeof query);
+    return query() == 1;
+}
+
 /* MPICH's MPI_Finalize waits until UCX has flushed its connections, and then
  * for the other processes without serving theirs. A flush over TCP may take the
  * peer's answer: if that waits already, neither ends. 5 of 19 short trainings of
@@ -226,6 +238,7 @@ __attribute__((__visibility__("default"))) const dsi_mpi dsi_mpi_plugin = {
     .collective = plugin_collective,
     .test = plugin_test,
     .probe = plugin_probe,
+    .takes_gpus = plugin_takes_gpus,
     .finalize = plugin_finalize,
 #ifdef MPICH
     .finalize_hangs = true,

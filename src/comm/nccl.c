@@ -63,7 +63,7 @@ typedef struct dsi_nccl {
     dsi_device *device;
     const dsi_nccl_functions *f;
     ncclComm_t comm; /* NULL: through the host, or after a failure */
-    bool on;
+    bool on, direct; /* direct: the backend takes a GPU's memory */
     dsi_stream stream;
     dsi_event ready;            /* the operands of the latest start */
     operation *oldest, *newest; /* queued, oldest first */
@@ -258,9 +258,10 @@ static void nccl_say(const dsi_nccl *n, const char *why_not)
                 c->size, version / 10000, version % 10000 / 100, version % 100, c->type->name);
     else
         dsi_log(dsi_nccl_open()->off ? DSI_INFO : DSI_WARNING,
-                "%d ranks exchange tensors on GPUs by %s through pinned host memory, without NCCL: "
-                "%s",
-                c->size, c->type->name, why_not);
+                "%d ranks exchange tensors on GPUs by %s%s through pinned host memory, without "
+                "NCCL: %s",
+                c->size, c->type->name,
+                n->direct ? ", which is CUDA-aware, and what they add up" : "", why_not);
 }
 
 /* Collective: what each two ranks have begun so far, on either side, is not
@@ -295,7 +296,7 @@ static ds_status nccl_join(ds_comm *c, dsi_device *device)
     *n = (dsi_nccl){.watch = {.check = nccl_check}, .c = c, .device = device};
     c->nccl = n;
     n->f = &dsi_nccl_open()->f;
-    ds_status status = dsi_nccl_agree(c, device, &n->on, &why);
+    ds_status status = dsi_nccl_agree(c, device, &n->on, &n->direct, &why);
     if (status == DS_OK && n->on) status = messages_count(n);
     if (status == DS_OK && n->on) status = communicator_make(n);
     if (status == DS_OK) nccl_say(n, why.s);
@@ -366,6 +367,13 @@ static bool request_fits(const dsi_request *r)
 bool dsi_comm_is_queued(const ds_comm *c, const dsi_device *d)
 {
     return c && c->nccl && c->nccl->on && c->nccl->device == d;
+}
+
+bool dsi_comm_is_direct(const dsi_request *r)
+{
+    const dsi_nccl *n = r->comm->nccl;
+    return n && n->direct && r->device && r->device->type == n->device->type &&
+           r->what != DSI_BARRIER && !dsi_collective_reduces(r->what);
 }
 
 ds_status dsi_nccl_carries(const dsi_request *r, bool *out)

@@ -18,6 +18,10 @@
  * their first collective of tensors on GPUs stay with the backend, on both ranks
  * (`first_message`).
  *
+ * Without NCCL, a backend that takes a GPU's memory (MPI, if it is CUDA-aware on
+ * all ranks) gets it as it is, for what is only moved; what is added up is
+ * copied to pinned host memory.
+ *
  * A step that a device captures (device/graph.h) has its collectives too: NCCL's
  * stream joins the capture. Ranks need not agree on it, since a replay queues the
  * collectives that the step's host code starts. NCCL ends no communicator while
@@ -43,10 +47,11 @@ typedef struct dsi_nccl_library {
 DSI_SHARED const dsi_nccl_library *dsi_nccl_open(void);
 
 /* Collective, on the host: whether all ranks of c can use NCCL, each on a GPU of
- * its own. If not: *on is false, and *why says it in one line, alike on all
- * ranks. Fails on all ranks where DS_NCCL names a library that one of them
- * cannot open. */
-ds_status dsi_nccl_agree(ds_comm *c, const dsi_device *device, bool *on, dsi_text *why);
+ * its own. If not: *on is false, *why says it in one line, alike on all ranks,
+ * and *direct whether the backends of all take a GPU's memory. Fails on all ranks
+ * where DS_NCCL names a library that one of them cannot open. */
+ds_status dsi_nccl_agree(ds_comm *c, const dsi_device *device, bool *on, bool *direct,
+                         dsi_text *why);
 
 const char *dsi_nccl_result_name(ncclResult_t result); /* "ncclSystemError" */
 
@@ -75,6 +80,10 @@ ds_status dsi_nccl_other_end(const dsi_request *r, dsi_nccl_other *o, bool arriv
 /* Whether NCCL will carry r, whose operands are on r->device. The first call on
  * a communicator is a collective. A failure: all ranks have failed. */
 ds_status dsi_nccl_carries(const dsi_request *r, bool *out);
+
+/* Whether the backend gets r's operands as they are, on r->device: alike on all
+ * ranks, but of a message, which is the same either way. */
+bool dsi_comm_is_direct(const dsi_request *r);
 
 /* As the entries of dsi_comm_type. The number of a collective is that among
  * those that NCCL carries. */

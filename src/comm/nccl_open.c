@@ -5,6 +5,7 @@
  * after pthread_once has returned. It stays open until the process ends.
  * SPDX-License-Identifier: MIT */
 #include "nccl.h"
+#include "transfer.h"
 
 #include "base/error.h"
 #include "base/library.h"
@@ -87,7 +88,7 @@ const dsi_nccl_library *dsi_nccl_open(void)
 
 /* ---- what the ranks have ------------------------------------------------------------------------------- */
 
-enum { VERSION, REQUIRED, GPU, WORDS };
+enum { VERSION, REQUIRED, GPU, DIRECT, WORDS };
 
 /* A number for the GPU behind d that no other GPU of the ranks' machines has. */
 static ds_status gpu_identity(const dsi_device *d, int64_t *out)
@@ -125,9 +126,11 @@ static bool words_allow(const ds_comm *c, const int64_t (*words)[WORDS], dsi_tex
     return !why->n;
 }
 
-ds_status dsi_nccl_agree(ds_comm *c, const dsi_device *device, bool *on, dsi_text *why)
+ds_status dsi_nccl_agree(ds_comm *c, const dsi_device *device, bool *on, bool *direct,
+                         dsi_text *why)
 {
-    int64_t mine[WORDS] = {library.version, library.required && !library.version, 0};
+    int64_t mine[WORDS] = {library.version, library.required && !library.version};
+    mine[DIRECT] = c->type == &dsi_comm_mpi && dsi_mpi_takes_gpus();
     int64_t(*words)[WORDS] = dsi_alloc((size_t)c->size * sizeof *words);
     int without = -1;
     ds_status status = gpu_identity(device, &mine[GPU]);
@@ -136,8 +139,11 @@ ds_status dsi_nccl_agree(ds_comm *c, const dsi_device *device, bool *on, dsi_tex
             DSI_NUMBERS(c, DSI_ALL_GATHER, DS_I64, mine, words[0], WORDS), .internal = true});
     if (status != DS_OK) dsi_comm_abort(c, ds_error());
     *on = status == DS_OK && words_allow(c, (const int64_t(*)[WORDS])words, why);
-    for (int q = c->size - 1; status == DS_OK && q >= 0; q--)
+    *direct = status == DS_OK && !*on;
+    for (int q = c->size - 1; status == DS_OK && q >= 0; q--) {
         if (words[q][REQUIRED]) without = q;
+        *direct = *direct && words[q][DIRECT];
+    }
     if (without >= 0)
         status = mine[REQUIRED]
                      ? dsi_fail(DS_ECOMM, "%s", library.why)

@@ -356,9 +356,15 @@ static bool transfer_all_reduce(dsi_transfer *t)
     return false;
 }
 
-static void bytes_move(char *to, const char *from, size_t bytes)
+/* This rank's own part. On a GPU it is only queued, as what follows there is. */
+static void transfer_move(dsi_transfer *t, char *to, const char *from, size_t bytes)
 {
-    if (bytes && to != from) memmove(to, from, bytes);
+    dsi_device *d = t->r->device;
+    if (!bytes || to == from) return;
+    if (!t->gpu)
+        memmove(to, from, bytes);
+    else if (d->type->copy(&d->stream, to, d, from, bytes) != DS_OK)
+        dsi_text_add(&t->wrong, "%s", dsi_error_latest());
 }
 
 /* One phase: sends to each rank, receives from each, and copies this rank's own
@@ -379,8 +385,8 @@ static bool transfer_exchange(dsi_transfer *t)
             transfer_receive(t, transfer_out_at(t, scatters ? 0 : q * r->n), r->n, q);
     }
     if (all || root)
-        bytes_move(transfer_out_at(t, scatters ? 0 : c->rank * r->n),
-                   transfer_in_at(t, pieces ? c->rank * r->n : 0), transfer_bytes(t, r->n));
+        transfer_move(t, transfer_out_at(t, scatters ? 0 : c->rank * r->n),
+                      transfer_in_at(t, pieces ? c->rank * r->n : 0), transfer_bytes(t, r->n));
     return false;
 }
 
@@ -394,7 +400,8 @@ static bool transfer_exchange_rows(dsi_transfer *t)
     if (t->phase++) return true;
     for (int q = 0; q < c->size; from += sent[q], to += received[q], q++) {
         if (q == c->rank) {
-            bytes_move(transfer_out_at(t, to), transfer_in_at(t, from), transfer_bytes(t, sent[q]));
+            transfer_move(t, transfer_out_at(t, to), transfer_in_at(t, from),
+                          transfer_bytes(t, sent[q]));
         } else {
             transfer_send(t, transfer_in_at(t, from), sent[q], q);
             transfer_receive(t, transfer_out_at(t, to), received[q], q);

@@ -31,6 +31,7 @@ typedef struct dsi_transfer {
     dsi_shm *shm;          /* it goes through this memory: see shm.h; NULL: messages */
     bool by_mpi;           /* or as MPI's own collective, */
     dsi_mpi_message whole; /* which this is */
+    bool gpu;              /* in and out are on r->device: messages of MPI alone */
     uint32_t first_segment, segments;
     struct dsi_transfer *next; /* of the same memory */
     const dsi_mpi *mpi;
@@ -56,6 +57,9 @@ bool dsi_transfer_advance(dsi_transfer *t);
  * collective, a shutdown: then t->wrong. Costs more than to advance. */
 void dsi_transfer_probe(dsi_transfer *t);
 void dsi_transfer_free(dsi_transfer *t);
+
+/* Whether the MPI of this process sends and receives a GPU's memory (mpi.c). */
+bool dsi_mpi_takes_gpus(void);
 
 bool dsi_transfer_is_shutdown(int tag);
 
