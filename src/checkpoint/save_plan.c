@@ -326,7 +326,9 @@ ds_status dsi_tensor_bytes(ds_tensor *x, Sink *sink, void *arg)
 /* Hands the bytes of a reader to sink, in chunks. */
 static ds_status sink_reader(const dsi_tensor_reader *from, size_t bytes, Sink *sink, void *arg)
 {
-    if (!bytes) return DS_OK;
+    const void *memory = from->memory ? from->memory(from->arg) : NULL;
+    if (memory) sink_memory(memory, bytes, sink, arg);
+    if (memory || !bytes) return DS_OK;
     char *piece = malloc(bytes < PIECE_BYTES ? bytes : PIECE_BYTES);
     if (!piece) return dsi_fail(DS_ENOMEM, "save: no memory to read %zu bytes", PIECE_BYTES);
     ds_status status = DS_OK;

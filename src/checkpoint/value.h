@@ -23,11 +23,13 @@ enum {
 };
 
 /* A tensor that is not in memory: read puts `bytes` bytes of its row-major
- * elements, from byte offset on, at `to`. */
+ * elements, from byte offset on, at `to`. memory (NULL: there is none) returns all of
+ * them where they are in memory by now, else NULL. */
 typedef struct dsi_tensor_reader {
     ds_dtype dtype;
     ds_dims shape;
     ds_status (*read)(void *arg, int64_t offset, void *to, size_t bytes);
+    const void *(*memory)(const void *arg);
     void *arg;
 } dsi_tensor_reader;
 

@@ -86,10 +86,14 @@ static ds_status tensor_read(void *arg, int64_t offset, void *to, size_t bytes)
     return DS_OK;
 }
 
+static const void *tensor_memory(const void *arg) { return ((const dsi_save_tensor *)arg)->copy; }
+
 /* A value whose bytes are read from the tensor when the file is written. */
 ds_value *dsi_save_tensor_value(dsi_save_tensor *s, ds_dtype dtype, ds_dims shape)
 {
-    return dsi_value_reader(dtype, shape.d, shape.n, tensor_read, s);
+    ds_value *v = dsi_value_reader(dtype, shape.d, shape.n, tensor_read, s);
+    v->tensor.reader->memory = tensor_memory;
+    return v;
 }
 
 ds_value *dsi_save_tensor_of(dsi_save_tensors *all, ds_tensor *x, int param)
