@@ -533,9 +533,7 @@ static void data_parallel_backward(dsi_node *n, ds_tensor *dy)
     for (int r = 1; status == DS_OK && r < c->chunks; r++)
         status = dsi_replica_fetch_grads(dp->replica[r], dp->home, dp->slots);
     if (status == DS_OK) call_accumulate_grads(n, c);
-    for (int i = 0; i < dp->slots; i++) { /* left of frozen parameters, or after a failure */
-        dsi_hold(&dp->first[i], NULL);
-    }
+    for (int i = 0; i < dp->slots; i++) dsi_hold(&dp->first[i], NULL); /* of frozen parameters */
 }
 
 static const dsi_op dsi_op_data_parallel = {.name = "data_parallel",
@@ -592,8 +590,10 @@ ds_tensor *ds_data_parallel_call_n(ds_data_parallel *dp, ds_tensor **in, int n)
         if (!is_at_home(dp, in[j], "input is")) return NULL;
     if (dsi_graph_forbid(dp->home, "it runs replicas (ds_data_parallel)") != DS_OK) return NULL;
     Call *c = call_new(dp, in, n, chunk, (int)((samples + chunk - 1) / chunk));
+    ds_scope *scope = ds_scope_open(); /* of the parameters' block */
     ds_status status = replicas_prepare(c, in);
     if (status == DS_OK) status = run_replicas(c, dsi_replica_forward);
+    ds_scope_close(scope);
     ds_tensor *y = status == DS_OK ? join_outputs(c) : NULL;
     call_record(c, in, y);
     return y;

@@ -212,6 +212,32 @@ static void copies_and_waits(void **state)
 
 /* ---- refusals and faults --------------------------------------------------------------------------------- */
 
+static ds_module *wide_new(void *arg)
+{
+    (void)arg;
+    return ds_nn_linear(NULL, "wide", 256, 256);
+}
+
+/* The block that parameters are copied in is freed before a call returns. */
+static void parameters_are_not_kept(void **state)
+{
+    (void)state;
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    ds_module *net = wide_new(NULL);
+    ds_data_parallel *dp = ds_data_parallel_new(net, 2, wide_new, NULL);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = ds_ones(DS_F32, ds_shape(2, 256));
+    size_t before = ds_memory_allocated(gpu);
+    ds_tensor *y = ds_data_parallel_call(dp, x);
+    CHECK(y && ds_memory_allocated(gpu) - before < 256 * 256 * sizeof(float));
+    CHECK_INT(ds_backward(ds_sum(y)), DS_OK);
+    CHECK_CLOSE(ds_item(ds_sum(ds_grad(ds_module_param_at(net, 0, NULL)))), 2 * 256 * 256, 0);
+    ds_scope_close(scope);
+    ds_data_parallel_free(dp);
+    ds_module_free(net);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -370,6 +396,7 @@ int main(void)
         cmocka_unit_test(trains_as_on_the_cpu),
         cmocka_unit_test(gradients_and_buffers),
         cmocka_unit_test(copies_and_waits),
+        cmocka_unit_test(parameters_are_not_kept),
         cmocka_unit_test(refusals),
         cmocka_unit_test(bad_index_of_a_replica),
         cmocka_unit_test(no_step_graph),
