@@ -141,12 +141,13 @@ static void large(void **state)
                  {1, 260, 530, 620, COLS, COLS, ROWS, false, false, DS_F32},
                  {1, 3, 530, 620, ROWS, ROWS, ROWS, true, false, DS_F32},
                  {1, 130, 120, 400, ROWS, COLS, ROWS, true, false, DS_F32},
-                 {1, 2100, 20, 3, ROWS, COLS, ROWS, true, false, DS_F32}, /* more than one side */
+                 {1, 2100, 20, 3, ROWS, COLS, ROWS, true, false, DS_F32},  /* more than one side */
+                 {1, 2100, 70, 40, COLS, ROWS, ROWS, true, false, DS_F32}, /* and a is packed */
                  {1, 20, 2100, 3, ROWS, COLS, ROWS, true, false, DS_F32},
                  {40, 16, 24, 32, ROWS, COLS, ROWS, false, false, DS_F32},
                  {1, 250, 60, 300, COLS, ROWS, ROWS, true, false, DS_F32}, /* only a is far */
                  {2, 41, 300, 515, COLS, COLS, COLS, true, false, DS_F32}},
-        9);
+        10);
 }
 
 static void vectors(void **state)

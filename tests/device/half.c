@@ -33,6 +33,15 @@ typedef struct Row {
 #define UNARY(f, OP) CALL(f##_, unary(s, OP, 0.5, x[0], y[0]))
 #define DX(f, OP)    CALL(f##_dx_, unary_dx(s, OP, 0.5, x[0], x[1], y[0]))
 
+/* [B,K,M] as [B,M,K] */
+static dsi_view transposed(dsi_view v)
+{
+    int64_t d = v.d[1], step = v.s[1];
+    v.d[1] = v.d[2], v.s[1] = v.s[2];
+    v.d[2] = d, v.s[2] = step;
+    return v;
+}
+
 UNARY(abs, DSI_ABS)
 UNARY(exp, DSI_EXP)
 UNARY(log, DSI_LOG)
@@ -65,6 +74,7 @@ CALL(square_, unary(s, DSI_POW, 2, x[0], y[0]))
 CALL(root_, unary(s, DSI_POW, 0.5, x[0], y[0]))
 CALL(sum_, reduce(s, DSI_SUM, 0.5, x[0], y[0], (dsi_view){0}))
 CALL(matmul_, matmul(s, x[0], x[1], x[2], y[0]))
+CALL(matmul_columns_, matmul(s, transposed(x[0]), x[1], x[2], y[0]))
 
 static const dsi_conv2d conv = {{1, 1}, {1, 1}, {1, 1}, 1};
 static const dsi_pool2d pool = {{2, 2}, {2, 2}, {0, 0}, {1, 1}, false, 0, false};
@@ -218,10 +228,14 @@ static const Row rows[] = {
     {"log_softmax_dx", log_softmax_dx_, {SHAPE(4, 33, 3), SHAPE(4, 33, 3)}, {SHAPE(4, 33, 3)}, 0, 0, true},
     {"sum of rows", sum_, {SHAPE(6, 300)}, {SHAPE(6, 1)}, 0, 1, true},
     {"sum of columns", sum_, {SHAPE(7, 300)}, {SHAPE(1, 300)}, 1 << 8, 1, true},
+    {"sum of long columns", sum_, {SHAPE(519, 300)}, {SHAPE(1, 300)}, 1 << 8, 1, true},
     {"sum", sum_, {SHAPE(4, 9, 700)}, {SHAPE(1, 1, 1)}, 1 << 8, 1, true},
     {"sum_channels", sum_channels_, {SHAPE(3, 5, 7, 6)}, {SHAPE(5)}, 1 << 8, 1, true},
     {"matmul", matmul_, {SHAPE(2, 9, 40), SHAPE(2, 40, 21), SHAPE(21)}, {SHAPE(2, 9, 21)}, 4, 1, true},
     {"matmul, large", matmul_, {SHAPE(1, 90, 700), SHAPE(1, 700, 500), SHAPE(500)}, {SHAPE(1, 90, 500)}, 4, 1, true},
+    {"matmul, one block of k", matmul_, {SHAPE(1, 130, 200), SHAPE(1, 200, 530), SHAPE(530)}, {SHAPE(1, 130, 530)}, 4, 1, true},
+    {"matmul, two sides", matmul_, {SHAPE(1, 1000, 70), SHAPE(1, 70, 66), SHAPE(66)}, {SHAPE(1, 1000, 66)}, 4, 1, true},
+    {"matmul, columns of a", matmul_columns_, {SHAPE(1, 300, 140), SHAPE(1, 300, 330), SHAPE(330)}, {SHAPE(1, 140, 330)}, 4, 1, true},
     {"conv2d", conv2d_, {SHAPE(2, 4, 9, 8), SHAPE(6, 4, 3, 3), SHAPE(6)}, {SHAPE(2, 6, 9, 8)}, 6, 1, true},
     {"conv2d_dx", conv2d_dx_, {SHAPE(2, 6, 9, 8), SHAPE(6, 4, 3, 3)}, {SHAPE(2, 4, 9, 8)}, 2, 1, true},
     {"conv2d_dw", conv2d_dw_, {SHAPE(2, 6, 9, 8), SHAPE(2, 4, 9, 8)}, {SHAPE(6, 4, 3, 3)}, 1 << 8, 1, true},

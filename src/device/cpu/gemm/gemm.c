@@ -18,15 +18,16 @@
  * Source: Goto and van de Geijn, Anatomy of High-Performance Matrix
  * Multiplication, 2008. A panel of b is read again for each group of rows of an
  * item, so it is what stays in the first cache; a group of a is a tenth of it.
- * The lines of y, and of an a that is read in place, are prefetched while the
+ * The lines of y, and of an a whose rows lie along k, are prefetched while the
  * tile above is computed.
  *
  * Other dtypes: bfloat16 is multiplied by the processor's matrix unit, if there
- * is one (gemm_amx.c); few rows of it times a large matrix, which memory limits,
- * as they are (few_half). Of other 16-bit matrices, small ones are copied to
- * float32. Large ones become float32 while they are packed, so there is never a
- * float32 copy of a large matrix. Their block of y is kept in float32 until its
- * sums are complete. float64 serves gradient checks and takes plain loops.
+ * is one (gemm_amx.c); few rows of it times a large matrix, which memory
+ * limits, as they are (few_half). Of other 16-bit matrices, small ones are
+ * copied to float32. Large ones become float32 while they are packed, so there
+ * is never a float32 copy of a large matrix. Their block of y is kept in
+ * float32 until its sums are complete; then each item is rounded while it is in
+ * the first cache. float64 serves gradient checks and takes plain loops.
  *
  * Invariants: each element of y is summed in the order of k, by one thread, in
  * blocks of k that depend on K alone. So results depend neither on the number
@@ -49,9 +50,10 @@
 /* Rows of an item. With K_BLOCK of k they have 120 KB for avx512: they stay in
  * the second cache while all panels are multiplied with them. */
 #define ROW_BLOCK (20 * TILE_ROWS)
-/* Rows of a that are packed at a time, and columns of a block of 16-bit y. */
-#define SIDE         4096
-#define HALF_COLUMNS 1024
+/* Rows of a that are packed at a time; at K_BLOCK of k they have 1 MB for
+ * avx512, half of the second cache. */
+#define SIDE         (8 * ROW_BLOCK)
+#define HALF_COLUMNS 1024 /* columns of a block of 16-bit y */
 /* A column-major a is packed if K of its columns span more floats than this:
  * they would not stay in the caches. */
 #define SPARSE 65536
@@ -73,6 +75,10 @@ typedef struct Product {
     Matrix a, b, y;
     const float *bias; /* [n], unit stride; or NULL */
     bool add;          /* y += the product, else y = */
+    /* Unless p is NULL: 16 bits, unit stride along n, into which complete sums
+     * are rounded. */
+    Matrix rounded;
+    bool one_block; /* of k, and rounded: sums are only in the first cache, y is not used */
 } Product;
 
 /* x from matrix `batch`, row i, column j on. */
@@ -81,6 +87,11 @@ static Matrix gemm_moved(Matrix x, int64_t batch, int64_t i, int64_t j)
     int64_t by = batch * x.batch + i * x.row + j * x.col;
     x.p = (char *)x.p + by * (is_half(x.dtype) ? 2 : 4);
     return x;
+}
+
+static Matrix rounded_moved(Matrix x, int64_t batch, int64_t i, int64_t j)
+{
+    return x.p ? gemm_moved(x, batch, i, j) : x;
 }
 
 /* ---- a block of the product -------------------------------------------------------------------------- */
@@ -110,7 +121,7 @@ static tile_operands panel_operands(const Block *x, int64_t batch, int64_t row, 
                        .bk = p->b.row,
                        .k = p->k,
                        .bias = p->bias ? p->bias + j : NULL,
-                       .y = (float *)p->y.p + batch * p->y.batch + row * p->y.row + j,
+                       .y = (float *)p->y.p + batch * p->y.batch + row * p->y.row + j * p->y.col,
                        .ym = p->y.row,
                        .add = p->add};
     if (x->packed_b) t.b = x->packed_b + j * p->k, t.bk = TILE_COLS;
@@ -120,8 +131,19 @@ static tile_operands panel_operands(const Block *x, int64_t batch, int64_t row, 
     }
     t.a_tile = TILE_ROWS * (x->packed_a ? p->k : p->a.row);
     t.far_y = x->far;
-    if (x->far && j == 0 && !x->packed_a && p->a.col == 1) t.a_lines = p->k / 16;
+    if (x->far && j == 0 && t.ak == 1) t.a_lines = p->k / 16;
     return t;
+}
+
+/* An item of one panel, whose sums are rounded while they are in the first
+ * cache. */
+static void run_rounded_item(const Block *x, tile_operands t, Matrix to, int64_t rows, int64_t cols)
+{
+    float sums[ROW_BLOCK * TILE_COLS];
+    if (x->of.one_block) t.y = sums, t.ym = TILE_COLS, t.far_y = false;
+    tile(t, rows, (int)cols);
+    for (int64_t i = 0; i < rows; i++)
+        floats_to_half(to.dtype, t.y + i * t.ym, (uint16_t *)to.p + i * to.row, cols);
 }
 
 /* Computes one item: all its rows with one panel, which stays in the first
@@ -135,6 +157,8 @@ static void run_item(const Block *x, int64_t batch, int64_t row, int64_t col)
         dots((dot_operands){t.a, t.b, t.am, x->of.b.col, t.k, t.bias, t.y, t.ym}, rows, cols);
     else if (x->few)
         few_rows(t, rows, cols);
+    else if (x->of.rounded.p)
+        run_rounded_item(x, t, gemm_moved(x->of.rounded, batch, row, col), rows, cols);
     else
         tile(t, rows, (int)cols);
 }
@@ -173,6 +197,7 @@ static void set_k(Product *part, const Product *whole, int64_t from, int64_t k)
     part->a = gemm_moved(whole->a, 0, 0, from);
     part->b = gemm_moved(whole->b, 0, from, 0);
     part->add = whole->add || from > 0;
+    part->rounded.p = from + part->k == whole->k ? whole->rounded.p : NULL;
 }
 
 static bool is_far(const Product *p) { return p->m * p->n * (int64_t)sizeof(float) > FAR_BYTES; }
@@ -213,6 +238,7 @@ static void run_k(const Product *p, int64_t width, float *packed_a, float *packe
         x.far = is_far(p);
         x.of.b = gemm_moved(p->b, 0, 0, j);
         x.of.y = gemm_moved(p->y, 0, 0, j);
+        x.of.rounded = rounded_moved(p->rounded, 0, 0, j);
         if (p->bias) x.of.bias += j;
         Packing b = {x.of.b.p, p->b.dtype, p->b.col, p->b.row, x.of.n, p->k, TILE_COLS, packed_b};
         pack_vectors(&b);
@@ -248,6 +274,7 @@ static ds_status run_packed(dsi_stream *s, const Product *p, bool pack_a)
             x.a = gemm_moved(p->a, batch, i, 0);
             x.b = gemm_moved(p->b, batch, 0, 0);
             x.y = gemm_moved(p->y, batch, i, 0);
+            x.rounded = rounded_moved(p->rounded, batch, i, 0);
             Product part = x;
             int64_t k = 0;
             do {
@@ -300,7 +327,7 @@ static void gemm_copy_rows(const Product *p, const float *from, int64_t from_bat
  * added. */
 static ds_status run_transposed(dsi_stream *s, const Product *p)
 {
-    Product t = {p->batch, p->n, p->m, p->k, p->b, p->a, p->y, NULL, p->bias != NULL};
+    Product t = {p->batch, p->n, p->m, p->k, p->b, p->a, p->y, NULL, .add = p->bias != NULL};
     t.a.row = p->b.col, t.a.col = p->b.row;
     t.b.row = p->a.col, t.b.col = p->a.row;
     t.y.row = p->y.col, t.y.col = 1;
@@ -342,12 +369,13 @@ static ds_status matmul_f32(dsi_stream *s, Product *p)
 #define SMALL_HALF 131072
 
 /* A product of large 16-bit matrices, in blocks of SIDE x HALF_COLUMNS outputs:
- * sums all of k in float32, then rounds the block once into y. */
+ * sums all of k in float32, then rounds once into y. */
 static ds_status matmul_half(dsi_stream *s, const Product *p)
 {
     int64_t m = dsi_min(p->m, SIDE), n = dsi_min(p->n, HALF_COLUMNS);
-    float *sums = dsi_scratch(s, (size_t)(m * n) * sizeof *sums);
-    if (!sums) return DS_ENOMEM;
+    bool rows = is_half(p->y.dtype) && p->y.col == 1, one_block = rows && p->k <= K_BLOCK;
+    float *sums = one_block ? NULL : dsi_scratch(s, (size_t)(m * n) * sizeof *sums);
+    if (!sums && !one_block) return DS_ENOMEM;
     ds_status status = DS_OK;
     for (int64_t batch = 0; batch < p->batch; batch++)
         for (int64_t j = 0; j < p->n; j += HALF_COLUMNS)
@@ -358,20 +386,24 @@ static ds_status matmul_half(dsi_stream *s, const Product *p)
                 x.n = dsi_min(HALF_COLUMNS, p->n - j);
                 x.a = gemm_moved(p->a, batch, i, 0);
                 x.b = gemm_moved(p->b, batch, 0, j);
+                Matrix y = gemm_moved(p->y, batch, i, j);
+                if (rows) x.rounded = y;
                 x.y = (Matrix){sums, DS_F32, 0, x.n, 1};
+                if (one_block) x.one_block = true, x.y = (Matrix){y.p, DS_F32, 0, 0, 0};
                 if (p->bias) x.bias += j;
                 status = run_packed(s, &x, true);
-                Matrix y = gemm_moved(p->y, batch, i, j);
+                if (rows || status) continue;
                 KERNEL(copy)
                 (s, (dsi_view){sums, DS_F32, 2, {x.m, x.n}, {x.n, 1}},
                  (dsi_view){y.p, y.dtype, 2, {x.m, x.n}, {y.row, y.col}});
             }
-    dsi_scratch_release(s, sums);
+    if (sums) dsi_scratch_release(s, sums);
     return status;
 }
 
 /* Few rows times a large bfloat16 matrix, which is read once: along its rows
- * (NN), or a few columns at a time that become float32 in the first cache (NT). */
+ * (NN), or a few columns at a time that become float32 in the first cache
+ * (NT). */
 typedef struct FewHalf {
     Product p;    /* one matrix; all but b are float32 */
     int64_t cols; /* of an item */
@@ -523,7 +555,8 @@ ds_status KERNEL(matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, d
                      &x);
         return DS_OK;
     }
-    Product p = {y.d[0], m, n, k, gemm_matrix(&a), gemm_matrix(&b), gemm_matrix(&y), bias.p, false};
+    Product p = {y.d[0],          m,      n,           k, gemm_matrix(&a), gemm_matrix(&b),
+                 gemm_matrix(&y), bias.p, .add = false};
     if (!bias.p || (bias.dtype == DS_F32 && (bias.s[0] == 1 || n == 1))) return matmul_any(s, &p);
 
     float *dense = dsi_scratch(s, (size_t)n * sizeof *dense);

@@ -95,7 +95,8 @@ static void pack_floats(const Packing *x, const float *from, float *to, int n)
     }
 }
 
-#define HALF_K 64 /* elements of a vector that are upcast at a time */
+#define HALF_K     64 /* elements of a vector that are upcast at a time */
+#define ROWS_AHEAD 8  /* rows that become float32 rows, between a prefetch and the read */
 
 /* The same from 16 bits: upcasts [n][HALF_K] into a buffer in the first cache,
  * then packs from there. */
@@ -103,12 +104,17 @@ static void pack_half_panel(const Packing *x, const uint16_t *from, float *to, i
 {
     float upcast[TILE_COLS * HALF_K]; /* [n][HALF_K] */
     if (x->width == 1) {
+        for (int64_t k = 0; k < x->k; k += 2 * LINE)
+            __builtin_prefetch(from + ROWS_AHEAD * x->across + k);
         half_to_floats(x->dtype, from, to, x->k);
         return;
     }
     if (x->across == 1) {
-        for (int64_t k = 0; k < x->k; k++)
+        for (int64_t k = 0; k < x->k; k++) {
+            for (int i = 0; i < n; i += 2 * LINE)
+                __builtin_prefetch(from + (k + AHEAD) * x->along + i);
             half_to_floats(x->dtype, from + k * x->along, to + k * x->width, n);
+        }
         return;
     }
     for (int64_t k = 0; k < x->k; k += HALF_K) {
@@ -134,15 +140,45 @@ static void pack_panel(const Packing *x, int64_t panel)
         pack_floats(x, (const float *)x->from + at, to, n);
 }
 
-/* Panels begin .. end-1; full panels of a column-major a in groups of GROUPS. */
+/* ---- GROUPS full panels of a column-major a ------------------------------------------------------------- */
+
+/* 16 bits: upcasts [HALF_K][GROUPS * TILE_ROWS], then packs from there. */
+static void pack_half_group(const Packing *x, const uint16_t *from, float *to)
+{
+    enum { N = GROUPS * TILE_ROWS };
+    float upcast[HALF_K * N];
+    for (int64_t k = 0; k < x->k; k += HALF_K) {
+        int64_t rows = dsi_min(HALF_K, x->k - k);
+        for (int64_t i = 0; i < rows; i++) {
+            const uint16_t *row = from + (k + i) * x->along;
+            if (k + i + AHEAD < x->k)
+                for (int j = 0; j < N; j += 2 * LINE)
+                    __builtin_prefetch(row + AHEAD * x->along + j);
+            half_to_floats(x->dtype, row, upcast + i * N, N);
+        }
+        for (int p = 0; p < GROUPS; p++)
+            for (int64_t i = 0; i < rows; i++)
+                pack_copy(to + (p * x->k + k + i) * TILE_ROWS, upcast + i * N + p * TILE_ROWS,
+                          TILE_ROWS);
+    }
+}
+
+static void pack_group(const Packing *x, int64_t panel)
+{
+    int64_t at = panel * TILE_ROWS;
+    if (is_half(x->dtype))
+        pack_half_group(x, (const uint16_t *)x->from + at, x->to + at * x->k);
+    else
+        pack_copy_rows(x, (const float *)x->from + at, x->to + at * x->k, TILE_ROWS, GROUPS);
+}
+
+/* Panels begin .. end-1. */
 static void pack_panels(void *arg, int64_t begin, int64_t end)
 {
     const Packing *x = arg;
     int64_t p = begin;
-    if (x->across == 1 && x->width == TILE_ROWS && !is_half(x->dtype))
-        for (; p + GROUPS <= end && (p + GROUPS) * x->width <= x->n; p += GROUPS)
-            pack_copy_rows(x, (const float *)x->from + p * x->width, x->to + p * x->width * x->k,
-                           TILE_ROWS, GROUPS);
+    if (x->across == 1 && x->width == TILE_ROWS)
+        for (; p + GROUPS <= end && (p + GROUPS) * TILE_ROWS <= x->n; p += GROUPS) pack_group(x, p);
     for (; p < end; p++) pack_panel(x, p);
 }
 

@@ -89,7 +89,7 @@ ALWAYS_INLINE void tile_n(const int R, const int V, const bool edge, const tile_
         float *y = t->y + n * R * ym;
         const float *more = t->add ? y : t->bias;
         const int64_t step = t->add ? ym : 0;
-        if (more) UNROLL for (int i = 0; i < R; i++) UNROLL for (int v = 0; v < V; v++)
+        if (t->add || t->bias) UNROLL for (int i = 0; i < R; i++) UNROLL for (int v = 0; v < V; v++)
             {
                 const float *p = more + i * step + v * VF;
                 acc[i][v] = vf_add(acc[i][v], edge && v == V - 1 ? vf_load_n(p, last) : vf_load(p));

@@ -41,6 +41,7 @@ typedef struct {
     int64_t lines, outputs;      /* their sizes */
     int64_t inner, inner_x, inner_y;
     bool inner_summed;
+    ds_dtype x_dtype;
 } plan;
 
 typedef struct {
@@ -128,7 +129,8 @@ static plan plan_of(const dsi_view *x, const dsi_view *y)
               .outputs = 1,
               .inner = 1,
               .inner_x = 1,
-              .inner_summed = true};
+              .inner_summed = true,
+              .x_dtype = x->dtype};
     int64_t d[DS_MAX_DIMS], sx[DS_MAX_DIMS], sy[DS_MAX_DIMS]; /* sy -1: summed */
     int order[DS_MAX_DIMS], n = 0, m = 0;
 
@@ -244,6 +246,47 @@ static double fold_all(const plan *p, const fold *f)
     return total;
 }
 
+/* ---- sums of 16 bits whose inner dimension is kept -------------------------------------------------- */
+
+#define TOGETHER 4 /* rows */
+
+/* part[i] += x[row, i] over n rows, in the order of add_rows_f32. */
+static void add_rows_half(const plan *p, const uint16_t *x, int64_t row, int64_t n, int64_t k,
+                          float *part)
+{
+    float a[TOGETHER][COLUMNS];
+    for (int64_t end = row + n; row < end;) {
+        int64_t rows = row + TOGETHER <= end ? TOGETHER : 1;
+        for (int64_t r = 0; r < rows; r++)
+            half_gather(p->x_dtype, x + line_offset(p, row + r), p->inner_x, a[r], k);
+        if (rows == TOGETHER)
+            for (int64_t i = 0; i < k; i++) part[i] += (a[0][i] + a[1][i]) + (a[2][i] + a[3][i]);
+        else
+            for (int64_t i = 0; i < k; i++) part[i] += a[0][i];
+        row += rows;
+    }
+}
+
+/* As sum_columns_f32, which says what a unit is. */
+static void sum_columns_half(void *arg, int64_t begin, int64_t end)
+{
+    const plan *p = arg;
+    int64_t chunks = dsi_div_up(p->inner, COLUMNS);
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t kept = unit / chunks, first = unit % chunks * COLUMNS;
+        int64_t k = dsi_min(p->inner - first, COLUMNS);
+        const uint16_t *x = (const uint16_t *)p->x + offset(&p->kept_x, kept) + first * p->inner_x;
+        float *y = (float *)p->y + offset(&p->kept_y, kept) + first * p->inner_y;
+        double total[COLUMNS] = {0};
+        for (int64_t row = 0; row < p->lines; row += ROWS) {
+            float part[COLUMNS] = {0};
+            add_rows_half(p, x, row, dsi_min(p->lines - row, ROWS), k, part);
+            for (int64_t i = 0; i < k; i++) total[i] += (double)part[i];
+        }
+        for (int64_t i = 0; i < k; i++) y[i * p->inner_y] = (float)(p->factor * total[i]);
+    }
+}
+
 /* ---- sum ------------------------------------------------------------------------------------------ */
 
 static void reduce_put(char *y, int64_t size, double value)
@@ -345,11 +388,10 @@ static ds_status reduce_sum(dsi_stream *s, double factor, dsi_view x, dsi_view y
     if (view_numel(&y) == 0) return DS_OK;
     plan p = plan_of(&x, &y);
     p.factor = factor;
-    if (half && !p.inner_summed) IN_F32(s, 0, reduce_sum(s, factor, x, y), &x);
     if (p.inner_summed)
         reduce_fold(&p, &f);
     else
-        reduce_columns(&p, single ? sum_columns_f32 : sum_columns_f64);
+        reduce_columns(&p, half ? sum_columns_half : single ? sum_columns_f32 : sum_columns_f64);
     return DS_OK;
 }
 
