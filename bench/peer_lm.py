@@ -6,7 +6,7 @@ transformers and tokenizers, with the Python that runs this.
 demo   trains the model of `ds_lm train --demo` in PyTorch too, from the same initial weights, with the same batches (the
        order is PyTorch's for the same seed) and the same rule; prints the losses and the difference of the last ones.
 speed  a GPT-2 of 124 million parameters with random weights, or --model: time until it is loaded, and greedy tokens behind
-       --prompt, without and with prompt lookup; in turns.
+       --prompt, without drafts, with prompt lookup, and (float32) with drafts of ds_lm's 8-bit copies; in turns.
 tokens --tokenizer FILE: 10 MB of mixed text beside the package tokenizers, on one thread.
 SPDX-License-Identifier: MIT"""
 import argparse
@@ -159,10 +159,10 @@ def generating(program, folder, model_folder, prompt, threads, runs, bf16):
         run(program, "tokenizer", "--data", text, "--vocab-size", "5000", "--output", folder)
     new, lookups = 200, (0, 7)
 
-    def generate(n, lookup):
+    def generate(n, lookup, assist=0):
         text, wall, cpu = run(program, "generate", "--model", model_folder, "--prompt", prompt, "--max-new-tokens", str(n),
                               "--greedy", "--threads", str(threads), "--prompt-lookup-num-tokens", str(lookup),
-                              *(["--bf16"] if bf16 else []))
+                              *(["--bf16"] if bf16 else ["--num-assistant-tokens", str(assist)]))
         return text, wall, cpu
 
     def their_generate(model, n, lookup):
@@ -177,7 +177,7 @@ def generating(program, folder, model_folder, prompt, threads, runs, bf16):
     ids = torch.tensor([tokenizer.encode(prompt)])
     first, their_first, ready = [], [], []
     token, their_token = {k: [] for k in lookups}, {k: [] for k in lookups}
-    texts, their_texts = set(), set()
+    texts, their_texts, assisted = set(), set(), []
     for _ in range(runs):
         _, wall, short = generate(1, 0)
         first.append(short), ready.append(wall)
@@ -193,12 +193,17 @@ def generating(program, folder, model_folder, prompt, threads, runs, bf16):
             out, cpu = their_generate(model, new + 1, lookup)
             their_texts.add(prompt + tokenizer.decode(out[ids.shape[1]:], clean_up_tokenization_spaces=False))
             their_token[lookup].append((cpu - their_short) / new)
+        if not bf16:  # drafts of the 8-bit copies alone; the time of making the copies counts
+            text, _, cpu = generate(new + 1, 0, 7)
+            texts.add(text.rstrip("\n")), assisted.append((cpu - short) / new)
     print(f"{ids.shape[1]} tokens of prompt, {new} new ones, {dtype}, {threads} thread(s); CPU time, medians of {runs} in turns; the "
           "import of Python's libraries is not counted")
     print_ratio("  load, and one token", first, their_first, "ms", 1e3)
     for lookup in lookups:
         print_ratio(f"  a token, lookup {lookup}", token[lookup], their_token[lookup], "ms", 1e3)
     print_ratio(f"  a token, lookup {lookups[1]}, beside a peer without", token[lookups[1]], their_token[0], "ms", 1e3)
+    if assisted:
+        print_ratio("  a token, 7 assistant tokens, beside a peer without", assisted, their_token[0], "ms", 1e3)
     print(f"  texts: {len(texts)} of ds_lm, {'equal' if {t.rstrip(chr(10)) for t in their_texts} == texts else 'NOT EQUAL'}")
     print(f"  ds_lm from its start to the end of one token: {statistics.median(ready) * 1e3:.0f} ms of wall time")
 

@@ -63,6 +63,7 @@ enum {
     TOP_P,
     REPETITION_PENALTY,
     PROMPT_LOOKUP,
+    ASSISTANT,
     VOCAB_SIZE,
     ADAPTER,
     LORA_R,
@@ -139,6 +140,10 @@ static const struct argp_option options[] = {
      "above 1: tokens that are there are less probable (1)", 0},
     {"prompt-lookup-num-tokens", PROMPT_LOOKUP, "N", 0,
      "try at once N tokens that followed the same words before; the text is the same (7)", 0},
+    {"num-assistant-tokens", ASSISTANT, "N", 0,
+     "try at once up to N tokens that 8-bit copies of the weights draft; the text is the same (7 "
+     "if the weights are more than 64 MB of float32)",
+     0},
     {0, 0, 0, 0, "Tokenizer:", 6},
     {"vocab-size", VOCAB_SIZE, "N", 0, "tokens of a new tokenizer (4096)", 0},
     {"local-rank", LOCAL_RANK, "N", OPTION_HIDDEN, 0, 0},
@@ -179,6 +184,7 @@ static const ArgsField fields[] = {
     ARGS_WHOLE(MAX_NEW_TOKENS, LmOptions, max_new_tokens, 1, 1 << 24),
     ARGS_WHOLE(TOP_K, LmOptions, top_k, 1, 1 << 30),
     ARGS_WHOLE(PROMPT_LOOKUP, LmOptions, prompt_lookup, 0, 1 << 20),
+    ARGS_WHOLE(ASSISTANT, LmOptions, num_assistant_tokens, 0, 1 << 20),
     ARGS_WHOLE(VOCAB_SIZE, LmOptions, vocab_size, 257, 1 << 24),
     ARGS_WHOLE(LOCAL_RANK, LmOptions, local_rank, 0, 1 << 20),
     ARGS_REAL(LR, LmOptions, lr),
@@ -339,6 +345,8 @@ int lm_generate(LmOptions *o)
     if (o->repetition_penalty > 0) g.repetition_penalty = o->repetition_penalty;
     if (o->prompt_lookup >= 0)
         g.prompt_lookup_num_tokens = o->prompt_lookup ? o->prompt_lookup : -1;
+    if (o->num_assistant_tokens >= 0)
+        g.num_assistant_tokens = o->num_assistant_tokens ? o->num_assistant_tokens : -1;
     ds_status status = t ? lm_sample(m, t, o->prompt, g) : ds_error_status();
     ds_module_free(m);
     ds_tokenizer_free(t);
@@ -443,7 +451,8 @@ int main(int argc, char **argv)
                    .clip = 1,
                    .eval_split = 0.05,
                    .temperature = -1,
-                   .prompt_lookup = -1};
+                   .prompt_lookup = -1,
+                   .num_assistant_tokens = -1};
     argp_program_version = "ds_lm (deepspeed.c) " DS_VERSION;
     args_parse(&argp, argc, argv, &o);
     lm_defaults(&o);

@@ -100,6 +100,14 @@ typedef struct ds_generate_opts {
      * 7, on a GPU none; -1: none. All rows of a step together are at most 8
      * positions, in 16 bits 4; so a large batch tries none. */
     int64_t prompt_lookup_num_tokens;
+    /* The model is its own assistant: with 8-bit copies of its matrices, which
+     * are read in a quarter of the time, it drafts up to this many tokens, which
+     * are tried as those of prompt_lookup_num_tokens, so that the tokens are the
+     * same. Copies are made by the call and take a quarter of the float32
+     * weights' memory. 0: 7 where that is the faster way: more than 64 MB of
+     * float32 matrices in the host's memory, 32 new tokens or more, few rows;
+     * else none. -1: none. */
+    int64_t num_assistant_tokens;
     /* int64 [B,L], 0 where ids have padding, which is on the left; NULL: none */
     ds_tensor *attention_mask;
     /* Called for each token of each row that has not ended; false: the row ends

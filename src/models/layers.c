@@ -6,8 +6,8 @@
  * come in pairs. `used` counts the stored tensors that became parameters, so
  * that the loader notices tensors that no layer asked for.
  * SPDX-License-Identifier: MIT */
+#include "assistant.h"
 #include "base/error.h"
-#include "lm.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -97,6 +97,7 @@ ds_tensor *dsi_lm_param(dsi_lm_builder *b, ds_module *m, const char *name, ds_di
 /* y = x W^T + b (Linear) or x W + b (Conv1D). */
 ds_tensor *dsi_lm_product(const dsi_lm_linear *l, ds_tensor *x, ds_tensor *bias)
 {
+    if (l->int8) return dsi_assistant_product(l->int8, x, bias);
     if (!l->transposed) return ds_linear(x, l->weight, bias);
     ds_tensor *y = ds_matmul(x, l->weight);
     return bias ? ds_add(y, bias) : y;

@@ -13,8 +13,7 @@
  *   length after the call, so all layers of a call see the same.
  * - json, folder, blocks and lora belong to the root and are freed with it.
  * SPDX-License-Identifier: MIT */
-#include "lm.h"
-
+#include "assistant.h"
 #include "base/error.h"
 #include "base/mem.h"
 #include "tensor/tensor.h"
@@ -257,6 +256,7 @@ static ds_tensor *head_weight(dsi_lm *lm)
 
 ds_tensor *dsi_lm_logits(dsi_lm *lm, ds_tensor *hidden)
 {
+    if (lm->head_int8) return dsi_assistant_product(lm->head_int8, hidden, NULL);
     return lm->head ? ds_call(lm->head, hidden) : ds_linear(hidden, head_weight(lm), NULL);
 }
 

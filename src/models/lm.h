@@ -51,10 +51,11 @@ ds_tensor *dsi_lm_param(dsi_lm_builder *b, ds_module *m, const char *name, ds_di
 /* Matrices of two layouts: weight [out,in] (nn.Linear), or [in,out] (GPT-2's
  * Conv1D). An adapter changes what they compute (lora.c). */
 typedef struct dsi_lm_linear {
-    ds_tensor *weight, *bias;   /* bias: NULL, or [out] */
-    bool transposed;            /* Conv1D */
-    ds_tensor *lora_a, *lora_b; /* [r,in], [out,r]; NULL: no adapter */
-    ds_tensor *lora_magnitude;  /* [out]; NULL: not DoRA */
+    ds_tensor *weight, *bias;           /* bias: NULL, or [out] */
+    bool transposed;                    /* Conv1D */
+    const struct dsi_int8_matrix *int8; /* products are those of this copy, dsi_assistant_use */
+    ds_tensor *lora_a, *lora_b;         /* [r,in], [out,r]; NULL: no adapter */
+    ds_tensor *lora_magnitude;          /* [out]; NULL: not DoRA */
     double lora_scale, lora_dropout;
     bool lora_hold;       /* keep DoRA's factors from call to call: dsi_lora_hold */
     ds_tensor *lora_held; /* those: kept [out], or NULL */
@@ -117,7 +118,8 @@ struct dsi_lm {
     ds_module **blocks;                               /* [layers] */
     void *lora;                                       /* dsi_lora, or NULL */
 
-    ds_tensor *cos, *sin; /* kept [T,D/2]; NULL without rotary positions */
+    ds_tensor *cos, *sin;                    /* kept [T,D/2]; NULL without rotary positions */
+    const struct dsi_int8_matrix *head_int8; /* of a tied head, as in dsi_lm_linear */
 
     /* of a call of dsi_lm_step; NULL in training */
     dsi_lm_cache *cache;

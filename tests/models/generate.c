@@ -1,8 +1,9 @@
 /* tests/models/generate.c: a repetition penalty beside padding on the left, as
- * transformers 5.23 has it: padding does not count. Drafts of prompt lookup
- * change no token.
+ * transformers 5.23 has it: padding does not count. Drafts of prompt lookup, and
+ * of the model with 8-bit matrices, change no token.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
+#include "device/device.h"
 #include "folder.h"
 #include "models/lm.h"
 
@@ -130,12 +131,13 @@ static void positions_together(void **state)
     ds_set_grad(recording);
 }
 
-static int forwards;
+static int forwards; /* of the model itself, not of its 8-bit copy */
 static const dsi_lm_type *counted_type;
 
 static ds_tensor *counted_hidden(dsi_lm *lm, ds_tensor *ids)
 {
-    forwards++;
+    dsi_lm_linear *head = lm->head ? ds_self(lm->head) : NULL;
+    forwards += !(head ? head->int8 : lm->head_int8);
     return counted_type->hidden(lm, ids);
 }
 
@@ -146,20 +148,21 @@ static bool row_ends(void *arg, int64_t row, int64_t id)
     return row != 1 || --*left > 0;
 }
 
-/* The tokens without and with drafts, which are the same. Returns how many
- * calls of the model the drafts saved. */
-static int lookup_saves(ds_module *m, ds_tensor *ids, ds_generate_opts o, int64_t most)
+/* The tokens without drafts, and with those that `drafts` has, which are the
+ * same. Returns how many calls of the model the drafts saved. */
+static int drafts_save(ds_module *m, ds_tensor *ids, ds_generate_opts o, ds_generate_opts drafts)
 {
     dsi_lm *lm = dsi_lm_of(m);
     dsi_lm_type type = *lm->type;
     counted_type = lm->type, type.hidden = counted_hidden, lm->type = &type;
     int64_t left[2] = {3, 3};
     if (o.on_token) o.arg = &left[0];
-    o.prompt_lookup_num_tokens = -1, forwards = 0;
+    o.prompt_lookup_num_tokens = o.num_assistant_tokens = -1, forwards = 0;
     ds_tensor *want = ds_generate_with(m, ids, o);
     CHECK_INT(forwards, ds_size(want, 1));
     if (o.on_token) o.arg = &left[1];
-    o.prompt_lookup_num_tokens = most, forwards = 0;
+    o.prompt_lookup_num_tokens = drafts.prompt_lookup_num_tokens;
+    o.num_assistant_tokens = drafts.num_assistant_tokens, forwards = 0;
     ds_tensor *got = ds_generate_with(m, ids, o);
     CHECK_INT(ds_size(got, 1), ds_size(want, 1));
     CHECK(!memcmp(ds_data(got), ds_data(want), bytes_of(want)));
@@ -167,6 +170,10 @@ static int lookup_saves(ds_module *m, ds_tensor *ids, ds_generate_opts o, int64_
     lm->type = counted_type;
     return (int)ds_size(want, 1) - forwards;
 }
+
+#define LOOKUP(n) ((ds_generate_opts){.prompt_lookup_num_tokens = n, .num_assistant_tokens = -1})
+#define ASSIST(n) ((ds_generate_opts){.prompt_lookup_num_tokens = -1, .num_assistant_tokens = n})
+#define BOTH(n)   ((ds_generate_opts){.num_assistant_tokens = n})
 
 /* Prompts that go in circles and prompts that do not; greedy and drawn; rows
  * that end early. */
@@ -187,10 +194,10 @@ static void lookup_changes_nothing(void **state)
                 drawn.do_sample = true, drawn.temperature = 0.05, drawn.seed = (uint64_t)seed;
                 penalty.repetition_penalty = 1.1;
                 ends.on_token = row_ends;
-                saved += lookup_saves(m, ids, greedy, 0);
-                saved += lookup_saves(m, ids, drawn, 15);
-                saved += lookup_saves(m, ids, penalty, 3);
-                saved += lookup_saves(m, ids, ends, 1 + seed);
+                saved += drafts_save(m, ids, greedy, LOOKUP(0));
+                saved += drafts_save(m, ids, drawn, LOOKUP(15));
+                saved += drafts_save(m, ids, penalty, LOOKUP(3));
+                saved += drafts_save(m, ids, ends, LOOKUP(1 + seed));
             }
             CHECK(saved > 0);
             ds_module_free(m);
@@ -198,16 +205,94 @@ static void lookup_changes_nothing(void **state)
         }
 }
 
-static void lookup_refused(void **state)
+/* The same of 8-bit matrices, each family: greedy and drawn, batches, padding,
+ * rows that end early. */
+static void assistant_changes_nothing(void **state)
+{
+    (void)state;
+    if (ds_current_device().kind != DS_CPU) skip();
+    size_t n = sizeof folders / sizeof *folders;
+    for (size_t i = 0; i <= n; i++) {
+        ds_scope *scope = ds_scope_open();
+        ds_module *m = i < n ? golden_model(i, DS_F32) : odd_model();
+        int saved = 0;
+        for (int64_t seed = 0; seed < (quick() ? 3 : 8); seed++) {
+            int64_t rows = 1 + seed % 3;
+            ds_tensor *ids = some_ids(m, rows, 12, seed, seed % 2 ? 99 : 4);
+            ds_generate_opts greedy = {.max_new_tokens = 60, .stop = {2}, .n_stop = 1};
+            ds_generate_opts drawn = greedy, padded = greedy, ends = greedy;
+            drawn.do_sample = true, drawn.temperature = 0.3, drawn.seed = (uint64_t)seed;
+            padded.attention_mask = ds_ones(DS_I64, ds_shape(rows, 12));
+            padded.repetition_penalty = 1.1;
+            for (int64_t k = 0; k < 5; k++)
+                set_element(padded.attention_mask, (rows - 1) * 12 + k, 0);
+            ends.on_token = row_ends;
+            saved += drafts_save(m, ids, greedy, ASSIST(1 + seed));
+            saved += drafts_save(m, ids, drawn, ASSIST(7));
+            saved += drafts_save(m, ids, padded, ASSIST(5));
+            saved += drafts_save(m, ids, ends, BOTH(3));
+        }
+        CHECK(saved > 0);
+        ds_module_free(m);
+        ds_scope_close(scope);
+    }
+}
+
+/* Adapters are added to the 8-bit products too. */
+static void assistant_with_adapters(void **state)
+{
+    (void)state;
+    if (ds_current_device().kind != DS_CPU) skip();
+    ds_scope *scope = ds_scope_open();
+    ds_module *m = golden_model(1, DS_F32);
+    CHECK_INT(ds_lora(m, .r = 4), DS_OK);
+    ds_generate_opts o = {.max_new_tokens = 40};
+    CHECK(drafts_save(m, some_ids(m, 1, 12, 5, 99), o, ASSIST(7)) > 0);
+    ds_module_free(m);
+    ds_scope_close(scope);
+}
+
+/* The copies are the call's own, and a failed one leaves none behind. */
+static void assistant_without_memory(void **state)
+{
+    (void)state;
+    if (ds_current_device().kind != DS_CPU) skip();
+    ds_scope *scope = ds_scope_open();
+    ds_module *m = golden_model(0, DS_F32);
+    ds_tensor *ids = some_ids(m, 1, 12, 0, 99), *y = NULL;
+    for (int k = 1; !y; k += quick() ? 97 : 13) {
+        ds_scope *inner = ds_scope_open();
+        dsi_cache_fail(k, false);
+        y = ds_generate(m, ids, 8, .num_assistant_tokens = 3);
+        dsi_cache_fail(0, false);
+        if (!y) CHECK_INT(ds_error_status(), DS_ENOMEM);
+        CHECK(!dsi_lm_of(m)->head_int8);
+        ds_error_clear();
+        ds_scope_close(inner);
+    }
+    ds_module_free(m);
+    ds_scope_close(scope);
+}
+
+static void drafts_refused(void **state)
 {
     (void)state;
     ds_scope *scope = ds_scope_open();
     ds_module *m = golden_model(0, DS_F32);
     CHECK(!ds_generate(m, some_ids(m, 1, 4, 0, 99), 4, .prompt_lookup_num_tokens = -2));
     CHECK_ERROR("generate: prompt_lookup_num_tokens is -2: expected -1 or more");
+    CHECK(!ds_generate(m, some_ids(m, 1, 4, 0, 99), 4, .num_assistant_tokens = -2));
+    CHECK_ERROR("generate: num_assistant_tokens is -2: expected -1 or more");
+    ds_module_free(m);
+    m = golden_model(0, DS_BF16);
+    CHECK(!ds_generate(m, some_ids(m, 1, 4, 0, 99), 4, .num_assistant_tokens = 2));
+    CHECK_ERROR("generate: num_assistant_tokens needs weights that are float32 in the host's "
+                "memory");
     ds_module_free(m);
     ds_scope_close(scope);
 }
 
 TEST_MAIN(cmocka_unit_test(penalty_with_padding), cmocka_unit_test(positions_together),
-          cmocka_unit_test(lookup_changes_nothing), cmocka_unit_test(lookup_refused))
+          cmocka_unit_test(lookup_changes_nothing), cmocka_unit_test(assistant_changes_nothing),
+          cmocka_unit_test(assistant_with_adapters), cmocka_unit_test(assistant_without_memory),
+          cmocka_unit_test(drafts_refused))

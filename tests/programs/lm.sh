@@ -51,6 +51,8 @@ for tokens in 0 3; do
     [ $tokens -ne 0 ] || cp out first
 done
 cmp -s out first || fail "prompt lookup changes the text"
+status 0 generate --model mine --prompt 'ABILITY ABILITY' --max-new-tokens 40 --num_assistant_tokens 5
+cmp -s out first || fail "drafts of 8 bits change the text"
 
 # ---- tokens once; JSON lines, of which the prompt does not count; fine-tuning by a configuration
 status 0 tokenize --model mine --data book.txt --output book.tokens

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "cpu.h"
+#include "gemm/int8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +16,10 @@
 #endif
 
 extern const dsi_cpu_table dsi_cpu_table_generic;
+extern const dsi_cpu_int8 dsi_cpu_int8_generic;
 #ifdef DSI_HAVE_avx2
 extern const dsi_cpu_table dsi_cpu_table_avx2;
+extern const dsi_cpu_int8 dsi_cpu_int8_avx2;
 /* f16c, which not every compiler can ask for, came a processor generation
  * before avx2 */
 static bool has_avx2(void)
@@ -27,6 +30,7 @@ static bool has_avx2(void)
 #endif
 #ifdef DSI_HAVE_avx512
 extern const dsi_cpu_table dsi_cpu_table_avx512;
+extern const dsi_cpu_int8 dsi_cpu_int8_avx512;
 static bool has_avx512(void)
 {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -82,16 +86,17 @@ bool dsi_cpu_amx(void)
 static const struct {
     const char *name;
     const dsi_cpu_table *table;
+    const dsi_cpu_int8 *int8;
     bool (*has)(void);
 } isas[] = {
 #ifdef DSI_HAVE_avx512
-    {"amx", &dsi_cpu_table_avx512, has_amx},
-    {"avx512", &dsi_cpu_table_avx512, has_avx512},
+    {"amx", &dsi_cpu_table_avx512, &dsi_cpu_int8_avx512, has_amx},
+    {"avx512", &dsi_cpu_table_avx512, &dsi_cpu_int8_avx512, has_avx512},
 #endif
 #ifdef DSI_HAVE_avx2
-    {"avx2", &dsi_cpu_table_avx2, has_avx2},
+    {"avx2", &dsi_cpu_table_avx2, &dsi_cpu_int8_avx2, has_avx2},
 #endif
-    {"generic", &dsi_cpu_table_generic, has_generic},
+    {"generic", &dsi_cpu_table_generic, &dsi_cpu_int8_generic, has_generic},
 };
 
 #define N_ISAS (int)(sizeof isas / sizeof *isas)
@@ -100,6 +105,13 @@ const dsi_cpu_table *dsi_cpu_table_of(const char *isa)
 {
     for (int i = 0; i < N_ISAS; i++)
         if (!strcmp(isas[i].name, isa)) return isas[i].has() ? isas[i].table : NULL;
+    return NULL;
+}
+
+const dsi_cpu_int8 *dsi_cpu_int8_of(const char *isa)
+{
+    for (int i = 0; i < N_ISAS; i++)
+        if (!strcmp(isas[i].name, isa)) return isas[i].has() ? isas[i].int8 : NULL;
     return NULL;
 }
 
