@@ -39,7 +39,7 @@ static ds_tensor *random_on(ds_device d, ds_dtype dtype, ds_dims shape, uint64_t
 }
 
 /* One product on a device: number `layout` of those below. */
-enum { LAYOUTS = 7 };
+enum { LAYOUTS = 9 };
 static ds_tensor *product(ds_device d, ds_dtype dtype, int layout)
 {
     ds_tensor *a, *b;
@@ -66,6 +66,13 @@ static ds_tensor *product(ds_device d, ds_dtype dtype, int layout)
         a = ds_transpose(random_on(d, dtype, ds_shape(M / 2, 3, K), 1), 0, 1);
         b = ds_transpose(random_on(d, dtype, ds_shape(3, N, K), 2), 1, 2);
         return ds_matmul(a, b);
+    case 6: /* odd lines of b and of the result, copied in 16 bits */
+        a = random_on(d, dtype, ds_shape(M, K), 1);
+        return ds_matmul(a, random_on(d, dtype, ds_shape(K, N + 1), 2));
+    case 7: /* of the result alone, with a bias */
+        a = random_on(d, dtype, ds_shape(M, K), 1);
+        b = random_on(d, dtype, ds_shape(N + 1, K), 2);
+        return ds_linear(a, b, random_on(d, dtype, ds_shape(N + 1), 3));
     default: /* not aligned */
         a = ds_slice(random_on(d, dtype, ds_shape(M, K + 3), 1), 1, 1, K + 1);
         b = random_on(d, dtype, ds_shape(K, N), 2);
@@ -108,6 +115,8 @@ static void others_are_ours(void **state)
                     random_on(gpu, DS_F64, ds_shape(16, 1025), 1)));
     CHECK(ds_matmul(random_on(gpu, DS_F32, ds_shape(64, 64), 1),
                     random_on(gpu, DS_F32, ds_shape(64, 64), 1)));
+    CHECK(ds_matmul(random_on(gpu, DS_BF16, ds_shape(1024, 64), 1), /* odd lines, a short sum */
+                    random_on(gpu, DS_BF16, ds_shape(64, 301), 1)));
     CHECK_INT(products() - before, 0);
     ds_scope_close(scope);
 }

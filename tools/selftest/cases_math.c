@@ -27,6 +27,15 @@ static ds_status copy_to_int(Trial *t)
     dsi_view x = trial_operand(t, t->dtype, t->layout, -100, 100, false, DIMS(SHAPE(t)));
     return CALL(t, copy, x, OUT_INDEX(t, DS_I32, SHAPE(t)));
 }
+/* A part of each line, which begins anywhere. */
+static ds_status copy_lines(Trial *t)
+{
+    int64_t lines = BIG(t, 512, 5);
+    dsi_view x = IN(t, lines, 1030), y = OUT(t, lines, 1023);
+    x.p = (char *)x.p + 3 * x.s[1] * (int64_t)ds_dtype_size(x.dtype);
+    x.d[1] = 1023;
+    return CALL(t, copy, x, y);
+}
 static ds_status fill(Trial *t) { return CALL(t, fill, 1.25, OUT(t, SHAPE(t))); }
 
 /* ---- pointwise ---- */
@@ -288,6 +297,7 @@ static ds_status step_result_absent(Trial *t) { return step_result_of(t, false);
 
 const SelfCase selftest_math[] = {
     {"copy", "", copy_same, 1, false},
+    {"copy", "parts of lines", copy_lines, 1, false},
     {"copy", "to float32", copy_to_float, 1, false},
     {"copy", "to int32", copy_to_int, 1, false},
     {"fill", "", fill, 1, false},

@@ -265,17 +265,11 @@ static ds_status plan_run(dsi_stream *s, const dsi_cublas *c, const Plan *plan,
                 s->handle);
 }
 
-ds_status dsi_cuda_cublas_matmul(dsi_stream *s, const dsi_cuda_matmul_args *p, bool *done)
+/* The product, if cublasLt has an algorithm for it. */
+static ds_status run(dsi_stream *s, dsi_cublas *c, const dsi_cuda_matmul_args *p, const Key *k,
+                     bool *done)
 {
-    Key k;
-    *done = false;
-    if ((double)p->batch * (double)p->m * (double)p->n * (double)p->k < DSI_CUBLAS_LEAST)
-        return DS_OK;
-    pthread_once(&once, library_open_once);
-    if (library.required && !library.found) return dsi_fail(DS_EDEVICE, "matmul: %s", library.why);
-    dsi_cublas *c = cublas_of(dsi_cuda_enter(s->device));
-    if (!c->handle || !key_of(p, &k)) return DS_OK;
-    const Plan *plan = plan_of(c, &k);
+    const Plan *plan = plan_of(c, k);
     if (!plan) return ds_error_status();
     size_t bytes = plan->best.workspaceSize;
     if (!plan->possible) return DS_OK;
@@ -286,6 +280,121 @@ ds_status dsi_cuda_cublas_matmul(dsi_stream *s, const dsi_cuda_matmul_args *p, b
     if (workspace) dsi_cuda_scratch_free(s, workspace, bytes);
     *done = status == DS_OK;
     return status;
+}
+
+/* ---- odd sizes of 16 bits --------------------------------------------------------------------------------
+ *
+ * Where a size or a stride is no whole vectors of 16 bytes, such as 50257 classes,
+ * cublasLt takes up to 9 times as long (H200), and our kernels 2 times. So large
+ * products are of copies with zeros up to the next whole vector, and their result is
+ * copied back; what is too small for that is left to our kernels. */
+
+enum { VECTOR = 8, PAYS = 128 }; /* elements; multiplications for each element that is copied */
+
+/* An operand: in its place, or in memory of its own. */
+typedef struct Operand {
+    Matrix x;           /* as the product takes it */
+    dsi_view own, copy; /* copy.p NULL: in its place */
+    size_t bytes;       /* of the copy */
+} Operand;
+
+static int64_t whole(int64_t n) { return (n + VECTOR - 1) / VECTOR * VECTOR; }
+
+static bool has_vectors(const void *p, const Matrix *x, int64_t batch)
+{
+    return !((uintptr_t)p % 16) && !(x->ld % VECTOR) && !(x->rows % VECTOR) &&
+           !(x->columns % VECTOR) && (batch == 1 || !(x->step % VECTOR));
+}
+
+/* p is not written if it is an input. */
+static Operand operand_of(const void *p, const Matrix *x)
+{
+    union {
+        const void *in;
+        void *out;
+    } at = {.in = p};
+    Operand o = {.x = *x,
+                 .own = {at.out, (ds_dtype)x->dtype, 2, {x->columns, x->rows}, {x->ld, 1}}};
+    if (has_vectors(p, x, 1)) return o;
+    o.x.columns = whole(x->columns), o.x.rows = o.x.ld = whole(x->rows);
+    o.copy = (dsi_view){NULL, o.own.dtype, 2, {o.x.columns, o.x.rows}, {o.x.ld, 1}};
+    o.bytes = (size_t)(o.x.columns * o.x.ld) * ds_dtype_size(o.own.dtype);
+    return o;
+}
+
+/* Strides of an operand's rows and columns, as a product's arguments have them. */
+static void *place_of(const Operand *o, long long *stride)
+{
+    stride[1] = o->x.turned ? 1 : o->x.ld;
+    stride[2] = o->x.turned ? o->x.ld : 1;
+    return o->bytes ? o->copy.p : o->own.p;
+}
+
+static ds_status copy_in(dsi_stream *s, const Operand *o)
+{
+    return o->bytes ? dsi_cuda_pad(s, o->own, o->copy) : DS_OK;
+}
+
+static ds_status copy_out(dsi_stream *s, const Operand *o)
+{
+    dsi_view part = o->copy;
+    for (int i = 0; i < 2; i++) part.d[i] = o->own.d[i];
+    return o->bytes ? dsi_cuda_copy(s, part, o->own) : DS_OK;
+}
+
+enum { A, B, Y, BIAS, OPERANDS };
+
+static ds_status run_copies(dsi_stream *s, dsi_cublas *c, dsi_cuda_matmul_args p, const Operand *o,
+                            bool *done)
+{
+    Key k;
+    long long line[3];
+    ds_status status = DS_OK;
+    p.a = place_of(&o[A], p.as), p.b = place_of(&o[B], p.bs), p.y = place_of(&o[Y], p.ys);
+    if (p.bias) p.bias = place_of(&o[BIAS], line);
+    p.m = o[Y].x.columns, p.n = o[Y].x.rows;
+    p.k = o[A].x.turned ? o[A].x.columns : o[A].x.rows;
+    if (!key_of(&p, &k)) return DS_OK;
+    for (int i = 0; i < OPERANDS && status == DS_OK; i++)
+        if (i != Y) status = copy_in(s, &o[i]);
+    if (status == DS_OK) status = run(s, c, &p, &k, done);
+    return status == DS_OK && *done ? copy_out(s, &o[Y]) : status;
+}
+
+static ds_status run_padded(dsi_stream *s, dsi_cublas *c, const dsi_cuda_matmul_args *p,
+                            const Key *k, bool *done)
+{
+    Matrix line = {.rows = p->n, .columns = 1, .ld = p->n, .dtype = p->bias_dtype};
+    Operand o[OPERANDS] = {operand_of(p->a, &k->a), operand_of(p->b, &k->b),
+                           operand_of(p->y, &k->y)};
+    if (p->bias) o[BIAS] = operand_of(p->bias, &line);
+    double copied = 0;
+    for (int i = 0; i < BIAS; i++)
+        copied += o[i].bytes ? (double)o[i].x.rows * (double)o[i].x.columns : 0;
+    if (p->batch != 1 || (double)p->m * (double)p->n * (double)p->k < PAYS * copied) return DS_OK;
+    ds_status status = DS_OK;
+    for (int i = 0; i < OPERANDS && status == DS_OK; i++)
+        if (o[i].bytes && !(o[i].copy.p = dsi_cuda_scratch(s, o[i].bytes)))
+            status = ds_error_status();
+    if (status == DS_OK) status = run_copies(s, c, *p, o, done);
+    for (int i = OPERANDS - 1; i >= 0; i--)
+        if (o[i].copy.p) dsi_cuda_scratch_free(s, o[i].copy.p, o[i].bytes);
+    return status;
+}
+
+ds_status dsi_cuda_cublas_matmul(dsi_stream *s, const dsi_cuda_matmul_args *p, bool *done)
+{
+    Key k;
+    *done = false;
+    if ((double)p->batch * (double)p->m * (double)p->n * (double)p->k < DSI_CUBLAS_LEAST)
+        return DS_OK;
+    pthread_once(&once, library_open_once);
+    if (library.required && !library.found) return dsi_fail(DS_EDEVICE, "matmul: %s", library.why);
+    dsi_cublas *c = cublas_of(dsi_cuda_enter(s->device));
+    if (!c->handle || !key_of(p, &k)) return DS_OK;
+    bool vectors = has_vectors(p->a, &k.a, k.batch) && has_vectors(p->b, &k.b, k.batch) &&
+                   has_vectors(p->y, &k.y, k.batch);
+    return vectors || p->dtype == DS_F32 ? run(s, c, p, &k, done) : run_padded(s, c, p, &k, done);
 }
 
 void dsi_cuda_cublas_close(dsi_cuda_gpu *g)

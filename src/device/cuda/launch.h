@@ -17,6 +17,9 @@
 
 /* launch_copy.c */
 ds_status dsi_cuda_copy(dsi_stream *s, dsi_view x, dsi_view y);
+/* y = x, of 2 dimensions and of one dtype, lines contiguous, and 0 where y is
+ * larger. */
+ds_status dsi_cuda_pad(dsi_stream *s, dsi_view x, dsi_view y);
 ds_status dsi_cuda_fill(dsi_stream *s, double value, dsi_view y);
 ds_status dsi_cuda_arange(dsi_stream *s, double begin, double step, dsi_view y);
 

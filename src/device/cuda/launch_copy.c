@@ -7,6 +7,7 @@
  * integer by truncation, and NaN the smallest one.
  * SPDX-License-Identifier: MIT */
 #include "held.h"
+#include "kernels/copy.h"
 #include "launch.h"
 #include "operands.h"
 
@@ -15,6 +16,15 @@
 static bool is_dense(const dsi_cuda_elements *e, int view)
 {
     return e->n == 0 || (e->n == 1 && e->s[view][0] == 1);
+}
+
+enum { LONG_LINE = 512 }; /* elements, from which on a block copies a line */
+
+/* Lines of neighbours of 2 bytes in both views. */
+static bool is_lines(const dsi_cuda_elements *e)
+{
+    return e->n == 2 && e->s[0][1] == 1 && e->s[1][1] == 1 && e->d[1] >= LONG_LINE &&
+           ds_dtype_size((ds_dtype)e->dtype[0]) == 2;
 }
 
 /* y = x, converted to y's dtype. Equal dtypes are moved as bits, so the payload
@@ -26,8 +36,24 @@ ds_status dsi_cuda_copy(dsi_stream *s, dsi_view x, dsi_view y)
     if (same && e.count && is_dense(&e, 0) && is_dense(&e, 1))
         return s->device->type->copy(s, y.p, s->device, x.p,
                                      (size_t)e.count * ds_dtype_size(x.dtype));
+    if (same && is_lines(&e))
+        return dsi_cuda_launch(s, DSI_CUDA_copy, "copy_lines", "", dsi_cuda_blocks(e.d[0], 256),
+                               &e);
     return dsi_cuda_launch(s, DSI_CUDA_copy, same ? "copy_same" : "copy_convert", "",
                            dsi_cuda_grid_of(e.count), &e);
+}
+
+ds_status dsi_cuda_pad(dsi_stream *s, dsi_view x, dsi_view y)
+{
+    dsi_cuda_padding p = {.x = x.p,
+                          .y = y.p,
+                          .lines = x.d[0],
+                          .columns = x.d[1],
+                          .all_columns = y.d[1],
+                          .xs = x.s[0],
+                          .ys = y.s[0],
+                          .bytes = (int)ds_dtype_size(x.dtype)};
+    return dsi_cuda_launch(s, DSI_CUDA_copy, "pad_lines", "", dsi_cuda_blocks(y.d[0], 256), &p);
 }
 
 /* y = value, converted to y's dtype. Zero is all bits 0 in every dtype: the

@@ -3,6 +3,7 @@
  * Conversions are those of device/cpu/pointwise/copy.c.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
+#include "copy.h"
 
 /* As on x86 in PyTorch: truncated; NaN and what does not fit gives the smallest
  * integer. */
@@ -59,6 +60,33 @@ KERNEL(copy_same, dsi_cuda_elements, 256)
         places(P, i, at);
         store_bits(P.p[1], bytes, at[1], load_bits(P.p[0], bytes, at[0]));
     }
+}
+
+/* Of 2 bytes: a block a line of neighbours, which begins anywhere. */
+KERNEL(copy_lines, dsi_cuda_elements, 256)
+{
+    const unsigned short *x = (const unsigned short *)P.p[0] + blockIdx.x * P.s[0][0];
+    unsigned short *y = (unsigned short *)P.p[1] + blockIdx.x * P.s[1][0];
+#pragma unroll 8
+    for (long long i = threadIdx.x; i < P.d[1]; i += 256) y[i] = x[i];
+}
+
+/* A block a line, as copy_lines; zeros where x has no elements. */
+template <class T> DEVICE void pad_line(const dsi_cuda_padding &P)
+{
+    const T *x = (const T *)P.x + blockIdx.x * P.xs;
+    T *y = (T *)P.y + blockIdx.x * P.ys;
+    long long n = blockIdx.x < P.lines ? P.columns : 0;
+#pragma unroll 8
+    for (long long i = threadIdx.x; i < P.all_columns; i += 256) y[i] = i < n ? x[i] : (T)0;
+}
+
+KERNEL(pad_lines, dsi_cuda_padding, 256)
+{
+    if (P.bytes == 2)
+        pad_line<unsigned short>(P);
+    else
+        pad_line<unsigned>(P);
 }
 
 /* y = a */
