@@ -114,8 +114,8 @@ static float *entropy_gradient(ds_device device, int kind, double factor, Betwee
     if (between == LOSS_IS_READ) CHECK(ds_item(loss) > 0);
     if (between == LOSS_IS_FILLED) CHECK(dsi_fill(ds_detach(loss), 3) && ds_item(loss) == 3);
     CHECK_INT(dsi_backward_scaled(loss, factor), DS_OK);
-    *launches = emulator_count("fake_cuda_launches") - before;
     ds_tensor *grad = ds_to(ds_grad(x), cpu, DS_F32);
+    *launches = emulator_count("fake_cuda_launches") - before;
     CHECK(grad);
     memcpy(out, ds_data(grad), BATCH * CLASSES * sizeof *out);
     ds_scope_close(scope);

@@ -336,15 +336,22 @@ static ds_status conv_back_pooled_of(Trial *t, bool odd, bool relu)
 static ds_status conv_back_pooled(Trial *t) { return conv_back_pooled_of(t, false, true); }
 static ds_status conv_back_pooled_groups(Trial *t) { return conv_back_pooled_of(t, true, false); }
 
-static ds_status matmul_sums(Trial *t)
+static ds_status matmul_sums_of(Trial *t, int64_t m, int64_t k, int64_t n)
 {
-    int64_t m = BIG(t, 1000, 65), n = BIG(t, 1001, 66), k = 17;
     dsi_view a = IN(t, 1, m, k), b = IN(t, 1, k, n), y = OUT(t, 1, m, n), sums = OUT(t, m);
     if (t->device->type->kind != DS_CPU) return CALL_FUSION(t, matmul_sums, a, b, y, sums);
     dsi_view line = {sums.p, sums.dtype, 3, {1, m, 1}, {0, sums.s[0], 0}};
     ds_status status = CALL(t, matmul, a, b, ABSENT, y);
     return status == DS_OK ? CALL(t, reduce, DSI_SUM, 1, a, line, ABSENT) : status;
 }
+
+static ds_status matmul_sums(Trial *t)
+{
+    return matmul_sums_of(t, BIG(t, 1000, 65), 17, BIG(t, 1001, 66));
+}
+/* The gradient of a layer's weights for 4 and for 3 samples. */
+static ds_status matmul_sums_few(Trial *t) { return matmul_sums_of(t, 120, 4, 400); }
+static ds_status matmul_sums_odd(Trial *t) { return matmul_sums_of(t, 35, 3, 132); }
 
 const SelfCase selftest_products[] = {
     {"matmul", "tiles", matmul_tiles, 4, false},
@@ -387,4 +394,6 @@ const SelfCase selftest_products[] = {
     {"conv2d_back_pooled", "", conv_back_pooled, 4, false},
     {"conv2d_back_pooled", "groups", conv_back_pooled_groups, 4, false},
     {"matmul_sums", "", matmul_sums, 4, false},
+    {"matmul_sums", "4 samples", matmul_sums_few, 4, false},
+    {"matmul_sums", "3 samples", matmul_sums_odd, 4, false},
     {0}};

@@ -153,6 +153,7 @@ static dsi_cuda_matmul_args *held_result(const dsi_stream *s, const dsi_view *x,
     struct dsi_cuda_held *h = g->held;
     if (!h || !h->n) return NULL;
     dsi_cuda_matmul_args *p = &h->pair.of[0];
+    if (h->kind == DSI_CUDA_COLUMNS && !p->parts) return NULL; /* has no second output */
     int64_t count = dsi_cuda_elements_in(x);
     bool whole = p->batch == 1 && p->ys[2] == 1 && p->ys[1] == p->n && count == p->m * p->n;
     bool same = x->p == p->y && (int)x->dtype == p->y_dtype && y->dtype == x->dtype;

@@ -32,11 +32,10 @@
 #define SMALL_WARPS 16
 #define SMALL_FEW   132 /* blocks, of which each may have a multiprocessor */
 #define SMALL_AHEAD 8
-#define SMALL_PLACE 16   /* bytes of where a tap is */
-#define SMALL_PARTS 2    /* rows of a block where pixels are too few for SMALL_FEW blocks */
-#define BACK_WARPS  16   /* of conv2d_back_pooled */
-#define BACK_HELD   1024 /* windows that a block of dw holds, of 16 bytes */
-#define COLUMNS     8
+#define SMALL_PLACE 16  /* bytes of where a tap is */
+#define SMALL_PARTS 2   /* rows of a block where pixels are too few for SMALL_FEW blocks */
+#define BACK_WARPS  16  /* of conv2d_back_pooled */
+#define FEW_WINDOWS 256 /* that a team of 4 warps adds up */
 
 #define SPLITS    64  /* parts of dw's sum, at most */
 #define PER_GPU   264 /* blocks that fill a GPU */
@@ -340,6 +339,23 @@ static bool pooled_pays(const dsi_stream *s, const dsi_cuda_conv_args *dx)
            dx->k <= SMALL && back_blocks(dx) <= SMALL_FEW && back_shared(dx) <= shared_of(s);
 }
 
+/* Shared memory of dx_scanned. */
+static int64_t scan_shared(const dsi_cuda_conv_args *dx)
+{
+    int64_t each = (int64_t)dx->r * dx->s * K_SCANNED * (int64_t)sizeof(float) +
+                   (int64_t)dx->pooled.windows.d * 16;
+    return dx->k * each + (int64_t)BACK_WARPS * K_SCANNED * 32 * (int64_t)sizeof(float);
+}
+
+/* A pixel then looks at all windows of a channel, in place of all taps. */
+static bool scan_pays(const dsi_cuda_conv_args *dx)
+{
+    bool plain = true;
+    for (int i = 0; i < 2; i++) plain = plain && dx->stride[i] == 1 && dx->dilation[i] == 1;
+    return plain && dx->pooled.windows.d <= 2 * (unsigned)(dx->r * dx->s) &&
+           scan_shared(dx) <= 48 << 10;
+}
+
 ds_status dsi_cuda_conv2d_back_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
                                       dsi_view x, dsi_view w, dsi_view dx, dsi_view dw, dsi_view db,
                                       bool *done)
@@ -356,14 +372,19 @@ ds_status dsi_cuda_conv2d_back_pooled(dsi_stream *s, const dsi_conv2d *c, const 
     if (!*done) return DS_OK;
     p.dx.out = dx.p, p.dw.out = dw.p, p.dw.columns = p.dw.taps;
     if (db.p) p.dw.db = db.p, p.dw.db_s = db.s[0], p.dw.columns++;
-    p.dx.row_blocks = (int)row_blocks(p.dx.c, SMALL_PARTS);
+    p.scans = dx.p && scan_pays(&p.dx);
+    p.dx.row_blocks = (int)row_blocks(p.dx.c, p.scans ? K_SCANNED : SMALL_PARTS);
     p.dx.sample_blocks = (int)(back_blocks(&p.dx) / p.dx.n);
     if (dx.p) p.dx_blocks = (int)back_blocks(&p.dx) * p.dx.row_blocks * p.dx.groups;
     int64_t blocks = p.dx_blocks;
-    if (dw.p) blocks += ((int64_t)p.dw.columns + COLUMNS - 1) / COLUMNS * p.dw.k * p.dw.groups;
+    p.teams = p.dw.n * (int64_t)p.dw.pooled.windows.d <= FEW_WINDOWS ? BACK_WARPS / 4 : 1;
+    int64_t columns = (int64_t)K_BACK_COLUMNS * p.teams;
+    if (dw.p) blocks += (p.dw.columns + columns - 1) / columns * p.dw.k * p.dw.groups;
     dsi_cuda_grid grid = dsi_cuda_blocks(blocks, BACK_WARPS * 32);
-    int64_t shared = dx.p ? back_shared(&p.dx) : 0,
-            sums = BACK_HELD * 16 + BACK_WARPS * COLUMNS * (int64_t)sizeof(float);
+    int64_t shared = p.scans ? scan_shared(&p.dx)
+                     : dx.p  ? back_shared(&p.dx)
+                             : 0,
+            sums = K_BACK_HELD * 16 + BACK_WARPS * K_BACK_COLUMNS * (int64_t)sizeof(float);
     grid.shared = (unsigned)dsi_max(shared, sums);
     return dsi_cuda_launch(s, DSI_CUDA_conv_small, "conv2d_back_pooled", "_f32", grid, &p);
 }

@@ -80,9 +80,22 @@ static bool is_small(const dsi_cuda_matmul_args *p, bool mma)
            (p->m + ROWS - 1) / ROWS <= MOST && !(mma && p->m >= MMA_FULL && p->n >= MMA_FULL);
 }
 
+/* Places are of 32 bits: is_small bounds steps, and sizes by the product. */
+static bool is_thin(const dsi_cuda_matmul_args *p)
+{
+    return p->sums && p->k <= K_THIN && p->batch == 1 && p->dtype == DS_F32 &&
+           p->y_dtype == DS_F32 && !p->bias && p->n % 4 == 0 && p->ys[2] == 1 &&
+           whole_lines(p->y, DS_F32, p->ys[1], 0) && whole_lines(p->b, DS_F32, p->bs[1], 0) &&
+           p->m * dsi_max(p->as[1], p->ys[1]) < INT32_MAX;
+}
+
 static ds_status launch_columns(dsi_stream *s, const dsi_cuda_matmul_args *all)
 {
     dsi_cuda_matmul_args p = *all;
+    if (is_thin(&p))
+        return dsi_cuda_hold(
+            s, DSI_CUDA_COLUMNS,
+            dsi_cuda_blocks((int64_t)tiles(p.n, 128) * tiles(p.m, K_THIN_ROWS), 256), &p);
     p.parts = p.k > 16 ? 8 : p.k > 8 ? 4 : p.k > 4 ? 2 : 1;
     dsi_cuda_grid grid = dsi_cuda_blocks(
         (int64_t)tiles(p.n, 32) * tiles(p.m, (int64_t)ROWS * 8 / p.parts), 256);

@@ -23,10 +23,11 @@
 
 enum { MEAN, SUM, NONE }; /* ds_reduction */
 
-#define TEAM 128  /* threads of a block: 4 warps, or one team */
-#define LINE 256  /* threads that take a long row of aligned vectors */
-#define LONG 1024 /* columns of a row that takes a block */
-#define FEW  64   /* rows of a cross entropy that one block computes */
+#define TEAM          128  /* threads of a block: 4 warps, or one team */
+#define LINE          256  /* threads that take a long row of aligned vectors */
+#define LONG          1024 /* columns of a row that takes a block */
+#define FEW           64   /* rows of a cross entropy that one block computes */
+#define K_FEW_THREADS 256  /* of that block */
 
 static int team_for(int64_t columns) { return columns > LONG ? TEAM : 32; }
 
@@ -122,6 +123,13 @@ static ds_status entropy_rows(dsi_stream *s, const dsi_cuda_entropy_args *p, con
                            grid_of_rows(p->rows, p->team), p);
 }
 
+/* Few enough for the lanes of a warp, and nothing but losses to add. */
+static bool has_lanes(const dsi_cuda_entropy_args *p)
+{
+    return p->rows <= K_FEW_ROWS && p->columns <= 32 && !p->weight && p->smoothing == 0 &&
+           p->dtype != DS_F64 && p->loss_dtype == DS_F32;
+}
+
 /* Rows write loss and weight to scratch (NONE: to loss), then one block writes
  * divisor and, except for NONE, loss: of few rows the same one, else a second
  * kernel. It runs for NONE and for no rows too: divisor must have a value. */
@@ -137,12 +145,14 @@ ds_status dsi_cuda_cross_entropy(dsi_stream *s, const dsi_cross_entropy *c, dsi_
     if (!p.columns) return dsi_fail(DS_EINVAL, "cross_entropy: x has no classes");
     for (int i = 0; i < 2; i++) p.lse_s[i] = lse.s[i];
     p.lse = lse.p;
-    bool parts = c->reduction != NONE && p.rows;
+    bool held = c->reduction != NONE && p.rows;
+    p.lanes = held && has_lanes(&p);
+    bool parts = held && !p.lanes;
     if (parts && !(p.part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
-    if (p.rows <= FEW && p.team == 32) {
-        dsi_cuda_grid grid = dsi_cuda_blocks(1, TEAM);
-        status = parts ? dsi_cuda_hold_entropy(s, grid, &p)
-                       : dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_few", suffix, grid, &p);
+    if (p.rows <= K_FEW_ROWS && p.team == 32) {
+        dsi_cuda_grid grid = dsi_cuda_blocks(1, K_FEW_THREADS);
+        status = held ? dsi_cuda_hold_entropy(s, grid, &p)
+                      : dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_few", suffix, grid, &p);
     } else {
         status = entropy_rows(s, &p, &x);
         if (status == DS_OK)

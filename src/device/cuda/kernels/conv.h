@@ -46,8 +46,15 @@ typedef struct dsi_cuda_conv_args {
     dsi_cuda_pooled pooled; /* value NULL: none */
 } dsi_cuda_conv_args;
 
-/* dx and dw of one gradient in pooled form: blocks from dx_blocks on are dw's. */
+/* Of conv2d_back_pooled: columns of dw that a warp computes; windows that a block of
+ * dw has in shared memory at once, of 16 bytes. */
+enum { K_BACK_COLUMNS = 8, K_BACK_HELD = 1024 };
+enum { K_SCANNED = 8 }; /* channels of dx_scanned's blocks */
+
+/* dx and dw of one gradient in pooled form: blocks from dx_blocks on are dw's. They
+ * are `teams` teams of warps, each with K_BACK_COLUMNS columns, that share the
+ * windows which their block holds. scans: dx by dx_scanned. */
 typedef struct dsi_cuda_conv_back {
     dsi_cuda_conv_args dx, dw;
-    int dx_blocks;
+    int dx_blocks, teams, scans;
 } dsi_cuda_conv_back;

@@ -341,8 +341,64 @@ template <int ROWS> DEVICE void dx_pooled(const dsi_cuda_conv_args &P, small_pla
     small_write<ROWS>(P, true, m.part, group, first, at, inside, 0);
 }
 
-#define COLUMNS 8    /* of dw that a warp computes; its lanes share the windows of a channel */
-#define HELD    1024 /* windows that a block has in shared memory at once */
+/* A window's gradient and its place in dy; far away: it does not count. */
+struct alignas(16) scanned_window {
+    int h, w;
+    float v;
+    int unused;
+};
+
+/* dx of K_SCANNED channels, without strides: each pixel looks at all windows of a
+ * channel out, and its warp has a part of these channels. Fewer steps than taps where
+ * the pooled planes are small. `block` counts parts of channels, groups, 32 pixels of
+ * a sample, samples. */
+DEVICE void dx_scanned(const dsi_cuda_conv_args &P, small_place *memory, int block)
+{
+    typedef small_row<K_SCANNED> weights_of_tap;
+    weights_of_tap *weights = (weights_of_tap *)memory; /* [k][taps], windows [k][windows], part */
+    int area = P.r * P.s, windows = (int)P.pooled.windows.d, warps = blockDim.x / 32,
+        first = block % P.row_blocks * K_SCANNED, rest = block / P.row_blocks,
+        group = rest % P.groups, tile = rest / P.groups % P.sample_blocks,
+        n = rest / P.groups / P.sample_blocks;
+    scanned_window *held = (scanned_window *)(weights + P.k * area);
+    float *part = (float *)(held + P.k * windows);
+#pragma unroll 4
+    for (int j = threadIdx.x; j < P.k * area * K_SCANNED; j += blockDim.x) {
+        int c = first + j % K_SCANNED, t = j / K_SCANNED, k = t / area, r = (t - k * area) / P.s,
+            s = t - k * area - r * P.s;
+        const float *w = (const float *)P.w + (group * P.k + k) * P.ws[0] + r * P.ws[2] + s * P.ws[3];
+        weights[t].v[j % K_SCANNED] = c < P.c ? w[c * P.ws[1]] : 0.0f;
+    }
+#pragma unroll 1
+    for (unsigned j = threadIdx.x; j < (unsigned)(P.k * windows); j += blockDim.x) {
+        unsigned k = divide(j, P.pooled.windows);
+        small_window w = window_of(P, n, group * P.k + (int)k, j - k * windows);
+        int h = w.at / P.q;
+        held[j] = {w.at < 0 ? -(1 << 20) : h, w.at - h * P.q, w.v, 0};
+    }
+    unsigned pixel = (unsigned)tile * 32 + threadIdx.x % 32;
+    bool inside = pixel < P.plane.d;
+    conv_pixel at = pixel_of(P, inside ? pixel : 0);
+    at.n = n;
+    __syncthreads();
+    float acc[K_SCANNED] = {};
+#pragma unroll 1
+    for (int k = (int)threadIdx.x / 32; k < P.k; k += warps)
+#pragma unroll 4
+        for (int i = 0; i < windows; i++) {
+            scanned_window o = held[k * windows + i];
+            int r = at.y + P.padding[0] - o.h, s = at.x + P.padding[1] - o.w;
+            if ((unsigned)r >= (unsigned)P.r || (unsigned)s >= (unsigned)P.s) continue;
+            weights_of_tap w = weights[k * area + r * P.s + s];
+#pragma unroll
+            for (int c = 0; c < K_SCANNED; c++) acc[c] += o.v * w.v[c];
+        }
+    put_sums<K_SCANNED>(part, acc);
+    small_write<K_SCANNED>(P, true, part, group, first, at, inside, 0);
+}
+
+#define COLUMNS ((int)K_BACK_COLUMNS) /* its lanes share the windows of a channel */
+#define HELD    ((int)K_BACK_HELD)
 
 /* A window of dw's sum: its gradient, where its first tap is, and where that is
  * in x, from the channel's first element of the first sample on. Of one that does
@@ -367,14 +423,15 @@ DEVICE void hold_windows(const dsi_cuda_conv_args &P, held_window *held, int k, 
     }
 }
 
-/* `block` counts COLUMNS columns, channels out. memory: held_window [HELD], then
- * sums [warps][COLUMNS]. */
-DEVICE void dw_pooled(const dsi_cuda_conv_args &P, held_window *held, int block)
+/* `block` counts COLUMNS columns of each team, channels out. memory: held_window
+ * [HELD], then sums [warps][COLUMNS]. */
+DEVICE void dw_pooled(const dsi_cuda_conv_args &P, held_window *held, int block, int teams)
 {
     float *part = (float *)(held + HELD);
-    int blocks = (P.columns + COLUMNS - 1) / COLUMNS, k = block / blocks, lane = threadIdx.x % 32,
-        column = block % blocks * COLUMNS + lane % COLUMNS, workers = blockDim.x / COLUMNS,
-        all = P.n * (int)P.pooled.windows.d;
+    int threads = blockDim.x / teams, team = threadIdx.x / threads, own = threadIdx.x % threads,
+        each = COLUMNS * teams, blocks = (P.columns + each - 1) / each, k = block / blocks,
+        lane = threadIdx.x % 32, column = block % blocks * each + team * COLUMNS + lane % COLUMNS,
+        workers = threads / COLUMNS, all = P.n * (int)P.pooled.windows.d;
     conv_tap t = tap_of(P, (unsigned)min(column, P.taps - 1));
     int dh = t.r * P.dilation[0], dw = t.s * P.dilation[1];
     const float *x = (const float *)P.x + (k / P.k * P.c + t.c) * P.xs[1] + dh * P.xs[2] + dw * P.xs[3];
@@ -386,7 +443,7 @@ DEVICE void dw_pooled(const dsi_cuda_conv_args &P, held_window *held, int block)
         hold_windows(P, held, k, first, n);
         __syncthreads();
 #pragma unroll 4
-        for (int i = threadIdx.x / COLUMNS; i < n; i += workers) {
+        for (int i = own / COLUMNS; i < n; i += workers) {
             held_window w = held[i];
             int h = w.h + dh, z = w.w + dw;
             bool there = (unsigned)h < (unsigned)P.h && (unsigned)z < (unsigned)P.width && !bias;
@@ -400,10 +457,10 @@ DEVICE void dw_pooled(const dsi_cuda_conv_args &P, held_window *held, int block)
     for (int o = COLUMNS; o < 32; o *= 2) acc += __shfl_xor_sync(ALL_LANES, acc, o);
     if (lane < COLUMNS) part[threadIdx.x / 32 * COLUMNS + lane] = acc;
     __syncthreads();
-    if (threadIdx.x >= COLUMNS || column >= P.columns) return;
+    if (own >= COLUMNS || column >= P.columns) return;
     float sum = 0;
-#pragma unroll 8
-    for (int i = 0; i < (int)blockDim.x / 32; i++) sum += part[i * COLUMNS + lane];
+#pragma unroll 4
+    for (int i = 0; i < threads / 32; i++) sum += part[threadIdx.x / 32 * COLUMNS + i * COLUMNS + lane];
     dw_store(P, k, column, sum);
 }
 
@@ -411,10 +468,12 @@ DEVICE void back_pooled(const dsi_cuda_conv_back &P)
 {
     DYNAMIC_SHARED(small_place, memory);
     int block = (int)blockIdx.x - P.dx_blocks;
-    if (block < 0)
+    if (block < 0 && P.scans)
+        dx_scanned(P.dx, memory, (int)blockIdx.x);
+    else if (block < 0)
         dx_pooled<2>(P.dx, memory, (int)blockIdx.x);
     else
-        dw_pooled(P.dw, (held_window *)memory, block);
+        dw_pooled(P.dw, (held_window *)memory, block, P.teams);
 }
 KERNEL(conv2d_back_pooled_f32, dsi_cuda_conv_back, 512) { back_pooled(P); }
 

@@ -9,9 +9,12 @@
  * of batch, row, column. sums [m] of y's dtype, of the rows of a: only of the
  * kernels matmul, for one batch and n that is no multiple of its tile, and
  * matmul_columns, for one batch. Of gemm_small.cu: whole, lines of a and b are
- * aligned for 4 elements at a time; parts, into how many k is cut: 1, 2, 4, 8;
- * also, a second output [m,n] of y's dtype, contiguous, for one batch: the ReLU
- * of y, or y where mask [m,n] is not <= 0, else 0. */
+ * aligned for 4 elements at a time; parts, into how many k is cut: 1, 2, 4, 8, or
+ * 0 for thin_item, which has sums, k <= K_THIN, one batch, float32, vectors of 4
+ * elements of b and y, and no bias and second output; also, a second output [m,n]
+ * of y's dtype, contiguous, for one batch: the ReLU of y, or y where mask [m,n] is
+ * not <= 0, else 0. */
+enum { K_THIN = 4, K_THIN_ROWS = 32 };
 enum { K_NOTHING, K_RELU_OF, K_WHERE_POSITIVE };
 typedef struct dsi_cuda_matmul_args {
     long long m, n, k, batch, last_k;

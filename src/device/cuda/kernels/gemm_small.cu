@@ -1,6 +1,6 @@
 /* device/cuda/kernels/gemm_small.cu: products of few multiplications, for which
  * tiles would leave most of a GPU idle. Operands are read from the caches; what
- * counts is how many loads are in flight.
+ * counts is how many loads are in flight, and how many instructions there are.
  *
  *     matmul_rows      a and b with unit stride along k: a warp a column, 4 rows
  *     matmul_columns   b with unit stride along n: a warp 32 columns, 4 rows, and
@@ -11,6 +11,7 @@
 #include "common.cuh"
 #include "gemm.h"
 #include "team.cuh"
+#include "vector.cuh"
 
 #define ROWS  4 /* of y, that a warp computes */
 #define AHEAD 3 /* steps along k whose loads are in flight */
@@ -65,10 +66,27 @@ DEVICE void rows_product(C (&acc)[ROWS], const T *const (&a)[ROWS], const T *b, 
         for (int r = 0; r < ROWS; r++) acc[r] += up(a[r][k]) * up(b[k]);
 }
 
+/* The sum over all lanes of acc[r], r = lane / 8: lanes exchange halves of what
+ * they have, so that 6 shuffles do what 20 do for the rows one by one. */
+template <class C> DEVICE C rows_sum(const C (&acc)[ROWS])
+{
+    int lane = threadIdx.x % 32;
+    bool high = lane & 16, odd = lane & 8;
+    C give = high ? acc[0] : acc[2], more = high ? acc[1] : acc[3], a = high ? acc[2] : acc[0],
+      b = high ? acc[3] : acc[1];
+    a += __shfl_xor_sync(ALL_LANES, give, 16);
+    b += __shfl_xor_sync(ALL_LANES, more, 16);
+    C v = odd ? b : a;
+    v += __shfl_xor_sync(ALL_LANES, odd ? a : b, 8);
+#pragma unroll
+    for (int o = 4; o; o /= 2) v += __shfl_xor_sync(ALL_LANES, v, o);
+    return v;
+}
+
 /* Blocks of 4 warps: 4 columns, ROWS rows, batches. */
 template <class T, class C> DEVICE void matmul_rows(const dsi_cuda_matmul_args &P)
 {
-    int lane = threadIdx.x % 32;
+    int part = threadIdx.x % 32 / 8;
     long long column = blockIdx.x * 4ll + threadIdx.x / 32, row = blockIdx.y * (long long)ROWS;
     if (column >= P.n) return;
     for (long long z = blockIdx.z; z < P.batch; z += gridDim.z) {
@@ -76,23 +94,46 @@ template <class T, class C> DEVICE void matmul_rows(const dsi_cuda_matmul_args &
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
             a[r] = (const T *)P.a + z * P.as[0] + min(row + r, P.m - 1) * P.as[1];
-        C acc[ROWS] = {}, v = 0;
+        C acc[ROWS] = {};
         if (P.whole)
             rows_product<T, C, true>(acc, a, b, (int)P.k);
         else
             rows_product<T, C, false>(acc, a, b, (int)P.k);
-#pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            C sum = acc[r];
-#pragma unroll
-            for (int o = 16; o; o /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, o);
-            if (lane == r) v = sum;
-        }
-        if (lane < ROWS && row + lane < P.m) put_product<C>(P, z, row + lane, column, v);
+        C v = rows_sum(acc);
+        if (threadIdx.x % 8 == 0 && row + part < P.m) put_product<C>(P, z, row + part, column, v);
     }
 }
 
-/* Blocks of 8 warps: 32 columns, 8 / parts times ROWS rows; and batches. */
+/* Sums of at most K_THIN products in float32: the gradient of weights for few
+ * samples. A warp 4 rows, a lane 4 columns, whose b stays in registers. */
+DEVICE void thin_product(const dsi_cuda_matmul_args &P, unsigned block)
+{
+    unsigned across = (unsigned)((P.n + 127) / 128);
+    int column = (int)(block % across * 128 + threadIdx.x % 32 * 4),
+        first = (int)(block / across * K_THIN_ROWS + threadIdx.x / 32 * 4);
+    float b[K_THIN][4] = {};
+    if (column >= (int)P.n) return;
+#pragma unroll
+    for (int i = 0; i < K_THIN; i++)
+        if (i < (int)P.k) vector_load<float>(b[i], P.b, column + i * (int)P.bs[1]);
+#pragma unroll 2
+    for (int row = first; row < min(first + 4, (int)P.m); row++) {
+        const float *a = (const float *)P.a + row * (int)P.as[1];
+        float v[4] = {}, sum = 0;
+#pragma unroll
+        for (int i = 0; i < K_THIN; i++) {
+            float x = i < (int)P.k ? a[i * (int)P.as[2]] : 0.f;
+            sum += x;
+#pragma unroll
+            for (int e = 0; e < 4; e++) v[e] += x * b[i][e];
+        }
+        vector_store<float>(P.y, row * (int)P.ys[1] + column, v);
+        if (P.sums && column == 0) ((float *)P.sums)[row * (int)P.sums_s] = sum;
+    }
+}
+
+/* Blocks of 8 warps: 32 columns, 8 / parts times ROWS rows; and batches. Without
+ * parts: 128 columns, K_THIN_ROWS rows. */
 template <class T, class C> DEVICE void matmul_columns(const dsi_cuda_matmul_pair &pair)
 {
     bool first_of_pair = blockIdx.x < pair.blocks;
@@ -100,6 +141,10 @@ template <class T, class C> DEVICE void matmul_columns(const dsi_cuda_matmul_pai
     unsigned block = first_of_pair ? blockIdx.x : blockIdx.x - pair.blocks,
              across = (unsigned)((P.n + 31) / 32);
     SHARED(C, part, [8][ROWS + 1][32]); /* the last row: sums of a */
+    if (sizeof(T) == 4 && !P.parts) {
+        thin_product(P, block);
+        return;
+    }
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = warp % P.parts;
     long long column = block % across * 32ll + lane,
               row = (block / across * (long long)(8 / P.parts) + warp / P.parts) * ROWS;

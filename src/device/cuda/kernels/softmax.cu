@@ -196,25 +196,73 @@ template <class C> DEVICE void entropy_dx(const dsi_cuda_entropy_args &P)
 }
 FLOAT_AND_DOUBLE(entropy_dx, dsi_cuda_entropy_args, 128)
 
-/* All in one block of 4 warps: few rows, a warp a row. part may be memory of seed
- * or of dx: it is read no more when they are written. */
+/* A cross entropy with P.lanes, by a block: a warp a row, a lane a class. Nothing that is written is read again, so that the block waits
+ * for memory once. */
+DEVICE void entropy_lanes(const dsi_cuda_entropy_args &P)
+{
+    SHARED(float, losses, [K_FEW_ROWS]);
+    int lane = threadIdx.x % 32, count = 0;
+#pragma unroll 1
+    for (int first = 0; first < (int)P.rows; first += 32) {
+        long long row = min(first + lane, (int)P.rows - 1),
+                  label = P.label[pair_place(P.label_s, (unsigned)row, P.inner)];
+        bool counts = first + lane < (int)P.rows && label >= 0 && label < P.columns &&
+                      label != P.ignore_index;
+        count += __popc(__ballot_sync(ALL_LANES, counts));
+    }
+    float divisor = P.reduction == MEAN ? (float)count : 1.f, g = (float)P.seed_value / divisor;
+#pragma unroll 1
+    for (int row = (int)threadIdx.x / 32; row < (int)P.rows; row += (int)blockDim.x / 32) {
+        bool inside = lane < (int)P.columns;
+        float v = -INFINITY;
+        if (inside) v = load<float>(P.x, P.dtype, row_place(P.xs, row, P.inner) + lane * P.xs[1]);
+        long long label = row_label(P, row);
+        float most = lanes_max(v), e = inside ? exp_of(v - most) : 0.f, sum = lanes_sum(e),
+              log_sum = log_of(sum), own = __shfl_sync(ALL_LANES, v, (int)label & 31);
+        if (lane == 0) {
+            losses[row] = label < 0 ? 0.f : log_sum + (most - own);
+            store<float>(P.lse, P.stats_dtype, pair_place(P.lse_s, row, P.inner), most + log_sum);
+        }
+        if (P.dx && inside)
+            store<float>(P.dx, P.dtype, row_place(P.dxs, row, P.inner) + lane * P.dxs[1],
+                         label < 0 ? 0.f : e * (g / sum) - (lane == label ? g : 0.f));
+    }
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    double loss = 0;
+#pragma unroll 1
+    for (int row = lane; row < (int)P.rows; row += 32) loss += (double)losses[row];
+    loss = lanes_sum(loss);
+    if (lane) return;
+    store<float>(P.divisor, P.stats_dtype, 0, divisor);
+    store<double>(P.loss, P.loss_dtype, 0, loss / (double)divisor);
+    if (P.seed) store<double>(P.seed, P.loss_dtype, 0, P.seed_value);
+}
+
+/* All in one block: few rows, a warp a row. part may be memory of seed or of dx:
+ * it is read no more when they are written. */
 template <class C> DEVICE void entropy_few(const dsi_cuda_entropy_args &P)
 {
     SHARED(double, total, [8]);
+    if (sizeof(C) == 4 && P.lanes) {
+        entropy_lanes(P);
+        return;
+    }
+    const int warps = K_FEW_THREADS / 32;
 #pragma unroll 1
-    for (long long row = threadIdx.x / 32; row < P.rows; row += 4)
+    for (long long row = threadIdx.x / 32; row < P.rows; row += warps)
         entropy_row<C>(P, row, (C *)total);
     __syncthreads();
-    entropy_total(P, 128, total);
+    entropy_total(P, K_FEW_THREADS, total);
     if (threadIdx.x == 0 && P.seed) store<double>(P.seed, P.loss_dtype, 0, P.seed_value);
     if (!P.dx) return;
     __syncthreads();
     C dloss = load<C>(P.seed, P.loss_dtype, 0);
 #pragma unroll 1
-    for (long long row = threadIdx.x / 32; row < P.rows; row += 4)
+    for (long long row = threadIdx.x / 32; row < P.rows; row += warps)
         entropy_dx_row<C>(P, row, dloss, (C *)total);
 }
-FLOAT_AND_DOUBLE(entropy_few, dsi_cuda_entropy_args, 128)
+FLOAT_AND_DOUBLE(entropy_few, dsi_cuda_entropy_args, K_FEW_THREADS)
 
 /* ---- cross entropy of long rows ----
  *

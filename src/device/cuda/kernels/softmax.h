@@ -15,11 +15,16 @@ typedef struct dsi_cuda_softmax_args {
     int dtype, log, team;
 } dsi_cuda_softmax_args;
 
+/* entropy_few: rows at most; threads of its block. */
+enum { K_FEW_ROWS = 64, K_FEW_THREADS = 256 };
+
 /* x, dx [n,columns,inner], label, loss, lse [n,inner], weight [columns]. loss is
  * dloss in the backward, with strides 0 where it is one number. part: rows
  * losses, then rows weights, for reductions to one number. entropy_few also
  * stores seed_value to seed, the loss's gradient in its dtype, and writes dx, if
- * they are not NULL; dx needs seed. */
+ * they are not NULL; dx needs seed. lanes: at most 32 classes and K_FEW_ROWS rows,
+ * reduced to one number, without weights and smoothing, x and dx not float64, loss
+ * and statistics float32. */
 typedef struct dsi_cuda_entropy_args {
     const void *x, *weight;
     const long long *label;
@@ -28,6 +33,6 @@ typedef struct dsi_cuda_entropy_args {
     long long xs[3], dxs[3], label_s[2], loss_s[2], lse_s[2], weight_s;
     long long rows, columns, ignore_index;
     unsigned inner;
-    int dtype, weight_dtype, loss_dtype, stats_dtype, team, reduction;
+    int dtype, weight_dtype, loss_dtype, stats_dtype, team, reduction, lanes;
     double smoothing, seed_value;
 } dsi_cuda_entropy_args;
