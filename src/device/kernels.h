@@ -539,7 +539,7 @@ typedef struct dsi_fusions {
      * = where (taken, 0, dy, dx); scatter_add (where (taken, dy, 0), from, dsrc) */
     ds_status (*scatter_dx)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx, dsi_view dsrc);
     /* y = x + alpha t, t[o,c,i] = sum over the k with index[o,k,i] = c, in their order, of
-     * src[o,k,i]; float32 or float64; shapes and faults as of scatter, but the index as
+     * src[o,k,i]; floats, of 16 bits rounded once; shapes and faults as of scatter, but the index as
      * gather takes it.
      * = scatter_add (src, index, t); binary ADD (x, t, alpha, y) */
     ds_status (*scatter_sum)(dsi_stream *s, double alpha, dsi_view x, dsi_view index, dsi_view src,
