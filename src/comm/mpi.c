@@ -576,7 +576,7 @@ ds_comm *dsi_mpi_world(const char *library)
 bool dsi_mpi_takes_gpus(void)
 {
     static const char *const kinds[] = {"off", "on", NULL};
-    return the_job && dsi_env_word_or("DS_MPI_CUDA", kinds, 1, "MPI is asked") &&
+    return the_job && dsi_env_word_or("DS_MPI_CUDA", kinds, 0, "the host's memory is used") &&
            the_job->mpi->takes_gpus();
 }
 

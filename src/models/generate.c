@@ -440,7 +440,8 @@ static int64_t drafts_most(const Run *r, int64_t asked)
 }
 
 /* Which drafts there are. On a GPU any number of rows is summed in another
- * order: only a caller's number makes drafts there. False after a failure. */
+ * order: only a caller's number makes drafts there. What nobody asked for is left
+ * out where memory is short. False after a failure. */
 static bool run_drafts(Run *r)
 {
     const ds_generate_opts *o = r->o;
@@ -451,7 +452,10 @@ static bool run_drafts(Run *r)
     r->assist_right = 0.9;
     r->lookup_right = true;
     if (!r->assist_most || (!assist && !dsi_assistant_pays(r->lm))) return true;
-    return (r->assistant = dsi_assistant_new(r->lm));
+    r->assistant = dsi_assistant_new(r->lm);
+    if (r->assistant || assist || ds_error_status() != DS_ENOMEM) return r->assistant;
+    ds_error_clear();
+    return true;
 }
 
 /* Copies the prompts and counts their padding on the left: a row of nothing but

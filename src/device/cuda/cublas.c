@@ -284,7 +284,7 @@ static ds_status run(dsi_stream *s, dsi_cublas *c, const dsi_cuda_matmul_args *p
 
 /* ---- odd sizes of 16 bits --------------------------------------------------------------------------------
  *
- * Where a size or a stride is no whole vectors of 16 bytes, such as 50257 classes,
+ * Where k, n or a stride is no whole vectors of 16 bytes, such as 50257 classes,
  * cublasLt takes up to 9 times as long (H200), and our kernels 2 times. So large
  * products are of copies with zeros up to the next whole vector, and their result is
  * copied back; what is too small for that is left to our kernels. */
@@ -300,14 +300,15 @@ typedef struct Operand {
 
 static int64_t whole(int64_t n) { return (n + VECTOR - 1) / VECTOR * VECTOR; }
 
-static bool has_vectors(const void *p, const Matrix *x, int64_t batch)
+/* all: its columns must be whole vectors too. */
+static bool has_vectors(const void *p, const Matrix *x, bool all, int64_t batch)
 {
     return !((uintptr_t)p % 16) && !(x->ld % VECTOR) && !(x->rows % VECTOR) &&
-           !(x->columns % VECTOR) && (batch == 1 || !(x->step % VECTOR));
+           (!all || !(x->columns % VECTOR)) && (batch == 1 || !(x->step % VECTOR));
 }
 
 /* p is not written if it is an input. */
-static Operand operand_of(const void *p, const Matrix *x)
+static Operand operand_of(const void *p, const Matrix *x, bool all)
 {
     union {
         const void *in;
@@ -315,8 +316,9 @@ static Operand operand_of(const void *p, const Matrix *x)
     } at = {.in = p};
     Operand o = {.x = *x,
                  .own = {at.out, (ds_dtype)x->dtype, 2, {x->columns, x->rows}, {x->ld, 1}}};
-    if (has_vectors(p, x, 1)) return o;
-    o.x.columns = whole(x->columns), o.x.rows = o.x.ld = whole(x->rows);
+    if (has_vectors(p, x, all, 1)) return o;
+    o.x.rows = o.x.ld = whole(x->rows);
+    if (all) o.x.columns = whole(x->columns);
     o.copy = (dsi_view){NULL, o.own.dtype, 2, {o.x.columns, o.x.rows}, {o.x.ld, 1}};
     o.bytes = (size_t)(o.x.columns * o.x.ld) * ds_dtype_size(o.own.dtype);
     return o;
@@ -365,18 +367,23 @@ static ds_status run_padded(dsi_stream *s, dsi_cublas *c, const dsi_cuda_matmul_
                             const Key *k, bool *done)
 {
     Matrix line = {.rows = p->n, .columns = 1, .ld = p->n, .dtype = p->bias_dtype};
-    Operand o[OPERANDS] = {operand_of(p->a, &k->a), operand_of(p->b, &k->b),
-                           operand_of(p->y, &k->y)};
-    if (p->bias) o[BIAS] = operand_of(p->bias, &line);
+    bool turned = k->a.turned; /* a's lines are m long, and m need not be whole else */
+    Operand o[OPERANDS] = {operand_of(p->a, &k->a, turned), operand_of(p->b, &k->b, true),
+                           operand_of(p->y, &k->y, turned)};
+    if (p->bias) o[BIAS] = operand_of(p->bias, &line, false);
     double copied = 0;
     for (int i = 0; i < BIAS; i++)
         copied += o[i].bytes ? (double)o[i].x.rows * (double)o[i].x.columns : 0;
     if (p->batch != 1 || (double)p->m * (double)p->n * (double)p->k < PAYS * copied) return DS_OK;
     ds_status status = DS_OK;
-    for (int i = 0; i < OPERANDS && status == DS_OK; i++)
-        if (o[i].bytes && !(o[i].copy.p = dsi_cuda_scratch(s, o[i].bytes)))
-            status = ds_error_status();
-    if (status == DS_OK) status = run_copies(s, c, *p, o, done);
+    bool room = true;
+    int before = dsi_error_count();
+    for (int i = 0; i < OPERANDS && room; i++)
+        room = !o[i].bytes || (o[i].copy.p = dsi_cuda_scratch(s, o[i].bytes));
+    if (room)
+        status = run_copies(s, c, *p, o, done);
+    else
+        dsi_error_forget(before); /* our kernels need no copies */
     for (int i = OPERANDS - 1; i >= 0; i--)
         if (o[i].copy.p) dsi_cuda_scratch_free(s, o[i].copy.p, o[i].bytes);
     return status;
@@ -392,8 +399,9 @@ ds_status dsi_cuda_cublas_matmul(dsi_stream *s, const dsi_cuda_matmul_args *p, b
     if (library.required && !library.found) return dsi_fail(DS_EDEVICE, "matmul: %s", library.why);
     dsi_cublas *c = cublas_of(dsi_cuda_enter(s->device));
     if (!c->handle || !key_of(p, &k)) return DS_OK;
-    bool vectors = has_vectors(p->a, &k.a, k.batch) && has_vectors(p->b, &k.b, k.batch) &&
-                   has_vectors(p->y, &k.y, k.batch);
+    bool turned = k.a.turned, vectors = has_vectors(p->a, &k.a, turned, k.batch) &&
+                                        has_vectors(p->b, &k.b, true, k.batch) &&
+                                        has_vectors(p->y, &k.y, turned, k.batch);
     return vectors || p->dtype == DS_F32 ? run(s, c, p, &k, done) : run_padded(s, c, p, &k, done);
 }
 

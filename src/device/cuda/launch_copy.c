@@ -18,13 +18,13 @@ static bool is_dense(const dsi_cuda_elements *e, int view)
     return e->n == 0 || (e->n == 1 && e->s[view][0] == 1);
 }
 
-enum { LONG_LINE = 512 }; /* elements, from which on a block copies a line */
+enum { LONG_LINE = 512, MANY_LINES = 128 }; /* from which on a block copies a line */
 
 /* Lines of neighbours of 2 bytes in both views. */
 static bool is_lines(const dsi_cuda_elements *e)
 {
     return e->n == 2 && e->s[0][1] == 1 && e->s[1][1] == 1 && e->d[1] >= LONG_LINE &&
-           ds_dtype_size((ds_dtype)e->dtype[0]) == 2;
+           e->d[0] >= MANY_LINES && ds_dtype_size((ds_dtype)e->dtype[0]) == 2;
 }
 
 /* y = x, converted to y's dtype. Equal dtypes are moved as bits, so the payload

@@ -23,11 +23,9 @@
 
 enum { MEAN, SUM, NONE }; /* ds_reduction */
 
-#define TEAM          128  /* threads of a block: 4 warps, or one team */
-#define LINE          256  /* threads that take a long row of aligned vectors */
-#define LONG          1024 /* columns of a row that takes a block */
-#define FEW           64   /* rows of a cross entropy that one block computes */
-#define K_FEW_THREADS 256  /* of that block */
+#define TEAM 128  /* threads of a block: 4 warps, or one team */
+#define LINE 256  /* threads that take a long row of aligned vectors */
+#define LONG 1024 /* columns of a row that takes a block */
 
 static int team_for(int64_t columns) { return columns > LONG ? TEAM : 32; }
 

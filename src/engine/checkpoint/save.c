@@ -307,5 +307,8 @@ ds_status ds_engine_save_16bit_model(ds_engine *e, const char *dir, const char *
         status = ds_save(state, path);
     dsi_free(path);
     ds_state_free(state);
-    return ds_comm_sync_status(e->comm, status);
+    e->comm->disk = dir; /* the others wait for rank 0's disk */
+    status = ds_comm_sync_status(e->comm, status);
+    e->comm->disk = NULL;
+    return status;
 }

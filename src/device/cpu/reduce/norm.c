@@ -58,8 +58,12 @@ static dsi_view view_sample(dsi_view x)
 }
 
 /* True if a mean is `off` from the number about which `square` is the mean square,
- * and the variance left has 3 bits less than that, or is 0. */
-static bool shift_far(double off, double square) { return !(8 * off * off <= 7 * square); }
+ * and the variance left has 3 bits less than that, or is 0, or the squares were too
+ * large for their sum. */
+static bool shift_far(double off, double square)
+{
+    return !(8 * off * off <= 7 * square) || (isinf(square) && isfinite(off));
+}
 
 /* Two sums of a line, a lane of its vectors each. */
 typedef struct {

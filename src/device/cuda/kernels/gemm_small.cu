@@ -128,7 +128,7 @@ DEVICE void thin_product(const dsi_cuda_matmul_args &P, unsigned block)
             for (int e = 0; e < 4; e++) v[e] += x * b[i][e];
         }
         vector_store<float>(P.y, row * (int)P.ys[1] + column, v);
-        if (P.sums && column == 0) ((float *)P.sums)[row * (int)P.sums_s] = sum;
+        if (P.sums && column == 0) ((float *)P.sums)[row * P.sums_s] = sum;
     }
 }
 

@@ -81,6 +81,10 @@ template <class C> DEVICE void softmax_dx(const dsi_cuda_softmax_args &P)
 }
 FLOAT_AND_DOUBLE(softmax_dx, dsi_cuda_softmax_args, 128)
 
+/* Not a part of a multiply-add, so that all kernels of a gradient have its bits. */
+DEVICE float rounded_product(float a, float b) { return __fmul_rn(a, b); }
+DEVICE double rounded_product(double a, double b) { return __dmul_rn(a, b); }
+
 /* The row's label; -1: it is ignored, or bad, which sets the fault flag. */
 DEVICE long long row_label(const dsi_cuda_entropy_args &P, long long row)
 {
@@ -179,7 +183,7 @@ DEVICE void entropy_dx_row(const dsi_cuda_entropy_args &P, long long row, C dlos
     C of_p = g * (own + eps * weights) / sum, of_w = g * eps;
 #pragma unroll 1
     for (long long c = threadIdx.x % P.team; c < P.columns; c += P.team) {
-        C v = exp_of(load<C>(P.x, P.dtype, x + c * P.xs[1]) - most) * of_p;
+        C v = rounded_product(exp_of(load<C>(P.x, P.dtype, x + c * P.xs[1]) - most), of_p);
         if (P.smoothing > 0) v -= of_w * class_weight<C>(P, c);
         if (c == label) v -= g * own;
         store<C>(P.dx, P.dtype, dx + c * P.dxs[1], label < 0 ? (C)0 : v);
@@ -225,7 +229,7 @@ DEVICE void entropy_lanes(const dsi_cuda_entropy_args &P)
         }
         if (P.dx && inside)
             store<float>(P.dx, P.dtype, row_place(P.dxs, row, P.inner) + lane * P.dxs[1],
-                         label < 0 ? 0.f : e * (g / sum) - (lane == label ? g : 0.f));
+                         label < 0 ? 0.f : rounded_product(e, g / sum) - (lane == label ? g : 0.f));
     }
     __syncthreads();
     if (threadIdx.x >= 32) return;
