@@ -146,7 +146,8 @@ static dsi_file *file_create(char *path, char *temporary, int flags)
 char *dsi_temporary_name(const char *path)
 {
     uint32_t once;
-    if (getrandom(&once, sizeof once, GRND_NONBLOCK) < 0) once = (uint32_t)(uint64_t)(dsi_now() * 1e9);
+    if (getrandom(&once, sizeof once, GRND_NONBLOCK) < 0)
+        once = (uint32_t)(uint64_t)(dsi_now() * 1e9);
     return dsi_text_of("%s.tmp.%ld-%08x", path, (long)getpid(), once).s;
 }
 

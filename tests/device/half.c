@@ -275,7 +275,7 @@ enum { ROWS = sizeof rows / sizeof *rows };
 
 typedef enum { ROW_MAJOR, CHANNELS_LAST, GAPS, ORDERS } Order;
 
-/* A view in `order`: rows of three dimensions and less stay as they are but for
+/* A view in `order`: rows of three dimensions and less stay as they are except
  * gaps; *block is to be freed. */
 static dsi_view laid_out(ds_dtype dtype, ds_dims d, Order order, void **block)
 {

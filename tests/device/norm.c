@@ -212,7 +212,7 @@ static dsi_view random_of(const dsi_kernels *k, ds_dtype dtype, const int64_t *d
     return y;
 }
 
-/* Elements of a channel that are 1, but for the first ones of each line. */
+/* A channel's elements are 1, the first ones of each line 0. */
 static void set_far(const dsi_view *x, int64_t channel)
 {
     for (int64_t n = 0; n < x->d[0]; n++)
