@@ -5,6 +5,7 @@
 #pragma once
 
 #include "device/cpu/cpu.h"
+#include "device/cpu/gemm/int8.h"
 #include "tensor/tensor.h"
 
 #include <stdio.h>
@@ -15,6 +16,8 @@
 
 extern const dsi_cpu_table dsi_cpu_table_generic;
 const dsi_cpu_table dsi_cpu_table_generic = {0};
+extern const dsi_cpu_int8 dsi_cpu_int8_generic;
+const dsi_cpu_int8 dsi_cpu_int8_generic = {0};
 
 static inline int no_device(void) { return 0; }
 const dsi_device_type dsi_cuda = {.name = "cuda", .kind = DS_CUDA, .count = no_device};
