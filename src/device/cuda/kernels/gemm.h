@@ -10,8 +10,8 @@
  * kernels matmul, for one batch and n that is no multiple of its tile, and
  * matmul_columns, for one batch. Of gemm_small.cu: whole, lines of a and b are
  * aligned for 4 elements at a time; parts, into how many k is cut: 1, 2, 4, 8, or
- * 0 for thin_item, which has sums, k <= K_THIN, one batch, float32, vectors of 4
- * elements of b and y, and no bias and second output; also, a second output [m,n]
+ * 0 for thin_product, which has sums, k <= K_THIN, one batch, float32, vectors of
+ * 4 elements of b and y, and no bias and second output; also, a second output [m,n]
  * of y's dtype, contiguous, for one batch: the ReLU of y, or y where mask [m,n] is
  * not <= 0, else 0. */
 enum { K_THIN = 4, K_THIN_ROWS = 32 };

@@ -200,8 +200,8 @@ template <class C> DEVICE void entropy_dx(const dsi_cuda_entropy_args &P)
 }
 FLOAT_AND_DOUBLE(entropy_dx, dsi_cuda_entropy_args, 128)
 
-/* A cross entropy with P.lanes, by a block: a warp a row, a lane a class. Nothing that is written is read again, so that the block waits
- * for memory once. */
+/* A cross entropy with P.lanes, by a block: a warp a row, a lane a class. Nothing
+ * that is written is read again, so that the block waits for memory once. */
 DEVICE void entropy_lanes(const dsi_cuda_entropy_args &P)
 {
     SHARED(float, losses, [K_FEW_ROWS]);
