@@ -27,20 +27,22 @@ static bool is_lines(const dsi_cuda_elements *e)
            e->d[0] >= MANY_LINES && ds_dtype_size((ds_dtype)e->dtype[0]) == 2;
 }
 
-/* y = x, converted to y's dtype. Equal dtypes are moved as bits, so the payload
- * of a NaN is kept. */
-ds_status dsi_cuda_copy(dsi_stream *s, dsi_view x, dsi_view y)
+static ds_status launch_lines(dsi_stream *s, const dsi_cuda_padding *p, int64_t lines)
 {
-    dsi_cuda_elements e = DSI_CUDA_ELEMENTS(&x, &y);
-    bool same = x.dtype == y.dtype;
-    if (same && e.count && is_dense(&e, 0) && is_dense(&e, 1))
-        return s->device->type->copy(s, y.p, s->device, x.p,
-                                     (size_t)e.count * ds_dtype_size(x.dtype));
-    if (same && is_lines(&e))
-        return dsi_cuda_launch(s, DSI_CUDA_copy, "copy_lines", "", dsi_cuda_blocks(e.d[0], 256),
-                               &e);
-    return dsi_cuda_launch(s, DSI_CUDA_copy, same ? "copy_same" : "copy_convert", "",
-                           dsi_cuda_grid_of(e.count), &e);
+    return dsi_cuda_launch(s, DSI_CUDA_copy, "pad_lines", "", dsi_cuda_blocks(lines, 256), p);
+}
+
+static ds_status copy_lines(dsi_stream *s, const dsi_cuda_elements *e)
+{
+    dsi_cuda_padding p = {.x = e->p[0],
+                          .y = e->p[1],
+                          .lines = e->d[0],
+                          .columns = e->d[1],
+                          .all_columns = e->d[1],
+                          .xs = e->s[0][0],
+                          .ys = e->s[1][0],
+                          .bytes = 2};
+    return launch_lines(s, &p, e->d[0]);
 }
 
 ds_status dsi_cuda_pad(dsi_stream *s, dsi_view x, dsi_view y)
@@ -53,7 +55,21 @@ ds_status dsi_cuda_pad(dsi_stream *s, dsi_view x, dsi_view y)
                           .xs = x.s[0],
                           .ys = y.s[0],
                           .bytes = (int)ds_dtype_size(x.dtype)};
-    return dsi_cuda_launch(s, DSI_CUDA_copy, "pad_lines", "", dsi_cuda_blocks(y.d[0], 256), &p);
+    return launch_lines(s, &p, y.d[0]);
+}
+
+/* y = x, converted to y's dtype. Equal dtypes are moved as bits, so the payload
+ * of a NaN is kept. */
+ds_status dsi_cuda_copy(dsi_stream *s, dsi_view x, dsi_view y)
+{
+    dsi_cuda_elements e = DSI_CUDA_ELEMENTS(&x, &y);
+    bool same = x.dtype == y.dtype;
+    if (same && e.count && is_dense(&e, 0) && is_dense(&e, 1))
+        return s->device->type->copy(s, y.p, s->device, x.p,
+                                     (size_t)e.count * ds_dtype_size(x.dtype));
+    if (same && is_lines(&e)) return copy_lines(s, &e);
+    return dsi_cuda_launch(s, DSI_CUDA_copy, same ? "copy_same" : "copy_convert", "",
+                           dsi_cuda_grid_of(e.count), &e);
 }
 
 /* y = value, converted to y's dtype. Zero is all bits 0 in every dtype: the

@@ -62,16 +62,7 @@ KERNEL(copy_same, dsi_cuda_elements, 256)
     }
 }
 
-/* Of 2 bytes: a block a line of neighbours, which begins anywhere. */
-KERNEL(copy_lines, dsi_cuda_elements, 256)
-{
-    const unsigned short *x = (const unsigned short *)P.p[0] + blockIdx.x * P.s[0][0];
-    unsigned short *y = (unsigned short *)P.p[1] + blockIdx.x * P.s[1][0];
-#pragma unroll 8
-    for (long long i = threadIdx.x; i < P.d[1]; i += 256) y[i] = x[i];
-}
-
-/* A block a line, as copy_lines; zeros where x has no elements. */
+/* A block a line, which begins anywhere; zeros where x has no elements. */
 template <class T> DEVICE void pad_line(const dsi_cuda_padding &P)
 {
     const T *x = (const T *)P.x + blockIdx.x * P.xs;
