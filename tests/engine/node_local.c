@@ -1,70 +1,28 @@
 /* tests/engine/node_local.c: checkpoint.use_node_local_storage. Hosts are
  * folders: ranks, which are threads, give the folder of their host. A host that
  * is lost is a folder that is removed. With any one host lost a load continues
- * to the bit, also after kill -9 at any moment of saves, with one host lost
- * besides.
+ * to the bit. node_local_kill.c kills saves and loads.
  * SPDX-License-Identifier: MIT */
-#include "folder.h"
-#include "run.h"
+#include "local_hosts.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define MOST_RANKS 4
-#define MOST_HOSTS 3
-
-/* ---- hosts --------------------------------------------------------------------------------------------- */
-
-static char host_dir[MOST_HOSTS][200];
-
-static void hosts_make(void)
-{
-    const char *dir = folder_make();
-    for (int h = 0; h < MOST_HOSTS; h++)
-        snprintf(host_dir[h], sizeof host_dir[h], "%s/host%d", dir, h);
-}
-
-static int remove_entry(const char *path, const struct stat *s, int type, struct FTW *where)
-{
-    (void)s, (void)type, (void)where;
-    return remove(path);
-}
-
-static void host_lose(int h)
-{
-    if (nftw(host_dir[h], remove_entry, 8, FTW_DEPTH | FTW_PHYS) && errno != ENOENT)
-        fail_msg("remove %s: %s", host_dir[h], strerror(errno));
-}
-
-static const char *host_path(int h, const char *name)
-{
-    static char path[700];
-    snprintf(path, sizeof path, "%s/%s", host_dir[h], name);
-    return path;
-}
-
-static bool host_has(int h, const char *name) { return access(host_path(h, name), F_OK) == 0; }
-
 /* ---- runs ---------------------------------------------------------------------------------------------- */
 
-typedef struct Job {
-    RunPlan plan;
-    int host[MOST_RANKS]; /* of each rank */
-    int steps;
-    const char *tag;
-    RunResult *result; /* of rank 0 */
-} Job;
+static RunResult saved, loaded;
 
-static const char *own_dir(const Job *j) { return host_dir[j->host[ds_comm_rank(ds_world())]]; }
+static Job job(int stage, const char *more)
+{
+    Job j = local_job(stage, more);
+    j.result = &saved;
+    return j;
+}
 
 /* Trains, saves; the state is noted. */
 static ds_status train_and_save(void *arg)
@@ -79,14 +37,6 @@ static ds_status train_and_save(void *arg)
     ds_engine_free(e);
     free(r);
     return DS_OK;
-}
-
-/* An engine to load into: its weights are others. */
-static ds_engine *other_engine(const Job *j)
-{
-    RunPlan other = j->plan;
-    other.seed = 55;
-    return run_engine(&other);
 }
 
 static ds_status load(void *arg)
@@ -108,19 +58,6 @@ static bool same(const RunResult *a, const RunResult *b)
     /* the last number is random: each rank's own generator, here after other
      * calls */
     return a->n == b->n && !memcmp(a->x, b->x, (size_t)(a->n - 1) * sizeof *a->x);
-}
-
-static RunResult saved, loaded;
-
-#define LOCAL "\"use_node_local_storage\": true"
-
-static Job job(int stage, const char *more)
-{
-    return (Job){
-        .plan = {.stage = stage, .accumulate = 1, .dtype = "bf16", .seed = 1, .more = more},
-        .host = {0, 0, 1, 2},
-        .steps = 3,
-        .result = &saved};
 }
 
 static void run_job(int ranks, ds_status (*body)(void *), Job *j)
@@ -329,13 +266,6 @@ static void between_renames(void **state)
     run_job(4, train_and_save, &j);
     CHECK(!host_has(0, ".old-a"));
     folder_remove();
-}
-
-static void copy_folder(const char *from, const char *to)
-{
-    char command[1800];
-    snprintf(command, sizeof command, "cp -r %s %s", from, to);
-    CHECK(system(command) == 0);
 }
 
 /* All hosts have published a version of a tag when they are killed, and only host 0
@@ -561,133 +491,10 @@ static void shared(void **state)
     folder_remove();
 }
 
-/* ---- kill -9 ------------------------------------------------------------------------------------------------- */
-
-typedef struct Shared {
-    int committed;  /* steps of the newest save that has returned */
-    double sum[40]; /* of the state after each step */
-    int loaded;     /* steps of what was loaded */
-    double loaded_sum;
-    bool same_tag;
-} Shared;
-
-static Shared *common;
-
-static double state_sum(const RunResult *r)
-{
-    double sum = 0;
-    for (int i = 0; i < r->n - 1; i++) sum += r->x[i] * (1 + i % 17);
-    return sum;
-}
-
-/* Loads what there is, and saves after each step, until it is killed. */
-static ds_status train_until_killed(void *arg)
-{
-    Job *j = arg;
-    RunResult *r = malloc(sizeof *r);
-    ds_engine *e = run_engine(&j->plan);
-    RANK_CHECK(e && ds_engine_load(e, own_dir(j), .if_any = true) == DS_OK);
-    bool first = ds_comm_rank(ds_world()) == 0;
-    for (int64_t step = ds_engine_global_steps(e) + 1; step < 30; step++) {
-        RANK_CHECK(run_steps(e, step, r) == DS_OK);
-        RANK_CHECK(run_end(e, r) == DS_OK);
-        if (first) common->sum[step] = state_sum(r);
-        RANK_CHECK(ds_engine_save(e, own_dir(j), .tag = common->same_tag ? "a" : NULL) == DS_OK);
-        RANK_CHECK(ds_engine_save_wait(e) == DS_OK);
-        if (first) common->committed = (int)step;
-    }
-    ds_engine_free(e);
-    free(r);
-    return DS_OK;
-}
-
-static ds_status load_and_tell(void *arg)
-{
-    Job *j = arg;
-    RunResult *r = malloc(sizeof *r);
-    ds_engine *e = other_engine(j);
-    RANK_CHECK(e && ds_engine_load(e, own_dir(j), .if_any = true) == DS_OK);
-    RANK_CHECK(run_end(e, r) == DS_OK);
-    if (ds_comm_rank(ds_world()) == 0) {
-        common->loaded = (int)ds_engine_global_steps(e);
-        common->loaded_sum = state_sum(r);
-    }
-    ds_engine_free(e);
-    free(r);
-    return DS_OK;
-}
-
-/* In a process of its own, which is killed after `after` microseconds; 0: it is
- * not. */
-static void in_process(ds_status (*body)(void *), Job *j, long after)
-{
-    int how;
-    pid_t child = fork();
-    if (!child) {
-        ds_status status = run_ranks(3, body, j);
-        if (status != DS_OK) fprintf(stderr, "# %s\n", ds_error());
-        _exit(status != DS_OK);
-    }
-    CHECK(child > 0);
-    if (after) usleep((useconds_t)after), kill(child, SIGKILL);
-    CHECK(waitpid(child, &how, 0) == child);
-    if (!WIFSIGNALED(how)) CHECK_INT(WEXITSTATUS(how), 0);
-}
-
-static void kill_round(Job *j, unsigned *seed)
-{
-    in_process(train_until_killed, j, 5000 + rand_r(seed) % 150000);
-    int lost = rand_r(seed) % 4; /* 3: none */
-    if (lost < 3) host_lose(lost);
-    int committed = common->committed;
-    in_process(load_and_tell, j, 0);
-    if (common->loaded < committed)
-        fail_msg("host %d lost: step %d was saved, %d is loaded", lost, committed, common->loaded);
-    if (common->loaded && common->loaded_sum != common->sum[common->loaded])
-        fail_msg("host %d lost: step %d has other values", lost, common->loaded);
-    if (common->loaded < 25 && rand_r(seed) % 8) return;
-    for (int h = 0; h < 3; h++) host_lose(h); /* from the beginning */
-    common->committed = 0;
-}
-
-static void killed(const char *more, bool same_tag)
-{
-    static const int host[] = {0, 1, 2};
-    unsigned seed = 7;
-    Job j = job(2, more);
-    memcpy(j.host, host, sizeof host);
-    hosts_make();
-    memset(common, 0, sizeof *common);
-    common->same_tag = same_tag;
-    for (int k = 0; k < (quick() ? 4 : 25); k++) kill_round(&j, &seed);
-    folder_remove();
-}
-
-static void kill_9(void **state)
-{
-    (void)state;
-    killed("\"checkpoint\": {\"keep_last\": 1, " LOCAL "},", false);
-}
-
-static void kill_9_same_tag(void **state)
-{
-    (void)state;
-    killed("\"checkpoint\": {" LOCAL "},", true);
-}
-
-static void kill_9_async(void **state)
-{
-    (void)state;
-    killed("\"checkpoint\": {\"keep_last\": 1, \"async\": true, " LOCAL "},", false);
-}
-
 int main(void)
 {
     if (!access("/dev/shm", W_OK)) setenv("TMPDIR", "/dev/shm", 0);
-    common = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kill_9), /* before this process has threads */
-        cmocka_unit_test(kill_9_same_tag), cmocka_unit_test(kill_9_async),
         cmocka_unit_test(one_host),        cmocka_unit_test(one_host_async),
         cmocka_unit_test(files),           cmocka_unit_test(other_hosts),
         cmocka_unit_test(other_stages),    cmocka_unit_test(an_old_latest),

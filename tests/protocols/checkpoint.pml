@@ -42,7 +42,7 @@
 #define MISTAKE 0
 #endif
 #ifndef FAULTS
-#define FAULTS 2
+#define FAULTS 1
 #endif
 #define RANKS 3
 #define SAVES 2

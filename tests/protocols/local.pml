@@ -11,40 +11,48 @@
  * Each label stands for a function:
  *
  *   recover    dsi_versions_recover, recover_folder      src/engine/checkpoint/versions.c
- *   find       versions_try, dsi_version_look            src/engine/checkpoint/load_local.c
- *   complete   version_complete, dsi_folder_make         src/engine/checkpoint/load_local.c
+ *   replace    dsi_version_complete  src/engine/checkpoint/version_complete.c
+ *   replace    dsi_folder_make       src/engine/checkpoint/folder.c: folder_put_aside
+ *   again      dsi_hosts_send        src/engine/checkpoint/hosts_send.c
+ *   drop       recover_drop          src/engine/checkpoint/versions.c
+ *   complete   versions_try, dsi_version_look            src/engine/checkpoint/load_local.c
  *   begin      dsi_folder_begin      src/engine/checkpoint/folder.c
  *   write      dsi_save_write        src/engine/checkpoint/save_write.c
  *   copy       local_copy            src/engine/checkpoint/save_local.c
  *   publish    dsi_folder_publish    src/engine/checkpoint/folder.c: folder_replace_keeping
  *   end        local_end             src/engine/checkpoint/save_local.c
  *   prune      local_prune           src/engine/checkpoint/save_local.c
- *   sync       ds_comm_sync_status   src/comm/sync_status.c
+ *   SYNCED     ds_comm_sync_status   src/comm/sync_status.c
  *
- * Checked: a load finds a version of which each file is on some host, not older
- * than the newest save that returned on any rank; nothing waits for ever; after
- * the last fault the training succeeds. Compiled with -DMISTAKE=N one step is
- * wrong, and spin finds that:
+ * Checked: from the first save that returned on, some version is complete: each
+ * host has its own files and those of the host before, or, after the loss of a
+ * host, each file is somewhere. A load finds a version of which each file is on
+ * some host, not older than the newest save that returned on any rank; nothing
+ * waits for ever; after the last fault the training succeeds. Compiled with
+ * -DMISTAKE=N one step is wrong, and spin finds that:
  *
  *   1  no files are copied
  *   2  .old-TAG is removed before all hosts have published
  *   3  old checkpoints are removed before all hosts have published
- *   4  a load does not make the copies again (found with two faults)
+ *   4  a load does not make the copies again
  *   5  recovery gives .old-TAG its name back, whole or not, even if the new version is whole
  *   6  recovery keeps the new version even if it is not whole
  *   7  recovery removes .old-TAG where the newest version has only that name
+ *   8  recovery removes .old-TAG before all hosts have the files of the new version
+ *   9  recovery removes the version that it replaces
+ *
+ * A step between two collectives changes one folder at once, with the arrival at
+ * the next collective; the last rank that arrives computes the result for all.
  *
  * Left out: what is not synced when the power fails (checkpoint.pml), fewer hosts,
- * damaged files.
+ * hosts that come back with their folders, damaged files.
  * SPDX-License-Identifier: MIT */
 #ifndef MISTAKE
 #define MISTAKE 0
 #endif
-#ifndef FAULTS
+#if !defined FAULTS && MISTAKE
 #define FAULTS 1
-#endif
-#if MISTAKE == 4
-#undef FAULTS
+#elif !defined FAULTS
 #define FAULTS 2
 #endif
 #define HOSTS 3
@@ -57,82 +65,87 @@
 
 typedef folder {
     byte tag[SAVES], old[SAVES]; /* versions at DIR/TAG and DIR/.old-TAG */
-    byte saving;                 /* and at .saving-TAG */
     byte latest;                 /* number of a tag, from 1 on; 0: there is none */
-    byte files[VERSIONS]         /* those of rank r are bit r */
+    byte files[VERSIONS]         /* of a version that is there: those of rank r are bit r */
 };
 folder host[HOSTS];
 byte step_of[VERSIONS];
 byte versions = 1;
 bit one_tag; /* for all steps */
 
-/* The files of version v that are on hosts under its tag t. */
-#define AT(h, v, t)  ((host[h].tag[t] == (v) || host[h].old[t] == (v)) * host[h].files[v])
-#define WHOLE(v, t)  ((v) && (AT(0, v, t) | AT(1, v, t) | AT(2, v, t)) == ALL)
-#define NAMED(h, v)  (host[h].latest && host[h].tag[host[h].latest - 1] == (v))
-#define LATEST(v)    (NAMED(0, v) || NAMED(1, v) || NAMED(2, v))
-#define TAG(step)    (one_tag -> 0 : (step) - 1)
-#define TAG_OF(v)    TAG(step_of[v])
+/* What host h is to have: the files of its rank and of the rank before. */
+#define NEEDS(h) ((1 << (h)) | (1 << (((h) + 2) % HOSTS)))
+
+#define SOMEWHERE(v)      (host[0].files[v] | host[1].files[v] | host[2].files[v])
+#define WHOLE(v)          ((v) && SOMEWHERE(v) == ALL)
+#define COMPLETE_ON(h, v) (host[h].files[v] == NEEDS(h))
+#define COMPLETE(v)       (COMPLETE_ON(0, v) && COMPLETE_ON(1, v) && COMPLETE_ON(2, v))
+#define NAMED(h, v)       (host[h].latest && host[h].tag[host[h].latest - 1] == (v))
+#define LATEST(v)         (NAMED(0, v) || NAMED(1, v) || NAMED(2, v))
+#define UNDER(h, v, t)    (host[h].tag[t] == (v) || host[h].old[t] == (v))
+#define OF_TAG(v, t)      (UNDER(0, v, t) || UNDER(1, v, t) || UNDER(2, v, t))
+#define TAG(step)         (one_tag -> 0 : (step) - 1)
+
+/* From one step to the next. Values that no later step reads are 0 then. */
+#define EACH_TAG(...) \
+    t = 0; \
+    do \
+    :: t < SAVES -> __VA_ARGS__; t++ \
+    :: else -> break \
+    od; \
+    t = 0; \
+    v = 0
+
+/* Sets `result` to the newest version that is `so`, unless it is set. */
+#define NEWEST(result, so) \
+    i = (result -> 0 : VERSIONS - 1); \
+    do \
+    :: i > 0 && (so) -> result = i; i = 0 \
+    :: i > 0 && !(so) -> i-- \
+    :: i == 0 -> break \
+    od
 
 /* Loaded: the newest whole version that a `latest` names, else the newest. */
 byte found;
-inline find_version()
+inline find()
 {
     found = 0;
-    i = VERSIONS - 1;
-    do
-    :: i > 0 && !found && i < versions && LATEST(i) && WHOLE(i, TAG_OF(i)) -> found = i
-    :: i > 0 && !(!found && i < versions && LATEST(i) && WHOLE(i, TAG_OF(i))) -> i--
-    :: i == 0 -> break
-    od;
-    i = (found -> 0 : VERSIONS - 1);
-    do
-    :: i > 0 && !found && i < versions && WHOLE(i, TAG_OF(i)) -> found = i
-    :: i > 0 && !(!found && i < versions && WHOLE(i, TAG_OF(i))) -> i--
-    :: i == 0 -> break
-    od
+    NEWEST(found, LATEST(i) && WHOLE(i));
+    NEWEST(found, WHOLE(i));
+    assert(step_of[found] >= returned)
 }
 
-/* What becomes of .old-TAG of tag t: the name belongs to the newest whole version, or
- * to the newest one; drop: that is the newest and whole, and others are removed. */
+/* Of each tag of which a host has .old-TAG: its newest whole version, which all hosts are to
+ * have, else the newest one; and whether the newest is whole: then others are removed. */
 byte chosen[SAVES];
-bit drop[SAVES];
-inline decide(t)
+bit whole[SAVES], newest[SAVES];
+inline choose()
 {
-    i = 0;
-    do
-    :: i < HOSTS ->
+    EACH_TAG(
         if
-        :: host[i].tag[t] > newest -> newest = host[i].tag[t]
-        :: else
-        fi;
-        if
-        :: host[i].old[t] > newest -> newest = host[i].old[t]
-        :: else
-        fi;
-        i++
-    :: else -> break
-    od;
-    i = newest;
+        :: host[0].old[t] || host[1].old[t] || host[2].old[t] ->
+            NEWEST(v, OF_TAG(i, t));
 #if MISTAKE == 5
-    i = 1;
-    do
-    :: i < newest && host[0].old[t] != i && host[1].old[t] != i && host[2].old[t] != i -> i++
-    :: else -> break
-    od;
+            i = 1;
+            do
+            :: i < v && host[0].old[t] != i && host[1].old[t] != i && host[2].old[t] != i -> i++
+            :: else -> break
+            od;
+            chosen[t] = i;
+            i = 0;
 #elif MISTAKE != 6
-    do
-    :: i > 0 && !WHOLE(i, t) -> i--
-    :: else -> break
-    od;
+            NEWEST(chosen[t], OF_TAG(i, t) && WHOLE(i));
 #endif
-    chosen[t] = (i -> i : newest);
+            chosen[t] = (chosen[t] -> chosen[t] : v);
+            whole[t] = WHOLE(chosen[t]);
 #if MISTAKE == 5 || MISTAKE == 6
-    drop[t] = 1;
+            newest[t] = 1;
 #else
-    drop[t] = WHOLE(newest, t);
+            newest[t] = whole[t] && chosen[t] == v;
 #endif
-    newest = 0
+            v = 0
+        :: else
+        fi)
 }
 
 /* ---- ranks ---- */
@@ -140,148 +153,191 @@ inline decide(t)
 bit alive[HOSTS], killed[HOSTS]; /* its program runs; it has got a signal */
 bit good[HOSTS];                 /* it has ended with status 0 */
 byte returned = 0;               /* the newest step whose save has returned on a rank */
-byte arrived = 0, turn = 0;      /* at the collective that comes next */
+byte arrived = 0;                /* ranks at the next collective */
+bit turn = 0;                    /* of two, that of the collective */
 byte faults = 0;
 bit lost = 0; /* a host is, and no load has made its copies again */
 
-/* One step of rank r: a killed rank does none any more. */
-#define DO(what) atomic { if :: killed[r] -> goto dead :: else -> what fi }
+#define SAFE(v)   (COMPLETE(v) || (lost && WHOLE(v)))
+#define INVARIANT \
+    (!returned || SAFE(1) || SAFE(2) || SAFE(3) || SAFE(VERSIONS - 3) || \
+     SAFE(VERSIONS - 2) || SAFE(VERSIONS - 1))
 
-/* A collective: waits for all ranks. A turn is one of two. */
-#define SYNC \
+/* A step of rank r, which a killed rank does not do; the first one after a
+ * collective, which waits for all ranks. */
+#define STEP(...) \
     atomic { \
         if \
         :: killed[r] -> goto dead \
-        :: else -> \
-            mine = turn; \
-            arrived++; \
-            if :: arrived == HOSTS -> arrived = 0; turn = 1 - turn :: else fi \
+        :: else -> __VA_ARGS__; assert(INVARIANT) \
         fi \
-    }; \
-    atomic { if :: killed[r] -> goto dead :: turn != mine fi }
+    }
+#define SYNCED(...) \
+    atomic { \
+        if \
+        :: killed[r] -> goto dead \
+        :: !killed[r] && turn != mine -> __VA_ARGS__; assert(INVARIANT) \
+        fi \
+    }
+
+/* The end of a step: the rank comes to a collective, whose result is `all`. */
+#define ARRIVE(all) \
+    mine = turn; \
+    arrived++; \
+    if \
+    :: arrived == HOSTS -> arrived = 0; all; turn = 1 - turn \
+    :: else \
+    fi
+
+/* Removes host r's version at `name`, and its files if that was the only name. */
+#define REMOVE(name) \
+    v = host[r].name; \
+    host[r].name = 0; \
+    if \
+    :: v && !UNDER(r, v, 0) && !UNDER(r, v, 1) -> host[r].files[v] = 0 \
+    :: else \
+    fi; \
+    v = 0
+
+#define PUT_ASIDE(t) REMOVE(old[t]); host[r].old[t] = host[r].tag[t]; host[r].tag[t] = 0
+
+/* Receives the files of a version from hosts that have them. If one was lost, the
+ * load fails on all ranks: here they wait for the end, which the loss brings. */
+#define RECEIVE(version) \
+    if \
+    :: (SOMEWHERE(version) & NEEDS(r)) == NEEDS(r) -> host[r].files[version] = NEEDS(r) \
+    :: else -> goto fails \
+    fi
 
 proctype Rank(byte r)
 {
-    byte step, mine, i, newest, t;
+    byte step, i, t, v;
+    bit mine = 1;
 
+    STEP(ARRIVE(choose()));
 recover:
-    DO(
-        if
-        :: r == 0 -> decide(0); decide(1)
-        :: else
-        fi);
-    SYNC;
-    DO(
-        t = 0;
-        do
-        :: t < SAVES ->
+    SYNCED(
+        EACH_TAG(
             if
 #if MISTAKE == 7
-            :: host[r].old[t] && drop[t] -> host[r].old[t] = 0
-            :: host[r].old[t] && !drop[t] && (!host[r].tag[t] || host[r].old[t] == chosen[t]) ->
+            :: host[r].old[t] && newest[t] -> REMOVE(old[t])
+            :: !(host[r].old[t] && newest[t]) &&
+               host[r].old[t] && (!host[r].tag[t] || host[r].old[t] == chosen[t]) ->
 #else
             :: host[r].old[t] && (!host[r].tag[t] || host[r].old[t] == chosen[t]) ->
 #endif
-                i = host[r].tag[t];
+                v = host[r].tag[t];
                 host[r].tag[t] = host[r].old[t];
-                host[r].old[t] = (drop[t] -> 0 : i)
-#if MISTAKE != 7
-            :: host[r].old[t] && host[r].tag[t] && host[r].old[t] != chosen[t] && drop[t] ->
-                host[r].old[t] = 0
-#endif
+                host[r].old[t] = v
             :: else
             fi;
-            t++
-        :: else -> break
-        od;
-        t = 0;
-        i = 0);
-    SYNC;
-
-find:
-    DO(
-        if
-        :: r == 0 -> find_version(); assert(step_of[found] >= returned)
-        :: else
-        fi);
-    SYNC;
-    DO(step = step_of[found]; t = (found -> TAG_OF(found) : 0));
-complete:
-    DO(
-        if
-        :: found && host[r].tag[t] != found -> host[r].tag[t] = found; host[r].files[found] = 0
-        :: else
-        fi);
-    SYNC;
-    DO(
-        if
-        :: found ->
-#if MISTAKE == 4
-            host[r].files[found] = host[r].files[found] | (1 << r)
-#else
-            host[r].files[found] = host[r].files[found] | (1 << r) | (1 << ((r + 2) % HOSTS))
+#if MISTAKE == 5 || MISTAKE == 6 || MISTAKE == 8
+            if
+            :: newest[t] -> REMOVE(old[t])
+            :: else
+            fi
 #endif
+        );
+        ARRIVE(skip));
+replace:    /* in two steps */
+    SYNCED(
+        EACH_TAG(
+            if
+            :: whole[t] && host[r].tag[t] && host[r].tag[t] != chosen[t] ->
+#if MISTAKE == 9
+                REMOVE(tag[t])
+#else
+                PUT_ASIDE(t)
+#endif
+            :: else
+            fi));
+    STEP(
+        EACH_TAG(
+            if
+            :: whole[t] && !host[r].tag[t] -> host[r].tag[t] = chosen[t]
+            :: else
+            fi);
+        ARRIVE(skip));
+again:
+    SYNCED(
+        EACH_TAG(
+            if
+            :: whole[t] -> RECEIVE(chosen[t])
+            :: else
+            fi);
+        ARRIVE(skip));
+drop:
+    SYNCED(
+        EACH_TAG(
+            if
+            :: newest[t] -> REMOVE(old[t])
+            :: else
+            fi);
+        ARRIVE(find()));
+
+complete:
+    SYNCED(
+        step = step_of[found];
+        if
+        :: found && host[r].tag[TAG(step)] != found ->
+            PUT_ASIDE(TAG(step));
+            host[r].tag[TAG(step)] = found
         :: else
         fi;
-        t = 0);
-    SYNC;
-    DO(lost = 0);
+        ARRIVE(skip));
+    SYNCED(
+#if MISTAKE != 4
+        if
+        :: found -> RECEIVE(found)
+        :: else
+        fi;
+#endif
+        ARRIVE(lost = lost && (killed[0] || killed[1] || killed[2]); found = 0; EACH_TAG(chosen[t] = 0; whole[t] = 0; newest[t] = 0)));
 
     do
     :: step == SAVES -> break
     :: step < SAVES ->
         step++;
-
 begin:
-        DO(
-            if
-            :: r == 0 -> assert(versions < VERSIONS); step_of[versions] = step; versions++
-            :: else
-            fi);
-        SYNC;
-        DO(host[r].saving = versions - 1; host[r].files[versions - 1] = 0);
-        SYNC;
 write:
-        DO(host[r].files[host[r].saving] = host[r].files[host[r].saving] | (1 << r));
-        SYNC;
-copy:
-#if MISTAKE != 1
-        DO(
-            i = (r + 1) % HOSTS;
-            host[i].files[host[r].saving] = host[i].files[host[r].saving] | (1 << r);
-            i = 0);
-#endif
-sync:
-        SYNC;
+copy:       /* to .saving-TAG, which others do not look at */
+        SYNCED(
+            ARRIVE(assert(versions < VERSIONS); step_of[versions] = step; versions++));
 publish:    /* in two steps */
-        DO(host[r].old[TAG(step)] = host[r].tag[TAG(step)]; host[r].tag[TAG(step)] = 0);
-        DO(host[r].tag[TAG(step)] = host[r].saving; host[r].saving = 0);
-#if MISTAKE != 2 && MISTAKE != 3
-        SYNC;
+        SYNCED(
+            PUT_ASIDE(TAG(step)));
+        STEP(
+            host[r].tag[TAG(step)] = versions - 1;
+#if MISTAKE == 1
+            host[r].files[versions - 1] = (1 << r);
+#else
+            host[r].files[versions - 1] = NEEDS(r);
 #endif
-#if MISTAKE != 3
-end:
-        DO(host[r].old[0] = 0; host[r].old[1] = 0);
-#endif
-        DO(host[r].latest = TAG(step) + 1);
-#if MISTAKE != 3
-        SYNC;
-#endif
-prune:
-        DO(
+#if MISTAKE == 2
+            REMOVE(old[TAG(step)]);
+#elif MISTAKE == 3
             if
-            :: !one_tag && step > 1 -> host[r].tag[step - 2] = 0
+            :: !one_tag && step > 1 -> REMOVE(tag[step - 2])
             :: else
-            fi);
-#if MISTAKE == 2 || MISTAKE == 3
-        SYNC;
+            fi;
 #endif
-#if MISTAKE == 3
-        DO(host[r].old[TAG(step)] = 0);
-#endif
-        DO(if :: returned < step -> returned = step :: else fi)
+            ARRIVE(skip));
+end:
+        SYNCED(EACH_TAG(REMOVE(old[t])));
+        STEP(host[r].latest = TAG(step) + 1; ARRIVE(skip));
+prune:
+        SYNCED(
+            if
+            :: !one_tag && step > 1 -> REMOVE(tag[step - 2])
+            :: else
+            fi;
+            returned = (returned < step -> step : returned);
+            ARRIVE(skip))
     od;
-    atomic { if :: killed[r] -> goto dead :: else -> good[r] = 1 fi };
+    SYNCED(good[r] = 1);
+    goto dead;
+fails:
+    killed[r];
 dead:
     alive[r] = 0
 }
@@ -290,10 +346,12 @@ dead:
 
 inline lose(h)
 {
-    host[h].tag[0] = 0; host[h].tag[1] = 0;
-    host[h].old[0] = 0; host[h].old[1] = 0;
-    host[h].saving = 0;
     host[h].latest = 0;
+    i = 0;
+    do
+    :: i < SAVES -> host[h].tag[i] = 0; host[h].old[i] = 0; i++
+    :: else -> break
+    od;
     i = 0;
     do
     :: i < VERSIONS -> host[h].files[i] = 0; i++
@@ -321,7 +379,9 @@ proctype Fault()
                 lost = 1;
                 lose(victim)
             :: !(alive[victim] && !good[victim]) -> break
-            fi
+            fi;
+            assert(INVARIANT);
+            victim = 0
         }
     :: break
     od
@@ -334,7 +394,7 @@ proctype Fault()
 
 active proctype Launcher()
 {
-    byte i;
+    byte i, t, v;
     atomic {
         if
         :: one_tag = 0
@@ -347,11 +407,14 @@ again:
         assert(ENDED);
         arrived = 0;
         turn = 0;
+        found = 0;
+        EACH_TAG(chosen[t] = 0; whole[t] = 0; newest[t] = 0);
         i = 0;
         do
         :: i < HOSTS -> alive[i] = 1; killed[i] = 0; good[i] = 0; i++
         :: else -> break
         od;
+        i = 0;
         run Rank(0);
         run Rank(1);
         run Rank(2)
@@ -361,7 +424,6 @@ again:
         atomic { killed[0] = 1; killed[1] = 1; killed[2] = 1 };
         ENDED;
         goto again
-    :: good[0] && good[1] && good[2] && ENDED ->
-        atomic { find_version(); assert(step_of[found] == SAVES) }
+    :: good[0] && good[1] && good[2] && ENDED -> atomic { find(); assert(step_of[found] == SAVES) }
     fi
 }

@@ -367,12 +367,17 @@ static ds_status folder_write_manifest(const char *saving, const dsi_manifest *a
 }
 
 /* A checkpoint of that tag becomes .old-TAG, where one may be that recovery kept. */
+static ds_status folder_put_aside(const char *final, const char *old)
+{
+    ds_status status = folder_remove(old);
+    return status == DS_OK ? folder_rename(final, old) : status;
+}
+
 static ds_status folder_replace_keeping(const char *dir, const char *tag, const char *saving,
                                         const char *final)
 {
     char *old = dsi_folder_old(dir, tag);
-    ds_status status = folder_remove(old);
-    if (status == DS_OK) status = folder_rename(final, old);
+    ds_status status = folder_put_aside(final, old);
     if (status == DS_OK && (status = folder_rename(saving, final)) != DS_OK)
         (void)rename(old, final);
     if (status == DS_OK) status = folder_sync(dir);
@@ -422,7 +427,7 @@ ds_status dsi_folder_end_all_old(const char *dir)
     return status;
 }
 
-ds_status dsi_folder_restore_old(const char *dir, const char *tag, bool keep)
+ds_status dsi_folder_restore_old(const char *dir, const char *tag)
 {
     char *old = dsi_folder_old(dir, tag), *final = dsi_path_in(dir, tag),
          *between = path_with_mark(dir, REMOVING, tag);
@@ -432,7 +437,6 @@ ds_status dsi_folder_restore_old(const char *dir, const char *tag, bool keep)
     if (both && !exchanged) status = folder_rename(final, between);
     if (there && !exchanged && status == DS_OK) status = folder_rename(old, final);
     if (both && !exchanged && status == DS_OK) status = folder_rename(between, old);
-    if (both && !keep && status == DS_OK) status = folder_remove(old);
     if (there && status == DS_OK) status = folder_sync(dir);
     dsi_free(old);
     dsi_free(final);
@@ -440,49 +444,24 @@ ds_status dsi_folder_restore_old(const char *dir, const char *tag, bool keep)
     return status;
 }
 
-/* The serial of the checkpoint there, and the sum of its manifest; 0: none, or a
- * damaged one. */
-static int64_t folder_serial(const char *folder, uint32_t *sum)
-{
-    dsi_manifest m = {0};
-    char *path = dsi_path_in(folder, DSI_MANIFEST);
-    int before = dsi_error_count();
-    int64_t serial = dsi_manifest_read(&m, path) == DS_OK ? m.serial : 0;
-    *sum = m.sum;
-    dsi_error_forget(before);
-    dsi_manifest_free(&m);
-    dsi_free(path);
-    return serial;
-}
-
-/* Frees the name of a checkpoint for one of serial `serial`: a newer one, which is
- * whole only with hosts that are away, becomes .old-TAG. */
-static ds_status folder_put_aside(const char *dir, const char *tag, const char *final,
-                                  int64_t serial)
-{
-    uint32_t ignored;
-    char *old = dsi_folder_old(dir, tag);
-    int64_t has = folder_serial(final, &ignored), kept = folder_serial(old, &ignored);
-    ds_status status = DS_OK;
-    if (has <= serial || has <= kept)
-        status = folder_remove_checkpoint(dir, tag, final);
-    else if ((status = folder_remove(old)) == DS_OK)
-        status = folder_rename(final, old);
-    dsi_free(old);
-    return status;
-}
-
 /* Whether DIR/TAG is the checkpoint of m: another job that loads may have made it. */
 static bool folder_is_of(const char *final, const dsi_manifest *m)
 {
-    uint32_t sum;
-    return folder_serial(final, &sum) == m->serial && sum == m->sum;
+    dsi_manifest has = {0};
+    char *path = dsi_path_in(final, DSI_MANIFEST);
+    int before = dsi_error_count();
+    bool is = dsi_manifest_read(&has, path) == DS_OK && has.serial == m->serial &&
+              has.sum == m->sum;
+    dsi_error_forget(before);
+    dsi_manifest_free(&has);
+    dsi_free(path);
+    return is;
 }
 
 ds_status dsi_folder_make(const char *dir, const char *tag, const dsi_manifest *m)
 {
     char *loading = path_with_mark(dir, LOADING, tag), *final = dsi_path_in(dir, tag);
-    char *made = dsi_temporary_name(loading);
+    char *made = dsi_temporary_name(loading), *old = dsi_folder_old(dir, tag);
     ds_status status = DS_OK;
     if (dsi_file_exists(final) && !folder_is_checkpoint(final))
         status = dsi_fail(DS_EINVAL, "%s is there and was not written by this library: remove it",
@@ -490,7 +469,7 @@ ds_status dsi_folder_make(const char *dir, const char *tag, const dsi_manifest *
     if (status == DS_OK) status = dsi_mkdirs(made);
     if (status == DS_OK) status = folder_write_manifest(made, m);
     if (status == DS_OK && dsi_is_folder(final) && !folder_is_of(final, m))
-        status = folder_put_aside(dir, tag, final, m->serial);
+        status = folder_put_aside(final, old);
     if (status == DS_OK && rename(made, final) && !folder_is_of(final, m))
         status = folder_io_error("rename", made);
     if (status == DS_OK) status = folder_sync(dir);
@@ -498,6 +477,7 @@ ds_status dsi_folder_make(const char *dir, const char *tag, const dsi_manifest *
     if (dsi_is_folder(made) && folder_remove(made) != DS_OK) dsi_error_forget(before);
     dsi_free(loading);
     dsi_free(made);
+    dsi_free(old);
     dsi_free(final);
     return status;
 }

@@ -63,17 +63,16 @@ ds_status dsi_folder_publish(const char *dir, const char *tag, const dsi_manifes
 /* Removes .old-TAG, or all of them. None is no failure. */
 ds_status dsi_folder_end_old(const char *dir, const char *tag);
 ds_status dsi_folder_end_all_old(const char *dir);
-/* Gives .old-TAG its name back; DIR/TAG becomes .old-TAG (keep), or is removed. None
- * is no failure. */
-ds_status dsi_folder_restore_old(const char *dir, const char *tag, bool keep);
+/* Gives .old-TAG its name back; DIR/TAG becomes .old-TAG. None is no failure. */
+ds_status dsi_folder_restore_old(const char *dir, const char *tag);
 /* The same for a universal checkpoint, which has no manifest, and replaces
  * none: DIR/TAG must not exist. Then `latest_universal` names it. */
 ds_status dsi_folder_publish_universal(const char *dir, const char *tag);
 /* which: DSI_LATEST or DSI_LATEST_UNIVERSAL. */
 ds_status dsi_folder_set_latest(const char *dir, const char *which, const char *tag);
-/* Makes DIR/TAG with m alone in it, in the place of a checkpoint of that tag if
- * there is one: to receive files (load_local.c). A newer one becomes .old-TAG; that
- * of m is left as it is, for several jobs may load. */
+/* Makes DIR/TAG with m alone in it, to receive files (version_complete.c). Another
+ * checkpoint of that tag becomes .old-TAG; that of m is left as it is, for several
+ * jobs may load. */
 ds_status dsi_folder_make(const char *dir, const char *tag, const dsi_manifest *m);
 
 /* folder_lock.c: excludes others that save to dir, or load from it, until *lock is

@@ -159,6 +159,11 @@ static dsi_hosts *hosts_new(ds_comm *comm, const char *dir)
     return h;
 }
 
+ds_status dsi_hosts_sync(const dsi_hosts *h, ds_status status)
+{
+    return ds_comm_sync_status(h->comm, dsi_fail_in(h->caller, status));
+}
+
 void dsi_hosts_free(dsi_hosts *h)
 {
     if (!h) return;

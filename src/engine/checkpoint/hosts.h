@@ -19,17 +19,21 @@
  * others have. A version is a tag, and the serial and check sum of its
  * manifest. Hosts may have different versions of a tag if they were killed
  * between their renames: then no host has passed the sync after them, or else
- * all have the new one. Before the next save or load, recovery keeps the new
+ * all have the new one. Before the next save or load, recovery takes the new
  * version if all its files are somewhere, and else gives .old-TAG its name
- * back. The new one is .old-TAG then, since hosts that are away may make it whole,
- * until a newer version is whole on all hosts.
+ * back. What is taken is completed on all hosts: only after that is .old-TAG
+ * removed, for the loss of a host may leave the new version without a file. A new
+ * one that is not whole becomes .old-TAG, since hosts that are away may make it
+ * whole, until a newer version is whole on all hosts.
  *
  * A load takes the newest version of which each file is on some host with its
  * size and check sum; what a host needs and lacks is sent to it, and so are the
  * copies for which it is the next host. On another number of ranks each host
  * gets all files.
  *
- * Invariants: a host is the ranks that see each other's files in the folder,
+ * Invariants: from the first save on some version is complete: each host has its
+ * own files and those of the host before; or, after the loss of a host, until a
+ * load has made the copies again, each file is on some host. A host is the ranks that see each other's files in the folder,
  * whatever the machine; hosts are numbered in the order of their first ranks.
  * The communicator is of all ranks: it belongs to the thread of an asynchronous
  * save while there is one, and else to the rank's own. All functions with a
@@ -47,6 +51,7 @@ typedef struct dsi_hosts {
     ds_comm *comm;
     int rank, ranks, n; /* n: hosts */
     int *host;          /* [ranks] of each rank */
+    const char *caller; /* the public function: begins messages */
     bool recovered;     /* what each host has of a tag is the newest whole version */
     bool swept;         /* dsi_folder_sweep_checkpoints, on the first rank of a host */
 } dsi_hosts;
@@ -56,6 +61,9 @@ typedef struct dsi_hosts {
  * taken for a shared one. */
 ds_status dsi_hosts_open(dsi_hosts **out, ds_comm *comm, const char *dir, bool to_load);
 void dsi_hosts_free(dsi_hosts *h); /* NULL is ignored */
+
+/* ds_comm_sync_status, with h->caller before this rank's message. */
+ds_status dsi_hosts_sync(const dsi_hosts *h, ds_status status);
 
 /* Not collective: whether this rank is the first one of its host; how many
  * ranks a host has; its i-th one, from the first one again after the last. */

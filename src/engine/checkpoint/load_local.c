@@ -27,11 +27,6 @@
 #define WAIT_S   1.0
 #define AGAIN_MS 10
 
-static ds_status local_sync(const dsi_hosts *h, ds_status status)
-{
-    return ds_comm_sync_status(h->comm, dsi_fail_in("engine_load", status));
-}
-
 /* ---- the lock of all folders ---------------------------------------------------------------------------- */
 
 /* Each host's first rank waits for it, up to WAIT_S. *locked, the same on all ranks:
@@ -56,85 +51,7 @@ static ds_status local_lock(const dsi_hosts *h, bool exclusive, int *lock, bool 
     return status;
 }
 
-/* ---- which files a host needs --------------------------------------------------------------------------- */
-
-/* The rank that wrote a file that is for that rank alone; -1: all ranks read it. */
-static long file_rank(const char *name)
-{
-    static const char *const fronts[] = {"rank_", "zero_pp_rank_", "bf16_zero_pp_rank_"};
-    for (size_t i = 0; i < sizeof fronts / sizeof *fronts; i++)
-        if (!strncmp(name, fronts[i], strlen(fronts[i])))
-            return strtol(name + strlen(fronts[i]), NULL, 10);
-    return -1;
-}
-
-static bool file_is_shard(const char *name) { return strstr(name, "_optim_states.pt") != NULL; }
-
-/* Whether each rank reads the shard of its own number. */
-static bool shards_are_by_rank(const dsi_manifest *m, int ranks)
-{
-    int64_t shards = 0;
-    for (int i = 0; i < m->n; i++)
-        shards += file_rank(m->at[i].name) >= 0 && file_is_shard(m->at[i].name);
-    return m->ranks == ranks && (shards == ranks || !shards);
-}
-
-/* A host's own ranks, and those of the host before, whose copies it has. Other
- * files than shards are read in place of those that a rank has not. */
-static bool host_needs(const dsi_hosts *h, int host, const char *name, bool by_rank)
-{
-    long rank = file_rank(name);
-    if (!by_rank || rank < 0 || rank >= h->ranks || (rank == 0 && !file_is_shard(name)))
-        return true;
-    return h->host[rank] == host || (h->host[rank] + 1) % h->n == host;
-}
-
-/* Each file from the next host that has it; all_files: each one to every host. */
-static void sendings_plan(const dsi_hosts *h, const dsi_version *v, bool all_files,
-                          dsi_sendings *all)
-{
-    bool by_rank = !all_files && shards_are_by_rank(&v->list, h->ranks);
-    for (int i = 0; i < v->list.n; i++)
-        for (int host = 0; host < h->n; host++) {
-            int from = host;
-            if (dsi_version_has(v, host, i) || !host_needs(h, host, v->list.at[i].name, by_rank))
-                continue;
-            while (!dsi_version_has(v, from, i)) from = (from + 1) % h->n;
-            dsi_sendings_add(all, dsi_hosts_rank(h, from, i), dsi_hosts_rank(h, host, i),
-                             &v->list.at[i]);
-        }
-}
-
 /* ---- one version on all hosts ---------------------------------------------------------------------------- */
-
-/* Without the lock: whether each host has what it needs. */
-static ds_status version_is_complete(const dsi_hosts *h, const dsi_version *v, bool all_files,
-                                     bool *complete)
-{
-    dsi_sendings all = {0};
-    sendings_plan(h, v, all_files, &all);
-    int64_t lacks = all.n > 0 || !v->folder || v->is_old;
-    dsi_sendings_free(&all);
-    ds_status status = dsi_sync_max(h->comm, &lacks, 1);
-    *complete = status == DS_OK && !lacks;
-    return status;
-}
-
-static ds_status version_complete(const dsi_hosts *h, const char *tag, bool all_files,
-                                  dsi_version *v)
-{
-    dsi_sendings all = {0};
-    char *folder = dsi_path_in(h->dir, tag);
-    bool make = !v->folder && dsi_hosts_is_first(h);
-    ds_status status = local_sync(h, make ? dsi_folder_make(h->dir, tag, &v->list) : DS_OK);
-    if (status == DS_OK) {
-        sendings_plan(h, v, all_files, &all);
-        status = local_sync(h, dsi_hosts_send(h, &all, folder, true));
-    }
-    dsi_sendings_free(&all);
-    dsi_free(folder);
-    return status;
-}
 
 /* A host that has come back gets a `latest`, too. */
 static ds_status latest_complete(const dsi_hosts *h, const dsi_known_version *v)
@@ -144,7 +61,7 @@ static ds_status latest_complete(const dsi_hosts *h, const dsi_known_version *v)
     if (v->latest && dsi_hosts_is_first(h) && !dsi_file_exists(path))
         status = dsi_folder_set_latest(h->dir, DSI_LATEST, v->tag);
     dsi_free(path);
-    return local_sync(h, status);
+    return dsi_hosts_sync(h, status);
 }
 
 /* The lock that a load asks for; locked: it may change the folders. */
@@ -165,9 +82,9 @@ static ds_status version_try(const dsi_hosts *h, const dsi_known_version *known,
                  "engine_load: %s/%s is not whole: %s, written by %lld ranks, is on none of these "
                  "%d hosts, or is damaged",
                  h->dir, known->tag, v.list.at[v.missing].name, (long long)v.list.ranks, h->n);
-    if (*whole && w->locked) status = version_complete(h, known->tag, w->all_files, &v);
+    if (*whole && w->locked) status = dsi_version_complete(h, known->tag, w->all_files, &v);
     if (*whole && w->locked && status == DS_OK) status = latest_complete(h, known);
-    if (*whole && !w->locked) status = version_is_complete(h, &v, w->all_files, whole);
+    if (*whole && !w->locked) status = dsi_version_is_complete(h, &v, w->all_files, whole);
     if (status == DS_OK && !*whole && !*why)
         snprintf(why, room,
                  "engine_load: another job is saving to %s, and %s needs files of other hosts: "
@@ -191,7 +108,8 @@ static ds_status versions_try(const dsi_hosts *h, const Wanted *w, char **folder
         if (status == DS_OK && whole) *folder = dsi_path_in(h->dir, all.at[i].tag);
     }
     dsi_versions_free(&all);
-    if (status == DS_OK && *why && !whole) return local_sync(h, dsi_fail(DS_EFORMAT, "%s", why));
+    if (status == DS_OK && *why && !whole)
+        return dsi_hosts_sync(h, dsi_fail(DS_EFORMAT, "%s", why));
     if (status == DS_OK && *why && h->rank == 0) /* also where the log is off */
         fprintf(stderr, "deepspeed: %s: %s is loaded instead\n", why, *folder);
     return status;
@@ -234,7 +152,9 @@ ds_status dsi_engine_open_hosts(ds_engine *e, const char *dir, bool to_load)
         e->hosts = NULL;
         status = dsi_hosts_open(&e->hosts, e->comm, dir, to_load);
     }
-    if (status != DS_OK || !e->hosts || e->hosts->recovered) return status;
+    if (status != DS_OK || !e->hosts) return status;
+    e->hosts->caller = to_load ? "engine_load" : "engine_save";
+    if (e->hosts->recovered) return DS_OK;
     return to_load ? local_recover_to_load(e->hosts) : local_recover(e->hosts);
 }
 

@@ -12,11 +12,6 @@
 
 #include <string.h>
 
-static ds_status local_sync(const dsi_hosts *h, ds_status status)
-{
-    return ds_comm_sync_status(h->comm, dsi_fail_in("engine_save", status));
-}
-
 /* The files of each rank: lists[r] is its manifest. */
 static ds_status local_gather_lists(const dsi_hosts *h, const dsi_manifest *own,
                                     dsi_manifest *lists)
@@ -103,10 +98,10 @@ static ds_status local_commit(const dsi_save_job *j, const dsi_manifest *own)
     dsi_manifest *lists = dsi_alloc((size_t)h->ranks * sizeof *lists);
     dsi_folders before = {0};
     if (dsi_hosts_is_first(h)) before = dsi_folder_list(j->dir, false);
-    ds_status status = local_sync(h, local_gather_lists(h, own, lists));
-    if (status == DS_OK) status = local_sync(h, local_copy(j, lists));
-    if (status == DS_OK) status = local_sync(h, local_publish(j, lists, &before));
-    if (status == DS_OK) status = local_sync(h, local_end(j));
+    ds_status status = dsi_hosts_sync(h, local_gather_lists(h, own, lists));
+    if (status == DS_OK) status = dsi_hosts_sync(h, local_copy(j, lists));
+    if (status == DS_OK) status = dsi_hosts_sync(h, local_publish(j, lists, &before));
+    if (status == DS_OK) status = dsi_hosts_sync(h, local_end(j));
     if (status == DS_OK && j->latest && h->rank == 0) dsi_progress_saved(j->progress, j->step);
     if (status == DS_OK) status = local_prune(j, &before);
     for (int r = 0; r < h->ranks; r++) dsi_manifest_free(&lists[r]);
@@ -121,7 +116,7 @@ ds_status dsi_save_local(const dsi_save_job *j)
     dsi_hosts *h = j->hosts;
     dsi_manifest own;
     h->comm->disk = j->saving;
-    ds_status status = local_sync(h, dsi_save_write(j, &own));
+    ds_status status = dsi_hosts_sync(h, dsi_save_write(j, &own));
     if (status == DS_OK) status = local_commit(j, &own);
     h->comm->disk = h->dir;
     dsi_manifest_free(&own);

@@ -188,7 +188,7 @@ ds_status dsi_version_look(const dsi_hosts *h, const dsi_known_version *known, d
     v->folder = version_folder(dsi_path_in(h->dir, known->tag), known);
     v->is_old = !v->folder;
     if (v->is_old) v->folder = version_folder(dsi_folder_old(h->dir, known->tag), known);
-    ds_status status = ds_comm_sync_status(h->comm, version_read_list(h, v));
+    ds_status status = dsi_hosts_sync(h, version_read_list(h, v));
     if (status == DS_OK) status = version_gather_has(h, v);
     for (int i = 0; i < v->list.n && status == DS_OK; i++) {
         bool somewhere = false;
@@ -207,41 +207,57 @@ void dsi_version_free(dsi_version *v)
 
 /* ---- recovery ------------------------------------------------------------------------------------------- */
 
-/* This host's choice for its .old-TAG, where v is the newest whole version, or, if
- * none is whole, the newest one. */
-static ds_status recover_folder(const dsi_hosts *h, const char *tag, const dsi_version *v,
-                                bool newest)
+/* The newest whole version of a tag, from its newest one at `first` on; if none is
+ * whole, the newest one. */
+static ds_status recover_choose(const dsi_hosts *h, const dsi_known_versions *all, int first,
+                                int *chosen, dsi_version *v)
 {
-    char *final = dsi_path_in(h->dir, tag);
-    bool named = dsi_is_folder(final), whole = v->missing < 0, drop = whole && newest;
-    dsi_free(final);
-    if (!named || (v->folder && v->is_old)) return dsi_folder_restore_old(h->dir, tag, !drop);
-    return drop ? dsi_folder_end_old(h->dir, tag) : DS_OK;
+    const char *tag = all->at[first].tag;
+    ds_status status = DS_OK;
+    bool whole = false;
+    for (int k = first; k < all->n && status == DS_OK && !whole; k++) {
+        if (strcmp(all->at[k].tag, tag) != 0) continue;
+        if (k > first) dsi_version_free(v);
+        status = dsi_version_look(h, &all->at[k], v);
+        whole = status == DS_OK && v->missing < 0;
+        *chosen = k;
+    }
+    if (status != DS_OK || whole || *chosen == first) return status;
+    dsi_version_free(v);
+    *chosen = first;
+    return dsi_version_look(h, &all->at[first], v);
 }
 
-/* Of a tag of which some host has .old-TAG, from its newest version at `first` on. A
- * version that is not whole may be so with hosts that are away: it stays. */
+/* On the first rank of a host: the chosen version gets its name; any does, if none has it. */
+static ds_status recover_folder(const dsi_hosts *h, const char *tag, const dsi_version *v)
+{
+    char *final = dsi_path_in(h->dir, tag);
+    bool restore = !dsi_is_folder(final) || (v->folder && v->is_old);
+    dsi_free(final);
+    return restore ? dsi_folder_restore_old(h->dir, tag) : DS_OK;
+}
+
+/* All hosts have what they need of the newest version. */
+static ds_status recover_drop(const dsi_hosts *h, const char *tag)
+{
+    return dsi_hosts_sync(h, dsi_hosts_is_first(h) ? dsi_folder_end_old(h->dir, tag) : DS_OK);
+}
+
+/* Of a tag of which some host has .old-TAG. A version that is not whole may be so with
+ * hosts that are away: it stays. */
 static ds_status recover_tag(const dsi_hosts *h, const dsi_known_versions *all, int first)
 {
     const char *tag = all->at[first].tag;
-    dsi_version v = {0}, newest = {0};
-    ds_status status = DS_OK;
-    bool whole = false, is_newest = true;
-    for (int k = first; k < all->n && status == DS_OK && !whole; k++) {
-        if (strcmp(all->at[k].tag, tag) != 0) continue;
-        is_newest = k == first;
-        status = dsi_version_look(h, &all->at[k], &v);
-        whole = status == DS_OK && v.missing < 0;
-        if (is_newest)
-            newest = v;
-        else if (!whole)
-            dsi_version_free(&v);
-    }
-    if (status == DS_OK && dsi_hosts_is_first(h))
-        status = recover_folder(h, tag, whole ? &v : &newest, is_newest || !whole);
-    dsi_version_free(&newest);
-    if (whole && !is_newest) dsi_version_free(&v);
-    return ds_comm_sync_status(h->comm, status);
+    dsi_version v = {0};
+    int chosen = first;
+    ds_status status = recover_choose(h, all, first, &chosen, &v);
+    bool whole = status == DS_OK && v.missing < 0;
+    if (status == DS_OK && dsi_hosts_is_first(h)) status = recover_folder(h, tag, &v);
+    status = dsi_hosts_sync(h, status);
+    if (status == DS_OK && whole) status = dsi_version_complete(h, tag, false, &v);
+    if (status == DS_OK && whole && chosen == first) status = recover_drop(h, tag);
+    dsi_version_free(&v);
+    return status;
 }
 
 bool dsi_versions_have_old(const dsi_known_versions *all)

@@ -39,7 +39,17 @@ ds_status dsi_version_look(const dsi_hosts *h, const dsi_known_version *known, d
 void dsi_version_free(dsi_version *v);
 bool dsi_version_has(const dsi_version *v, int host, int file);
 
+/* version_complete.c: brings to each host what it needs of a whole version: the
+ * files of its ranks, and of those of the host before; all_files, or another number
+ * of ranks: every file. */
+ds_status dsi_version_complete(const dsi_hosts *h, const char *tag, bool all_files,
+                               const dsi_version *v);
+/* Whether each host has that at DIR/TAG. */
+ds_status dsi_version_is_complete(const dsi_hosts *h, const dsi_version *v, bool all_files,
+                                  bool *complete);
+
 bool dsi_versions_have_old(const dsi_known_versions *all); /* of any tag: recovery is needed */
-/* Gives each tag to its newest whole version. A newer one becomes .old-TAG: with hosts
- * that are away it may be whole. Others are removed. Sets h->recovered. */
+/* Gives each tag of which a host has .old-TAG to its newest whole version, and completes
+ * that on all hosts; only then, if none is newer, the others are removed. A newer one is
+ * .old-TAG: with hosts that are away it may be whole. Sets h->recovered. */
 ds_status dsi_versions_recover(dsi_hosts *h);
