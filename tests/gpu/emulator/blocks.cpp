@@ -124,6 +124,8 @@ static void run_block()
     for (unsigned w = 0; w < n_warps; w++) {
         warps[w].lanes = fibers + w * 32;
         warps[w].n = warps[w].left = w == n_warps - 1 ? n_threads - w * 32 : 32;
+        warps[w].met = 0;
+        warps[w].done = warps[w].n < 32 ? ~0u << warps[w].n : 0;
     }
     block.dynamic = launch->dynamic_bytes ? take(launch->dynamic_bytes) : nullptr;
     block.dynamic_bytes = launch->dynamic_bytes;

@@ -102,9 +102,10 @@ bool fake_is_ours(const void *stream_or_event);
 char *fake_real(CUdeviceptr p, size_t bytes, int gpu);
 bool fake_is_pinned(const void *p);
 void fake_release(CUdeviceptr p);
-/* Opens, or closes, the memory of all GPUs: it can be touched only while a
- * kernel runs. */
-void fake_gates(bool open);
+/* Opens, or closes, the memory of a GPU, and of those to which it has access: it
+ * can be touched only while a kernel runs. */
+void fake_gates(int gpu, bool open);
+bool fake_has_access(int owner, int from); /* whether `from` has access to owner's memory */
 
 /* ---- stream.c ---- */
 
@@ -136,7 +137,7 @@ void fake_drain_all(void);
 
 /* ---- module.c ---- */
 
-void fake_run_kernel(const fake_work *w);
+void fake_run_kernel(const fake_work *w, int gpu);
 size_t fake_argument_bytes(const fake_work *w); /* of a kernel */
 
 /* ---- entry.cpp: the emulator ---- */

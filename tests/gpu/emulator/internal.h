@@ -17,6 +17,7 @@ enum { MOST = 1024 }; /* threads of a block */
 struct Warp {
     Fiber *lanes;
     unsigned n, left;
+    unsigned met, done; /* lanes at a meeting; lanes that have ended, or do not exist */
 };
 
 /* A cp.async that has not arrived. */

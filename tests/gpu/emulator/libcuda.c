@@ -188,6 +188,11 @@ static long peer_bytes[2];                      /* [staged] */
 
 static long peer_copies;
 
+bool fake_has_access(int owner, int from)
+{
+    return __atomic_load_n(&access_given[owner][from], __ATOMIC_SEQ_CST);
+}
+
 long fake_cuda_peer_bytes(bool staged) { return peer_bytes[staged]; }
 long fake_cuda_peer_copies(void) { return peer_copies; }
 
@@ -232,8 +237,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr s
     int a = (int)((char *)dst_context - contexts), b = (int)((char *)src_context - contexts);
     char *to = fake_real(dst, bytes, a), *from = fake_real(src, bytes, b);
     NEED(to && from, INVALID_VALUE);
-    bool direct = __atomic_load_n(&access_given[b][a], __ATOMIC_SEQ_CST);
-    __atomic_add_fetch(&peer_bytes[!direct], (long)bytes, __ATOMIC_SEQ_CST);
+    __atomic_add_fetch(&peer_bytes[!fake_has_access(b, a)], (long)bytes, __ATOMIC_SEQ_CST);
     __atomic_add_fetch(&peer_copies, 1, __ATOMIC_SEQ_CST);
     return fake_submit(stream,
                        (fake_work){.kind = FAKE_COPY, .to = to, .from = from, .bytes = bytes});

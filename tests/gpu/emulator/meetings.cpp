@@ -86,22 +86,22 @@ static void compute(Warp *w, unsigned mask, unsigned came)
 /* Is the meeting of this mask complete? Lanes that have ended do not count. */
 static bool complete(Warp *w, unsigned mask, unsigned *came)
 {
-    const Meeting *first = nullptr;
-    *came = 0;
+    unsigned expected = mask & ~w->done;
+    if (!expected || (w->met & expected) != expected) return false;
+    const Meeting &first = w->lanes[__builtin_ctz(expected)].m;
     for (unsigned i = 0; i < w->n; i++) {
-        Fiber *f = &w->lanes[i];
-        if (!(mask >> i & 1) || f->state == DONE) continue;
-        if (f->state != AT_MEETING || f->m.mask != mask) return false;
-        if (first && (f->m.kind != first->kind || f->m.line != first->line)) return false;
-        first = &f->m;
-        *came |= 1u << i;
+        const Meeting &m = w->lanes[i].m;
+        if (!(expected >> i & 1)) continue;
+        if (m.mask != mask || m.kind != first.kind || m.line != first.line) return false;
     }
-    return *came != 0;
+    *came = expected;
+    return true;
 }
 
 static void finish(Warp *w, unsigned mask, unsigned came)
 {
     compute(w, mask, came);
+    w->met &= ~came;
     for (unsigned i = 0; i < w->n; i++) {
         if (!(came >> i & 1)) continue;
         w->lanes[i].state = READY;
@@ -113,6 +113,7 @@ static void meet(Fiber *f)
     unsigned came;
     if (!(f->m.mask >> f->lane & 1)) fail("a lane calls a warp operation whose mask leaves it out");
     f->state = AT_MEETING;
+    f->warp->met |= 1u << f->lane;
     if (complete(f->warp, f->m.mask, &came))
         finish(f->warp, f->m.mask, came);
     else
@@ -173,15 +174,16 @@ void barrier(int line)
 
 void ended(Fiber *f)
 {
+    Warp *w = f->warp;
     unsigned came;
     f->state = DONE;
     left--;
-    f->warp->left--;
+    w->left--;
+    w->done |= 1u << f->lane;
     if (!copies[f - fibers].empty()) fail("a thread ends before its cp.async arrived");
-    for (unsigned i = 0; i < f->warp->n; i++)
-        if (f->warp->lanes[i].state == AT_MEETING &&
-            complete(f->warp, f->warp->lanes[i].m.mask, &came))
-            finish(f->warp, f->warp->lanes[i].m.mask, came);
+    for (unsigned i = 0; w->met && i < w->n; i++)
+        if (w->met >> i & 1 && complete(w, w->lanes[i].m.mask, &came))
+            finish(w, w->lanes[i].m.mask, came);
     if (left && waiting == left && barrier_complete()) open_barrier();
 }
 

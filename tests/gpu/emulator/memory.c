@@ -59,10 +59,10 @@ static void map_gpu(int gpu)
     close(fd);
 }
 
-void fake_gates(bool open)
+void fake_gates(int gpu, bool open)
 {
     for (int i = 0; i < FAKE_MOST; i++)
-        if (gpus[i].top)
+        if (gpus[i].top && (i == gpu || fake_has_access(i, gpu)))
             mprotect(gpus[i].range, gpus[i].top, open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 

@@ -143,10 +143,10 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 
 size_t fake_argument_bytes(const fake_work *w) { return ((const Function *)w->function)->bytes; }
 
-void fake_run_kernel(const fake_work *w)
+void fake_run_kernel(const fake_work *w, int gpu)
 {
     const Function *f = (const Function *)w->function;
-    fake_gates(true);
+    fake_gates(gpu, true);
     emulator_run(f->kernel, w->grid, w->block, w->shared, w->own);
-    fake_gates(false);
+    fake_gates(gpu, false);
 }

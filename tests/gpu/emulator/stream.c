@@ -81,7 +81,7 @@ static bool work_do(const fake_stream *s, fake_work *w)
         break;
     case FAKE_KERNEL:
         overlapped += call_is_open(s);
-        fake_run_kernel(w);
+        fake_run_kernel(w, s->gpu);
         break;
     case FAKE_WAIT:
         return drain(w->other, w->until);
