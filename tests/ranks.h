@@ -31,6 +31,12 @@ static inline bool under_mpirun(void)
 /* Whether tensors are made on GPUs. */
 static inline bool on_gpu(void) { return ds_current_device().kind == DS_CUDA; }
 
+/* Whether a test does less since its kernels run on the emulated GPU, slowly. */
+static inline bool quick_gpu(void) { return on_gpu() && quick(); }
+
+/* How many ranks, where a single number is tried: 4 GPUs, or an odd number. */
+static inline int some_ranks(void) { return on_gpu() ? 4 : 3; }
+
 typedef struct rank_body {
     ds_status (*body)(void *arg);
     void *arg;

@@ -118,8 +118,9 @@ typedef struct ds_zero_init_opts {
      * bf16 or fp16 gives the dtype, its offload_param the place of the shards.
      * With another stage than 3 nothing is partitioned. NULL: none */
     const char *config;
-    /* Where shards are kept until an engine takes them: "cpu": in memory,
-     * "nvme": in files of offload_param.nvme_path; NULL: as config says */
+    /* Where shards are kept until an engine takes them: "cpu": in the host's
+     * memory, "nvme": in files of offload_param.nvme_path; NULL: as config
+     * says, else on the parameters' device */
     const char *remote_device;
 } ds_zero_init_opts;
 
@@ -129,9 +130,9 @@ typedef struct ds_zero_init_opts {
  * parameters. An engine of stage 3 takes the shards as they are; other stages
  * gather them. A second ds_zero_init before ds_zero_init_end fails
  * (DS_ESTATE). With one rank it does something only for a configuration with a
- * 16-bit dtype or with files: each parameter is converted, and written to its
- * file, before the next one is made, so that a model may be larger than
- * memory. */
+ * 16-bit dtype, for files, and for a GPU's parameters that the host keeps: each
+ * parameter is converted, and moved there, before the next one is made, so that
+ * a model may be larger than memory. */
 DS_API ds_status ds_zero_init(void);
 DS_API ds_status ds_zero_init_with(ds_zero_init_opts opts);
 DS_API ds_status ds_zero_init_end(void);

@@ -33,6 +33,7 @@
 static _Thread_local struct {
     ds_comm *comm; /* NULL: nothing is partitioned */
     char *folder;  /* of shards in files; NULL: they are in memory */
+    bool on_host;  /* shards of a GPU's parameters are in the host's memory, or in files */
     ds_dtype dtype;
     struct {
         DSI_LIST(dsi_partition *)
@@ -79,15 +80,14 @@ static void made_free(void *arg)
 
 /* ---- partitioning --------------------------------------------------------------------------------------- */
 
-/* [shard_size] zeros: in a file, if shards are and x is in this process's
- * memory. */
+/* [shard_size] zeros, where shards are kept. */
 static ds_tensor *made_shard_new(const dsi_partition *p)
 {
-    const ds_tensor *x = p->x;
-    if (making.folder && ds_device_of(x).kind == DS_CPU)
-        return dsi_mapped_new("zero_init", making.folder, dsi_comm_rank(p->comm), x->dtype,
+    ds_dims shape = ds_shape(p->shard_size);
+    if (making.folder)
+        return dsi_mapped_new("zero_init", making.folder, dsi_comm_rank(p->comm), p->x->dtype,
                               p->shard_size);
-    return dsi_fill(dsi_new(x, ds_shape(p->shard_size)), 0);
+    return dsi_fill(making.on_host ? dsi_new_host(p->x->dtype, shape) : dsi_new(p->x, shape), 0);
 }
 
 /* The parameter gets the dtype that was asked for; its values go to the shards,
@@ -149,15 +149,17 @@ static ds_status made_add(void *arg, ds_tensor *x)
     return DS_OK;
 }
 
-/* What the configuration says about parameters: o->dtype, *folder (to be freed;
- * NULL: in memory), and whether they are partitioned at all. */
+/* What the configuration says about parameters: o->dtype, o->remote_device,
+ * *folder (to be freed; NULL: in memory), and whether they are partitioned at
+ * all. */
 static ds_status config_apply(ds_zero_init_opts *o, int ranks, char **folder, bool *partition)
 {
     dsi_config *c = o->config ? dsi_config_read(o->config, ranks) : NULL;
     if (o->config && !c) return ds_error_status();
+    static const char *const remote[] = {[DSI_OFFLOAD_CPU] = "cpu", [DSI_OFFLOAD_NVME] = "nvme"};
+    if (c && !o->remote_device) o->remote_device = remote[c->zero.offload_param.device];
     const char *device = o->remote_device, *path = c ? c->zero.offload_param.nvme_path : NULL;
-    bool nvme = device ? !strcmp(device, "nvme")
-                       : c && c->zero.offload_param.device == DSI_OFFLOAD_NVME;
+    bool nvme = device && !strcmp(device, "nvme");
     ds_status status = DS_OK;
     if (device && !nvme && strcmp(device, "cpu") != 0)
         status = dsi_fail(DS_EINVAL, "zero_init: remote_device is \"%s\": expected cpu or nvme",
@@ -186,10 +188,12 @@ ds_status ds_zero_init_with(ds_zero_init_opts opts)
                         ds_dtype_name(opts.dtype));
     if (config_apply(&opts, ds_comm_size(comm), &folder, &partition) != DS_OK)
         return ds_error_status();
-    bool streams = folder || (opts.config && opts.dtype != DS_F32);
+    bool from_gpu = opts.remote_device && ds_current_device().kind != DS_CPU;
+    bool streams = folder || from_gpu || (opts.config && opts.dtype != DS_F32);
     if (!partition || (ds_comm_size(comm) == 1 && !streams)) return DS_OK;
     making.comm = comm;
     making.folder = folder;
+    making.on_host = opts.remote_device != NULL;
     making.dtype = opts.dtype;
     dsi_on_param(made_add, NULL);
     return DS_OK;
