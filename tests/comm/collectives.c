@@ -9,7 +9,7 @@ static const int64_t sizes[] = {0, 1025, 3, 1, 1023, 1024, 40000};
 enum { SIZES = sizeof sizes / sizeof *sizes, FEW_SIZES = 3 };
 
 /* On an emulated GPU fewer: each waits for it. */
-static int sizes_used(void) { return on_gpu() && quick() ? FEW_SIZES : SIZES; }
+static int sizes_used(void) { return quick_gpu() ? FEW_SIZES : SIZES; }
 
 /* Small whole numbers: sums are exact in every dtype. */
 static double value(int rank, int64_t i) { return (double)((rank * 5 + i * 3) % 11) - 3; }
@@ -410,7 +410,7 @@ static ds_status mixture(void *arg)
     flight f[UNDER_WAY] = {0};
     uint32_t common = 1, own = 77u + (uint32_t)rank;
     bool good = two[1] != NULL;
-    for (int i = 0; good && i < (on_gpu() && quick() ? 50 : 300); i++) {
+    for (int i = 0; good && i < (quick_gpu() ? 50 : 300); i++) {
         ds_scope *scope = ds_scope_open();
         common = common * 1664525u + 1013904223u; /* Knuth's, as in Numerical Recipes */
         own = own * 1664525u + 1013904223u;

@@ -157,6 +157,9 @@ static bool save_twice(const RunPlan *p, const char *before, const char *tag, in
     return made;
 }
 
+/* Where each run takes long, fewer calls are tried. */
+static bool is_slow(void) { return DSI_SANITIZED || quick_gpu(); }
+
 /* The first save has the tag `before`, the second one, which fails, `tag`. */
 static void fail_one_after_the_other(const char *before, const char *tag, int error,
                                      const char *more)
@@ -170,7 +173,7 @@ static void fail_one_after_the_other(const char *before, const char *tag, int er
     what_loads(&p, &new);
     folder_remove();
     bool made = true;
-    for (int k = 1; made; k += DSI_SANITIZED ? 3 : 1) { /* each run takes long there */
+    for (int k = 1; made; k += is_slow() ? 3 : 1) {
         CHECK(k < 1000);
         p.dir = folder_make();
         made = save_twice(&p, before, tag, k, &status);
@@ -229,12 +232,14 @@ static void another_job_saves_there(void **state)
 
 /* ---- several ranks ------------------------------------------------------------------------------------- */
 
+enum { MOST_RANKS = 4 };
+
 typedef struct Ranks {
     RunPlan plan;
     bool hosts; /* each rank has a folder of its own */
     int k;
-    ds_status saved[3];
-    int64_t loaded[3]; /* global steps of what loads afterwards */
+    ds_status saved[MOST_RANKS];
+    int64_t loaded[MOST_RANKS]; /* global steps of what loads afterwards */
 } Ranks;
 
 static const char *rank_dir(const Ranks *r, char *own, size_t bytes)
@@ -275,13 +280,14 @@ static void on_ranks(const char *more, bool hosts)
 {
     bool made = true;
     with = EIO;
-    for (int k = 1; made; k += DSI_SANITIZED ? 17 : 7) {
+    for (int k = 1; made; k += is_slow() ? 17 : 7) {
         Ranks r = {.plan = {.stage = 2, .accumulate = 1, .dtype = "fp32", .seed = 1, .more = more},
                    .hosts = hosts,
                    .k = k};
         r.plan.dir = folder_make();
-        if (run_ranks(3, save_on_ranks, &r) != DS_OK) fail_msg("call %d: %s", k, ds_error());
-        for (int i = 0; i < 3; i++) {
+        if (run_ranks(some_ranks(), save_on_ranks, &r) != DS_OK)
+            fail_msg("call %d: %s", k, ds_error());
+        for (int i = 0; i < some_ranks(); i++) {
             CHECK_INT(r.saved[i], r.saved[0]);
             CHECK_INT(r.loaded[i], r.loaded[0]);
         }
@@ -291,21 +297,21 @@ static void on_ranks(const char *more, bool hosts)
     }
 }
 
-static void three_ranks(void **state) { (void)state, on_ranks(NULL, false); }
+static void several_ranks(void **state) { (void)state, on_ranks(NULL, false); }
 
-static void three_ranks_behind(void **state)
+static void several_ranks_behind(void **state)
 {
     (void)state, on_ranks("\"checkpoint\": {\"async\": true},", false);
 }
 
 #define LOCAL "\"use_node_local_storage\": true"
 
-static void three_hosts(void **state)
+static void several_hosts(void **state)
 {
     (void)state, on_ranks("\"checkpoint\": {" LOCAL "},", true);
 }
 
-static void three_hosts_behind(void **state)
+static void several_hosts_behind(void **state)
 {
     (void)state, on_ranks("\"checkpoint\": {\"async\": true, " LOCAL "},", true);
 }
@@ -338,6 +344,7 @@ static void slow_disk(void **state)
                  {NULL, "/.saving-global", false, MKDIR},
                  {NULL, "/latest", false, READ},
                  {NULL, "rank_2_states.pt", false, READ}};
+    if (quick_gpu()) return; /* where a step may take that long */
     setenv("DS_TIMEOUT", "0.3", 1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Ranks r = {.plan = {.stage = 2, .accumulate = 1, .dtype = "fp32", .seed = 1}};
@@ -345,12 +352,12 @@ static void slow_disk(void **state)
         r.plan.dir = folder_make();
         slow_call = cases[i].call;
         slow = cases[i].slow;
-        if (ds_run_ranks(3, save_on_ranks, &r) != DS_OK) fail_msg("case %zu: %s", i, ds_error());
+        if (run_ranks(3, save_on_ranks, &r) != DS_OK) fail_msg("case %zu: %s", i, ds_error());
         CHECK_INT(r.loaded[0], 2);
         CHECK(!slow);
         if (cases[i].call != READ) slow = cases[i].slow;
         setenv("DS_SAVE_TIMEOUT", "0.2", 1);
-        CHECK((ds_run_ranks(3, save_alone, &r) != DS_OK) == (cases[i].call != READ));
+        CHECK((run_ranks(3, save_alone, &r) != DS_OK) == (cases[i].call != READ));
         slow = NULL;
         if (cases[i].call == SYNC)
             CHECK(ds_error() && strstr(ds_error(), "2 ") && strstr(ds_error(), "/.saving-global"));
@@ -385,18 +392,19 @@ static ds_status load_on_hosts(void *arg)
     return DS_OK;
 }
 
-static void load_three_hosts(void **state)
+static void load_several_hosts(void **state)
 {
     (void)state;
     bool made = true;
     with = EIO;
-    for (int k = 1; made; k += DSI_SANITIZED ? 7 : 3) {
+    for (int k = 1; made; k += is_slow() ? 7 : 3) {
         Ranks r = {.plan = {.stage = 2, .accumulate = 1, .dtype = "fp32", .seed = 1}, .k = k};
         r.plan.more = "\"checkpoint\": {" LOCAL "},";
         r.plan.dir = folder_make();
         r.hosts = true;
-        if (run_ranks(3, load_on_hosts, &r) != DS_OK) fail_msg("call %d: %s", k, ds_error());
-        for (int i = 0; i < 3; i++) {
+        if (run_ranks(some_ranks(), load_on_hosts, &r) != DS_OK)
+            fail_msg("call %d: %s", k, ds_error());
+        for (int i = 0; i < some_ranks(); i++) {
             CHECK_INT(r.saved[i], r.saved[0]);
             CHECK_INT(r.loaded[i], 1);
         }
@@ -415,11 +423,11 @@ int main(void)
                                        cmocka_unit_test(no_exchange),
                                        cmocka_unit_test(behind),
                                        cmocka_unit_test(another_job_saves_there),
-                                       cmocka_unit_test(three_ranks),
-                                       cmocka_unit_test(three_ranks_behind),
-                                       cmocka_unit_test(three_hosts),
-                                       cmocka_unit_test(three_hosts_behind),
-                                       cmocka_unit_test(load_three_hosts),
+                                       cmocka_unit_test(several_ranks),
+                                       cmocka_unit_test(several_ranks_behind),
+                                       cmocka_unit_test(several_hosts),
+                                       cmocka_unit_test(several_hosts_behind),
+                                       cmocka_unit_test(load_several_hosts),
                                        cmocka_unit_test(slow_disk)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,7 +53,7 @@ static void compare(dsi_zero_opts o, double clip, int steps)
     o.deterministic = true;
     want->o = o;
     want->clip = clip;
-    bool few = on_gpu() && quick();
+    bool few = quick_gpu();
     want->steps = few ? 2 : quick() ? 4 : steps;
     CHECK_INT(run_ranks(1, train, want), DS_OK);
     CHECK(want->n > 2900);
@@ -80,7 +80,7 @@ static void ranks_change_no_bit(void **state)
         compare(o, 0, 10);
         compare(o, 0.5, 10);
     }
-    if (on_gpu() && quick()) return;
+    if (quick_gpu()) return;
     compare((dsi_zero_opts){.comm_dtype = DS_F32}, 0.5, 100);
     compare((dsi_zero_opts){.comm_dtype = DS_BF16, .prescale = true}, 0, 10);
     compare((dsi_zero_opts){.comm_dtype = DS_F32, .predivide = 2}, 0, 10);
