@@ -93,7 +93,12 @@ ds_status dsi_engine_end_step(ds_engine *e, bool boundary, ds_status status)
     dsi_engine_poll_async_save(e);
     e->micro_steps++;
     e->accumulated = boundary ? 0 : e->accumulated + 1;
+    /* what is exchanged here does not keep a graph from repeating the step: it
+     * comes after each launch */
+    dsi_device *recording = dsi_device_recording();
+    bool noted = dsi_graph_note(recording, false);
     if (status == DS_OK) status = dsi_engine_log_step(e, boundary);
+    dsi_graph_note(recording, noted);
     dsi_engine_log_memory(e, "after step");
     if (boundary) e->loss_sum = 0;
     return status == DS_OK ? DS_OK : dsi_engine_abort_ranks(e);
