@@ -65,6 +65,7 @@ struct ds_engine {
     dsi_throughput throughput;
     struct dsi_async_save *async_save; /* a checkpoint that is being written; NULL: none */
     bool async_save_logged;            /* its failure was printed */
+    bool sinks_compared;               /* of the monitor, over the ranks */
     struct dsi_hosts *hosts;           /* checkpoint.use_node_local_storage; NULL: not opened */
     dsi_copy_buffer copy_buffer;       /* what it writes; kept for the next one */
     double save_ended, save_ended_cpu; /* its call: dsi_now, dsi_thread_time of its end */

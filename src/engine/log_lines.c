@@ -110,7 +110,7 @@ ds_status dsi_engine_log_step(ds_engine *e, bool boundary)
     if (boundary && every && e->global_steps % every == 0) log_progress(e);
     dsi_throughput_stop(&e->throughput, boundary);
     dsi_phases_log_micro(e->timers);
-    ds_status status = boundary && dsi_engine_is_monitored(e) ? dsi_engine_send_scalars(e) : DS_OK;
+    ds_status status = boundary ? dsi_engine_send_scalars(e) : DS_OK;
     if (boundary) dsi_phases_log_global(e->timers);
     return status;
 }

@@ -3,14 +3,31 @@
 #include "monitor_scalars.h"
 
 #include "base/log.h"
+#include "comm/sync_status.h"
 #include "engine.h"
 
-/* Configuration and sinks are the same on all ranks, so that all of them
- * take part in the loss's mean. */
+/* Configuration and sinks are the same on all ranks (sinks_compare), so that all
+ * of them take part in the loss's mean. */
 bool dsi_engine_is_monitored(const ds_engine *e)
 {
     return e->config->tensorboard.enabled || e->config->csv_monitor.enabled ||
            ds_monitor_sinks(e->monitor) > 0;
+}
+
+/* At the first update: a rank that is not monitored would not come to the mean of
+ * the losses, for which the others wait. */
+static ds_status sinks_compare(ds_engine *e)
+{
+    bool has = dsi_engine_is_monitored(e);
+    int64_t any[] = {has, !has};
+    if (e->sinks_compared) return DS_OK;
+    e->sinks_compared = true;
+    if (dsi_sync_max(e->comm, any, 2) != DS_OK) return ds_error_status();
+    if (!any[0] || !any[1]) return DS_OK;
+    return dsi_fail(DS_ESTATE,
+                    "engine_step: this rank has %s, unlike others: add sinks on all ranks alike, "
+                    "before the first update",
+                    has ? "sinks" : "no sinks");
 }
 
 /* The loss of the global batch: the mean over the ranks of their means. */
@@ -33,7 +50,9 @@ typedef struct Scalar {
 ds_status dsi_engine_send_scalars(ds_engine *e)
 {
     double loss;
-    ds_status status = loss_mean_over_ranks(e, &loss);
+    ds_status status = sinks_compare(e);
+    if (status != DS_OK || !dsi_engine_is_monitored(e)) return status;
+    status = loss_mean_over_ranks(e, &loss);
     bool timed = e->timers != NULL, fast = e->throughput.current > 0;
     const Scalar scalars[] = {
         {"Train/Samples/train_loss", loss, true},

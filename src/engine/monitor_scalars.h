@@ -8,6 +8,6 @@
 /* Whether a monitor wants losses and norms; the same on all ranks. */
 bool dsi_engine_is_monitored(const ds_engine *e);
 
-/* Sends the scalars of an update. Collective: the loss is averaged over the
- * ranks; rank 0 writes. A sink that fails is closed with a warning. */
+/* Sends the scalars of an update, if a monitor wants them. Collective: the loss
+ * is averaged over the ranks; rank 0 writes. A sink that fails is closed with a warning. */
 ds_status dsi_engine_send_scalars(ds_engine *e);
