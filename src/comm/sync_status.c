@@ -64,6 +64,14 @@ ds_status ds_comm_sync_status(ds_comm *c, ds_status mine)
     return (ds_status)status;
 }
 
+ds_status dsi_sync_disk(ds_comm *c, const char *folder, ds_status mine)
+{
+    c->disk = folder;
+    ds_status status = ds_comm_sync_status(c, mine);
+    c->disk = NULL;
+    return status;
+}
+
 ds_status dsi_broadcast_text(ds_comm *c, const char *text, char **out)
 {
     int64_t n = text ? (int64_t)strlen(text) : -1;

@@ -11,6 +11,10 @@
 
 #include <deepspeed/comm.h>
 
+/* ds_comm_sync_status after work that a slow disk may delay on some rank: the others wait
+ * for DS_SAVE_TIMEOUT seconds. */
+ds_status dsi_sync_disk(ds_comm *c, const char *folder, ds_status mine);
+
 /* *out: a copy of rank 0's text, to be freed, or NULL if that is NULL. Fails
  * only if the communicator does. */
 ds_status dsi_broadcast_text(ds_comm *c, const char *text, char **out);

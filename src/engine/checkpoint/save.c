@@ -47,11 +47,14 @@ void dsi_engine_poll_async_save(ds_engine *e)
     e->async_save_logged = true;
 }
 
+/* The ranks wait for each other's disks here: the program's end has DS_TIMEOUT. One
+ * that has failed is waited for by none. */
 void dsi_engine_end_async_save(ds_engine *e)
 {
     if (!e->async_save) return;
     dsi_async_save_wait(e->async_save);
     dsi_engine_poll_async_save(e);
+    if (!ds_error()) dsi_sync_disk(e->comm, dsi_async_save_folder(e->async_save), DS_OK);
     dsi_async_save_free(e->async_save);
     e->async_save = NULL;
 }
@@ -65,9 +68,7 @@ ds_status ds_engine_save_wait(ds_engine *e)
     if (dsi_async_save_ended(e->async_save, &cpu)) e->save_took_cpu += cpu;
     const char *why = dsi_async_save_error(e->async_save);
     ds_status status = why ? dsi_fail(DS_EIO, "%s", why) : DS_OK;
-    e->comm->disk = dsi_async_save_folder(e->async_save);
-    status = ds_comm_sync_status(e->comm, status);
-    e->comm->disk = NULL;
+    status = dsi_sync_disk(e->comm, dsi_async_save_folder(e->async_save), status);
     dsi_async_save_free(e->async_save);
     e->async_save = NULL;
     e->async_save_logged = false;
@@ -196,12 +197,10 @@ static ds_status save_write_and_publish(const dsi_save_job *j, ds_comm *comm)
 {
     if (j->hosts) return dsi_save_local(j);
     dsi_manifest own;
-    comm->disk = j->saving;
-    ds_status status = ds_comm_sync_status(comm, save_fail_in(dsi_save_write(j, &own)));
+    ds_status status = dsi_sync_disk(comm, j->saving, save_fail_in(dsi_save_write(j, &own)));
     if (status == DS_OK)
-        status = ds_comm_sync_status(
-            comm, save_fail_in(j->rank == 0 ? dsi_save_publish(j, &own) : DS_OK));
-    comm->disk = NULL;
+        status = dsi_sync_disk(comm, j->saving,
+                               save_fail_in(j->rank == 0 ? dsi_save_publish(j, &own) : DS_OK));
     dsi_manifest_free(&own);
     return status;
 }
@@ -307,8 +306,5 @@ ds_status ds_engine_save_16bit_model(ds_engine *e, const char *dir, const char *
         status = ds_save(state, path);
     dsi_free(path);
     ds_state_free(state);
-    e->comm->disk = dir; /* the others wait for rank 0's disk */
-    status = ds_comm_sync_status(e->comm, status);
-    e->comm->disk = NULL;
-    return status;
+    return dsi_sync_disk(e->comm, dir, status);
 }
