@@ -27,7 +27,7 @@
 
 #include <string.h>
 
-#define MAX_REPLICAS 64
+#define FETCH_BYTES ((int64_t)16 << 20) /* of gradients at a time, from each other GPU */
 
 typedef struct Call {
     ds_data_parallel *dp; /* NULL: it was freed before the node */
@@ -37,22 +37,23 @@ typedef struct Call {
     ds_dims shape[DSI_MAX_INPUTS];
     ds_dtype dtype[DSI_MAX_INPUTS];
     bool of_scalars; /* each replica gave one value */
-    dsi_replica_graph *graph[MAX_REPLICAS];
-    int64_t rows[MAX_REPLICAS]; /* of the outputs */
+    dsi_replica_graph *graph[DSI_MAX_REPLICAS];
+    int64_t rows[DSI_MAX_REPLICAS]; /* of the outputs */
 } Call;
 
 struct ds_data_parallel {
     int replicas, slots;
-    dsi_replica *replica[MAX_REPLICAS]; /* NULL: could not be made */
-    ds_tensor **buffer[MAX_REPLICAS]; /* [slots] copies for replica r; NULL: a parameter. Counted */
-    bool *is_parameter;               /* [slots] */
-    dsi_view *view;                   /* [slots] of the model's tensors on its GPU */
-    int64_t *at;                      /* [slots] their places in a block */
-    ds_tensor **edge;                 /* [DSI_MAX_INPUTS + slots] of a node: inputs, parameters */
-    ds_tensor **aside, **first;       /* [slots] gradients: as they were; of replica 0. Counted */
-    Call *calls;                      /* calls whose node exists */
-    dsi_device *home;                 /* of the model */
-    dsi_event ready;                  /* on its stream */
+    dsi_replica *replica[DSI_MAX_REPLICAS]; /* NULL: could not be made */
+    ds_tensor *
+        *buffer[DSI_MAX_REPLICAS]; /* [slots] copies for replica r; NULL: a parameter. Counted */
+    bool *is_parameter;            /* [slots] */
+    dsi_view *view;                /* [slots] of the model's tensors on its GPU */
+    int64_t *at;                   /* [slots] their places in a block */
+    ds_tensor **edge;              /* [DSI_MAX_INPUTS + slots] of a node: inputs, parameters */
+    ds_tensor **aside, **first;    /* [slots] gradients: as they were; of replica 0. Counted */
+    Call *calls;                   /* calls whose node exists */
+    dsi_device *home;              /* of the model */
+    dsi_event ready;               /* on its stream */
 };
 
 static ds_tensor *model_tensor(const ds_data_parallel *dp, int slot)
@@ -91,52 +92,6 @@ static bool model_is_at_home(const ds_data_parallel *dp)
     return true;
 }
 
-/* device_ids: different GPUs, the module's first. */
-static bool check_device_ids(ds_device home, int replicas, const int *id)
-{
-    int count = ds_device_count(DS_CUDA);
-    if (!id) return true;
-    if (home.kind == DS_CPU)
-        return dsi_refuse("data_parallel: device_ids are GPUs, and the module is on the CPU: move "
-                          "it to cuda:%d first (ds_set_device), or leave them out",
-                          id[0]);
-    for (int r = 0; r < replicas; r++) {
-        if (id[r] < 0 || id[r] >= count)
-            return dsi_refuse(
-                "data_parallel: device_ids[%d] is %d: there are %d GPUs here, 0 to %d", r, id[r],
-                count, count - 1);
-        for (int k = 0; k < r; k++)
-            if (id[k] == id[r])
-                return dsi_refuse("data_parallel: device_ids[%d] and [%d] are both %d: expected a "
-                                  "GPU for each replica",
-                                  k, r, id[r]);
-    }
-    return id[0] == home.index ||
-           dsi_refuse("data_parallel: the module is on cuda:%d: expected it on cuda:%d, "
-                      "device_ids[0]",
-                      home.index, id[0]);
-}
-
-/* The device of replica r: the CPU, or a GPU of its own. */
-static ds_device replica_device(ds_device home, int r, const int *id)
-{
-    if (home.kind == DS_CPU) return home;
-    return (ds_device){home.kind, id ? id[r] : (home.index + r) % ds_device_count(home.kind)};
-}
-
-static bool check_replicas(ds_device home, int replicas, bool can_make, const int *id)
-{
-    int count = ds_device_count(home.kind);
-    if (replicas < 1 || replicas > MAX_REPLICAS)
-        return dsi_refuse("data_parallel: %d replicas: expected 1 to %d", replicas, MAX_REPLICAS);
-    if (replicas > 1 && !can_make) return dsi_refuse("data_parallel: make is NULL");
-    if (home.kind != DS_CPU && replicas > count)
-        return dsi_refuse("data_parallel: %d replicas: expected at most one for each GPU, and "
-                          "there %s %d here",
-                          replicas, count == 1 ? "is" : "are", count);
-    return check_device_ids(home, replicas, id);
-}
-
 static ds_data_parallel *data_parallel_alloc(dsi_replica *first, dsi_device *home, int replicas)
 {
     ds_data_parallel *dp = dsi_alloc(sizeof *dp);
@@ -162,7 +117,7 @@ static bool make_replicas(ds_data_parallel *dp, ds_module *(*make)(void *arg), v
     if (dp->replicas > 1 && !model_is_at_home(dp)) return false;
     for (int r = 1; r < dp->replicas; r++) {
         dp->buffer[r] = dsi_alloc((size_t)dp->slots * sizeof **dp->buffer);
-        dp->replica[r] = dsi_replica_new(r, dp->replica[0], replica_device(home, r, device_ids),
+        dp->replica[r] = dsi_replica_new(r, dp->replica[0], dsi_replica_device(home, r, device_ids),
                                          make, arg);
         if (dp->replica[r]) continue;
         dsi_fail_in("data_parallel", ds_error_status());
@@ -184,7 +139,7 @@ ds_data_parallel *ds_data_parallel_new_with(ds_module *module, int replicas,
     if (!dsi_live(module, "data_parallel")) return dsi_null_operand("data_parallel");
     dsi_replica *first = dsi_replica_of(module);
     dsi_device *home = dsi_device_get(first->device);
-    if (!home || !check_replicas(first->device, replicas, make != NULL, opts.device_ids)) {
+    if (!home || !dsi_replicas_check(first->device, replicas, make != NULL, opts.device_ids)) {
         dsi_replica_free(first);
         return NULL;
     }
@@ -507,13 +462,41 @@ static void grads_restore(const ds_data_parallel *dp)
     }
 }
 
-static void call_accumulate_grads(dsi_node *n, const Call *c)
+/* The end of the slots from `first` on whose gradients come here together. */
+static int slots_end(const ds_data_parallel *dp, int first)
 {
-    for (int j = 0; j < c->n; j++)
-        if (dsi_needs_input_grad(n, j)) dsi_accumulate_grad(n, j, join_dx(c, j));
-    for (int i = 0; i < c->dp->slots; i++)
+    int64_t bytes = 0;
+    for (int i = first; i < dp->slots; i++) {
+        const ds_tensor *x = model_tensor(dp, i);
+        bytes += ds_numel(x) * (int64_t)ds_dtype_size(x->dtype);
+        if (i > first && bytes > FETCH_BYTES) return i;
+    }
+    return dp->slots;
+}
+
+static ds_status slots_accumulate_grads(dsi_node *n, const Call *c, int first, int end)
+{
+    const ds_data_parallel *dp = c->dp;
+    ds_status status = DS_OK;
+    ds_scope *scope = ds_scope_open();
+    for (int r = 1; status == DS_OK && r < c->chunks; r++)
+        status = dsi_replica_fetch_grads(dp->replica[r], dp->home, first, end);
+    for (int i = first; status == DS_OK && i < end; i++)
         if (dsi_needs_input_grad(n, c->n + i))
             dsi_accumulate_grad(n, c->n + i, sum_over_replicas(c, i));
+    ds_scope_close(scope);
+    return status;
+}
+
+static void call_accumulate_grads(dsi_node *n, const Call *c)
+{
+    ds_status status = DS_OK;
+    for (int j = 0; j < c->n; j++)
+        if (dsi_needs_input_grad(n, j)) dsi_accumulate_grad(n, j, join_dx(c, j));
+    for (int i = 0, end; status == DS_OK && i < c->dp->slots; i = end) {
+        end = slots_end(c->dp, i);
+        status = slots_accumulate_grads(n, c, i, end);
+    }
 }
 
 /* Blocks until all replicas have run their backward. */
@@ -530,8 +513,6 @@ static void data_parallel_backward(dsi_node *n, ds_tensor *dy)
     grads_set_aside(dp);
     ds_status status = run_replicas(c, dsi_replica_backward);
     grads_restore(dp);
-    for (int r = 1; status == DS_OK && r < c->chunks; r++)
-        status = dsi_replica_fetch_grads(dp->replica[r], dp->home, dp->slots);
     if (status == DS_OK) call_accumulate_grads(n, c);
     for (int i = 0; i < dp->slots; i++) dsi_hold(&dp->first[i], NULL); /* of frozen parameters */
 }

@@ -8,7 +8,7 @@
 
 #define ALIGN 64
 
-static int64_t view_bytes(dsi_view v)
+int64_t dsi_packed_bytes(dsi_view v)
 {
     return dsi_numel(dsi_view_dims(v)) * (int64_t)ds_dtype_size(v.dtype);
 }
@@ -18,7 +18,7 @@ int64_t dsi_packed_places(int n, const dsi_view *v, int64_t *at)
     int64_t bytes = 0;
     for (int i = 0; i < n; i++) {
         at[i] = v[i].p ? bytes : -1;
-        if (v[i].p) bytes += dsi_round_up(view_bytes(v[i]), ALIGN);
+        if (v[i].p) bytes += dsi_round_up(dsi_packed_bytes(v[i]), ALIGN);
     }
     return bytes;
 }

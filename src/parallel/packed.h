@@ -10,6 +10,8 @@
 
 #include "tensor/tensor.h"
 
+int64_t dsi_packed_bytes(dsi_view v); /* of its values */
+
 /* The places of the n views that are not NULL; returns the bytes of the block. */
 int64_t dsi_packed_places(int n, const dsi_view *v, int64_t *at);
 

@@ -199,8 +199,9 @@ static void copies_and_waits(void **state)
     for (int i = 0; i < ds_module_params(net); i++)
         elements += (ds_numel(ds_module_param_at(net, i, NULL)) + 15) / 16 * 16;
     CHECK_INT(copies, 2 * 5);
-    /* parameters and gradients, inputs, outputs and their gradients, of two replicas */
-    CHECK_INT(direct, 4 * 2 * (2 * elements + 3 * 192 + 3 * 7 * 2));
+    /* parameters and gradients (which end behind 7 elements), inputs,
+     * outputs and their gradients, of two replicas */
+    CHECK_INT(direct, 4 * 2 * (2 * elements - 9 + 3 * 192 + 3 * 7 * 2));
     CHECK_INT(peer_bytes(true), 0);
     CHECK_INT(syncs, 2 * 2);
     ds_scope_close(scope);
@@ -232,6 +233,36 @@ static void parameters_are_not_kept(void **state)
     CHECK(y && ds_memory_allocated(gpu) - before < 256 * 256 * sizeof(float));
     CHECK_INT(ds_backward(ds_sum(y)), DS_OK);
     CHECK_CLOSE(ds_item(ds_sum(ds_grad(ds_module_param_at(net, 0, NULL)))), 2 * 256 * 256, 0);
+    ds_scope_close(scope);
+    ds_data_parallel_free(dp);
+    ds_module_free(net);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
+static ds_module *large_new(void *arg)
+{
+    (void)arg;
+    ds_module *m = ds_nn_sequential(NULL, "large");
+    ds_nn_linear(m, "a", 1024, 2560); /* 10 MiB each: gradients come layer by layer */
+    ds_nn_linear(m, "b", 2560, 1024);
+    return m;
+}
+
+/* Gradients of all replicas are on the model's GPU a portion at a time. */
+static void gradients_come_in_portions(void **state)
+{
+    (void)state;
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    ds_module *net = large_new(NULL);
+    ds_data_parallel *dp = ds_data_parallel_new(net, 3, large_new, NULL);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *loss = ds_sum(ds_data_parallel_call(dp, ds_ones(DS_F32, ds_shape(3, 1024))));
+    double model = 4 * (double)ds_module_numel(net), before = (double)ds_memory_allocated(gpu);
+    ds_memory_reset_peak(gpu);
+    CHECK_INT(ds_backward(loss), DS_OK);
+    /* the model's own, and half of those of two others */
+    CHECK((double)ds_memory_peak(gpu) - before < 2.1 * model);
+    CHECK_CLOSE(ds_item(ds_sum(ds_grad(ds_module_param_at(net, 3, NULL)))), 3 * 1024, 0);
     ds_scope_close(scope);
     ds_data_parallel_free(dp);
     ds_module_free(net);
@@ -397,6 +428,7 @@ int main(void)
         cmocka_unit_test(gradients_and_buffers),
         cmocka_unit_test(copies_and_waits),
         cmocka_unit_test(parameters_are_not_kept),
+        cmocka_unit_test(gradients_come_in_portions),
         cmocka_unit_test(refusals),
         cmocka_unit_test(bad_index_of_a_replica),
         cmocka_unit_test(no_step_graph),
