@@ -369,6 +369,8 @@ bool dsi_comm_is_queued(const ds_comm *c, const dsi_device *d)
     return c && c->nccl && c->nccl->on && c->nccl->device == d;
 }
 
+bool dsi_comm_takes_gpus(const ds_comm *c) { return c->nccl && c->nccl->direct; }
+
 bool dsi_comm_is_direct(const dsi_request *r)
 {
     const dsi_nccl *n = r->comm->nccl;

@@ -84,6 +84,9 @@ ds_status dsi_nccl_carries(const dsi_request *r, bool *out);
 /* Whether the backend gets r's operands as they are, on r->device: alike on all
  * ranks, but of a message, which is the same either way. */
 bool dsi_comm_is_direct(const dsi_request *r);
+/* Whether it does for others: one thread alone then calls the backend, that of
+ * the GPU. */
+bool dsi_comm_takes_gpus(const ds_comm *c);
 
 /* As the entries of dsi_comm_type. The number of a collective is that among
  * those that NCCL carries. */

@@ -30,6 +30,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "comm/nccl.h"
 #include "comm/sync_status.h"
 #include "folder.h"
 
@@ -177,6 +178,19 @@ static ds_status save_begin(dsi_save_job *j)
     return dsi_folder_sweep_checkpoints(j->dir);
 }
 
+/* Whether the save's own thread writes. With node-local storage it also sends
+ * files, and has not the context of the GPU whose memory MPI may be moving. */
+static bool save_is_async(const ds_engine *e)
+{
+    bool async = e->config->checkpoint.async,
+         alone = e->config->checkpoint.use_node_local_storage && dsi_comm_takes_gpus(e->comm);
+    if (async && alone && !ds_comm_rank(e->comm))
+        dsi_log_once(DSI_WARNING,
+                     "engine_save: training waits for saves, in spite of checkpoint.async: with "
+                     "DS_MPI_CUDA=on and use_node_local_storage one thread alone calls MPI");
+    return async && !alone;
+}
+
 /* Makes this rank's values, and copies them for an asynchronous save. */
 static ds_status save_make_values(dsi_save_job *j, ds_engine *e, const ds_save_opts *o)
 {
@@ -187,7 +201,7 @@ static ds_status save_make_values(dsi_save_job *j, ds_engine *e, const ds_save_o
                         "\"checkpoint\": {\"use_node_local_storage\": true}",
                         j->saving);
     ds_status status = dsi_save_files_make(&j->files, e, o);
-    if (status == DS_OK && e->config->checkpoint.async)
+    if (status == DS_OK && save_is_async(e))
         status = dsi_save_tensors_copy(&j->files.tensors, &e->copy_buffer);
     return status;
 }
@@ -215,7 +229,7 @@ static ds_status save_run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
     bool begun = status == DS_OK;
     if (begun) status = ds_comm_sync_status(e->comm, save_fail_in(save_make_values(j, e, o)));
     e->comm->disk = NULL;
-    if (status == DS_OK && e->config->checkpoint.async) {
+    if (status == DS_OK && save_is_async(e)) {
         e->async_save = dsi_async_save_start(j);
         j = NULL;
     } else if (status == DS_OK) {
