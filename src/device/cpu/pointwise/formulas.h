@@ -99,10 +99,12 @@ static void gelu_line_bf16(const void *arg, int64_t n, void *const *p)
     uint16_t *y = p[1];
     int64_t i = 0;
     (void)arg;
-    for (; i + VF <= n; i += VF)
-        _mm256_storeu_si256((void *)(y + i), bf16_rounded(gelu_lanes(bf16_load(x + i))));
-    int left = (int)(n - i);
-    if (left) bf16_store_n(y + i, gelu_lanes(bf16_load_n(x + i, left)), left);
+    for (; i < n; i += 2 * VF) {
+        __mmask32 some = n - i < 2 * VF ? (1u << (n - i)) - 1 : ~0u;
+        __m512i both = _mm512_maskz_loadu_epi16(some, x + i);
+        both = bf16_joined(gelu_lanes(bf16_even(both)), gelu_lanes(bf16_odd(both)));
+        _mm512_mask_storeu_epi16(y + i, some, both);
+    }
 }
 UNARY_LINE(gelu, double, f64, GELU(x))
 #else

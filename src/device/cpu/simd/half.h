@@ -139,6 +139,27 @@ ALWAYS_INLINE void bf16_store_n(uint16_t *p, vf v, int n)
 {
     _mm256_mask_storeu_epi16(p, (__mmask16)((1u << n) - 1), bf16_rounded(v));
 }
+
+/* 32 elements as two vectors of floats, of those with even and with odd index, and
+ * back, rounded: no lane crosses. What is NaN is so by bits of its upper half, as
+ * results of such elements are. */
+ALWAYS_INLINE vf bf16_even(__m512i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
+ALWAYS_INLINE vf bf16_odd(__m512i x)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32((int)0xffff0000)));
+}
+
+ALWAYS_INLINE __m512i bf16_joined(vf even, vf odd)
+{
+    const __m512i one = _mm512_set1_epi32(1), less = _mm512_set1_epi32(0x7fff);
+    __m512i a = _mm512_castps_si512(even), b = _mm512_castps_si512(odd);
+    a = _mm512_add_epi32(a,
+                         _mm512_add_epi32(less, _mm512_and_si512(_mm512_srli_epi32(a, 16), one)));
+    b = _mm512_add_epi32(b,
+                         _mm512_add_epi32(less, _mm512_and_si512(_mm512_srli_epi32(b, 16), one)));
+    return _mm512_ternarylogic_epi32(_mm512_srli_epi32(a, 16), b,
+                                     _mm512_set1_epi32((int)0xffff0000), 0xf8); /* a | b & mask */
+}
 #endif
 
 /* The same of one element, without a branch: compilers vectorise it. */
