@@ -23,6 +23,7 @@
 #define COLUMNS 256  /* neighbouring outputs that are summed together */
 #define ROWS    256  /* lines whose sum is kept in T: 64 additions an element */
 #define GATHER  512  /* elements of a line that is not dense, at a time */
+#define SHORT   64   /* elements of lines that are gathered together */
 #define OUTPUTS 128  /* whose lines are taken in the order of memory */
 #define PARTS   64   /* of one long line */
 #define AHEAD   4096 /* bytes: the page that the hardware does not fetch ahead by itself */
@@ -174,15 +175,40 @@ typedef struct {
     int64_t out_size; /* of y's */
     bool largest;     /* lines are combined by the larger, else by the sum */
     double first;     /* what the first line is combined with */
-    bool half;        /* dense lines are gathered too */
+    bool half;        /* dense lines are gathered too, but where there is */
+    double (*dense)(int64_t n, const void *x); /* the same of 16-bit ones, or NULL */
 } fold;
+
+/* The sum of bfloat16, of which a vector's even and odd elements are floats after a shift
+ * and a mask. */
+static double sum_of_bf16(int64_t n, const void *p)
+{
+    typedef uint32_t bits __attribute__((__vector_size__(32), __aligned__(2), __may_alias__));
+    enum { PAIRS = sizeof(bits) / 2 };
+    const uint16_t *x = p;
+    double total = 0;
+    int64_t i = 0;
+    while (n - i >= 2 * PAIRS) {
+        int64_t end = n - i < LINE_BLOCK ? n : i + LINE_BLOCK;
+        wide_f32 a = {0}, b = {0}, c = {0}, d = {0};
+        for (; i + 2 * PAIRS <= end; i += 2 * PAIRS) {
+            bits u = *(const bits *)(x + i), v = *(const bits *)(x + i + PAIRS);
+            a += (wide_f32)(u << 16), b += (wide_f32)(u & 0xffff0000u);
+            c += (wide_f32)(v << 16), d += (wide_f32)(v & 0xffff0000u);
+        }
+        a += b, c += d, a += c;
+        total += (double)sum_lanes_f32(&a);
+    }
+    for (; i < n; i++) total += (double)dsi_bf16_to_f32(x[i]);
+    return total;
+}
 
 static fold half_fold(fold f, ds_dtype dtype)
 {
     f.gather = dtype == DS_F16 ? gather_f16 : gather_bf16;
     f.size = 2;
     f.half = true;
-    f.lines = NULL;
+    if (dtype == DS_BF16 && f.line == sum_of_f32) f.dense = sum_of_bf16;
     return f;
 }
 
@@ -191,10 +217,27 @@ static double fold_combine(const fold *f, double a, double b)
     return f->largest ? larger(a, b) : a + b;
 }
 
+/* The lines from[0..lines-1] of n elements each: neighbours that follow each other are
+ * converted as one, those that fit in the buffer. */
+static void fold_lines_half(const fold *f, int64_t lines, int64_t n, const char *x,
+                            const int64_t *from, double *total)
+{
+    float buf[2 * GATHER];
+    int64_t most = n ? 2 * GATHER / n : lines, first[OUTPUTS];
+    for (int64_t i = 0, many; i < lines; i += many) {
+        for (many = 1; many < most && i + many < lines && from[i + many] == from[i] + many * n;)
+            many++;
+        f->gather(many * n, x + from[i] * f->size, 1, buf);
+        for (int64_t k = 0; k < many; k++) first[k] = k * n;
+        f->lines(many, n, buf, first, total + i);
+    }
+}
+
 /* The sum (or the largest) of n elements, `stride` apart. */
 static double fold_line(const fold *f, int64_t n, const char *x, int64_t stride)
 {
     double buf[GATHER], total = f->first;
+    if (stride == 1 && f->dense) return f->dense(n, x);
     if (stride == 1 && !f->half) return f->line(n, x);
     for (int64_t i = 0; i < n; i += GATHER) {
         int64_t m = n - i < GATHER ? n - i : GATHER;
@@ -309,7 +352,9 @@ static void fold_rows(void *arg, int64_t begin, int64_t end)
         for (int64_t i = 0; i < n; i++) from[i] = offset(&p->kept_x, k + i), total[i] = f->first;
         for (int64_t line = 0; line < p->lines; line++) {
             const char *x = p->x + line_offset(p, line) * f->size;
-            if (p->inner_x == 1 && f->lines)
+            if (p->inner_x == 1 && f->half && p->inner <= SHORT)
+                fold_lines_half(f, n, p->inner, x, from, total);
+            else if (p->inner_x == 1 && f->lines && !f->half)
                 f->lines(n, p->inner, x, from, total);
             else
                 for (int64_t i = 0; i < n; i++)
@@ -458,8 +503,10 @@ ds_status KERNEL(reduce)(dsi_stream *s, dsi_reduce_op op, double factor, dsi_vie
 /* y = the largest of x, NaN where one is. */
 ds_status KERNEL(amax)(dsi_stream *s, dsi_view x, dsi_view y)
 {
-    static const fold f32 = {largest_of_f32, largest_f32, gather_f32, 4, 4, true, -INFINITY, false};
-    static const fold f64 = {largest_of_f64, largest_f64, gather_f64, 8, 8, true, -INFINITY, false};
+    static const fold f32 = {largest_of_f32, largest_f32, gather_f32, 4,   4,
+                             true,           -INFINITY,   false,      NULL};
+    static const fold f64 = {largest_of_f64, largest_f64, gather_f64, 8,   8,
+                             true,           -INFINITY,   false,      NULL};
     if (is_half(x.dtype)) IN_F32(s, 1, KERNEL(amax)(s, x, y), &y, &x);
     if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("amax", x.dtype);
     if (view_numel(&y) == 0) return DS_OK;
