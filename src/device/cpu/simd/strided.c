@@ -3,17 +3,19 @@
  *
  * Invariants: in a plan, dimension n - 1 is the line (inner); strides are in
  * bytes. If all inner strides are one element, `line` gets pointers into the
- * tensors; otherwise STAGE elements at a time pass through a buffer on the
+ * tensors; otherwise pieces of it pass through a buffer on the
  * stack. Threads divide lines, or blocks of one long line; as an element
  * depends on nothing but its operands, no result depends on the division.
  * SPDX-License-Identifier: MIT */
 #include "strided.h"
 
+#include "base/int.h"
+
 #include <string.h>
 
-/* Elements of a line that are staged at a time: the buffers of all views have 8
- * KB and stay in the first cache. */
-#define STAGE 256
+/* Bytes of a line that are staged at a time: the buffers of all views have 10 KB and
+ * stay in the first cache. */
+#define STAGE 2048
 /* Elements by which a single long line is divided among threads. */
 #define BLOCK 4096
 
@@ -110,17 +112,20 @@ static void stage_scatter(int64_t size, int64_t n, char *to, const void *from, i
     }
 }
 
-/* One line of n elements at p, if some view is not dense: copies STAGE elements
- * of such operands into buffers, calls `line`, and copies the result back. A
+/* One line of n elements at p, if some view is not dense: copies pieces of such
+ * operands into buffers, calls `line`, and copies the result back. A
  * buffer of a broadcast operand (stride 0) is filled once. */
 static void run_staged(const strided *w, strided_line *line, const void *arg, int64_t n,
                        char *const *p)
 {
-    uint64_t stage[STRIDED_VIEWS][STAGE];
+    uint64_t stage[STRIDED_VIEWS][STAGE / sizeof(uint64_t)];
     int inner = w->n - 1, out = w->n_views - 1;
+    int64_t size = 1; /* of the largest element that is staged */
+    for (int v = 0; v <= out; v++)
+        if (w->s[v][inner] != w->size[v]) size = dsi_max(size, w->size[v]);
 
-    for (int64_t i = 0; i < n; i += STAGE) {
-        int64_t m = n - i < STAGE ? n - i : STAGE;
+    for (int64_t i = 0; i < n; i += STAGE / size) {
+        int64_t m = dsi_min(n - i, STAGE / size);
         void *at[STRIDED_VIEWS];
         for (int v = 0; v <= out; v++) {
             int64_t stride = w->s[v][inner];
