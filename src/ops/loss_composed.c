@@ -59,7 +59,7 @@ ds_tensor *ds_l1_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction)
 
 ds_tensor *ds_l1_loss(ds_tensor *x, ds_tensor *y) { return ds_l1_loss_with(x, y, DS_MEAN); }
 
-/* huber with edge beta, over beta; beta 0 is the limit, l1_loss. */
+/* huber with edge beta, over beta after the sum; beta 0 is the limit, l1_loss. */
 ds_tensor *ds_smooth_l1_loss(ds_tensor *x, ds_tensor *y, double beta, ds_reduction reduction)
 {
     ds_dtype dtype = x ? x->dtype : DS_F32;
@@ -67,8 +67,9 @@ ds_tensor *ds_smooth_l1_loss(ds_tensor *x, ds_tensor *y, double beta, ds_reducti
     if (!loss_operands("smooth_l1_loss", &x, &y, true, reduction)) return NULL;
     if (!(beta >= 0)) return dsi_refuse("smooth_l1_loss: beta is %g: expected 0 or more", beta);
     ds_tensor *d = ds_sub(x, y);
-    ds_tensor *loss = beta == 0 ? ds_abs(d) : ds_scale(dsi_huber(d, beta), 1 / beta);
-    return reduced(loss, reduction, dtype);
+    if (beta == 0) return reduced(ds_abs(d), reduction, dtype);
+    ds_tensor *loss = reduced(dsi_huber(d, beta), reduction, x->dtype);
+    return loss ? ds_cast(ds_scale(loss, 1 / beta), dtype) : NULL;
 }
 
 ds_tensor *ds_huber_loss(ds_tensor *x, ds_tensor *y, double delta, ds_reduction reduction)

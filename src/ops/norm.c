@@ -365,23 +365,24 @@ static ds_tensor *group_norm_sum(const ds_tensor *x, ds_tensor *sums, ds_dtype d
     return ds_cast(ds_sum_with(sums, (ds_reduce_opts){.dims = ds_shape(0)}), dtype);
 }
 
-/* Saved: x, mean [N G], rstd [N G], weight. 16-bit x and dy are computed in
- * float32. */
+/* Saved: x, mean [N G], rstd [N G], weight. The product of 16-bit dy with the weight is
+ * float32, and so are x and dx beside it. */
 static void group_norm_backward(dsi_node *n, ds_tensor *dy)
 {
     const GroupNorm *o = dsi_attr(n);
-    ds_tensor *saved = dsi_saved_tensor(n, 0), *mean = dsi_saved_tensor(n, 1),
+    ds_tensor *x = dsi_saved_tensor(n, 0), *mean = dsi_saved_tensor(n, 1),
               *rstd = dsi_saved_tensor(n, 2), *weight = dsi_saved_tensor(n, 3);
-    ds_tensor *x = dsi_upcast(saved), *g = ds_contiguous(dsi_upcast(dy));
-    int64_t rows = mean->shape.d[0], channels = saved->shape.d[0] * saved->shape.d[1];
-    if (!x || !g) return;
+    ds_tensor *g = ds_contiguous(dy);
+    int64_t rows = mean->shape.d[0], channels = x->shape.d[0] * x->shape.d[1];
+    if (!g) return;
     if (dsi_needs_input_grad(n, 0)) {
-        ds_tensor *gw = weight ? ds_mul(g, group_norm_channels(x, dsi_upcast(weight))) : g;
-        ds_tensor *dx = gw ? dsi_new(x, x->shape) : NULL;
+        ds_tensor *gw = g, *from = weight ? dsi_upcast(x) : x;
+        if (weight) gw = ds_mul(g, group_norm_channels(x, dsi_upcast(weight)));
+        ds_tensor *dx = gw && from ? dsi_new(from, x->shape) : NULL;
         bool done = dx && dsi_run(x, batch_norm_dx, true, group_norm_rows(gw, rows),
-                                  group_norm_rows(x, rows), dsi_v(mean), dsi_v(rstd), dsi_v(NULL),
-                                  group_norm_rows(dx, rows), dsi_v(NULL), dsi_v(NULL));
-        dsi_accumulate_grad(n, 0, dsi_result_if(done, done ? ds_cast(dx, saved->dtype) : NULL));
+                                  group_norm_rows(from, rows), dsi_v(mean), dsi_v(rstd),
+                                  dsi_v(NULL), group_norm_rows(dx, rows), dsi_v(NULL), dsi_v(NULL));
+        dsi_accumulate_grad(n, 0, dsi_result_if(done, done ? ds_cast(dx, x->dtype) : NULL));
     }
     if (!dsi_needs_input_grad(n, 1) && !dsi_needs_input_grad(n, 2)) return;
     ds_tensor *dw = dsi_new(mean, ds_shape(channels)), *db = dsi_new(mean, ds_shape(channels));
