@@ -222,6 +222,7 @@ static void check_plan(Plan plan, double tolerance)
     run_on(1, want);
     for (int i = plan.k == 1 && !plan.dtype ? 0 : 3; i < 5; i++)
         for (int stage = 0; stage <= 3 && runs_on(ranks[i]); stage++) {
+            if (quick_gpu() && stage != i % 4) continue;
             got->plan = plan;
             got->plan.stage = stage;
             got->plan.ep_size = ep_size[i];

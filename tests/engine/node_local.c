@@ -330,7 +330,7 @@ static void other_jobs(void **state)
     hosts_lock(LOCK_EX, fd);
     check_load(4, &j, "beside a save");
     CHECK(unlink(host_path(1, "global_step3" SHARD_2)) == 0);
-    CHECK(ds_run_ranks(4, load, &j) == DS_EFORMAT);
+    CHECK(run_ranks(4, load, &j) == DS_EFORMAT);
     CHECK_ERROR("another job is saving to");
     hosts_unlock(fd);
     check_load(4, &j, "after the save");

@@ -335,7 +335,7 @@ static void left_to_free(Ranks *r, const char *where)
 {
     slow = where;
     r->left = true;
-    CHECK(ds_run_ranks(3, save_alone, r) != DS_OK);
+    CHECK(run_ranks(3, save_alone, r) != DS_OK);
     CHECK_ERROR("(DS_SAVE_TIMEOUT)");
     slow = NULL;
 }
