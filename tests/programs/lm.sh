@@ -57,6 +57,9 @@ cmp -s out first || fail "drafts of 8 bits change the text"
 # ---- tokens once; JSON lines, of which the prompt does not count; fine-tuning by a configuration
 status 0 tokenize --model mine --data book.txt --output book.tokens
 has out '^book.tokens: [0-9]* tokens$'
+status 0 train --model mine --data book.tokens --output split --context 32 --batch 2 --max-steps 1
+has out '^evaluation  loss' # on the last part of the file itself
+[ ! -e split/train.tokens ] || fail "a file of tokens was packed again"
 printf '{"prompt": "What is an abacus? ", "completion": "A thing to count with."}\n\n%s\n' \
     '{"text": "Some more text."}' >lines.jsonl
 for i in 1 2 3 4 5 6 7 8; do cat lines.jsonl; done >many.jsonl

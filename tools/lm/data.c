@@ -53,8 +53,8 @@ static const char *pack(ds_tokenizer *t, const char *const *files, int n, const 
 }
 
 /* A text that is too short is the user's file, not the packed one. */
-ds_dataset *lm_windows(const LmOptions *o, ds_tokenizer *t, const char *const *files, int n,
-                       const char *out, bool first, const char *end)
+const char *lm_tokens(const LmOptions *o, ds_tokenizer *t, const char *const *files, int n,
+                      const char *out, bool first, const char *end)
 {
     const char *file = pack(t, files, n, out, first, end);
     int64_t tokens = file ? count_tokens(file) : -1;
@@ -62,7 +62,7 @@ ds_dataset *lm_windows(const LmOptions *o, ds_tokenizer *t, const char *const *f
         return dsi_refuse("%s%s: %lld tokens are less than a window of %lld (--context)", files[0],
                           n > 1 ? " and the other files" : "", (long long)tokens,
                           (long long)o->context);
-    return file ? ds_token_dataset(file, o->context) : NULL;
+    return file;
 }
 
 /* ---- the demo ---- */

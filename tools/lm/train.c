@@ -74,17 +74,19 @@ static ds_dataset *train_data(Train *t)
     const char *end = end_token(o->model, t->tokenizer);
     snprintf(path, sizeof path, "%s/train.tokens", o->output);
     bool first = ds_comm_rank(NULL) == 0;
-    ds_dataset *all = lm_windows(o, t->tokenizer, o->data, (int)o->n_data, path, first, end);
+    const char *file = lm_tokens(o, t->tokenizer, o->data, (int)o->n_data, path, first, end);
+    ds_dataset *all = file ? ds_token_dataset(file, o->context) : NULL;
     if (!all) return NULL;
     int64_t n = ds_dataset_len(all);
     if (o->eval_data) {
         snprintf(path, sizeof path, "%s/eval.tokens", o->output);
-        t->held_out = lm_windows(o, t->tokenizer, &o->eval_data, 1, path, first, end);
+        file = lm_tokens(o, t->tokenizer, &o->eval_data, 1, path, first, end);
+        t->held_out = file ? ds_token_dataset(file, o->context) : NULL;
         return all;
     }
     int64_t held = (int64_t)((double)n * o->eval_split);
     if (held < 1 || held >= n) return all;
-    t->held_out = ds_subset(ds_token_dataset(path, o->context), n - held, held);
+    t->held_out = ds_subset(ds_token_dataset(file, o->context), n - held, held);
     return ds_subset(all, 0, n - held);
 }
 
@@ -460,8 +462,9 @@ static ds_dataset *eval_data(const LmOptions *o, ds_tokenizer *t)
     char path[64];
     if (eval_path(path, sizeof path) != DS_OK) return NULL;
     bool first = ds_comm_local_rank(NULL) == 0;
-    ds_dataset *data = lm_windows(o, t, o->data, (int)o->n_data, path, first,
-                                  end_token(o->model, t));
+    const char *file = lm_tokens(o, t, o->data, (int)o->n_data, path, first,
+                                 end_token(o->model, t));
+    ds_dataset *data = file ? ds_token_dataset(file, o->context) : NULL;
     ds_status status = ds_error_status();
     if (!ds_error_is_collective()) status = ds_comm_sync_status(NULL, status);
     if (first) remove(path); /* it is mapped */
