@@ -60,6 +60,13 @@ has out '^book.tokens: [0-9]* tokens$'
 status 0 train --model mine --data book.tokens --output split --context 32 --batch 2 --max-steps 1
 has out '^evaluation  loss' # on the last part of the file itself
 [ ! -e split/train.tokens ] || fail "a file of tokens was packed again"
+printf 'Another text, older than the tokens of the last one. %.0s' 1 2 3 4 5 6 7 8 9 >other.txt
+touch -d '1 hour ago' other.txt
+run="train --model mine --output other --context 16 --batch 2 --max-steps 1 --eval-split 0"
+status 0 $run --data book.txt
+cp other/train.tokens first
+status 0 $run --data other.txt
+! cmp -s other/train.tokens first || fail "trained on the tokens of another text"
 printf '{"prompt": "What is an abacus? ", "completion": "A thing to count with."}\n\n%s\n' \
     '{"text": "Some more text."}' >lines.jsonl
 for i in 1 2 3 4 5 6 7 8; do cat lines.jsonl; done >many.jsonl

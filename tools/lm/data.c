@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 ds_tokenizer *lm_tokenizer_load(const LmOptions *o)
@@ -32,23 +31,12 @@ static int64_t count_tokens(const char *path)
     return dsi_tokens_is_file(&h, n) ? (int64_t)h.n : -1;
 }
 
-/* True if `out` is no older than all files. */
-static bool is_fresh(const char *out, const char *const *files, int n)
-{
-    struct stat a, b;
-    if (stat(out, &a) != 0) return false;
-    for (int i = 0; i < n; i++)
-        if (stat(files[i], &b) != 0 || b.st_mtime > a.st_mtime) return false;
-    return true;
-}
-
 static const char *pack(ds_tokenizer *t, const char *const *files, int n, const char *out,
                         bool first, const char *end)
 {
     if (n == 1 && count_tokens(files[0]) >= 0) return files[0];
     ds_status status = DS_OK;
-    if (first && !is_fresh(out, files, n))
-        status = ds_tokens_pack(t, out, files, .n_files = n, .end_token = end);
+    if (first) status = ds_tokens_pack(t, out, files, .n_files = n, .end_token = end);
     return ds_comm_sync_status(NULL, status) == DS_OK ? out : NULL;
 }
 

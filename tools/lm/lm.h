@@ -53,8 +53,8 @@ char *lm_config(LmPlan *p);
 ds_tokenizer *lm_tokenizer_load(const LmOptions *o);
 /* The file with the tokens of `files`, at least --context of them: files[0] if
  * it is one, else `out`, into which the `first` of the ranks that read it packs
- * them if it is older than they are; `end` is the token behind each document.
- * All ranks call it; NULL after a failure. */
+ * them; `end` is the token behind each document. All ranks call it; NULL after a
+ * failure. */
 const char *lm_tokens(const LmOptions *o, ds_tokenizer *t, const char *const *files, int n,
                       const char *out, bool first, const char *end);
 /* Writes OUTPUT's text, tokenizer and config.json for --demo. */
