@@ -155,13 +155,14 @@ ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b)
     return y;
 }
 
-/* da = dy / b, db = -dy a / b^2 = -da y; where there is a sum, nothing is rounded to 16
- * bits before it */
+/* da = dy / b, db = -dy a / b^2 = -da y. Where there is a sum, nothing is rounded to 16
+ * bits before it; nor is float16's da, which may be out of range where db is not. */
 static void div_backward(dsi_node *n, ds_tensor *dy)
 {
     const ds_dims *a_shape = dsi_attr(n);
     ds_tensor *b = dsi_saved_tensor(n, 0), *y = dsi_saved_tensor(n, 1), *up = dy;
-    if (!dsi_same_shape(dy->shape, *a_shape) || !dsi_same_shape(dy->shape, b->shape))
+    if (dy->dtype == DS_F16 || !dsi_same_shape(dy->shape, *a_shape) ||
+        !dsi_same_shape(dy->shape, b->shape))
         up = dsi_upcast(dy), b = dsi_upcast(b), y = dsi_upcast(y);
     ds_tensor *da = ds_div(up, b);
     if (!da) return;

@@ -177,6 +177,20 @@ static void batch_norm_mixed(void **state)
     ds_scope_close(scope);
 }
 
+/* float16's dy / b is out of range, and the gradient of b is not. */
+static void large_quotients(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    const float a[] = {0, 1e-4f};
+    ds_tensor *x = ds_cast(ds_from_data(DS_F32, ds_shape(2), a), DS_F16);
+    ds_tensor *b = ds_require_grad(ds_full(DS_F16, ds_shape(2), 0.01), true);
+    CHECK_INT(ds_backward_from(ds_div(x, b), ds_full(DS_F16, ds_shape(2), 1000)), DS_OK);
+    CHECK_CLOSE(ds_item(ds_select(ds_grad(b), 0, 0)), 0, 0);
+    CHECK_CLOSE(ds_item(ds_select(ds_grad(b), 0, 1)), -1000, 2);
+    ds_scope_close(scope);
+}
+
 /* ---- kernels that do not go through float32 copies ---------------------------------------------------- */
 
 /* got, of 16 bits, is want rounded once; sums in another order may differ by a
@@ -256,5 +270,5 @@ static void pooling(void **state)
 
 TEST_MAIN(cmocka_unit_test(bytes_of_a_step), cmocka_unit_test(bytes_of_activations),
           cmocka_unit_test(two_dtypes), cmocka_unit_test(two_dtypes_in_ops),
-          cmocka_unit_test(batch_norm_mixed), cmocka_unit_test(large_products),
-          cmocka_unit_test(pooling))
+          cmocka_unit_test(batch_norm_mixed), cmocka_unit_test(large_quotients),
+          cmocka_unit_test(large_products), cmocka_unit_test(pooling))

@@ -51,4 +51,23 @@ static void mixed(void **state)
     ds_scope_close(scope);
 }
 
-TEST_MAIN(cmocka_unit_test(running_statistics), cmocka_unit_test(mixed))
+/* The gradient is another view of x's own elements. */
+static void gradient_is_a_view_of_x(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_seed(1);
+    ds_tensor *x = ds_randn(DS_F32, ds_shape(4, 2, 4)), *dx[2];
+    for (int i = 0; i < 2; i++) {
+        ds_tensor *leaf = ds_require_grad(ds_detach(x), true), *dy = ds_transpose(x, 0, 2);
+        ds_tensor *y = ds_batch_norm_with(leaf, (ds_batch_norm_opts){.training = true});
+        CHECK_INT(ds_backward_from(y, i ? ds_contiguous(dy) : dy), DS_OK);
+        dx[i] = ds_grad(leaf);
+    }
+    for (int i = 0; i < 32; i++)
+        CHECK_CLOSE(((const float *)ds_data(dx[0]))[i], ((const float *)ds_data(dx[1]))[i], 1e-6);
+    ds_scope_close(scope);
+}
+
+TEST_MAIN(cmocka_unit_test(running_statistics), cmocka_unit_test(mixed),
+          cmocka_unit_test(gradient_is_a_view_of_x))
