@@ -170,6 +170,8 @@ static void older_gpus(void **state)
 {
     (void)state;
     apart(without_pools, "FAKE_CUDA_POOLS=0", NULL);
+    apart(ops_compute, "FAKE_CUDA_CAPABILITY=86", NULL); /* kernels do not start early */
+    apart(ops_compute, "FAKE_CUDA_VERSION=12020", NULL);
 }
 
 /* Blocks that lie unused are given back before an allocation fails. */

@@ -91,6 +91,27 @@ typedef enum CUfunction_attribute {
 enum { CU_STREAM_NON_BLOCKING = 1, CU_EVENT_DISABLE_TIMING = 2, CU_MEMHOSTALLOC_PORTABLE = 1 };
 enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 
+/* CUlaunchConfig and CUlaunchAttribute, with the one attribute that we use: the
+ * kernel may start before the kernel before it on its stream has ended, once
+ * each block of that kernel allows it (griddepcontrol.launch_dependents) or has
+ * ended. From CUDA 11.8, in graphs from 12.3, on GPUs from 9.0. */
+enum { CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
+typedef struct CUlaunchAttribute {
+    int id, unused;
+    union {
+        char room[64];
+        int programmatic;
+    } value;
+} CUlaunchAttribute;
+typedef struct CUlaunchConfig {
+    unsigned grid[3], block[3], shared_bytes;
+    CUstream stream;
+    CUlaunchAttribute *attribute;
+    unsigned n_attributes;
+} CUlaunchConfig;
+typedef CUresult cuda_launch_early(const CUlaunchConfig *config, CUfunction function, void **args,
+                                   void **extra);
+
 /* All that is called: X(our name, the driver's symbol, its arguments). */
 #define DSI_CUDA_FUNCTIONS(X) \
     X(init, cuInit, (unsigned flags)) \

@@ -23,6 +23,7 @@ static const char *const sonames[] = {"libcuda.so.1", NULL};
 #define N_NAMES      (int)(sizeof names / sizeof *names)
 #define WHY_BYTES    512
 #define NEEDED       11040        /* has graphs, memory pools, and takes our PTX */
+#define EARLY        12030        /* starts kernels early in graphs */
 #define MAJOR(v)     ((v) / 1000) /* 12040 is CUDA 12.4 */
 #define MINOR(v)     ((v) % 1000 / 10)
 #define PACKAGE      "with NVIDIA's driver (Debian: libcuda1), or use the CPU"
@@ -31,7 +32,8 @@ static const char *const sonames[] = {"libcuda.so.1", NULL};
 static struct {
     pthread_once_t once;
     dsi_cuda_driver f;
-    int count;
+    cuda_launch_early *launch_early; /* NULL: an older driver */
+    int version, count;
     char why[WHY_BYTES]; /* if count is 0 */
 } driver = {.once = PTHREAD_ONCE_INIT};
 
@@ -61,13 +63,12 @@ static bool new_enough(void)
 {
     static const char *const name = "cuDriverGetVersion";
     CUresult (*ask)(int *version);
-    int version = 0;
     if (!open_functions(&name, 1, &ask)) return false;
-    ask(&version);
-    if (version >= NEEDED) return true;
+    ask(&driver.version);
+    if (driver.version >= NEEDED) return true;
     why("the NVIDIA driver is for CUDA %d.%d, and %d.%d or newer is needed: install a newer "
         "driver, or use the CPU",
-        MAJOR(version), MINOR(version), MAJOR(NEEDED), MINOR(NEEDED));
+        MAJOR(driver.version), MINOR(driver.version), MAJOR(NEEDED), MINOR(NEEDED));
     return false;
 }
 
@@ -88,7 +89,9 @@ static void say_no_gpu(const char *error)
  * order gives the best reason: too old, before a name is missing. */
 static void driver_open_once(void)
 {
+    static const char *const early = "cuLaunchKernelEx";
     if (!new_enough() || !open_functions(names, N_NAMES, &driver.f)) return;
+    if (driver.version >= EARLY && !open_functions(&early, 1, &driver.launch_early)) return;
     CUresult result = driver.f.init(0);
     if (result == CUDA_SUCCESS) result = driver.f.device_count(&driver.count);
     const char *error = "an error without a name", *text = "?";
@@ -113,6 +116,11 @@ const dsi_cuda_driver *dsi_cuda_open(void)
 }
 
 int dsi_cuda_count(void) { return dsi_cuda_open() ? driver.count : 0; }
+
+cuda_launch_early *dsi_cuda_launch_early(void)
+{
+    return dsi_cuda_open() ? driver.launch_early : NULL;
+}
 
 const char *dsi_cuda_why_none(void)
 {

@@ -20,6 +20,10 @@ const dsi_cuda_driver *dsi_cuda_open(void);
 int dsi_cuda_count(void);            /* GPUs that this process may use; 0: dsi_cuda_why says why */
 const char *dsi_cuda_why_none(void); /* one line: what is missing, and what to do */
 
+/* cuLaunchKernelEx; NULL from a driver that cannot start a kernel early in a
+ * graph. */
+cuda_launch_early *dsi_cuda_launch_early(void);
+
 /* DS_OK for CUDA_SUCCESS; else the message: "cuda:1: what: the driver's text
  * (its name)". */
 ds_status dsi_cuda_check(int index, CUresult result, const char *what);
@@ -29,12 +33,13 @@ typedef struct dsi_cuda_gpu {
     const dsi_cuda_driver *f;
     CUdevice device;
     CUcontext context;
-    bool pools;            /* allocation and release are ordered on the stream */
-    int capability;        /* 80: compute capability 8.0 */
-    int processors;        /* multiprocessors */
-    CUdeviceptr fault;     /* a dsi_fault in the GPU's memory, which kernels set */
-    dsi_fault *fault_seen; /* pinned: where the flag is copied to */
-    bool fault_is_seen;    /* no kernel was launched since */
+    bool pools;                      /* allocation and release are ordered on the stream */
+    int capability;                  /* 80: compute capability 8.0 */
+    int processors;                  /* multiprocessors */
+    cuda_launch_early *launch_early; /* NULL: a kernel starts when the one before has ended */
+    CUdeviceptr fault;               /* a dsi_fault in the GPU's memory, which kernels set */
+    dsi_fault *fault_seen;           /* pinned: where the flag is copied to */
+    bool fault_is_seen;              /* no kernel was launched since */
     CUevent crossing;      /* orders streams of two GPUs around a copy; NULL: none so far */
     unsigned peers_opened; /* bit i: access between this GPU and GPU i was asked for */
     struct dsi_cuda_modules *modules;

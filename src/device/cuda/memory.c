@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #define OLDEST 75 /* compute capability of Turing: what the PTX is for */
+#define EARLY  90 /* of Hopper: a kernel may start before the one before it ends */
 
 static CUdeviceptr address(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
 
@@ -80,6 +81,7 @@ static ds_status read_attributes(dsi_cuda_gpu *g, int index)
     attribute(g, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &g->processors);
     g->pools = pools != 0;
     g->capability = major * 10 + minor;
+    if (g->capability >= EARLY) g->launch_early = dsi_cuda_launch_early();
     if (g->capability >= OLDEST) return DS_OK;
     return dsi_fail(DS_EDEVICE,
                     "cuda:%d: this GPU has compute capability %d.%d, and %d.%d or newer is needed: "

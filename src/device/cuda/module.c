@@ -77,20 +77,55 @@ static const char *kernel_end(const char *p)
     return p;
 }
 
+static char *put(char *to, const char *p, const char *end)
+{
+    memcpy(to, p, (size_t)(end - p));
+    return to + (end - p);
+}
+
+/* A kernel's first instructions where it may start early: the next kernel may
+ * start its blocks when all blocks of this one have started, and none of them reads
+ * or writes before the kernel before has ended. So a kernel's start costs
+ * nothing, and the order of all that they do is that of the stream: a kernel
+ * ends after it has waited for the one before it. */
+static const char early[] = "griddepcontrol.launch_dependents;\ngriddepcontrol.wait;\n";
+static const char early_version[] = ".version 7.8\n", early_target[] = ".target sm_90\n";
+
+/* A line that is no kernel's: the header asks for what `early` needs. */
+static char *put_common(char *to, const char *p, const char *end, bool starts_early)
+{
+    if (starts_early && !strncmp(p, ".version ", 9))
+        p = early_version, end = p + sizeof early_version - 1;
+    else if (starts_early && !strncmp(p, ".target ", 8))
+        p = early_target, end = p + sizeof early_target - 1;
+    return put(to, p, end);
+}
+
+static char *put_kernel(char *to, const char *p, const char *end, bool starts_early)
+{
+    const char *body = p;
+    while (!line_is(body, '{')) body = next_line(body);
+    to = put(to, p, next_line(body));
+    if (starts_early) to = put(to, early, early + sizeof early - 1);
+    return put(to, next_line(body), end);
+}
+
 /* A family's PTX without its other kernels; dsi_free it. What is not a kernel is
  * common to all. */
-static char *kernel_ptx(const char *ptx, const char *name)
+static char *kernel_ptx(const char *ptx, const char *name, bool starts_early)
 {
     static const char begin[] = ".visible .entry ";
     size_t n = strlen(name);
-    char *out = dsi_alloc(strlen(ptx) + 1), *to = out;
+    char *out = dsi_alloc(strlen(ptx) + sizeof early + sizeof early_version + sizeof early_target),
+         *to = out;
     for (const char *p = ptx, *end; *p; p = end) {
         bool kernel = !strncmp(p, begin, sizeof begin - 1);
         const char *its = p + sizeof begin - 1;
         end = kernel ? kernel_end(p) : next_line(p);
-        if (kernel && (strncmp(its, name, n) != 0 || its[n] != '(')) continue;
-        memcpy(to, p, (size_t)(end - p));
-        to += end - p;
+        if (!kernel)
+            to = put_common(to, p, end, starts_early);
+        else if (!strncmp(its, name, n) && its[n] == '(')
+            to = put_kernel(to, p, end, starts_early);
     }
     return out;
 }
@@ -109,7 +144,7 @@ static ds_status load_kernel(dsi_device *d, dsi_cuda_family family, Entry *e)
                         "use a newer GPU, or the CPU",
                         d->index, family_names[family], family_needs[family] / 10,
                         family_needs[family] % 10, g->capability / 10, g->capability % 10);
-    char *ptx = kernel_ptx(dsi_cuda_ptx[family], e->name);
+    char *ptx = kernel_ptx(dsi_cuda_ptx[family], e->name, g->launch_early);
     CUresult result = g->f->module_load(&e->module, ptx, 2, option, value);
     dsi_free(ptx);
     return result == CUDA_SUCCESS ? DS_OK : refused(d->index, family, result, log);
@@ -150,6 +185,23 @@ static Entry *find_kernel(dsi_device *d, dsi_cuda_family family, const char *nam
     return NULL;
 }
 
+static CUresult launch(const dsi_cuda_gpu *g, CUstream stream, CUfunction function,
+                       const dsi_cuda_grid *grid, void **argument)
+{
+    const unsigned *b = grid->blocks, *t = grid->threads;
+    CUlaunchAttribute early_start = {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                                     .value.programmatic = 1};
+    CUlaunchConfig config = {.grid = {b[0], b[1], b[2]},
+                             .block = {t[0], t[1], t[2]},
+                             .shared_bytes = grid->shared,
+                             .stream = stream,
+                             .attribute = &early_start,
+                             .n_attributes = 1};
+    if (g->launch_early) return g->launch_early(&config, function, argument, NULL);
+    return g->f->launch(function, b[0], b[1], b[2], t[0], t[1], t[2], grid->shared, stream,
+                        argument, NULL);
+}
+
 /* The driver copies the argument before it returns, so it may be a local
  * variable. Up to 48 KiB of shared memory need no attribute; above, it is set
  * once for each larger size. An error may be an earlier kernel's: the driver
@@ -158,12 +210,11 @@ ds_status dsi_cuda_launch(dsi_stream *s, dsi_cuda_family family, const char *nam
                           const char *suffix, dsi_cuda_grid grid, const void *args)
 {
     dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
-    const unsigned *b = grid.blocks, *t = grid.threads;
     union {
         const void *in;
         void *out;
     } argument = {.in = args}; /* the driver only reads it */
-    if (!b[0] || !b[1] || !b[2]) return DS_OK;
+    if (!grid.blocks[0] || !grid.blocks[1] || !grid.blocks[2]) return DS_OK;
     Entry *e = find_kernel(s->device, family, name, suffix);
     if (!e) return ds_error_status();
     CUresult result = CUDA_SUCCESS;
@@ -173,8 +224,6 @@ ds_status dsi_cuda_launch(dsi_stream *s, dsi_cuda_family family, const char *nam
                                     (int)grid.shared);
         if (result == CUDA_SUCCESS) e->shared = grid.shared;
     }
-    if (result == CUDA_SUCCESS)
-        result = g->f->launch(e->function, b[0], b[1], b[2], t[0], t[1], t[2], grid.shared,
-                              s->handle, &argument.out, NULL);
+    if (result == CUDA_SUCCESS) result = launch(g, s->handle, e->function, &grid, &argument.out);
     return result == CUDA_SUCCESS ? DS_OK : dsi_cuda_check(s->device->index, result, e->name);
 }

@@ -35,6 +35,7 @@ enum { FAKE_MOST = 16 }; /* GPUs */
  * that the library calls. */
 #define FAKE_PROTOTYPE(ours, symbol, args) SHOWN CUresult symbol args;
 DSI_CUDA_FUNCTIONS(FAKE_PROTOTYPE)
+SHOWN cuda_launch_early cuLaunchKernelEx;
 #undef FAKE_PROTOTYPE
 
 SHOWN CUresult cuDriverGetVersion(int *version);

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define EARLY "griddepcontrol.launch_dependents;\ngriddepcontrol.wait;\n"
+
 typedef struct Function {
     struct Function *next;
     const void *kernel;
@@ -19,6 +21,7 @@ typedef struct Function {
     size_t bytes;     /* of its argument */
     unsigned threads; /* of a block, at most */
     unsigned shared;  /* dynamic, at most */
+    bool waits;       /* its first instructions wait for the kernel before it */
 } Function;
 
 typedef struct Module {
@@ -46,7 +49,7 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUj
     const char *version = strstr(image, ".version "), *target = strstr(image, ".target sm_");
     if (!version || !target)
         return refuse(n, option, value, "ptxas fatal : no PTX", CUDA_ERROR_INVALID_PTX);
-    if (atof(version + 9) > 7.0)
+    if (atof(version + 9) > (atoi(target + 11) < 90 ? 7.0 : 7.8))
         return refuse(n, option, value, "ptxas fatal : unsupported .version",
                       CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
     if (atoi(target + 11) > fake_setting("FAKE_CUDA_CAPABILITY", 90))
@@ -86,6 +89,7 @@ static bool read_entry(const char *ptx, Function *f)
     if (!bytes || bytes > end) return false;
     f->bytes = (size_t)atol(bytes + strlen(text));
     f->threads = threads && threads < end ? (unsigned)atoi(threads + 9) : 1024;
+    f->waits = !strncmp(end, "{\n" EARLY, sizeof EARLY + 1);
     return true;
 }
 
@@ -139,6 +143,21 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
                    .shared = shared_bytes};
     w.own = memcpy(malloc(f->bytes), args[0], f->bytes);
     return fake_submit(stream, w);
+}
+
+/* A kernel that may start early must wait for the one before it: its PTX is
+ * asked. Here it starts when that one has ended. */
+CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **args, void **extra)
+{
+    NEED(c->n_attributes == 1 &&
+             c->attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+             c->attribute->value.programmatic == 1 && ((const Function *)function)->waits,
+         INVALID_VALUE);
+    NEED(fake_setting("FAKE_CUDA_CAPABILITY", 90) >= 90 &&
+             fake_setting("FAKE_CUDA_VERSION", 12040) >= 12030,
+         NOT_SUPPORTED);
+    return cuLaunchKernel(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1],
+                          c->block[2], c->shared_bytes, c->stream, args, extra);
 }
 
 size_t fake_argument_bytes(const fake_work *w) { return ((const Function *)w->function)->bytes; }
