@@ -16,6 +16,7 @@
 #include "assistant.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "device/graph.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
@@ -63,14 +64,19 @@ static float rope_frequency(const dsi_lm_config *c, int64_t i)
     return (float)f;
 }
 
-/* Moves x to device and puts it in slot, beyond the scope of this call; the
- * tensor that was there is dropped. slot is unchanged after a failure. */
-static ds_status lm_keep(ds_tensor **slot, ds_tensor *x, ds_device device)
+/* Both on the device of `beside`, for the model's life: a step graph may have
+ * recorded calls that read them, so later tables do not replace them. Nothing
+ * changes after a failure. */
+static ds_status lm_keep(dsi_lm *lm, ds_tensor *cosines, ds_tensor *sines, const ds_tensor *beside)
 {
-    x = ds_to(x, device, ds_dtype_of(x));
-    if (!x) return ds_error_status();
-    ds_drop(*slot);
-    *slot = ds_keep(x);
+    ds_device device = dsi_device_id(beside->device);
+    bool noted = dsi_graph_note(beside->device, false);
+    cosines = ds_to(cosines, device, DS_F32), sines = ds_to(sines, device, DS_F32);
+    dsi_graph_note(beside->device, noted);
+    if (!cosines || !sines) return ds_error_status();
+    DSI_ASSERT(lm->n_tables + 2 <= DSI_LM_TABLES);
+    lm->tables[lm->n_tables++] = lm->cos = ds_keep(cosines);
+    lm->tables[lm->n_tables++] = lm->sin = ds_keep(sines);
     return DS_OK;
 }
 
@@ -78,7 +84,7 @@ static ds_status lm_keep(ds_tensor **slot, ds_tensor *x, ds_device device)
  * [T,D/2]; it doubles, so that tokens one by one rebuild it only rarely. The
  * angle is a product of floats before cos and sin are taken in double, as in
  * transformers. */
-static ds_status lm_rope_reserve(dsi_lm *lm, int64_t n, ds_device device)
+static ds_status lm_rope_reserve(dsi_lm *lm, int64_t n, const ds_tensor *ids)
 {
     const dsi_lm_config *c = &lm->config;
     int64_t pairs = c->head_dim / 2, room = 64;
@@ -96,25 +102,14 @@ static ds_status lm_rope_reserve(dsi_lm *lm, int64_t n, ds_device device)
             y[t * pairs + i] = (float)sin(angle) * (float)c->rope_magnitude;
         }
     }
-    ds_status status = lm_keep(&lm->cos, cosines, device);
-    return status == DS_OK ? lm_keep(&lm->sin, sines, device) : status;
-}
-
-/* begin .. end - 1 on that device, made there, so that a step graph has it. */
-static ds_tensor *lm_range(int64_t begin, int64_t end, ds_device device)
-{
-    ds_device was = ds_current_device();
-    if (ds_set_device(device) != DS_OK) return NULL;
-    ds_tensor *x = ds_arange(DS_I64, (double)begin, (double)end, 1);
-    ds_set_device(was);
-    return x;
+    return lm_keep(lm, cosines, sines, ids);
 }
 
 ds_tensor *dsi_lm_position_ids(dsi_lm *lm, ds_tensor *ids)
 {
     if (lm->positions) return lm->positions;
     int64_t begin = lm->cache ? lm->cache->length : 0;
-    return lm_range(begin, begin + ds_size(ids, 1), ds_device_of(ids));
+    return dsi_arange(ids, begin, ds_size(ids, 1), 1);
 }
 
 /* x [B,H,L,D] with the positions of this call. Rows with padding have
@@ -168,11 +163,9 @@ static ds_tensor *attend_dropout(dsi_lm *lm, ds_tensor *q, ds_tensor *k, ds_tens
         v = ds_reshape(ds_expand(ds_unsqueeze(v, 2), all), ds_shape_of(q));
     }
     ds_tensor *scores = ds_scale(ds_matmul(q, ds_transpose(k, -2, -1)), scale);
-    ds_device device = ds_device_of(q);
-    ds_tensor *least = ds_full(ds_dtype_of(scores), (ds_dims){0}, -INFINITY);
-    ds_tensor *key = lm_range(0, n, device);
-    ds_tensor *query = ds_unsqueeze(key, 1);
-    least = ds_to(least, device, ds_dtype_of(scores));
+    if (!scores) return NULL;
+    ds_tensor *least = dsi_fill(dsi_new(scores, (ds_dims){0}), -INFINITY);
+    ds_tensor *key = dsi_arange(scores, 0, n, 1), *query = ds_unsqueeze(key, 1);
     scores = ds_where(ds_lt(query, key), least, scores); /* j <= i */
     if (window) scores = ds_where(ds_lt(key, ds_shift(query, 1 - (double)window)), least, scores);
     ds_tensor *p = ds_softmax(scores, -1);
@@ -266,8 +259,7 @@ ds_tensor *dsi_lm_logits(dsi_lm *lm, ds_tensor *hidden)
 static ds_tensor *labels_shift(ds_tensor *labels)
 {
     int64_t n = ds_size(labels, 1);
-    ds_tensor *next = ds_to(ds_full(DS_I64, ds_shape_of(labels), -100), ds_device_of(labels),
-                            DS_I64);
+    ds_tensor *next = dsi_fill(dsi_new(labels, labels->shape), -100);
     if (n > 1 && ds_copy(ds_slice(next, 1, 0, n - 1), ds_slice(labels, 1, 1, n)) != DS_OK)
         return NULL;
     return ds_flatten(next, 0);
@@ -303,8 +295,7 @@ static ds_tensor *lm_forward(void *self, ds_tensor **in, int n)
                           lm->config.architecture, n);
     if (!ids_fit(lm, "ids", in[0]) || (n == 2 && !ids_fit(lm, "labels", in[1]))) return NULL;
     int64_t end = (lm->cache ? lm->cache->length : 0) + ds_size(in[0], 1);
-    ds_device device = ds_device_of(in[0]);
-    if (!lm->position && lm_rope_reserve(lm, end, device) != DS_OK) return NULL;
+    if (!lm->position && lm_rope_reserve(lm, end, in[0]) != DS_OK) return NULL;
     ds_tensor *x = lm->type->hidden(lm, in[0]);
     if (n == 1 && lm->cache) x = ds_slice(x, 1, ds_size(x, 1) - lm->cache->wanted, ds_size(x, 1));
     if (n == 1) return dsi_lm_logits(lm, x);
@@ -321,7 +312,7 @@ static ds_tensor *lm_forward(void *self, ds_tensor **in, int n)
 static void lm_free(void *self)
 {
     dsi_lm *lm = self;
-    ds_drop(lm->cos), ds_drop(lm->sin);
+    for (int i = 0; i < lm->n_tables; i++) ds_drop(lm->tables[i]);
     json_decref(lm->json);
     dsi_free(lm->folder);
     dsi_free(lm->blocks);

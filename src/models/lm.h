@@ -107,6 +107,8 @@ typedef struct dsi_lm_type {
     const char *prefix; /* that published files leave out */
 } dsi_lm_type;
 
+enum { DSI_LM_TABLES = 64 }; /* two for each power of two of positions */
+
 /* The struct of a root module. The modules are borrowed: the tree owns them. */
 struct dsi_lm {
     dsi_lm_config config;
@@ -118,7 +120,9 @@ struct dsi_lm {
     ds_module **blocks;                               /* [layers] */
     void *lora;                                       /* dsi_lora, or NULL */
 
-    ds_tensor *cos, *sin;                    /* kept [T,D/2]; NULL without rotary positions */
+    ds_tensor *cos, *sin;             /* [T,D/2]; NULL without rotary positions */
+    ds_tensor *tables[DSI_LM_TABLES]; /* kept: these two and smaller ones */
+    int n_tables;
     const struct dsi_int8_matrix *head_int8; /* of a tied head, as in dsi_lm_linear */
 
     /* of a call of dsi_lm_step; NULL in training */

@@ -337,8 +337,7 @@ ds_tensor *ds_pad(ds_tensor *x, ds_dims pad) { return ds_pad_with(x, pad, (ds_pa
 /* int64 begin .. begin + n - 1, of that shape, beside x */
 static ds_tensor *count_beside(const ds_tensor *x, int64_t begin, int64_t n, ds_dims shape)
 {
-    ds_tensor *y = ds_arange(DS_I64, (double)begin, (double)(begin + n), 1);
-    y = y ? ds_to(y, dsi_device_id(x->device), DS_I64) : NULL;
+    ds_tensor *y = dsi_arange(x, begin, n, 1);
     return y ? ds_reshape(y, shape) : NULL;
 }
 

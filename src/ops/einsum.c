@@ -147,8 +147,7 @@ static ds_tensor *diagonal(ds_tensor *x, int a, int b)
     ds_dims flat = shape;
     flat.d[k] = size * size;
     x = ds_reshape(ds_permute(x, order), flat);
-    ds_tensor *at = ds_arange(DS_I64, 0, (double)(size * size), (double)size + 1);
-    return x && at ? ds_index_select(x, k, ds_to(at, dsi_device_id(x->device), DS_I64)) : NULL;
+    return x ? ds_index_select(x, k, dsi_arange(x, 0, size, size + 1)) : NULL;
 }
 
 /* Letters that occur twice in an operand become one. */

@@ -216,8 +216,7 @@ ds_tensor *ds_one_hot(ds_tensor *labels, int64_t classes)
                           (long long)classes, DS_MAX_DIMS - 1);
     if (!labels_in_range(labels, classes)) return NULL;
     /* [...,1] beside [classes]: equal where the class is the label */
-    ds_tensor *names = ds_arange(DS_I64, 0, (double)classes, 1);
-    names = names ? ds_to(names, dsi_device_id(labels->device), DS_I64) : NULL;
+    ds_tensor *names = dsi_arange(labels, 0, classes, 1);
     return ds_cast(ds_eq(ds_unsqueeze(labels, -1), names), DS_I64);
 }
 

@@ -133,8 +133,7 @@ static bool pass_logits(Pass *p, int64_t begin, int64_t end, dsi_view t)
 static bool pass_columns(Pass *p, int64_t begin, int64_t end)
 {
     int64_t n = p->rows, m = end - begin;
-    ds_tensor *number = ds_to(ds_arange(DS_I64, (double)begin, (double)end, 1),
-                              dsi_device_id(p->x->device), DS_I64);
+    ds_tensor *number = dsi_arange(p->x, begin, m, 1);
     dsi_view t = buffer_matrix(p->logits, n, m, false), d = buffer_matrix(p->d, n, m, false);
     dsi_view equal = buffer_matrix(p->equal, n, m, false);
     return number && pass_logits(p, begin, end, t) && dsi_run_op(p->d, unary, DSI_EXP, 0.0, t, d) &&

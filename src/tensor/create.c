@@ -65,20 +65,30 @@ static ds_tensor *staging_flush(ds_tensor *x, ds_tensor *host)
     return host && dsi_copy(x, host) == DS_OK ? x : NULL;
 }
 
+/* x[i] = begin + i step; returns x, or NULL. */
+static ds_tensor *fill_range(ds_tensor *x, double begin, double step)
+{
+    if (x && dsi_fusion(x->device, arange))
+        return dsi_run_fusion(x, arange, begin, step, dsi_v(x)) ? x : NULL;
+    ds_tensor *host = host_staging(x, DS_F64);
+    if (!host) return NULL;
+    double *value = dsi_v(host).p;
+    for (int64_t i = 0; i < dsi_numel(x->shape); i++) value[i] = begin + (double)i * step;
+    return staging_flush(x, host);
+}
+
 ds_tensor *ds_arange(ds_dtype dtype, double begin, double end, double step)
 {
     dsi_handle_call("arange");
     double n = ceil((end - begin) / step);
     if (!(step != 0 && n >= 0 && n < 9e18))
         return dsi_refuse("arange: no way from %g to %g in steps of %g", begin, end, step);
-    ds_tensor *x = ds_empty(dtype, ds_shape((int64_t)n));
-    if (x && dsi_fusion(x->device, arange))
-        return dsi_run_fusion(x, arange, begin, step, dsi_v(x)) ? x : NULL;
-    ds_tensor *host = host_staging(x, DS_F64);
-    if (!host) return NULL;
-    double *value = dsi_v(host).p;
-    for (int64_t i = 0; i < (int64_t)n; i++) value[i] = begin + (double)i * step;
-    return staging_flush(x, host);
+    return fill_range(ds_empty(dtype, ds_shape((int64_t)n)), begin, step);
+}
+
+ds_tensor *dsi_arange(const ds_tensor *like, int64_t begin, int64_t n, int64_t step)
+{
+    return fill_range(dsi_new_dtype(like, DS_I64, ds_shape(n)), (double)begin, (double)step);
 }
 
 ds_tensor *ds_from_data(ds_dtype dtype, ds_dims shape, const void *data)

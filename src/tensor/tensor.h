@@ -235,6 +235,10 @@ double dsi_element(const void *host, ds_dtype dtype, int64_t i); /* element i, a
  * message, after a failure. */
 ds_tensor *dsi_fill(ds_tensor *x, double value);
 
+/* int64 begin, begin + step, ..: n of them, on the device of `like`, by that
+ * device, so that a step graph has them. */
+ds_tensor *dsi_arange(const ds_tensor *like, int64_t begin, int64_t n, int64_t step);
+
 /* dst (any strides) = src, converted to its dtype and broadcast to its shape.
  * Across devices both must have one dtype and one layout. */
 ds_status dsi_copy(ds_tensor *dst, const ds_tensor *src);

@@ -21,6 +21,7 @@ typedef struct Train {
     LmOptions *o;
     ds_tokenizer *tokenizer;
     ds_engine *engine;
+    ds_step_graph *graph; /* of train_step */
     ds_dataset *held_out; /* until `eval` has it */
     ds_loader *eval;      /* NULL: no evaluation */
     LmPlan plan;
@@ -286,10 +287,23 @@ static bool more_steps(const Train *t, int64_t step)
     return step < t->plan.steps && !t->stopped && !best_is_over(&t->best);
 }
 
+/* Forward, backward and update of a micro batch, which a GPU launches as a
+ * graph; returns the loss. */
+static ds_tensor *train_step(void *self, ds_tensor *const *in, int n)
+{
+    Train *t = self;
+    (void)n;
+    ds_tensor *loss = ds_engine_forward(t->engine, in[0], in[1]);
+    ds_engine_backward(t->engine, loss);
+    ds_engine_step(t->engine);
+    return loss;
+}
+
 static ds_status train_loop(Train *t)
 {
     ds_engine *e = t->engine;
     ds_loader *loader = ds_engine_loader(e);
+    t->graph = ds_engine_step_graph_new(e, train_step, t);
     ds_status status = DS_OK;
     t->started = dsi_now(), t->first_step = ds_engine_global_steps(e);
     int64_t step = t->first_step;
@@ -297,10 +311,9 @@ static ds_status train_loop(Train *t)
         ds_batch b;
         int64_t batches = 0;
         while (status == DS_OK && more_steps(t, step) && ds_loader_next(loader, &b)) {
-            ds_tensor *loss = ds_engine_forward(e, b.x, b.y);
-            t->loss += ds_item(loss), t->counted++, batches++;
-            status = ds_engine_backward(e, loss);
-            if (status == DS_OK) status = ds_engine_step(e);
+            t->loss += ds_item(ds_step_graph_run(t->graph, (ds_tensor *const[]){b.x, b.y}, 2));
+            t->counted++, batches++;
+            status = ds_error_status();
             if (status == DS_OK && ds_engine_global_steps(e) > step)
                 status = after_step(t, step = ds_engine_global_steps(e));
         }
@@ -434,6 +447,7 @@ int lm_train(LmOptions *o)
     if (status == DS_OK && !o->no_save && !t.stopped) status = save_model(&t);
     best_free(&t.best);
     ds_loader_free(t.eval);
+    ds_step_graph_free(t.graph);
     ds_engine_free(t.engine);
     ds_tokenizer_free(t.tokenizer);
     free(t.plan.optimizer), free(t.plan.params);
