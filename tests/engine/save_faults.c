@@ -10,6 +10,7 @@
 #include "run.h"
 
 #include "base/mem.h"
+#include "engine/checkpoint/folder.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -208,6 +209,26 @@ static void behind(void **state)
     (void)state;
     fail_one_after_the_other("a", "b", ENOSPC,
                              "\"checkpoint\": {\"async\": true, \"keep_last\": 1},");
+}
+
+/* Names change by way of .removing-a there, which a killed load has left. */
+static void no_exchange_again(void **state)
+{
+    (void)state;
+    static const char *const made[] = {"a",     ".old-a",       ".removing-a",
+                                       "a/new", ".old-a/older", ".removing-a/left"};
+    const char *dir = folder_make();
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        CHECK(mkdir(folder_path(made[i]), 0777) == 0);
+    with = EINVAL;
+    atomic_store(&count, 0), atomic_store(&fails_at, 1);
+    ds_status status = dsi_folder_restore_old(dir, "a");
+    atomic_store(&fails_at, 0);
+    if (status != DS_OK) fail_msg("%s", ds_error());
+    CHECK(access(folder_path("a/older"), F_OK) == 0 &&
+          access(folder_path(".old-a/new"), F_OK) == 0);
+    CHECK(access(folder_path(".removing-a"), F_OK) != 0);
+    folder_remove();
 }
 
 /* Whoever saves holds a lock on the folder: another job would sweep its files
@@ -433,6 +454,7 @@ int main(void)
                                        cmocka_unit_test(short_writes),
                                        cmocka_unit_test(same_tag),
                                        cmocka_unit_test(no_exchange),
+                                       cmocka_unit_test(no_exchange_again),
                                        cmocka_unit_test(behind),
                                        cmocka_unit_test(another_job_saves_there),
                                        cmocka_unit_test(several_ranks),

@@ -434,7 +434,8 @@ ds_status dsi_folder_restore_old(const char *dir, const char *tag)
     ds_status status = DS_OK;
     bool there = dsi_is_folder(old), both = there && dsi_is_folder(final);
     bool exchanged = both && renameat2(AT_FDCWD, old, AT_FDCWD, final, RENAME_EXCHANGE) == 0;
-    if (both && !exchanged) status = folder_rename(final, between);
+    if (both && !exchanged) status = folder_remove(between); /* a killed load's */
+    if (both && !exchanged && status == DS_OK) status = folder_rename(final, between);
     if (there && !exchanged && status == DS_OK) status = folder_rename(old, final);
     if (both && !exchanged && status == DS_OK) status = folder_rename(between, old);
     if (there && status == DS_OK) status = folder_sync(dir);
