@@ -328,6 +328,7 @@ static void other_jobs(void **state)
     check_load(4, &j, "beside a load");
     hosts_unlock(fd);
     hosts_lock(LOCK_EX, fd);
+    CHECK(mkdir(host_path(1, ".saving-theirs"), 0777) == 0);
     check_load(4, &j, "beside a save");
     CHECK(unlink(host_path(1, "global_step3" SHARD_2)) == 0);
     CHECK(run_ranks(4, load, &j) == DS_EFORMAT);
@@ -337,27 +338,53 @@ static void other_jobs(void **state)
     folder_remove();
 }
 
-static void *unlock_later(void *fd)
+typedef struct OtherJob {
+    int fd[MOST_HOSTS];
+    useconds_t takes;
+    pthread_t thread;
+} OtherJob;
+
+static void *other_job_ends(void *arg)
 {
-    usleep(100000);
-    hosts_unlock(fd);
+    OtherJob *o = arg;
+    usleep(o->takes);
+    hosts_unlock(o->fd);
     return NULL;
+}
+
+static void other_job_begins(OtherJob *o, int how)
+{
+    hosts_lock(how, o->fd);
+    CHECK(pthread_create(&o->thread, NULL, other_job_ends, o) == 0);
 }
 
 static void save_waits_for_a_load(void **state)
 {
     (void)state;
-    int fd[MOST_HOSTS];
-    pthread_t thread;
+    OtherJob o = {.takes = 100000};
     Job j = job(2, "\"checkpoint\": {" LOCAL "},");
     hosts_make();
     run_job(4, train_and_save, &j);
-    hosts_lock(LOCK_SH, fd);
-    CHECK(pthread_create(&thread, NULL, unlock_later, fd) == 0);
+    other_job_begins(&o, LOCK_SH);
     j.steps = 4;
     run_job(4, train_and_save, &j);
-    pthread_join(thread, NULL);
+    pthread_join(o.thread, NULL);
     check_load(4, &j, "saved after a load");
+    folder_remove();
+}
+
+/* It has the lock of a save, but no .saving-*; for longer than a save is waited for. */
+static void load_waits_for_a_recovery(void **state)
+{
+    (void)state;
+    OtherJob o = {.takes = 1500000};
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    hosts_make();
+    run_job(4, train_and_save, &j);
+    CHECK(unlink(host_path(1, "global_step3" SHARD_2)) == 0);
+    other_job_begins(&o, LOCK_EX);
+    check_load(4, &j, "beside a recovery");
+    pthread_join(o.thread, NULL);
     folder_remove();
 }
 
@@ -494,15 +521,23 @@ static void shared(void **state)
 int main(void)
 {
     if (!access("/dev/shm", W_OK)) setenv("TMPDIR", "/dev/shm", 0);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_host),        cmocka_unit_test(one_host_async),
-        cmocka_unit_test(files),           cmocka_unit_test(other_hosts),
-        cmocka_unit_test(other_stages),    cmocka_unit_test(an_old_latest),
-        cmocka_unit_test(damaged),         cmocka_unit_test(two_hosts),
-        cmocka_unit_test(between_renames), cmocka_unit_test(between_two_renames),
-        cmocka_unit_test(few_hosts),       cmocka_unit_test(other_jobs),
-        cmocka_unit_test(temporaries),     cmocka_unit_test(save_waits_for_a_load),
-        cmocka_unit_test(keep_last),       cmocka_unit_test(same_serial),
-        cmocka_unit_test(shared)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_host),
+                                       cmocka_unit_test(one_host_async),
+                                       cmocka_unit_test(files),
+                                       cmocka_unit_test(other_hosts),
+                                       cmocka_unit_test(other_stages),
+                                       cmocka_unit_test(an_old_latest),
+                                       cmocka_unit_test(damaged),
+                                       cmocka_unit_test(two_hosts),
+                                       cmocka_unit_test(between_renames),
+                                       cmocka_unit_test(between_two_renames),
+                                       cmocka_unit_test(few_hosts),
+                                       cmocka_unit_test(other_jobs),
+                                       cmocka_unit_test(temporaries),
+                                       cmocka_unit_test(save_waits_for_a_load),
+                                       cmocka_unit_test(load_waits_for_a_recovery),
+                                       cmocka_unit_test(keep_last),
+                                       cmocka_unit_test(same_serial),
+                                       cmocka_unit_test(shared)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

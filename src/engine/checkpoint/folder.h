@@ -82,6 +82,9 @@ ds_status dsi_folder_lock(const char *dir, int *lock);
 /* The same, or, not exclusive, beside other loads; does not wait. *taken: it cannot
  * be had now. */
 ds_status dsi_folder_try_lock(const char *dir, bool exclusive, int *lock, bool *taken);
+/* Whether a save has begun in dir: a load that recovers versions excludes others too,
+ * and is waited for. */
+bool dsi_folder_is_saved_to(const char *dir);
 /* Removes .saving-TAG of a save that did not succeed. */
 void dsi_folder_abandon(const char *dir, const char *tag);
 

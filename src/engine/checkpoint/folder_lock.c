@@ -47,9 +47,7 @@ static void lock_try(int *lock, int how, bool *taken)
     if (!*taken) lock_close(lock);
 }
 
-/* Whether a save has begun in DIR: a load that recovers versions excludes others too,
- * and is waited for. */
-static bool is_saved_to(const char *dir)
+bool dsi_folder_is_saved_to(const char *dir)
 {
     DIR *d = opendir(dir);
     bool found = false;
@@ -69,7 +67,7 @@ ds_status dsi_folder_lock(const char *dir, int *lock)
         lock_try(lock, LOCK_EX, &taken);
         if (!taken) return DS_OK;
         lock_try(lock, LOCK_SH, &saves);
-        saves = saves && is_saved_to(dir);
+        saves = saves && dsi_folder_is_saved_to(dir);
         if (saves || dsi_now() > end) break;
         flock(*lock, LOCK_UN);
         nanosleep(&(struct timespec){.tv_nsec = AGAIN_MS * 1000000}, NULL);

@@ -2,9 +2,9 @@
  * Note [Node-local storage] in hosts.h.
  *
  * Loads of several jobs share the folders (folder_lock.c): what one of them brings
- * is what another one would. Where a job saves for longer than WAIT_S, a load continues
- * on without a lock and changes nothing: it takes the newest version of which each
- * host has what it needs.
+ * is what another one would. A load waits for one that recovers versions. Where a job
+ * saves for longer than WAIT_S, a load continues without a lock and changes nothing:
+ * it takes the newest version of which each host has what it needs.
  *
  * Invariants: DIR/TAG of a host is made with its manifest, and its files get
  * their names when they are whole: a load that is killed has lost nothing. A
@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "comm/comm.h"
 #include "comm/sync_status.h"
 #include "load.h"
 #include "versions.h"
@@ -29,21 +30,24 @@
 
 /* ---- the lock of all folders ---------------------------------------------------------------------------- */
 
-/* Each host's first rank waits for it, up to WAIT_S. *locked, the same on all ranks:
- * all have it, or their file system has none; else no host has it. */
+/* Each host's first rank waits for it: for a save up to WAIT_S, else up to
+ * DS_SAVE_TIMEOUT. *locked, the same on all ranks: all have it, or their file system
+ * has none; else no host has it. */
 static ds_status local_lock(const dsi_hosts *h, bool exclusive, int *lock, bool *locked)
 {
-    double end = dsi_now() + WAIT_S;
-    int64_t late = false, missing = true;
+    double start = dsi_now(), limit = dsi_comm_save_timeout();
+    bool missing = true, late = false;
     ds_status status = DS_OK;
     *lock = -1;
     while (status == DS_OK && missing && !late) {
         bool taken = false;
         if (dsi_hosts_is_first(h)) status = dsi_folder_try_lock(h->dir, exclusive, lock, &taken);
-        int64_t words[2] = {taken, h->rank == 0 && dsi_now() > end};
+        double waited = h->rank == 0 ? dsi_now() - start : 0;
+        int64_t words[] = {taken, taken && dsi_folder_is_saved_to(h->dir), waited > WAIT_S,
+                           waited > limit};
         status = ds_comm_sync_status(h->comm, status);
-        if (status == DS_OK) status = dsi_sync_max(h->comm, words, 2);
-        missing = words[0], late = words[1];
+        if (status == DS_OK) status = dsi_sync_max(h->comm, words, 4);
+        missing = words[0], late = (words[1] && words[2]) || words[3];
         if ((status != DS_OK || missing) && *lock >= 0) close(*lock), *lock = -1;
         if (missing) nanosleep(&(struct timespec){.tv_nsec = AGAIN_MS * 1000000}, NULL);
     }
@@ -87,8 +91,8 @@ static ds_status version_try(const dsi_hosts *h, const dsi_known_version *known,
     if (*whole && !w->locked) status = dsi_version_is_complete(h, &v, w->all_files, whole);
     if (status == DS_OK && !*whole && !*why)
         snprintf(why, room,
-                 "engine_load: another job is saving to %s, and %s needs files of other hosts: "
-                 "load it when that job does not save",
+                 "engine_load: another job is saving to %s or recovering it, and %s needs files of "
+                 "other hosts: load it when that job has ended",
                  h->dir, known->tag);
     dsi_version_free(&v);
     return status;
