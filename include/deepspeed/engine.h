@@ -99,8 +99,10 @@ typedef struct ds_init {
 #define ds_initialize(...) ds_initialize_with((ds_init){__VA_ARGS__})
 DS_API ds_engine *ds_initialize_with(ds_init init);
 
-/* Waits for an asynchronous save, and frees the engine and all it owns. After a
- * failure (ds_error()) it ends the other ranks too. */
+/* Waits for an asynchronous save, and frees the engine and all it owns. Collective
+ * if the last save was asynchronous and was not waited for: ranks wait for each
+ * other's disks, up to DS_SAVE_TIMEOUT. After a failure (ds_error()) it ends the
+ * other ranks too. */
 DS_API void ds_engine_free(ds_engine *e);
 
 /* ---- the training step ---- */

@@ -189,7 +189,8 @@ dsi_text dsi_comm_disk_text(const ds_comm *c, const char *ranks, double waited)
     return dsi_text_of(
         "%s: rank%s did not come to the end of writing or reading there within %.3g s "
         "(DS_SAVE_TIMEOUT): the disk of its host is slow, full or gone (see df, and the kernel's "
-        "log), or DS_SAVE_TIMEOUT is too short for it",
+        "log), DS_SAVE_TIMEOUT is too short for it, or, after an asynchronous save, it did not "
+        "call ds_engine_free",
         c->disk, *ranks ? ranks : " unknown", waited);
 }
 
