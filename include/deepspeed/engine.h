@@ -180,9 +180,9 @@ DS_API ds_module *ds_engine_module(ds_engine *e);
 DS_API ds_optim *ds_engine_optimizer(ds_engine *e);
 DS_API ds_schedule *ds_engine_lr_scheduler(ds_engine *e);
 DS_API ds_loader *ds_engine_loader(ds_engine *e);
-/* To add sinks, on all ranks alike before the first update (else that update
- * fails), and to write scalars of the program. The engine writes to the sinks of
- * rank 0. */
+/* To add sinks, on all ranks alike before the first update, and to write scalars of
+ * the program. The first update, and no later one, fails if only some ranks have
+ * sinks. The engine writes to the sinks of rank 0. */
 DS_API ds_monitor *ds_engine_monitor(ds_engine *e);
 DS_API ds_comm *ds_engine_comm(ds_engine *e);
 
