@@ -213,8 +213,8 @@ has out '^LlamaForCausalLM: 0.79 million parameters'
 has out '^saved demo$'
 status 0 generate --model demo --prompt 'ABILITY, n.' --max-new-tokens 3
 
-# ---- a GPU, which is emulated: the loss of the CPU
-run="train --demo --max-steps 2 --context 8 --batch 1 --eval-split 0 --log-interval 1 --max-new-tokens 2"
+# ---- a GPU, which is emulated: the losses of the CPU; the last two steps are a CUDA graph
+run="train --demo --max-steps 4 --context 8 --batch 1 --eval-split 0 --log-interval 1 --max-new-tokens 2"
 status 1 generate --model demo --device gpu
 has err '^ds_lm: .*device "gpu": expected cpu, cuda or cuda:N'
 if [ -e "$binary/gpu/libcuda.so.1" ]; then
@@ -223,8 +223,9 @@ if [ -e "$binary/gpu/libcuda.so.1" ]; then
     was=${LD_LIBRARY_PATH-}
     export LD_LIBRARY_PATH="$binary/gpu${was:+:$was}" FAKE_CUDA_COUNT=1
     status 0 $run --output demo --device cuda
-    [ "$(grep -o 'step 2/2  loss [0-9.]*' out)" = "$(grep -o 'step 2/2  loss [0-9.]*' first)" ] ||
+    [ "$(grep -o '^step ./4  loss [0-9.]*' out)" = "$(grep -o '^step ./4  loss [0-9.]*' first)" ] ||
         fail "another loss on the GPU"
+    ! grep step_graph err || fail "steps are no graph"
     status 0 generate --model demo --device cuda --prompt 'ABILITY, n.' --max-new-tokens 2 --greedy
     cp out first
     export LD_LIBRARY_PATH="$was"
