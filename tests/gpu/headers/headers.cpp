@@ -106,6 +106,16 @@ static bool compare_driver()
     SAME_MEMBER(CUmemAccessDesc, flags)
     check(offsetof(ours::CUmemAccessDesc, location_id) == offsetof(::CUmemAccessDesc, location.id),
           "CUmemAccessDesc.location.id");
+    SAME(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+    SAME_SIZE(CUlaunchAttribute) SAME_MEMBER(CUlaunchAttribute, id)
+    SAME_MEMBER(CUlaunchAttribute, value) SAME_SIZE(CUlaunchConfig)
+    check(offsetof(ours::CUlaunchConfig, block) == offsetof(::CUlaunchConfig, blockDimX) &&
+              offsetof(ours::CUlaunchConfig, shared_bytes) == offsetof(::CUlaunchConfig, sharedMemBytes) &&
+              offsetof(ours::CUlaunchConfig, stream) == offsetof(::CUlaunchConfig, hStream) &&
+              offsetof(ours::CUlaunchConfig, attribute) == offsetof(::CUlaunchConfig, attrs) &&
+              offsetof(ours::CUlaunchConfig, n_attributes) == offsetof(::CUlaunchConfig, numAttrs),
+          "the members of CUlaunchConfig");
+    check(functions<ours::cuda_launch_early, decltype(::cuLaunchKernelEx)>::same, "cuLaunchKernelEx");
 #define FUNCTION(name, symbol, args) \
     { \
         check(functions<std::remove_pointer_t<decltype(ours::dsi_cuda_driver::name)>, \
