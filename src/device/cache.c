@@ -16,6 +16,7 @@
 #include "base/list.h"
 #include "base/thread.h"
 #include "device.h"
+#include "graph.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,7 +129,7 @@ static void *fresh(dsi_device *d, const dsi_block_pool *pool, size_t bytes)
     void *(*alloc)(dsi_device *, size_t) = pool ? d->type->alloc_fixed : d->type->alloc;
     if (!pool && !d->recording && has_too_many(d->cache, bytes)) dsi_cache_empty(d);
     void *p = alloc(d, bytes + PAD_BYTES);
-    if (!p && !d->recording) { /* what is freed while work is captured would be captured too */
+    if (!p && !dsi_graph_capturing(d)) { /* else what is freed would be captured too */
         dsi_cache_empty(d);
         p = alloc(d, bytes + PAD_BYTES);
     }

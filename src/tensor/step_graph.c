@@ -12,7 +12,9 @@
  * Invariants: in[] and out are those of the capture, held as long as its work
  * may be launched; all other storage of the captured step is the graph's pool.
  * A run that cannot be a replay is the function itself. `observed` counts runs
- * of the function since the last capture was dropped.
+ * of the function, with inputs like `like` each, since the last capture was
+ * dropped: so what is captured was observed, as small tables that a step makes for
+ * a longer input.
  * SPDX-License-Identifier: MIT */
 #include "step_graph.h"
 #include "base/env.h"
@@ -27,11 +29,18 @@
 enum { OBSERVED = 2, MOST_INPUTS = DSI_COPIES };
 enum { MOST_DROPS = 3, LEAST_REPLAYS = 8 }; /* drops, and replays for each: fewer are no gain */
 
+typedef struct Input {
+    ds_dtype dtype;
+    const dsi_device *device;
+    ds_dims shape;
+} Input;
+
 /* The runs of one kind. */
 typedef struct Recording {
     dsi_graph *graph; /* NULL before the first run */
-    int observed, failed, drops, n;
+    int observed, failed, drops, n, n_like;
     int64_t replays;
+    Input like[MOST_INPUTS];          /* of the runs that were observed, and of the capture */
     ds_tensor *in[MOST_INPUTS], *out; /* counted; out NULL: nothing is captured */
     const void *item; /* out's value after a launch, in the graph; NULL: not there */
 } Recording;
@@ -217,9 +226,10 @@ static ds_tensor *capture(ds_step_graph *g, Recording *r, ds_tensor *const *in, 
 static const char *inputs_differ(const Recording *r, ds_tensor *const *in, int n)
 {
     static _Thread_local char text[200];
-    if (n != r->n) return "another number of inputs than it was recorded with";
+    if (n != r->n_like) return "another number of inputs than it was recorded with";
     for (int i = 0; i < n; i++) {
-        const ds_tensor *a = in[i], *b = r->in[i];
+        const ds_tensor *a = in[i];
+        const Input *b = &r->like[i];
         if (a->dtype == b->dtype && a->device == b->device && dsi_same_shape(a->shape, b->shape))
             continue;
         snprintf(text, sizeof text, "input %d is %s %s, and the recorded one %s %s", i,
@@ -228,6 +238,13 @@ static const char *inputs_differ(const Recording *r, ds_tensor *const *in, int n
         return text;
     }
     return NULL;
+}
+
+static void inputs_note(Recording *r, ds_tensor *const *in, int n)
+{
+    for (int i = 0; i < n; i++) r->like[i] = (Input){in[i]->dtype, in[i]->device, in[i]->shape};
+    r->n_like = n;
+    r->observed = 0;
 }
 
 static ds_tensor *replay(Recording *r, ds_tensor *const *in, int n)
@@ -253,6 +270,7 @@ static void capture_failed(ds_step_graph *g, Recording *r)
  * give values to others of its owner, which the step would then read unseen. */
 static ds_tensor *record(ds_step_graph *g, Recording *r, ds_tensor *const *in, int n)
 {
+    if (inputs_differ(r, in, n)) inputs_note(r, in, n);
     if (r->observed == OBSERVED) return capture(g, r, in, n);
     ds_tensor *own[MOST_INPUTS], *out = NULL;
     ds_scope *scope = ds_scope_open();

@@ -91,30 +91,38 @@ static ds_tensor *training_step(void *self, ds_tensor *const *in, int n)
     return loss;
 }
 
-/* Positions are made on the GPU, so that steps are recorded. */
-static void gpt2_is_recorded(void **state)
+/* The third of equal lengths in a row is recorded; losses as without a graph. */
+static void check_recorded(const char *folder, const int *length, int runs)
 {
-    (void)state;
-    static const int64_t text[ROWS * LENGTH] = {5, 9, 33, 70, 5, 25, 36, 6, 66, 4, 9, 12};
-    enum { RUNS = 5 };
     CHECK_INT(ds_set_device(gpu), DS_OK);
-    double loss[2][RUNS];
+    double loss[2][8];
     for (int with = 0; with < 2; with++) {
         ds_scope *scope = ds_scope_open();
-        Training t = {.net = ds_pretrained_load(DS_GOLDEN "/lm/models/gpt2-tied")};
+        Training t = {.net = ds_pretrained_load(folder)};
         t.optim = ds_optim_adamw(t.net, 0.01);
         ds_step_graph *g = with ? ds_step_graph_new(training_step, &t) : NULL;
-        ds_tensor *x = ds_from_data(DS_I64, ds_shape(ROWS, LENGTH), text);
-        for (int k = 0; k < RUNS; k++)
+        for (int k = 0; k < runs; k++) {
+            int64_t text[80];
+            for (int i = 0; i < length[k]; i++) text[i] = (i * 7 + k) % 60;
+            ds_tensor *x = ds_from_data(DS_I64, ds_shape(1, length[k]), text);
             loss[with][k] = ds_item(g ? ds_step_graph_run(g, &x, 1) : training_step(&t, &x, 1));
+        }
         if (g) CHECK(ds_step_graph_replays(g));
         ds_step_graph_free(g);
         ds_optim_free(t.optim);
         ds_module_free(t.net);
         ds_scope_close(scope);
     }
-    for (int k = 0; k < RUNS; k++) CHECK_CLOSE(loss[1][k], loss[0][k], 0);
+    for (int k = 0; k < runs; k++) CHECK_CLOSE(loss[1][k], loss[0][k], 0);
     CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
+/* Positions are made on the GPU; a rotary table is made again for 65 or more. */
+static void steps_are_recorded(void **state)
+{
+    (void)state;
+    check_recorded(DS_GOLDEN "/lm/models/gpt2-tied", (int[]){12, 12, 12, 12, 12}, 5);
+    check_recorded(DS_GOLDEN "/lm/models/llama-rope3", (int[]){60, 62, 70, 70, 70, 70}, 6);
 }
 
 /* ---- logits of many classes, whose rows have gaps between them on a GPU ---- */
@@ -181,7 +189,7 @@ int main(void)
     int skip = skip_without_gpus(1);
     if (skip) return skip;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(models_equal_the_cpu), cmocka_unit_test(gpt2_is_recorded),
+        cmocka_unit_test(models_equal_the_cpu), cmocka_unit_test(steps_are_recorded),
         cmocka_unit_test(logits_equal_the_cpu), cmocka_unit_test(interpolates)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
