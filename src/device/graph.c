@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SLOT_BYTES   ((size_t)4096) /* all slots of a graph; copied before each launch */
-#define RESULT_BYTES ((size_t)256)  /* all results, behind them; copied after it */
+#define SLOT_BYTES   ((size_t)65536) /* 4096 dropouts; those used are copied before a launch */
+#define RESULT_BYTES ((size_t)256)   /* all results, behind them; copied after it */
 #define ALIGNMENT    16
 
 typedef struct Hook {
