@@ -178,6 +178,24 @@ static void kill_9_async(void **state)
     killed("\"checkpoint\": {\"keep_last\": 1, \"async\": true, " LOCAL "},", false);
 }
 
+/* A job is killed while hosts rename its first checkpoint, and a host is lost: the
+ * rest of it does not keep the job from its beginning. */
+static void part_of_a_first_save(void **state)
+{
+    (void)state;
+    Job j = one_rank_a_host("\"checkpoint\": {" LOCAL "},", 1);
+    common->same_tag = true;
+    in_process(train_and_save_each, &j, 0, 0);
+    copy_folder(host_path(2, "a"), folder_path("part"));
+    for (int h = 0; h < 3; h++) host_lose(h);
+    CHECK(mkdir(host_dir[2], 0777) == 0);
+    copy_folder(folder_path("part"), host_path(2, "a"));
+    common->loaded = -1;
+    in_process(load_and_tell, &j, 0, 0);
+    CHECK_INT(common->loaded, 0);
+    folder_remove();
+}
+
 /* ---- two faults ---------------------------------------------------------------------------------------------- */
 
 /* The folder of host h's checkpoint, beside those of hosts. */
@@ -239,9 +257,8 @@ int main(void)
     if (!access("/dev/shm", W_OK)) setenv("TMPDIR", "/dev/shm", 0);
     common = mmap(NULL, sizeof *common, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(kill_9),
-        cmocka_unit_test(kill_9_same_tag),
-        cmocka_unit_test(kill_9_async),
+        cmocka_unit_test(kill_9),         cmocka_unit_test(kill_9_same_tag),
+        cmocka_unit_test(kill_9_async),   cmocka_unit_test(part_of_a_first_save),
         cmocka_unit_test(lost_in_a_load),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -191,12 +191,12 @@ static ds_status load_wants_universal(const ds_engine *e, const ds_load_opts *o,
 /* With a tag only that folder is tried: the program asked for it. */
 static ds_status load_find_folder(ds_engine *e, const ds_load_opts *o, char **folder, bool *local)
 {
-    bool universal;
+    bool universal, nothing = false;
     ds_status status = load_wants_universal(e, o, &universal);
     if (status == DS_OK && e->config->checkpoint.use_node_local_storage)
-        status = dsi_load_find_local(e, o, folder);
+        status = dsi_load_find_local(e, o, folder, &nothing);
     *local = *folder != NULL;
-    if (status != DS_OK || *folder) return status;
+    if (status != DS_OK || *folder || nothing) return status;
     if (universal) return load_find_universal(e, o, folder);
     if (!o->tag) return load_find_newest(e, o, folder);
     char *mine = ds_comm_rank(e->comm) == 0 ? dsi_folder_find(o->dir, o->tag) : NULL;

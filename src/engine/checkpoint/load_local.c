@@ -72,6 +72,7 @@ static ds_status latest_complete(const dsi_hosts *h, const dsi_known_version *v)
 typedef struct Wanted {
     const char *tag; /* of rank 0, the only one that is tried; "": all */
     bool all_files, locked;
+    bool if_any; /* rank 0's: a part of a first save counts as nothing */
 } Wanted;
 
 /* DS_OK with *whole false: it is not, and the failure says what is missing. */
@@ -100,7 +101,30 @@ static ds_status version_try(const dsi_hosts *h, const dsi_known_version *known,
 
 /* ---- the newest ------------------------------------------------------------------------------------------ */
 
-static ds_status versions_try(const dsi_hosts *h, const Wanted *w, char **folder)
+/* Whether a host has a `latest`, which is written when a checkpoint is complete on
+ * all, or rank 0 wants a checkpoint in any case. */
+static ds_status must_be_whole(const dsi_hosts *h, const Wanted *w, int64_t *must)
+{
+    char *path = dsi_path_in(h->dir, DSI_LATEST);
+    *must = dsi_file_exists(path) || !w->locked || *w->tag || (h->rank == 0 && !w->if_any);
+    dsi_free(path);
+    return dsi_sync_max(h->comm, must, 1);
+}
+
+/* No version is whole. Of a first save that was killed between its renames hosts may
+ * have a part: then there is nothing to load. */
+static ds_status none_is_whole(const dsi_hosts *h, const Wanted *w, const char *why, bool *nothing)
+{
+    int64_t must;
+    ds_status status = must_be_whole(h, w, &must);
+    if (status == DS_OK && must) status = dsi_fail(DS_EFORMAT, "%s", why);
+    *nothing = status == DS_OK;
+    if (*nothing && h->rank == 0) /* also where the log is off */
+        fprintf(stderr, "deepspeed: %s: its save was killed, and there is no other\n", why);
+    return dsi_hosts_sync(h, status);
+}
+
+static ds_status versions_try(const dsi_hosts *h, const Wanted *w, char **folder, bool *nothing)
 {
     dsi_known_versions all;
     char why[768] = "";
@@ -112,8 +136,7 @@ static ds_status versions_try(const dsi_hosts *h, const Wanted *w, char **folder
         if (status == DS_OK && whole) *folder = dsi_path_in(h->dir, all.at[i].tag);
     }
     dsi_versions_free(&all);
-    if (status == DS_OK && *why && !whole)
-        return dsi_hosts_sync(h, dsi_fail(DS_EFORMAT, "%s", why));
+    if (status == DS_OK && *why && !whole) return none_is_whole(h, w, why, nothing);
     if (status == DS_OK && *why && h->rank == 0) /* also where the log is off */
         fprintf(stderr, "deepspeed: %s: %s is loaded instead\n", why, *folder);
     return status;
@@ -162,30 +185,33 @@ ds_status dsi_engine_open_hosts(ds_engine *e, const char *dir, bool to_load)
     return to_load ? local_recover_to_load(e->hosts) : local_recover(e->hosts);
 }
 
-static ds_status local_find(const dsi_hosts *h, const char *tag, bool all_files, char **folder)
+static ds_status local_find(const dsi_hosts *h, const char *tag, Wanted w, char **folder,
+                            bool *nothing)
 {
     int lock = -1;
     char *same = NULL; /* ranks may have been given different tags */
-    Wanted w = {.all_files = all_files};
     ds_status status = dsi_broadcast_text(h->comm, tag ? tag : "", &same);
     if (status == DS_OK) status = local_lock(h, false, &lock, &w.locked);
     w.tag = same;
-    if (status == DS_OK) status = versions_try(h, &w, folder);
+    if (status == DS_OK) status = versions_try(h, &w, folder, nothing);
     if (lock >= 0) close(lock);
     dsi_free(same);
     return status;
 }
 
-ds_status dsi_load_find_local(ds_engine *e, const ds_load_opts *o, char **folder)
+ds_status dsi_load_find_local(ds_engine *e, const ds_load_opts *o, char **folder, bool *nothing)
 {
+    Wanted w = {.if_any = o->if_any};
     ds_status status = dsi_fail_in("engine_load", dsi_engine_open_hosts(e, o->dir, true));
-    return status == DS_OK && e->hosts ? local_find(e->hosts, o->tag, false, folder) : status;
+    return status == DS_OK && e->hosts ? local_find(e->hosts, o->tag, w, folder, nothing) : status;
 }
 
 ds_status dsi_load_all_files_local(ds_engine *e, const char *folder)
 {
     char *again = NULL;
-    ds_status status = local_find(e->hosts, strrchr(folder, '/') + 1, true, &again);
+    bool nothing = false;
+    ds_status status = local_find(e->hosts, strrchr(folder, '/') + 1, (Wanted){.all_files = true},
+                                  &again, &nothing);
     dsi_free(again);
     return status;
 }
