@@ -66,6 +66,12 @@ static const char *end_token(const char *model, const ds_tokenizer *t)
     return token;
 }
 
+/* NULL, as after a failure, if file is NULL. */
+static ds_dataset *windows_of(const LmOptions *o, const char *file)
+{
+    return file ? ds_token_dataset(file, o->context) : NULL;
+}
+
 /* Windows to train on; those to evaluate on, if there are any, go to
  * t->held_out. NULL after a failure. */
 static ds_dataset *train_data(Train *t)
@@ -76,18 +82,18 @@ static ds_dataset *train_data(Train *t)
     snprintf(path, sizeof path, "%s/train.tokens", o->output);
     bool first = ds_comm_rank(NULL) == 0;
     const char *file = lm_tokens(o, t->tokenizer, o->data, (int)o->n_data, path, first, end);
-    ds_dataset *all = file ? ds_token_dataset(file, o->context) : NULL;
+    ds_dataset *all = windows_of(o, file);
     if (!all) return NULL;
     int64_t n = ds_dataset_len(all);
     if (o->eval_data) {
         snprintf(path, sizeof path, "%s/eval.tokens", o->output);
         file = lm_tokens(o, t->tokenizer, &o->eval_data, 1, path, first, end);
-        t->held_out = file ? ds_token_dataset(file, o->context) : NULL;
+        t->held_out = windows_of(o, file);
         return all;
     }
     int64_t held = (int64_t)((double)n * o->eval_split);
     if (held < 1 || held >= n) return all;
-    t->held_out = ds_subset(ds_token_dataset(file, o->context), n - held, held);
+    t->held_out = ds_subset(windows_of(o, file), n - held, held);
     return ds_subset(all, 0, n - held);
 }
 
@@ -478,7 +484,7 @@ static ds_dataset *eval_data(const LmOptions *o, ds_tokenizer *t)
     bool first = ds_comm_local_rank(NULL) == 0;
     const char *file = lm_tokens(o, t, o->data, (int)o->n_data, path, first,
                                  end_token(o->model, t));
-    ds_dataset *data = file ? ds_token_dataset(file, o->context) : NULL;
+    ds_dataset *data = windows_of(o, file);
     ds_status status = ds_error_status();
     if (!ds_error_is_collective()) status = ds_comm_sync_status(NULL, status);
     if (first) remove(path); /* it is mapped */

@@ -31,13 +31,13 @@
  * copies for which it is the next host. On another number of ranks each host
  * gets all files.
  *
- * Invariants: from the first save on some version is complete: each host has its
- * own files and those of the host before; or, after the loss of a host, until a
- * load has made the copies again, each file is on some host. A host is the ranks that see each other's files in the folder,
- * whatever the machine; hosts are numbered in the order of their first ranks.
- * The communicator is of all ranks: it belongs to the thread of an asynchronous
- * save while there is one, and else to the rank's own. All functions with a
- * dsi_hosts are collective over it.
+ * Invariants: when a first save has ended, some version is complete from then on:
+ * each host has its own files and those of the host before; or, after the loss of a
+ * host, until a load has made the copies again, each file is on some host. A host
+ * is the ranks that see each other's files in the folder, whatever the machine;
+ * hosts are numbered in the order of their first ranks. The communicator is of all
+ * ranks: it belongs to the thread of an asynchronous save while there is one, and
+ * else to the rank's own. All functions with a dsi_hosts are collective over it.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
