@@ -447,10 +447,13 @@ typedef struct ds_attention_opts {
     /* k and v have fewer heads: H of q are a multiple of theirs, and each of
      * theirs serves the heads of q that follow each other. */
     bool enable_gqa;
+    /* dropout of the weights, as ds_dropout: 0 <= dropout_p <= 1; for training
+     * alone */
+    double dropout_p;
 } ds_attention_opts;
 
 /* torch.nn.functional.scaled_dot_product_attention:
- * softmax(q k^T scale + mask) v.
+ * softmax(q k^T scale + mask) v, the softmax dropped out by dropout_p.
  *   q [...,L,D], k [...,S,D], v [...,S,E] -> [...,L,E]; leading dimensions
  *   broadcast
  * No copies of views whose rows have no gaps, such as the heads of a projection

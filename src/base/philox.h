@@ -31,3 +31,15 @@ static inline uint32_t dsi_philox_word(uint64_t seed, uint64_t offset, uint64_t 
     dsi_philox4x32(key, counter, out);
     return out[i % 4];
 }
+
+/* The word of weight [i,j] of a batch, in the stream that kernels.h describes at
+ * attention_dropout. */
+static inline uint32_t dsi_philox_weight(uint64_t seed, uint64_t batch, uint32_t i, uint32_t j)
+{
+    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    const uint32_t counter[4] = {j / 16 * 8 + j % 8, i / 16 * 8 + i % 8, (uint32_t)batch,
+                                 (uint32_t)(batch >> 32)};
+    uint32_t out[4];
+    dsi_philox4x32(key, counter, out);
+    return out[i / 8 % 2 * 2 + j / 8 % 2];
+}

@@ -569,6 +569,22 @@ typedef struct dsi_fusions {
      * other numbers), copied; mask_scale */
     ds_status (*dropout)(dsi_stream *s, const dsi_philox *random, double p, double factor,
                          dsi_view x, dsi_view y, dsi_view keep);
+    /* Both, or neither: attention and attention_dx of the core with dropout of the
+     * weights, whose mask is drawn again in each direction:
+     *   y = w v, w = softmax(scale q k^T + mask) keep / (1 - p), p = 1: w = 0
+     *   keep[b,i,j] = (word 2 (i / 8 mod 2) + j / 8 mod 2 of Philox(seed, {key,
+     *   query, offset + b})) < (1 - p) 2^32, query = i / 16 * 8 + i mod 8, key the
+     *   same of j; b counts the batches of q, those of a dimension in front too.
+     * lse is that without dropout.
+     * = matmul (q, k^T, t); affine (scale t, t); binary ADD (t, mask, t); softmax
+     * (t); dropout of it by other numbers; matmul (t, v, y); and their gradients */
+    ds_status (*attention_dropout)(dsi_stream *s, const dsi_philox *random, double p, double scale,
+                                   bool causal, dsi_view q, dsi_view k, dsi_view v, dsi_view mask,
+                                   dsi_view y, dsi_view lse);
+    ds_status (*attention_dropout_dx)(dsi_stream *s, const dsi_philox *random, double p,
+                                      double scale, bool causal, dsi_view dy, dsi_view q,
+                                      dsi_view k, dsi_view v, dsi_view mask, dsi_view y,
+                                      dsi_view lse, dsi_view dq, dsi_view dk, dsi_view dv);
     /* A batch of a data set: index int64 [B], n fields, all contiguous, less than
      * 2^31 elements a row: x [N,C,I], y [B,C,I].
      * Field 0: y[b,c,i] = table[c, x[index[b],c,i]], rounded to y's dtype;

@@ -212,6 +212,15 @@ ENTRY(used_fusions, mask_scale, "mask_scale", (S, double factor, V x, V keep, V 
       (s, factor, x, keep, y), 0, &x, &keep, &y)
 ENTRY(used_fusions, dropout, "dropout", (S, const dsi_philox *random, double p, double factor, V x, V y, V keep),
       (s, random, p, factor, x, y, keep), 0, &x, &y, &keep)
+ENTRY(used_fusions, attention_dropout, "attention_dropout",
+      (S, const dsi_philox *random, double p, double scale, bool causal, V q, V k, V v, V mask, V y, V lse),
+      (s, random, p, scale, causal, q, k, v, mask, y, lse), attention_flops(&q, &v, causal),
+      &q, &k, &v, &mask, &y, &lse)
+ENTRY(used_fusions, attention_dropout_dx, "attention_dropout_dx",
+      (S, const dsi_philox *random, double p, double scale, bool causal, V dy, V q, V k, V v, V mask, V y, V lse,
+       V dq, V dk, V dv),
+      (s, random, p, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv),
+      2.5 * attention_flops(&q, &v, causal), &dy, &q, &k, &v, &mask, &y, &lse, &dq, &dk, &dv)
 ENTRY(used_fusions, arange, "arange", (S, double begin, double step, V y), (s, begin, step, y), 0, &y)
 /* clang-format on */
 
@@ -274,7 +283,8 @@ struct dsi_observed_tables {
 #define FUSION_NAMES(X) \
     X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(conv2d_back_pooled) X(sum_channels) X(batch_norm_stats) X(mul_add) \
     X(clamp) X(prelu) X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_batch) \
-    X(arange) X(clamp_tensors) X(amax) X(scatter) X(scatter_dx) X(scatter_sum) X(nll_loss) X(nll_loss_dx)
+    X(arange) X(clamp_tensors) X(amax) X(scatter) X(scatter_dx) X(scatter_sum) X(nll_loss) X(nll_loss_dx) \
+    X(attention_dropout) X(attention_dropout_dx)
 /* clang-format on */
 
 #define COUNT(name) +1

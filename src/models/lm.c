@@ -148,30 +148,6 @@ static ds_tensor *cache_append(dsi_lm_cache *cache, ds_tensor **slot, ds_tensor 
     return ds_slice(*slot, 2, 0, end);
 }
 
-/* As ds_attention_with of the last `window` keys, with the weights dropped
- * out: nothing of it is fused. q [B,H,L,D], k, v [B,G,L,D] -> [B,H,L,D]. G <
- * H: each head of keys is repeated for H / G heads of queries in a row, as in
- * repeat_kv. It is for training only, so there is no cache, and queries and
- * keys are the same positions. */
-static ds_tensor *attend_dropout(dsi_lm *lm, ds_tensor *q, ds_tensor *k, ds_tensor *v,
-                                 int64_t window, double scale)
-{
-    int64_t n = ds_size(q, 2), groups = lm->config.heads / lm->config.kv_heads;
-    if (groups > 1) {
-        ds_dims all = ds_shape(ds_size(k, 0), ds_size(k, 1), groups, n, ds_size(k, 3));
-        k = ds_reshape(ds_expand(ds_unsqueeze(k, 2), all), ds_shape_of(q));
-        v = ds_reshape(ds_expand(ds_unsqueeze(v, 2), all), ds_shape_of(q));
-    }
-    ds_tensor *scores = ds_scale(ds_matmul(q, ds_transpose(k, -2, -1)), scale);
-    if (!scores) return NULL;
-    ds_tensor *least = dsi_fill(dsi_new(scores, (ds_dims){0}), -INFINITY);
-    ds_tensor *key = dsi_arange(scores, 0, n, 1), *query = ds_unsqueeze(key, 1);
-    scores = ds_where(ds_lt(query, key), least, scores); /* j <= i */
-    if (window) scores = ds_where(ds_lt(key, ds_shift(query, 1 - (double)window)), least, scores);
-    ds_tensor *p = ds_softmax(scores, -1);
-    return ds_matmul(ds_dropout(p, lm->config.attention_dropout, true), v);
-}
-
 /* The mask, if there is one, of query i of n that follow `past` keys. */
 static ds_tensor *mask_of_query(ds_tensor *mask, int64_t i, int64_t keys)
 {
@@ -218,17 +194,17 @@ ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, 
     double scale = c->no_scale ? 1 : 1 / sqrt((double)c->head_dim);
     if (c->scale_by_layer) scale /= (double)(layer + 1);
     bool training = ds_module_training(ds_module_of(lm)) && !lm->cache;
-    if (training && c->attention_dropout > 0)
-        y = attend_dropout(lm, q, k, v, window, scale);
-    else if (n > 1 && lm->cache && lm->cache->length)
+    if (n > 1 && lm->cache && lm->cache->length)
         y = attend_each(q, k, v, mask, scale);
     else
-        y = ds_attention_with(q, k, v,
-                              (ds_attention_opts){.mask = mask,
-                                                  .causal = !mask && n > 1,
-                                                  .window = !mask && n > 1 ? window : 0,
-                                                  .scale = scale,
-                                                  .enable_gqa = true});
+        y = ds_attention_with(
+            q, k, v,
+            (ds_attention_opts){.mask = mask,
+                                .causal = !mask && n > 1,
+                                .window = !mask && n > 1 ? window : 0,
+                                .scale = scale,
+                                .enable_gqa = true,
+                                .dropout_p = training ? c->attention_dropout : 0});
     return ds_reshape(ds_transpose(y, 1, 2), out);
 }
 

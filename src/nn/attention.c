@@ -6,9 +6,8 @@
  *
  * The parameters belong to the module; `weight` and `weights` exclude each
  * other, as in torch: one matrix if keys and values have E columns, else
- * three. A mask is a term that is added to the scores; ds_attention's fused
- * kernels are used where neither the weights nor dropout of them are asked
- * for.
+ * three. A mask is a term that is added to the scores; ds_attention_with has all
+ * behind the projections, unless the caller asks for the weights.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "tensor/tensor.h"
@@ -145,7 +144,7 @@ static bool attention_masks(const MultiheadAttention *a, const ds_tensor *q, con
     if (terms[0] && ds_ndim(terms[0]) == 3)
         terms[0] = ds_reshape(terms[0], ds_shape(n, a->heads, l, s));
     if (terms[1]) terms[1] = ds_reshape(terms[1], ds_shape(n, 1, 1, s));
-    bool alone = !c->attn_mask && !c->key_padding_mask && !c->weights && !more && a->dropout == 0;
+    bool alone = !c->attn_mask && !c->key_padding_mask && !c->weights && !more;
     if (c->causal && !alone) terms[2] = mask_causal(q, l, s); /* else ds_attention has it */
     *sum = NULL;
     bool asked[3] = {c->attn_mask, c->key_padding_mask, c->causal && !alone};
@@ -187,20 +186,17 @@ static bool attention_check(const MultiheadAttention *a, ds_tensor **x, int dims
 static ds_tensor *attention_weighted(MultiheadAttention *a, ds_tensor **qkv, ds_tensor *mask)
 {
     bool training = ds_module_training(ds_module_of(a));
-    bool drops = training && a->dropout > 0;
-    if (!a->call.weights && !drops)
-        return ds_attention_with(
-            qkv[0], qkv[1], qkv[2],
-            (ds_attention_opts){.mask = mask, .causal = a->call.causal && !mask});
+    if (!a->call.weights)
+        return ds_attention_with(qkv[0], qkv[1], qkv[2],
+                                 (ds_attention_opts){.mask = mask,
+                                                     .causal = a->call.causal && !mask,
+                                                     .dropout_p = training ? a->dropout : 0});
     ds_tensor *q = ds_scale(qkv[0], 1 / sqrt((double)ds_size(qkv[0], -1)));
     ds_tensor *scores = ds_matmul(q, ds_transpose(qkv[1], -2, -1));
     if (mask) scores = ds_add(scores, mask);
     ds_tensor *w = ds_dropout(ds_softmax(scores, -1), a->dropout, training);
-    if (a->call.weights) {
-        bool each = a->call.weights_per_head;
-        *a->call.weights = ds_keep(each ? w
-                                        : ds_mean_with(w, (ds_reduce_opts){.dims = ds_shape(1)}));
-    }
+    bool each = a->call.weights_per_head;
+    *a->call.weights = ds_keep(each ? w : ds_mean_with(w, (ds_reduce_opts){.dims = ds_shape(1)}));
     return ds_matmul(w, qkv[2]);
 }
 

@@ -5,7 +5,9 @@
  * B and K all leading dimensions, which are equal but with grouped heads. The
  * scores [B,L,S] are never stored: backward makes them again from lse [B,L],
  * the logarithms of the softmax's sums (Dao et al.,
- * arXiv:2205.14135).
+ * arXiv:2205.14135). Nor is a mask of dropout: a device that has the fusion draws
+ * it again from the call's seed, which a step that is recorded finds in its
+ * graph. Others compose, with PyTorch's numbers on the CPU.
  * SPDX-License-Identifier: MIT */
 #include "base/int.h"
 #include "base/mem.h"
@@ -19,6 +21,8 @@
 typedef struct Attention {
     double scale;
     bool causal;
+    double dropout_p;  /* 0: none, and no random */
+    dsi_philox random; /* of the first call; the next ones' offsets are behind it */
 } Attention;
 
 /* The kernels take two leading dimensions: dimensions `from` .. of all operands
@@ -104,6 +108,14 @@ static ds_tensor *attention_rows(ds_tensor *x)
     return !x || x->stride[x->shape.n - 1] == 1 || ds_size(x, -1) < 2 ? x : ds_contiguous(x);
 }
 
+/* The random numbers of that call: those of other batches. */
+static dsi_philox attention_random(const Attention *a, const dsi_view *q, int64_t call)
+{
+    dsi_philox random = a->random;
+    random.offset += (uint64_t)(call * q->d[0] * q->d[1]);
+    return random;
+}
+
 enum { Q, K, V, Y, MASK, DY, OPERANDS };
 
 /* y and lse from q, k, v and mask (NULL: none). */
@@ -112,10 +124,14 @@ static bool attention_run(const Attention *a, ds_tensor *const *x, ds_tensor *ls
     int64_t calls = attention_calls(x[Q], from);
     bool done = true;
     for (int64_t i = 0; i < calls && done; i++) {
-        dsi_view q = attention_part(x[Q], from, i);
-        done = dsi_run(x[Y], attention, a->scale, a->causal, q, attention_part(x[K], from, i),
-                       attention_part(x[V], from, i), attention_part(x[MASK], from, i),
-                       attention_part(x[Y], from, i), attention_lse(lse, &q, i));
+        dsi_view q = attention_part(x[Q], from, i), k = attention_part(x[K], from, i),
+                 v = attention_part(x[V], from, i), mask = attention_part(x[MASK], from, i),
+                 y = attention_part(x[Y], from, i), sums = attention_lse(lse, &q, i);
+        dsi_philox random = attention_random(a, &q, i);
+        done = a->dropout_p > 0
+                   ? dsi_run_fusion(x[Y], attention_dropout, &random, a->dropout_p, a->scale,
+                                    a->causal, q, k, v, mask, y, sums)
+                   : dsi_run(x[Y], attention, a->scale, a->causal, q, k, v, mask, y, sums);
     }
     return done;
 }
@@ -128,12 +144,17 @@ static bool attention_run_dx(const Attention *a, ds_tensor *const *x, const ds_t
     int64_t calls = attention_calls(x[Q], from);
     bool done = true;
     for (int64_t i = 0; i < calls && done; i++) {
-        dsi_view q = attention_part(x[Q], from, i);
-        done = dsi_run(grad[0], attention_dx, a->scale, a->causal, attention_part(x[DY], from, i),
-                       q, attention_part(x[K], from, i), attention_part(x[V], from, i),
-                       attention_part(x[MASK], from, i), attention_part(x[Y], from, i),
-                       attention_lse(lse, &q, i), attention_part(grad[0], from, i),
-                       attention_part(grad[1], from, i), attention_part(grad[2], from, i));
+        dsi_view q = attention_part(x[Q], from, i), k = attention_part(x[K], from, i),
+                 v = attention_part(x[V], from, i), mask = attention_part(x[MASK], from, i),
+                 y = attention_part(x[Y], from, i), dy = attention_part(x[DY], from, i),
+                 dq = attention_part(grad[0], from, i), dk = attention_part(grad[1], from, i),
+                 dv = attention_part(grad[2], from, i), sums = attention_lse(lse, &q, i);
+        dsi_philox random = attention_random(a, &q, i);
+        done = a->dropout_p > 0
+                   ? dsi_run_fusion(grad[0], attention_dropout_dx, &random, a->dropout_p, a->scale,
+                                    a->causal, dy, q, k, v, mask, y, sums, dq, dk, dv)
+                   : dsi_run(grad[0], attention_dx, a->scale, a->causal, dy, q, k, v, mask, y, sums,
+                             dq, dk, dv);
     }
     return done;
 }
@@ -182,6 +203,8 @@ static bool attention_check(const ds_tensor *q, const ds_tensor *k, const ds_ten
     if (o.window < 0 || (o.window && !o.causal))
         return dsi_refuse("attention: window is %lld: expected 1 or more, with causal, or 0",
                           (long long)o.window);
+    if (!(o.dropout_p >= 0 && o.dropout_p <= 1))
+        return dsi_refuse("attention: dropout_p is %g: expected 0 to 1", o.dropout_p);
     if (o.mask &&
         (o.mask->device != q->device || (o.mask->dtype != DS_BOOL && o.mask->dtype != q->dtype)))
         return dsi_refuse("attention: the mask is %s on %s: expected bool or %s on %s",
@@ -250,16 +273,49 @@ static bool attention_own_groups(ds_tensor **x)
     return (x[1] = attention_repeat(x[1], x[0])) && (x[2] = attention_repeat(x[2], x[0]));
 }
 
-/* Attention made of single ops, for a mask that requires a gradient (a learned
- * position bias). That gradient is the gradient of the scores, which the kernel
- * never stores. */
-static ds_tensor *attention_composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_tensor *mask,
+/* scores [...,L,S] with the mask, and -inf where a key does not count. */
+static ds_tensor *scores_masked(ds_tensor *scores, ds_attention_opts o)
+{
+    if (o.mask && o.mask->dtype != DS_BOOL) return ds_add(scores, dsi_upcast(o.mask));
+    if (!scores || (!o.mask && !o.causal)) return scores;
+    ds_tensor *least = dsi_fill(dsi_new(scores, (ds_dims){0}), -INFINITY);
+    if (o.mask) return ds_where(o.mask, scores, least);
+    ds_tensor *query = ds_unsqueeze(dsi_arange(scores, 0, ds_size(scores, -2), 1), 1),
+              *key = dsi_arange(scores, 0, ds_size(scores, -1), 1);
+    scores = ds_where(ds_lt(query, key), least, scores);
+    if (!o.window) return scores;
+    ds_tensor *first = dsi_arange(scores, 1 - (double)o.window, ds_size(scores, -2), 1);
+    return ds_where(ds_lt(key, ds_unsqueeze(first, 1)), least, scores);
+}
+
+/* Attention made of single ops: for a mask that requires a gradient (a learned
+ * position bias), which is the gradient of the scores, that the kernel never
+ * stores; and for dropout where the device has no kernel with it. */
+static ds_tensor *attention_composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attention_opts o,
                                      double scale)
 {
     ds_tensor *kt = ds_transpose(dsi_upcast(k), -2, -1);
     ds_tensor *scores = ds_scale(ds_matmul(dsi_upcast(q), kt), scale); /* [...,L,S] */
-    ds_tensor *p = ds_softmax(ds_add(scores, dsi_upcast(mask)), -1);
+    ds_tensor *p = ds_dropout(ds_softmax(scores_masked(scores, o), -1), o.dropout_p, true);
     return ds_cast(ds_matmul(p, dsi_upcast(v)), q->dtype);
+}
+
+/* That of heads of `depth` elements. */
+static Attention attention_of(int64_t depth, ds_attention_opts o)
+{
+    return (Attention){.scale = dsi_option(o.scale, 1 / sqrt(depth ? (double)depth : 1)),
+                       .causal = o.causal,
+                       .dropout_p = o.dropout_p};
+}
+
+static bool attention_is_fused(const ds_tensor *q, ds_attention_opts o)
+{
+    return o.dropout_p == 0 || dsi_fusion(q->device, attention_dropout);
+}
+
+static bool attention_seed(Attention *a, const ds_tensor *q)
+{
+    return a->dropout_p == 0 || dsi_seed_take(q->device, &a->random);
 }
 
 #define WINDOW_ROWS 128 /* queries of a block */
@@ -282,7 +338,8 @@ static ds_tensor *attention_window(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_
         int64_t begin = dsi_min(dsi_max(first, 0), keys), end = dsi_min(row + rows, keys);
         ds_tensor *seen = ds_slice(ds_slice(mask, 0, 0, rows), 1, dsi_max(begin - first, 0),
                                    dsi_max(end - first, 0));
-        ds_attention_opts of_block = {.mask = seen, .scale = o.scale, .enable_gqa = o.enable_gqa};
+        ds_attention_opts of_block = {
+            .mask = seen, .scale = o.scale, .enable_gqa = o.enable_gqa, .dropout_p = o.dropout_p};
         y[n++] = ds_attention_with(ds_slice(q, rows_at, row, row + rows),
                                    ds_slice(k, rows_at, begin, end),
                                    ds_slice(v, rows_at, begin, end), of_block);
@@ -302,19 +359,17 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
     if (o.enable_gqa && !attention_own_groups(x)) return NULL;
     q = x[0], k = x[1], v = x[2];
     if (!attention_check(q, k, v, o)) return NULL;
-    if (o.window && o.window < q->shape.d[q->shape.n - 2]) return attention_window(q, k, v, o);
     int last = q->shape.n - 1;
-    int64_t depth = q->shape.d[last];
-    Attention a = {dsi_option(o.scale, 1 / sqrt(depth ? (double)depth : 1)), o.causal};
-    if (dsi_wants_grad(&o.mask, 1))
-        return attention_composed(q, attention_repeat(k, q), attention_repeat(v, q), o.mask,
-                                  a.scale);
+    Attention a = attention_of(q->shape.d[last], o);
+    if (dsi_wants_grad(&o.mask, 1) || !attention_is_fused(q, o))
+        return attention_composed(q, attention_repeat(k, q), attention_repeat(v, q), o, a.scale);
+    if (o.window && o.window < q->shape.d[last - 1]) return attention_window(q, k, v, o);
     if (o.mask && !(o.mask = attention_expand_mask(q, k, o.mask))) return NULL;
     for (int i = 0; i < 3; i++)
         if (!(x[i] = attention_rows(x[i]))) return NULL;
     q = x[0], k = x[1], v = x[2], x[3] = o.mask;
     int from = attention_from(x, 4);
-    if (!dsi_acquire(q, k, v, o.mask)) return NULL;
+    if (!dsi_acquire(q, k, v, o.mask) || !attention_seed(&a, q)) return NULL;
 
     ds_dims shape = q->shape, rows = {.n = last - 1};
     shape.d[last] = v->shape.d[last];
@@ -388,9 +443,8 @@ static ds_tensor *packed_attention(ds_tensor *qkv, int64_t heads, ds_attention_o
     int n = qkv->shape.n;
     ds_dims shape = qkv->shape;
     int64_t width = shape.d[n - 1] /= 3, depth = width / heads;
-    PackedAttention p = {
-        {dsi_option(o.scale, 1 / sqrt(depth ? (double)depth : 1)), o.causal}, heads, depth};
-    if (!dsi_acquire(qkv)) return NULL;
+    PackedAttention p = {attention_of(depth, o), heads, depth};
+    if (!dsi_acquire(qkv) || !attention_seed(&p.a, qkv)) return NULL;
 
     ds_tensor *y = dsi_new(qkv, shape), *x[OPERANDS] = {NULL}; /* [...,L,E] */
     if (!y || !(x[Y] = packed_heads(y, heads, depth, 0))) return NULL;
@@ -420,7 +474,8 @@ ds_tensor *ds_attention_qkvpacked(ds_tensor *qkv, int64_t heads, ds_attention_op
         return dsi_refuse("attention_qkvpacked: qkv is %s, of %lld heads: expected [...,L,3E], E a "
                           "multiple of the heads",
                           dsi_shape_text(qkv->shape), (long long)heads);
-    bool plain = !o.mask && !o.window && qkv->stride[n - 1] == 1 && width;
+    bool plain = !o.mask && !o.window && qkv->stride[n - 1] == 1 && width &&
+                 attention_is_fused(qkv, o) && o.dropout_p >= 0 && o.dropout_p <= 1;
     if (plain && dsi_is_float(qkv)) return packed_attention(qkv, heads, o);
     ds_dims split = qkv->shape; /* [...,L,3,heads,D] */
     split.n = n + 2;

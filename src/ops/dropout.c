@@ -64,7 +64,7 @@ static void seed_release(void *arg) { dsi_free(arg); }
  * before each replay; it owns the copy of the slot's address. A part that is
  * computed again would need the first run's seed at a replay, so that is
  * refused. */
-static bool seed_take(dsi_device *d, dsi_philox *random)
+bool dsi_seed_take(dsi_device *d, dsi_philox *random)
 {
     static const dsi_graph_hook hook = {.before = seed_draw, .release = seed_release};
     *random = (dsi_philox){.seed = dsi_rng_u64(dsi_rng_default())};
@@ -90,7 +90,7 @@ static ds_tensor *dropout_keep(const ds_tensor *x, double p, double factor, ds_t
     }
     ds_tensor *keep = dsi_new_dtype(x, DS_BOOL, x->shape);
     dsi_philox random;
-    bool done = keep && seed_take(y->device, &random) &&
+    bool done = keep && dsi_seed_take(y->device, &random) &&
                 dsi_run_fusion(y, dropout, &random, p, factor, dsi_v(x), dsi_v(y), dsi_v(keep));
     return dsi_result_if(done, keep);
 }

@@ -113,6 +113,11 @@ static inline void dsi_pair(int64_t out[2], int vertical, int horizontal, int if
 bool dsi_triple(const char *op, const char *name, ds_dims d, int64_t usual, int64_t least,
                 int64_t to[3]);
 
+/* dropout.c: the seed of one call of a kernel that draws its own random numbers,
+ * and while a step is recorded the place where each replay has a new one. False
+ * with the message. */
+bool dsi_seed_take(dsi_device *d, dsi_philox *random);
+
 /* unary.c: |x| < edge ? x^2 / 2 : edge (|x| - edge / 2). */
 ds_tensor *dsi_huber(ds_tensor *x, double edge);
 

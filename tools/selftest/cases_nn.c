@@ -1,6 +1,7 @@
 /* tools/selftest/cases_nn.c: pools, softmax, norms, attention, dropout.
  * SPDX-License-Identifier: MIT */
 #include "cases.h"
+#include "host_attention.h"
 
 #include "base/philox.h"
 
@@ -262,6 +263,50 @@ static ds_status attention_dx_front(Trial *t)
 }
 static ds_status attention_dx_front_wide(Trial *t) { return attention_dx_heads(t, 72, false); }
 
+static const dsi_philox weights_random = {.seed = 98765432109, .offset = 5};
+
+static ds_status attention_dropout_heads(Trial *t, int64_t d, bool causal)
+{
+    int64_t l = BIG(t, 256, 66), h = BIG(t, 12, 4);
+    dsi_view x[HA_VIEWS] = {[HA_Q] = heads_of(IN(t, 2, l, h, d)),
+                            [HA_K] = heads_of(IN(t, 2, l, h / 2, d)),
+                            [HA_V] = heads_of(IN(t, 2, l, h / 2, d)),
+                            [HA_Y] = heads_of(OUT(t, 2, l, h, d))};
+    dsi_view lse = OUT_STATS(t, 2, h, l);
+    if (t->device->type->kind == DS_CPU)
+        return host_attention_dropout(t, &weights_random, 0.3, 0.25, causal, x, lse);
+    return CALL_FUSION(t, attention_dropout, &weights_random, 0.3, 0.25, causal, x[HA_Q], x[HA_K],
+                       x[HA_V], ABSENT, x[HA_Y], lse);
+}
+static ds_status attention_dropout_dx_heads(Trial *t, int64_t d, bool causal)
+{
+    int64_t l = BIG(t, 256, 66), h = BIG(t, 12, 4);
+    dsi_view lse = trial_operand(t, trial_wide(t), DENSE, 3, 4, false, DIMS(2, h, l));
+    dsi_view x[HA_VIEWS] = {
+        [HA_Q] = heads_of(IN(t, 2, l, h, d)),       [HA_K] = heads_of(IN(t, 2, l, h / 2, d)),
+        [HA_V] = heads_of(IN(t, 2, l, h / 2, d)),   [HA_Y] = heads_of(IN(t, 2, l, h, d)),
+        [HA_DY] = heads_of(IN(t, 2, l, h, d)),      [HA_DQ] = heads_of(OUT(t, 2, l, h, d)),
+        [HA_DK] = heads_of(OUT(t, 2, l, h / 2, d)), [HA_DV] = heads_of(OUT(t, 2, l, h / 2, d))};
+    if (t->device->type->kind == DS_CPU)
+        return host_attention_dropout(t, &weights_random, 0.3, 0.25, causal, x, lse);
+    return CALL_FUSION(t, attention_dropout_dx, &weights_random, 0.3, 0.25, causal, x[HA_DY],
+                       x[HA_Q], x[HA_K], x[HA_V], ABSENT, x[HA_Y], lse, x[HA_DQ], x[HA_DK],
+                       x[HA_DV]);
+}
+static ds_status attention_dropout(Trial *t)
+{
+    return attention_dropout_heads(t, BIG(t, 64, 16), true);
+}
+static ds_status attention_dropout_wide(Trial *t) { return attention_dropout_heads(t, 72, false); }
+static ds_status attention_dropout_dx(Trial *t)
+{
+    return attention_dropout_dx_heads(t, BIG(t, 64, 16), true);
+}
+static ds_status attention_dropout_dx_wide(Trial *t)
+{
+    return attention_dropout_dx_heads(t, 72, false);
+}
+
 /* lse is large, so that the softmax of scores is below 1. */
 static ds_status attention_dx_of(Trial *t, bool causal, Mask mask)
 {
@@ -379,6 +424,10 @@ const SelfCase selftest_nn[] = {
     {"attention", "heads of 72", attention_front_wide, 4, true},
     {"attention_dx", "heads of a projection", attention_dx_front, 8, true},
     {"attention_dx", "heads of 72", attention_dx_front_wide, 8, true},
+    {"attention_dropout", "", attention_dropout, 4, true},
+    {"attention_dropout", "heads of 72", attention_dropout_wide, 4, true},
+    {"attention_dropout_dx", "", attention_dropout_dx, 8, true},
+    {"attention_dropout_dx", "heads of 72", attention_dropout_dx_wide, 8, true},
     {"attention_dx", "mask", attention_dx_plain, 8, true},
     {"attention_dx", "causal, bool mask", attention_dx_causal, 8, true},
     {"relu_max_pool2d", "", relu_max_pool, 1, false},

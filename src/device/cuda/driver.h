@@ -79,6 +79,7 @@ dsi_cuda_gpu *dsi_cuda_context(const dsi_device *d);
     X(attention, 75) \
     X(attention_mma, 80) \
     X(attention_flash, 80) \
+    X(attention_flash_dropout, 80) \
     X(dropout, 75) \
     X(probe, 80)
 

@@ -121,6 +121,13 @@ ds_status dsi_cuda_attention(dsi_stream *s, double scale, bool causal, dsi_view 
 ds_status dsi_cuda_attention_dx(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,
                                 dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
                                 dsi_view dq, dsi_view dk, dsi_view dv);
+ds_status dsi_cuda_attention_dropout(dsi_stream *s, const dsi_philox *random, double p,
+                                     double scale, bool causal, dsi_view q, dsi_view k, dsi_view v,
+                                     dsi_view mask, dsi_view y, dsi_view lse);
+ds_status dsi_cuda_attention_dropout_dx(dsi_stream *s, const dsi_philox *random, double p,
+                                        double scale, bool causal, dsi_view dy, dsi_view q,
+                                        dsi_view k, dsi_view v, dsi_view mask, dsi_view y,
+                                        dsi_view lse, dsi_view dq, dsi_view dk, dsi_view dv);
 
 /* launch_dropout.c */
 ds_status dsi_cuda_dropout(dsi_stream *s, const dsi_philox *random, double p, double factor,

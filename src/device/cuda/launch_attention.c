@@ -5,11 +5,14 @@
  *     ds   = p (dp - dot) scale, dp_ij = dy_i v_j, dot_i = sum(dy_i y_i)
  *     dq   = ds k, dk = ds^T q, dv = p^T dy
  *
+ * Dropout multiplies p in y and dv, and dp, by keep / (1 - p), which kernels draw
+ * again from seed and place.
+ *
  * Scores are never stored: both directions compute them by tiles. Source: Dao
  * et al., FlashAttention, arXiv:2205.14135, and for the shared keys of K < B
  * batches Ainslie et al., GQA, arXiv:2305.13245. Tiles are 64 rows (float64:
  * 32), as in attention.cuh; 16 bits are multiplied by tensor cores from compute
- * capability 8.0 on, by attention_flash.cu where operands are aligned, heads
+ * capability 8.0 on, by attention_flash.cuh where operands are aligned, heads
  * narrow, and there is no mask. Grid, tiles and shared memory here and there
  * must agree.
  * SPDX-License-Identifier: MIT */
@@ -19,6 +22,8 @@
 
 #include "base/error.h"
 #include "base/int.h"
+
+#include <math.h>
 
 /* The driver's limit for blocks along z, which count batches. */
 #define MOST_Z 65535
@@ -63,10 +68,22 @@ static dsi_cuda_attention_args attention_args(double scale, bool causal, const d
                                  .scale = scale,
                                  .dtype = (int)q->dtype,
                                  .mask_dtype = (int)mask->dtype,
-                                 .causal = causal};
+                                 .causal = causal,
+                                 .factor = 1};
     rows_of(p.qs, q), rows_of(p.ks, k), rows_of(p.vs, v), rows_of(p.ys, y), rows_of(p.lse_s, lse);
     for (int i = 0; i < 4 && mask->p; i++) p.mask_s[i] = mask->s[i];
     return p;
+}
+
+/* random NULL: without dropout. */
+static void set_dropout(dsi_cuda_attention_args *a, const dsi_philox *random, double p)
+{
+    if (!random) return;
+    a->drops = 1;
+    a->kept = (unsigned)fmin((1 - p) * 0x1p32, UINT32_MAX);
+    a->factor = p < 1 ? 1 / (1 - p) : 0;
+    a->seed = random->seed, a->offset = random->offset;
+    a->fresh_seed = (const unsigned long long *)random->fresh_seed;
 }
 
 /* A dtype, unit strides and a number of batches that kernels take. */
@@ -85,7 +102,7 @@ static ds_status attention_check(const char *op, int n, const dsi_view *const *v
     return status;
 }
 
-/* Heads as attention_flash.cu takes them: the width to which they are padded, or
+/* Heads as attention_flash.cuh takes them: the width to which they are padded, or
  * 0. */
 static int64_t flash_width(const dsi_stream *s, int n, const dsi_view *const *views,
                            const dsi_view *mask)
@@ -103,9 +120,14 @@ static int64_t flash_width(const dsi_stream *s, int n, const dsi_view *const *vi
     return !fits || width > 128 ? 0 : width > 64 ? 128 : 64;
 }
 
+/* Without and with dropout. */
+static const char *const flash[] = {"flash", "flash_dropout"},
+                         *const flash_dq[] = {"flash_dq", "flash_dropout_dq"},
+                         *const flash_dkv[] = {"flash_dkv", "flash_dropout_dkv"};
+
 /* Blocks: tiles of 64 rows, batches. shared: lines of `width` elements, of which
- * N, as in attention_flash.cu, depends on the width; floats. */
-static ds_status flash_launch(dsi_stream *s, const char *kernel, int64_t rows, int64_t width,
+ * N, as in attention_flash.cuh, depends on the width; floats. */
+static ds_status flash_launch(dsi_stream *s, const char *const *kernel, int64_t rows, int64_t width,
                               int64_t batches, int64_t lines, int64_t floats,
                               const dsi_cuda_attention_args *p)
 {
@@ -113,8 +135,9 @@ static ds_status flash_launch(dsi_stream *s, const char *kernel, int64_t rows, i
     dsi_cuda_grid grid = dsi_cuda_blocks((rows + 63) / 64, 128);
     grid.blocks[2] = (unsigned)batches;
     grid.shared = (unsigned)(lines * width * 2 + floats * (int64_t)sizeof(float));
-    return dsi_cuda_launch(s, DSI_CUDA_attention_flash, kernel,
-                           suffix[width == 128][p->dtype == DS_BF16], grid, p);
+    return dsi_cuda_launch(s,
+                           p->drops ? DSI_CUDA_attention_flash_dropout : DSI_CUDA_attention_flash,
+                           kernel[p->drops], suffix[width == 128][p->dtype == DS_BF16], grid, p);
 }
 
 /* Two kernels: dq, which leaves dot for the one of dk and dv. */
@@ -122,9 +145,9 @@ static ds_status flash_backward(dsi_stream *s, int64_t width, int64_t key_batche
                                 const dsi_cuda_attention_args *p)
 {
     int64_t n = width == 64 ? 64 : 16;
-    ds_status status = flash_launch(s, "flash_dq", p->l, width, p->batches, 128 + 4 * n, 64, p);
+    ds_status status = flash_launch(s, flash_dq, p->l, width, p->batches, 128 + 4 * n, 64, p);
     if (status != DS_OK) return status;
-    return flash_launch(s, "flash_dkv", p->s, width, key_batches, 128 + 4 * n, 4 * n, p);
+    return flash_launch(s, flash_dkv, p->s, width, key_batches, 128 + 4 * n, 4 * n, p);
 }
 
 /* Blocks: tiles of rows, pieces of `width`, batches. */
@@ -142,8 +165,9 @@ static ds_status attention_launch(dsi_stream *s, const char *kernel, int64_t row
                            grid, p);
 }
 
-ds_status dsi_cuda_attention(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
-                             dsi_view v, dsi_view mask, dsi_view y, dsi_view lse)
+static ds_status attention_forward(dsi_stream *s, const dsi_philox *random, double dropout,
+                                   double scale, bool causal, dsi_view q, dsi_view k, dsi_view v,
+                                   dsi_view mask, dsi_view y, dsi_view lse)
 {
     q = with_front(q, 4), k = with_front(k, 4), v = with_front(v, 4), y = with_front(y, 4);
     mask = with_front(mask, 4), lse = with_front(lse, 3);
@@ -151,10 +175,23 @@ ds_status dsi_cuda_attention(dsi_stream *s, double scale, bool causal, dsi_view 
     const dsi_view *views[] = {&q, &k, &v, &y};
     ds_status status = attention_check("attention", 4, views);
     int64_t width = flash_width(s, 4, views, &mask);
-    p.out = y.p;
+    p.out = y.p, set_dropout(&p, random, dropout);
     if (status != DS_OK) return status;
-    return width ? flash_launch(s, "flash", p.l, width, p.batches, 64 + 4 * 64, 0, &p)
+    return width ? flash_launch(s, flash, p.l, width, p.batches, 64 + 4 * 64, 0, &p)
                  : attention_launch(s, "attention", p.l, p.e, p.batches, &p);
+}
+
+ds_status dsi_cuda_attention(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
+                             dsi_view v, dsi_view mask, dsi_view y, dsi_view lse)
+{
+    return attention_forward(s, NULL, 0, scale, causal, q, k, v, mask, y, lse);
+}
+
+ds_status dsi_cuda_attention_dropout(dsi_stream *s, const dsi_philox *random, double p,
+                                     double scale, bool causal, dsi_view q, dsi_view k, dsi_view v,
+                                     dsi_view mask, dsi_view y, dsi_view lse)
+{
+    return attention_forward(s, random, p, scale, causal, q, k, v, mask, y, lse);
 }
 
 /* Three kernels in order: dot, then dq by tiles of queries, then dk and dv by
@@ -171,9 +208,10 @@ static ds_status tiles_backward(dsi_stream *s, int64_t key_batches,
     return attention_launch(s, "attention_dkv", p->s, dsi_max(p->d, p->e), key_batches, p);
 }
 
-ds_status dsi_cuda_attention_dx(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,
-                                dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
-                                dsi_view dq, dsi_view dk, dsi_view dv)
+static ds_status attention_backward(dsi_stream *s, const dsi_philox *random, double dropout,
+                                    double scale, bool causal, dsi_view dy, dsi_view q, dsi_view k,
+                                    dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
+                                    dsi_view dq, dsi_view dk, dsi_view dv)
 {
     q = with_front(q, 4), k = with_front(k, 4), v = with_front(v, 4), y = with_front(y, 4);
     dq = with_front(dq, 4), dk = with_front(dk, 4), dv = with_front(dv, 4);
@@ -183,7 +221,7 @@ ds_status dsi_cuda_attention_dx(dsi_stream *s, double scale, bool causal, dsi_vi
     size_t bytes = (size_t)(p.batches * p.l) * (q.dtype == DS_F64 ? sizeof(double) : sizeof(float));
     ds_status status = attention_check("attention_dx", 8, views);
     if (status != DS_OK) return status;
-    p.dy = dy.p, p.dq = dq.p, p.dk = dk.p, p.dv = dv.p;
+    p.dy = dy.p, p.dq = dq.p, p.dk = dk.p, p.dv = dv.p, set_dropout(&p, random, dropout);
     rows_of(p.dys, &dy), rows_of(p.dqs, &dq), rows_of(p.dks, &dk), rows_of(p.dvs, &dv);
     if (bytes && !(p.dot = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
     int64_t width = flash_width(s, 8, views, &mask);
@@ -191,4 +229,19 @@ ds_status dsi_cuda_attention_dx(dsi_stream *s, double scale, bool causal, dsi_vi
                    : tiles_backward(s, k.d[0] * k.d[1], &p);
     dsi_cuda_scratch_free(s, p.dot, bytes);
     return status;
+}
+
+ds_status dsi_cuda_attention_dx(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,
+                                dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
+                                dsi_view dq, dsi_view dk, dsi_view dv)
+{
+    return attention_backward(s, NULL, 0, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv);
+}
+
+ds_status dsi_cuda_attention_dropout_dx(dsi_stream *s, const dsi_philox *random, double p,
+                                        double scale, bool causal, dsi_view dy, dsi_view q,
+                                        dsi_view k, dsi_view v, dsi_view mask, dsi_view y,
+                                        dsi_view lse, dsi_view dq, dsi_view dk, dsi_view dv)
+{
+    return attention_backward(s, random, p, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv);
 }

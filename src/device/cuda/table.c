@@ -71,6 +71,8 @@ const dsi_fusions dsi_cuda_fusions = {
     .mul_add = dsi_cuda_mul_add,
     .mask_scale = dsi_cuda_mask_scale,
     .dropout = dsi_cuda_dropout,
+    .attention_dropout = dsi_cuda_attention_dropout,
+    .attention_dropout_dx = dsi_cuda_attention_dropout_dx,
     .arange = dsi_cuda_arange,
     .gather_batch = dsi_cuda_gather_batch,
 };

@@ -24,6 +24,7 @@
 #pragma once
 
 #include "attention.h"
+#include "attention_dropout.cuh"
 #include "common.cuh"
 #include "team.cuh"
 
@@ -120,6 +121,35 @@ DEVICE void scores_of(const dsi_cuda_attention_args &P, S &s, long long batch, l
     if (P.mask) scores_mask<C, R>(P, s, batch, i, j, keys_first, p);
 }
 
+/* Which of this thread's weights dropout keeps: bit R r + c for element [r][c].
+ * i, j and keys_first are those of scores_of. */
+template <int R>
+DEVICE unsigned weights_kept(const dsi_cuda_attention_args &P, long long batch, long long i,
+                             long long j, bool keys_first)
+{
+    if (!P.drops) return ~0u;
+    unsigned long long seed = dropout_seed(P);
+    unsigned kept = 0;
+#pragma unroll 1
+    for (int e = 0; e < R * R; e++) {
+        unsigned a = (unsigned)i + threadIdx.x / 16 + e / R * 16,
+                 b = (unsigned)j + threadIdx.x % 16 + e % R * 16, word[4];
+        unsigned query = keys_first ? b : a, key = keys_first ? a : b;
+        dropout_words(P, seed, batch, query & ~8u, key & ~8u, word);
+        unsigned w = query & 8 ? (key & 8 ? word[3] : word[2]) : key & 8 ? word[1] : word[0];
+        kept |= (unsigned)(w < P.kept) << e;
+    }
+    return kept;
+}
+
+template <class C, int R> DEVICE void weights_drop(C (&p)[R][R], unsigned kept)
+{
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int c = 0; c < R; c++) p[r][c] = kept >> (R * r + c) & 1 ? p[r][c] : (C)0;
+}
+
 /* Of batch of q, and of the batch of k and v that it attends to. */
 #define QUERIES(p, strides, batch, width) \
     row_operand { p, P.dtype, batch_place(strides, batch, P.heads), (strides)[2], P.l, width }
@@ -146,6 +176,7 @@ template <class X> DEVICE void attention_forward(const dsi_cuda_attention_args &
     long long end = P.causal ? min(P.s, row + T) : P.s;
 #pragma unroll 1
     for (long long key = 0; key < end; key += T) {
+        unsigned kept = weights_kept<R>(P, batch, row, key, false);
         C p[R][R] = {};
         X::product(p, s[0], q, k, row, key, P.d);
         scores_of<C, R>(P, s[0], batch, row, key, false, p);
@@ -163,13 +194,14 @@ template <class X> DEVICE void attention_forward(const dsi_cuda_attention_args &
             sum[r] = sum[r] * factor + lanes_sum(total, 16);
             most[r] = top;
         }
+        weights_drop(p, kept);
         X::times(out, s[0], p, v, piece, key);
     }
 #pragma unroll
     for (int r = 0; r < R; r++) {
         long long i = row + ty + 16 * r;
 #pragma unroll
-        for (int c = 0; c < R; c++) out[r][c] = sum[r] == 0 ? (C)0 : out[r][c] / sum[r];
+        for (int c = 0; c < R; c++) out[r][c] = sum[r] == 0 ? (C)0 : out[r][c] * (C)P.factor / sum[r];
         if (piece == 0 && tx == 0 && i < P.l)
             ((C *)P.lse)[batch_place(P.lse_s, batch, P.heads) + i * P.lse_s[2]] = sum[r] == 0
                                                                     ? -(C)INFINITY
@@ -179,7 +211,8 @@ template <class X> DEVICE void attention_forward(const dsi_cuda_attention_args &
                      piece, P.e);
 }
 
-/* ---- backward: p = exp(score - lse), ds = p (dp - dot) scale, dp = dy v^T ------- */
+/* ---- backward: p = exp(score - lse), ds = p (dp - dot) scale, dp = dy v^T -------
+ * With dropout dp is that of the weights that are kept, times factor. */
 
 /* lse and dot of a row; 0 outside, and for lse where all scores are -inf: then
  * exp(score - lse) is 0. */
@@ -211,17 +244,19 @@ template <class X> DEVICE void attention_dq(const dsi_cuda_attention_args &P)
     long long end = P.causal ? min(P.s, row + T) : P.s;
 #pragma unroll 1
     for (long long key = 0; key < end; key += T) {
+        unsigned kept = weights_kept<R>(P, batch, row, key, false);
         C p[R][R] = {}, dp[R][R] = {};
         X::product(p, s[0], q, k, row, key, P.d);
         X::product(dp, s[0], dy, v, row, key, P.e);
         scores_of<C, R>(P, s[0], batch, row, key, false, p);
+        weights_drop(dp, kept);
 #pragma unroll
         for (int r = 0; r < R; r++) {
             C lse, dot;
             row_stats<C>(P, batch, row + ty + 16 * r, &lse, &dot);
 #pragma unroll
             for (int c = 0; c < R; c++)
-                p[r][c] = exp_of(p[r][c] - lse) * (dp[r][c] - dot) * (C)P.scale;
+                p[r][c] = exp_of(p[r][c] - lse) * (dp[r][c] * (C)P.factor - dot) * (C)P.scale;
         }
         X::times(dq, s[0], p, k, piece, key);
     }
@@ -239,7 +274,7 @@ DEVICE void attention_add_dkv(const dsi_cuda_attention_args &P, typename X::Shar
                 k = KEYS(P.k, P.ks, batch / P.group, P.d),
                 v = KEYS(P.v, P.vs, batch / P.group, P.e);
     int tx = threadIdx.x % 16;
-    C p[R][R] = {}, dp[R][R] = {};
+    C p[R][R] = {}, dp[R][R] = {}, weight[R][R];
     X::product(p, s, k, q, key, row, P.d);
     scores_of<C, R>(P, s, batch, key, row, true, p);
     C lse[R], dot[R];
@@ -247,15 +282,19 @@ DEVICE void attention_add_dkv(const dsi_cuda_attention_args &P, typename X::Shar
     for (int c = 0; c < R; c++) {
         row_stats<C>(P, batch, row + tx + 16 * c, &lse[c], &dot[c]);
 #pragma unroll
-        for (int r = 0; r < R; r++) p[r][c] = exp_of(p[r][c] - lse[c]);
+        for (int r = 0; r < R; r++) weight[r][c] = p[r][c] = exp_of(p[r][c] - lse[c]);
     }
-    if (piece < P.e) X::times(dv, s, p, dy, piece, row);
+    unsigned kept = weights_kept<R>(P, batch, key, row, true);
+    weights_drop(weight, kept);
+    if (piece < P.e) X::times(dv, s, weight, dy, piece, row);
     if (piece >= P.d) return;
     X::product(dp, s, v, dy, key, row, P.e);
+    weights_drop(dp, kept);
 #pragma unroll
     for (int c = 0; c < R; c++)
 #pragma unroll
-        for (int r = 0; r < R; r++) p[r][c] *= (dp[r][c] - dot[c]) * (C)P.scale;
+        for (int r = 0; r < R; r++)
+            p[r][c] *= (dp[r][c] * (C)P.factor - dot[c]) * (C)P.scale;
     X::times(dk, s, p, q, piece, row);
 }
 
@@ -274,6 +313,10 @@ template <class X> DEVICE void attention_dkv(const dsi_cuda_attention_args &P)
 #pragma unroll 1
         for (long long row = P.causal ? key : 0; row < P.l; row += T)
             attention_add_dkv<X>(P, s[0], batch, row, key, piece, dk, dv);
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int c = 0; c < R; c++) dv[r][c] *= (C)P.factor;
     long long heads = P.heads / P.group;
     tile_write<C, R>(P, s[0], dk, P.dk, batch_place(P.dks, shared, heads), P.dks[2], key, P.s,
                      piece, P.d);

@@ -7,7 +7,9 @@
 /* q, dy, y [batches,l,...], k, v [batches / group,s,...], mask [batches,l,s]:
  * strides of batch and row. Batch b is (b / heads, b % heads), with a stride
  * each; heads counts those of q, heads / group those of k. Outputs: y or, in the
- * backward, dq, dk, dv. dot [b,l] = sum(dy y), in the type that is computed in. */
+ * backward, dq, dk, dv. dot [b,l] = sum(dy y), in the type that is computed in.
+ * drops: weights whose word is below `kept` are multiplied by factor, others are
+ * 0; else factor is 1. fresh_seed (NULL: none) is in place of seed. */
 typedef struct dsi_cuda_attention_args {
     const void *q, *k, *v, *mask, *dy, *y;
     void *out, *dq, *dk, *dv, *lse, *dot;
@@ -15,4 +17,9 @@ typedef struct dsi_cuda_attention_args {
     long long batches, heads, group, l, s, d, e;
     double scale;
     int dtype, mask_dtype, causal;
+    int drops;
+    unsigned kept;
+    double factor;
+    unsigned long long seed, offset;
+    const unsigned long long *fresh_seed;
 } dsi_cuda_attention_args;
