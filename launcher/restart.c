@@ -182,17 +182,22 @@ static void restart_add_record(const restarts *r, int status, dsi_text *t)
     dsi_free(resources);
 }
 
-/* --error_file: a record is one write at the end of the file. */
+/* --error_file: a record, NULL: none, is one write at the end of the file. */
+static bool error_file_append(const char *path, const dsi_text *record)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    bool good = fd >= 0 && (!record || write(fd, record->s, record->n) == (ssize_t)record->n);
+    if (!good) fprintf(stderr, "deepspeed: --error_file: %s: %s\n", path, strerror(errno));
+    if (fd >= 0) close(fd);
+    return good;
+}
+
 static void restart_write_record(const restarts *r, int status)
 {
-    const char *path = r->p->o.error_file;
     dsi_text t = {0};
-    if (!path) return;
+    if (!r->p->o.error_file) return;
     restart_add_record(r, status, &t);
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (fd < 0 || write(fd, t.s, t.n) != (ssize_t)t.n)
-        fprintf(stderr, "deepspeed: --error_file: %s: %s\n", path, strerror(errno));
-    if (fd >= 0) close(fd);
+    error_file_append(r->p->o.error_file, &t);
     dsi_text_free(&t);
 }
 
@@ -241,6 +246,7 @@ int restart_run(launch_plan *p, const restart_job *how)
 {
     restarts r = {.p = p, .how = how, .begin = dsi_now()};
     int status = 0;
+    if (p->o.error_file && !error_file_append(p->o.error_file, NULL)) return 2;
     for (int i = 0; i < p->n_hosts; i++) hosts_add_copy(&r.all, &p->hosts[i]);
     if (!how->find_hosts) r.a.ending = restart_ending, r.a.arg = &r;
     r.a.report = mmap(NULL, sizeof *r.a.report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,

@@ -47,7 +47,8 @@ has out 'restart 1 of 100'
 status 0 $run --max_restarts 2 --enable_each_rank_log logs ./flaky 2 3
 if [ "$(ls logs | grep -c '_rank0.log')" -eq 3 ]; then pass; else fail "a log was overwritten: $(ls logs)"; fi
 has logs/*_restart1_rank0.log 'restart 1 of 2'
-status 0 $run --max_restarts 1 --error_file /dev/null/x ./flaky 1 1
+status 2 $run --max_restarts 1 --error_file /dev/null/x ./flaky 1 1 # before anything is started
+has_not out 'restart 0'
 has err '^deepspeed: --error_file: /dev/null/x: Not a directory$'
 
 # ---- mistakes
