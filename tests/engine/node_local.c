@@ -31,12 +31,13 @@ static ds_status train_and_save(void *arg)
     RunResult *r = malloc(sizeof *r);
     ds_engine *e = run_engine(&j->plan);
     RANK_CHECK(e && run_steps(e, j->steps, r) == DS_OK);
-    RANK_CHECK(ds_engine_save(e, own_dir(j), .tag = j->tag) == DS_OK);
-    RANK_CHECK(ds_engine_save_wait(e) == DS_OK && run_end(e, r) == DS_OK);
-    if (ds_comm_rank(ds_world()) == 0) *j->result = *r;
+    ds_status status = ds_engine_save(e, own_dir(j), .tag = j->tag);
+    if (status == DS_OK) status = ds_engine_save_wait(e);
+    if (status == DS_OK) status = run_end(e, r);
+    if (status == DS_OK && ds_comm_rank(ds_world()) == 0) *j->result = *r;
     ds_engine_free(e);
     free(r);
-    return DS_OK;
+    return status;
 }
 
 static ds_status load(void *arg)
@@ -316,6 +317,15 @@ static void hosts_unlock(const int *fd)
     for (int h = 0; h < MOST_HOSTS; h++) close(fd[h]);
 }
 
+/* On host 1: what marks a save that lives; without the lock, one that was killed. */
+static int save_begins(void)
+{
+    CHECK(mkdir(host_path(1, ".saving-theirs"), 0777) == 0);
+    int fd = open(host_path(1, ".saving-theirs"), O_RDONLY | O_DIRECTORY);
+    CHECK(fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0);
+    return fd;
+}
+
 static void other_jobs(void **state)
 {
     (void)state;
@@ -328,11 +338,14 @@ static void other_jobs(void **state)
     check_load(4, &j, "beside a load");
     hosts_unlock(fd);
     hosts_lock(LOCK_EX, fd);
-    CHECK(mkdir(host_path(1, ".saving-theirs"), 0777) == 0);
+    int saving = save_begins();
     check_load(4, &j, "beside a save");
     CHECK(unlink(host_path(1, "global_step3" SHARD_2)) == 0);
     CHECK(run_ranks(4, load, &j) == DS_EFORMAT);
     CHECK_ERROR("another job is saving to");
+    CHECK(run_ranks(4, train_and_save, &j) == DS_ESTATE);
+    CHECK_ERROR("another job is saving to");
+    close(saving);
     hosts_unlock(fd);
     check_load(4, &j, "after the save");
     folder_remove();
@@ -373,7 +386,8 @@ static void save_waits_for_a_load(void **state)
     folder_remove();
 }
 
-/* It has the lock of a save, but no .saving-*; for longer than a save is waited for. */
+/* It has the lock of a save, for longer than a save is waited for. The .saving-* is of
+ * a save that was killed. */
 static void load_waits_for_a_recovery(void **state)
 {
     (void)state;
@@ -382,9 +396,53 @@ static void load_waits_for_a_recovery(void **state)
     hosts_make();
     run_job(4, train_and_save, &j);
     CHECK(unlink(host_path(1, "global_step3" SHARD_2)) == 0);
+    close(save_begins());
     other_job_begins(&o, LOCK_EX);
     check_load(4, &j, "beside a recovery");
     pthread_join(o.thread, NULL);
+    folder_remove();
+}
+
+static void save_waits_for_a_recovery(void **state)
+{
+    (void)state;
+    OtherJob o = {.takes = 1500000};
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    hosts_make();
+    run_job(4, train_and_save, &j);
+    close(save_begins());
+    other_job_begins(&o, LOCK_EX);
+    run_job(4, train_and_save, &j);
+    pthread_join(o.thread, NULL);
+    check_load(4, &j, "saved beside a recovery");
+    folder_remove();
+}
+
+static void *other_job_takes_another_host(void *arg)
+{
+    OtherJob *o = arg;
+    usleep(o->takes);
+    CHECK(flock(o->fd[1], LOCK_EX) == 0);
+    hosts_unlock(o->fd);
+    return NULL;
+}
+
+/* Another job has the lock of host 0, and waits for that of host 1: a rank does not
+ * keep one while others of its job wait. */
+static void two_jobs_begin(void **state)
+{
+    (void)state;
+    OtherJob o = {.takes = 200000};
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    hosts_make();
+    run_job(4, train_and_save, &j);
+    setenv("DS_SAVE_TIMEOUT", "3", 1);
+    hosts_lock(LOCK_EX, o.fd);
+    CHECK(flock(o.fd[1], LOCK_UN) == 0);
+    CHECK(pthread_create(&o.thread, NULL, other_job_takes_another_host, &o) == 0);
+    run_job(4, train_and_save, &j);
+    pthread_join(o.thread, NULL);
+    unsetenv("DS_SAVE_TIMEOUT");
     folder_remove();
 }
 
@@ -536,6 +594,8 @@ int main(void)
                                        cmocka_unit_test(temporaries),
                                        cmocka_unit_test(save_waits_for_a_load),
                                        cmocka_unit_test(load_waits_for_a_recovery),
+                                       cmocka_unit_test(save_waits_for_a_recovery),
+                                       cmocka_unit_test(two_jobs_begin),
                                        cmocka_unit_test(keep_last),
                                        cmocka_unit_test(same_serial),
                                        cmocka_unit_test(shared)};

@@ -211,24 +211,31 @@ static void behind(void **state)
                              "\"checkpoint\": {\"async\": true, \"keep_last\": 1},");
 }
 
-/* Names change by way of .removing-a there, which a killed load has left. */
+/* Two names change places there by three renames, some of which were done. */
 static void no_exchange_again(void **state)
 {
     (void)state;
-    static const char *const made[] = {"a",     ".old-a",       ".removing-a",
-                                       "a/new", ".old-a/older", ".removing-a/left"};
-    const char *dir = folder_make();
-    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
-        CHECK(mkdir(folder_path(made[i]), 0777) == 0);
-    with = EINVAL;
-    atomic_store(&count, 0), atomic_store(&fails_at, 1);
-    ds_status status = dsi_folder_restore_old(dir, "a");
-    atomic_store(&fails_at, 0);
-    if (status != DS_OK) fail_msg("%s", ds_error());
-    CHECK(access(folder_path("a/older"), F_OK) == 0 &&
-          access(folder_path(".old-a/new"), F_OK) == 0);
-    CHECK(access(folder_path(".removing-a"), F_OK) != 0);
-    folder_remove();
+    static const char *const made[][2] = {
+        {"a", ".old-a"}, {".exchanging-a", ".old-a"}, {".exchanging-a", "a"}};
+    char version[40];
+    for (int done = 0; done < 3; done++) {
+        const char *dir = folder_make();
+        for (int i = 0; i < 2; i++) {
+            snprintf(version, sizeof version, "%s/%s", made[done][i], i ? "older" : "new");
+            CHECK(mkdir(folder_path(made[done][i]), 0777) == 0);
+            CHECK(mkdir(folder_path(version), 0777) == 0);
+        }
+        with = EINVAL;
+        atomic_store(&count, 0), atomic_store(&fails_at, !done);
+        ds_status status = done ? dsi_folder_finish_exchanges(dir)
+                                : dsi_folder_restore_old(dir, "a");
+        atomic_store(&fails_at, 0);
+        if (status != DS_OK) fail_msg("%s", ds_error());
+        CHECK(access(folder_path("a/older"), F_OK) == 0 &&
+              access(folder_path(".old-a/new"), F_OK) == 0);
+        CHECK(access(folder_path(".exchanging-a"), F_OK) != 0);
+        folder_remove();
+    }
 }
 
 /* Whoever saves holds a lock on the folder: another job would sweep its files
@@ -243,8 +250,11 @@ static void another_job_saves_there(void **state)
     int other = open(p.dir, O_RDONLY | O_DIRECTORY);
     CHECK(other >= 0 && flock(other, LOCK_EX | LOCK_NB) == 0);
     CHECK(mkdirat(other, ".saving-theirs", 0777) == 0);
+    int theirs = openat(other, ".saving-theirs", O_RDONLY | O_DIRECTORY);
+    CHECK(theirs >= 0 && flock(theirs, LOCK_EX | LOCK_NB) == 0);
     CHECK(ds_engine_save(e, p.dir, .tag = "mine") == DS_ESTATE);
     CHECK_ERROR("another job is saving to");
+    close(theirs);
     close(other);
     CHECK(ds_engine_save(e, p.dir, .tag = "mine") == DS_OK);
     ds_engine_free(e);

@@ -44,7 +44,7 @@ for path in "$here"/../protocols/*.pml; do
     model "$name" 0 -O1
     has out 'errors: 0$'
     has_not out 'Search not completed\|max search depth too small'
-    mistakes=$(sed -n 's/^ \*   \([0-9]\)  .*/\1/p' "$path")
+    mistakes=$(sed -n 's/^ \*  *\([0-9][0-9]*\)  .*/\1/p' "$path")
     for mistake in $mistakes; do
         model "$name" "$mistake" -O0
         has out 'errors: 1$'

@@ -10,7 +10,9 @@
  *
  * Each label stands for a function:
  *
+ *   finish     dsi_folder_finish_exchanges               src/engine/checkpoint/folder.c
  *   recover    dsi_versions_recover, recover_folder      src/engine/checkpoint/versions.c
+ *   recover    dsi_folder_restore_old                    src/engine/checkpoint/folder.c
  *   replace    dsi_version_complete  src/engine/checkpoint/version_complete.c
  *   replace    dsi_folder_make       src/engine/checkpoint/folder.c: folder_put_aside
  *   again      dsi_hosts_send        src/engine/checkpoint/hosts_send.c
@@ -27,8 +29,9 @@
  * Checked: from the first save that returned on, some version is complete: each
  * host has its own files and those of the host before, or, after the loss of a
  * host, each file is somewhere. A load finds a version of which each file is on
- * some host, not older than the newest save that returned on any rank; nothing
- * waits for ever; after the last fault the training succeeds. Compiled with
+ * some host, not older than the newest save that returned on any rank. A newest
+ * version that is not whole stays on its hosts until the next save: hosts that are
+ * away may have the rest. Nothing waits for ever; after the last fault the training succeeds. Compiled with
  * -DMISTAKE=N one step is wrong, and spin finds that:
  *
  *   1  no files are copied
@@ -40,17 +43,19 @@
  *   7  recovery removes .old-TAG where the newest version has only that name
  *   8  recovery removes .old-TAG before all hosts have the files of the new version
  *   9  recovery removes the version that it replaces
+ *  10  a version that is changing places with .old-TAG is removed after a kill
  *
  * A step between two collectives changes one folder at once, with the arrival at
  * the next collective; the last rank that arrives computes the result for all.
  *
+ * The file system cannot exchange two names, which takes three renames then.
  * Left out: what is not synced when the power fails (checkpoint.pml), fewer hosts,
  * hosts that come back with their folders, damaged files.
  * SPDX-License-Identifier: MIT */
 #ifndef MISTAKE
 #define MISTAKE 0
 #endif
-#if !defined FAULTS && MISTAKE
+#if !defined FAULTS && MISTAKE && MISTAKE != 10
 #define FAULTS 1
 #elif !defined FAULTS
 #define FAULTS 2
@@ -65,6 +70,7 @@
 
 typedef folder {
     byte tag[SAVES], old[SAVES]; /* versions at DIR/TAG and DIR/.old-TAG */
+    byte between[SAVES];         /* and at DIR/.exchanging-TAG */
     byte latest;                 /* number of a tag, from 1 on; 0: there is none */
     byte files[VERSIONS]         /* of a version that is there: those of rank r are bit r */
 };
@@ -115,6 +121,8 @@ inline find()
     assert(step_of[found] >= returned)
 }
 
+#define KEEP(h) kept[h] = (host[h].files[v] && !kept[h] -> v : kept[h])
+
 /* Of each tag of which a host has .old-TAG: its newest whole version, which all hosts are to
  * have, else the newest one; and whether the newest is whole: then others are removed. */
 byte chosen[SAVES];
@@ -142,6 +150,10 @@ inline choose()
             newest[t] = 1;
 #else
             newest[t] = whole[t] && chosen[t] == v;
+            if
+            :: !WHOLE(v) -> KEEP(0); KEEP(1); KEEP(2)
+            :: else
+            fi;
 #endif
             v = 0
         :: else
@@ -157,9 +169,12 @@ byte arrived = 0;                /* ranks at the next collective */
 bit turn = 0;                    /* of two, that of the collective */
 byte faults = 0;
 bit lost = 0; /* a host is, and no load has made its copies again */
+byte kept[HOSTS]; /* a newest version, not whole, which is to stay there */
 
 #define SAFE(v)   (COMPLETE(v) || (lost && WHOLE(v)))
+#define KEPT(h)   (!kept[h] || host[h].files[kept[h]])
 #define INVARIANT \
+    (KEPT(0) && KEPT(1) && KEPT(2)) && \
     (!returned || SAFE(1) || SAFE(2) || SAFE(3) || SAFE(VERSIONS - 3) || \
      SAFE(VERSIONS - 2) || SAFE(VERSIONS - 1))
 
@@ -201,6 +216,19 @@ bit lost = 0; /* a host is, and no load has made its copies again */
 
 #define PUT_ASIDE(t) REMOVE(old[t]); host[r].old[t] = host[r].tag[t]; host[r].tag[t] = 0
 
+/* The last two renames by which the versions at DIR/TAG and .old-TAG change places. */
+#define EXCHANGES (host[r].between[0] || host[r].between[1])
+#define GIVE_NAME(t) \
+    if \
+    :: !host[r].tag[t] -> host[r].tag[t] = host[r].old[t]; host[r].old[t] = 0 \
+    :: else \
+    fi
+#define GIVE_OLD_NAME(t) \
+    if \
+    :: host[r].between[t] -> REMOVE(old[t]); host[r].old[t] = host[r].between[t]; host[r].between[t] = 0 \
+    :: else \
+    fi
+
 /* Receives the files of a version from hosts that have them. If one was lost, the
  * load fails on all ranks: here they wait for the end, which the loss brings. */
 #define RECEIVE(version) \
@@ -214,7 +242,17 @@ proctype Rank(byte r)
     byte step, i, t, v;
     bit mine = 1;
 
-    STEP(ARRIVE(choose()));
+#if MISTAKE == 10
+    STEP(EACH_TAG(REMOVE(between[t])); ARRIVE(choose()));
+#else
+finish:
+    STEP(
+        if
+        :: EXCHANGES -> EACH_TAG(GIVE_NAME(t))
+        :: else -> ARRIVE(choose()); goto recover
+        fi);
+    STEP(EACH_TAG(GIVE_OLD_NAME(t)); ARRIVE(choose()));
+#endif
 recover:
     SYNCED(
         EACH_TAG(
@@ -226,19 +264,29 @@ recover:
 #else
             :: host[r].old[t] && (!host[r].tag[t] || host[r].old[t] == chosen[t]) ->
 #endif
-                v = host[r].tag[t];
-                host[r].tag[t] = host[r].old[t];
-                host[r].old[t] = v
+                host[r].between[t] = host[r].tag[t];
+                host[r].tag[t] = 0;
+                if
+                :: !host[r].between[t] -> GIVE_NAME(t)
+                :: else
+                fi
             :: else
             fi;
 #if MISTAKE == 5 || MISTAKE == 6 || MISTAKE == 8
+            GIVE_NAME(t);
+            GIVE_OLD_NAME(t);
             if
             :: newest[t] -> REMOVE(old[t])
             :: else
             fi
 #endif
         );
-        ARRIVE(skip));
+        if
+        :: EXCHANGES
+        :: else -> ARRIVE(skip); goto replace
+        fi);
+    STEP(EACH_TAG(GIVE_NAME(t)));
+    STEP(EACH_TAG(GIVE_OLD_NAME(t)); ARRIVE(skip));
 replace:    /* in two steps */
     SYNCED(
         EACH_TAG(
@@ -302,7 +350,7 @@ begin:
 write:
 copy:       /* to .saving-TAG, which others do not look at */
         SYNCED(
-            ARRIVE(assert(versions < VERSIONS); step_of[versions] = step; versions++));
+            ARRIVE(kept[0] = 0; kept[1] = 0; kept[2] = 0; assert(versions < VERSIONS); step_of[versions] = step; versions++));
 publish:    /* in two steps */
         SYNCED(
             PUT_ASIDE(TAG(step)));
@@ -347,9 +395,10 @@ dead:
 inline lose(h)
 {
     host[h].latest = 0;
+    kept[h] = 0;
     i = 0;
     do
-    :: i < SAVES -> host[h].tag[i] = 0; host[h].old[i] = 0; i++
+    :: i < SAVES -> host[h].tag[i] = 0; host[h].old[i] = 0; host[h].between[i] = 0; i++
     :: else -> break
     od;
     i = 0;

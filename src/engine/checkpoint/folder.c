@@ -18,10 +18,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SAVING   DSI_SAVING
-#define LOADING  ".loading-"
-#define OLD      ".old-"
-#define REMOVING ".removing-"
+#define SAVING     DSI_SAVING
+#define LOADING    ".loading-"
+#define OLD        ".old-"
+#define EXCHANGING ".exchanging-"
+#define REMOVING   ".removing-"
 
 #define PROBE_S 600 /* after which no load needs a probe any more */
 
@@ -108,6 +109,13 @@ static ds_status folder_rename(const char *from, const char *to)
     return rename(from, to) == 0 ? DS_OK : folder_io_error("rename", from);
 }
 
+/* The tag of .old-TAG, and of one that is to have that name; NULL: it is neither. */
+static const char *old_name_tag(const char *name)
+{
+    if (name_has_prefix(name, OLD)) return name + strlen(OLD);
+    return name_has_prefix(name, EXCHANGING) ? name + strlen(EXCHANGING) : NULL;
+}
+
 /* Whether it has a manifest: other folders are never replaced or removed. */
 static bool folder_is_checkpoint(const char *folder)
 {
@@ -141,15 +149,14 @@ static ds_status folder_list_add(void *arg, const char *dir, const char *name)
 {
     Listing *l = arg;
     dsi_manifest m;
-    bool old = name_has_prefix(name, OLD);
-    if (old != l->old || (name[0] == '.' && !old)) return DS_OK;
+    const char *tag = l->old ? old_name_tag(name) : name[0] != '.' ? name : NULL;
+    if (!tag) return DS_OK;
     char *folder = dsi_path_in(dir, name), *manifest = dsi_path_in(folder, DSI_MANIFEST);
     if (dsi_file_exists(manifest)) {
         /* a damaged one has no serial: it counts as the oldest */
         int before = dsi_error_count();
         bool good = dsi_manifest_read(&m, manifest) == DS_OK;
         dsi_error_forget(before);
-        const char *tag = old ? name + strlen(OLD) : name;
         dsi_list_add(&l->all,
                      (struct dsi_folder_entry){dsi_strdup(tag), good ? m.serial : 0, m.sum});
         dsi_manifest_free(&m);
@@ -301,14 +308,44 @@ static ds_status folder_sweep_entry(void *arg, const char *dir, const char *name
     return status;
 }
 
+/* A checkpoint of that tag becomes .old-TAG, where one may be that recovery kept. */
+static ds_status folder_put_aside(const char *final, const char *old)
+{
+    ds_status status = folder_remove(old);
+    return status == DS_OK ? folder_rename(final, old) : status;
+}
+
+/* The renames that are missing until DIR/TAG and .old-TAG have changed places. */
+static ds_status exchange_finish(void *arg, const char *dir, const char *name)
+{
+    (void)arg;
+    if (!name_has_prefix(name, EXCHANGING)) return DS_OK;
+    const char *tag = old_name_tag(name);
+    char *between = dsi_path_in(dir, name), *final = dsi_path_in(dir, tag),
+         *old = dsi_folder_old(dir, tag);
+    ds_status status = DS_OK;
+    if (!dsi_is_folder(final) && dsi_is_folder(old)) status = folder_rename(old, final);
+    if (status == DS_OK) status = folder_put_aside(between, old);
+    dsi_free(between);
+    dsi_free(final);
+    dsi_free(old);
+    return status;
+}
+
+ds_status dsi_folder_finish_exchanges(const char *dir)
+{
+    return folder_each_name(dir, exchange_finish, NULL);
+}
+
 /* The lock is taken before anything is removed, because hidden folders may
  * be another job's. */
-ds_status dsi_folder_begin(const char *dir, const char *tag, bool keep_old, int *lock)
+ds_status dsi_folder_begin(const char *dir, const char *tag, bool keep_old, dsi_folder_locks *locks)
 {
-    *lock = -1;
+    *locks = DSI_UNLOCKED;
     ds_status status = tag_check(tag);
     if (status == DS_OK) status = dsi_mkdirs(dir);
-    if (status == DS_OK) status = dsi_folder_lock(dir, lock);
+    if (status == DS_OK) status = dsi_folder_lock(dir, &locks->dir);
+    if (status == DS_OK) status = dsi_folder_finish_exchanges(dir);
     if (status == DS_OK) status = folder_each_name(dir, folder_sweep_entry, &keep_old);
     if (status != DS_OK) return status;
     char *final = dsi_path_in(dir, tag), *saving = dsi_folder_saving(dir, tag);
@@ -320,6 +357,8 @@ ds_status dsi_folder_begin(const char *dir, const char *tag, bool keep_old, int 
             final);
     else if (mkdir(saving, 0777))
         status = folder_io_error("mkdir", final); /* the name that the user gave */
+    else
+        dsi_folder_mark_saving(saving, &locks->saving);
     dsi_free(final);
     dsi_free(saving);
     return status;
@@ -364,13 +403,6 @@ static ds_status folder_write_manifest(const char *saving, const dsi_manifest *a
     if (status == DS_OK) status = folder_sync(saving);
     dsi_free(path);
     return status;
-}
-
-/* A checkpoint of that tag becomes .old-TAG, where one may be that recovery kept. */
-static ds_status folder_put_aside(const char *final, const char *old)
-{
-    ds_status status = folder_remove(old);
-    return status == DS_OK ? folder_rename(final, old) : status;
 }
 
 static ds_status folder_replace_keeping(const char *dir, const char *tag, const char *saving,
@@ -430,14 +462,14 @@ ds_status dsi_folder_end_all_old(const char *dir)
 ds_status dsi_folder_restore_old(const char *dir, const char *tag)
 {
     char *old = dsi_folder_old(dir, tag), *final = dsi_path_in(dir, tag),
-         *between = path_with_mark(dir, REMOVING, tag);
+         *between = path_with_mark(dir, EXCHANGING, tag);
     ds_status status = DS_OK;
     bool there = dsi_is_folder(old), both = there && dsi_is_folder(final);
-    bool exchanged = both && renameat2(AT_FDCWD, old, AT_FDCWD, final, RENAME_EXCHANGE) == 0;
-    if (both && !exchanged) status = folder_remove(between); /* a killed load's */
-    if (both && !exchanged && status == DS_OK) status = folder_rename(final, between);
-    if (there && !exchanged && status == DS_OK) status = folder_rename(old, final);
-    if (both && !exchanged && status == DS_OK) status = folder_rename(between, old);
+    if (there && !both) status = folder_rename(old, final);
+    if (both && renameat2(AT_FDCWD, old, AT_FDCWD, final, RENAME_EXCHANGE)) {
+        status = folder_rename(final, between);
+        if (status == DS_OK) status = dsi_folder_finish_exchanges(dir);
+    }
     if (there && status == DS_OK) status = folder_sync(dir);
     dsi_free(old);
     dsi_free(final);

@@ -10,6 +10,7 @@
  *     DIR/.saving-TAG/        one that is being written
  *     DIR/.loading-TAG.tmp.X/ one that a load is making, to receive files of other hosts
  *     DIR/.old-TAG/           one that is being replaced, where a file system cannot exchange two names
+ *     DIR/.exchanging-TAG/    there, DIR/TAG while it changes places with .old-TAG
  *     DIR/.removing-TAG/      one that is being removed
  *
  * Files are written to .saving-TAG and synced to the disk one by one; each rank
@@ -21,8 +22,8 @@
  * Invariants: at any moment, DIR/TAG has a manifest and all of its files, or
  * does not exist; `latest` names a tag that was complete when it was written.
  * The functions that write are called on rank 0 only, except that each rank
- * writes its own files into .saving-TAG. The lock is held from dsi_folder_begin
- * until the files are written. Hidden folders of these names, and temporary files of
+ * writes its own files into .saving-TAG. The locks are held from dsi_folder_begin
+ * until the files are written; .saving-TAG without a lock is a killed save's. Hidden folders of these names, and temporary files of
  * processes that are gone, are what a killed save or load left; the next save
  * removes them. With node-local storage each host has such a
  * folder of its own, whose names are changed by the host's first rank; a folder
@@ -46,11 +47,20 @@ DSI_SHARED char *dsi_path_in(const char *folder, const char *name); /* folder/na
 char *dsi_folder_saving(const char *dir, const char *tag);
 char *dsi_folder_rank_manifest(const char *saving, int rank); /* manifest.RANK */
 
+/* Files that are open and locked while a save runs; -1: none, or the file system has
+ * no locks. */
+typedef struct dsi_folder_locks {
+    int dir;    /* excludes others from the folder */
+    int saving; /* .saving-TAG: by it others know a living save */
+} dsi_folder_locks;
+#define DSI_UNLOCKED ((dsi_folder_locks){-1, -1})
+
 /* Makes dir, removes what killed saves left, makes .saving-TAG. Refuses to
  * replace a folder that is no checkpoint of this library, and a dir to which
- * another job is saving: *lock excludes others until it is closed (-1 if the
- * file system has no locks). keep_old: .old-TAG stays beside DIR/TAG. */
-ds_status dsi_folder_begin(const char *dir, const char *tag, bool keep_old, int *lock);
+ * another job is saving: *locks exclude others until dsi_folder_unlock. keep_old:
+ * .old-TAG stays beside DIR/TAG. */
+ds_status dsi_folder_begin(const char *dir, const char *tag, bool keep_old,
+                           dsi_folder_locks *locks);
 /* Removes from the checkpoints what killed loads left. */
 ds_status dsi_folder_sweep_checkpoints(const char *dir);
 /* All ranks have written: adds the lists of ranks 1 and up to all, which is rank
@@ -63,8 +73,10 @@ ds_status dsi_folder_publish(const char *dir, const char *tag, const dsi_manifes
 /* Removes .old-TAG, or all of them. None is no failure. */
 ds_status dsi_folder_end_old(const char *dir, const char *tag);
 ds_status dsi_folder_end_all_old(const char *dir);
-/* Gives .old-TAG its name back; DIR/TAG becomes .old-TAG. None is no failure. */
+/* Gives .old-TAG its name back; DIR/TAG becomes .old-TAG. None is no failure. Where
+ * that is killed, dsi_folder_finish_exchanges does the rest, for all tags. */
 ds_status dsi_folder_restore_old(const char *dir, const char *tag);
+ds_status dsi_folder_finish_exchanges(const char *dir);
 /* The same for a universal checkpoint, which has no manifest, and replaces
  * none: DIR/TAG must not exist. Then `latest_universal` names it. */
 ds_status dsi_folder_publish_universal(const char *dir, const char *tag);
@@ -82,9 +94,12 @@ ds_status dsi_folder_lock(const char *dir, int *lock);
 /* The same, or, not exclusive, beside other loads; does not wait. *taken: it cannot
  * be had now. */
 ds_status dsi_folder_try_lock(const char *dir, bool exclusive, int *lock, bool *taken);
-/* Whether a save has begun in dir: a load that recovers versions excludes others too,
- * and is waited for. */
+/* Whether a save that lives has begun in dir: a load that recovers versions excludes
+ * others too, and is waited for. */
 bool dsi_folder_is_saved_to(const char *dir);
+/* Locks .saving-TAG, which was just made. */
+void dsi_folder_mark_saving(const char *saving, int *lock);
+void dsi_folder_unlock(dsi_folder_locks *locks);
 /* Removes .saving-TAG of a save that did not succeed. */
 void dsi_folder_abandon(const char *dir, const char *tag);
 
@@ -97,7 +112,8 @@ char *dsi_latest_parse(const char *text, size_t n, const char *name);
 char *dsi_folder_find(const char *dir, const char *tag);
 char *dsi_folder_old(const char *dir, const char *tag); /* DIR/.old-TAG */
 
-/* Checkpoints of ours in dir, newest first; old: those at .old-TAG instead. Free
+/* Checkpoints of ours in dir, newest first; old: those at .old-TAG instead, and those
+ * that are to have that name. Free
  * with dsi_folders_free. None is no failure. */
 typedef struct dsi_folders {
     DSI_LIST(struct dsi_folder_entry {

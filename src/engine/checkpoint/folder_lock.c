@@ -5,9 +5,14 @@
  * may bring files there. A save waits for loads, which end soon; it does not wait
  * for another save, which is a mistake of the user.
  *
+ * A load that recovers versions has the folder alone, too. A save has also locked its
+ * .saving-TAG, by which others tell the two apart; the folder of a save that was killed
+ * stays, its lock does not.
+ *
  * Invariants: a lock is an open file, and ends with the process at the latest. The
- * system grants one without order: a holder of none has nothing to wait for, so
- * there is no deadlock.
+ * system grants one without order: who waits for one has none on another host
+ * (local_lock), or has marked its save, which is not waited for. So there is no
+ * deadlock: tests/protocols/lock.pml.
  * SPDX-License-Identifier: MIT */
 #include "folder.h"
 
@@ -47,14 +52,40 @@ static void lock_try(int *lock, int how, bool *taken)
     if (!*taken) lock_close(lock);
 }
 
+/* Several may ask this at the same time: they share the lock, which a save has alone. */
+static bool saving_is_alive(const char *dir, const char *name)
+{
+    bool alive = false;
+    char *saving = dsi_path_in(dir, name);
+    int fd = open(saving, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) alive = flock(fd, LOCK_SH | LOCK_NB) && errno == EWOULDBLOCK;
+    lock_close(&fd);
+    dsi_free(saving);
+    return alive;
+}
+
 bool dsi_folder_is_saved_to(const char *dir)
 {
     DIR *d = opendir(dir);
     bool found = false;
     for (const struct dirent *e; d && !found && (e = readdir(d));)
-        found = !strncmp(e->d_name, DSI_SAVING, strlen(DSI_SAVING));
+        found = !strncmp(e->d_name, DSI_SAVING, strlen(DSI_SAVING)) &&
+                saving_is_alive(dir, e->d_name);
     if (d) closedir(d);
     return found;
+}
+
+/* Waits for those who ask saving_is_alive. */
+void dsi_folder_mark_saving(const char *saving, int *lock)
+{
+    *lock = open(saving, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (*lock >= 0 && flock(*lock, LOCK_EX) && errno == EINTR) {}
+}
+
+void dsi_folder_unlock(dsi_folder_locks *locks)
+{
+    lock_close(&locks->saving);
+    lock_close(&locks->dir);
 }
 
 /* A shared lock can be had beside loads, but not beside a save. */

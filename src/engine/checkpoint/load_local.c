@@ -4,7 +4,7 @@
  * Loads of several jobs share the folders (folder_lock.c): what one of them brings
  * is what another one would. A load waits for one that recovers versions. Where a job
  * saves for longer than WAIT_S, a load continues without a lock and changes nothing:
- * it takes the newest version of which each host has what it needs.
+ * it takes the newest version of which each host has what it needs. A save fails then.
  *
  * Invariants: DIR/TAG of a host is made with its manifest, and its files get
  * their names when they are whole: a load that is killed has lost nothing. A
@@ -146,8 +146,14 @@ static ds_status versions_try(const dsi_hosts *h, const Wanted *w, char **folder
 static ds_status local_recover(dsi_hosts *h)
 {
     int lock = -1;
-    ds_status status = ds_comm_sync_status(
-        h->comm, dsi_hosts_is_first(h) ? dsi_folder_lock(h->dir, &lock) : DS_OK);
+    bool locked;
+    ds_status status = local_lock(h, true, &lock, &locked);
+    if (status == DS_OK && !locked)
+        status = dsi_hosts_sync(
+            h, dsi_fail(DS_ESTATE,
+                        "another job is saving to %s, or has been loading from it for longer than "
+                        "DS_SAVE_TIMEOUT seconds: give each job a folder of its own",
+                        h->dir));
     if (status == DS_OK) status = dsi_versions_recover(h);
     if (lock >= 0) close(lock);
     return status;

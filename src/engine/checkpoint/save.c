@@ -163,7 +163,7 @@ static dsi_save_job *save_job_new(const ds_engine *e, const ds_save_opts *o, cha
                         .step = e->global_steps,
                         .keep_last = e->config->checkpoint.keep_last,
                         .latest = !o->no_latest,
-                        .lock = -1,
+                        .locks = DSI_UNLOCKED,
                         .progress = e->progress};
     return j;
 }
@@ -172,7 +172,7 @@ static dsi_save_job *save_job_new(const ds_engine *e, const ds_save_opts *o, cha
  * removed once. */
 static ds_status save_begin(dsi_save_job *j)
 {
-    ds_status status = dsi_folder_begin(j->dir, j->tag, j->hosts != NULL, &j->lock);
+    ds_status status = dsi_folder_begin(j->dir, j->tag, j->hosts != NULL, &j->locks);
     if (status != DS_OK || !j->hosts || j->hosts->swept) return status;
     j->hosts->swept = true;
     return dsi_folder_sweep_checkpoints(j->dir);

@@ -95,7 +95,7 @@ typedef struct dsi_save_job {
     dsi_hosts *hosts; /* the engine's: node-local storage; NULL: all share the folder */
     int64_t step, keep_last;
     bool latest;            /* to be named in `latest` */
-    int lock;               /* of the folder, on the rank that begins it; -1: none */
+    dsi_folder_locks locks; /* on the rank that begins it */
     dsi_progress *progress; /* the engine's, which outlives the job */
     dsi_save_files files;
 } dsi_save_job;

@@ -444,14 +444,14 @@ static ds_status write_body(void *arg)
 
 static ds_status convert_into(Job *j)
 {
-    int lock = -1;
+    dsi_folder_locks locks;
     job_say(j, "*** 2. Merging slices .....");
-    ds_status status = dsi_folder_begin(j->dir, j->tag, false, &lock);
+    ds_status status = dsi_folder_begin(j->dir, j->tag, false, &locks);
     bool begun = status == DS_OK;
     if (begun) status = ds_run_ranks(j->o->writers, write_body, j);
     if (status == DS_OK) status = dsi_folder_publish_universal(j->dir, j->tag);
     if (begun && status != DS_OK) dsi_folder_abandon(j->dir, j->tag);
-    if (lock >= 0) close(lock);
+    dsi_folder_unlock(&locks);
     return status;
 }
 

@@ -25,12 +25,6 @@
 #include <time.h>
 #include <unistd.h>
 
-static void save_job_unlock(dsi_save_job *j)
-{
-    if (j->lock >= 0) close(j->lock);
-    j->lock = -1;
-}
-
 void dsi_save_job_free(dsi_save_job *j)
 {
     if (!j) return;
@@ -38,7 +32,7 @@ void dsi_save_job_free(dsi_save_job *j)
     dsi_free(j->dir);
     dsi_free(j->tag);
     dsi_free(j->saving);
-    save_job_unlock(j);
+    dsi_folder_unlock(&j->locks);
     dsi_free(j);
 }
 
@@ -187,7 +181,7 @@ static void *async_save_run(void *arg)
         snprintf(b->why, sizeof b->why, "engine_save: %s, saved asynchronously: %s", j->tag,
                  ds_error());
     ds_error_clear();
-    save_job_unlock(j); /* other jobs may load until the next save */
+    dsi_folder_unlock(&j->locks); /* other jobs may load until the next save */
     b->cpu = dsi_thread_time();
     atomic_store(&b->done, true);
     return NULL;

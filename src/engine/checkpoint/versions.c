@@ -269,8 +269,10 @@ bool dsi_versions_have_old(const dsi_known_versions *all)
 
 ds_status dsi_versions_recover(dsi_hosts *h)
 {
-    dsi_known_versions all;
-    ds_status status = dsi_versions_list(h, &all);
+    dsi_known_versions all = {0};
+    ds_status status = dsi_hosts_sync(h, dsi_hosts_is_first(h) ? dsi_folder_finish_exchanges(h->dir)
+                                                               : DS_OK);
+    if (status == DS_OK) status = dsi_versions_list(h, &all);
     if (all.n) qsort(all.at, (size_t)all.n, sizeof *all.at, version_newer_first);
     for (int i = 0; i < all.n && status == DS_OK; i++) {
         bool first = true, old = false; /* of the versions of that tag */

@@ -49,7 +49,8 @@ ds_status dsi_version_is_complete(const dsi_hosts *h, const dsi_version *v, bool
                                   bool *complete);
 
 bool dsi_versions_have_old(const dsi_known_versions *all); /* of any tag: recovery is needed */
-/* Gives each tag of which a host has .old-TAG to its newest whole version, and completes
- * that on all hosts; only then, if none is newer, the others are removed. A newer one is
- * .old-TAG: with hosts that are away it may be whole. Sets h->recovered. */
+/* Finishes killed exchanges of names. Then gives each tag of which a host has .old-TAG to
+ * its newest whole version, and completes that on all hosts; only then, if none is newer,
+ * the others are removed. A newer one is .old-TAG: with hosts that are away it may be
+ * whole. Sets h->recovered. */
 ds_status dsi_versions_recover(dsi_hosts *h);
