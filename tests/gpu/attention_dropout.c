@@ -1,10 +1,11 @@
 /* tests/gpu/attention_dropout.c: dropout of attention's weights inside of the
  * kernels, beside the same formula of single ops in float64 on the CPU, whose mask
  * is drawn by base/philox.h: values and gradients; finite differences; chance;
- * recomputation; a step that is recorded.
+ * recomputation; a step that is recorded; memory of a language model.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "emulated.h"
+#include "folder.h"
 
 #include "base/philox.h"
 #include "base/rng.h"
@@ -319,13 +320,52 @@ static void replays_draw_again(void **state)
     }
 }
 
+/* Bytes of a GPT-2's forward and backward, at most. */
+static size_t gpt2_peak(double p)
+{
+    enum { LENGTH = 64 };
+    int64_t text[LENGTH];
+    ds_scope *scope = ds_scope_open();
+    FILE *f = fopen(folder_path("config.json"), "w");
+    fprintf(f,
+            "{\"architectures\": [\"GPT2LMHeadModel\"], \"vocab_size\": 16, \"n_positions\": %d, "
+            "\"n_embd\": 16, \"n_layer\": 1, \"n_head\": 4, \"resid_pdrop\": 0, "
+            "\"embd_pdrop\": 0, \"attn_pdrop\": %g}",
+            LENGTH, p);
+    fclose(f);
+    ds_module *m = ds_pretrained_load(folder_path(""), .no_weights = true);
+    for (int i = 0; i < LENGTH; i++) text[i] = i * 7 % 16;
+    ds_tensor *x = ds_from_data(DS_I64, ds_shape(1, LENGTH), text);
+    CHECK_INT(ds_module_to(m, DS_BF16), DS_OK);
+    ds_memory_reset_peak(gpu);
+    CHECK_INT(ds_backward(ds_call(m, x, x)), DS_OK);
+    size_t peak = ds_memory_peak(gpu);
+    ds_module_free(m);
+    ds_scope_close(scope);
+    return peak;
+}
+
+/* The scores would be 32 KB in bfloat16. */
+static void no_scores_are_stored(void **state)
+{
+    (void)state;
+    folder_make();
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    size_t with = gpt2_peak(0.1), without = gpt2_peak(0);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+    CHECK_CLOSE((double)with / (double)without, 1, 0.01);
+    folder_remove();
+}
+
 int main(void)
 {
     int skip = skip_without_gpus(1);
     if (skip) return skip;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_the_formula), cmocka_unit_test(other_calls_draw_too),
-        cmocka_unit_test(chance), cmocka_unit_test(finite_differences_and_recompute),
-        cmocka_unit_test(replays_draw_again)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(equals_the_formula),
+                                       cmocka_unit_test(other_calls_draw_too),
+                                       cmocka_unit_test(chance),
+                                       cmocka_unit_test(finite_differences_and_recompute),
+                                       cmocka_unit_test(replays_draw_again),
+                                       cmocka_unit_test(no_scores_are_stored)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
