@@ -149,15 +149,14 @@ static ds_status grad_sum(ds_tensor *sum, const ds_tensor *a, const ds_tensor *b
 }
 
 /* The tensor that becomes a leaf's first gradient: g itself if it is in the
- * leaf's gradient buffer or has no other holder, else a copy. NULL with the
- * message. */
+ * leaf's gradient buffer, or has no other holder and is row-major or has a dense
+ * leaf's strides; else a copy. NULL with the message. */
 static ds_tensor *grad_as_own(ds_tensor *g, const ds_tensor *leaf)
 {
     if (leaf->hooks && leaf->hooks->grad_in_buffer == g) return g;
     if (!dsi_acquire(g)) return NULL;
-    bool fresh = g->refs == 1 && g->storage->refs == 1 && dsi_is_contiguous(g) &&
-                 g->dtype == leaf->dtype;
-    if (fresh) return g;
+    bool fresh = g->refs == 1 && g->storage->refs == 1 && g->dtype == leaf->dtype;
+    if (fresh && (dsi_is_contiguous(g) || (dsi_same_layout(g, leaf) && dsi_is_dense(g)))) return g;
     ds_tensor *copy = dsi_new(leaf, leaf->shape);
     return dsi_copy(copy, g) == DS_OK ? copy : NULL;
 }
