@@ -108,29 +108,77 @@ static void heap_sink(Keyed *heap, int64_t n, int64_t at)
     heap[at] = x;
 }
 
-/* first[0..k-1], k >= 1, becomes the first k of n keys in the order of
- * sort_keyed: a heap of the first k so far. An element of the same key as the
- * heap's last one has the larger index, so it is left out. */
+/* heap[0..k-1], a heap of the first k so far, k >= 1: takes a later element. One of the
+ * same key as the heap's last one has the larger index, so it is left out. */
+static void heap_offer(Keyed *heap, int64_t k, uint64_t key, int64_t index)
+{
+    if (key >= heap[0].key) return;
+    heap[0] = (Keyed){key, index};
+    heap_sink(heap, k, 0);
+}
+
+static void heap_make(Keyed *heap, int64_t k)
+{
+    for (int64_t i = k / 2; i-- > 0;) heap_sink(heap, k, i);
+}
+
+/* The heap's elements in order. */
+static void heap_sort(Keyed *heap, int64_t k)
+{
+    for (int64_t end = k - 1; end > 0; end--) {
+        Keyed last = heap[0];
+        heap[0] = heap[end], heap[end] = last;
+        heap_sink(heap, end, 0);
+    }
+}
+
+#define BLOCK 16 /* floats that are compared together */
+
+/* Whether a key of BLOCK floats is below a bound: the upper halves as signed numbers, for
+ * which there are vectors. */
+static bool floats_below(const float *x, uint32_t turned, int32_t bound)
+{
+    int32_t below = 0;
+    for (int i = 0; i < BLOCK; i++) {
+        uint32_t bits;
+        float v = x[i] + 0.0f;
+        memcpy(&bits, &v, sizeof bits);
+        uint32_t key = v != v ? (uint32_t)INT32_MAX : bits ^ (0 - (bits >> 31)) >> 1;
+        below |= (int32_t)(key ^ turned) < bound;
+    }
+    return below;
+}
+
+/* first[0..k-1], k >= 1, becomes the first k of n floats; turned: as in line_keys. */
+static void select_floats(const float *x, int64_t n, int64_t k, uint64_t turned, Keyed *first)
+{
+    for (int64_t i = 0; i < k; i++) first[i] = (Keyed){turned ^ key_of_float(x[i]), i};
+    heap_make(first, k);
+    for (int64_t i = k; i < n;) {
+        int64_t end = i + BLOCK <= n ? i + BLOCK : n;
+        int32_t bound = (int32_t)((first[0].key ^ SIGN) >> 32);
+        if (end - i == BLOCK && !floats_below(x + i, (uint32_t)turned, bound)) i = end;
+        for (; i < end; i++) heap_offer(first, k, turned ^ key_of_float(x[i]), i);
+    }
+    heap_sort(first, k);
+}
+
+/* As sort_keyed, of the first k of n keys, k >= 1. */
 static void select_keyed(const uint64_t *keys, int64_t n, int64_t k, Keyed *first)
 {
     for (int64_t i = 0; i < k; i++) first[i] = (Keyed){keys[i], i};
-    for (int64_t i = k / 2; i-- > 0;) heap_sink(first, k, i);
-    for (int64_t i = k; i < n; i++)
-        if (keys[i] < first[0].key) {
-            first[0] = (Keyed){keys[i], i};
-            heap_sink(first, k, 0);
-        }
-    for (int64_t end = k - 1; end > 0; end--) {
-        Keyed last = first[0];
-        first[0] = first[end], first[end] = last;
-        heap_sink(first, end, 0);
-    }
+    heap_make(first, k);
+    for (int64_t i = k; i < n; i++) heap_offer(first, k, keys[i], i);
+    heap_sort(first, k);
 }
+
+/* Whether a heap finds the first k of n sooner than sorting all. */
+static bool few_are_wanted(int64_t k, int64_t n) { return k > 0 && k < n / 4; }
 
 /* first[0..k-1] becomes the first k of n keys; room for 2 n. */
 static void order_keys(const uint64_t *keys, int64_t n, int64_t k, Keyed *first)
 {
-    if (k > 0 && k < n / 4) {
+    if (few_are_wanted(k, n)) {
         select_keyed(keys, n, k, first);
         return;
     }
@@ -186,8 +234,13 @@ static ds_tensor *sort_order(ds_tensor *x, int dim, bool descending, int64_t k)
              turned = descending ? UINT64_MAX : 0;
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i++) {
-            line_keys(values, dtype, o * n * inner + i, inner, n, turned, keys);
-            order_keys(keys, n, k, line);
+            int64_t at = o * n * inner + i;
+            if (dtype == DS_F32 && inner == 1 && few_are_wanted(k, n)) {
+                select_floats((const float *)values + at, n, k, turned, line);
+            } else {
+                line_keys(values, dtype, at, inner, n, turned, keys);
+                order_keys(keys, n, k, line);
+            }
             for (int64_t c = 0; c < k; c++) p[(o * k + c) * inner + i] = line[c].index;
         }
     dsi_free(keys);

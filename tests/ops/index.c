@@ -104,7 +104,7 @@ static void topk_begins_as_sort(void **state)
     const int64_t ks[] = {1, 2, 7, 49, 50, 51, 200};
     float values[2 * 200];
     for (int i = 0; i < 400; i++)
-        values[i] = (float)(i * 7919 % 31); /* each about six times a line */
+        values[i] = (float)(i * 7919 % 31 - 15); /* each about six times a line */
     values[3] = values[77] = values[250] = NAN;
     values[5] = INFINITY, values[205] = -INFINITY, values[10] = -0.0f;
     for (int i = 0; i < 14; i++) {
