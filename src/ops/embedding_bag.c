@@ -123,12 +123,12 @@ static void embedding_bag_backward(dsi_node *n, ds_tensor *dy)
 const dsi_op dsi_op_embedding_bag = {.name = "embedding_bag", .backward = embedding_bag_backward};
 
 /* Which rows of w are in each bag, without padding: begin [bags + 1], index and bag [M];
- * in host memory. */
+ * in host memory. taken: the rows of flat, not of w, are counted. */
 typedef struct BagRows {
     ds_tensor *begin, *index, *bag;
 } BagRows;
 
-static bool bag_rows(const ds_tensor *w, const ds_tensor *flat, int64_t padding_idx,
+static bool bag_rows(const ds_tensor *w, const ds_tensor *flat, bool taken, int64_t padding_idx,
                      const int64_t *at, int64_t bags, BagRows *b)
 {
     int64_t m = 0;
@@ -144,7 +144,7 @@ static bool bag_rows(const ds_tensor *w, const ds_tensor *flat, int64_t padding_
             if (from[e] < 0 || from[e] >= w->shape.d[0])
                 return dsi_invalid("embedding_bag: index %lld at position %lld is outside 0..%lld",
                                    (long long)from[e], (long long)e, (long long)w->shape.d[0] - 1);
-            if (from[e] != padding_idx) index[m] = from[e], bag[m++] = i;
+            if (from[e] != padding_idx) index[m] = taken ? e : from[e], bag[m++] = i;
         }
     }
     begin[bags] = m;
@@ -152,13 +152,17 @@ static bool bag_rows(const ds_tensor *w, const ds_tensor *flat, int64_t padding_
     return b->index && b->bag;
 }
 
-/* The sums, or means, of a bag's rows by the fusion resample. */
+/* The sums, or means, of a bag's rows by the fusion resample; of 16 bits those of the rows'
+ * float32 copies. */
 static ds_tensor *bags_resample(ds_tensor *w, const ds_tensor *flat, int64_t padding_idx,
                                 const int64_t *at, int64_t bags, bool mean)
 {
     BagRows b;
-    if (!(w = ds_contiguous(w)) || !bag_rows(w, flat, padding_idx, at, bags, &b) || !dsi_acquire(w))
-        return NULL;
+    bool half = dsi_is_16bit(w);
+    ds_dtype dtype = w->dtype;
+    if (!bag_rows(w, flat, half, padding_idx, at, bags, &b)) return NULL;
+    w = half ? dsi_upcast(ds_embedding(w, (ds_tensor *)flat, -1)) : ds_contiguous(w);
+    if (!w || !dsi_acquire(w)) return NULL;
     int64_t width = w->shape.d[1];
     ds_tensor *one = dsi_fill(dsi_new(w, b.index->shape), 1);
     ds_tensor *y = dsi_new(w, ds_shape(bags, width));
@@ -170,10 +174,10 @@ static ds_tensor *bags_resample(ds_tensor *w, const ds_tensor *flat, int64_t pad
     dsi_node *n = dsi_record(&dsi_op_embedding_bag, y, w);
     dsi_save_for_backward(n, b.index), dsi_save_for_backward(n, b.bag);
     dsi_set_attr(n, &w->shape, sizeof w->shape);
-    if (!mean) return y;
+    if (!mean) return ds_cast(y, dtype);
     ds_tensor *count = ds_sub(ds_slice(b.begin, 0, 1, bags + 1), ds_slice(b.begin, 0, 0, bags));
     count = ds_clamp(ds_cast(count, w->dtype), 1, (double)INFINITY);
-    return ds_div(y, ds_reshape(count, ds_shape(bags, 1)));
+    return ds_cast(ds_div(y, ds_reshape(count, ds_shape(bags, 1))), dtype);
 }
 
 ds_tensor *ds_embedding_bag_with(ds_tensor *w, ds_tensor *index, int64_t padding_idx,
@@ -188,8 +192,7 @@ ds_tensor *ds_embedding_bag_with(ds_tensor *w, ds_tensor *index, int64_t padding
     const int64_t *at = ds_data(ends);
     int64_t bags = ends->shape.d[0] - 1, n = at[bags];
     ds_tensor *flat = ds_slice(ds_reshape(index, ds_shape(-1)), 0, 0, n);
-    bool single = w->dtype == DS_F32 || w->dtype == DS_F64;
-    if (flat && single && o.mode != DS_BAG_MAX && !o.per_sample_weights && !o.scale_grad_by_freq &&
+    if (flat && o.mode != DS_BAG_MAX && !o.per_sample_weights && !o.scale_grad_by_freq &&
         dsi_fusion(w->device, resample))
         return bags_resample(w, flat, padding_idx, at, bags, o.mode == DS_BAG_MEAN);
     ds_embedding_opts each_row = {o.scale_grad_by_freq};
