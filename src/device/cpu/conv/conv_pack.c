@@ -8,6 +8,30 @@
 
 int64_t planes_pitch(Rect r, int64_t phases) { return dsi_round_up(r.cols, phases); }
 
+#if defined(DSI_ISA_avx512)
+/* The vector at p, 0 outside of lanes first .. last - 1. */
+static vf load_inside(const float *p, int64_t first, int64_t last)
+{
+    int64_t begin = dsi_max(0, dsi_min(first, VF)), end = dsi_max(begin, dsi_min(last, VF));
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << end) - (1u << begin)), p);
+}
+
+/* Two phases of `each` columns, of a row whose columns first .. last - 1 count. */
+static void split_row(const float *x, int64_t first, int64_t last, int64_t each, float *to)
+{
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28,
+                                           30);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+    for (int64_t i = 0; i < each; i += VF) {
+        int64_t at = 2 * i, lanes = dsi_min(VF, each - i);
+        vf a = load_inside(x + at, first - at, last - at);
+        vf b = load_inside(x + at + VF, first - at - VF, last - at - VF);
+        vf_store_n(to + i, _mm512_permutex2var_ps(a, even, b), (int)lanes);
+        vf_store_n(to + each + i, _mm512_permutex2var_ps(a, odd, b), (int)lanes);
+    }
+}
+#endif
+
 /* Copies one row of a plane to a row of r in phases, with zeros outside the
  * plane. step: elements from column to column of x. */
 static void pack_row(const float *x, int64_t step, int64_t W, Rect r, int64_t phases, float *to)
@@ -21,6 +45,12 @@ static void pack_row(const float *x, int64_t step, int64_t W, Rect r, int64_t ph
         return;
     }
     int64_t each = planes_pitch(r, phases) / phases;
+#if defined(DSI_ISA_avx512)
+    if (phases == 2 && step == 1) {
+        split_row(x + r.col0, first, last, each, to);
+        return;
+    }
+#endif
     for (int64_t f = 0; f < phases; f++)
         for (int64_t i = 0, j = f; i < each; i++, j += phases)
             to[f * each + i] = j >= first && j < last ? x[(r.col0 + j) * step] : 0;
