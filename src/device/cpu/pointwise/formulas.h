@@ -110,7 +110,8 @@ UNARY_LINE(gelu, double, f64, GELU(x))
 #else
 UNARY(gelu, GELU(x))
 #endif
-UNARY(gelu_tanh, AS(x, 0.5) * x * (1 + TANH(TANH_INNER(x))))
+/* (1 + tanh u) / 2 is 1 / (1 + e^-2u), which takes one exp, and keeps its digits where it is small */
+UNARY(gelu_tanh, x / (1 + EXP(-2 * TANH_INNER(x))))
 UNARY(sigmoid, 1 / (1 + EXP(-x)))
 UNARY(silu, x / (1 + EXP(-x)))
 UNARY(tanh, TANH(x))
@@ -445,9 +446,9 @@ BINARY(silu_dx, a *SILU_SLOPE(b))
 #define GELU_TANH_DX(T, suffix) \
     ALWAYS_INLINE T gelu_tanh_slope_##suffix(T x) \
     { \
-        T t = TANH(TANH_INNER(x)); \
-        T inner = AS(x, SQRT_2_OVER_PI) * (1 + AS(x, 3 * GELU_CUBIC) * x * x); \
-        return AS(x, 0.5) * (1 + t) + AS(x, 0.5) * x * (1 - t * t) * inner; \
+        T s = 1 / (1 + EXP(-2 * TANH_INNER(x))); \
+        T inner = AS(x, 2 * SQRT_2_OVER_PI) * (1 + AS(x, 3 * GELU_CUBIC) * x * x); \
+        return s + x * (s * (1 - s)) * inner; \
     }
 GELU_TANH_DX(float, f32)
 GELU_TANH_DX(double, f64)
