@@ -528,6 +528,10 @@ typedef struct dsi_fusions {
      * is.
      * = copy (x, with those dimensions last, t [outer,C,1]); reduce MAX (t, y) */
     ds_status (*amax)(dsi_stream *s, dsi_view x, dsi_view y);
+    /* y[m] = sum over k of a[m,k] b[m,k]; a, b [M,K], float32 or float64, contiguous; b
+     * may be a; y [M].
+     * = binary MUL (a, b, t); reduce SUM (t, y seen as [M,1]) */
+    ds_status (*vecdot)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y);
     /* y = x, y[o,index[o,k,i],i] = src[o,k,i] in the order of k; x, y [outer,C,inner],
      * src and index [outer,K,inner], any dtype, contiguous; DSI_FAULT_ELEMENT, place [o,
      * k inner + i].

@@ -367,6 +367,6 @@ ds_tensor *ds_cosine_similarity(ds_tensor *x1, ds_tensor *x2, int dim, double ep
     ds_reduce_opts over = {.dims = ds_shape(dim)};
     ds_tensor *least = number_beside(x1, dsi_option(eps, 1e-8));
     ds_tensor *length = ds_unsqueeze(length_at_least(x1, least, over.dims), dim);
-    ds_tensor *y = ds_sum_with(ds_mul(ds_div(x1, length), x2), over);
+    ds_tensor *y = dsi_vecdot(ds_div(x1, length), x2, dim);
     return reduced(ds_div(y, length_at_least(x2, least, over.dims)), DS_NONE, dtype);
 }

@@ -125,5 +125,8 @@ ds_tensor *dsi_huber(ds_tensor *x, double edge);
  * dimension i; none is below 0. */
 ds_tensor *dsi_pad(ds_tensor *x, const int64_t *before, const int64_t *after, double value);
 
+/* statistics.c: the sum over dim of a b, of one shape and dtype. */
+ds_tensor *dsi_vecdot(ds_tensor *a, ds_tensor *b, int dim);
+
 /* loss_composed.c: ds_cross_entropy_with whose target are probabilities of x's shape. */
 ds_tensor *dsi_cross_entropy_soft(ds_tensor *x, ds_tensor *target, ds_cross_entropy_opts o);

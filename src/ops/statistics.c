@@ -4,6 +4,7 @@
  *     amax       y = max x, dx = dy / m at the m elements that are the maximum
  *     prod       y = x0 x1 ..., by halves
  *     var        y = sum (x - mean)^2 / (n - correction)
+ *     vecdot     y = sum a b, da = dy b, db = dy a: sums of squares in the two below
  *     norm       y = (sum |x|^p)^(1/p), max |x|, min |x|; of zeros the gradient is 0
  *     logsumexp  y = log sum exp x, dx = dy exp(x - y)
  * 16-bit operands are computed in float32, and the result is rounded once.
@@ -176,6 +177,59 @@ ds_tensor *ds_prod_with(ds_tensor *x, ds_reduce_opts o)
 
 ds_tensor *ds_prod(ds_tensor *x) { return ds_prod_with(x, (ds_reduce_opts){0}); }
 
+/* ---- dot products ------------------------------------------------------------------------------------ */
+
+/* Saved: a, and b where it is another. */
+static void vecdot_backward(dsi_node *n, ds_tensor *dy)
+{
+    ds_tensor *a = dsi_saved_tensor(n, 0), *b = dsi_saved_tensor(n, 1);
+    if (!b) {
+        dsi_accumulate_grad(n, 0, ds_mul(ds_scale(dy, 2), a));
+        return;
+    }
+    if (dsi_needs_input_grad(n, 0)) dsi_accumulate_grad(n, 0, ds_mul(dy, b));
+    if (dsi_needs_input_grad(n, 1)) dsi_accumulate_grad(n, 1, ds_mul(dy, a));
+}
+
+const dsi_op dsi_op_vecdot = {"vecdot", vecdot_backward, .acquires = true};
+
+/* True if a and b are contiguous, and their last dimensions are reduced. */
+static bool vecdot_is_fused(const ds_tensor *a, const ds_tensor *b, const Over *v)
+{
+    for (int i = 0; i < v->last.n; i++)
+        if (v->last.d[i] != i) return false;
+    return dsi_fusion(a->device, vecdot) && dsi_is_contiguous(a) && dsi_is_contiguous(b);
+}
+
+/* The sum of a b, of one shape and dtype, of v->kept. */
+static ds_tensor *vecdot(ds_tensor *a, ds_tensor *b, const Over *v)
+{
+    if (!a || !b) return NULL;
+    if (!vecdot_is_fused(a, b, v)) return sum_over(ds_mul(a, b), v);
+    if (!dsi_acquire(a, b)) return NULL;
+    ds_dims rows = ds_shape(dsi_numel(v->kept), v->n);
+
+    ds_tensor *y = dsi_new(a, v->kept);
+
+    if (!y || !dsi_run_fusion(y, vecdot, dsi_v_shape(a, rows), dsi_v_shape(b, rows),
+                              dsi_v_shape(y, ds_shape(rows.d[0]))))
+        return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_vecdot, y, a, b == a ? NULL : b);
+    dsi_save_for_backward(n, a);
+    if (b != a) dsi_save_for_backward(n, b);
+    return y;
+}
+
+ds_tensor *dsi_vecdot(ds_tensor *a, ds_tensor *b, int dim)
+{
+    Over v;
+    if (!a || !b || !over_find("vecdot", a, (ds_reduce_opts){.dims = ds_shape(dim)}, &v))
+        return NULL;
+    ds_tensor *y = vecdot(a, b, &v);
+    return y ? ds_reshape(y, v.shape) : NULL;
+}
+
 /* ---- variance ---------------------------------------------------------------------------------------- */
 
 /* The variances of float32 or float64 x, of v->kept. The mean has no gradient:
@@ -184,7 +238,7 @@ static ds_tensor *variance(ds_tensor *x, const Over *v, double correction)
 {
     double n = (double)v->n;
     ds_tensor *mean = ds_scale(sum_over(ds_detach(x), v), 1 / n), *d = ds_sub(x, mean);
-    ds_tensor *sum = sum_over(ds_mul(d, d), v);
+    ds_tensor *sum = vecdot(d, d, v);
     if (n >= correction) return ds_scale(sum, 1 / (n - correction));
     /* infinite, but torch's gradient divides by the negative number */
     ds_tensor *y = ds_scale(sum, 1 / (n - correction));
@@ -224,7 +278,7 @@ ds_tensor *ds_std(ds_tensor *x) { return ds_std_with(x, (ds_var_opts){0}); }
 static ds_tensor *norm_over(ds_tensor *x, const Over *v, double p)
 {
     if (p == 1) return sum_over(ds_abs(x), v);
-    if (p == 2) return root_of(sum_over(ds_mul(x, x), v));
+    if (p == 2) return root_of(vecdot(x, x, v));
     if (p == 0) return ds_cast(sum_over(ds_ne(x, zero_beside(x)), v), x->dtype);
     if (p == (double)INFINITY) return amax(ds_abs(x), v);
     if (p == -(double)INFINITY) return ds_neg(amax(ds_neg(ds_abs(x)), v));

@@ -72,6 +72,7 @@
     X(max) \
     X(amax) \
     X(logsumexp) \
+    X(vecdot) \
     X(cumsum) \
     X(reshape) \
     X(permute) \

@@ -112,6 +112,36 @@ static void largest_over_any_dimensions(void **state)
         }
 }
 
+/* Rows of less than a vector, of more than LINE_BLOCK, and one that threads share. */
+static void dot_products_of_rows(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][2] = {{3, 5}, {4, 64}, {2, 9001}, {2, 250007}, {3, 0}, {0, 3}};
+    FOR_EACH_ISA(k)
+    for (int i = 0; i < 12; i++) {
+        ds_dtype dtype = i % 2 ? DS_F64 : DS_F32;
+        const int64_t *d = shapes[i / 2];
+        dsi_view a = view_new(dtype, 2, d, NULL), b = view_new(dtype, 2, d, NULL);
+        dsi_view y = view_new(dtype, 1, d, NULL);
+        view_random(&a, 1), view_random(&b, 2);
+        for (int same = 0; same < 2; same++) {
+            const dsi_view *other = same ? &a : &b;
+            CHECK_INT(table_with(k)->fusions.vecdot(NULL, a, *other, y), DS_OK);
+            for (int64_t row = 0; row < d[0]; row++) {
+                long double want = 0;
+                double absolute = 0;
+                for (int64_t c = row * d[1]; c < (row + 1) * d[1]; c++) {
+                    double product = view_get(&a, c) * view_get(other, c);
+                    want += product, absolute += fabs(product);
+                }
+                CHECK_CLOSE(view_get(&y, row), (double)want,
+                            (dtype == DS_F64 ? 0x1p-49 : 0x1p-22) * absolute);
+            }
+        }
+        view_free(&a), view_free(&b), view_free(&y);
+    }
+}
+
 /* Ones added one by one to 2^24 in float stay there. */
 static void long_sums_stay_exact(void **state)
 {
@@ -280,7 +310,8 @@ static void sums_do_not_depend_on_threads_or_instruction_set(void **state)
 
 TEST_MAIN(cmocka_unit_test(sums_over_any_dimensions),
           cmocka_unit_test(sums_of_sliced_and_repeated_views),
-          cmocka_unit_test(largest_over_any_dimensions), cmocka_unit_test(long_sums_stay_exact),
+          cmocka_unit_test(largest_over_any_dimensions), cmocka_unit_test(dot_products_of_rows),
+          cmocka_unit_test(long_sums_stay_exact),
           cmocka_unit_test(nan_and_infinity_pass_through_sums),
           cmocka_unit_test(maxima_are_the_first_and_nan_wins),
           cmocka_unit_test(maxima_of_long_rows), cmocka_unit_test(norms_of_several_views),

@@ -39,6 +39,7 @@
     X(mask_scale) X(mul_add)                                                   \
     X(cumsum)                                        /* reduce/cumsum.c */     \
     X(amax)                                          /* reduce/reduce.c */     \
+    X(vecdot)                                        /* reduce/vecdot.c */     \
     X(nll_loss) X(nll_loss_dx)                       /* reduce/softmax.c */    \
     X(scatter) X(scatter_dx) X(scatter_sum)          /* index/index.c */       \
     X(resample)                                      /* index/resample.c */
