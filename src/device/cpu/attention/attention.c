@@ -16,8 +16,9 @@
  * (and, in backward, of values) along the keys. So all blocks are transposed
  * once, before the first row, unless there are few rows.
  *
- * Invariants: threads divide blocks of rows in forward, and batches of
- * k in backward, where all rows of the group add to dk and dv; so no sum depends on them. A row
+ * Invariants: threads divide the dimension in front, if there is one of enough
+ * indices; else blocks of rows in forward, and batches of k in backward, where
+ * all rows of the group add to dk and dv. So no sum depends on them. A row
  * that attends to nothing (its scores are all -inf) gives 0 and no gradient, as
  * in PyTorch.
  * SPDX-License-Identifier: MIT */
@@ -28,6 +29,9 @@
 #include "device/cpu/simd/upcast.h"
 #include "device/cpu/table.h"
 
+#include <stdatomic.h>
+
+#define GAPS        512 /* elements, more than lie between the float32 copies of a slice */
 #define GRAIN_FLOPS 5e5 /* of an iteration of a parallel loop, at least */
 
 static int64_t key_blocks(const dsi_view *k) { return (k->d[1] + KEYS - 1) / KEYS; }
@@ -209,7 +213,7 @@ static double flops(const attention_job *x)
  * in float32. */
 static int64_t attention_slice(const dsi_view *k, int64_t each)
 {
-    int64_t n = slice_items(each);
+    int64_t n = slice_items(each + GAPS);
     return n < k->d[0] ? n : k->d[0];
 }
 
@@ -223,20 +227,58 @@ static dsi_view attention_at(dsi_view v, int64_t i)
     return v;
 }
 
+typedef struct attention_front {
+    dsi_stream *s;
+    const attention_job *all; /* views with the dimension in front */
+    bool back;
+    _Atomic ds_status status;
+} attention_front;
+
+/* Indices begin .. end-1 of the dimension in front. */
+static void run_front(void *arg, int64_t begin, int64_t end)
+{
+    attention_front *f = arg;
+    const attention_job *x = f->all;
+    for (int64_t i = begin; i < end; i++) {
+        dsi_view q = attention_at(x->q, i), k = attention_at(x->k, i), v = attention_at(x->v, i);
+        dsi_view mask = attention_at(x->mask, i), y = attention_at(x->y, i),
+                 lse = attention_at(x->lse, i);
+        ds_status status = f->back ? KERNEL(attention_dx)(
+                                         f->s, x->scale, x->causal, attention_at(x->dy, i), q, k, v,
+                                         mask, y, lse, attention_at(x->dq, i),
+                                         attention_at(x->dk, i), attention_at(x->dv, i))
+                                   : KERNEL(attention)(f->s, x->scale, x->causal, q, k, v, mask, y,
+                                                       lse);
+        if (status) atomic_store(&f->status, status);
+    }
+}
+
+/* Several threads divide the indices if they are enough for all. Beside a large
+ * head of 16 bits, whose float32 copies would be the calling thread's, they
+ * divide what is in an index. */
+static ds_status attention_run_front(dsi_stream *s, const attention_job *x, bool back)
+{
+    attention_front f = {.s = s, .all = x, .back = back};
+    int64_t n = x->q.d[0], heads = x->k.d[1] ? x->k.d[1] : 1;
+    int64_t each = 2 * (x->q.d[1] / heads * x->q.d[2] + x->k.d[2]) * (x->q.d[3] + x->v.d[3]);
+    bool small = !is_half(x->q.dtype) || each * (int64_t)sizeof(float) < (int64_t)IN_F32_SMALL / 2;
+    if (small && n >= 2 * ds_threads())
+        dsi_parallel(n, 1, run_front, &f);
+    else
+        run_front(&f, 0, n);
+    if (f.status == DS_ENOMEM)
+        return dsi_fail(DS_ENOMEM, "no memory for the transposed keys of attention");
+    if (f.status) run_front(&f, 0, 1); /* for the message, which another thread has */
+    return f.status;
+}
+
 ds_status KERNEL(attention)(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
                             dsi_view v, dsi_view mask, dsi_view y, dsi_view lse)
 {
-    if (q.n == 4) {
-        ds_status status = DS_OK;
-        for (int64_t i = 0; !status && i < q.d[0]; i++)
-            status = KERNEL(attention)(s, scale, causal, attention_at(q, i), attention_at(k, i),
-                                       attention_at(v, i), attention_at(mask, i),
-                                       attention_at(y, i), attention_at(lse, i));
-        return status;
-    }
     int64_t group = attention_group(&q, &k), width = q.d[2] + v.d[2];
     attention_job x = {.scale = scale, .causal = causal, .group = group};
     x.q = q, x.k = k, x.v = v, x.mask = mask, x.y = y, x.lse = lse;
+    if (q.n == 4) return attention_run_front(s, &x, false);
     const dsi_view *all[] = {&q, &k, &v, &y};
     if (attention_amx_takes(&x, 4, all)) return attention_amx_forward(s, &x);
     if (is_half(q.dtype)) {
@@ -266,17 +308,9 @@ ds_status KERNEL(attention_dx)(dsi_stream *s, double scale, bool causal, dsi_vie
                                dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
                                dsi_view dq, dsi_view dk, dsi_view dv)
 {
-    if (q.n == 4) {
-        ds_status status = DS_OK;
-        for (int64_t i = 0; !status && i < q.d[0]; i++)
-            status = KERNEL(attention_dx)(
-                s, scale, causal, attention_at(dy, i), attention_at(q, i), attention_at(k, i),
-                attention_at(v, i), attention_at(mask, i), attention_at(y, i), attention_at(lse, i),
-                attention_at(dq, i), attention_at(dk, i), attention_at(dv, i));
-        return status;
-    }
     int64_t group = attention_group(&q, &k), width = q.d[2] + v.d[2];
     attention_job x = {scale, causal, group, q, k, v, mask, y, lse, dy, dq, dk, dv, NULL, NULL};
+    if (q.n == 4) return attention_run_front(s, &x, true);
     const dsi_view *all[] = {&q, &k, &v, &y, &dy, &dq, &dk, &dv};
     if (attention_amx_takes(&x, 8, all)) return attention_amx_backward(s, &x);
     if (is_half(q.dtype)) {
