@@ -16,10 +16,12 @@
  * A helper that loses its processor within a part does delay the caller, by some
  * milliseconds. It is *late* if the caller has waited for it much longer than a
  * part takes. Then the processor is wanted by another process, and the caller
- * works alone for a while: BACK_OFF_NS, twice as long after each further time.
+ * works alone for a while: BACK_OFF_TIMES as long as it has waited, at most
+ * BACK_OFF_NS, and twice as long after each further time.
  *
  * Helpers look for bits for SPIN_NS (fork and join take some hundred
- * nanoseconds then), and sleep on a condition variable afterwards: an idle
+ * nanoseconds then; to be woken takes a hundred microseconds on a virtual
+ * machine), and sleep on a condition variable afterwards: an idle
  * program uses no processor. A thread that has spun for PATIENCE_NS yields at
  * each look, so that many ranks on few processors do not delay each other. A
  * pool has at most as many threads as the process has processors: one more
@@ -42,6 +44,7 @@
 
 #include "clock.h"
 #include "error.h"
+#include "int.h"
 #include "mem.h"
 #include "thread.h"
 
@@ -50,12 +53,13 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-#define MAX_THREADS      64     /* bits of a word */
-#define SPIN_NS          100000 /* how long a helper looks for work before it sleeps */
+#define MAX_THREADS      64      /* bits of a word */
+#define SPIN_NS          1000000 /* how long a helper looks for work before it sleeps */
 #define PATIENCE_NS      20000 /* how long anybody spins before it offers its processor to others */
 #define PIECES           4     /* parts for each thread, if there are enough items */
 #define LATE_NS          200000 /* a helper is not late before the caller has waited so long */
 #define BACK_OFF_NS      10000000
+#define BACK_OFF_TIMES   4
 #define MOST_BACK_OFF_NS 640000000
 #define TRUSTED          200 /* jobs without a late helper, after which the next one counts as the first */
 #define LARGE            8 /* a job that could be cut into so many parts is worth waking helpers */
@@ -284,7 +288,7 @@ static void helpers_judge(pool *p, int64_t waited, int64_t part_ns)
         if (++p->on_time >= TRUSTED) p->on_time = 0, p->back_off = 0;
         return;
     }
-    if (!p->back_off) p->back_off = BACK_OFF_NS;
+    if (!p->back_off) p->back_off = dsi_min(BACK_OFF_TIMES * waited, BACK_OFF_NS);
     p->alone_until = dsi_now_ns() + p->back_off;
     p->on_time = 0;
     if (p->back_off < MOST_BACK_OFF_NS) p->back_off *= 2;
