@@ -101,6 +101,20 @@ static bool restart_has_enough(const restarts *r)
            r->p->world_size >= (o->min_ranks > 0 ? o->min_ranks : 1);
 }
 
+/* 0, or the status of the command, after a line. */
+static int restart_check_most(const restarts *r)
+{
+    const launch_plan *p = r->p;
+    if (r->how->find_hosts || restart_has_enough(r)) return 0; /* who joins is not known yet */
+    fprintf(
+        stderr,
+        "deepspeed: the job has %d host%s with %d rank%s in all: --min_nodes %d, --min_ranks %d "
+        "cannot be reached\n",
+        p->n_hosts, p->n_hosts == 1 ? "" : "s", p->world_size, p->world_size == 1 ? "" : "s",
+        p->o.min_nodes > 0 ? p->o.min_nodes : 1, p->o.min_ranks > 0 ? p->o.min_ranks : 1);
+    return 2;
+}
+
 /* Plans the hosts that answer, once there are enough. Returns 0 or the status
  * of the command, after a line. */
 static int restart_find_hosts(restarts *r)
@@ -246,6 +260,7 @@ int restart_run(launch_plan *p, const restart_job *how)
 {
     restarts r = {.p = p, .how = how, .begin = dsi_now()};
     int status = 0;
+    if (restart_check_most(&r)) return 2;
     if (p->o.error_file && !error_file_append(p->o.error_file, NULL)) return 2;
     for (int i = 0; i < p->n_hosts; i++) hosts_add_copy(&r.all, &p->hosts[i]);
     if (!how->find_hosts) r.a.ending = restart_ending, r.a.arg = &r;

@@ -54,8 +54,8 @@ has err '^deepspeed: --error_file: /dev/null/x: Not a directory$'
 # ---- mistakes
 status 2 $run --min_nodes 2 ./flaky 0 0
 has err 'min_nodes (--min_elastic_nodes) belongs to --max_restarts N'
-status 1 $run --max_restarts 1 --min_ranks 9 --join_timeout 1 ./flaky 0 0
-has err "^deepspeed: 1 of 1 hosts answer, with $ranks ranks\\?; --min_nodes 1, --min_ranks 9 were waited for during 1 s (--join_timeout)\$"
+status 2 $run --max_restarts 1 --min_ranks 9 ./flaky 0 0
+has err "^deepspeed: the job has 1 host with $ranks ranks\\? in all: --min_nodes 1, --min_ranks 9 cannot be reached\$"
 
 # ---- Ctrl-C, also between two attempts
 "$program" $run --max_restarts 9 --no_local_rank ./flaky 99 1 >out 2>err </dev/null &
@@ -160,7 +160,9 @@ END
 cat >batch <<'END'
 #!/bin/sh
 "$@"
-test $? -ne 75 || scontrol requeue "$SLURM_JOB_ID"
+status=$?
+test $status -ne 75 || scontrol requeue "$SLURM_JOB_ID"
+exit $status
 END
 chmod +x slurm/srun slurm/scontrol batch
 
@@ -191,6 +193,9 @@ rm -f requeued
 slurm_start 2 0
 wait $job
 if [ $? -eq 0 ] && [ ! -e requeued ]; then pass; else fail "the job that was requeued: $(cat err)"; fi
+
+./batch sh -c 'exit 3' # a failure stays one: the batch job's status is that of the command
+if [ $? -eq 3 ]; then pass; else fail "the status of the batch script"; fi
 
 left=$(ls -A "$TMPDIR")
 if [ -z "$left" ]; then pass; else fail "left behind: $left"; fi
