@@ -27,6 +27,7 @@
 enum { MEAN, SUM, NONE }; /* ds_reduction */
 
 #define BUFFER 1024 /* elements of a block of rows, or of a piece of a long row */
+#define LINE   64   /* bytes of a cache line */
 #define FEW    64   /* columns of rows that are short for vectors */
 #define PARTS  64   /* of a sum over many rows; their bounds depend on the sizes alone */
 
