@@ -222,17 +222,10 @@ inline start(j)
 
 proctype Fault()
 {
+end: /* or none comes */
     do
-    :: faults < FAULTS ->
-        atomic {
-            faults++;
-            if
-            :: alive[0] -> killed[0] = 1
-            :: alive[1] -> killed[1] = 1
-            :: skip
-            fi
-        }
-    :: break
+    :: atomic { faults < FAULTS && alive[0] -> faults++; killed[0] = 1 }
+    :: atomic { faults < FAULTS && alive[1] -> faults++; killed[1] = 1 }
     od
 }
 
