@@ -370,6 +370,14 @@ typedef struct dsi_kernels {
     ds_status (*cross_entropy_dx)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view dloss,
                                   dsi_view x, dsi_view label, dsi_view weight, dsi_view lse,
                                   dsi_view divisor, dsi_view dx);
+    /* Some classes' part of the gradient, where lse is known: x [N,M] the logits of
+     * classes first .. first + M - 1, label int64 [N], lse and scale [N] of x's
+     * dtype, float32 or float64; dx [N,M] of that dtype, or of 16 bits beside
+     * float32; it may be x.
+     *   dx[i,j] = (e^(x[i,j] - lse[i]) - (label[i] == first + j)) scale[i]
+     * Unit stride along M. */
+    ds_status (*cross_entropy_part_dx)(dsi_stream *s, int64_t first, dsi_view x, dsi_view label,
+                                       dsi_view lse, dsi_view scale, dsi_view dx);
 
     /* ---- normalisation ---- */
 

@@ -122,6 +122,9 @@ ENTRY(own_kernels, cross_entropy, "cross_entropy",
 ENTRY(own_kernels, cross_entropy_dx, "cross_entropy_dx",
       (S, const dsi_cross_entropy *c, V dloss, V x, V label, V weight, V lse, V divisor, V dx),
       (s, c, dloss, x, label, weight, lse, divisor, dx), 0, &dloss, &x, &label, &weight, &lse, &dx)
+ENTRY(own_kernels, cross_entropy_part_dx, "cross_entropy_part_dx",
+      (S, int64_t first, V x, V label, V lse, V scale, V dx), (s, first, x, label, lse, scale, dx), 0,
+      &x, &label, &lse, &scale, &dx)
 ENTRY(own_kernels, batch_stats, "batch_stats", (S, V x, V mean, V var), (s, x, mean, var), 0,
       &x, &mean, &var)
 ENTRY(own_kernels, batch_norm, "batch_norm", (S, V x, V mean, V rstd, V weight, V bias, V y),
@@ -277,7 +280,7 @@ struct dsi_observed_tables {
 #define KERNEL_NAMES(X) \
     X(copy) X(fill) X(unary) X(unary_dx) X(binary) X(compare) X(affine) X(where) X(matmul) \
     X(conv2d) X(conv2d_dx) X(conv2d_dw) X(max_pool2d) X(max_pool2d_dx) X(avg_pool2d) \
-    X(avg_pool2d_dx) X(softmax) X(softmax_dx) X(cross_entropy) X(cross_entropy_dx) \
+    X(avg_pool2d_dx) X(softmax) X(softmax_dx) X(cross_entropy) X(cross_entropy_dx) X(cross_entropy_part_dx) \
     X(batch_stats) X(batch_norm) X(batch_norm_dx) X(layer_norm) X(layer_norm_dx) X(reduce) \
     X(norm) X(gather_rows) X(scatter_rows) X(gather) X(scatter_add) X(dispatch) X(combine) \
     X(combine_dw) X(attention) X(attention_dx) X(optimizer) X(step_result)

@@ -5,7 +5,7 @@
  *
  * Forward computes the logits of some rows at a time and keeps their log sums
  * lse [N]. Backward computes them again, some columns at a time, so that each
- * part of dw is written once and no second dw is needed:
+ * part of dw is written once and no second dw is needed; d is made by one kernel:
  *
  *     d = (e^(logits - lse) - onehot(label)) dloss / used
  *     dw[v] = d[:,v]^T x, dx = sum over v of d[:,v] w[v]
@@ -16,11 +16,23 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
-#define FORWARD_ELEMENTS  (8 << 20) /* of logits at a time: 32 MiB */
-#define BACKWARD_ELEMENTS (2 << 20) /* of two such buffers, and smaller ones */
-#define WHOLE_ELEMENTS    (4 << 20) /* logits up to here are kept for backward */
-#define COLUMNS           64        /* of logits at a time, at least, and a multiple */
+#define FORWARD_ELEMENTS  (8 << 20)  /* of logits at a time, on the CPU: 32 MiB */
+#define BACKWARD_ELEMENTS (2 << 20)  /* the same, beside d's */
+#define GPU_ELEMENTS      (16 << 20) /* both, where small parts would be launches alone */
+#define WHOLE_ELEMENTS    (4 << 20)  /* logits up to here are kept for backward */
+#define COLUMNS           64         /* of logits at a time, at least, and a multiple */
+#define VECTOR            8          /* columns: of 16 bits in 16 bytes */
 #define IGNORED           (-100)
+
+static bool on_host(const ds_tensor *x) { return x->device->type->kind == DS_CPU; }
+
+/* Products on a GPU are slow unless their columns are whole vectors, and so are
+ * rows that begin elsewhere: the last few columns are a product of their own, and
+ * a row of logits has gaps behind it. */
+static int64_t whole_columns(const ds_tensor *x, int64_t v)
+{
+    return on_host(x) ? v : v / VECTOR * VECTOR;
+}
 
 /* x [N,D] contiguous, rows begin .. end-1, as [1,rows,D] or, turned,
  * [1,D,rows]. The kernels' products take three dimensions; the first is a
@@ -37,25 +49,25 @@ static dsi_view matrix_rows(const ds_tensor *x, int64_t begin, int64_t end, bool
     return v;
 }
 
-/* A buffer of any shape [rows,columns] seen as [1,rows,columns]. The last part
- * of rows or columns uses the beginning of the buffer only. */
-static dsi_view buffer_matrix(const ds_tensor *t, int64_t rows, int64_t columns, bool turned)
+/* The first rows, and of each the columns begin .. end-1, of t [N,M], as
+ * [1,rows,columns] or, turned, [1,columns,rows]. */
+static dsi_view part_of(const ds_tensor *t, int64_t rows, int64_t begin, int64_t end, bool turned)
 {
     dsi_view v = dsi_v(t);
+    int64_t step = t->shape.d[1], columns = end - begin;
+    v.p = (char *)v.p + (size_t)begin * ds_dtype_size(v.dtype);
     v.n = 3;
     v.d[0] = 1, v.d[1] = turned ? columns : rows, v.d[2] = turned ? rows : columns;
-    v.s[0] = rows * columns, v.s[1] = turned ? 1 : columns, v.s[2] = turned ? columns : 1;
+    v.s[0] = rows * step, v.s[1] = turned ? 1 : step, v.s[2] = turned ? step : 1;
     return v;
 }
 
-/* [n] repeated along rows or columns of [1,rows,columns]. of_rows: element i
- * is all of row i, such as lse; else all of column i. */
-static dsi_view repeat_view(const ds_tensor *t, int64_t rows, int64_t columns, bool of_rows)
+/* The same as [rows,columns]. */
+static dsi_view part_lines(const ds_tensor *t, int64_t rows, int64_t begin, int64_t end)
 {
-    dsi_view v = dsi_v(t);
-    int64_t d[3] = {1, rows, columns}, s[3] = {0, of_rows ? 1 : 0, of_rows ? 0 : 1};
-    v.n = 3;
-    for (int i = 0; i < 3; i++) v.d[i] = d[i], v.s[i] = s[i];
+    dsi_view v = part_of(t, rows, begin, end, false);
+    v.n = 2;
+    for (int i = 0; i < 2; i++) v.d[i] = v.d[i + 1], v.s[i] = v.s[i + 1];
     return v;
 }
 
@@ -94,10 +106,10 @@ static ds_tensor *labels_count(ds_tensor *ignored, const ds_tensor *like)
 /* Saved tensors and buffers of one backward. */
 typedef struct Pass {
     ds_tensor *x, *w, *label, *lse, *row_scale;
-    ds_tensor *kept;                     /* [N,V] the logits; NULL: computed again */
-    ds_tensor *logits, *d, *low, *equal; /* [N,columns]; low: d in 16 bits, or d itself */
-    ds_tensor *dx, *term;                /* [N,D], in the dtype of lse */
-    int64_t rows, depth;
+    ds_tensor *kept;       /* [N,V] the logits; NULL: computed again */
+    ds_tensor *logits, *d; /* [N,columns]; one buffer where they have one dtype */
+    ds_tensor *dx, *term;  /* [N,D], in the dtype of lse */
+    int64_t rows;
 } Pass;
 
 /* [N] dloss / used, 0 for rows without a label */
@@ -114,66 +126,47 @@ static ds_tensor *row_scales(ds_tensor *label, ds_tensor *used, ds_tensor *dy)
     return dsi_result_if(done, y);
 }
 
-/* logits - lse of columns begin .. end-1 -> t */
-static bool pass_logits(Pass *p, int64_t begin, int64_t end, dsi_view t)
-{
-    dsi_view lse = repeat_view(p->lse, p->rows, end - begin, true);
-    if (p->kept) {
-        dsi_view kept = buffer_matrix(p->kept, p->rows, p->w->shape.d[0], false);
-        kept.p = (char *)kept.p + (size_t)begin * ds_dtype_size(kept.dtype);
-        kept.d[2] = end - begin;
-        return dsi_run_op(p->d, binary, DSI_ADD, -1.0, kept, lse, t);
-    }
-    return dsi_run(p->d, matmul, matrix_rows(p->x, 0, p->rows, false),
-                   matrix_rows(p->w, begin, end, true), dsi_v(NULL), t) &&
-           dsi_run_op(p->d, binary, DSI_ADD, -1.0, t, lse, t);
-}
-
-/* p->low = d of columns begin .. end-1 */
+/* p->d = d of columns begin .. end-1 */
 static bool pass_columns(Pass *p, int64_t begin, int64_t end)
 {
     int64_t n = p->rows, m = end - begin;
-    ds_tensor *number = dsi_arange(p->x, begin, m, 1);
-    dsi_view t = buffer_matrix(p->logits, n, m, false), d = buffer_matrix(p->d, n, m, false);
-    dsi_view equal = buffer_matrix(p->equal, n, m, false);
-    return number && pass_logits(p, begin, end, t) && dsi_run_op(p->d, unary, DSI_EXP, 0.0, t, d) &&
-           dsi_run_op(p->d, compare, DSI_EQ, repeat_view(p->label, n, m, true),
-                      repeat_view(number, n, m, false), equal) &&
-           dsi_run(p->d, affine, 1.0, -1.0, d, t) && dsi_run(p->d, where, equal, t, d, d) &&
-           dsi_run_op(p->d, binary, DSI_MUL, 1.0, d, repeat_view(p->row_scale, n, m, true), d) &&
-           (p->low == p->d || dsi_run(p->d, copy, d, buffer_matrix(p->low, n, m, false)));
+    dsi_view x = p->kept ? part_lines(p->kept, n, begin, end) : part_lines(p->logits, n, 0, m);
+    return (p->kept || dsi_run(p->d, matmul, matrix_rows(p->x, 0, n, false),
+                               matrix_rows(p->w, begin, end, true), dsi_v(NULL),
+                               part_of(p->logits, n, 0, m, false))) &&
+           dsi_run(p->d, cross_entropy_part_dx, begin, x, dsi_v(p->label), dsi_v(p->lse),
+                   dsi_v(p->row_scale), part_lines(p->d, n, 0, m));
 }
 
 /* dx += d w */
 static bool pass_add_dx(Pass *p, int64_t begin, int64_t end)
 {
-    int64_t n = p->rows;
+    int64_t n = p->rows, depth = p->x->shape.d[1];
     ds_tensor *to = begin ? p->term : p->dx;
-    return dsi_run(p->d, matmul, buffer_matrix(p->low, n, end - begin, false),
+    return dsi_run(p->d, matmul, part_of(p->d, n, 0, end - begin, false),
                    matrix_rows(p->w, begin, end, false), dsi_v(NULL),
-                   buffer_matrix(to, n, p->depth, false)) &&
+                   part_of(to, n, 0, depth, false)) &&
            (!begin ||
             dsi_run_op(p->d, binary, DSI_ADD, 1.0, dsi_v(p->dx), dsi_v(p->term), dsi_v(p->dx)));
 }
 
 static bool pass_run(Pass *p, ds_tensor *dw, bool want_dx)
 {
-    int64_t n = p->rows, v = p->w->shape.d[0], step = BACKWARD_ELEMENTS / n / COLUMNS * COLUMNS;
+    int64_t n = p->rows, v = p->w->shape.d[0], whole = whole_columns(p->x, v);
+    int64_t step = (on_host(p->x) ? BACKWARD_ELEMENTS : GPU_ELEMENTS) / n / COLUMNS * COLUMNS;
     step = step < COLUMNS ? COLUMNS : step;
     ds_dims block = ds_shape(n, step < v ? step : v);
-    p->logits = dsi_new(p->lse, block), p->d = dsi_new(p->lse, block);
-    p->low = p->x->dtype == p->lse->dtype ? p->d : dsi_new(p->x, block);
-    p->equal = dsi_new_dtype(p->x, DS_BOOL, block);
+    if (!p->kept) p->logits = dsi_new(p->lse, block);
+    p->d = p->logits && p->x->dtype == p->lse->dtype ? p->logits : dsi_new(p->x, block);
     if (want_dx) p->dx = dsi_new(p->lse, p->x->shape), p->term = dsi_new(p->lse, p->x->shape);
-    bool done = p->logits && p->d && p->low && p->equal && (!want_dx || (p->dx && p->term));
-    for (int64_t begin = 0; begin < v && done; begin += step) {
-        int64_t end = begin + step < v ? begin + step : v;
-        ds_scope *scope = ds_scope_open();
+    bool done = (p->kept || p->logits) && p->d && (!want_dx || (p->dx && p->term));
+    for (int64_t begin = 0, end; begin < v && done; begin = end) {
+        int64_t last = begin < whole ? whole : v;
+        end = begin + step < last ? begin + step : last;
         done = pass_columns(p, begin, end) && (!want_dx || pass_add_dx(p, begin, end)) &&
-               (!dw || dsi_run(dw, matmul, buffer_matrix(p->low, n, end - begin, true),
+               (!dw || dsi_run(dw, matmul, part_of(p->d, n, 0, end - begin, true),
                                matrix_rows(p->x, 0, n, false), dsi_v(NULL),
                                matrix_rows(dw, begin, end, false)));
-        ds_scope_close(scope);
     }
     return done;
 }
@@ -186,7 +179,7 @@ static void linear_cross_entropy_backward(dsi_node *n, ds_tensor *dy)
               .label = dsi_saved_tensor(n, 2),
               .lse = dsi_saved_tensor(n, 3),
               .kept = dsi_saved_tensor(n, 5)};
-    p.rows = p.x->shape.d[0], p.depth = p.x->shape.d[1];
+    p.rows = p.x->shape.d[0];
     bool want_dx = dsi_needs_input_grad(n, 0), want_dw = dsi_needs_input_grad(n, 1);
     p.row_scale = row_scales(p.label, dsi_saved_tensor(n, 4), dy);
     ds_tensor *dw = want_dw ? dsi_new_grad(n, 1, p.w, p.w->shape) : NULL;
@@ -200,28 +193,41 @@ const dsi_op dsi_op_linear_cross_entropy = {.name = "linear_cross_entropy",
 
 /* ---- forward ---- */
 
+/* logits = rows begin .. end-1 of x w^T */
+static bool loss_logits(ds_tensor *x, ds_tensor *w, ds_tensor *logits, int64_t begin, int64_t end)
+{
+    int64_t v = w->shape.d[0], whole = whole_columns(x, v);
+    dsi_view rows = matrix_rows(x, begin, end, false);
+    return (!whole || dsi_run(logits, matmul, rows, matrix_rows(w, 0, whole, true), dsi_v(NULL),
+                              part_of(logits, end - begin, 0, whole, false))) &&
+           (whole == v || dsi_run(logits, matmul, rows, matrix_rows(w, whole, v, true), dsi_v(NULL),
+                                  part_of(logits, end - begin, whole, v, false)));
+}
+
 /* losses [N] and lse [N]; *kept: all logits, if they are small, else NULL */
 static bool loss_rows(ds_tensor *x, ds_tensor *w, ds_tensor *label, ds_tensor *losses,
                       ds_tensor *lse, ds_tensor **kept)
 {
     static const dsi_cross_entropy none = {.ignore_index = IGNORED, .reduction = DS_NONE};
-    int64_t n = x->shape.d[0], v = w->shape.d[0], step = FORWARD_ELEMENTS / v;
+    int64_t n = x->shape.d[0], v = w->shape.d[0],
+            line = on_host(x) ? v : (v + VECTOR - 1) / VECTOR * VECTOR;
+    int64_t step = (on_host(x) ? FORWARD_ELEMENTS : GPU_ELEMENTS) / line;
     step = step < 1 ? 1 : step < n ? step : n;
-    ds_tensor *logits = dsi_new(lse, ds_shape(step, v)), *divisor = dsi_new(lse, (ds_dims){0});
+    ds_scope *scope = ds_scope_open(); /* what is not kept must not wait for the caller's to end */
+    ds_tensor *logits = dsi_new(lse, ds_shape(step, line)), *divisor = dsi_new(lse, (ds_dims){0});
     bool done = logits && divisor;
-    *kept = n <= WHOLE_ELEMENTS / v ? logits : NULL;
     for (int64_t begin = 0; begin < n && done; begin += step) {
-        int64_t end = begin + step < n ? begin + step : n, rows = end - begin;
-        dsi_view y = buffer_matrix(logits, rows, v, false), see = y;
-        see.d[0] = rows, see.d[1] = v, see.d[2] = 1, see.s[0] = v, see.s[1] = see.s[2] = 1;
-        dsi_view line[3] = {line_part(label, begin, end), line_part(losses, begin, end),
+        int64_t end = begin + step < n ? begin + step : n;
+        dsi_view see = part_lines(logits, end - begin, 0, v);
+        dsi_view each[3] = {line_part(label, begin, end), line_part(losses, begin, end),
                             line_part(lse, begin, end)};
-        for (int i = 0; i < 3; i++) line[i].n = 2, line[i].d[1] = line[i].s[1] = 1;
-        done = dsi_run(lse, matmul, matrix_rows(x, begin, end, false), matrix_rows(w, 0, v, true),
-                       dsi_v(NULL), y) &&
-               dsi_run_index(lse, cross_entropy, &none, see, line[0], dsi_v(NULL), line[1], line[2],
+        see.n = 3, see.d[2] = see.s[2] = 1;
+        for (int i = 0; i < 3; i++) each[i].n = 2, each[i].d[1] = each[i].s[1] = 1;
+        done = loss_logits(x, w, logits, begin, end) &&
+               dsi_run_index(lse, cross_entropy, &none, see, each[0], dsi_v(NULL), each[1], each[2],
                              dsi_v(divisor));
     }
+    *kept = dsi_scope_return(scope, n <= WHOLE_ELEMENTS / v ? dsi_ref(logits) : NULL);
     return done;
 }
 

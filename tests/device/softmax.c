@@ -1,6 +1,7 @@
 /* tests/device/softmax.c: softmax, log-softmax and cross entropy against plain
  * loops in double.
  * SPDX-License-Identifier: MIT */
+#include "base/half.h"
 #include "kernels.h"
 
 /* Shapes [outer, C, inner]: the network's, long rows (pieces of the buffer),
@@ -197,6 +198,58 @@ static void check_entropy(const dsi_kernels *k, ds_dtype dtype, const int64_t *d
     free(dx);
 }
 
+/* As view_get, of 16 bits too, without gaps. */
+static double part_get(const dsi_view *v, int64_t i)
+{
+    if (v->dtype == DS_BF16) return (double)dsi_bf16_to_f32(((uint16_t *)v->p)[i]);
+    if (v->dtype == DS_F16) return (double)dsi_f16_to_f32(((uint16_t *)v->p)[i]);
+    return view_get(v, i);
+}
+
+/* Classes first .. first + m - 1 of [n, first + m + 3]: rows with gaps, of x and dx. */
+static void check_part(const dsi_kernels *k, ds_dtype dtype, ds_dtype to, int64_t m)
+{
+    enum { N = 5 };
+    const int64_t first = 3, all[] = {N, first + m + 3}, n = N;
+    const double scale[N] = {0.5, -2, 1e-3, 0, 1}; /* of a row without a label: 0 */
+    const int64_t labels[N] = {first, first + m - 1, first + m, -100, 1};
+    double least = to == DS_F16 ? 0x1p-25 : 0; /* half of the smallest number */
+    double tol = to == DS_BF16 ? 4e-3 : to == DS_F16 ? 6e-4 : dtype == DS_F32 ? 2e-6 : 1e-13;
+    dsi_view x = view_new(dtype, 2, all, NULL), dx = view_new(to, 2, all, NULL);
+    dsi_view lse = view_new(dtype, 1, &n, NULL), by = view_new(dtype, 1, &n, NULL);
+    dsi_view label = view_new(DS_I64, 1, &n, NULL), part[2] = {x, dx};
+    memcpy(label.p, labels, sizeof labels);
+    view_random(&x, 3);
+    for (int64_t i = 0; i < view_count(&x); i++) view_set(&x, i, 5 * view_get(&x, i) - 3);
+    dsi_view rows = {x.p, dtype, 3, {N, all[1], 1}, {all[1], 1, 1}};
+    for (int i = 0; i < N; i++) view_set(&lse, i, row_lse(&rows, i, 0, 1));
+    for (int i = 0; i < N; i++) view_set(&by, i, scale[i]);
+    for (int i = 0; i < 2; i++) {
+        part[i].p = (char *)part[i].p + (size_t)first * ds_dtype_size(part[i].dtype);
+        part[i].d[1] = m;
+    }
+    CHECK_INT(k->cross_entropy_part_dx(NULL, first, part[0], label, lse, by, part[1]), DS_OK);
+    for (int64_t r = 0; r < N; r++)
+        for (int64_t c = 0; c < all[1]; c++) {
+            double p = exp(view_get(&x, r * all[1] + c) - row_lse(&rows, r, 0, 1));
+            double want = (p - (labels[r] == c)) * scale[r];
+            bool inside = c >= first && c < first + m;
+            CHECK_CLOSE(part_get(&dx, r * all[1] + c), inside ? want : 0,
+                        inside ? tol * (fabs(want) + fabs(scale[r]) * tol) + least : 0);
+        }
+    view_free(&x), view_free(&dx), view_free(&lse), view_free(&by), view_free(&label);
+}
+
+static void parts_of_a_gradient_match_plain_loops(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    for (int64_t m = 1; m < 2100; m = m * 7 + 2)
+        for (ds_dtype dtype = DS_F32; dtype <= DS_F64; dtype++)
+            for (ds_dtype to = DS_F32; to <= DS_BF16; to++)
+                if (to == dtype || (to >= DS_F16 && dtype == DS_F32)) check_part(k, dtype, to, m);
+}
+
 static void cross_entropy_and_gradient_match_plain_loops(void **state)
 {
     (void)state;
@@ -322,6 +375,7 @@ TEST_MAIN(cmocka_unit_test(softmax_and_gradients_match_plain_loops),
           cmocka_unit_test(rows_of_infinities_and_nan_are_nan),
           cmocka_unit_test(other_dtypes_are_refused),
           cmocka_unit_test(cross_entropy_and_gradient_match_plain_loops),
+          cmocka_unit_test(parts_of_a_gradient_match_plain_loops),
           cmocka_unit_test(long_rows_go_in_pieces),
           cmocka_unit_test(nothing_but_ignored_labels_is_nan),
           cmocka_unit_test(labels_that_are_no_class_are_faults),

@@ -59,7 +59,7 @@ static void equals_linear_and_cross_entropy(void **state)
 }
 
 /* Vocabulary 50,000, 2,048 positions, bf16: less than 80 MB beside x, w and
- * their gradients. */
+ * their gradients; on a GPU 150, with a library's memory for products. */
 static void peak_memory(void **state)
 {
     (void)state;
@@ -73,7 +73,8 @@ static void peak_memory(void **state)
     ds_tensor *loss = ds_linear_cross_entropy(x, w, y);
     CHECK_INT(ds_backward(loss), DS_OK);
     size_t gradients = (size_t)(ds_numel(x) + ds_numel(w)) * 2;
-    CHECK(ds_memory_peak(ds_current_device()) - before - gradients < 80000000);
+    CHECK(ds_memory_peak(ds_current_device()) - before - gradients <
+          (ds_current_device().kind == DS_CPU ? 80000000 : 150000000));
     ds_scope_close(scope);
 }
 

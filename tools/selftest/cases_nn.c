@@ -114,6 +114,19 @@ static ds_status entropy_dx(Trial *t)
     dloss.n = divisor.n = 0;
     return CALL(t, cross_entropy_dx, &c, dloss, x, label, weight, lse, divisor, OUT(t, n, k, 2));
 }
+static ds_status entropy_part(Trial *t)
+{
+    int64_t n = BIG(t, 4096, 5), m = BIG(t, 4096, 1031);
+    dsi_view x = STATS(t, n, m), label = INDEX(t, 3.0 * (double)m, n);
+    return CALL(t, cross_entropy_part_dx, m, x, label, STATS(t, n), STATS(t, n), OUT(t, n, m));
+}
+static ds_status entropy_part_aligned(Trial *t)
+{
+    int64_t n = BIG(t, 4096, 5), m = BIG(t, 4094, 1030), row = m + 2;
+    dsi_view x = STATS(t, n, row), dx = OUT(t, n, row), label = INDEX(t, 3.0 * (double)m, n);
+    x.d[1] = dx.d[1] = m;
+    return CALL(t, cross_entropy_part_dx, m, x, label, STATS(t, n), STATS(t, n), dx);
+}
 
 /* ---- norms ---- */
 
@@ -404,6 +417,8 @@ const SelfCase selftest_nn[] = {
     {"cross_entropy", "none", entropy_none, 4, false},
     {"cross_entropy_dx", "mean, weights, smoothing", entropy_dx, 4, false},
     {"cross_entropy", "long rows", entropy_long, 12, true},
+    {"cross_entropy_part_dx", "", entropy_part, 4, true},
+    {"cross_entropy_part_dx", "rows with gaps", entropy_part_aligned, 4, true},
     {"batch_stats", "", batch_stats, 2, false},
     {"batch_norm", "", batch_norm, 2, false},
     {"batch_norm_dx", "", batch_norm_dx, 8, false},

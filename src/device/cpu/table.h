@@ -20,7 +20,7 @@
     X(max_pool2d) X(max_pool2d_dx)                   /* pool/pool.c */         \
     X(avg_pool2d) X(avg_pool2d_dx)                                             \
     X(softmax) X(softmax_dx)                         /* reduce/softmax.c */    \
-    X(cross_entropy) X(cross_entropy_dx)                                       \
+    X(cross_entropy) X(cross_entropy_dx) X(cross_entropy_part_dx)              \
     X(batch_stats) X(batch_norm) X(batch_norm_dx)    /* reduce/norm.c */       \
     X(layer_norm) X(layer_norm_dx)                                             \
     X(reduce) X(norm)                                /* reduce/reduce.c */     \

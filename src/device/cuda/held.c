@@ -137,15 +137,6 @@ ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
     return status;
 }
 
-/* Row-major without gaps. */
-static bool is_contiguous(const dsi_view *x)
-{
-    int64_t step = 1;
-    for (int i = x->n - 1; i >= 0; step *= x->d[i--])
-        if (x->d[i] != 1 && x->s[i] != step) return false;
-    return true;
-}
-
 /* The product whose result x is, if y can be its second output. */
 static dsi_cuda_matmul_args *held_result(const dsi_stream *s, const dsi_view *x, const dsi_view *y)
 {
@@ -157,7 +148,8 @@ static dsi_cuda_matmul_args *held_result(const dsi_stream *s, const dsi_view *x,
     int64_t count = dsi_cuda_elements_in(x);
     bool whole = p->batch == 1 && p->ys[2] == 1 && p->ys[1] == p->n && count == p->m * p->n;
     bool same = x->p == p->y && (int)x->dtype == p->y_dtype && y->dtype == x->dtype;
-    return same && whole && !p->also && is_contiguous(x) && is_contiguous(y) && !touches(h, y, true)
+    return same && whole && !p->also && dsi_cuda_contiguous(x) && dsi_cuda_contiguous(y) &&
+                   !touches(h, y, true)
                ? p
                : NULL;
 }
@@ -173,7 +165,7 @@ bool dsi_cuda_held_relu(dsi_stream *s, const dsi_view *x, const dsi_view *y)
 bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *saved,
                            const dsi_view *dx)
 {
-    dsi_cuda_matmul_args *p = is_contiguous(saved) && saved->dtype == dy->dtype
+    dsi_cuda_matmul_args *p = dsi_cuda_contiguous(saved) && saved->dtype == dy->dtype
                                   ? held_result(s, dy, dx)
                                   : NULL;
     const dsi_cuda_gpu *g = s->device->own;

@@ -83,6 +83,8 @@ ds_status dsi_cuda_cross_entropy(dsi_stream *s, const dsi_cross_entropy *c, dsi_
 ds_status dsi_cuda_cross_entropy_dx(dsi_stream *s, const dsi_cross_entropy *c, dsi_view dloss,
                                     dsi_view x, dsi_view label, dsi_view weight, dsi_view lse,
                                     dsi_view divisor, dsi_view dx);
+ds_status dsi_cuda_cross_entropy_part_dx(dsi_stream *s, int64_t first, dsi_view x, dsi_view label,
+                                         dsi_view lse, dsi_view scale, dsi_view dx);
 
 /* launch_batch_norm.c */
 ds_status dsi_cuda_batch_stats(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view var);

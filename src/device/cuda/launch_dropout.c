@@ -26,6 +26,8 @@ ds_status dsi_cuda_dropout(dsi_stream *s, const dsi_philox *random, double p, do
                                .kept = (unsigned long long)((1 - p) * 0x1p32),
                                .fresh_seed = (const unsigned long long *)random->fresh_seed,
                                .factor = factor};
+    uintptr_t places = (uintptr_t)x.p | (uintptr_t)y.p | (uintptr_t)keep.p;
+    a.quads = places % 16 == 0 && dsi_cuda_contiguous(&x) && dsi_cuda_contiguous(&y);
     return dsi_cuda_launch_floating(s, DSI_CUDA_dropout, "dropout", x.dtype,
                                     dsi_cuda_grid_of((a.count + 3) / 4), &a);
 }

@@ -123,7 +123,12 @@ ds_status dsi_cuda_mask_scale(dsi_stream *s, double factor, dsi_view x, dsi_view
 {
     dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&x, &keep, &y), .a = factor};
     ds_status status = dsi_cuda_floating("mask_scale", x.dtype);
-    return status == DS_OK ? pointwise_launch(s, "mask_scale", x.dtype, &a) : status;
+    if (status != DS_OK) return status;
+    bool quads = a.e.n == 1 && a.e.count % 4 == 0 && x.dtype != DS_F64 && x.dtype == y.dtype;
+    for (int v = 0; v < 3; v++) quads = quads && a.e.s[v][0] == 1 && (uintptr_t)a.e.p[v] % 16 == 0;
+    a.op = quads;
+    return dsi_cuda_launch(s, DSI_CUDA_pointwise, "mask_scale", dsi_cuda_suffix(x.dtype),
+                           dsi_cuda_grid_of(quads ? a.e.count / 4 : a.e.count), &a);
 }
 
 ds_status dsi_cuda_mul_add(dsi_stream *s, double alpha, dsi_view a, dsi_view b, dsi_view c,

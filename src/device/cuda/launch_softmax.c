@@ -2,7 +2,8 @@
  *
  *     softmax        y = exp(x - max) / sum,  dx = y (dy - sum of dy y)
  *     log_softmax    y = x - max - log sum,   dx = dy - exp(y) sum of dy
- *     cross entropy  lse = max + log sum exp(x - max), loss = lse - x[label]
+ *     cross entropy  lse = max + log sum exp(x - max), loss = lse - x[label],
+ *                    dx = (exp(x - lse) - onehot) dloss / divisor
  *
  * A row is (o, i) of [outer,C,inner]; classes are dimension 1, as in
  * torch.nn.functional.cross_entropy. A team takes a row: a warp, or the block
@@ -26,6 +27,8 @@ enum { MEAN, SUM, NONE }; /* ds_reduction */
 #define TEAM 128  /* threads of a block: 4 warps, or one team */
 #define LINE 256  /* threads that take a long row of aligned vectors */
 #define LONG 1024 /* columns of a row that takes a block */
+
+#define MOST_Y 65535 /* blocks along y: the driver's limit */
 
 static int team_for(int64_t columns) { return columns > LONG ? TEAM : 32; }
 
@@ -178,4 +181,33 @@ ds_status dsi_cuda_cross_entropy_dx(dsi_stream *s, const dsi_cross_entropy *c, d
                                dsi_cuda_dtype_suffix(x.dtype), dsi_cuda_blocks(p.rows, LINE), &p);
     return dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_dx", dsi_cuda_suffix(x.dtype),
                            grid_of_rows(p.rows, p.team), &p);
+}
+
+ds_status dsi_cuda_cross_entropy_part_dx(dsi_stream *s, int64_t first, dsi_view x, dsi_view label,
+                                         dsi_view lse, dsi_view scale, dsi_view dx)
+{
+    uintptr_t places = (uintptr_t)x.p | (uintptr_t)dx.p;
+    bool vectors = x.s[0] % K_PART == 0 && dx.s[0] % K_PART == 0 && places % 16 == 0;
+    dsi_cuda_entropy_part_args p = {.x = x.p,
+                                    .lse = lse.p,
+                                    .scale = scale.p,
+                                    .label = label.p,
+                                    .dx = dx.p,
+                                    .x_s = x.s[0],
+                                    .dx_s = dx.s[0],
+                                    .label_s = label.s[0],
+                                    .lse_s = lse.s[0],
+                                    .scale_s = scale.s[0],
+                                    .rows = x.d[0],
+                                    .columns = x.d[1],
+                                    .first = first,
+                                    .dtype = (int)x.dtype,
+                                    .dx_dtype = (int)dx.dtype,
+                                    .vectors = vectors};
+    ds_status status = dsi_cuda_floating("cross_entropy_part_dx", x.dtype);
+    if (status != DS_OK) return status;
+    dsi_cuda_grid grid = dsi_cuda_blocks((p.columns + LINE * K_PART - 1) / (LINE * K_PART), LINE);
+    grid.blocks[1] = (unsigned)(p.rows < MOST_Y ? p.rows : MOST_Y);
+    return dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_part_dx", dsi_cuda_suffix(x.dtype), grid,
+                           &p);
 }

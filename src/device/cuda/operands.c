@@ -44,6 +44,14 @@ int64_t dsi_cuda_elements_in(const dsi_view *v)
     return n;
 }
 
+bool dsi_cuda_contiguous(const dsi_view *v)
+{
+    int64_t step = 1;
+    for (int i = v->n - 1; i >= 0; step *= v->d[i--])
+        if (v->d[i] != 1 && v->s[i] != step) return false;
+    return true;
+}
+
 dsi_cuda_view dsi_cuda_view_of(const dsi_view *v)
 {
     dsi_cuda_view out = {.p = v->p, .dtype = (int)v->dtype, .n = v->n};

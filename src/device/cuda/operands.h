@@ -28,6 +28,9 @@ dsi_cuda_line dsi_cuda_line_of(const dsi_view *v);
 /* The product of its dimensions; 1 for none, 0 if one is 0. */
 int64_t dsi_cuda_elements_in(const dsi_view *v);
 
+/* Row-major without gaps. */
+bool dsi_cuda_contiguous(const dsi_view *v);
+
 /* A thread an element: kernels loop with the stride of the grid, so that the
  * number of blocks is bounded. No blocks for count 0. */
 dsi_cuda_grid dsi_cuda_grid_of(int64_t count);

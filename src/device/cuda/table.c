@@ -35,6 +35,7 @@ const dsi_kernels dsi_cuda_kernels = {
     .softmax_dx = dsi_cuda_softmax_dx,
     .cross_entropy = dsi_cuda_cross_entropy,
     .cross_entropy_dx = dsi_cuda_cross_entropy_dx,
+    .cross_entropy_part_dx = dsi_cuda_cross_entropy_part_dx,
 
     .batch_stats = dsi_cuda_batch_stats,
     .batch_norm = dsi_cuda_batch_norm,

@@ -86,6 +86,12 @@ typedef struct {
     double weight_sum; /* of all classes */
 } entropy;
 
+/* Of a gradient in parts: x, dx [N,M]. */
+typedef struct {
+    dsi_view x, label, lse, scale, dx;
+    int64_t first;
+} entropy_part;
+
 ALWAYS_INLINE int64_t label_of(const entropy *e, int64_t row)
 {
     return ((const int64_t *)e->label.p)[entropy_place(&e->label, row)];
@@ -214,6 +220,17 @@ ds_status KERNEL(cross_entropy_dx)(dsi_stream *s, const dsi_cross_entropy *c, ds
     }
     for_rows(e.x.outer * e.x.inner, e.x.columns,
              x.dtype == DS_F64 ? entropy_dx_rows_f64 : entropy_dx_rows_f32, &e);
+    return DS_OK;
+}
+
+ds_status KERNEL(cross_entropy_part_dx)(dsi_stream *s, int64_t first, dsi_view x, dsi_view label,
+                                        dsi_view lse, dsi_view scale, dsi_view dx)
+{
+    (void)s;
+    entropy_part e = {x, label, lse, scale, dx, first};
+    if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("cross_entropy_part_dx", x.dtype);
+    for_rows(x.d[0], x.d[1],
+             x.dtype == DS_F64 ? entropy_part_dx_rows_f64 : entropy_part_dx_rows_f32, &e);
     return DS_OK;
 }
 

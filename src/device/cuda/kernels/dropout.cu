@@ -5,6 +5,23 @@
 #include "dropout.h"
 #include "philox.cuh"
 #include "team.cuh"
+#include "vector.cuh"
+
+/* Four neighbours of x, y without gaps. */
+DEVICE void dropout_quad(const dsi_cuda_dropout_args &P, long long quad, const unsigned (&word)[4])
+{
+    float v[4];
+    unsigned kept = 0;
+    quad_load(v, P.x.p, P.x.dtype, quad * 4);
+UNROLL
+    for (int j = 0; j < 4; j++) {
+        bool keep = word[j] < P.kept;
+        v[j] = keep ? (float)P.factor * v[j] : 0.f;
+        kept |= (unsigned)keep << 8 * j;
+    }
+    ((unsigned *)P.keep)[quad] = kept;
+    quad_store(P.y.p, P.y.dtype, quad * 4, v);
+}
 
 template <class C> DEVICE void dropout(const dsi_cuda_dropout_args &P)
 {
@@ -13,6 +30,10 @@ template <class C> DEVICE void dropout(const dsi_cuda_dropout_args &P)
     {
         unsigned word[4];
         philox4x32(seed, P.offset + (unsigned long long)quad, 0, word);
+        if (sizeof(C) == 4 && P.quads && quad * 4 + 4 <= P.count) {
+            dropout_quad(P, quad, word);
+            continue;
+        }
 #pragma unroll 1
         for (int j = 0; j < 4 && quad * 4 + j < P.count; j++) {
             long long i = quad * 4 + j;

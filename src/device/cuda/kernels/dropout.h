@@ -12,4 +12,5 @@ typedef struct dsi_cuda_dropout_args {
     unsigned long long seed, offset, kept; /* kept: words below are kept */
     const unsigned long long *fresh_seed;  /* in place of seed; may be NULL */
     double factor;
+    int quads; /* x, y are contiguous, and all three aligned for four elements */
 } dsi_cuda_dropout_args;

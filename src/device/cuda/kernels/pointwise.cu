@@ -282,10 +282,25 @@ KERNEL(where, dsi_cuda_elements, 256)
     }
 }
 
-/* x, keep, y */
+/* The same of four neighbours of x, keep, y without gaps. */
+DEVICE void mask_scale_quad(const dsi_cuda_pointwise &P, long long quad)
+{
+    float v[4];
+    unsigned keep = ((const unsigned *)P.e.p[1])[quad];
+    quad_load(v, P.e.p[0], P.e.dtype[0], quad * 4);
+UNROLL
+    for (int k = 0; k < 4; k++) v[k] = keep >> 8 * k & 0xff ? v[k] * (float)P.a : 0.f;
+    quad_store(P.e.p[2], P.e.dtype[2], quad * 4, v);
+}
+
+/* x, keep, y; op: whole quads of floats without gaps, as launch_pointwise.c says */
 #define MASK_SCALE(name, C) \
     KERNEL(name, dsi_cuda_pointwise, 256) \
     { \
+        if (sizeof(C) == 4 && P.op) { \
+            GRID_LOOP (quad, P.e.count / 4) mask_scale_quad(P, quad); \
+            return; \
+        } \
         GRID_LOOP (i, P.e.count) { \
             long long at[3]; \
             places(P.e, i, at); \

@@ -368,3 +368,49 @@ UNROLL
 KERNEL(entropy_lines_dx_f32, dsi_cuda_entropy_args, LINE) { entropy_lines_dx<float>(P); }
 KERNEL(entropy_lines_dx_f16, dsi_cuda_entropy_args, LINE) { entropy_lines_dx<__half>(P); }
 KERNEL(entropy_lines_dx_bf16, dsi_cuda_entropy_args, LINE) { entropy_lines_dx<__nv_bfloat16>(P); }
+
+/* ---- a part of the classes ---- */
+
+/* Of float64 one by one. */
+DEVICE void quad_load(double (&v)[K_PART], const void *p, int, long long i)
+{
+UNROLL
+    for (int e = 0; e < K_PART; e++) v[e] = ((const double *)p)[i + e];
+}
+DEVICE void quad_store(void *p, int, long long i, const double (&v)[K_PART])
+{
+UNROLL
+    for (int e = 0; e < K_PART; e++) ((double *)p)[i + e] = v[e];
+}
+
+/* dx = (exp(x - lse) - onehot(label)) scale; blocks go over rows along y. */
+template <class C> DEVICE void entropy_part_dx(const dsi_cuda_entropy_part_args &P)
+{
+    long long c = (blockIdx.x * (long long)blockDim.x + threadIdx.x) * K_PART;
+    if (c >= P.columns) return;
+    bool whole = P.vectors && c + K_PART <= P.columns;
+#pragma unroll 1
+    for (long long row = blockIdx.y; row < P.rows; row += gridDim.y) {
+        C v[K_PART], lse = load<C>(P.lse, P.dtype, row * P.lse_s),
+                   scale = load<C>(P.scale, P.dtype, row * P.scale_s);
+        long long x = row * P.x_s + c, dx = row * P.dx_s + c,
+                  own = P.label[row * P.label_s] - P.first - c;
+        if (whole)
+            quad_load(v, P.x, P.dtype, x);
+        else
+UNROLL
+            for (int e = 0; e < K_PART; e++)
+                v[e] = c + e < P.columns ? load<C>(P.x, P.dtype, x + e) : (C)0;
+UNROLL
+        for (int e = 0; e < K_PART; e++)
+            v[e] = (exp_of(v[e] - lse) - (e == own ? (C)1 : (C)0)) * scale;
+        if (whole)
+            quad_store(P.dx, P.dx_dtype, dx, v);
+        else
+UNROLL
+            for (int e = 0; e < K_PART; e++)
+                if (c + e < P.columns) store<C>(P.dx, P.dx_dtype, dx + e, v[e]);
+    }
+}
+KERNEL(entropy_part_dx_f32, dsi_cuda_entropy_part_args, LINE) { entropy_part_dx<float>(P); }
+KERNEL(entropy_part_dx_f64, dsi_cuda_entropy_part_args, LINE) { entropy_part_dx<double>(P); }

@@ -15,8 +15,9 @@ typedef struct dsi_cuda_softmax_args {
     int dtype, log, team;
 } dsi_cuda_softmax_args;
 
-/* entropy_few: rows at most; threads of its block. */
-enum { K_FEW_ROWS = 64, K_FEW_THREADS = 256 };
+/* entropy_few: rows at most; threads of its block. entropy_part_dx: columns of a
+ * thread. */
+enum { K_FEW_ROWS = 64, K_FEW_THREADS = 256, K_PART = 4 };
 
 /* x, dx [n,columns,inner], label, loss, lse [n,inner], weight [columns]. loss is
  * dloss in the backward, with strides 0 where it is one number. part: rows
@@ -36,3 +37,15 @@ typedef struct dsi_cuda_entropy_args {
     int dtype, weight_dtype, loss_dtype, stats_dtype, team, reduction, lanes;
     double smoothing, seed_value;
 } dsi_cuda_entropy_args;
+
+/* x, dx [rows,columns] of classes from `first` on, dx of x's dtype or 16 bits;
+ * label, lse, scale [rows]. vectors: rows of both are aligned for K_PART
+ * elements. */
+typedef struct dsi_cuda_entropy_part_args {
+    const void *x, *lse, *scale;
+    const long long *label;
+    void *dx;
+    long long x_s, dx_s, label_s, lse_s, scale_s;
+    long long rows, columns, first;
+    int dtype, dx_dtype, vectors;
+} dsi_cuda_entropy_part_args;

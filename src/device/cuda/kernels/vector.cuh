@@ -77,3 +77,30 @@ DEVICE void vector_store(void *p, long long i, const float (&from)[vector_of<T>:
 {
     *(uint4 *)((T *)p + i) = vector_pack<T>(from);
 }
+
+/* Elements i .. i + 3 of floats of at most 32 bits, i a multiple of 4; addresses of
+ * the first are multiples of 4 elements. */
+DEVICE void quad_load(float (&to)[4], const void *p, int dtype, long long i)
+{
+    if (dtype == K_F32) {
+        vector_load<float>(to, p, i);
+        return;
+    }
+    uint2 bits = ((const uint2 *)p)[i / 4];
+    if (dtype == K_BF16)
+        pair_unpack<__nv_bfloat16>(to, bits.x), pair_unpack<__nv_bfloat16>(to + 2, bits.y);
+    else
+        pair_unpack<__half>(to, bits.x), pair_unpack<__half>(to + 2, bits.y);
+}
+
+DEVICE void quad_store(void *p, int dtype, long long i, const float (&v)[4])
+{
+    if (dtype == K_F32)
+        vector_store<float>(p, i, v);
+    else if (dtype == K_BF16)
+        ((uint2 *)p)[i / 4] = make_uint2(pair_pack<__nv_bfloat16>(v[0], v[1]),
+                                         pair_pack<__nv_bfloat16>(v[2], v[3]));
+    else
+        ((uint2 *)p)[i / 4] = make_uint2(pair_pack<__half>(v[0], v[1]),
+                                         pair_pack<__half>(v[2], v[3]));
+}
