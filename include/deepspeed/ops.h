@@ -152,6 +152,10 @@ DS_API ds_tensor *ds_einsum(const char *equation, ds_tensor **x, int n);
  *   x [...,in], w [out,in], b [out] or NULL -> [...,out] */
 DS_API ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b);
 
+/* torch.addmm: input + a b, a [...,M,K], b [K,N], input broadcast to [...,M,N]. A
+ * bias [N] is added by the product's kernel, before the sum is rounded. */
+DS_API ds_tensor *ds_addmm(ds_tensor *input, ds_tensor *a, ds_tensor *b);
+
 /* torch.nn.functional.bilinear: y[...,o] = sum over i, j of x1[...,i] w[o,i,j]
  * x2[...,j] + b[o].
  *   x1 [...,I], x2 [...,J] with equal leading sizes, w [O,I,J], b [O] or NULL -> [...,O] */

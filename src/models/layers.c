@@ -99,8 +99,7 @@ ds_tensor *dsi_lm_product(const dsi_lm_linear *l, ds_tensor *x, ds_tensor *bias)
 {
     if (l->int8) return dsi_assistant_product(l->int8, x, bias);
     if (!l->transposed) return ds_linear(x, l->weight, bias);
-    ds_tensor *y = ds_matmul(x, l->weight);
-    return bias ? ds_add(y, bias) : y;
+    return bias ? ds_addmm(bias, x, l->weight) : ds_matmul(x, l->weight);
 }
 
 static ds_tensor *linear_forward(void *self, ds_tensor *x)

@@ -4,6 +4,8 @@
  * backward  da = dy b^T, db = a^T dy, each summed over what was broadcast
  * linear    x [M,in], w [out,in], b [out] -> y = x w^T + b [M,out]
  * backward  dx = dy w, dw = dy^T x, db = sum of dy over M
+ * addmm     the same, turned: w is [in,out], as in transformers' Conv1D;
+ *           dx = dy w^T, dw = x^T dy
  * All transposes are views. A vector becomes a matrix of one row or column; a
  * batch of matrices times one matrix becomes one product of [(... M),K] by
  * [K,N].
@@ -146,22 +148,29 @@ static dsi_view matrix_t(const ds_tensor *x)
                       .s = {0, x->stride[1], x->stride[0]}};
 }
 
-/* dw [out,in] = dy^T [out,M] x [M,in], and db [out], the sums of the rows of
- * dy^T: by one kernel, if the device has it. */
+/* dw [out,in] = dy^T [out,M] x [M,in], or turned [in,out] = x^T dy. */
+static bool linear_dw(ds_tensor *dw, const ds_tensor *dy, const ds_tensor *x, bool turned)
+{
+    return dw &&
+           dsi_run(dw, matmul, turned ? matrix_t(x) : matrix_t(dy),
+                   turned ? matmul_matrix(dy) : matmul_matrix(x), dsi_v(NULL), matmul_matrix(dw));
+}
+
+/* The gradients of w, and of b [out], the sums of the rows of dy^T: by one kernel,
+ * if the device has it. */
 static void linear_weight_grads(dsi_node *n, const ds_tensor *dy, const ds_tensor *x,
-                                const ds_tensor *w)
+                                const ds_tensor *w, bool turned)
 {
     bool wanted[] = {dsi_needs_input_grad(n, 1), dsi_needs_input_grad(n, 2)}, done = false,
-         both = wanted[0] && wanted[1] && dsi_fusion(w->device, matmul_sums);
+         both = wanted[0] && wanted[1] && !turned && dsi_fusion(w->device, matmul_sums);
     ds_tensor *dw = wanted[0] ? dsi_new_grad(n, 1, w, w->shape) : NULL,
-              *db = wanted[1] ? dsi_new_grad(n, 2, w, ds_shape(w->shape.d[0])) : NULL;
+              *db = wanted[1] ? dsi_new_grad(n, 2, w, ds_shape(dy->shape.d[1])) : NULL;
     if (both)
         done = dw && db &&
                dsi_run_fusion(dw, matmul_sums, matrix_t(dy), matmul_matrix(x), matmul_matrix(dw),
                               dsi_v(db));
     else if (wanted[0])
-        done = dw &&
-               dsi_run(dw, matmul, matrix_t(dy), matmul_matrix(x), dsi_v(NULL), matmul_matrix(dw));
+        done = linear_dw(dw, dy, x, turned);
     dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
     if (!both && wanted[1])
         done = db && dsi_run_op(db, reduce, DSI_SUM, 1.0, dsi_v(dy),
@@ -170,66 +179,85 @@ static void linear_weight_grads(dsi_node *n, const ds_tensor *dy, const ds_tenso
 }
 
 /* Saved: x, w. */
-static void linear_backward(dsi_node *n, ds_tensor *dy)
+static void linear_gradients(dsi_node *n, ds_tensor *dy, bool turned)
 {
     ds_tensor *x = dsi_saved_tensor(n, 0), *w = dsi_saved_tensor(n, 1);
 
     if (dsi_needs_input_grad(n, 0)) {
-        ds_tensor *dx = dsi_new(x, x->shape); /* [M,in] = dy [M,out] w [out,in] */
-        bool done = dx && dsi_run(dx, matmul, matmul_matrix(dy), matmul_matrix(w), dsi_v(NULL),
-                                  matmul_matrix(dx));
+        ds_tensor *dx = dsi_new(x, x->shape); /* [M,in] = dy [M,out] times [out,in] */
+        bool done = dx &&
+                    dsi_run(dx, matmul, matmul_matrix(dy), turned ? matrix_t(w) : matmul_matrix(w),
+                            dsi_v(NULL), matmul_matrix(dx));
         dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
     }
-    linear_weight_grads(n, dy, x, w);
+    linear_weight_grads(n, dy, x, w, turned);
 }
+
+static void linear_backward(dsi_node *n, ds_tensor *dy) { linear_gradients(n, dy, false); }
+static void addmm_backward(dsi_node *n, ds_tensor *dy) { linear_gradients(n, dy, true); }
 
 /* dw reads x, dx reads w */
 const dsi_op dsi_op_linear = {"linear", linear_backward, .saved_for = {1u << 1, 1u << 0}};
+const dsi_op dsi_op_addmm = {"addmm", addmm_backward, .saved_for = {1u << 1, 1u << 0}};
 
-/* x [..., in], w [out, in], b [out] or NULL; all of one dtype and device. */
-static bool linear_check(const ds_tensor *x, const ds_tensor *w, const ds_tensor *b)
+/* x [..., in], w [out, in], or turned [in, out], b [out] or NULL; all of one dtype
+ * and device. */
+static bool linear_check(const char *op, const ds_tensor *x, const ds_tensor *w, const ds_tensor *b,
+                         bool turned)
 {
-    if (!dsi_want_float("linear", x) || !dsi_same_kind("linear", x, w) ||
-        !dsi_same_kind("linear", x, b))
+    if (!dsi_want_float(op, x) || !dsi_same_kind(op, x, w) || !dsi_same_kind(op, x, b))
         return false;
     if (w->shape.n != 2 || !x->shape.n)
-        return dsi_refuse("linear: x is %s, weight is %s: expected [..., in] and [out, in]",
-                          dsi_shape_text(x->shape), dsi_shape_text(w->shape));
-    if (x->shape.d[x->shape.n - 1] != w->shape.d[1])
-        return dsi_refuse("linear: x is %s, but weight %s takes %lld features",
+        return dsi_refuse("%s: x is %s, weight is %s: expected [..., in] and %s", op,
                           dsi_shape_text(x->shape), dsi_shape_text(w->shape),
-                          (long long)w->shape.d[1]);
-    if (b && (b->shape.n != 1 || b->shape.d[0] != w->shape.d[0]))
-        return dsi_refuse("linear: bias is %s, weight is %s: expected [%lld]",
+                          turned ? "[in, out]" : "[out, in]");
+    if (x->shape.d[x->shape.n - 1] != w->shape.d[!turned])
+        return dsi_refuse("%s: x is %s, but weight %s takes %lld features", op,
+                          dsi_shape_text(x->shape), dsi_shape_text(w->shape),
+                          (long long)w->shape.d[!turned]);
+    if (b && (b->shape.n != 1 || b->shape.d[0] != w->shape.d[turned]))
+        return dsi_refuse("%s: bias is %s, weight is %s: expected [%lld]", op,
                           dsi_shape_text(b->shape), dsi_shape_text(w->shape),
-                          (long long)w->shape.d[0]);
+                          (long long)w->shape.d[turned]);
     return true;
 }
 
-/* x of any leading dimensions, as [M,in]. */
-static ds_tensor *linear_folded(ds_tensor *x, ds_tensor *w, ds_tensor *b)
+/* x [...,in], w [out,in] or turned [in,out], b [out] or NULL -> [...,out]; leading
+ * dimensions are folded into one product. */
+static ds_tensor *linear_run(const dsi_op *op, ds_tensor *x, ds_tensor *w, ds_tensor *b)
 {
-    ds_dims out = x->shape;
-    int64_t in = x->shape.d[--out.n], m = dsi_numel(out);
-    out.d[out.n++] = w->shape.d[0];
-    return ds_reshape(ds_linear(ds_reshape(x, ds_shape(m, in)), w, b), out);
+    bool turned = op == &dsi_op_addmm;
+    if (!linear_check(op->name, x, w, b, turned)) return NULL;
+    if (x->shape.n != 2) {
+        ds_dims out = x->shape;
+        int64_t in = x->shape.d[--out.n], m = dsi_numel(out);
+        out.d[out.n++] = w->shape.d[turned];
+        x = ds_reshape(x, ds_shape(m, in));
+        return x ? ds_reshape(linear_run(op, x, w, b), out) : NULL;
+    }
+    if (!dsi_acquire(x, w, b)) return NULL;
+
+    ds_tensor *y = dsi_new_rows(x, ds_shape(x->shape.d[0], w->shape.d[turned])); /* [M,out] */
+
+    if (!y || !dsi_run(y, matmul, matmul_matrix(x), turned ? matmul_matrix(w) : matrix_t(w),
+                       dsi_v(b), matmul_matrix(y)))
+        return NULL;
+
+    dsi_node *n = dsi_record(op, y, x, w, b);
+    dsi_save_for_backward(n, x), dsi_save_for_backward(n, w);
+    return y;
 }
 
-/* x [...,in], w [out,in], b [out] or NULL -> [...,out]; leading dimensions are
- * folded into one product. */
 ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b)
 {
     if (!dsi_live_all("linear", x, w)) return dsi_null_operand("linear");
-    if (!linear_check(x, w, b)) return NULL;
-    if (x->shape.n != 2) return linear_folded(x, w, b);
-    if (!dsi_acquire(x, w, b)) return NULL;
+    return linear_run(&dsi_op_linear, x, w, b);
+}
 
-    ds_tensor *y = dsi_new_rows(x, ds_shape(x->shape.d[0], w->shape.d[0])); /* [M,out] */
-
-    if (!y || !dsi_run(y, matmul, matmul_matrix(x), matrix_t(w), dsi_v(b), matmul_matrix(y)))
-        return NULL;
-
-    dsi_node *n = dsi_record(&dsi_op_linear, y, x, w, b);
-    dsi_save_for_backward(n, x), dsi_save_for_backward(n, w);
-    return y;
+/* As torch.addmm; another input than a bias is added after the product. */
+ds_tensor *ds_addmm(ds_tensor *input, ds_tensor *a, ds_tensor *b)
+{
+    if (!dsi_live_all("addmm", input, a, b)) return dsi_null_operand("addmm");
+    bool is_bias = input->shape.n == 1 && b->shape.n == 2 && input->shape.d[0] == b->shape.d[1];
+    return is_bias ? linear_run(&dsi_op_addmm, a, b, input) : ds_add(input, ds_matmul(a, b));
 }

@@ -53,6 +53,7 @@
     X(sign) \
     X(matmul) \
     X(linear) \
+    X(addmm) \
     X(conv2d) \
     X(conv_transpose2d) \
     X(max_pool2d) \

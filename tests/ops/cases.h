@@ -162,6 +162,11 @@ static const Case op_cases[] = {
     {"linear", "batch 128", call_linear, .in = {X(2, 9, 10), X(2, 4, 10), X(1, 4)},
      .bench = {X(2, 128, 400), X(2, 120, 400), X(1, 120)}, .flops = flops_matmul,
      .torch = "F.linear(*x)"},
+    {"addmm", "bias", call_addmm, .in = {X(1, 4), X(2, 9, 10), X(2, 10, 4)},
+     .bench = {X(1, 120), X(2, 128, 400), X(2, 400, 120)},
+     .torch = "torch.addmm(*x)"},
+    {"addmm", "bias, more dimensions", call_addmm, .in = {X(1, 4), X(3, 2, 3, 7), X(2, 7, 4)}},
+    {"matmul", "addmm, matrix", call_addmm, .in = {X(2, 3, 4), X(2, 3, 7), X(2, 7, 4)}},
     {"linear", "vector", call_linear, .in = {X(1, 7), X(2, 4, 7), X(1, 4)}},
     {"linear", "no bias, more dimensions", call_linear_plain, .in = {X(3, 2, 3, 7), X(2, 4, 7)}},
 
