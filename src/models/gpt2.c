@@ -16,17 +16,12 @@ typedef struct Attention {
     ds_module *c_attn, *c_proj; /* hidden -> q, k, v side by side; back */
 } Attention;
 
-/* x and the result: [B,L,hidden]. part: q, k, v [B,L,heads,head_dim]. */
+/* x and the result: [B,L,hidden]. */
 static ds_tensor *attention_forward(void *self, ds_tensor *x)
 {
     Attention *a = self;
-    const dsi_lm_config *c = &a->lm->config;
-    ds_tensor *qkv = ds_call(a->c_attn, x), *part[3] = {NULL};
-    ds_dims heads = ds_shape(ds_size(x, 0), ds_size(x, 1), c->heads, c->head_dim);
-    for (int i = 0; i < 3; i++)
-        part[i] = ds_reshape(ds_slice(qkv, -1, i * c->hidden, (i + 1) * c->hidden), heads);
-    ds_tensor *y = dsi_lm_attend(a->lm, a->layer, part[0], part[1], part[2]);
-    return dsi_lm_dropout(a->lm, ds_call(a->c_proj, y), c->residual_dropout);
+    ds_tensor *y = dsi_lm_attend_packed(a->lm, a->layer, ds_call(a->c_attn, x));
+    return dsi_lm_dropout(a->lm, ds_call(a->c_proj, y), a->lm->config.residual_dropout);
 }
 
 typedef struct Mlp {

@@ -173,39 +173,54 @@ static ds_tensor *attend_each(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_tenso
     return ds_cat(y, n, 2);
 }
 
+/* Of n queries of a layer. A single query (n 1) sees all keys of the cache and
+ * needs no causal mask; a window behind earlier positions comes as window_mask. */
+static ds_attention_opts attend_opts(dsi_lm *lm, int64_t layer, int64_t n)
+{
+    const dsi_lm_config *c = &lm->config;
+    int64_t window = c->sliding[layer] ? c->window : 0;
+    ds_tensor *mask = window && lm->window_mask ? lm->window_mask : lm->mask;
+    double scale = c->no_scale ? 1 : 1 / sqrt((double)c->head_dim);
+    bool training = ds_module_training(ds_module_of(lm)) && !lm->cache;
+    return (ds_attention_opts){.mask = mask,
+                               .causal = !mask && n > 1,
+                               .window = !mask && n > 1 ? window : 0,
+                               .scale = c->scale_by_layer ? scale / (double)(layer + 1) : scale,
+                               .enable_gqa = true,
+                               .dropout_p = training ? c->attention_dropout : 0};
+}
+
 /* softmax(scale q k^T + mask) v. Keys enter the cache after their rotation: a
- * key's angle depends on its own position, so it never needs another. A single
- * query (n 1) sees all keys of the cache and needs no causal mask; a window
- * behind earlier positions comes as window_mask. */
+ * key's angle depends on its own position, so it never needs another. */
 ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, ds_tensor *v)
 {
     const dsi_lm_config *c = &lm->config;
     if (!q || !k || !v) return NULL;
     ds_dims out = ds_shape(ds_size(q, 0), ds_size(q, 1), c->heads * c->head_dim);
-    int64_t n = ds_size(q, 1);
+    ds_attention_opts o = attend_opts(lm, layer, ds_size(q, 1));
     q = lm_rotate(lm, ds_transpose(q, 1, 2)), k = lm_rotate(lm, ds_transpose(k, 1, 2));
     v = ds_transpose(v, 1, 2);
     if (lm->cache) {
         k = cache_append(lm->cache, &lm->cache->k[layer], k);
         v = cache_append(lm->cache, &lm->cache->v[layer], v);
     }
-    int64_t window = c->sliding[layer] ? c->window : 0;
-    ds_tensor *mask = window && lm->window_mask ? lm->window_mask : lm->mask, *y;
-    double scale = c->no_scale ? 1 : 1 / sqrt((double)c->head_dim);
-    if (c->scale_by_layer) scale /= (double)(layer + 1);
-    bool training = ds_module_training(ds_module_of(lm)) && !lm->cache;
-    if (n > 1 && lm->cache && lm->cache->length)
-        y = attend_each(q, k, v, mask, scale);
-    else
-        y = ds_attention_with(
-            q, k, v,
-            (ds_attention_opts){.mask = mask,
-                                .causal = !mask && n > 1,
-                                .window = !mask && n > 1 ? window : 0,
-                                .scale = scale,
-                                .enable_gqa = true,
-                                .dropout_p = training ? c->attention_dropout : 0});
+    bool each = ds_size(q, 2) > 1 && lm->cache && lm->cache->length;
+    ds_tensor *y = each ? attend_each(q, k, v, o.mask, o.scale) : ds_attention_with(q, k, v, o);
     return ds_reshape(ds_transpose(y, 1, 2), out);
+}
+
+ds_tensor *dsi_lm_attend_packed(dsi_lm *lm, int64_t layer, ds_tensor *qkv)
+{
+    const dsi_lm_config *c = &lm->config;
+    if (!qkv) return NULL;
+    if (!lm->cache && !lm->cos)
+        return ds_attention_qkvpacked(qkv, c->heads, attend_opts(lm, layer, ds_size(qkv, 1)));
+    ds_dims heads = ds_shape(ds_size(qkv, 0), ds_size(qkv, 1), c->heads, c->head_dim);
+    int64_t width = c->heads * c->head_dim;
+    ds_tensor *part[3];
+    for (int i = 0; i < 3; i++)
+        part[i] = ds_reshape(ds_slice(qkv, -1, i * width, (i + 1) * width), heads);
+    return dsi_lm_attend(lm, layer, part[0], part[1], part[2]);
 }
 
 /* Without gradients a checkpoint would save nothing, so the block is called. */

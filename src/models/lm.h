@@ -154,6 +154,8 @@ dsi_lm *dsi_lm_of(const ds_module *m);
 /* Attention of layer `layer`: q [B,L,H,D], k, v [B,L,G,D] -> [B,L,H D], with
  * rotary positions and the cache if lm has them. */
 ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, ds_tensor *v);
+/* The same of qkv [B,L,3 H D], q's, k's and v's heads side by side. */
+ds_tensor *dsi_lm_attend_packed(dsi_lm *lm, int64_t layer, ds_tensor *qkv);
 /* int64 [L], or [B,L] with padding: what position embeddings are looked up by. */
 ds_tensor *dsi_lm_position_ids(dsi_lm *lm, ds_tensor *ids);
 /* x through block i, as a checkpoint if lm->recompute. */
