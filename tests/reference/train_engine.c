@@ -27,6 +27,7 @@ typedef struct Seen {
     double loss[MAX_STEPS], aux[MAX_STEPS], lr[MAX_STEPS], lr_after[MAX_STEPS], norm[MAX_STEPS],
         scale[MAX_STEPS], skipped[MAX_STEPS];
     int64_t micro_steps, updates;
+    bool on_gpu;
     float *weights; /* all of them, in the order of the state dict; masters */
 } Seen;
 
@@ -141,6 +142,7 @@ static ds_status rank(void *arg)
     int me = ds_comm_rank(ds_world());
     Seen *seen = &run->seen[me];
     use_test_device();
+    seen->on_gpu = on_gpu();
     ds_scope *scope = ds_scope_open();
     const json_t *steps = json_array_get(json_object_get(run->r->json, "index"), (size_t)me);
     ds_engine *e = ds_initialize(.model = load_net(run), .config = run->config);
@@ -199,10 +201,13 @@ static int64_t comparable(const Run *run)
     return INT64_MAX;
 }
 
-#define NEAR_TIE 1e-3 /* of a norm, relative; of a loss */
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Where there is no norm to compare: the last update before a loss of any rank
- * is off by more than rounding and less than a wrong rule would make it. */
+#define NEAR_TIE 1e-3 /* of a norm, relative */
+#define LOSS_TIE 5e-3 /* of a loss, behind one */
+
+/* The last update before a loss of any rank is off by more than rounding and
+ * less than a wrong rule would make it. */
 static int64_t near_tie_by_loss(const Run *run, double atol)
 {
     for (int64_t i = 0; i < run->seen->micro_steps; i++)
@@ -210,7 +215,7 @@ static int64_t near_tie_by_loss(const Run *run, double atol)
             const json_t *want = json_array_get(wanted(run, me, "loss"), (size_t)i);
             double off = fabs(run->seen[me].loss[i] - reference_number(want, NAN));
             if (!(off > atol)) continue;
-            if (off > NEAR_TIE || i < 10 * run->gas) return INT64_MAX;
+            if (off > LOSS_TIE || i < 10 * run->gas) return INT64_MAX;
             print_message("%s: loss[%lld] is off by %.2g: a near-tie\n", run->r->id, (long long)i,
                           off);
             return i / run->gas - 1;
@@ -219,13 +224,14 @@ static int64_t near_tie_by_loss(const Run *run, double atol)
 }
 
 /* The first update whose norm is off by more than rounding and less than a
- * wrong rule would make it. */
+ * wrong rule would make it; on a GPU, where sums have another order, losses tell
+ * too. */
 static int64_t near_tie(const Run *run, const Seen *s, double atol, double rtol)
 {
     const json_t *want = wanted(run, 0, norm_key(run));
     if (json_object_get(run->r->json, "precision")) return INT64_MAX;
-    if (!json_is_array(want)) return on_gpu() ? near_tie_by_loss(run, atol) : INT64_MAX;
-    for (int64_t t = 0; t < s->updates; t++) {
+    int64_t by_loss = s->on_gpu ? near_tie_by_loss(run, atol) : INT64_MAX;
+    for (int64_t t = 0; json_is_array(want) && t < least(s->updates, by_loss); t++) {
         double norm = reference_number(json_array_get(want, (size_t)t), NAN);
         double off = fabs(s->norm[t] - norm) / norm;
         if (!(off > rtol)) continue;
@@ -234,10 +240,8 @@ static int64_t near_tie(const Run *run, const Seen *s, double atol, double rtol)
                       (long long)t, off);
         return t;
     }
-    return INT64_MAX;
+    return by_loss;
 }
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Returns how many times larger the tolerance for the weights is: 0 means not
  * to look at them. */
@@ -256,7 +260,7 @@ static double compare_rank(Run *run, int me)
     compare(run, me, "loss", s->loss, 0, first, atol_first, 0);
     compare(run, me, "loss", s->loss, first, micro, atol, 0);
     compare(run, me, "loss", s->loss, micro, least(upto * run->gas, s->micro_steps),
-            on_gpu() ? 5e-3 : 1e-3, 0);
+            s->on_gpu ? LOSS_TIE : 1e-3, 0);
     compare(run, me, "moe_l_aux", s->aux, 0, run->moe ? micro : 0, atol, 1e-5);
     compare(run, me, norm_key(run), s->norm, 0, tie, 0, rtol);
     compare(run, me, norm_key(run), s->norm, tie, upto, 0, 0.05);
