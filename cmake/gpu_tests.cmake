@@ -213,6 +213,12 @@ if(NOT DS_SANITIZE)
     set_tests_properties(gpu/ptx PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS})
 endif()
 
+# What the driver is given is PTX.
+if(DS_GPU_TESTS AND NOT DS_SANITIZE)
+    add_test(NAME gpu/early COMMAND ${PROJECT_SOURCE_DIR}/tests/gpu/early ${PROJECT_BINARY_DIR})
+    set_tests_properties(gpu/early PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS} SKIP_RETURN_CODE 77)
+endif()
+
 # Every kernel, dtype and layout beside the CPU, in a random order, with work
 # that is done as late as it may.
 if(DS_GPU_TESTS)

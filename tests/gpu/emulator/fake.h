@@ -10,6 +10,7 @@
  *     FAKE_CUDA_LAZY=1         queued work is done at a synchronisation, and not before; collectives
  *                              that wait for other streams or processes are looked at now and then
  *     FAKE_CUDA_LOG=1          names each kernel on stderr
+ *     FAKE_CUDA_PTX=FOLDER     writes each module's PTX there, KERNEL.ptx
  *
  * Invariants: all state is under one lock, which is recursive and is held while
  * kernels run. A stream or an event is an object whose first byte is its GPU's

@@ -41,6 +41,21 @@ static CUresult refuse(unsigned n, CUjit_option *option, void **value, const cha
     return result;
 }
 
+/* Writes what the driver is given to FAKE_CUDA_PTX/KERNEL.ptx. */
+static bool show_ptx(const char *ptx)
+{
+    static const char entry[] = ".visible .entry ";
+    const char *folder = getenv("FAKE_CUDA_PTX"), *kernel = strstr(ptx, entry);
+    if (!folder || !kernel) return true;
+    char path[4096];
+    kernel += sizeof entry - 1;
+    snprintf(path, sizeof path, "%s/%.*s.ptx", folder, (int)strcspn(kernel, "("), kernel);
+    FILE *f = fopen(path, "w");
+    if (!f) return false;
+    bool done = fputs(ptx, f) >= 0;
+    return fclose(f) == 0 && done;
+}
+
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUjit_option *option,
                             void **value)
 {
@@ -54,6 +69,8 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUj
                       CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
     if (atoi(target + 11) > fake_setting("FAKE_CUDA_CAPABILITY", 90))
         return refuse(n, option, value, "", CUDA_ERROR_NO_BINARY_FOR_GPU);
+    if (!show_ptx(image))
+        return refuse(n, option, value, "FAKE_CUDA_PTX: cannot be written", CUDA_ERROR_INVALID_PTX);
     Module *m = calloc(1, sizeof *m);
     m->ptx = strdup(image);
     *module = (CUmodule)m;
