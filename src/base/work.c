@@ -88,7 +88,7 @@ typedef struct pool {
     /* the caller's */
     int64_t last_small;  /* when a small job found sleepers */
     int64_t alone_until; /* 0, or until when it works alone */
-    int64_t back_off;    /* how long it works alone after the next late helper; 0: BACK_OFF_NS */
+    int64_t back_off;    /* how long it works alone after the next late helper; 0: by its delay */
     int on_time;         /* jobs since the last late helper */
     int pieces;          /* parts for each thread */
     struct helper {

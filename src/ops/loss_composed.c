@@ -348,7 +348,7 @@ ds_tensor *dsi_cross_entropy_soft(ds_tensor *x, ds_tensor *target, ds_cross_entr
 static ds_tensor *length_at_least(ds_tensor *x, ds_tensor *least, ds_dims over)
 {
     ds_tensor *norm = ds_norm_with(x, (ds_norm_opts){.dims = over});
-    return ds_add(norm, ds_detach(ds_sub(ds_maximum(norm, least), norm))); /* 0, mostly */
+    return ds_add(norm, ds_detach(ds_relu(ds_sub(least, norm)))); /* 0, mostly; of inf too */
 }
 
 /* The sum of x1 x2 by both lengths, which are at least eps; x1 is divided by its own

@@ -334,7 +334,21 @@ static void prelu_beside_infinity(void **state)
     ds_scope_close(scope);
 }
 
+/* A length that is no float: 0, as in PyTorch. */
+static void cosine_of_a_great_length(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = ds_require_grad(ds_full(DS_F32, ds_shape(4), 2e19), true);
+    ds_tensor *y = ds_cosine_similarity(x, ds_ones(DS_F32, ds_shape(4)), 0, 1e-8);
+    CHECK_CLOSE(ds_item(y), 0, 0);
+    CHECK_INT(ds_backward(y), DS_OK);
+    CHECK_CLOSE(ds_item(ds_sum(ds_abs(ds_grad(x)))), 0, 0);
+    ds_scope_close(scope);
+}
+
 TEST_MAIN(cmocka_unit_test(formulas), cmocka_unit_test(float32_beside_float64),
           cmocka_unit_test(orders_of_memory), cmocka_unit_test(sixteen_bits),
           cmocka_unit_test(threads), cmocka_unit_test(pooled_as_dense),
-          cmocka_unit_test(a_bound_is_nan), cmocka_unit_test(prelu_beside_infinity))
+          cmocka_unit_test(a_bound_is_nan), cmocka_unit_test(prelu_beside_infinity),
+          cmocka_unit_test(cosine_of_a_great_length))

@@ -239,7 +239,7 @@ static void run_front(void *arg, int64_t begin, int64_t end)
 {
     attention_front *f = arg;
     const attention_job *x = f->all;
-    for (int64_t i = begin; i < end; i++) {
+    for (int64_t i = begin; i < end && !atomic_load(&f->status); i++) {
         dsi_view q = attention_at(x->q, i), k = attention_at(x->k, i), v = attention_at(x->v, i);
         dsi_view mask = attention_at(x->mask, i), y = attention_at(x->y, i),
                  lse = attention_at(x->lse, i);
@@ -253,7 +253,7 @@ static void run_front(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Several threads divide the indices if they are enough for all. Beside a large
+/* Several threads divide the indices if they and their work are enough for all. Beside a large
  * head of 16 bits, whose float32 copies would be the calling thread's, they
  * divide what is in an index. */
 static ds_status attention_run_front(dsi_stream *s, const attention_job *x, bool back)
@@ -262,14 +262,19 @@ static ds_status attention_run_front(dsi_stream *s, const attention_job *x, bool
     int64_t n = x->q.d[0], heads = x->k.d[1] ? x->k.d[1] : 1;
     int64_t each = 2 * (x->q.d[1] / heads * x->q.d[2] + x->k.d[2]) * (x->q.d[3] + x->v.d[3]);
     bool small = !is_half(x->q.dtype) || each * (int64_t)sizeof(float) < (int64_t)IN_F32_SMALL / 2;
-    if (small && n >= 2 * ds_threads())
-        dsi_parallel(n, 1, run_front, &f);
+    double work = 2.0 * (double)(x->q.d[1] * x->q.d[2]) *
+                  (double)(x->k.d[2] * (x->q.d[3] + x->v.d[3]));
+    int64_t grain = 1 + (int64_t)(GRAIN_FLOPS / (work + 1));
+    if (small && n / grain >= 2 * ds_threads())
+        dsi_parallel(n, grain, run_front, &f);
     else
         run_front(&f, 0, n);
     if (f.status == DS_ENOMEM)
         return dsi_fail(DS_ENOMEM, "no memory for the transposed keys of attention");
-    if (f.status) run_front(&f, 0, 1); /* for the message, which another thread has */
-    return f.status;
+    ds_status status = f.status;
+    f.status = DS_OK;
+    if (status) run_front(&f, 0, 1); /* for the message, which another thread has */
+    return status;
 }
 
 ds_status KERNEL(attention)(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
