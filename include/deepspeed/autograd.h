@@ -28,7 +28,9 @@ DS_API ds_status ds_backward_from(ds_tensor *y, ds_tensor *dy);
 DS_API bool ds_set_grad(bool on);
 DS_API bool ds_grad_enabled(void);
 
-/* leaf.grad, borrowed: NULL before the first backward and after it was zeroed. */
+/* leaf.grad, borrowed: NULL before the first backward and after it was zeroed. It
+ * has the strides of a leaf without gaps, such as one that was permuted, and is
+ * row-major else. */
 DS_API ds_tensor *ds_grad(const ds_tensor *leaf);
 
 /* leaf.grad = grad, which is kept and has the leaf's shape and dtype. NULL: the
