@@ -213,7 +213,7 @@ if(NOT DS_SANITIZE)
     set_tests_properties(gpu/ptx PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS})
 endif()
 
-# What the driver is given is PTX.
+# The driver is given PTX that an assembler takes.
 if(DS_GPU_TESTS AND NOT DS_SANITIZE)
     add_test(NAME gpu/early COMMAND ${PROJECT_SOURCE_DIR}/tests/gpu/early ${PROJECT_BINARY_DIR})
     set_tests_properties(gpu/early PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS} SKIP_RETURN_CODE 77)

@@ -451,8 +451,7 @@ typedef struct ds_attention_opts {
     /* k and v have fewer heads: H of q are a multiple of theirs, and each of
      * theirs serves the heads of q that follow each other. */
     bool enable_gqa;
-    /* dropout of the weights, as ds_dropout: 0 <= dropout_p <= 1; for training
-     * alone */
+    /* dropout of the weights: 0 <= dropout_p <= 1; 0 unless training */
     double dropout_p;
 } ds_attention_opts;
 

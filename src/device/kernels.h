@@ -587,9 +587,9 @@ typedef struct dsi_fusions {
      *   keep[b,i,j] = (word 2 (i / 8 mod 2) + j / 8 mod 2 of Philox(seed, {key,
      *   query, offset + b})) < (1 - p) 2^32, query = i / 16 * 8 + i mod 8, key the
      *   same of j; b counts the batches of q, those of a dimension in front too.
-     * lse is that without dropout.
+     * lse is that without dropout. A row whose scores are all -inf gives 0.
      * = matmul (q, k^T, t); affine (scale t, t); binary ADD (t, mask, t); softmax
-     * (t); dropout of it by other numbers; matmul (t, v, y); and their gradients */
+     * (t), 0 in such rows; dropout of it by other numbers; matmul (t, v, y); and their gradients */
     ds_status (*attention_dropout)(dsi_stream *s, const dsi_philox *random, double p, double scale,
                                    bool causal, dsi_view q, dsi_view k, dsi_view v, dsi_view mask,
                                    dsi_view y, dsi_view lse);

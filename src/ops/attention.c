@@ -108,7 +108,8 @@ static ds_tensor *attention_rows(ds_tensor *x)
     return !x || x->stride[x->shape.n - 1] == 1 || ds_size(x, -1) < 2 ? x : ds_contiguous(x);
 }
 
-/* The random numbers of that call: those of other batches. */
+/* The random numbers of that call, whose batches follow those of the call before
+ * it. */
 static dsi_philox attention_random(const Attention *a, const dsi_view *q, int64_t call)
 {
     dsi_philox random = a->random;
@@ -288,6 +289,18 @@ static ds_tensor *scores_masked(ds_tensor *scores, ds_attention_opts o)
     return ds_where(ds_lt(key, ds_unsqueeze(first, 1)), least, scores);
 }
 
+/* softmax(scores), and 0 in a row whose scores are all -inf, as kernels have it;
+ * only a mask or a window makes such a row. */
+static ds_tensor *scores_softmax(ds_tensor *scores, ds_attention_opts o)
+{
+    if (!scores || (!o.mask && !o.window) || !ds_size(scores, -1)) return ds_softmax(scores, -1);
+    ds_tensor *least = dsi_fill(dsi_new(scores, (ds_dims){0}), -INFINITY);
+    ds_tensor *zero = dsi_fill(dsi_new(scores, (ds_dims){0}), 0);
+    ds_reduce_opts row = {.dims = ds_shape(scores->shape.n - 1), .keepdim = true};
+    ds_tensor *none = ds_eq(ds_amax_with(ds_detach(scores), row), least);
+    return ds_where(none, zero, ds_softmax(ds_where(none, zero, scores), -1));
+}
+
 /* Attention made of single ops: for a mask that requires a gradient (a learned
  * position bias), which is the gradient of the scores, that the kernel never
  * stores; and for dropout where the device has no kernel with it. */
@@ -296,7 +309,7 @@ static ds_tensor *attention_composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, d
 {
     ds_tensor *kt = ds_transpose(dsi_upcast(k), -2, -1);
     ds_tensor *scores = ds_scale(ds_matmul(dsi_upcast(q), kt), scale); /* [...,L,S] */
-    ds_tensor *p = ds_dropout(ds_softmax(scores_masked(scores, o), -1), o.dropout_p, true);
+    ds_tensor *p = ds_dropout(scores_softmax(scores_masked(scores, o), o), o.dropout_p, true);
     return ds_cast(ds_matmul(p, dsi_upcast(v)), q->dtype);
 }
 
@@ -308,9 +321,14 @@ static Attention attention_of(int64_t depth, ds_attention_opts o)
                        .dropout_p = o.dropout_p};
 }
 
+#define MOST_BATCHES 65535 /* that a GPU's kernels take */
+
 static bool attention_is_fused(const ds_tensor *q, ds_attention_opts o)
 {
-    return o.dropout_p == 0 || dsi_fusion(q->device, attention_dropout);
+    ds_dims batches = q->shape;
+    batches.n -= 2;
+    return o.dropout_p == 0 ||
+           (dsi_fusion(q->device, attention_dropout) && dsi_numel(batches) <= MOST_BATCHES);
 }
 
 static bool attention_seed(Attention *a, const ds_tensor *q)
@@ -361,6 +379,7 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
     if (!attention_check(q, k, v, o)) return NULL;
     int last = q->shape.n - 1;
     Attention a = attention_of(q->shape.d[last], o);
+    if (o.mask && !attention_expand_mask(q, k, o.mask)) return NULL;
     if (dsi_wants_grad(&o.mask, 1) || !attention_is_fused(q, o))
         return attention_composed(q, attention_repeat(k, q), attention_repeat(v, q), o, a.scale);
     if (o.window && o.window < q->shape.d[last - 1]) return attention_window(q, k, v, o);

@@ -22,16 +22,21 @@
 #define WHOLE_ELEMENTS    (4 << 20)  /* logits up to here are kept for backward */
 #define COLUMNS           64         /* of logits at a time, at least, and a multiple */
 #define VECTOR            8          /* columns: of 16 bits in 16 bytes */
+#define FEW_COLUMNS       1024       /* a product is small, whatever its columns */
 #define IGNORED           (-100)
 
 static bool on_host(const ds_tensor *x) { return x->device->type->kind == DS_CPU; }
 
-/* Products on a GPU are slow unless their columns are whole vectors, and so are
- * rows that begin elsewhere: the last few columns are a product of their own, and
- * a row of logits has gaps behind it. */
+/* Products on a GPU are slow unless their columns and rows are whole vectors: the
+ * last few columns of many are a product of their own, and a row of logits has a
+ * gap behind it. */
 static int64_t whole_columns(const ds_tensor *x, int64_t v)
 {
-    return on_host(x) ? v : v / VECTOR * VECTOR;
+    return on_host(x) || v < FEW_COLUMNS ? v : v / VECTOR * VECTOR;
+}
+static int64_t line_of(const ds_tensor *x, int64_t columns)
+{
+    return on_host(x) ? columns : (columns + VECTOR - 1) / VECTOR * VECTOR;
 }
 
 /* x [N,D] contiguous, rows begin .. end-1, as [1,rows,D] or, turned,
@@ -155,7 +160,7 @@ static bool pass_run(Pass *p, ds_tensor *dw, bool want_dx)
     int64_t n = p->rows, v = p->w->shape.d[0], whole = whole_columns(p->x, v);
     int64_t step = (on_host(p->x) ? BACKWARD_ELEMENTS : GPU_ELEMENTS) / n / COLUMNS * COLUMNS;
     step = step < COLUMNS ? COLUMNS : step;
-    ds_dims block = ds_shape(n, step < v ? step : v);
+    ds_dims block = ds_shape(n, line_of(p->x, step < v ? step : v));
     if (!p->kept) p->logits = dsi_new(p->lse, block);
     p->d = p->logits && p->x->dtype == p->lse->dtype ? p->logits : dsi_new(p->x, block);
     if (want_dx) p->dx = dsi_new(p->lse, p->x->shape), p->term = dsi_new(p->lse, p->x->shape);
@@ -209,8 +214,7 @@ static bool loss_rows(ds_tensor *x, ds_tensor *w, ds_tensor *label, ds_tensor *l
                       ds_tensor *lse, ds_tensor **kept)
 {
     static const dsi_cross_entropy none = {.ignore_index = IGNORED, .reduction = DS_NONE};
-    int64_t n = x->shape.d[0], v = w->shape.d[0],
-            line = on_host(x) ? v : (v + VECTOR - 1) / VECTOR * VECTOR;
+    int64_t n = x->shape.d[0], v = w->shape.d[0], line = line_of(x, v);
     int64_t step = (on_host(x) ? FORWARD_ELEMENTS : GPU_ELEMENTS) / line;
     step = step < 1 ? 1 : step < n ? step : n;
     ds_scope *scope = ds_scope_open(); /* what is not kept must not wait for the caller's to end */
@@ -227,7 +231,7 @@ static bool loss_rows(ds_tensor *x, ds_tensor *w, ds_tensor *label, ds_tensor *l
                dsi_run_index(lse, cross_entropy, &none, see, each[0], dsi_v(NULL), each[1], each[2],
                              dsi_v(divisor));
     }
-    *kept = dsi_scope_return(scope, n <= WHOLE_ELEMENTS / v ? dsi_ref(logits) : NULL);
+    *kept = dsi_scope_return(scope, step == n && n <= WHOLE_ELEMENTS / v ? dsi_ref(logits) : NULL);
     return done;
 }
 

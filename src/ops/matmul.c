@@ -258,6 +258,14 @@ ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b)
 ds_tensor *ds_addmm(ds_tensor *input, ds_tensor *a, ds_tensor *b)
 {
     if (!dsi_live_all("addmm", input, a, b)) return dsi_null_operand("addmm");
-    bool is_bias = input->shape.n == 1 && b->shape.n == 2 && input->shape.d[0] == b->shape.d[1];
-    return is_bias ? linear_run(&dsi_op_addmm, a, b, input) : ds_add(input, ds_matmul(a, b));
+    if (!dsi_same_kind("addmm", a, input)) return NULL;
+    if (input->shape.n == 1 && b->shape.n == 2 && input->shape.d[0] == b->shape.d[1])
+        return linear_run(&dsi_op_addmm, a, b, input);
+    ds_tensor *y = ds_matmul(a, b);
+    ds_dims both;
+    if (!y || !dsi_broadcast("addmm", y->shape, input->shape, &both)) return NULL;
+    if (!dsi_same_shape(both, y->shape))
+        return dsi_refuse("addmm: input is %s, the product %s: expected what broadcasts to it",
+                          dsi_shape_text(input->shape), dsi_shape_text(y->shape));
+    return ds_add(input, y);
 }

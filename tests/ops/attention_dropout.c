@@ -80,6 +80,20 @@ static void zero_draws_nothing(void **state)
     ds_scope_close(scope);
 }
 
+/* A query that sees no key: 0, and no gradient, with dropout as without. */
+static void no_key(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *mask = ds_zeros(DS_BOOL, ds_shape(3, 3));
+    ds_tensor *x = ds_require_grad(ds_randn(DS_F32, ds_shape(1, 2, 3, 4)), true);
+    ds_tensor *y = ds_attention_with(x, x, x, (ds_attention_opts){.mask = mask, .dropout_p = 0.1});
+    CHECK_CLOSE(ds_item(ds_sum(ds_abs(y))), 0, 0);
+    CHECK_INT(ds_backward(ds_sum(y)), DS_OK);
+    CHECK_CLOSE(ds_item(ds_sum(ds_abs(ds_grad(x)))), 0, 0);
+    ds_scope_close(scope);
+}
+
 static void refused(void **state)
 {
     (void)state;
@@ -97,4 +111,4 @@ static void refused(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(as_single_ops), cmocka_unit_test(zero_draws_nothing),
-          cmocka_unit_test(refused))
+          cmocka_unit_test(no_key), cmocka_unit_test(refused))

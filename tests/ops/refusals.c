@@ -70,6 +70,8 @@ static void products(void **state)
     REFUSES(ds_matmul(x(ds_shape(2, 3, 4)), x(ds_shape(3, 4, 5))), "matmul: ", "[2] and [3]");
     REFUSES(ds_linear(x(ds_shape(16, 400)), x(ds_shape(120, 401)), NULL), "linear: x is [16, 400]",
             "[120, 401] takes 401 features");
+    REFUSES(ds_addmm(x(ds_shape(5, 3, 4)), x(ds_shape(3, 2)), x(ds_shape(2, 4))),
+            "addmm: input is ", "[5, 3, 4]");
     REFUSES(ds_linear(x(ds_shape(2, 3)), x(ds_shape(4, 3)), x(ds_shape(3))), "linear: bias is [3]",
             "expected [4]");
     REFUSES(ds_linear(x(ds_shape(2, 3)), x(ds_shape(3)), NULL), "linear: ", "[out, in]");
