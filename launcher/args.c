@@ -331,6 +331,9 @@ static void check_restarts(options *o, struct argp_state *state)
     if (o->max_restarts < 0) o->max_restarts = o->elastic_training ? 100 : 0;
     if (belongs && !o->max_restarts)
         argp_error(state, "--%s belongs to --max_restarts N or --elastic_training", belongs);
+    if (options_nodes(o) > 0 && o->min_nodes > options_nodes(o))
+        argp_error(state, "--min_nodes %d: the job has %d node%s (--nnodes, --num_nodes)",
+                   o->min_nodes, options_nodes(o), options_nodes(o) == 1 ? "" : "s");
 }
 
 /* Checks that concern several options. */

@@ -37,6 +37,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -105,7 +106,7 @@ static bool restart_has_enough(const restarts *r)
 static int restart_check_most(const restarts *r)
 {
     const launch_plan *p = r->p;
-    if (r->how->find_hosts || restart_has_enough(r)) return 0; /* who joins is not known yet */
+    if (r->how->find_hosts || restart_has_enough(r)) return 0; /* join/gather.c compares them */
     fprintf(
         stderr,
         "deepspeed: the job has %d host%s with %d rank%s in all: --min_nodes %d, --min_ranks %d "
@@ -196,12 +197,25 @@ static void restart_add_record(const restarts *r, int status, dsi_text *t)
     dsi_free(resources);
 }
 
+/* A regular file only: to open a FIFO waits for a reader, to which each record ends. */
+static int error_file_open(const char *path)
+{
+    struct stat s;
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (fd < 0 || (!fstat(fd, &s) && S_ISREG(s.st_mode))) return fd;
+    close(fd);
+    errno = ENXIO; /* as open has it for a FIFO without a reader */
+    return -1;
+}
+
 /* --error_file: a record, NULL: none, is one write at the end of the file. */
 static bool error_file_append(const char *path, const dsi_text *record)
 {
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    int fd = error_file_open(path);
     bool good = fd >= 0 && (!record || write(fd, record->s, record->n) == (ssize_t)record->n);
-    if (!good) fprintf(stderr, "deepspeed: --error_file: %s: %s\n", path, strerror(errno));
+    if (!good)
+        fprintf(stderr, "deepspeed: --error_file: %s: %s\n", path,
+                errno == ENXIO ? "expected a regular file" : strerror(errno));
     if (fd >= 0) close(fd);
     return good;
 }

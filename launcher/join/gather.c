@@ -297,15 +297,33 @@ static void gather_step(gathering *g, double until)
     dsi_free(p);
 }
 
+static int gather_ranks(const gathering *g)
+{
+    int ranks = 0;
+    for (int k = 0; k < g->s->all.n; k++)
+        if (session_has(g->s, k)) ranks += g->s->all.at[k].n_slots;
+    return ranks;
+}
+
 static bool gather_has_enough(const gathering *g)
 {
     const options *o = &g->s->p->o;
-    int ranks = 0;
     if (g->joined == g->s->all.n - 1) return true;
     if (g->all) return false;
-    for (int k = 0; k < g->s->all.n; k++)
-        if (session_has(g->s, k)) ranks += g->s->all.at[k].n_slots;
-    return g->joined + 1 >= o->min_nodes && ranks >= o->min_ranks;
+    return g->joined + 1 >= o->min_nodes && gather_ranks(g) >= o->min_ranks;
+}
+
+/* Waiting gives no more ranks than all nodes have. */
+static void gather_check_most(gathering *g)
+{
+    const launch_plan *p = g->s->p;
+    int nodes = g->s->all.n, ranks = gather_ranks(g);
+    if (nodes >= p->o.min_nodes && ranks >= p->o.min_ranks) return;
+    dsi_text_add(&g->wrong,
+                 "the job has %d nodes with %d ranks in all: --min_nodes %d, --min_ranks %d "
+                 "cannot be reached",
+                 nodes, ranks, p->o.min_nodes > 0 ? p->o.min_nodes : 1,
+                 p->o.min_ranks > 0 ? p->o.min_ranks : 1);
 }
 
 /* "s 1, 3 of 4" */
@@ -328,7 +346,11 @@ static void gather_wait_joined(gathering *g)
     while (g->joined < g->s->all.n - 1 && !g->wrong.n && dsi_now() < until &&
            !(gather_has_enough(g) && dsi_now() > last_call))
         gather_step(g, until);
-    if (g->joined == g->s->all.n - 1 || g->wrong.n) return;
+    if (g->wrong.n) return;
+    if (g->joined == g->s->all.n - 1) {
+        gather_check_most(g);
+        return;
+    }
     gather_add_missing(g, &missing);
     if (gather_has_enough(g))
         fprintf(stderr, "deepspeed: node%s did not join: left out\n", missing.s);

@@ -27,7 +27,8 @@ void session_close(node_session *s);          /* s may be NULL */
 /* Node 0: waits until all other nodes have joined and are ready, at most
  * --join_timeout and 30 seconds. Without `all` --min_nodes and
  * --min_ranks are enough, after some seconds for the others. A node that does not
- * fit ends the start on all nodes, with the same message. */
+ * fit, or fewer ranks on all nodes than --min_ranks, ends the start on all nodes,
+ * with the same message. */
 int gather_nodes(node_session *s, bool all);
 
 /* Node 0: starts the relay, a process that takes over the connections. */

@@ -446,6 +446,21 @@ static void two_jobs_begin(void **state)
     folder_remove();
 }
 
+/* What the other hosts have begun is removed. */
+static void one_host_cannot_begin(void **state)
+{
+    (void)state;
+    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
+    hosts_make();
+    run_job(4, train_and_save, &j);
+    CHECK(mkdir(host_path(1, "theirs"), 0777) == 0);
+    j.tag = "theirs";
+    CHECK(run_ranks(4, train_and_save, &j) != DS_OK);
+    CHECK_ERROR("theirs is there already");
+    CHECK(!host_has(0, ".saving-theirs") && !host_has(1, ".saving-theirs"));
+    folder_remove();
+}
+
 static void touch(const char *path)
 {
     int fd = open(path, O_WRONLY | O_CREAT, 0666);
@@ -591,6 +606,7 @@ int main(void)
                                        cmocka_unit_test(between_two_renames),
                                        cmocka_unit_test(few_hosts),
                                        cmocka_unit_test(other_jobs),
+                                       cmocka_unit_test(one_host_cannot_begin),
                                        cmocka_unit_test(temporaries),
                                        cmocka_unit_test(save_waits_for_a_load),
                                        cmocka_unit_test(load_waits_for_a_recovery),

@@ -15,9 +15,12 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- calls that fail ----------------------------------------------------------------------------------- */
@@ -261,6 +264,41 @@ static void another_job_saves_there(void **state)
     folder_remove();
 }
 
+/* A child that was forked meanwhile has the same files open. */
+static void lock_ends_beside_a_child(void **state)
+{
+    (void)state;
+    dsi_folder_locks locks;
+    const char *dir = folder_make();
+    CHECK(dsi_folder_begin(dir, "a", false, &locks) == DS_OK);
+    pid_t child = fork();
+    if (!child) alarm(5), pause(); /* the alarm ends it */
+    dsi_folder_unlock(&locks);
+    int other = open(dir, O_RDONLY | O_DIRECTORY);
+    CHECK(other >= 0 && flock(other, LOCK_EX | LOCK_NB) == 0);
+    CHECK(!dsi_folder_is_saved_to(dir));
+    close(other);
+    CHECK(child > 0 && kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+    folder_remove();
+}
+
+/* Without a descriptor for it, a save's folder counts as a living one's. */
+static void save_is_alive_if_it_cannot_be_opened(void **state)
+{
+    (void)state;
+    const char *dir = folder_make();
+    struct rlimit all, few;
+    CHECK(mkdir(folder_path(".saving-theirs"), 0777) == 0 && !dsi_folder_is_saved_to(dir));
+    int next = open("/dev/null", O_RDONLY);
+    CHECK(next >= 0 && close(next) == 0 && getrlimit(RLIMIT_NOFILE, &all) == 0);
+    few = all;
+    few.rlim_cur = (rlim_t)next + 1; /* one for the folder around it */
+    CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
+    bool alive = dsi_folder_is_saved_to(dir);
+    CHECK(setrlimit(RLIMIT_NOFILE, &all) == 0 && alive);
+    folder_remove();
+}
+
 /* ---- several ranks ------------------------------------------------------------------------------------- */
 
 enum { MOST_RANKS = 4 };
@@ -485,6 +523,8 @@ int main(void)
                                        cmocka_unit_test(no_exchange_again),
                                        cmocka_unit_test(behind),
                                        cmocka_unit_test(another_job_saves_there),
+                                       cmocka_unit_test(lock_ends_beside_a_child),
+                                       cmocka_unit_test(save_is_alive_if_it_cannot_be_opened),
                                        cmocka_unit_test(several_ranks),
                                        cmocka_unit_test(several_ranks_behind),
                                        cmocka_unit_test(several_hosts),

@@ -118,6 +118,8 @@ static void refused(void **state)
     REFUSED("--autotuning: there is no autotuner", "--autotuning=run", "train");
     REFUSED("--min_nodes (--min_elastic_nodes) belongs to --max_restarts N or --elastic_training",
             "--min-elastic-nodes=2", "train");
+    REFUSED("--min_nodes 3: the job has 2 nodes (--nnodes, --num_nodes)", "--max_restarts=1",
+            "--nnodes=2", "--node_rank=1", "--min_nodes=3", "train");
     REFUSED("--error_file belongs to --max_restarts N", "--error_file=x", "train");
     REFUSED("--max_restarts -1: expected a number, at least 0", "--max_restarts=-1", "train");
     REFUSED("--venv_script: programs here need no Python", "--venv_script=x", "train");

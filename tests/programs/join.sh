@@ -72,6 +72,13 @@ has failures '"error": "deepspeed: rank 1 on node-1 (process [0-9]*) ./flaky exi
 two 3 3 --num_gpus 1 --no_local_rank --max_restarts 1 ./flaky 9
 has out0 '^deepspeed: 1 restart in '
 
+two 1 1 --num_gpus 1 --max_restarts 1 --min_ranks 3 ./flaky 0
+has out0 '^deepspeed: the job has 2 nodes with 2 ranks in all: --min_nodes 1, --min_ranks 3 cannot be reached$'
+has out1 'the job has 2 nodes with 2 ranks in all'
+has_not out0 'rank 0'
+status 2 --nnodes 2 --node_rank 1 --master_addr 127.0.0.1 --max_restarts 1 --min_nodes 3 ./flaky 0
+has err '^deepspeed: --min_nodes 3: the job has 2 nodes'
+
 # ---- mistakes
 printf 'a secret of some length' >secret && chmod 600 secret
 node1='more words'

@@ -17,7 +17,8 @@
  *   set_latest dsi_folder_set_latest src/engine/checkpoint/folder.c
  *   prune      dsi_folder_prune      src/engine/checkpoint/folder.c
  *   load       load_find_newest      src/engine/checkpoint/load.c, and dsi_load_verify
- *   end        job_begin_end, job_is_over, processes_end     launcher/job.c, launcher/processes.c
+ *   end        job_begin_end, job_is_over launcher/job.c
+ *   end        processes_end         launcher/processes.c
  *   again      restart_run           launcher/restart.c
  *
  * Checked: a load finds a whole checkpoint, which is not older than the newest

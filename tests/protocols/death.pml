@@ -8,14 +8,14 @@
  *
  * Each label stands for a function:
  *
- *   report     monitor_note_end, wire_send_exit           launcher/rank_monitor.c
- *   leave      monitor_wait_leave, processes_end          launcher/rank_monitor.c
+ *   report     monitor_note_end, wire_send_exit           launcher/rank_monitor.c, launcher/wire.c
+ *   leave      monitor_wait_leave, processes_end          launcher/rank_monitor.c, launcher/processes.c
  *   terminate  monitor_read_launcher, monitor_read_signal launcher/rank_monitor.c
  *   failure    job_note_exit, job_begin_end               launcher/job_records.c, launcher/job.c
  *   lost       peer_close                                 launcher/job_records.c
  *   runner_end runner_note_end                            launcher/job.c
  *   signal     job_read_signal                            launcher/job.c
- *   over       job_is_over, processes_end                 launcher/job.c
+ *   over       job_is_over, processes_end                 launcher/job.c, launcher/processes.c
  *   kill       job_check_limits, job_kill                 launcher/job.c
  *   clean      supervisor_clean_up                        launcher/supervisor.c
  *

@@ -17,7 +17,8 @@
  *   replace    dsi_folder_make       src/engine/checkpoint/folder.c: folder_put_aside
  *   again      dsi_hosts_send        src/engine/checkpoint/hosts_send.c
  *   drop       recover_drop          src/engine/checkpoint/versions.c
- *   complete   versions_try, dsi_version_look            src/engine/checkpoint/load_local.c
+ *   complete   versions_try          src/engine/checkpoint/load_local.c
+ *   complete   dsi_version_look      src/engine/checkpoint/versions.c
  *   begin      dsi_folder_begin      src/engine/checkpoint/folder.c
  *   write      dsi_save_write        src/engine/checkpoint/save_write.c
  *   copy       local_copy            src/engine/checkpoint/save_local.c

@@ -10,7 +10,8 @@
  *
  *   recover    local_recover         src/engine/checkpoint/load_local.c
  *   load       local_find            src/engine/checkpoint/load_local.c
- *   try        local_lock, dsi_folder_try_lock           src/engine/checkpoint/load_local.c
+ *   try        local_lock            src/engine/checkpoint/load_local.c
+ *   try        dsi_folder_try_lock                       src/engine/checkpoint/folder_lock.c
  *   look       dsi_folder_is_saved_to                    src/engine/checkpoint/folder_lock.c
  *   begin      dsi_folder_begin      src/engine/checkpoint/folder.c
  *   begin      dsi_folder_lock, dsi_folder_mark_saving   src/engine/checkpoint/folder_lock.c

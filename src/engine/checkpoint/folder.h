@@ -87,8 +87,8 @@ ds_status dsi_folder_set_latest(const char *dir, const char *which, const char *
  * jobs may load. */
 ds_status dsi_folder_make(const char *dir, const char *tag, const dsi_manifest *m);
 
-/* folder_lock.c: excludes others that save to dir, or load from it, until *lock is
- * closed; -1: the file system has no locks. Waits for loads; a save of another job
+/* folder_lock.c: excludes others that save to dir, or load from it, until
+ * dsi_folder_close_lock; -1: the file system has no locks. Waits for loads; a save of another job
  * is a failure. */
 ds_status dsi_folder_lock(const char *dir, int *lock);
 /* The same, or, not exclusive, beside other loads; does not wait. *taken: it cannot
@@ -100,6 +100,7 @@ bool dsi_folder_is_saved_to(const char *dir);
 /* Locks .saving-TAG, which was just made. */
 void dsi_folder_mark_saving(const char *saving, int *lock);
 void dsi_folder_unlock(dsi_folder_locks *locks);
+void dsi_folder_close_lock(int *lock); /* also if it is -1, which it becomes */
 /* Removes .saving-TAG of a save that did not succeed. */
 void dsi_folder_abandon(const char *dir, const char *tag);
 

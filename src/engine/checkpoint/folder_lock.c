@@ -9,8 +9,9 @@
  * .saving-TAG, by which others tell the two apart; the folder of a save that was killed
  * stays, its lock does not.
  *
- * Invariants: a lock is an open file, and ends with the process at the latest. The
- * system grants one without order: who waits for one has none on another host
+ * Invariants: a lock is an open file, and ends with the process at the latest; if that
+ * is killed while a child lives that it has forked (without exec), with that child.
+ * The system grants one without order: who waits for one has none on another host
  * (local_lock), or has marked its save, which is not waited for. So there is no
  * deadlock: tests/protocols/lock.pml.
  * SPDX-License-Identifier: MIT */
@@ -29,6 +30,9 @@
 #include <unistd.h>
 
 #define AGAIN_MS 5
+/* Of DS_SAVE_TIMEOUT: the other ranks wait that long for the one that waits for the
+ * lock, and its reason is to come before they give up. */
+#define LOCK_SHARE 0.9
 
 static ds_status lock_open(const char *dir, int *lock)
 {
@@ -36,9 +40,13 @@ static ds_status lock_open(const char *dir, int *lock)
     return *lock >= 0 ? DS_OK : dsi_fail(DS_EIO, "open %s: %s", dir, strerror(errno));
 }
 
-static void lock_close(int *lock)
+/* A forked child has the file open, too: close alone would leave it locked. */
+void dsi_folder_close_lock(int *lock)
 {
-    if (*lock >= 0) close(*lock);
+    if (*lock >= 0) {
+        flock(*lock, LOCK_UN);
+        close(*lock);
+    }
     *lock = -1;
 }
 
@@ -49,17 +57,21 @@ static void lock_try(int *lock, int how, bool *taken)
     *taken = false;
     if (flock(*lock, how | LOCK_NB) == 0) return;
     *taken = errno == EWOULDBLOCK;
-    if (!*taken) lock_close(lock);
+    if (!*taken) dsi_folder_close_lock(lock);
 }
 
-/* Several may ask this at the same time: they share the lock, which a save has alone. */
+/* Several may ask this at the same time: they share the lock, which a save has alone.
+ * A folder that cannot be opened, as another user's, may be a living save's. */
 static bool saving_is_alive(const char *dir, const char *name)
 {
-    bool alive = false;
+    bool alive;
     char *saving = dsi_path_in(dir, name);
     int fd = open(saving, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) alive = flock(fd, LOCK_SH | LOCK_NB) && errno == EWOULDBLOCK;
-    lock_close(&fd);
+    if (fd < 0)
+        alive = errno != ENOENT && errno != ENOTDIR;
+    else
+        alive = flock(fd, LOCK_SH | LOCK_NB) && errno == EWOULDBLOCK;
+    dsi_folder_close_lock(&fd);
     dsi_free(saving);
     return alive;
 }
@@ -84,14 +96,14 @@ void dsi_folder_mark_saving(const char *saving, int *lock)
 
 void dsi_folder_unlock(dsi_folder_locks *locks)
 {
-    lock_close(&locks->saving);
-    lock_close(&locks->dir);
+    dsi_folder_close_lock(&locks->saving);
+    dsi_folder_close_lock(&locks->dir);
 }
 
 /* A shared lock can be had beside loads, but not beside a save. */
 ds_status dsi_folder_lock(const char *dir, int *lock)
 {
-    double end = dsi_now() + dsi_comm_save_timeout();
+    double limit = LOCK_SHARE * dsi_comm_save_timeout(), end = dsi_now() + limit;
     bool taken, saves;
     if (lock_open(dir, lock) != DS_OK) return ds_error_status();
     for (;;) {
@@ -103,13 +115,13 @@ ds_status dsi_folder_lock(const char *dir, int *lock)
         flock(*lock, LOCK_UN);
         nanosleep(&(struct timespec){.tv_nsec = AGAIN_MS * 1000000}, NULL);
     }
-    lock_close(lock);
+    dsi_folder_close_lock(lock);
     if (saves)
         return dsi_fail(DS_ESTATE, "another job is saving to %s: give each job a folder of its own",
                         dir);
     return dsi_fail(DS_ESTATE,
-                    "another job has been loading from %s for longer than DS_SAVE_TIMEOUT seconds",
-                    dir);
+                    "another job has been loading from %s for longer than %.3g s (DS_SAVE_TIMEOUT)",
+                    dir, limit);
 }
 
 ds_status dsi_folder_try_lock(const char *dir, bool exclusive, int *lock, bool *taken)
@@ -117,6 +129,6 @@ ds_status dsi_folder_try_lock(const char *dir, bool exclusive, int *lock, bool *
     *taken = false;
     if (lock_open(dir, lock) != DS_OK) return ds_error_status();
     lock_try(lock, exclusive ? LOCK_EX : LOCK_SH, taken);
-    if (*taken) lock_close(lock);
+    if (*taken) dsi_folder_close_lock(lock);
     return DS_OK;
 }

@@ -23,7 +23,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #define WAIT_S   1.0
 #define AGAIN_MS 10
@@ -48,7 +47,7 @@ static ds_status local_lock(const dsi_hosts *h, bool exclusive, int *lock, bool 
         status = ds_comm_sync_status(h->comm, status);
         if (status == DS_OK) status = dsi_sync_max(h->comm, words, 4);
         missing = words[0], late = (words[1] && words[2]) || words[3];
-        if ((status != DS_OK || missing) && *lock >= 0) close(*lock), *lock = -1;
+        if (status != DS_OK || missing) dsi_folder_close_lock(lock);
         if (missing) nanosleep(&(struct timespec){.tv_nsec = AGAIN_MS * 1000000}, NULL);
     }
     *locked = status == DS_OK && !missing;
@@ -155,7 +154,7 @@ static ds_status local_recover(dsi_hosts *h)
                         "DS_SAVE_TIMEOUT seconds: give each job a folder of its own",
                         h->dir));
     if (status == DS_OK) status = dsi_versions_recover(h);
-    if (lock >= 0) close(lock);
+    dsi_folder_close_lock(&lock);
     return status;
 }
 
@@ -172,7 +171,7 @@ static ds_status local_recover_to_load(dsi_hosts *h)
     if (status != DS_OK || !old) return status;
     status = local_lock(h, true, &lock, &locked);
     if (status == DS_OK && locked) status = dsi_versions_recover(h);
-    if (lock >= 0) close(lock);
+    dsi_folder_close_lock(&lock);
     return status;
 }
 
@@ -200,7 +199,7 @@ static ds_status local_find(const dsi_hosts *h, const char *tag, Wanted w, char 
     if (status == DS_OK) status = local_lock(h, false, &lock, &w.locked);
     w.tag = same;
     if (status == DS_OK) status = versions_try(h, &w, folder, nothing);
-    if (lock >= 0) close(lock);
+    dsi_folder_close_lock(&lock);
     dsi_free(same);
     return status;
 }

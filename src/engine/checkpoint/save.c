@@ -225,9 +225,11 @@ static ds_status save_run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
     ds_scope *scope = ds_scope_open();
     bool first = j->hosts ? dsi_hosts_is_first(j->hosts) : j->rank == 0;
     e->comm->disk = j->dir;
-    ds_status status = ds_comm_sync_status(e->comm, save_fail_in(first ? save_begin(j) : DS_OK));
-    bool begun = status == DS_OK;
-    if (begun) status = ds_comm_sync_status(e->comm, save_fail_in(save_make_values(j, e, o)));
+    ds_status status = save_fail_in(first ? save_begin(j) : DS_OK);
+    bool begun = first && status == DS_OK; /* else .saving-TAG may be another job's */
+    status = ds_comm_sync_status(e->comm, status);
+    if (status == DS_OK)
+        status = ds_comm_sync_status(e->comm, save_fail_in(save_make_values(j, e, o)));
     e->comm->disk = NULL;
     if (status == DS_OK && save_is_async(e)) {
         e->async_save = dsi_async_save_start(j);
@@ -235,7 +237,7 @@ static ds_status save_run(ds_engine *e, const ds_save_opts *o, dsi_save_job *j)
     } else if (status == DS_OK) {
         status = save_write_and_publish(j, e->comm);
     }
-    if (status != DS_OK && begun && first) dsi_folder_abandon(j->dir, j->tag);
+    if (status != DS_OK && begun) dsi_folder_abandon(j->dir, j->tag);
     dsi_save_job_free(j);
     ds_scope_close(scope);
     return status;
