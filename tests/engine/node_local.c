@@ -446,7 +446,7 @@ static void two_jobs_begin(void **state)
     folder_remove();
 }
 
-/* What the other hosts have begun is removed. */
+/* The folders that other hosts have begun are removed. */
 static void one_host_cannot_begin(void **state)
 {
     (void)state;

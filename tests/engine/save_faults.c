@@ -282,7 +282,7 @@ static void lock_ends_beside_a_child(void **state)
     folder_remove();
 }
 
-/* Without a descriptor for it, a save's folder counts as a living one's. */
+/* Without a descriptor for its folder, a save counts as alive. */
 static void save_is_alive_if_it_cannot_be_opened(void **state)
 {
     (void)state;

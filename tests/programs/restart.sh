@@ -60,7 +60,7 @@ has err 'min_nodes (--min_elastic_nodes) belongs to --max_restarts N'
 status 2 $run --max_restarts 1 --min_ranks 9 ./flaky 0 0
 has err "^deepspeed: the job has 1 host with $ranks ranks\\? in all: --min_nodes 1, --min_ranks 9 cannot be reached\$"
 printf 'localhost slots=1\n192.0.2.1 slots=2\n' >hosts # the second one is for documentation
-status 1 $run --hostfile hosts --max_restarts 1 --min_ranks 3 --join_timeout 7 ./flaky 0 0
+status 1 -q --hostfile hosts --max_restarts 1 --min_ranks 3 --join_timeout 7 ./flaky 0 0
 has err '^deepspeed: 1 of 2 hosts answer, with 1 ranks; --min_nodes 1, --min_ranks 3 were waited for during 7 s (--join_timeout)$'
 
 # ---- Ctrl-C, also between two attempts
