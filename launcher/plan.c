@@ -348,6 +348,22 @@ static void add_command_json(dsi_text *t, char *const *command)
     dsi_text_add(t, "]");
 }
 
+static int at_least_one(int n) { return n > 0 ? n : 1; }
+
+bool plan_has_enough(const launch_plan *p, int hosts, int ranks)
+{
+    return hosts >= at_least_one(p->o.min_nodes) && ranks >= at_least_one(p->o.min_ranks);
+}
+
+void plan_add_too_few(const launch_plan *p, const char *name, int hosts, int ranks, dsi_text *t)
+{
+    dsi_text_add(t,
+                 "the job has %d %s%s with %d rank%s in all: --min_nodes %d, --min_ranks %d "
+                 "cannot be reached",
+                 hosts, name, hosts == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s",
+                 at_least_one(p->o.min_nodes), at_least_one(p->o.min_ranks));
+}
+
 static void add_environment_json(dsi_text *t, char *const *environment)
 {
     for (char *const *e = environment; e && *e; e++) {

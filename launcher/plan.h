@@ -71,6 +71,11 @@ struct reach_queries; /* reachable.h */
 int plan_reach_some(launch_plan *p, const ds_hosts *all, struct reach_queries *begun);
 /* Starts to ask them (reachable_begin); NULL where none is asked. */
 struct reach_queries *plan_begin_asking(const launch_plan *p, const ds_hosts *all);
+/* Whether the numbers of hosts and ranks reach --min_nodes and --min_ranks: at
+ * least one of each. */
+bool plan_has_enough(const launch_plan *p, int hosts, int ranks);
+/* Adds that all hosts, called `name`, with all their ranks are too few. */
+void plan_add_too_few(const launch_plan *p, const char *name, int hosts, int ranks, dsi_text *t);
 /* Once nodes have joined: their names and slots, which become the plan's, how
  * many ranks all nodes would have, and the agent that mpirun is to run. */
 void plan_set_joined(launch_plan *p, const ds_hosts *joined, int full_size, char *join_agent);

@@ -97,9 +97,7 @@ static int restart_stop(int signal)
 
 static bool restart_has_enough(const restarts *r)
 {
-    const options *o = &r->p->o;
-    return r->p->n_hosts >= (o->min_nodes > 0 ? o->min_nodes : 1) &&
-           r->p->world_size >= (o->min_ranks > 0 ? o->min_ranks : 1);
+    return plan_has_enough(r->p, r->p->n_hosts, r->p->world_size);
 }
 
 /* 0, or the status of the command, after a line. */
@@ -107,12 +105,10 @@ static int restart_check_most(const restarts *r)
 {
     const launch_plan *p = r->p;
     if (r->how->find_hosts || restart_has_enough(r)) return 0; /* join/gather.c compares them */
-    fprintf(
-        stderr,
-        "deepspeed: the job has %d host%s with %d rank%s in all: --min_nodes %d, --min_ranks %d "
-        "cannot be reached\n",
-        p->n_hosts, p->n_hosts == 1 ? "" : "s", p->world_size, p->world_size == 1 ? "" : "s",
-        p->o.min_nodes > 0 ? p->o.min_nodes : 1, p->o.min_ranks > 0 ? p->o.min_ranks : 1);
+    dsi_text t = dsi_text_of("deepspeed: ");
+    plan_add_too_few(p, "host", p->n_hosts, p->world_size, &t);
+    fprintf(stderr, "%s\n", t.s);
+    dsi_text_free(&t);
     return 2;
 }
 

@@ -307,23 +307,17 @@ static int gather_ranks(const gathering *g)
 
 static bool gather_has_enough(const gathering *g)
 {
-    const options *o = &g->s->p->o;
     if (g->joined == g->s->all.n - 1) return true;
     if (g->all) return false;
-    return g->joined + 1 >= o->min_nodes && gather_ranks(g) >= o->min_ranks;
+    return plan_has_enough(g->s->p, g->joined + 1, gather_ranks(g));
 }
 
 /* Waiting gives no more ranks than all nodes have. */
 static void gather_check_most(gathering *g)
 {
-    const launch_plan *p = g->s->p;
     int nodes = g->s->all.n, ranks = gather_ranks(g);
-    if (nodes >= p->o.min_nodes && ranks >= p->o.min_ranks) return;
-    dsi_text_add(&g->wrong,
-                 "the job has %d nodes with %d ranks in all: --min_nodes %d, --min_ranks %d "
-                 "cannot be reached",
-                 nodes, ranks, p->o.min_nodes > 0 ? p->o.min_nodes : 1,
-                 p->o.min_ranks > 0 ? p->o.min_ranks : 1);
+    if (!plan_has_enough(g->s->p, nodes, ranks))
+        plan_add_too_few(g->s->p, "node", nodes, ranks, &g->wrong);
 }
 
 /* "s 1, 3 of 4" */
