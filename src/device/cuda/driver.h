@@ -92,6 +92,9 @@ typedef enum dsi_cuda_family {
 
 extern const char *const dsi_cuda_ptx[DSI_CUDA_N_FAMILIES]; /* ptx.c: text, ends with 0 */
 
+/* Blocks along y, and along z, at most: the driver's limit. */
+#define DSI_CUDA_MOST_YZ 65535
+
 /* Blocks, threads of a block, bytes of dynamic shared memory. */
 typedef struct dsi_cuda_grid {
     unsigned blocks[3], threads[3];

@@ -25,9 +25,6 @@
 
 #include <math.h>
 
-/* The driver's limit for blocks along z, which count batches. */
-#define MOST_Z 65535
-
 /* [B,...] as [1,B,...]; absent views stay. */
 static dsi_view with_front(dsi_view v, int n)
 {
@@ -96,9 +93,9 @@ static ds_status attention_check(const char *op, int n, const dsi_view *const *v
                               "%s: operand %d has stride %lld along its last dimension: expected 1",
                               op, i, (long long)views[i]->s[3]);
     int64_t batches = views[0]->d[0] * views[0]->d[1];
-    if (status == DS_OK && batches > MOST_Z)
+    if (status == DS_OK && batches > DSI_CUDA_MOST_YZ)
         status = dsi_fail(DS_EINVAL, "%s: %lld batches times heads: expected at most %d", op,
-                          (long long)batches, MOST_Z);
+                          (long long)batches, DSI_CUDA_MOST_YZ);
     return status;
 }
 

@@ -22,10 +22,9 @@
 #include "base/error.h"
 #include "base/int.h"
 
-#define TILE   64
-#define DEPTH  32 /* of a step of a tile, at most; parts of sums are multiples of it */
-#define FEW    64 /* channels in times out of a group: below, tiles would be empty */
-#define MOST_Z 65535
+#define TILE  64
+#define DEPTH 32 /* of a step of a tile, at most; parts of sums are multiples of it */
+#define FEW   64 /* channels in times out of a group: below, tiles would be empty */
 
 /* of conv_small.cu */
 #define SMALL       16 /* channels out of a group, at most */
@@ -93,7 +92,7 @@ static ds_status conv_check(const char *op, const dsi_view *x, const dsi_view *w
  * tile of 64 x 64 would be empty. */
 static bool directly(const dsi_cuda_conv_args *p)
 {
-    return p->dtype == DS_F64 || p->groups > MOST_Z ||
+    return p->dtype == DS_F64 || p->groups > DSI_CUDA_MOST_YZ ||
            (p->groups > 1 && (int64_t)p->c * p->k < FEW);
 }
 
@@ -160,7 +159,7 @@ static ds_status small_launch(dsi_stream *s, bool dx, int channels, const dsi_cu
     dsi_cuda_conv_args p = *args;
     dsi_cuda_grid grid = dsi_cuda_blocks(((int64_t)p.pixels + 31) / 32, 1);
     bool parts = p.dtype == DS_F32 && grid.blocks[0] <= SMALL_FEW &&
-                 (int64_t)p.groups * row_blocks(channels, SMALL_PARTS) <= MOST_Z;
+                 (int64_t)p.groups * row_blocks(channels, SMALL_PARTS) <= DSI_CUDA_MOST_YZ;
     unsigned rows = small_rows(&p, channels, parts), warps = SMALL_WARPS;
     if (parts) {
         warps = ((unsigned)p.taps + 2 * SMALL_AHEAD - 1) / (2 * SMALL_AHEAD) * 2;
@@ -223,7 +222,7 @@ static void split_pixels(dsi_cuda_conv_args *p, bool small)
     int64_t blocks = small ? ((int64_t)p->columns + 31) / 32 * p->groups
                            : (int64_t)tiles(p->columns) * tiles(p->k) * p->groups;
     int64_t splits = dsi_min(dsi_min(PER_GPU / blocks, p->pixels / PART_DEEP),
-                             dsi_min(SPLITS, MOST_Z / p->groups));
+                             dsi_min(SPLITS, DSI_CUDA_MOST_YZ / p->groups));
     int64_t each = splits > 1 ? (p->pixels + splits - 1) / splits : dsi_max(p->pixels, 1);
     p->split_pixels = (int)((each + DEPTH - 1) / DEPTH * DEPTH);
     p->splits = (int)dsi_max((p->pixels + p->split_pixels - 1) / p->split_pixels, 1);

@@ -12,7 +12,6 @@
 #include "base/int.h"
 
 #define MOST_TAPS 32
-#define MOST_Z    65535
 #define STAGES    4
 #define WARP      64
 #define LINE      64 /* bytes of a line of a stage */
@@ -56,7 +55,7 @@ bool dsi_cuda_conv_last_takes(const dsi_stream *s, const dsi_cuda_conv_args *p, 
     int64_t taps = (int64_t)p->r * p->s, classes = (int64_t)p->stride[0] * p->stride[1];
     int piece = p->dtype == DS_F64 ? 0 : piece_of(p);
     return piece && g->capability >= 80 && p->c % piece == 0 && p->k % piece == 0 &&
-           taps <= MOST_TAPS && p->groups * classes <= MOST_Z &&
+           taps <= MOST_TAPS && p->groups * classes <= DSI_CUDA_MOST_YZ &&
            taps * p->c * p->k * p->groups <= INT32_MAX && channels_last(x) && channels_last(y);
 }
 
@@ -130,7 +129,8 @@ bool dsi_cuda_conv_dw_last_takes(const dsi_stream *s, const dsi_cuda_conv_args *
 static void cut_pixels(dsi_cuda_conv_args *p, int64_t blocks, int64_t at_once)
 {
     int64_t elements = (int64_t)p->groups * p->k * p->columns;
-    int64_t most = dsi_min(dsi_min(MOST_SPLITS, p->pixels / PART_DEEP), MOST_Z / p->groups);
+    int64_t most = dsi_min(dsi_min(MOST_SPLITS, p->pixels / PART_DEEP),
+                           DSI_CUDA_MOST_YZ / p->groups);
     double least = 0;
     int64_t splits = 1;
     for (int64_t i = 1; i <= most; i++) {

@@ -12,7 +12,7 @@
  * are in float32 (float64: in float64).
  *
  * Invariants: a grid counts tiles of columns along x, of rows along y, batches
- * along z; y and z hold at most MOST, so rows are cut into launches, and
+ * along z; y and z hold at most DSI_CUDA_MOST_YZ, so rows are cut into launches, and
  * batches beyond are a loop in the kernel. The tile's edge here equals that of
  * the .cu file.
  * SPDX-License-Identifier: MIT */
@@ -28,13 +28,9 @@
 #define LONG_SUM 32
 #define SMALL    (1 << 23) /* multiplications: below, a GPU is not full of tiles */
 #define ROWS     4         /* of a warp of gemm_small.cu */
-#define MOST     65535     /* blocks along y and z */
 #define MMA_FULL 64        /* rows and columns, from which tensor cores take few multiplications */
 
 static unsigned tiles(int64_t n, int64_t tile) { return (unsigned)((n + tile - 1) / tile); }
-
-/* Blocks along z; each takes every MOST-th batch from its own on. */
-static unsigned batches(int64_t n) { return (unsigned)(n < MOST ? n : MOST); }
 
 /* The address of a row; stride in elements of dtype. */
 static const void *rows_from(const void *p, int64_t row, int64_t stride, int dtype)
@@ -48,16 +44,16 @@ static ds_status launch_tiles(dsi_stream *s, dsi_cuda_family family, const char 
                               const char *suffix, int64_t tile, const dsi_cuda_matmul_args *all)
 {
     ds_status status = DS_OK;
-    for (int64_t row = 0; status == DS_OK && row < all->m; row += MOST * tile) {
+    for (int64_t row = 0; status == DS_OK && row < all->m; row += DSI_CUDA_MOST_YZ * tile) {
         dsi_cuda_matmul_args p = *all;
-        p.m = all->m - row < MOST * tile ? all->m - row : MOST * tile;
+        p.m = all->m - row < DSI_CUDA_MOST_YZ * tile ? all->m - row : DSI_CUDA_MOST_YZ * tile;
         p.a = rows_from(all->a, row, all->as[1], all->dtype);
         p.y = (void *)(uintptr_t)rows_from(all->y, row, all->ys[1], all->y_dtype);
         if (p.sums)
             p.sums = (void *)(uintptr_t)rows_from(all->sums, row, all->sums_s, all->y_dtype);
         status = dsi_cuda_launch(
             s, family, name, suffix,
-            (dsi_cuda_grid){.blocks = {tiles(p.n, tile), tiles(p.m, tile), batches(p.batch)},
+            (dsi_cuda_grid){.blocks = {tiles(p.n, tile), tiles(p.m, tile), dsi_cuda_loops(p.batch)},
                             .threads = {256, 1, 1}},
             &p);
     }
@@ -77,7 +73,8 @@ static bool is_small(const dsi_cuda_matmul_args *p, bool mma)
 {
     int64_t step = dsi_max(dsi_max(p->as[1], p->as[2]), p->bs[1]);
     return p->batch * p->m * p->n * p->k <= SMALL && step <= INT32_MAX / 8 &&
-           (p->m + ROWS - 1) / ROWS <= MOST && !(mma && p->m >= MMA_FULL && p->n >= MMA_FULL);
+           (p->m + ROWS - 1) / ROWS <= DSI_CUDA_MOST_YZ &&
+           !(mma && p->m >= MMA_FULL && p->n >= MMA_FULL);
 }
 
 /* Places are of 32 bits: is_small bounds steps, and sizes by the product. */
@@ -99,7 +96,7 @@ static ds_status launch_columns(dsi_stream *s, const dsi_cuda_matmul_args *all)
     p.parts = p.k > 16 ? 8 : p.k > 8 ? 4 : p.k > 4 ? 2 : 1;
     dsi_cuda_grid grid = dsi_cuda_blocks(
         (int64_t)tiles(p.n, 32) * tiles(p.m, (int64_t)ROWS * 8 / p.parts), 256);
-    grid.blocks[2] = batches(p.batch);
+    grid.blocks[2] = dsi_cuda_loops(p.batch);
     return dsi_cuda_hold(s, DSI_CUDA_COLUMNS, grid, &p);
 }
 
@@ -109,7 +106,7 @@ static ds_status launch_rows(dsi_stream *s, const dsi_cuda_matmul_args *all)
     p.whole = whole_lines(p.a, p.dtype, p.as[1], p.as[0]) &&
               whole_lines(p.b, p.dtype, p.bs[2], p.bs[0]);
     dsi_cuda_grid grid = dsi_cuda_blocks((p.n + 3) / 4, 128);
-    grid.blocks[1] = tiles(p.m, ROWS), grid.blocks[2] = batches(p.batch);
+    grid.blocks[1] = tiles(p.m, ROWS), grid.blocks[2] = dsi_cuda_loops(p.batch);
     return dsi_cuda_hold(s, DSI_CUDA_ROWS, grid, &p);
 }
 

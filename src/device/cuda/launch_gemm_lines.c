@@ -26,10 +26,9 @@
 #define PARTS_TIME 4.0  /* microseconds for the second kernel */
 #define MB_TIME    0.45 /* and for each MB of parts */
 #define MOST_PARTS 16
-#define PART_K     128 /* at least, of a part */
-#define LEAST      16  /* rows and columns that are worth tensor cores */
-#define LEAST_F32  65  /* and tiles of float32 */
-#define MOST_Z     65535
+#define PART_K     128                 /* at least, of a part */
+#define LEAST      16                  /* rows and columns that are worth tensor cores */
+#define LEAST_F32  65                  /* and tiles of float32 */
 #define LARGE      ((double)(1 << 24)) /* multiplications: worth copies, and gemm_lines.cu */
 
 typedef struct Kernel {
@@ -151,7 +150,7 @@ static ds_status lines_launch(dsi_stream *s, const Kernel *kernel, const char *l
     dsi_cuda_grid grid = dsi_cuda_blocks(tiles_of(p, kernel), kernel->threads);
     char name[32];
     snprintf(name, sizeof name, "%s%s", kernel->prefix, letters);
-    grid.blocks[2] = (unsigned)(p->batch < MOST_Z ? p->batch : MOST_Z);
+    grid.blocks[2] = dsi_cuda_loops(p->batch);
     grid.shared = kernel->shared;
     p->vectors = has_vectors(p) && (p->dtype != DS_F32 || p->y_dtype == DS_F32);
     return dsi_cuda_launch(s, kernel->family, name, kernel->suffix, grid, p);

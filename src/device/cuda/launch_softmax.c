@@ -28,8 +28,6 @@ enum { MEAN, SUM, NONE }; /* ds_reduction */
 #define LINE 256  /* threads that take a long row of aligned vectors */
 #define LONG 1024 /* columns of a row that takes a block */
 
-#define MOST_Y 65535 /* blocks along y: the driver's limit */
-
 static int team_for(int64_t columns) { return columns > LONG ? TEAM : 32; }
 
 static dsi_cuda_grid grid_of_rows(int64_t rows, int team)
@@ -207,7 +205,7 @@ ds_status dsi_cuda_cross_entropy_part_dx(dsi_stream *s, int64_t first, dsi_view 
     ds_status status = dsi_cuda_floating("cross_entropy_part_dx", x.dtype);
     if (status != DS_OK) return status;
     dsi_cuda_grid grid = dsi_cuda_blocks((p.columns + LINE * K_PART - 1) / (LINE * K_PART), LINE);
-    grid.blocks[1] = (unsigned)(p.rows < MOST_Y ? p.rows : MOST_Y);
+    grid.blocks[1] = dsi_cuda_loops(p.rows);
     return dsi_cuda_launch(s, DSI_CUDA_softmax, "entropy_part_dx", dsi_cuda_suffix(x.dtype), grid,
                            &p);
 }

@@ -38,6 +38,12 @@ dsi_cuda_grid dsi_cuda_grid_of(int64_t count);
 /* `blocks` blocks of `threads` threads. */
 dsi_cuda_grid dsi_cuda_blocks(int64_t blocks, unsigned threads);
 
+/* Blocks along y or z for n items: kernels loop where the driver takes no more. */
+static inline unsigned dsi_cuda_loops(int64_t n)
+{
+    return (unsigned)(n < DSI_CUDA_MOST_YZ ? n : DSI_CUDA_MOST_YZ);
+}
+
 /* How the name of the instance ends that computes in float or double: "_f32"
  * for 16 bits too. */
 const char *dsi_cuda_suffix(ds_dtype dtype);
