@@ -352,7 +352,7 @@ static ds_tensor *triangle(const char *op, ds_tensor *x, int64_t diagonal, bool 
     ds_tensor *last = count_beside(x, diagonal, rows, ds_shape(rows, 1)); /* column of a row */
     ds_tensor *column = count_beside(x, 0, columns, ds_shape(columns));
     ds_tensor *keep = lower ? ds_le(column, last) : ds_ge(column, last);
-    return ds_where(keep, x, dsi_fill(dsi_new(x, (ds_dims){0}), 0));
+    return ds_where(keep, x, dsi_number_beside(x, 0));
 }
 
 ds_tensor *ds_tril(ds_tensor *x, int64_t diagonal) { return triangle("tril", x, diagonal, true); }

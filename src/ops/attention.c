@@ -279,7 +279,7 @@ static ds_tensor *scores_masked(ds_tensor *scores, ds_attention_opts o)
 {
     if (o.mask && o.mask->dtype != DS_BOOL) return ds_add(scores, dsi_upcast(o.mask));
     if (!scores || (!o.mask && !o.causal)) return scores;
-    ds_tensor *least = dsi_fill(dsi_new(scores, (ds_dims){0}), -INFINITY);
+    ds_tensor *least = dsi_number_beside(scores, -INFINITY);
     if (o.mask) return ds_where(o.mask, scores, least);
     ds_tensor *query = ds_unsqueeze(dsi_arange(scores, 0, ds_size(scores, -2), 1), 1),
               *key = dsi_arange(scores, 0, ds_size(scores, -1), 1);
@@ -294,8 +294,8 @@ static ds_tensor *scores_masked(ds_tensor *scores, ds_attention_opts o)
 static ds_tensor *scores_softmax(ds_tensor *scores, ds_attention_opts o)
 {
     if (!scores || (!o.mask && !o.window) || !ds_size(scores, -1)) return ds_softmax(scores, -1);
-    ds_tensor *least = dsi_fill(dsi_new(scores, (ds_dims){0}), -INFINITY);
-    ds_tensor *zero = dsi_fill(dsi_new(scores, (ds_dims){0}), 0);
+    ds_tensor *least = dsi_number_beside(scores, -INFINITY);
+    ds_tensor *zero = dsi_number_beside(scores, 0);
     ds_reduce_opts row = {.dims = ds_shape(scores->shape.n - 1), .keepdim = true};
     ds_tensor *none = ds_eq(ds_amax_with(ds_detach(scores), row), least);
     return ds_where(none, zero, ds_softmax(ds_where(none, zero, scores), -1));
@@ -379,11 +379,10 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
     if (!attention_check(q, k, v, o)) return NULL;
     int last = q->shape.n - 1;
     Attention a = attention_of(q->shape.d[last], o);
-    if (o.mask && !attention_expand_mask(q, k, o.mask)) return NULL;
+    if (o.mask && !(o.mask = attention_expand_mask(q, k, o.mask))) return NULL;
     if (dsi_wants_grad(&o.mask, 1) || !attention_is_fused(q, o))
         return attention_composed(q, attention_repeat(k, q), attention_repeat(v, q), o, a.scale);
     if (o.window && o.window < q->shape.d[last - 1]) return attention_window(q, k, v, o);
-    if (o.mask && !(o.mask = attention_expand_mask(q, k, o.mask))) return NULL;
     for (int i = 0; i < 3; i++)
         if (!(x[i] = attention_rows(x[i]))) return NULL;
     q = x[0], k = x[1], v = x[2], x[3] = o.mask;

@@ -57,5 +57,5 @@ ds_tensor *ds_logical_not(ds_tensor *x)
 {
     if (!dsi_live(x, "logical_not")) return dsi_null_operand("logical_not");
     ds_tensor *truth = ds_cast(x, DS_BOOL);
-    return compare("logical_not", DSI_EQ, truth, dsi_fill(dsi_new(truth, (ds_dims){0}), 0));
+    return compare("logical_not", DSI_EQ, truth, dsi_number_beside(truth, 0));
 }

@@ -28,7 +28,7 @@ static bool dropout_mask(const ds_tensor *x, const ds_tensor *keep, double facto
     if (!y) return false;
     if (dsi_fusion(y->device, mask_scale))
         return dsi_run_fusion(y, mask_scale, factor, dsi_v(x), dsi_v(keep), dsi_v(y));
-    ds_tensor *zero = dsi_fill(dsi_new(y, (ds_dims){0}), 0);
+    ds_tensor *zero = dsi_number_beside(y, 0);
     return zero && dsi_run(y, affine, factor, 0.0, dsi_v(x), dsi_v(y)) &&
            dsi_run(y, where, dsi_v(keep), dsi_v(y), dsi_v_expand(zero, y->shape), dsi_v(y));
 }

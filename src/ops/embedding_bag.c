@@ -101,9 +101,7 @@ static ds_tensor *bags_max(ds_tensor *rows, ds_tensor *counted, const int64_t *a
     if (!p || !rows) return NULL;
     rows = ds_index_select(rows, 0, ds_to(place, dsi_device_id(rows->device), DS_I64));
     ds_tensor *y = ds_max(ds_reshape(rows, ds_shape(bags, longest, -1)), 1, false);
-    return y ? ds_where(ds_eq(y, dsi_fill(dsi_new(y, (ds_dims){0}), -(double)INFINITY)),
-                        ds_like(y, 0), y)
-             : NULL;
+    return y ? ds_where(ds_eq(y, dsi_number_beside(y, -(double)INFINITY)), ds_like(y, 0), y) : NULL;
 }
 
 /* ---- sums by one kernel -------------------------------------------------------------------------------- */

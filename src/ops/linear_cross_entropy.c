@@ -87,7 +87,7 @@ static dsi_view line_part(const ds_tensor *t, int64_t begin, int64_t end)
 /* ignored bool [N] = label == -100 */
 static ds_tensor *labels_ignored(ds_tensor *label)
 {
-    ds_tensor *mark = dsi_fill(dsi_new(label, (ds_dims){0}), IGNORED);
+    ds_tensor *mark = dsi_number_beside(label, IGNORED);
     ds_tensor *y = dsi_new_dtype(label, DS_BOOL, label->shape);
     bool done = mark && y &&
                 dsi_run_op(y, compare, DSI_EQ, dsi_v(label), dsi_v_expand(mark, label->shape),

@@ -23,12 +23,6 @@ static ds_tensor *reduced(ds_tensor *losses, ds_reduction how, ds_dtype dtype)
     return y ? ds_cast(y, dtype) : NULL;
 }
 
-/* A scalar tensor of x's dtype on x's device, which broadcasts. */
-static ds_tensor *number_beside(const ds_tensor *x, double value)
-{
-    return dsi_fill(dsi_new(x, (ds_dims){0}), value);
-}
-
 /* Floats of one dtype; 16-bit ones become float32. False with the message. */
 static bool loss_operands(const char *op, ds_tensor **x, ds_tensor **y, bool broadcast,
                           ds_reduction reduction)
@@ -86,7 +80,7 @@ ds_tensor *ds_huber_loss(ds_tensor *x, ds_tensor *y, double delta, ds_reduction 
 /* t log t, 0 for t = 0 */
 static ds_tensor *entropy(ds_tensor *t)
 {
-    ds_tensor *zero = t ? number_beside(t, 0) : NULL;
+    ds_tensor *zero = t ? dsi_number_beside(t, 0) : NULL;
     return ds_where(ds_eq(t, zero), zero, ds_mul(t, ds_log(t)));
 }
 
@@ -154,8 +148,8 @@ static bool loss_weight_beside(const char *op, const ds_tensor *x, ds_tensor **w
 /* False, with the message, if an element of x is not in 0 to 1. */
 static bool between_0_and_1(const char *op, const char *what, ds_tensor *x)
 {
-    ds_tensor *inside = ds_logical_and(ds_ge(x, number_beside(x, 0)),
-                                       ds_le(x, number_beside(x, 1)));
+    ds_tensor *inside = ds_logical_and(ds_ge(x, dsi_number_beside(x, 0)),
+                                       ds_le(x, dsi_number_beside(x, 1)));
     ds_tensor *count = inside ? ds_sum(inside) : NULL;
     if (!count) return false;
     if (ds_item(count) == (double)dsi_numel(x->shape)) return true;
@@ -286,19 +280,19 @@ ds_tensor *ds_nll_loss_with(ds_tensor *x, ds_tensor *label, ds_cross_entropy_opt
     if (dsi_fusion(x->device, nll_loss)) return nll_loss_fused(x, label, o);
     ds_dtype dtype = x->dtype;
     int dim = x->shape.n > 1 ? 1 : 0;
-    ds_tensor *ignored = ds_eq(label,
-                               number_beside(label, (double)(o.ignore ? o.ignore_index : -100)));
-    ds_tensor *at = ds_where(ignored, number_beside(label, 0), label);
+    ds_tensor *ignored = ds_eq(
+        label, dsi_number_beside(label, (double)(o.ignore ? o.ignore_index : -100)));
+    ds_tensor *at = ds_where(ignored, dsi_number_beside(label, 0), label);
     ds_tensor *picked = at ? ds_gather(dsi_upcast(x), dim, ds_unsqueeze(at, dim)) : NULL;
     if (!picked) return dsi_fail_in("nll_loss", ds_error_status()), NULL;
     ds_tensor *weight = o.weight ? ds_index_select(o.weight, 0, ds_reshape(at, ds_shape(-1)))
                                  : NULL;
     weight = o.weight ? (weight ? ds_reshape(weight, at->shape) : NULL)
                       : ds_like(ds_squeeze(picked, dim), 1);
-    weight = weight ? ds_where(ignored, number_beside(weight, 0), weight) : NULL;
+    weight = weight ? ds_where(ignored, dsi_number_beside(weight, 0), weight) : NULL;
     /* where, because the value that an ignored label would take may be infinite */
     ds_tensor *value = ds_squeeze(picked, dim);
-    value = value ? ds_where(ignored, number_beside(value, 0), value) : NULL;
+    value = value ? ds_where(ignored, dsi_number_beside(value, 0), value) : NULL;
     ds_tensor *loss = ds_neg(ds_mul(value, weight));
     if (o.reduction == DS_MEAN) loss = ds_div(ds_sum(loss), ds_sum(weight));
     return reduced(loss, o.reduction == DS_MEAN ? DS_NONE : o.reduction, dtype);
@@ -365,7 +359,7 @@ ds_tensor *ds_cosine_similarity(ds_tensor *x1, ds_tensor *x2, int dim, double ep
     x1 = ds_expand(dsi_upcast(x1), shape), x2 = ds_expand(dsi_upcast(x2), shape);
     if (!x1 || !x2 || (dim = dsi_want_dim(op, x1, dim)) < 0) return NULL;
     ds_reduce_opts over = {.dims = ds_shape(dim)};
-    ds_tensor *least = number_beside(x1, dsi_option(eps, 1e-8));
+    ds_tensor *least = dsi_number_beside(x1, dsi_option(eps, 1e-8));
     ds_tensor *length = ds_unsqueeze(length_at_least(x1, least, over.dims), dim);
     ds_tensor *y = dsi_vecdot(ds_div(x1, length), x2, dim);
     return reduced(ds_div(y, length_at_least(x2, least, over.dims)), DS_NONE, dtype);

@@ -35,6 +35,12 @@ static inline ds_tensor *dsi_upcast(ds_tensor *x)
     return dsi_is_16bit(x) ? ds_cast(x, DS_F32) : x;
 }
 
+/* A number of x's dtype on x's device, which broadcasts. */
+static inline ds_tensor *dsi_number_beside(const ds_tensor *x, double value)
+{
+    return dsi_fill(dsi_new(x, (ds_dims){0}), value);
+}
+
 /* For what a backward keeps beside x's elements (mean, lse): float32 for a
  * 16-bit x. */
 static inline ds_tensor *dsi_new_upcast(const ds_tensor *x, ds_dims shape)

@@ -245,7 +245,7 @@ ds_tensor *ds_remainder(ds_tensor *a, ds_tensor *b)
 static ds_tensor *extremum_dx(ds_tensor *dy, ds_tensor *half, ds_tensor *lesser, ds_tensor *greater,
                               ds_dims shape)
 {
-    ds_tensor *zero = dsi_fill(dsi_new(dy, (ds_dims){0}), 0);
+    ds_tensor *zero = dsi_number_beside(dy, 0);
     return dsi_sum_to(ds_where(ds_lt(lesser, greater), zero, half), shape);
 }
 
@@ -294,19 +294,13 @@ typedef struct Bounds {
     double low, high;
 } Bounds;
 
-/* x's number as a scalar beside it */
-static ds_tensor *beside(const ds_tensor *x, double value)
-{
-    return dsi_fill(dsi_new(x, (ds_dims){0}), value);
-}
-
 /* Saved: x. dx = low < x < high ? dy : 0; an infinite bound is none. */
 static void clamp_backward(dsi_node *n, ds_tensor *dy)
 {
     const Bounds *o = dsi_attr(n);
-    ds_tensor *x = dsi_saved_tensor(n, 0), *dx = dsi_alias(dy), *zero = beside(dy, 0);
-    if (o->low != -INFINITY) dx = ds_where(ds_lt(beside(x, o->low), x), dx, zero);
-    if (o->high != INFINITY) dx = ds_where(ds_lt(x, beside(x, o->high)), dx, zero);
+    ds_tensor *x = dsi_saved_tensor(n, 0), *dx = dsi_alias(dy), *zero = dsi_number_beside(dy, 0);
+    if (o->low != -INFINITY) dx = ds_where(ds_lt(dsi_number_beside(x, o->low), x), dx, zero);
+    if (o->high != INFINITY) dx = ds_where(ds_lt(x, dsi_number_beside(x, o->high)), dx, zero);
     dsi_accumulate_grad(n, 0, dx);
 }
 
@@ -324,8 +318,8 @@ static ds_tensor *clamp_to(ds_tensor *x, double low, double high)
         if (!dsi_run_fusion(y, clamp, low, high, dsi_v(x), dsi_v(y))) return NULL;
     } else {
         bool recording = ds_set_grad(false);
-        y = low != -INFINITY ? ds_maximum(x, beside(x, low)) : x;
-        y = high != INFINITY ? ds_minimum(y, beside(x, high)) : y;
+        y = low != -INFINITY ? ds_maximum(x, dsi_number_beside(x, low)) : x;
+        y = high != INFINITY ? ds_minimum(y, dsi_number_beside(x, high)) : y;
         ds_set_grad(recording);
     }
     if (!y) return NULL;
@@ -377,7 +371,7 @@ static void clamp_tensors_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *x = dsi_saved_tensor(n, 0),
               *bound[] = {dsi_saved_tensor(n, 1), dsi_saved_tensor(n, 2)};
-    ds_tensor *dx = dsi_alias(dy), *zero = beside(dy, 0), *half = ds_scale(dy, 0.5);
+    ds_tensor *dx = dsi_alias(dy), *zero = dsi_number_beside(dy, 0), *half = ds_scale(dy, 0.5);
     for (int i = 0; i < 2; i++) {
         ds_tensor *taken, *tie;
         if (!bound[i]) continue;
@@ -443,7 +437,7 @@ ds_tensor *ds_clamp_tensors(ds_tensor *x, ds_tensor *low, ds_tensor *high)
 static void where_backward(dsi_node *n, ds_tensor *dy)
 {
     const Binary *o = dsi_attr(n);
-    ds_tensor *c = dsi_saved_tensor(n, 0), *zero = dsi_fill(dsi_new(dy, (ds_dims){0}), 0);
+    ds_tensor *c = dsi_saved_tensor(n, 0), *zero = dsi_number_beside(dy, 0);
     if (dsi_needs_input_grad(n, 1))
         dsi_accumulate_grad(n, 1, dsi_sum_to(ds_where(c, dy, zero), o->a));
     if (dsi_needs_input_grad(n, 2))
@@ -510,7 +504,7 @@ ds_tensor *ds_masked_fill(ds_tensor *x, ds_tensor *mask, double value)
                           dsi_is_float(x) ? ", such as -INFINITY" : "");
     ds_dims shape;
     if (!dsi_broadcast("masked_fill", mask->shape, x->shape, &shape)) return NULL;
-    return ds_where(mask, beside(x, value), x);
+    return ds_where(mask, dsi_number_beside(x, value), x);
 }
 
 /* ---- one operand and a number ------------------------------------------------------------------------ */
@@ -550,7 +544,7 @@ ds_tensor *ds_neg(ds_tensor *x)
 
 /* ---- prelu ------------------------------------------------------------------------------------------- */
 
-static ds_tensor *above_zero(ds_tensor *x) { return ds_gt(x, beside(x, 0)); }
+static ds_tensor *above_zero(ds_tensor *x) { return ds_gt(x, dsi_number_beside(x, 0)); }
 
 /* Saved: x, weight of a shape that broadcasts. dx = x > 0 ? dy : w dy, dw = the
  * sum of dy x where x is not above 0; there is no inf * 0 elsewhere. */
@@ -559,7 +553,7 @@ static void prelu_backward(dsi_node *n, ds_tensor *dy)
     ds_tensor *x = dsi_saved_tensor(n, 0), *w = dsi_saved_tensor(n, 1), *above = above_zero(x);
     if (dsi_needs_input_grad(n, 0)) dsi_accumulate_grad(n, 0, ds_where(above, dy, ds_mul(w, dy)));
     if (!dsi_needs_input_grad(n, 1)) return;
-    ds_tensor *zero = beside(x, 0), *g = ds_where(above, zero, dy);
+    ds_tensor *zero = dsi_number_beside(x, 0), *g = ds_where(above, zero, dy);
     if (g) g = product_to(g, ds_where(above, zero, x), w->shape);
     dsi_accumulate_grad(n, 1, g);
 }

@@ -74,8 +74,6 @@ static ds_tensor *sum_over(ds_tensor *x, const Over *v)
     return o.dims.n ? ds_sum_with(x, o) : x;
 }
 
-static ds_tensor *zero_beside(const ds_tensor *x) { return dsi_fill(dsi_new(x, (ds_dims){0}), 0); }
-
 /* ---- the largest ------------------------------------------------------------------------------------- */
 
 /* The maxima of x, of v->kept, without a graph. */
@@ -110,7 +108,7 @@ static void amax_backward(dsi_node *n, ds_tensor *dy)
     ds_tensor *x = dsi_saved_tensor(n, 0), *y = dsi_saved_tensor(n, 1), *is = ds_eq(x, y);
     is = ds_logical_or(is, ds_ne(x, x));
     ds_tensor *share = ds_div(ds_reshape(dy, v->kept), ds_cast(sum_over(is, v), dy->dtype));
-    dsi_accumulate_grad(n, 0, ds_where(is, share, zero_beside(dy)));
+    dsi_accumulate_grad(n, 0, ds_where(is, share, dsi_number_beside(dy, 0)));
 }
 
 const dsi_op dsi_op_amax = {"amax", amax_backward, .acquires = true};
@@ -248,7 +246,7 @@ static ds_tensor *variance(ds_tensor *x, const Over *v, double correction)
 /* sqrt x, with the gradient 0 where x is 0 */
 static ds_tensor *root_of(ds_tensor *x)
 {
-    ds_tensor *zero = x ? zero_beside(x) : NULL, *none = ds_eq(x, zero);
+    ds_tensor *zero = x ? dsi_number_beside(x, 0) : NULL, *none = ds_eq(x, zero);
     ds_tensor *root = ds_sqrt(ds_where(none, ds_shift(zero, 1), x));
     return ds_where(none, zero, root);
 }
@@ -279,10 +277,10 @@ static ds_tensor *norm_over(ds_tensor *x, const Over *v, double p)
 {
     if (p == 1) return sum_over(ds_abs(x), v);
     if (p == 2) return root_of(vecdot(x, x, v));
-    if (p == 0) return ds_cast(sum_over(ds_ne(x, zero_beside(x)), v), x->dtype);
+    if (p == 0) return ds_cast(sum_over(ds_ne(x, dsi_number_beside(x, 0)), v), x->dtype);
     if (p == (double)INFINITY) return amax(ds_abs(x), v);
     if (p == -(double)INFINITY) return ds_neg(amax(ds_neg(ds_abs(x)), v));
-    ds_tensor *zero = x ? zero_beside(x) : NULL, *none = p < 1 ? ds_eq(x, zero) : NULL;
+    ds_tensor *zero = x ? dsi_number_beside(x, 0) : NULL, *none = p < 1 ? ds_eq(x, zero) : NULL;
     ds_tensor *power = ds_abs(x);
     if (p < 1) power = ds_where(none, ds_shift(zero, 1), power); /* 0^(p-1) is infinite */
     power = ds_pow(power, p);
@@ -325,7 +323,7 @@ const dsi_op dsi_op_logsumexp = {"logsumexp", logsumexp_backward, .acquires = tr
 static ds_tensor *logsumexp_find(ds_tensor *x, const Over *v)
 {
     bool recording = ds_set_grad(false);
-    ds_tensor *zero = zero_beside(x), *max = v->n ? amax_find(x, v) : zero;
+    ds_tensor *zero = dsi_number_beside(x, 0), *max = v->n ? amax_find(x, v) : zero;
     ds_tensor *finite = max ? ds_lt(ds_abs(max), ds_like(zero, INFINITY)) : NULL;
     max = ds_where(finite, max, zero);
     ds_tensor *y = ds_add(ds_log(sum_over(ds_exp(ds_sub(x, max)), v)), max);
