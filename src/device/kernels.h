@@ -589,7 +589,8 @@ typedef struct dsi_fusions {
      *   same of j; b counts the batches of q, those of a dimension in front too.
      * lse is that without dropout. A row whose scores are all -inf gives 0.
      * = matmul (q, k^T, t); affine (scale t, t); binary ADD (t, mask, t); softmax
-     * (t), 0 in such rows; dropout of it by other numbers; matmul (t, v, y); and their gradients */
+     * (t), 0 in such rows; dropout of it by other numbers; matmul (t, v, y); and their
+     * gradients */
     ds_status (*attention_dropout)(dsi_stream *s, const dsi_philox *random, double p, double scale,
                                    bool causal, dsi_view q, dsi_view k, dsi_view v, dsi_view mask,
                                    dsi_view y, dsi_view lse);

@@ -253,9 +253,9 @@ static void run_front(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* Several threads divide the indices if they and their work are enough for all. Beside a large
- * head of 16 bits, whose float32 copies would be the calling thread's, they
- * divide what is in an index. */
+/* Several threads divide the indices if they and their work are enough for all.
+ * Beside a large head of 16 bits, whose float32 copies would be the calling
+ * thread's, they divide what is in an index. */
 static ds_status attention_run_front(dsi_stream *s, const attention_job *x, bool back)
 {
     attention_front f = {.s = s, .all = x, .back = back};
