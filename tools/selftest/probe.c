@@ -15,8 +15,8 @@
 typedef dsi_cuda_probe_memory Memory;
 
 const char *const selftest_probes[] = {
-    "mma_f16_16816", "mma_bf16_16816", "ldmatrix_x4", "ldmatrix_x4_trans",
-    "cp_async16",    "mma_tf32_1688",  NULL};
+    "mma_f16_16816", "mma_bf16_16816",   "ldmatrix_x4",   "ldmatrix_x4_trans",
+    "cp_async16",    "cp_async16_again", "mma_tf32_1688", NULL};
 
 static float number(int i) { return (float)(i * 37 % 63 - 31) / 8; }
 
@@ -86,7 +86,7 @@ static void probe_want(Memory *m, int k)
         want_mma(m, k == 1);
     else if (k < 4)
         want_ldmatrix(m, k == 3);
-    else if (k == 4)
+    else if (k < 6)
         want_cp_async(m);
     else
         want_tf32(m);

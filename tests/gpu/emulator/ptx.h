@@ -89,5 +89,9 @@ static inline void ldmatrix_x4_trans(unsigned *r, const void *row, HERE)
 /* cp.async of 16 bytes, of which `bytes` are copied and the rest is zeros: it
  * arrives at once or as late as it may, when its group is waited for */
 void cp_async16(void *shared, const void *global, int bytes);
+static inline void cp_async16_again(void *shared, const void *global, int bytes)
+{
+    cp_async16(shared, global, bytes);
+}
 void cp_async_commit();
 void cp_async_wait(int groups_left);

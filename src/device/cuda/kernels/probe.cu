@@ -77,15 +77,14 @@ KERNEL(probe_ldmatrix_x4_trans, dsi_cuda_probe, 32) { probe_ldmatrix<true>(*P.m)
 
 /* Lane l copies 16 bytes of a, of which l % 17 count, in a first group, and
  * those of the lane beside it in a second one. */
-KERNEL(probe_cp_async16, dsi_cuda_probe, 32)
+template <class Copy> DEVICE void probe_copy(dsi_cuda_probe_memory &m, Copy copy)
 {
     SHARED(float4, first, [32]);
     SHARED(float4, second, [32]);
     int lane = threadIdx.x;
-    dsi_cuda_probe_memory &m = *P.m;
-    cp_async16(&first[lane], &m.a[lane * 8], lane % 17);
+    copy(&first[lane], &m.a[lane * 8], lane % 17);
     cp_async_commit();
-    cp_async16(&second[lane], &m.a[(lane ^ 1) * 8], 16);
+    copy(&second[lane], &m.a[(lane ^ 1) * 8], 16);
     cp_async_commit();
     cp_async_wait(1);
     __syncthreads();
@@ -94,3 +93,5 @@ KERNEL(probe_cp_async16, dsi_cuda_probe, 32)
     __syncthreads();
     for (int i = 0; i < 4; i++) m.late[lane * 4 + i] = ((const unsigned *)&second[lane ^ 5])[i];
 }
+KERNEL(probe_cp_async16, dsi_cuda_probe, 32) { probe_copy(*P.m, cp_async16); }
+KERNEL(probe_cp_async16_again, dsi_cuda_probe, 32) { probe_copy(*P.m, cp_async16_again); }
