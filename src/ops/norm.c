@@ -365,36 +365,77 @@ static ds_tensor *group_norm_sum(const ds_tensor *x, ds_tensor *sums, ds_dtype d
     return ds_cast(ds_sum_with(sums, (ds_reduce_opts){.dims = ds_shape(0)}), dtype);
 }
 
-/* Saved: x, mean [N G], rstd [N G], weight. The product of 16-bit dy with the weight is
- * float32, and so are x and dx beside it. */
+/* dx, in float32 beside a 16-bit x and a weight, whose product with dy is float32. */
+static ds_tensor *group_norm_dx(ds_tensor *g, ds_tensor *x, ds_tensor *mean, ds_tensor *rstd,
+                                ds_tensor *weight)
+{
+    int64_t rows = mean->shape.d[0];
+    ds_tensor *gw = g, *from = weight ? dsi_upcast(x) : x;
+    if (weight) gw = ds_mul(g, group_norm_channels(x, dsi_upcast(weight)));
+    ds_tensor *dx = gw && from ? dsi_new(from, x->shape) : NULL;
+    bool done = dx && dsi_run(x, batch_norm_dx, true, group_norm_rows(gw, rows),
+                              group_norm_rows(from, rows), dsi_v(mean), dsi_v(rstd), dsi_v(NULL),
+                              group_norm_rows(dx, rows), dsi_v(NULL), dsi_v(NULL));
+    return done ? ds_cast(dx, x->dtype) : NULL;
+}
+
+/* dw and db [N C] of each sample's channels; false if it fails. */
+static bool group_norm_sums(ds_tensor *g, ds_tensor *x, ds_tensor *mean, ds_tensor *rstd,
+                            ds_tensor *dw, ds_tensor *db)
+{
+    int64_t channels = x->shape.d[0] * x->shape.d[1];
+    ds_tensor *m = group_norm_spread(x, mean, true), *r = group_norm_spread(x, rstd, true);
+    return m && r &&
+           dsi_run(x, batch_norm_dx, false, group_norm_rows(g, channels),
+                   group_norm_rows(x, channels), dsi_v(m), dsi_v(r), dsi_v(NULL), dsi_v(NULL),
+                   dsi_v(dw), dsi_v(db));
+}
+
+/* t [N C], or contiguous [N,C,...], as [N,C,I] */
+static dsi_view group_norm_planes(const ds_tensor *x, const ds_tensor *t)
+{
+    int64_t n = x->shape.d[0], c = x->shape.d[1];
+    bool empty = !dsi_numel(x->shape);
+    return t ? dsi_v_shape(t, ds_shape(n, c, empty ? 0 : dsi_numel(t->shape) / (n * c)))
+             : dsi_v(NULL);
+}
+
+/* [N n] as [N,n] */
+static dsi_view group_norm_samples(const ds_tensor *x, const ds_tensor *t)
+{
+    int64_t n = x->shape.d[0];
+    return t ? dsi_v_shape(t, ds_shape(n, n ? dsi_numel(t->shape) / n : 0)) : dsi_v(NULL);
+}
+
+#define GROUP_NORM_PLANE 16 /* from this size of a channel on, lines of a channel are long enough */
+
+/* Saved: x, mean [N G], rstd [N G], weight. */
 static void group_norm_backward(dsi_node *n, ds_tensor *dy)
 {
     const GroupNorm *o = dsi_attr(n);
     ds_tensor *x = dsi_saved_tensor(n, 0), *mean = dsi_saved_tensor(n, 1),
               *rstd = dsi_saved_tensor(n, 2), *weight = dsi_saved_tensor(n, 3);
-    ds_tensor *g = ds_contiguous(dy);
-    int64_t rows = mean->shape.d[0], channels = x->shape.d[0] * x->shape.d[1];
-    if (!g) return;
-    if (dsi_needs_input_grad(n, 0)) {
-        ds_tensor *gw = g, *from = weight ? dsi_upcast(x) : x;
-        if (weight) gw = ds_mul(g, group_norm_channels(x, dsi_upcast(weight)));
-        ds_tensor *dx = gw && from ? dsi_new(from, x->shape) : NULL;
-        bool done = dx && dsi_run(x, batch_norm_dx, true, group_norm_rows(gw, rows),
-                                  group_norm_rows(from, rows), dsi_v(mean), dsi_v(rstd),
-                                  dsi_v(NULL), group_norm_rows(dx, rows), dsi_v(NULL), dsi_v(NULL));
-        dsi_accumulate_grad(n, 0, dsi_result_if(done, done ? ds_cast(dx, x->dtype) : NULL));
+    ds_tensor *g = ds_contiguous(dy), *dx = NULL, *dw = NULL, *db = NULL;
+    bool needs[3], done = g;
+    for (int i = 0; i < 3; i++) needs[i] = dsi_needs_input_grad(n, i);
+    int64_t channels = x->shape.d[0] * x->shape.d[1];
+    bool fused = dsi_fusion(x->device, group_norm_dx) &&
+                 dsi_numel(x->shape) >= GROUP_NORM_PLANE * channels;
+    if (needs[1] || needs[2]) {
+        dw = dsi_new(mean, ds_shape(channels)), db = dsi_new(mean, ds_shape(channels));
+        done = done && dw && db && (fused || group_norm_sums(g, x, mean, rstd, dw, db));
     }
-    if (!dsi_needs_input_grad(n, 1) && !dsi_needs_input_grad(n, 2)) return;
-    ds_tensor *dw = dsi_new(mean, ds_shape(channels)), *db = dsi_new(mean, ds_shape(channels));
-    ds_tensor *m = group_norm_spread(x, mean, true), *r = group_norm_spread(x, rstd, true);
-    bool done = dw && db && m && r &&
-                dsi_run(x, batch_norm_dx, false, group_norm_rows(g, channels),
-                        group_norm_rows(x, channels), dsi_v(m), dsi_v(r), dsi_v(NULL), dsi_v(NULL),
-                        dsi_v(dw), dsi_v(db));
-    if (dsi_needs_input_grad(n, 1))
-        dsi_accumulate_grad(n, 1, done ? group_norm_sum(x, dw, o->weight) : NULL);
-    if (dsi_needs_input_grad(n, 2))
-        dsi_accumulate_grad(n, 2, done ? group_norm_sum(x, db, o->bias) : NULL);
+    if (needs[0] && done)
+        dx = fused ? dsi_new(x, x->shape) : group_norm_dx(g, x, mean, rstd, weight);
+    done = done && (!needs[0] || dx);
+    if (done && fused)
+        done = dsi_run_fusion(x, group_norm_dx, group_norm_planes(x, g), group_norm_planes(x, x),
+                              group_norm_samples(x, mean), group_norm_samples(x, rstd),
+                              dsi_v(weight), group_norm_planes(x, dx), group_norm_samples(x, dw),
+                              group_norm_samples(x, db));
+    if (needs[0]) dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
+    if (needs[1]) dsi_accumulate_grad(n, 1, done ? group_norm_sum(x, dw, o->weight) : NULL);
+    if (needs[2]) dsi_accumulate_grad(n, 2, done ? group_norm_sum(x, db, o->bias) : NULL);
 }
 
 const dsi_op dsi_op_group_norm = {.name = "group_norm", .backward = group_norm_backward};

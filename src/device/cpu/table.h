@@ -38,6 +38,7 @@
     X(clamp) X(clamp_tensors) X(prelu)               /* pointwise/pointwise.c */ \
     X(mask_scale) X(mul_add)                                                   \
     X(cumsum)                                        /* reduce/cumsum.c */     \
+    X(group_norm_dx)                                 /* reduce/norm.c */       \
     X(amax)                                          /* reduce/reduce.c */     \
     X(vecdot)                                        /* reduce/vecdot.c */     \
     X(nll_loss) X(nll_loss_dx)                       /* reduce/softmax.c */    \

@@ -34,6 +34,7 @@ typedef struct {
     dsi_view dy, x, y; /* y: the output, dx on the way back */
     dsi_view mean, var, rstd, weight, bias, dw, db;
     bool batch;
+    int64_t channels; /* group_norm_dx: C of a sample */
     double eps;
     double *part; /* layer_norm_dx: [parts][2][D], sums of dw and db; or NULL */
     int64_t part_rows;
@@ -159,6 +160,36 @@ ds_status KERNEL(batch_norm_dx)(dsi_stream *s, bool batch, dsi_view dy, dsi_view
              .batch = batch};
     return run_channels("batch_norm_dx", batch_norm_dx_channels_f32, batch_norm_dx_channels_f64,
                         &j);
+}
+
+/* contiguous [N,C,I] or [N,C] as [1,N C,I] or [N C] */
+static dsi_view samples_joined(dsi_view v)
+{
+    if (!v.p) return v;
+    bool planes = v.n == 3;
+    int64_t n = v.d[0] * v.d[1], size = planes ? v.d[2] : 1;
+    if (!planes) return v.n = 1, v.d[0] = n, v.s[0] = 1, v;
+    v.d[0] = 1, v.d[1] = n, v.s[0] = n * size, v.s[1] = size, v.s[2] = 1;
+    return v;
+}
+
+ds_status KERNEL(group_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view mean,
+                                dsi_view rstd, dsi_view weight, dsi_view dx, dsi_view dw,
+                                dsi_view db)
+{
+    (void)s;
+    job j = {.dy = samples_joined(dy),
+             .x = samples_joined(x),
+             .y = samples_joined(dx),
+             .mean = samples_joined(mean),
+             .rstd = samples_joined(rstd),
+             .weight = weight,
+             .dw = samples_joined(dw),
+             .db = samples_joined(db),
+             .channels = x.d[1]};
+    int64_t groups = j.mean.d[0];
+    return norm_run("group_norm_dx", x.dtype, groups, groups ? view_numel(&x) / groups : 0, 1,
+                    group_norm_dx_groups_f32, group_norm_dx_groups_f64, &j);
 }
 
 ds_status KERNEL(layer_norm)(dsi_stream *s, double eps, dsi_view x, dsi_view weight, dsi_view bias,
