@@ -55,6 +55,7 @@ ds_status KERNEL(conv2d)(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_vie
     ds_status status;
     if (y.dtype == DS_F32) return best_forward(s, c, x, w, b, y);
     if (amx_forward(s, c, x, w, b, y, &status)) return status;
+    if (is_half(y.dtype) && depth_forward(s, c, x, w, b, y, &status)) return status;
     if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(conv2d)(s, c, x, w, b, y), &y, &x, &w, &b);
     if (y.dtype != DS_F64) return no_dtype("conv2d", y.dtype);
     plain_forward(&(Plain){c, &x, &w}, &b, &y);
@@ -67,6 +68,7 @@ ds_status KERNEL(conv2d_dx)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi
     ds_status status;
     if (dx.dtype == DS_F32) return best_dx(s, c, dy, w, dx);
     if (amx_dx(s, c, dy, w, dx, &status)) return status;
+    if (is_half(dx.dtype) && depth_dx(s, c, dy, w, dx, &status)) return status;
     if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(conv2d_dx)(s, c, dy, w, dx), &dx, &dy, &w);
     if (dx.dtype != DS_F64) return no_dtype("conv2d_dx", dx.dtype);
     KERNEL(fill)(s, 0, dx);
@@ -80,6 +82,7 @@ ds_status KERNEL(conv2d_dw)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi
     ds_status status;
     if (dw.dtype == DS_F32) return best_dw(s, c, dy, x, dw);
     if (amx_dw(s, c, dy, x, dw, &status)) return status;
+    if (is_half(dw.dtype) && depth_dw(s, c, dy, x, dw, &status)) return status;
     if (is_half(dw.dtype)) IN_F32(s, 1, KERNEL(conv2d_dw)(s, c, dy, x, dw), &dw, &dy, &x);
     if (dw.dtype != DS_F64) return no_dtype("conv2d_dw", dw.dtype);
     KERNEL(fill)(s, 0, dw);

@@ -1,19 +1,22 @@
 /* device/cpu/conv/conv_depthwise.c: depthwise convolutions: each group has one
  * input and one output channel (groups = C = K).
  *
- * There is nothing to sum over but the kernel, so no value is used often enough
- * for register tiles. Vectors of VF channels are computed pixel by pixel, in
- * pixel order; other layouts are copied first. y and dx are the same loop: a
- * pixel of the result sums some pixels of a source, whose rows and columns two
- * tables name. dw keeps the taps of one kernel row in registers. A sample is
- * summed first, then the samples are added in their order. Threads divide rows
- * of y or dx, and (channels, kernel row) of dw, so no sum depends on them.
+ * Vectors of VF channels are computed in pixel order; other layouts are copied
+ * first. y and dx are the same loop: a pixel of the result sums some pixels of a
+ * source, whose rows and columns two tables name. Away from the borders four
+ * pixels share the loads of the weights. dw keeps the taps of one kernel row in
+ * registers, or all nine of a 3x3 kernel. A sample is summed first, then the
+ * samples are added in their order. Threads divide rows of y or dx, and
+ * (channels, kernel row) of dw, so no sum depends on them. 16 bits are converted
+ * a few samples at a time.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
+#include "device/cpu/simd/upcast.h"
 #include "device/cpu/table.h"
 
 #define GRAIN    20000 /* vector products of an iteration of a parallel loop */
 #define MAX_TAPS 7     /* taps of a kernel row that are summed in registers */
+#define PIXELS   4     /* pixels that share the loads of weights */
 
 typedef struct {
     const dsi_conv2d *c;
@@ -23,8 +26,11 @@ typedef struct {
     /* row[i R + r]: the row of x that kernel row r reads for row i of y; -1:
      * padding. col[j S + s] likewise */
     int64_t *row, *col;
+    /* pixels q0 .. q1-1 of a row read no padding: `next` columns on from pixel to
+     * pixel, `tap` columns on from tap to tap */
+    int64_t q0, q1, next, tap;
     float *w, *bias; /* [R S][padded], [padded] */
-    dsi_view dw;
+    float *total;    /* dw: [R S][padded], summed over samples */
 } Job;
 
 static bool depthwise_fits(const dsi_conv2d *c, const dsi_view *w)
@@ -55,26 +61,60 @@ ALWAYS_INLINE vf pixel(const Job *o, const float *x, const int64_t *rows, const 
     return sum;
 }
 
+/* PIXELS pixels of y from pixel q on, all between q0 and q1, for all whole vectors of
+ * channels. */
+static void pixels_inside(const Job *o, const float *x, const int64_t *rows, int64_t q, float *y)
+{
+    const int64_t next = o->next * o->x.s[3], tap = o->tap * o->x.s[3], step = o->y.s[3];
+    for (int64_t c = 0; c + VF <= o->C; c += VF) {
+        vf sum[PIXELS];
+        UNROLL for (int i = 0; i < PIXELS; i++) sum[i] = vf_load(o->bias + c);
+        for (int64_t r = 0; r < o->R; r++) {
+            if (rows[r] < 0) continue;
+            const float *at = x + rows[r] * o->x.s[2] + o->col[q * o->S] * o->x.s[3] + c;
+            const float *w = o->w + r * o->S * o->padded + c;
+            for (int64_t v = 0; v < o->S; v++, at += tap, w += o->padded) {
+                vf wv = vf_load(w);
+                IN_REGISTER(wv);
+                UNROLL for (int i = 0; i < PIXELS; i++)
+                    sum[i] = vf_fma(vf_load(at + i * next), wv, sum[i]);
+            }
+        }
+        UNROLL for (int i = 0; i < PIXELS; i++) vf_store(y + i * step + c, sum[i]);
+    }
+}
+
+/* One pixel of y, for the channels from c on. */
+static void pixel_anywhere(const Job *o, const float *x, const int64_t *rows, int64_t q, int64_t c,
+                           float *y)
+{
+    const int64_t *cols = o->col + q * o->S;
+    for (; c < o->C; c += VF) {
+        int lanes = lanes_from(o, c);
+        vf bias = vf_load(o->bias + c);
+        if (lanes == VF)
+            vf_store(y + c, pixel(o, x + c, rows, cols, o->w + c, bias, false, VF));
+        else
+            vf_store_n(y + c, pixel(o, x + c, rows, cols, o->w + c, bias, true, lanes), lanes);
+    }
+}
+
 /* Rows begin .. end-1 of all samples of y. */
 static void rows_of_y(void *arg, int64_t begin, int64_t end)
 {
     const Job *o = arg;
-    int64_t P = o->y.d[2], Q = o->y.d[3];
+    int64_t P = o->y.d[2], Q = o->y.d[3], whole = o->C / VF * VF;
     for (int64_t i = begin; i < end; i++) {
         const float *x = (const float *)o->x.p + i / P * o->x.s[0];
         float *y = (float *)o->y.p + i / P * o->y.s[0] + i % P * o->y.s[2];
         const int64_t *rows = o->row + i % P * o->R;
-        for (int64_t q = 0; q < Q; q++, y += o->y.s[3])
-            for (int64_t c = 0; c < o->C; c += VF) {
-                int lanes = lanes_from(o, c);
-                const int64_t *cols = o->col + q * o->S;
-                vf bias = vf_load(o->bias + c);
-                if (lanes == VF)
-                    vf_store(y + c, pixel(o, x + c, rows, cols, o->w + c, bias, false, VF));
-                else
-                    vf_store_n(y + c, pixel(o, x + c, rows, cols, o->w + c, bias, true, lanes),
-                               lanes);
-            }
+        for (int64_t q = 0, n; q < Q; q += n, y += n * o->y.s[3]) {
+            bool inside = q >= o->q0 && q + PIXELS <= o->q1;
+            n = inside ? PIXELS : 1;
+            if (inside) pixels_inside(o, x, rows, q, y);
+            for (int64_t j = 0; j < n && (!inside || whole < o->C); j++)
+                pixel_anywhere(o, x, rows, q + j, inside ? whole : 0, y + j * o->y.s[3]);
+        }
     }
 }
 
@@ -92,6 +132,19 @@ static void fill_table(const dsi_conv2d *c, int axis, bool back, int64_t outputs
             if (back) from /= stride;
             *at++ = none || from >= inputs ? -1 : from;
         }
+}
+
+/* Sets the pixels that read no padding, for a table of columns that fill_table made. */
+static void find_inside(Job *o, const dsi_conv2d *c, bool back)
+{
+    o->next = back ? 1 : c->stride[1], o->tap = back ? -c->dilation[1] : c->dilation[1];
+    o->q0 = o->q1 = 0;
+    if (back && c->stride[1] != 1) return;
+    for (int64_t q = 0; q < o->y.d[3]; q++) {
+        bool inside = o->col[q * o->S] >= 0 && o->col[q * o->S + o->S - 1] >= 0;
+        if (inside && o->q1 == 0) o->q0 = q;
+        if (inside) o->q1 = q + 1;
+    }
 }
 
 /* Allocates one block for weights, tables and copies, and copies x if it is not
@@ -135,6 +188,7 @@ static ds_status depthwise_run(dsi_stream *s, const dsi_conv2d *c, bool back, ds
         depthwise_pack(&o, &w, &b);
         fill_table(c, 0, back, y.d[2], x.d[2], o.R, o.row);
         fill_table(c, 1, back, y.d[3], x.d[3], o.S, o.col);
+        find_inside(&o, c, back);
         int64_t each = y.d[3] * o.padded / VF * o.R * o.S;
         dsi_parallel(y.d[0] * y.d[2], 1 + GRAIN / (each + 1), rows_of_y, &o);
         if (o.y.p != y.p) status = KERNEL(copy)(s, o.y, y);
@@ -143,11 +197,35 @@ static ds_status depthwise_run(dsi_stream *s, const dsi_conv2d *c, bool back, ds
     return status;
 }
 
+/* The same; 16 bits as float32 copies of a few samples at a time. */
+static ds_status depthwise_part(dsi_stream *s, const dsi_conv2d *c, bool back, dsi_view x,
+                                dsi_view w, dsi_view b, dsi_view y)
+{
+    IN_F32(s, 1, depthwise_run(s, c, back, x, w, b, y), &y, &x, &w, &b);
+}
+
+/* Samples that are computed at a time: all of float32. */
+static int64_t samples_at_once(const dsi_view *x, const dsi_view *y)
+{
+    int64_t n = dsi_max(x->d[0], 1);
+    return is_half(x->dtype) ? slice_items((view_numel(x) + view_numel(y)) / n) : n;
+}
+
+static ds_status depthwise_slices(dsi_stream *s, const dsi_conv2d *c, bool back, dsi_view x,
+                                  dsi_view w, dsi_view b, dsi_view y)
+{
+    ds_status status = DS_OK;
+    int64_t n = samples_at_once(&x, &y);
+    for (int64_t i = 0; i < y.d[0] && !status; i += n)
+        status = depthwise_part(s, c, back, view_slice(x, i, n), w, b, view_slice(y, i, n));
+    return status;
+}
+
 bool depth_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
                    dsi_view y, ds_status *status)
 {
     if (!depthwise_fits(c, &w)) return false;
-    *status = depthwise_run(s, c, false, x, w, b, y);
+    *status = depthwise_slices(s, c, false, x, w, b, y);
     return true;
 }
 
@@ -155,7 +233,7 @@ bool depth_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_v
               ds_status *status)
 {
     if (!depthwise_fits(c, &w)) return false;
-    *status = depthwise_run(s, c, true, dy, w, (dsi_view){0}, dx);
+    *status = depthwise_slices(s, c, true, dy, w, (dsi_view){0}, dx);
     return true;
 }
 
@@ -193,56 +271,143 @@ static void add_row_of(int taps, const Job *o, const float *x, const float *dy, 
         depthwise_add_row(5, o, x, dy, v, false, VF, sum);
 }
 
-/* dw of VF channels from c on, kernel row r, columns v .. v + taps-1, summed
- * over all rows of all samples. */
-static void dw_taps(const Job *o, int64_t c, int64_t r, int64_t v, int taps)
+/* total[v] += a sample's products for VF channels from c on, kernel row r, taps v ..
+ * v + taps-1; x and dy are the sample's. */
+static void dw_taps(const Job *o, const float *x, const float *dy, int64_t c, int64_t r, int64_t v,
+                    int taps)
 {
-    int lanes = lanes_from(o, c);
-    vf total[MAX_TAPS];
-    for (int j = 0; j < taps; j++) total[j] = vf_zero();
-    for (int64_t n = 0; n < o->y.d[0]; n++) {
-        vf sum[MAX_TAPS];
-        for (int j = 0; j < taps; j++) sum[j] = vf_zero();
-        const float *x = (const float *)o->x.p + n * o->x.s[0] + c;
-        const float *dy = (const float *)o->y.p + n * o->y.s[0] + c;
-        for (int64_t p = 0; p < o->y.d[2]; p++) {
-            int64_t row = o->row[p * o->R + r];
-            if (row >= 0)
-                add_row_of(taps, o, x + row * o->x.s[2], dy + p * o->y.s[2], v, lanes, sum);
-        }
-        for (int j = 0; j < taps; j++) total[j] = vf_add(total[j], sum[j]);
+    vf sum[MAX_TAPS];
+    for (int j = 0; j < taps; j++) sum[j] = vf_zero();
+    for (int64_t p = 0; p < o->y.d[2]; p++) {
+        int64_t row = o->row[p * o->R + r];
+        if (row >= 0)
+            add_row_of(taps, o, x + row * o->x.s[2] + c, dy + p * o->y.s[2] + c, v,
+                       lanes_from(o, c), sum);
     }
     for (int j = 0; j < taps; j++) {
-        float lane[VF], *dw = (float *)o->dw.p + r * o->dw.s[2] + (v + j) * o->dw.s[3];
-        vf_store(lane, total[j]);
-        for (int i = 0; i < lanes; i++) dw[(c + i) * o->dw.s[0]] = lane[i];
+        float *total = o->total + (r * o->S + v + j) * o->padded + c;
+        vf_store(total, vf_add(vf_load(total), sum[j]));
     }
 }
 
-/* (vector of channels, kernel row) units begin .. end-1 */
+/* sum[3][3] += the products of pixels q0 .. q1-1 of a row of dy with the pixels of x that
+ * the kernel meets, from tap (0,0) of pixel q0 on. */
+static void dw_nine_inside(const Job *o, const float *x, const float *dy, vf *sum)
+{
+    const int64_t next = o->next * o->x.s[3], tap = o->tap * o->x.s[3],
+                  down = o->c->dilation[0] * o->x.s[2], step = o->y.s[3];
+    vf a[9];
+    UNROLL for (int j = 0; j < 9; j++) a[j] = sum[j];
+    for (int64_t q = o->q0; q < o->q1; q++, x += next, dy += step) {
+        vf g = vf_load(dy);
+        UNROLL for (int r = 0; r < 3; r++) UNROLL for (int v = 0; v < 3; v++)
+            a[3 * r + v] = vf_fma(g, vf_load(x + r * down + v * tap), a[3 * r + v]);
+    }
+    UNROLL for (int j = 0; j < 9; j++) sum[j] = a[j];
+}
+
+/* sum[v] += the products of pixels begin .. end-1 of a row. */
+static void dw_some_pixels(const Job *o, const float *x, const float *dy, int64_t begin,
+                           int64_t end, vf *sum)
+{
+    for (int64_t q = begin; q < end; q++)
+        for (int v = 0; v < 3; v++) {
+            int64_t col = o->col[3 * q + v];
+            if (col < 0) continue;
+            sum[v] = vf_fma(vf_load(dy + q * o->y.s[3]), vf_load(x + col * o->x.s[3]), sum[v]);
+        }
+}
+
+/* As dw_taps of all taps of a 3x3 kernel, for a whole vector of channels. */
+static void dw_nine(const Job *o, const float *x, const float *dy, int64_t c)
+{
+    vf sum[9];
+    x += c, dy += c;
+    for (int j = 0; j < 9; j++) sum[j] = vf_zero();
+    for (int64_t p = 0; p < o->y.d[2]; p++, dy += o->y.s[2]) {
+        const int64_t *rows = o->row + 3 * p;
+        bool inside = rows[0] >= 0 && rows[2] >= 0 && o->q1 > o->q0;
+        int64_t q0 = inside ? o->q0 : o->y.d[3], q1 = inside ? o->q1 : o->y.d[3];
+        for (int r = 0; r < 3; r++)
+            if (rows[r] >= 0) dw_some_pixels(o, x + rows[r] * o->x.s[2], dy, 0, q0, sum + 3 * r);
+        if (inside)
+            dw_nine_inside(o, x + rows[0] * o->x.s[2] + o->col[3 * q0] * o->x.s[3],
+                           dy + q0 * o->y.s[3], sum);
+        for (int r = 0; r < 3; r++)
+            if (rows[r] >= 0)
+                dw_some_pixels(o, x + rows[r] * o->x.s[2], dy, q1, o->y.d[3], sum + 3 * r);
+    }
+    for (int j = 0; j < 9; j++) {
+        float *total = o->total + j * o->padded + c;
+        vf_store(total, vf_add(vf_load(total), sum[j]));
+    }
+}
+
+/* (vector of channels, kernel row) units begin .. end-1, sample by sample */
 static void units_of_dw(void *arg, int64_t begin, int64_t end)
 {
     const Job *o = arg;
-    for (int64_t unit = begin; unit < end; unit++)
-        for (int64_t v = 0, taps; v < o->S; v += taps) {
-            taps = dsi_min(MAX_TAPS, o->S - v);
-            dw_taps(o, unit / o->R * VF, unit % o->R, v, (int)taps);
+    bool nine = o->R == 3 && o->S == 3;
+    int64_t rows = nine ? 1 : o->R;
+    for (int64_t n = 0; n < o->y.d[0]; n++) {
+        const float *x = (const float *)o->x.p + n * o->x.s[0];
+        const float *dy = (const float *)o->y.p + n * o->y.s[0];
+        for (int64_t unit = begin; unit < end; unit++) {
+            int64_t c = unit / rows * VF;
+            if (nine && lanes_from(o, c) == VF) {
+                dw_nine(o, x, dy, c);
+                continue;
+            }
+            for (int64_t r = nine ? 0 : unit % rows; r < (nine ? 3 : unit % rows + 1); r++)
+                for (int64_t v = 0, taps; v < o->S; v += taps) {
+                    taps = dsi_min(MAX_TAPS, o->S - v);
+                    dw_taps(o, x, dy, c, r, v, (int)taps);
+                }
         }
+    }
+}
+
+/* total [R S][padded] += dw of float32 samples. */
+static ds_status depthwise_add_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
+                                  dsi_view dw, float *total)
+{
+    Job o = {.c = c, .total = total};
+    ds_status status = depthwise_prepare(s, &o, &x, &dy, &dw);
+    if (!status && o.y.p != dy.p) status = KERNEL(copy)(s, dy, o.y);
+    if (!status) {
+        fill_table(c, 0, false, dy.d[2], x.d[2], o.R, o.row);
+        fill_table(c, 1, false, dy.d[3], x.d[3], o.S, o.col);
+        find_inside(&o, c, false);
+        int64_t rows = o.R == 3 && o.S == 3 ? 1 : o.R;
+        int64_t each = dy.d[0] * dy.d[2] * dy.d[3] * o.S * (o.R / rows);
+        dsi_parallel(o.padded / VF * rows, 1 + GRAIN / (each + 1), units_of_dw, &o);
+    }
+    dsi_scratch_release(s, o.w);
+    return status;
+}
+
+static ds_status depthwise_add_part(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
+                                    dsi_view dw, float *total)
+{
+    IN_F32(s, 0, depthwise_add_dw(s, c, dy, x, dw, total), &dy, &x);
 }
 
 bool depth_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
               ds_status *status)
 {
     if (!depthwise_fits(c, &dw)) return false;
-    Job o = {.c = c, .dw = dw};
-    *status = depthwise_prepare(s, &o, &x, &dy, &dw);
-    if (!*status && o.y.p != dy.p) *status = KERNEL(copy)(s, dy, o.y);
-    if (!*status) {
-        fill_table(c, 0, false, dy.d[2], x.d[2], o.R, o.row);
-        fill_table(c, 1, false, dy.d[3], x.d[3], o.S, o.col);
-        int64_t each = dy.d[0] * dy.d[2] * dy.d[3] * o.S;
-        dsi_parallel(o.padded / VF * o.R, 1 + GRAIN / (each + 1), units_of_dw, &o);
+    int64_t C = dw.d[0], R = dw.d[2], S = dw.d[3], padded = dsi_round_up(C, VF);
+    float *total = dsi_scratch(s, (size_t)(R * S * padded) * sizeof *total);
+    *status = total ? DS_OK : DS_ENOMEM;
+    for (int64_t i = 0; total && i < R * S * padded; i++) total[i] = 0;
+    int64_t n = samples_at_once(&x, &dy);
+    for (int64_t i = 0; i < dy.d[0] && !*status; i += n)
+        *status = depthwise_add_part(s, c, view_slice(dy, i, n), view_slice(x, i, n), dw, total);
+    for (int64_t i = 0; !*status && i < C * R * S; i++) {
+        int64_t k = i / (R * S), r = i / S % R, v = i % S;
+        view_set_value(&dw, k * dw.s[0] + r * dw.s[2] + v * dw.s[3],
+                       (double)total[(r * S + v) * padded + k]);
     }
-    dsi_scratch_release(s, o.w);
+    dsi_scratch_release(s, total);
     return true;
 }
