@@ -433,6 +433,7 @@ static const Case op_cases[] = {
     {"gather", "", call_gather, .in = {X(3, 2, 5, 3), LABEL(5, 3, 2, 4, 3)},
      .bench = {X(2, 65536, 8), LABEL(8, 2, 65536, 2)},
      .torch = "x[0].gather(1, x[1])"},
+    {"gather", "short lines", call_gather, .in = {X(2, 70, 3), LABEL(3, 2, 70, 2)}},
     {"embedding", "index_select", call_index_select, .in = {X(3, 2, 5, 3), LABEL(5, 1, 4)},
      .bench = {X(3, 64, 512, 64), LABEL(512, 1, 256)},
      .torch = "x[0].index_select(1, x[1])"},

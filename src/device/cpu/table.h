@@ -25,7 +25,8 @@
     X(layer_norm) X(layer_norm_dx)                                             \
     X(reduce) X(norm)                                /* reduce/reduce.c */     \
     X(gather_rows) X(scatter_rows)                   /* index/index.c */       \
-    X(gather) X(scatter_add)                                                   \
+    X(scatter_add)                                                             \
+    X(gather)                                        /* index/gather.c */      \
     X(dispatch) X(combine) X(combine_dw)             /* index/moe.c */         \
     X(attention) X(attention_dx)                     /* attention/attention.c */ \
     X(optimizer) X(step_result)                      /* optim/optim.c */

@@ -2,11 +2,10 @@
  *
  *     gather_rows    y[i,:] = w[index[i],:]               y [N,D], w [V,D]
  *     scatter_rows   dw[index[i],:] += dy[i,:]
- *     gather         y[o,k,i] = x[o,index[o,k,i],i]       y [outer,K,inner]
- *     scatter_add    dx[o,index[o,k,i],i] += dy[o,k,i]
+ *     scatter_add    dx[o,index[o,k,i],i] += dy[o,k,i]    dx [outer,C,inner]
  *     scatter        y = x, y[o,index[o,k,i],i] = src[o,k,i]
  *
- * Gathering copies elements as bits, of any dtype of their size.
+ * Rows are gathered as bits, of any dtype of their size.
  *
  * Invariants: all indices are checked before anything is written; a bad one
  * sets the device's fault flag (fault_set). Scattering adds in the order of the
@@ -14,6 +13,7 @@
  * `inner` (scatter_add), never the index, so the sum of a row that is named twice
  * does not depend on them.
  * SPDX-License-Identifier: MIT */
+#include "index.h"
 #include "base/int.h"
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/simd/upcast.h"
@@ -49,12 +49,6 @@ static bool rows_valid(dsi_stream *s, const job *j, int64_t n)
         return false;
     }
     return true;
-}
-
-/* Element (o, k, i) of an index [outer,K,inner]. */
-ALWAYS_INLINE int64_t element_index(const dsi_view *index, int64_t o, int64_t k, int64_t i)
-{
-    return ((const int64_t *)index->p)[o * index->s[0] + k * index->s[1] + i * index->s[2]];
 }
 
 /* ---- rows ----------------------------------------------------------------------------------------- */
@@ -204,94 +198,6 @@ ds_status KERNEL(scatter_rows)(dsi_stream *s, dsi_view dy, dsi_view index, int64
 
 /* ---- elements ------------------------------------------------------------------------------------ */
 
-/* True if all of the index is in 0 .. classes-1. Has no branch in its inner
- * loop, and joins contiguous dimensions into one long line. */
-static bool all_inside(dsi_view v, int64_t classes)
-{
-    bool outside = false;
-    for (int i = 0; i < 3; i++) /* what repeats is looked at once */
-        if (v.s[i] == 0 && v.d[i] > 1) v.d[i] = 1;
-    if (v.d[2] == 1) v.d[2] = v.d[1], v.s[2] = v.s[1], v.d[1] = 1;
-    if (v.d[1] == 1 && v.s[0] == v.d[2] * v.s[2]) v.d[2] *= v.d[0], v.d[0] = 1;
-    for (int64_t o = 0; o < v.d[0]; o++)
-        for (int64_t k = 0; k < v.d[1]; k++) {
-            const int64_t *line = (const int64_t *)v.p + o * v.s[0] + k * v.s[1];
-            for (int64_t i = 0; i < v.d[2]; i++)
-                outside |= (uint64_t)line[i * v.s[2]] >= (uint64_t)classes;
-        }
-    return !outside;
-}
-
-/* Sets the fault flag, and is false, if index [outer,K,inner] names an element
- * outside of a dimension of so many classes. */
-static bool elements_valid(dsi_stream *s, const dsi_view *index, int64_t classes)
-{
-    if (all_inside(*index, classes)) return true;
-    for (int64_t o = 0; o < index->d[0]; o++)
-        for (int64_t k = 0; k < index->d[1]; k++)
-            for (int64_t i = 0; i < index->d[2]; i++) {
-                int64_t at = element_index(index, o, k, i);
-                if (at >= 0 && at < classes) continue;
-                fault_set(s, DSI_FAULT_ELEMENT, at, o, k * index->d[2] + i, classes);
-                return false;
-            }
-    return false;
-}
-
-#define GATHER(T, suffix) \
-    static void gather_##suffix(void *arg, int64_t begin, int64_t end) \
-    { \
-        const job *j = arg; \
-        const dsi_view *x = &j->w, *y = &j->y; \
-        const int64_t xs = x->s[1], ys = y->s[1], at = j->index.s[1], K = y->d[1]; \
-        for (int64_t o = begin; o < end; o++) \
-            for (int64_t i = 0; i < y->d[2]; i++) { \
-                const T *from = (const T *)x->p + o * x->s[0] + i * x->s[2]; \
-                const int64_t *place = (const int64_t *)j->index.p + o * j->index.s[0] + \
-                                       i * j->index.s[2]; \
-                T *to = (T *)y->p + o * y->s[0] + i * y->s[2]; \
-                for (int64_t k = 0; k < K; k++) to[k * ys] = from[place[k * at] * xs]; \
-            } \
-    }
-GATHER(uint8_t, 8)
-GATHER(uint16_t, 16)
-GATHER(uint32_t, 32)
-GATHER(uint64_t, 64)
-
-/* True if one index serves all of `inner`, whose elements are neighbours in x and
- * in y: they are moved together. */
-static bool inner_together(const job *j)
-{
-    return j->index.s[2] == 0 && j->w.s[2] == 1 && j->y.s[2] == 1 && j->y.d[2] > 1;
-}
-
-static void gather_lines(void *arg, int64_t begin, int64_t end)
-{
-    const job *j = arg;
-    const dsi_view *x = &j->w, *y = &j->y;
-    for (int64_t o = begin; o < end; o++)
-        for (int64_t k = 0; k < y->d[1]; k++) {
-            int64_t at = element_index(&j->index, o, k, 0);
-            move_row(j->size, y->d[2], (const char *)x->p + (o * x->s[0] + at * x->s[1]) * j->size,
-                     1, (char *)y->p + (o * y->s[0] + k * y->s[1]) * j->size, 1);
-        }
-}
-
-ds_status KERNEL(gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y)
-{
-    size_t size = ds_dtype_size(x.dtype);
-    job j = {.w = x, .index = index, .y = y, .size = (int64_t)size};
-    if (!elements_valid(s, &index, x.d[1])) return KERNEL(fill)(s, 0, y);
-    dsi_parallel(y.d[0], PARALLEL_ELEMENTS / (y.d[1] * y.d[2] + 1) + 1,
-                 inner_together(&j) ? gather_lines
-                 : size == 1        ? gather_8
-                 : size == 2        ? gather_16
-                 : size == 4        ? gather_32
-                                    : gather_64,
-                 &j);
-    return DS_OK;
-}
-
 /* Both loops over the elements of an index [K,inner], of which the longer is the
  * inner one; from, to: strides of the elements that it moves from or to along
  * each loop. */
@@ -315,7 +221,7 @@ static element_loops loops_of(const dsi_view *index, const dsi_view *from, const
         const dsi_view *dx = &j->w, *dy = &j->y; \
         const element_loops l = loops_of(&j->index, dy, dx); \
         const int64_t xs = dx->s[1], at = l.index[1], step = l.from[1], across = l.to[1]; \
-        const bool together = inner_together(j); \
+        const bool together = inner_together(&j->index, &j->w, &j->y); \
         for (int64_t o = begin; o < end; o++) \
             for (int64_t k = 0; k < l.n[0]; k++) { \
                 const int64_t *place = (const int64_t *)j->index.p + o * j->index.s[0] + \
@@ -460,7 +366,8 @@ static ds_status scatter_half(dsi_stream *s, job *j)
     int64_t outer = j->w.d[0], classes = j->w.d[1], inner = j->w.d[2], places = j->y.d[1];
     bool few = !classes || places < classes / 4;
     if (!elements_valid(s, &j->index, classes)) return KERNEL(fill)(s, 0, j->w);
-    if ((outer == 1 || j->index.s[0] == 0) && inner_together(j)) return slices_run(s, j);
+    if ((outer == 1 || j->index.s[0] == 0) && inner_together(&j->index, &j->w, &j->y))
+        return slices_run(s, j);
     ds_status status = DS_OK;
     int64_t n = slice_items((classes + places) * inner); /* few copies live at a time */
     for (int64_t o = 0; classes > SUMS && !status && o < outer; o += n)

@@ -82,39 +82,40 @@ UNARY_INSIDE(exp, fabsf(x) <= 87.0f, exp_inside_f32(x), EXP(x))
 UNARY_INSIDE(log, x >= 0x1p-126f && x < INFINITY, log_inside_f32(x), LOG(x))
 UNARY(sqrt, SQRT(x))
 #if defined(DSI_ISA_avx512)
-static void gelu_line_f32(const void *arg, int64_t n, void *const *p)
-{
-    const float *x = p[0];
-    float *y = p[1];
-    int64_t i = 0;
-    (void)arg;
-    for (; i + VF <= n; i += VF) vf_store(y + i, gelu_lanes(vf_load(x + i)));
-    int left = (int)(n - i);
-    if (left) vf_store_n(y + i, gelu_lanes(vf_load_n(x + i, left)), left);
-}
-
-static void gelu_line_bf16(const void *arg, int64_t n, void *const *p)
-{
-    const uint16_t *x = p[0];
-    uint16_t *y = p[1];
-    int64_t i = 0;
-    (void)arg;
-    for (; i < n; i += 2 * VF) {
-        __mmask32 some = n - i < 2 * VF ? (1u << (n - i)) - 1 : ~0u;
-        __m512i both = _mm512_maskz_loadu_epi16(some, x + i);
-        both = bf16_joined(gelu_lanes(bf16_even(both)), gelu_lanes(bf16_odd(both)));
-        _mm512_mask_storeu_epi16(y + i, some, both);
-    }
-}
-UNARY_LINE(gelu, double, f64, GELU(x))
+/* Lines of name_lanes, a function of a vector. */
+#define UNARY_LANES(name, formula) \
+    static void name##_line_f32(const void *arg, int64_t n, void *const *p) \
+    { \
+        const float *x = p[0]; \
+        float *y = p[1]; \
+        int64_t i = 0; \
+        (void)arg; \
+        for (; i + VF <= n; i += VF) vf_store(y + i, name##_lanes(vf_load(x + i))); \
+        int left = (int)(n - i); \
+        if (left) vf_store_n(y + i, name##_lanes(vf_load_n(x + i, left)), left); \
+    } \
+    static void name##_line_bf16(const void *arg, int64_t n, void *const *p) \
+    { \
+        const uint16_t *x = p[0]; \
+        uint16_t *y = p[1]; \
+        (void)arg; \
+        for (int64_t i = 0; i < n; i += 2 * VF) { \
+            __mmask32 some = n - i < 2 * VF ? (1u << (n - i)) - 1 : ~0u; \
+            __m512i both = _mm512_maskz_loadu_epi16(some, x + i); \
+            vf even = name##_lanes(bf16_even(both)), odd = name##_lanes(bf16_odd(both)); \
+            _mm512_mask_storeu_epi16(y + i, some, bf16_joined(even, odd)); \
+        } \
+    } \
+    UNARY_LINE(name, double, f64, formula)
 #else
-UNARY(gelu, GELU(x))
+#define UNARY_LANES(name, formula) UNARY(name, formula)
 #endif
+UNARY_LANES(gelu, GELU(x))
 /* (1 + tanh u) / 2 is 1 / (1 + e^-2u), which takes one exp, and keeps its digits where it is small */
 UNARY(gelu_tanh, x / (1 + EXP(-2 * TANH_INNER(x))))
-UNARY(sigmoid, 1 / (1 + EXP(-x)))
-UNARY(silu, x / (1 + EXP(-x)))
-UNARY(tanh, TANH(x))
+UNARY_LANES(sigmoid, 1 / (1 + EXP(-x)))
+UNARY_LANES(silu, x / (1 + EXP(-x)))
+UNARY_LANES(tanh, TANH(x))
 UNARY(erf, ERF(x))
 UNARY(expm1, EXPM1(x))
 UNARY(log1p, LOG1P(x))
@@ -239,10 +240,25 @@ UNARY(mish, _Generic((x), float : mish_f32, double : mish_f64)(x))
     BINARY_LINE(name, double, f64, formula) \
     BINARY_LINE_BF16(name, formula)
 
-BINARY(mul, a *b)
-BINARY(div, a / b)
-BINARY(plain_add, a + b)
-BINARY(add, a + (__typeof__(a))*(const double *)arg * b)
+/* The same of float, where b is one number for the line. */
+#define BINARY_NUMBER(name, formula) \
+    static void name##_number_f32(const void *arg, int64_t n, void *const *p) \
+    { \
+        const float *left = p[0], b = *(const float *)p[1]; \
+        float *y = p[2]; \
+        (void)arg; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            float a = left[i]; \
+            y[i] = formula; \
+        } \
+    } \
+    BINARY(name, formula)
+
+BINARY_NUMBER(mul, a *b)
+BINARY_NUMBER(div, a / b)
+BINARY_NUMBER(plain_add, a + b)
+BINARY_NUMBER(add, a + (__typeof__(a))*(const double *)arg * b)
 BINARY(maximum, a > b || a != a ? a : b)
 BINARY(minimum, a < b || a != a ? a : b)
 

@@ -288,6 +288,23 @@ ds_status KERNEL(unary_dx)(dsi_stream *s, dsi_unary_op op, double p, dsi_view dy
                             (const dsi_view *const[]){&dy, &saved, &dx});
 }
 
+/* Runs `line`, for which the second view is one number, if a's and y's lines are dense
+ * and b repeats along them, as a column does beside a matrix. */
+static bool binary_number(strided_line *line, const double *alpha, const dsi_view *a,
+                          const dsi_view *b, const dsi_view *y)
+{
+    strided w;
+    if (a->dtype != DS_F32 || b->dtype != DS_F32 || y->dtype != DS_F32) return false;
+    strided_plan(&w, 3, (const dsi_view *const[]){a, b, y});
+    int inner = w.n - 1;
+    bool fits = inner > 0 && w.s[0][inner] == w.size[0] && w.s[1][inner] == 0 &&
+                w.s[2][inner] == w.size[2];
+    if (!fits) return false;
+    w.s[1][inner] = w.size[1]; /* needs no copies: the line reads only the first */
+    strided_run(&w, line, alpha);
+    return true;
+}
+
 ds_status KERNEL(binary)(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view a, dsi_view b,
                          dsi_view y)
 {
@@ -301,8 +318,13 @@ ds_status KERNEL(binary)(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view
         [DSI_REMAINDER] = LINES_I64_UPCAST(remainder),
     };
     static const op_lines plain_add = LINES(plain_add);
+    static strided_line *const number[DSI_N_BINARY] = {
+        [DSI_ADD] = add_number_f32, [DSI_MUL] = mul_number_f32, [DSI_DIV] = div_number_f32};
     bool plain = op == DSI_ADD && alpha == 1 && a.dtype != DS_I64;
+    strided_line *line = plain ? plain_add_number_f32 : number[op];
     (void)s;
+    if (line && binary_number(line, &alpha, &a, &b, &y)) return DS_OK;
+    if ((plain || op == DSI_MUL) && binary_number(line, &alpha, &b, &a, &y)) return DS_OK;
     return pointwise_run_op(dsi_binary_name(op), plain ? &plain_add : &ops[op], &alpha, 3,
                             (const dsi_view *const[]){&a, &b, &y});
 }

@@ -209,6 +209,57 @@ ALWAYS_INLINE vf gelu_lanes(vf x)
     vf tail = _mm512_maskz_mul_ps(near, vf_fma(q, s, p), _mm512_scalef_ps(e, k));
     return vf_mul(x, _mm512_mask_sub_ps(tail, right, vf_set(1), tail));
 }
+
+/* exp(x) for x <= 0, as exp_f32; a NaN passes */
+ALWAYS_INLINE vf exp_below_lanes(vf x)
+{
+    static const float power[] = {0.008368730039f, 0.04166838887f, 0.1666652052f, 0.4999999344f};
+    const vf round = vf_set(0x1.8p23f);
+    x = _mm512_max_ps(vf_set(-104), x);
+    vf k = vf_sub(vf_fma(x, vf_set(1.44269504f), round), round), p = vf_set(0.001381459968f);
+    vf r = _mm512_fnmadd_ps(k, vf_set(0.693359375f), x);
+    r = vf_fma(k, vf_set(2.12194440e-4f), r);
+    UNROLL for (int i = 0; i < 4; i++) p = vf_fma(p, r, vf_set(power[i]));
+    return _mm512_scalef_ps(vf_add(vf_fma(p, vf_mul(r, r), r), vf_set(1)), k);
+}
+
+/* y = e / (1 + e), e = exp(-|x|), or 1 - y of x >= 0. The quotient is a product, corrected
+ * by its remainder, which knows how 1 + e was rounded: a division takes as long as exp. */
+ALWAYS_INLINE vf sigmoid_lanes(vf x)
+{
+    vf e = exp_below_lanes(vf_sub(vf_zero(), _mm512_abs_ps(x))), sum = vf_add(e, vf_set(1));
+    vf lost = vf_sub(e, vf_sub(sum, vf_set(1)));
+    vf inverse = _mm512_rcp14_ps(sum), y = vf_mul(e, inverse);
+    vf rest = _mm512_fnmadd_ps(y, lost, _mm512_fnmadd_ps(y, sum, e));
+    y = vf_fma(rest, inverse, y);
+    __mmask16 right = _mm512_cmp_ps_mask(x, vf_zero(), _CMP_GE_OQ);
+    return _mm512_mask_sub_ps(y, right, vf_set(1), y);
+}
+
+ALWAYS_INLINE vf silu_lanes(vf x) { return vf_mul(x, sigmoid_lanes(x)); }
+
+/* t / (1 - t), t = (1 - exp(-2 |x|)) / 2 = 2^k q + (1 - 2^k) / 2, with the sign of x; 1 from
+ * 10 on. The quotient is made as sigmoid's, q by exp_parts' polynomial of -2 r. */
+ALWAYS_INLINE vf tanh_lanes(vf x)
+{
+    static const float power[] = {16 * 0.008368730039f, -8 * 0.04166838887f, 4 * 0.1666652052f,
+                                  -2 * 0.4999999344f};
+    const vf round = vf_set(0x1.8p23f), one = vf_set(1);
+    const __m512i sign = _mm512_set1_epi32((int)0x80000000);
+    vf a = _mm512_min_ps(vf_set(10), _mm512_abs_ps(x)); /* a NaN passes */
+    vf turns = vf_fma(a, vf_set(-2.88539008f), round), k = vf_sub(turns, round);
+    vf r = vf_fma(k, vf_set(0.3465735903f), a), q = vf_set(-32 * 0.001381459968f);
+    UNROLL for (int i = 0; i < 4; i++) q = vf_fma(q, r, vf_set(power[i]));
+    vf scale = _mm512_castsi512_ps(_mm512_add_epi32(
+        _mm512_slli_epi32(_mm512_castps_si512(turns), 23), _mm512_castps_si512(one))); /* 2^k */
+    vf t = vf_fma(scale, vf_set(-0.5f), vf_set(0.5f));
+    t = vf_fma(vf_fma(q, vf_mul(r, r), r), scale, t);
+    vf rest = vf_sub(one, t), lost = vf_sub(vf_sub(one, rest), t);
+    vf inverse = _mm512_rcp14_ps(rest), y = vf_mul(t, inverse);
+    y = vf_fma(_mm512_fnmadd_ps(y, lost, _mm512_fnmadd_ps(y, rest, t)), inverse, y);
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(
+        _mm512_castps_si512(y), _mm512_castps_si512(x), sign, 0xd8)); /* bits of x where sign has */
+}
 #endif
 
 /* erf(x) = 1 - 2 normal(-sqrt(2) x), below 0.75 x times a polynomial of x^2. */

@@ -1,0 +1,131 @@
+/* device/cpu/index/gather.c: elements named by an index, and the check of one.
+ *
+ *     gather   y[o,k,i] = x[o,index[o,k,i],i]       x [outer,C,inner], y [outer,K,inner]
+ *
+ * Elements are copied as bits, of any dtype of their size. The inner loop is over the
+ * places of a line, or, where these are few, over `outer`.
+ *
+ * Invariant: all indices are checked before anything is written; a bad one sets
+ * the device's fault flag (fault_set).
+ * SPDX-License-Identifier: MIT */
+#include "base/int.h"
+#include "device/cpu/simd/strided.h"
+#include "device/cpu/table.h"
+#include "index.h"
+
+#include <string.h>
+
+/* True if all of the index is in 0 .. classes-1. Has no branch in its inner
+ * loop, and joins contiguous dimensions into one long line. */
+static bool all_inside(dsi_view v, int64_t classes)
+{
+    bool outside = false;
+    for (int i = 0; i < 3; i++) /* what repeats is looked at once */
+        if (v.s[i] == 0 && v.d[i] > 1) v.d[i] = 1;
+    if (v.d[2] == 1) v.d[2] = v.d[1], v.s[2] = v.s[1], v.d[1] = 1;
+    if (v.d[1] == 1 && v.s[0] == v.d[2] * v.s[2]) v.d[2] *= v.d[0], v.d[0] = 1;
+    for (int64_t o = 0; o < v.d[0]; o++)
+        for (int64_t k = 0; k < v.d[1]; k++) {
+            const int64_t *line = (const int64_t *)v.p + o * v.s[0] + k * v.s[1];
+            for (int64_t i = 0; i < v.d[2]; i++)
+                outside |= (uint64_t)line[i * v.s[2]] >= (uint64_t)classes;
+        }
+    return !outside;
+}
+
+bool elements_valid(dsi_stream *s, const dsi_view *index, int64_t classes)
+{
+    if (all_inside(*index, classes)) return true;
+    for (int64_t o = 0; o < index->d[0]; o++)
+        for (int64_t k = 0; k < index->d[1]; k++)
+            for (int64_t i = 0; i < index->d[2]; i++) {
+                int64_t at = element_index(index, o, k, i);
+                if (at >= 0 && at < classes) continue;
+                fault_set(s, DSI_FAULT_ELEMENT, at, o, k * index->d[2] + i, classes);
+                return false;
+            }
+    return false;
+}
+
+typedef struct {
+    dsi_view x, index, y;
+    size_t size; /* bytes of an element */
+} job;
+
+#define SHORT_LINE 8  /* most places of a short line */
+#define SHORT_ROWS 64 /* outer rows of short lines that are taken together */
+
+#define GATHER(T, suffix) \
+    static void gather_##suffix(void *arg, int64_t begin, int64_t end) \
+    { \
+        const job *j = arg; \
+        const dsi_view *x = &j->x, *y = &j->y, *index = &j->index; \
+        for (int64_t o = begin; o < end; o++) \
+            for (int64_t i = 0; i < y->d[2]; i++) { \
+                const T *from = (const T *)x->p + o * x->s[0] + i * x->s[2]; \
+                const int64_t *place = (const int64_t *)index->p + o * index->s[0] + \
+                                       i * index->s[2]; \
+                T *to = (T *)y->p + o * y->s[0] + i * y->s[2]; \
+                for (int64_t k = 0; k < y->d[1]; k++) \
+                    to[k * y->s[1]] = from[place[k * index->s[1]] * x->s[1]]; \
+            } \
+    }
+GATHER(uint8_t, 8)
+GATHER(uint16_t, 16)
+GATHER(uint32_t, 32)
+GATHER(uint64_t, 64)
+
+/* The same where lines are short and follow each other in the index and in y: one loop
+ * over the places of many lines. */
+#define GATHER_SHORT(T, suffix) \
+    static void gather_short_##suffix(void *arg, int64_t begin, int64_t end) \
+    { \
+        const job *j = arg; \
+        const int64_t K = j->y.d[1]; \
+        int64_t line[SHORT_ROWS * SHORT_LINE]; /* where the line of a place begins */ \
+        for (int64_t e = 0; e < SHORT_ROWS * K; e++) line[e] = e / K * j->x.s[0]; \
+        for (int64_t o = begin; o < end; o += SHORT_ROWS) { \
+            const int64_t n = dsi_min(end - o, SHORT_ROWS) * K; \
+            const int64_t *place = (const int64_t *)j->index.p + o * K; \
+            const T *x = (const T *)j->x.p + o * j->x.s[0]; \
+            T *restrict y = (T *)j->y.p + o * K; \
+            for (int64_t e = 0; e < n; e++) y[e] = x[line[e] + place[e]]; \
+        } \
+    }
+GATHER_SHORT(uint16_t, 16)
+GATHER_SHORT(uint32_t, 32)
+
+/* True if lines of v [outer,K,1] follow each other. */
+static bool lines_follow(const dsi_view *v)
+{
+    return v->d[2] == 1 && (v->s[1] == 1 || v->d[1] == 1) && v->s[0] == v->d[1];
+}
+
+static void gather_lines(void *arg, int64_t begin, int64_t end)
+{
+    const job *j = arg;
+    const dsi_view *x = &j->x, *y = &j->y;
+    int64_t size = (int64_t)j->size;
+    for (int64_t o = begin; o < end; o++)
+        for (int64_t k = 0; k < y->d[1]; k++) {
+            int64_t at = element_index(&j->index, o, k, 0);
+            memcpy((char *)y->p + (o * y->s[0] + k * y->s[1]) * size,
+                   (const char *)x->p + (o * x->s[0] + at * x->s[1]) * size,
+                   (size_t)y->d[2] * j->size);
+        }
+}
+
+ds_status KERNEL(gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y)
+{
+    job j = {.x = x, .index = index, .y = y, .size = ds_dtype_size(x.dtype)};
+    bool few = y.d[1] <= SHORT_LINE && x.s[1] == 1 && lines_follow(&y) && lines_follow(&index);
+    if (!elements_valid(s, &index, x.d[1])) return KERNEL(fill)(s, 0, y);
+    dsi_parallel(y.d[0], PARALLEL_ELEMENTS / (y.d[1] * y.d[2] + 1) + 1,
+                 inner_together(&index, &x, &y) ? gather_lines
+                 : j.size == 1                  ? gather_8
+                 : j.size == 2                  ? (few ? gather_short_16 : gather_16)
+                 : j.size == 4                  ? (few ? gather_short_32 : gather_32)
+                                                : gather_64,
+                 &j);
+    return DS_OK;
+}
