@@ -210,6 +210,52 @@ static void all_masks(ds_dtype dtype)
     }
 }
 
+/* v [F B,...] as [F,B,...] */
+static void add_front(dsi_view *v, int64_t front)
+{
+    if (!v->p) return;
+    for (int i = v->n++; i > 0; i--) v->d[i] = v->d[i - 1], v->s[i] = v->s[i - 1];
+    v->d[1] /= front;
+    v->d[0] = front, v->s[0] = v->d[1] * v->s[1];
+}
+
+/* With a dimension in front of `front` indices: the bits of one without, on any number of
+ * threads. Work is large enough to be divided. */
+static void each_front(Case c, int64_t front)
+{
+    FOR_EACH_ISA(k)
+    {
+        Problem flat = new_problem(c);
+        run(&flat, k);
+        for (int threads = 1; threads <= 3; threads++) {
+            Problem p = new_problem(c);
+            for (int i = 0; i < OPERANDS; i++) add_front(&p.x[i], front);
+            add_front(&p.lse, front), add_front(&p.mask, front);
+            ds_set_threads(threads);
+            run(&p, k);
+            ds_set_threads(1);
+            for (int i = Y; i < OPERANDS; i++)
+                CHECK(!memcmp(flat.x[i].p, p.x[i].p,
+                              (size_t)(c.batch * flat.x[i].s[0]) * ds_dtype_size(c.dtype)));
+            CHECK(!memcmp(flat.lse.p, p.lse.p,
+                          (size_t)(c.batch * c.rows) * ds_dtype_size(p.lse.dtype)));
+            free_problem(&p);
+        }
+        free_problem(&flat);
+    }
+}
+
+static void dimension_in_front(void **state)
+{
+    (void)state;
+    const ds_dtype dtypes[] = {DS_F32, DS_F64, DS_BF16};
+    for (int i = 0; i < 3; i++) {
+        each_front((Case){12, 60, 80, 24, 16, CAUSAL, dtypes[i]}, 6);    /* by its indices */
+        each_front((Case){4, 110, 90, 24, 24, BOOL_MASK, dtypes[i]}, 2); /* by heads, rows */
+        each_front((Case){3, 5, 7, 4, 4, NO_MASK, dtypes[i]}, 3);
+    }
+}
+
 static void float32(void **state) { (void)state, all_masks(DS_F32); }
 static void float64(void **state) { (void)state, all_masks(DS_F64); }
 
@@ -258,5 +304,5 @@ static void refusals(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(float32), cmocka_unit_test(float64), cmocka_unit_test(bfloat16),
-          cmocka_unit_test(nothing_to_attend_to), cmocka_unit_test(nan_stays),
-          cmocka_unit_test(refusals))
+          cmocka_unit_test(dimension_in_front), cmocka_unit_test(nothing_to_attend_to),
+          cmocka_unit_test(nan_stays), cmocka_unit_test(refusals))
