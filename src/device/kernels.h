@@ -517,9 +517,8 @@ typedef struct dsi_fusions {
      * [C] optional; dx, dw, db optional, the last two [N,C] before they are summed over N.
      * = dx: batch_norm_dx with batch of dy weight, seen as [1,N G,C/G I]; dw, db:
      * batch_norm_dx of dy, seen as [1,N C,I], with mean and rstd of each channel's group */
-    ds_status (*group_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view mean,
-                               dsi_view rstd, dsi_view weight, dsi_view dx, dsi_view dw,
-                               dsi_view db);
+    ds_status (*group_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view mean, dsi_view rstd,
+                               dsi_view weight, dsi_view dx, dsi_view dw, dsi_view db);
     /* y = a b + alpha c d; y may be none of them; beside 16-bit a and c, b and
      * d may be float32.
      * = binary MUL (a, b, y); MUL (c, d, t); ADD (y, t, alpha) */
