@@ -506,7 +506,7 @@ typedef struct dsi_fusions {
     ds_status (*sum_channels)(dsi_stream *s, dsi_view x, dsi_view y);
     /* mean and rstd = (var + eps)^-1/2 [C] of x [N,C,I], var the biased variance.
      * The running ones, both or none, move by momentum to the mean and to the
-     * variance without bias.
+     * variance without bias; 16-bit ones are rounded once.
      * = batch_stats (x, mean, var); affine ((1 - momentum) running_mean); binary
      * ADD (running_mean, mean, momentum); the same of running_var and var, with
      * momentum N I / (N I - 1); affine (var + eps, t); unary POW (t, rstd, -0.5) */

@@ -182,7 +182,8 @@ ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
     if (!batch && !o.running_mean)
         return dsi_refuse("batch_norm: neither .training nor .running_mean: expected one of them");
     if (!batch_norm_check(x, o, batch)) return NULL;
-    if (o.running_mean && (dsi_is_16bit(o.running_mean) || dsi_is_16bit(o.running_var)))
+    bool fused = batch && dsi_fusion(x->device, batch_norm_stats); /* it takes 16 bits */
+    if (!fused && o.running_mean && (dsi_is_16bit(o.running_mean) || dsi_is_16bit(o.running_var)))
         return batch_norm_upcast_statistics(x, o);
     o.momentum = dsi_option(o.momentum, 0.1);
     o.eps = dsi_option(o.eps, 1e-5);
