@@ -506,13 +506,28 @@ typedef struct dsi_fusions {
     ds_status (*sum_channels)(dsi_stream *s, dsi_view x, dsi_view y);
     /* mean and rstd = (var + eps)^-1/2 [C] of x [N,C,I], var the biased variance.
      * The running ones, both or none, move by momentum to the mean and to the
-     * variance without bias; 16-bit ones are rounded once.
+     * variance without bias; 16-bit ones are rounded once. factor and term [C],
+     * both or none: rstd weight and bias, of which each is optional.
      * = batch_stats (x, mean, var); affine ((1 - momentum) running_mean); binary
      * ADD (running_mean, mean, momentum); the same of running_var and var, with
-     * momentum N I / (N I - 1); affine (var + eps, t); unary POW (t, rstd, -0.5) */
+     * momentum N I / (N I - 1); affine (var + eps, t); unary POW (t, rstd, -0.5); binary
+     * MUL (rstd, weight, factor); copy (bias, term) */
     ds_status (*batch_norm_stats)(dsi_stream *s, double eps, double momentum, dsi_view x,
                                   dsi_view mean, dsi_view rstd, dsi_view running_mean,
-                                  dsi_view running_var);
+                                  dsi_view running_var, dsi_view weight, dsi_view bias,
+                                  dsi_view factor, dsi_view term);
+    /* The two beside batch_norm_stats, or neither. y = ReLU of
+     * (x - mean) factor + term + add, add (optional), x and y [N,C,I], in the bits of
+     * = batch_norm (x, mean, factor as rstd, term as bias, y); binary ADD (y, add, y);
+     * unary RELU (y, y) */
+    ds_status (*batch_norm_relu)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view factor,
+                                 dsi_view term, dsi_view add, dsi_view y);
+    /* Gradients of it without add, for mean and rstd of x itself, rstd weight =
+     * factor; dx, dw, db optional.
+     * = batch_norm_relu (x, t); unary_dx RELU (dy, t, t); batch_norm_dx of t */
+    ds_status (*batch_norm_relu_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view mean,
+                                    dsi_view rstd, dsi_view factor, dsi_view term, dsi_view dx,
+                                    dsi_view dw, dsi_view db);
     /* group_norm's gradients: dy, x, dx [N,C,I], contiguous; mean, rstd [N,G]; weight
      * [C] optional; dx, dw, db optional, the last two [N,C] before they are summed over N.
      * = dx: batch_norm_dx with batch of dy weight, seen as [1,N G,C/G I]; dw, db:

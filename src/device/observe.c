@@ -186,9 +186,17 @@ ENTRY(used_fusions, conv2d_back_pooled, "conv2d_back_pooled",
       ((dx.p != NULL) + (dw.p != NULL)) * conv_flops(&w, &dy->value), &dy->value, &dy->index, &x, &w, &dx, &dw, &db)
 ENTRY(used_fusions, sum_channels, "sum_channels", (S, V x, V y), (s, x, y), 0, &x, &y)
 ENTRY(used_fusions, batch_norm_stats, "batch_norm_stats",
-      (S, double eps, double momentum, V x, V mean, V rstd, V running_mean, V running_var),
-      (s, eps, momentum, x, mean, rstd, running_mean, running_var), 0, &x, &mean, &rstd,
-      &running_mean, &running_mean, &running_var, &running_var)
+      (S, double eps, double momentum, V x, V mean, V rstd, V running_mean, V running_var,
+       V weight, V bias, V factor, V term),
+      (s, eps, momentum, x, mean, rstd, running_mean, running_var, weight, bias, factor, term), 0,
+      &x, &mean, &rstd, &running_mean, &running_mean, &running_var, &running_var)
+ENTRY(used_fusions, batch_norm_relu, "batch_norm_relu",
+      (S, V x, V mean, V factor, V term, V add, V y), (s, x, mean, factor, term, add, y), 0,
+      &x, &mean, &factor, &term, &add, &y)
+ENTRY(used_fusions, batch_norm_relu_dx, "batch_norm_relu_dx",
+      (S, V dy, V x, V mean, V rstd, V factor, V term, V dx, V dw, V db),
+      (s, dy, x, mean, rstd, factor, term, dx, dw, db), 0,
+      &dy, &x, &mean, &rstd, &factor, &term, &dx, &dw, &db)
 ENTRY(used_fusions, cumsum, "cumsum", (S, bool reverse, V x, V y), (s, reverse, x, y), 0, &x, &y)
 ENTRY(used_fusions, resample, "resample", (S, V x, V begin, V index, V weight, V y),
       (s, x, begin, index, weight, y), 0, &x, &weight, &y)
@@ -288,7 +296,7 @@ struct dsi_observed_tables {
     X(norm) X(gather_rows) X(scatter_rows) X(gather) X(scatter_add) X(dispatch) X(combine) \
     X(combine_dw) X(attention) X(attention_dx) X(optimizer) X(step_result)
 #define FUSION_NAMES(X) \
-    X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(conv2d_back_pooled) X(sum_channels) X(batch_norm_stats) X(mul_add) \
+    X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(conv2d_back_pooled) X(sum_channels) X(batch_norm_stats) X(batch_norm_relu) X(batch_norm_relu_dx) X(mul_add) \
     X(clamp) X(prelu) X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_batch) \
     X(arange) X(clamp_tensors) X(amax) X(scatter) X(scatter_dx) X(scatter_sum) X(nll_loss) X(nll_loss_dx) \
     X(attention_dropout) X(attention_dropout_dx) X(vecdot) X(group_norm_dx)

@@ -22,8 +22,7 @@
 
 /* ---- batch_norm -------------------------------------------------------------------------------------- */
 
-/* x [N,C,...] with further dimensions that lie as one, seen as [N,C,I]. */
-static dsi_view norm_channels(const ds_tensor *x)
+dsi_view dsi_v_channels(const ds_tensor *x)
 {
     dsi_view v = dsi_v(x);
     int64_t size = 1, stride;
@@ -35,7 +34,7 @@ static dsi_view norm_channels(const ds_tensor *x)
     return v;
 }
 
-/* x, or a row-major copy if norm_channels(x) would need more than one stride
+/* x, or a row-major copy if dsi_v_channels(x) would need more than one stride
  * for the further dimensions. */
 static ds_tensor *with_channels(ds_tensor *x)
 {
@@ -53,24 +52,32 @@ static bool allocated(const dsi_node *n, const ds_tensor *dx, const ds_tensor *d
 
 typedef struct BatchNorm {
     bool batch;            /* mean and rstd are those of x */
+    bool relu;             /* y is the ReLU: norm_relu.c */
     ds_dtype weight, bias; /* which may be float32 beside a 16-bit x */
 } BatchNorm;
 
-/* Saved: x, mean [C], rstd [C], weight. One kernel computes dx, dw and db,
- * because they share the sums over dy and dy (x - mean). */
+/* Saved: x, mean [C], rstd [C], weight; with relu factor and term in place of
+ * weight. One kernel computes dx, dw and db, because they share the sums over dy
+ * and dy (x - mean). */
 static void batch_norm_backward(dsi_node *n, ds_tensor *dy)
 {
     const BatchNorm *o = dsi_attr(n);
     ds_tensor *x = dsi_saved_tensor(n, 0), *mean = dsi_saved_tensor(n, 1),
               *rstd = dsi_saved_tensor(n, 2);
-    ds_tensor *weight = dsi_saved_tensor(n, 3), *g = with_channels(dy);
+    ds_tensor *weight = dsi_saved_tensor(n, 3), *term = dsi_saved_tensor(n, 4);
+    ds_tensor *g = with_channels(dy);
     ds_tensor *dx = dsi_needs_input_grad(n, 0) ? dsi_new_like(x) : NULL;
     ds_tensor *dw = dsi_needs_input_grad(n, 1) ? dsi_new_dtype(mean, o->weight, mean->shape) : NULL;
     ds_tensor *db = dsi_needs_input_grad(n, 2) ? dsi_new_dtype(mean, o->bias, mean->shape) : NULL;
-    bool done = g && allocated(n, dx, dw, db) &&
-                dsi_run(x, batch_norm_dx, o->batch, norm_channels(g), norm_channels(x), dsi_v(mean),
-                        dsi_v(rstd), dsi_v(weight), dx ? norm_channels(dx) : dsi_v(NULL), dsi_v(dw),
-                        dsi_v(db));
+    bool done = g && allocated(n, dx, dw, db);
+    dsi_view to = dx ? dsi_v_channels(dx) : dsi_v(NULL);
+    if (done && o->relu)
+        done = dsi_run_fusion(x, batch_norm_relu_dx, dsi_v_channels(g), dsi_v_channels(x),
+                              dsi_v(mean), dsi_v(rstd), dsi_v(weight), dsi_v(term), to, dsi_v(dw),
+                              dsi_v(db));
+    else if (done)
+        done = dsi_run(x, batch_norm_dx, o->batch, dsi_v_channels(g), dsi_v_channels(x),
+                       dsi_v(mean), dsi_v(rstd), dsi_v(weight), to, dsi_v(dw), dsi_v(db));
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
     dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
     dsi_accumulate_grad(n, 2, dsi_result_if(done, db));
@@ -140,36 +147,53 @@ static ds_tensor *batch_norm_upcast_statistics(ds_tensor *x, ds_batch_norm_opts 
 }
 
 /* Of the batch, by one kernel. */
-static bool batch_norm_fused(const ds_tensor *x, ds_batch_norm_opts o, const ds_tensor *mean,
-                             const ds_tensor *rstd)
+static bool batch_norm_fused(ds_tensor *x, ds_batch_norm_opts o, dsi_norm_values *v)
 {
     bool update = o.running_mean && !ds_recomputing();
-    return mean && dsi_run_fusion(rstd, batch_norm_stats, o.eps, o.momentum, norm_channels(x),
-                                  dsi_v(mean), dsi_v(rstd), dsi_v(update ? o.running_mean : NULL),
-                                  dsi_v(update ? o.running_var : NULL));
+    if (dsi_may_defer_norm(x, o.weight, o.bias)) {
+        v->factor = dsi_new(v->rstd, v->rstd->shape), v->term = dsi_new(v->factor, v->rstd->shape);
+        if (!v->term) return false;
+    }
+    return dsi_run_fusion(v->rstd, batch_norm_stats, o.eps, o.momentum, dsi_v_channels(x),
+                          dsi_v(v->mean), dsi_v(v->rstd), dsi_v(update ? o.running_mean : NULL),
+                          dsi_v(update ? o.running_var : NULL), dsi_v(o.weight), dsi_v(o.bias),
+                          dsi_v(v->factor), dsi_v(v->term));
 }
 
-/* Sets *mean and *rstd = 1 / sqrt(var + eps), both [C], to those that this call
+/* Sets v->mean and v->rstd = 1 / sqrt(var + eps) to those that this call
  * normalises with: of the batch, which also update the running ones, or the
- * running ones. */
-static bool batch_norm_statistics(const ds_tensor *x, ds_batch_norm_opts o, bool batch,
-                                  ds_tensor **mean, ds_tensor **rstd)
+ * running ones. v->factor is NULL if y is not to be deferred. */
+static bool batch_norm_statistics(ds_tensor *x, ds_batch_norm_opts o, bool batch,
+                                  dsi_norm_values *v)
 {
     ds_dims c = ds_shape(x->shape.d[1]);
-    *rstd = dsi_new_upcast(x, c);
-    *mean = batch ? dsi_new_upcast(x, c) : o.running_mean;
-    if (batch && dsi_fusion(x->device, batch_norm_stats))
-        return batch_norm_fused(x, o, *mean, *rstd);
+    *v = (dsi_norm_values){.mean = batch ? dsi_new_upcast(x, c) : o.running_mean,
+                           .rstd = dsi_new_upcast(x, c)};
+    if (!v->mean || !v->rstd) return false;
+    if (batch && dsi_fusion(x->device, batch_norm_stats)) return batch_norm_fused(x, o, v);
     ds_tensor *var = batch ? dsi_new_upcast(x, c) : o.running_var, *shifted = dsi_new_upcast(x, c);
     if (batch) {
-        if (!*mean || !dsi_run(var, batch_stats, norm_channels(x), dsi_v(*mean), dsi_v(var)))
-            return false;
+        if (!dsi_run(var, batch_stats, dsi_v_channels(x), dsi_v(v->mean), dsi_v(var))) return false;
         int64_t n = dsi_numel(x->shape) / c.d[0];
         bool update = o.running_mean && !ds_recomputing();
-        if (update && !batch_norm_update_running(o, *mean, var, n)) return false;
+        if (update && !batch_norm_update_running(o, v->mean, var, n)) return false;
     }
     return dsi_run(shifted, affine, 1.0, o.eps, dsi_v(var), dsi_v(shifted)) &&
-           dsi_run_op(*rstd, unary, DSI_POW, -0.5, dsi_v(shifted), dsi_v(*rstd));
+           dsi_run_op(v->rstd, unary, DSI_POW, -0.5, dsi_v(shifted), dsi_v(v->rstd));
+}
+
+/* Without batch, mean is the running one itself: later training moves it, as it
+ * does in PyTorch. */
+dsi_node *dsi_record_batch_norm(ds_tensor *y, ds_tensor *x, const dsi_norm_values *v,
+                                ds_tensor *weight, ds_tensor *bias, bool batch, bool relu)
+{
+    dsi_node *n = dsi_record(&dsi_op_batch_norm, y, x, weight, bias);
+    dsi_save_for_backward(n, x), dsi_save_for_backward(n, v->mean);
+    dsi_save_for_backward(n, v->rstd), dsi_save_for_backward(n, relu ? v->factor : weight);
+    if (relu) dsi_save_for_backward(n, v->term);
+    ds_dtype dw = weight ? weight->dtype : x->dtype, db = bias ? bias->dtype : x->dtype;
+    dsi_set_attr(n, &(BatchNorm){batch, relu, dw, db}, sizeof(BatchNorm));
+    return n;
 }
 
 /* x [N,C,...]; statistics over all dimensions but C. In training the running
@@ -190,21 +214,15 @@ ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
     if (!(x = with_channels(x))) return NULL;
     if (!dsi_acquire(x, o.weight, o.bias, o.running_mean, o.running_var)) return NULL;
 
-    ds_tensor *mean, *rstd, *y = dsi_new_like(x);
+    dsi_norm_values v;
+    ds_tensor *y = dsi_new_like(x);
 
-    if (!y || !batch_norm_statistics(x, o, batch, &mean, &rstd)) return NULL;
-    if (!dsi_run(y, batch_norm, norm_channels(x), dsi_v(mean), dsi_v(rstd), dsi_v(o.weight),
-                 dsi_v(o.bias), norm_channels(y)))
-        return NULL;
-
-    /* without batch, mean is the running one itself: later training moves it,
-     * as it does in PyTorch */
-    dsi_node *n = dsi_record(&dsi_op_batch_norm, y, x, o.weight, o.bias);
-    dsi_save_for_backward(n, x), dsi_save_for_backward(n, mean), dsi_save_for_backward(n, rstd),
-        dsi_save_for_backward(n, o.weight);
-    ds_dtype w = o.weight ? o.weight->dtype : x->dtype, b = o.bias ? o.bias->dtype : x->dtype;
-    dsi_set_attr(n, &(BatchNorm){batch, w, b}, sizeof(BatchNorm));
-    return y;
+    if (!y || !batch_norm_statistics(x, o, batch, &v)) return NULL;
+    dsi_node *n = dsi_record_batch_norm(y, x, &v, o.weight, o.bias, batch, false);
+    if (n && v.factor && dsi_defer_norm(y, x, &v, o.weight, o.bias)) return y;
+    return dsi_result_if(dsi_run(y, batch_norm, dsi_v_channels(x), dsi_v(v.mean), dsi_v(v.rstd),
+                                 dsi_v(o.weight), dsi_v(o.bias), dsi_v_channels(y)),
+                         y);
 }
 
 /* ---- layer_norm -------------------------------------------------------------------------------------- */

@@ -106,6 +106,9 @@ bool dsi_merged(const ds_tensor *x, int from, int to, int64_t *stride);
  * (dsi_merged). */
 dsi_view dsi_v_matrices(const ds_tensor *x);
 
+/* x [N,C,...], whose further dimensions lie as one, seen as [N,C,I]. */
+dsi_view dsi_v_channels(const ds_tensor *x);
+
 /* An option's [vertical, horizontal] values: the horizontal one is 0 for "the
  * same" or -1 for none. */
 static inline void dsi_pair(int64_t out[2], int vertical, int horizontal, int if_zero)
@@ -136,3 +139,26 @@ ds_tensor *dsi_vecdot(ds_tensor *a, ds_tensor *b, int dim);
 
 /* loss_composed.c: ds_cross_entropy_with whose target are probabilities of x's shape. */
 ds_tensor *dsi_cross_entropy_soft(ds_tensor *x, ds_tensor *target, ds_cross_entropy_opts o);
+
+/* Operands of batch norm's kernels, all [C]; factor = rstd weight and term = bias
+ * are copies, or NULL. */
+typedef struct dsi_norm_values {
+    ds_tensor *mean, *rstd, *factor, *term;
+} dsi_norm_values;
+
+/* norm.c: records y = batch_norm(x), or with relu its ReLU, which needs factor and
+ * term. batch: mean and rstd are those of x. */
+dsi_node *dsi_record_batch_norm(ds_tensor *y, ds_tensor *x, const dsi_norm_values *v,
+                                ds_tensor *weight, ds_tensor *bias, bool batch, bool relu);
+
+/* norm_relu.c: whether batch norm of x may be deferred; tries to defer y, which is
+ * new, and was recorded. */
+bool dsi_may_defer_norm(ds_tensor *x, ds_tensor *weight, ds_tensor *bias);
+bool dsi_defer_norm(ds_tensor *y, ds_tensor *x, const dsi_norm_values *v, ds_tensor *weight,
+                    ds_tensor *bias);
+/* *y = a + b, deferred, if one of them is a deferred batch norm and the other is like
+ * it; NULL after a failure. False: they are not. */
+bool dsi_defer_sum(ds_tensor *a, ds_tensor *b, ds_tensor **y);
+/* *y = the ReLU, recorded, of a deferred batch norm or of its sum; NULL after a
+ * failure. False: x is none. */
+bool dsi_relu_of_norm(ds_tensor *x, ds_tensor **y);

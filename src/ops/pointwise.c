@@ -98,9 +98,12 @@ static ds_tensor *pointwise_add(const char *op, ds_tensor *a, ds_tensor *b, doub
     if (dsi_promoted(a, b) > DS_BF16)
         return add_check_integers(op, a, b, alpha) ? binary_of_integers(op, DSI_ADD, alpha, a, b)
                                                    : NULL;
-    if (!binary_prepare(op, &a, &b, &shape)) return NULL;
+    ds_tensor *y;
+    if (alpha != 1 || !dsi_defer_sum(a, b, &y)) { /* norm_relu.c */
+        if (!binary_prepare(op, &a, &b, &shape)) return NULL;
 
-    ds_tensor *y = binary_run(DSI_ADD, alpha, a, b, shape);
+        y = binary_run(DSI_ADD, alpha, a, b, shape);
+    }
 
     dsi_node *n = dsi_record(&dsi_op_add, y, a, b);
     if (n) o.a = a->shape, o.b = b->shape, dsi_set_attr(n, &o, sizeof o);

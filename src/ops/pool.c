@@ -132,7 +132,7 @@ static ds_tensor *max_pool_images(const char *op, ds_tensor *x, ds_pool2d_opts o
 
     /* The places of maxima that the ReLU makes zero would be others; their
      * gradients are zero. */
-    ds_tensor *source = o.indices ? NULL : dsi_deferred_relu(x); /* Note [Deferred ReLU] */
+    ds_tensor *source = o.indices ? NULL : dsi_deferred_relu(x); /* Note [Deferred ops] */
     if (!dsi_acquire(source ? source : x)) return NULL;
 
     ds_tensor *y = new_planes(x, out[0], out[1], p.channels_last), *index = new_index(y);

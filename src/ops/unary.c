@@ -243,13 +243,16 @@ static void relu_backward(dsi_node *n, ds_tensor *dy)
 const dsi_op dsi_op_relu = {"relu", relu_backward, .takes_pooled = true, .acquires = true};
 
 /* May be deferred: max-pooling computes it with the maxima
- * (tensor/deferred.c). */
+ * (tensor/deferred.c). Computes a deferred batch norm too (norm_relu.c). */
 ds_tensor *ds_relu(ds_tensor *x)
 {
     if (!dsi_live(x, "relu")) return dsi_null_operand("relu");
-    if (!dsi_want_float("relu", x) || !dsi_acquire(x)) return NULL;
+    if (!dsi_want_float("relu", x)) return NULL;
+    ds_tensor *y;
+    if (dsi_relu_of_norm(x, &y)) return y;
+    if (!dsi_acquire(x)) return NULL;
 
-    ds_tensor *y = dsi_new_like(x);
+    y = dsi_new_like(x);
 
     if (!y) return NULL;
     if (!dsi_defer_relu(y, x) && !dsi_run_op(y, unary, DSI_RELU, 0.0, dsi_v(x), dsi_v(y)))

@@ -8,7 +8,7 @@
  *               collective, and may fail
  *     pooled    a gradient of max-pooling has a value for each window in place
  *               of a plane; it is made dense (pooled.c), which takes memory
- *     deferred  a ReLU may wait for its first reader (deferred.c)
+ *     deferred  some results wait for their first reader (deferred.c)
  *
  * So an op acquires all operands that its kernels read: after its checks,
  * before it allocates its result, in one statement, where a failure is returned
@@ -17,8 +17,8 @@
  * autograd/backward.c.
  *
  * Invariants:
- * - After dsi_acquire(x, ..) is true, each x has storage and no ReLU is pending
- *   on it, until this thread acquires again or the owner of a lazy x evicts it
+ * - After dsi_acquire(x, ..) is true, each x has storage and is not deferred,
+ *   until this thread acquires again or the owner of a lazy x evicts it
  *   at a point of its own: the end of a module call, the end of a node's
  *   backward pass (dsi_set_after_use_hook), the end of a step. No op runs at
  *   these points, so an op that acquires last thing before its kernels needs no
@@ -46,7 +46,7 @@ static ds_status make_present(ds_tensor *x)
 {
     if (!x || dsi_is_present(x)) return DS_OK;
     ds_status status = x->pooled[0] ? dsi_make_dense(x) : dsi_materialize(x);
-    if (status == DS_OK && x->storage->relu_of) dsi_flush_relu(x->storage);
+    if (status == DS_OK && x->storage->deferred) dsi_compute_deferred(x->storage);
     return status;
 }
 
@@ -68,7 +68,7 @@ bool dsi_acquire_pooled(const ds_tensor *x)
 bool dsi_acquire_to_write(const ds_tensor *x)
 {
     if (!dsi_acquire(x)) return false;
-    if (x && x->storage->reader) dsi_flush_relu(x->storage->reader);
+    if (x && x->storage->reader) dsi_compute_deferred(x->storage->reader);
     if (x) ((ds_tensor *)x)->has_item = false;
     return true;
 }

@@ -175,8 +175,8 @@ const void *ds_data(ds_tensor *x)
     return dsi_copy(z, y) == DS_OK ? dsi_v(z).p : NULL;
 }
 
-/* `written` is never reset: the caller may keep the address, so no ReLU of this
- * storage may be deferred from now on (deferred.c). */
+/* `written` is never reset: the caller may keep the address, so nothing that
+ * reads this storage may be deferred from now on (deferred.c). */
 void *ds_data_mut(ds_tensor *x)
 {
     if (!dsi_live(x, "data_mut")) return dsi_null_operand("data_mut");

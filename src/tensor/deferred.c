@@ -1,62 +1,110 @@
-/* tensor/deferred.c: a ReLU that is computed when its result is first read.
+/* tensor/deferred.c: results that are computed when they are first read.
  *
- * Note [Deferred ReLU] max(0, .) and the maximum of a window commute, so
- * max-pooling can compute the ReLU too, on a quarter of the values, and one
- * pass over the largest tensors of a network is saved. But an op is called
- * alone. So the ReLU of planes [N,C,H,W] only allocates its result and records
- * its source in the storage (`relu_of`). Max-pooling reads `relu_of`; for all
- * other ops the ReLU is computed when they acquire the result (Note [Residency]
+ * Note [Deferred ops] An op is called alone, but one kernel may compute it
+ * together with the op that reads its result, and save a pass over the largest
+ * tensors of a network. So some ops only allocate their result, record their
+ * operands and how to compute it in the storage (`deferred`), and leave the rest
+ * to its reader:
+ *
+ *     batch_norm, its sum with another tensor   ReLU computes all three
+ *                                               (ops/norm_relu.c)
+ *     ReLU of planes [N,C,H,W]                  max-pooling does, on a quarter of the
+ *                                               values: max(0, .) and the maximum of a
+ *                                               window commute (ops/pool.c)
+ *
+ * All other ops have the result computed when they acquire it (Note [Residency]
  * in acquire.c), which cannot fail.
  *
  * Invariants:
- * - relu_of of a storage is the source, counted; the source's storage points
- *   back by `reader`, at one reader at most.
- * - The source keeps its values until the ReLU is computed: whoever writes to
- *   it in place has the reader computed first (dsi_acquire_to_write), as do the
- *   functions that take its storage away.
+ * - `deferred` holds its tensors, counted. The storages of its sources point back
+ *   by `reader`, at one reader at most; no other op has the rest of its tensors.
+ * - A source keeps its values until the result is computed: whoever writes to it
+ *   in place has the reader computed first (dsi_acquire_to_write), as do the
+ *   functions that take its storage away. It may itself be deferred.
  * - A storage whose address was given out for writing, or of a trained leaf, is
  *   never a source.
  * SPDX-License-Identifier: MIT */
+#include "base/mem.h"
 #include "tensor.h"
 
-/* Refuses if x may change before y is read: x is being read by another deferred
- * ReLU, its address was given out, or an optimizer writes to it. */
-bool dsi_defer_relu(ds_tensor *y, ds_tensor *x)
+/* Refuses if x may change before the result is read: another deferred result
+ * reads x, its address was given out, or an optimizer writes to it. */
+static bool may_be_source(const ds_tensor *x)
 {
-    dsi_storage *s = x->storage;
-    bool fixed = s && !s->reader && !s->written && !x->requires_grad &&
-                 dsi_fusion(x->device, relu_max_pool2d);
-    if (!fixed || s->relu_of || x->shape.n != 4 || x->dtype == DS_F64 || !dsi_same_layout(x, y))
+    const dsi_storage *s = x->storage;
+    return s && !s->reader && !s->written && !x->requires_grad;
+}
+
+bool dsi_may_defer(const ds_tensor *a, const ds_tensor *b)
+{
+    return a->shape.n == 4 && a->dtype != DS_F64 && may_be_source(a) &&
+           (!b || (may_be_source(b) && b->storage != a->storage));
+}
+
+bool dsi_defer(ds_tensor *y, dsi_deferred by)
+{
+    if (!dsi_may_defer(by.source[0], by.source[1]) || !dsi_same_layout(by.source[0], y))
         return false;
-    y->storage->relu_of = dsi_ref(x);
-    s->reader = y->storage;
+    dsi_deferred *d = y->storage->deferred = dsi_alloc(sizeof *d);
+    *d = by;
+    for (int i = 0; i < DSI_SOURCES; i++)
+        if (dsi_ref(d->source[i])) d->source[i]->storage->reader = y->storage;
+    for (int i = 0; i < DSI_OPERANDS; i++) dsi_ref(d->operand[i]);
     return true;
 }
 
 /* Only if y is the whole result: a view of it has another layout or offset. */
+const dsi_deferred *dsi_deferred_by(const ds_tensor *y, dsi_compute_fn *compute)
+{
+    const dsi_deferred *d = y->storage ? y->storage->deferred : NULL;
+    return d && d->compute == compute && !y->offset && dsi_same_layout(d->source[0], y) ? d : NULL;
+}
+
+/* Ends the wait: the caller frees what it gets. */
+static dsi_deferred *take(dsi_storage *s)
+{
+    dsi_deferred *d = s->deferred;
+    s->deferred = NULL;
+    for (int i = 0; d && i < DSI_SOURCES; i++)
+        if (d->source[i]) d->source[i]->storage->reader = NULL;
+    return d;
+}
+
+static void deferred_free(dsi_deferred *d)
+{
+    if (!d) return;
+    for (int i = 0; i < DSI_SOURCES; i++) dsi_unref(d->source[i]);
+    for (int i = 0; i < DSI_OPERANDS; i++) dsi_unref(d->operand[i]);
+    dsi_free(d);
+}
+
+void dsi_drop_deferred(dsi_storage *s) { deferred_free(take(s)); }
+
+void dsi_compute_deferred(dsi_storage *s)
+{
+    dsi_deferred *d = take(s);
+    DSI_ASSERT(dsi_acquire(d->source[0], d->source[1]));
+    dsi_view y = dsi_v(d->source[0]);
+    y.p = s->p;
+    DSI_ASSERT(d->compute(d, y));
+    deferred_free(d);
+}
+
+/* ---- ReLU ----------------------------------------------------------------------------------------------- */
+
+static bool relu_compute(const dsi_deferred *d, dsi_view y)
+{
+    return dsi_run_op(d->source[0], unary, DSI_RELU, 0.0, dsi_v(d->source[0]), y);
+}
+
+bool dsi_defer_relu(ds_tensor *y, ds_tensor *x)
+{
+    return dsi_fusion(x->device, relu_max_pool2d) &&
+           dsi_defer(y, (dsi_deferred){.compute = relu_compute, .source = {x}});
+}
+
 ds_tensor *dsi_deferred_relu(const ds_tensor *y)
 {
-    ds_tensor *x = y->storage ? y->storage->relu_of : NULL;
-    return x && !y->offset && dsi_same_layout(x, y) ? x : NULL;
-}
-
-/* Forgets the ReLU without computing it: no reader of s is left. */
-void dsi_drop_deferred_relu(dsi_storage *s)
-{
-    ds_tensor *x = s->relu_of;
-    if (!x) return;
-    s->relu_of = NULL;
-    x->storage->reader = NULL;
-    dsi_unref(x);
-}
-
-void dsi_flush_relu(dsi_storage *s)
-{
-    ds_tensor *x = dsi_ref(s->relu_of);
-    dsi_drop_deferred_relu(s);
-    dsi_view from = dsi_v(x), to = from;
-    to.p = s->p;
-    ds_status status = s->device->kernels->unary(&s->device->stream, DSI_RELU, 0, from, to);
-    DSI_ASSERT(status == DS_OK);
-    dsi_unref(x);
+    const dsi_deferred *d = dsi_deferred_by(y, relu_compute);
+    return d ? d->source[0] : NULL;
 }

@@ -136,7 +136,7 @@ static dsi_storage *new_storage(dsi_device *d, size_t bytes, ds_dtype dtype, con
 void dsi_storage_unref(dsi_storage *s)
 {
     if (!s || --s->refs > 0) return;
-    dsi_drop_deferred_relu(s);
+    dsi_drop_deferred(s);
     if (s->release)
         s->release(s->owner);
     else if (!s->borrowed)
@@ -224,8 +224,8 @@ ds_tensor *dsi_new_pooled(ds_tensor *value, ds_tensor *max, ds_tensor *index, ds
     return dsi_scope_add(x);
 }
 
-/* `written`: the owner may change the values between two uses here, so no ReLU
- * of them may be deferred. */
+/* `written`: the owner may change the values between two uses here, so no
+ * result that reads them may be deferred. */
 ds_dims dsi_view_dims(dsi_view v)
 {
     ds_dims shape = {.n = v.n};
@@ -292,7 +292,8 @@ void dsi_hold(ds_tensor **at, ds_tensor *x)
 void dsi_tensor_set_data(ds_tensor *x, const ds_tensor *y)
 {
     DSI_ASSERT(dsi_same_shape(x->shape, y->shape) && !x->pooled[0] && y->storage);
-    if (x->storage && x->storage->reader) dsi_flush_relu(x->storage->reader); /* it reads by x */
+    if (x->storage && x->storage->reader)
+        dsi_compute_deferred(x->storage->reader); /* it reads by x */
     y->storage->refs++;
     dsi_storage_unref(x->storage);
     x->storage = y->storage;

@@ -24,15 +24,24 @@ typedef struct dsi_grad_fn {
     void (*unref)(dsi_node *node);
 } dsi_grad_fn;
 
+/* Note [Deferred ops] of deferred.c: how a result will be computed, in memory y
+ * with the layout of source[0]. */
+typedef struct dsi_deferred dsi_deferred;
+typedef bool dsi_compute_fn(const dsi_deferred *d, dsi_view y);
+enum { DSI_SOURCES = 2, DSI_OPERANDS = 6 };
+struct dsi_deferred {
+    dsi_compute_fn *compute;
+    struct ds_tensor *source[DSI_SOURCES];   /* whose values stay; NULL: none */
+    struct ds_tensor *operand[DSI_OPERANDS]; /* what else is needed; NULL: none */
+};
+
 typedef struct dsi_storage {
     int refs;
     dsi_device *device;
     void *p;
     size_t bytes;
-    /* Note [Deferred ReLU] */
-    struct ds_tensor
-        *relu_of; /* counted: p is not computed yet, it will be the ReLU of this tensor; or NULL */
-    struct dsi_storage *reader;   /* the storage whose relu_of is a tensor on this one; or NULL */
+    dsi_deferred *deferred;       /* owned: p is not computed yet; or NULL */
+    struct dsi_storage *reader;   /* whose deferred has a source on this storage; or NULL */
     bool written;                 /* its address was given out for writing */
     bool borrowed;                /* p belongs to another thread's tensor: dsi_borrow */
     void (*release)(void *owner); /* of dsi_from_blob, with the last handle; or NULL */
@@ -135,10 +144,13 @@ ds_status dsi_materialize(const ds_tensor *x);
 /* ---- residency: Note [Residency] of acquire.c ---------------------------------------------------------- */
 
 /* Whether x's values are in memory, dense, to be read. */
-static inline bool dsi_is_present(const ds_tensor *x) { return x->storage && !x->storage->relu_of; }
+static inline bool dsi_is_present(const ds_tensor *x)
+{
+    return x->storage && !x->storage->deferred;
+}
 
 /* Makes the values of all operands readable by kernels: materializes lazy ones,
- * makes pooled ones dense, computes deferred ReLUs. NULL operands are ignored.
+ * makes pooled ones dense, computes deferred ones. NULL operands are ignored.
  * May block in a collective. False, with the message, if one cannot be had. */
 #define dsi_acquire(...) \
     dsi_acquire_n((const ds_tensor *const[]){__VA_ARGS__}, \
@@ -152,7 +164,7 @@ static inline bool dsi_acquire_n(const ds_tensor *const *x, int n)
 }
 
 bool dsi_acquire_pooled(const ds_tensor *x);   /* like dsi_acquire, but x may stay in pooled form */
-bool dsi_acquire_to_write(const ds_tensor *x); /* also computes a deferred ReLU of x */
+bool dsi_acquire_to_write(const ds_tensor *x); /* also computes what is deferred and reads x */
 bool dsi_is_acquired(const ds_tensor *x);      /* must not be evicted now: Note [Residency] */
 
 /* x's hooks, made if it has none; the number of this thread's tensors with
@@ -167,13 +179,18 @@ ds_tensor *dsi_new_pooled(ds_tensor *value, ds_tensor *max, ds_tensor *index, ds
 ds_status dsi_make_dense(ds_tensor *x);
 dsi_pooled dsi_pooled_view(const ds_tensor *x);
 
-/* Tries to defer y = relu(x); y is new and has x's layout. True: y is computed
- * when it is read. */
+/* Whether a result of y = f(a, b) may be deferred; b: NULL for y = f(a). */
+bool dsi_may_defer(const ds_tensor *a, const ds_tensor *b);
+/* Tries to defer y, which is new, to its first reader; `by` is copied. */
+bool dsi_defer(ds_tensor *y, dsi_deferred by);
+/* How y will be computed, if by that function; NULL: it is computed already, is
+ * a part of a result, or comes from another op. */
+const dsi_deferred *dsi_deferred_by(const ds_tensor *y, dsi_compute_fn *compute);
+void dsi_compute_deferred(dsi_storage *s); /* s is deferred */
+void dsi_drop_deferred(dsi_storage *s);    /* without computing it, if s is deferred */
+
 bool dsi_defer_relu(ds_tensor *y, ds_tensor *x);
-ds_tensor *dsi_deferred_relu(
-    const ds_tensor *y);             /* the x of y = relu(x), if y is not computed yet; else NULL */
-void dsi_flush_relu(dsi_storage *s); /* computes the deferred ReLU of s, which has one */
-void dsi_drop_deferred_relu(dsi_storage *s); /* without computing it, if s has one */
+ds_tensor *dsi_deferred_relu(const ds_tensor *y); /* the x of a deferred y = relu(x); else NULL */
 
 ds_tensor *dsi_ref(ds_tensor *x);            /* NULL passes */
 void dsi_unref(ds_tensor *x);                /* NULL passes */

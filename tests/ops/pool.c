@@ -1,5 +1,5 @@
 /* tests/ops/pool.c: max-pooling of a ReLU that waits for it (Note [Deferred
- * ReLU]).
+ * ops]).
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "tensor/tensor.h"

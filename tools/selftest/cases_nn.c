@@ -364,8 +364,11 @@ static ds_status batch_norm_stats(Trial *t)
     dsi_view mean = OUT_STATS(t, c), rstd = OUT_STATS(t, c), var = STATS(t, c);
     dsi_view rm = trial_operand(t, trial_wide(t), DENSE, 0.5, 1.5, true, DIMS(c)),
              rv = trial_operand(t, trial_wide(t), DENSE, 0.5, 1.5, true, DIMS(c));
+    dsi_view weight = STATS(t, c), bias = STATS(t, c);
+    dsi_view factor = OUT_STATS(t, c), term = OUT_STATS(t, c);
     if (t->device->type->kind != DS_CPU)
-        return CALL_FUSION(t, batch_norm_stats, 1e-5, 0.1, x, mean, rstd, rm, rv);
+        return CALL_FUSION(t, batch_norm_stats, 1e-5, 0.1, x, mean, rstd, rm, rv, weight, bias,
+                           factor, term);
     double unbiased = 0.1 * (double)n / (double)(n - 1);
     ds_status status = CALL(t, batch_stats, x, mean, var);
     if (status == DS_OK) status = CALL(t, affine, 0.9, 0, rm, rm);
@@ -373,7 +376,63 @@ static ds_status batch_norm_stats(Trial *t)
     if (status == DS_OK) status = CALL(t, affine, 0.9, 0, rv, rv);
     if (status == DS_OK) status = CALL(t, binary, DSI_ADD, unbiased, rv, var, rv);
     if (status == DS_OK) status = CALL(t, affine, 1, 1e-5, var, rstd);
-    return status == DS_OK ? CALL(t, unary, DSI_POW, -0.5, rstd, rstd) : status;
+    if (status == DS_OK) status = CALL(t, unary, DSI_POW, -0.5, rstd, rstd);
+    if (status == DS_OK) status = CALL(t, binary, DSI_MUL, 0, rstd, weight, factor);
+    return status == DS_OK ? CALL(t, copy, bias, term) : status;
+}
+
+/* The host has none of the next two either. add may be absent. */
+static ds_status norm_relu_of(Trial *t, dsi_view x, dsi_view add, dsi_view y)
+{
+    int64_t c = x.d[1];
+    dsi_view mean = STATS(t, c), factor = STATS(t, c), term = STATS(t, c);
+    if (t->device->type->kind != DS_CPU)
+        return CALL_FUSION(t, batch_norm_relu, x, mean, factor, term, add, y);
+    ds_status status = CALL(t, batch_norm, x, mean, factor, ABSENT, term, y);
+    if (status == DS_OK && add.p) status = CALL(t, binary, DSI_ADD, 1, y, add, y);
+    return status == DS_OK ? CALL(t, unary, DSI_RELU, 0, y, y) : status;
+}
+static ds_status norm_relu(Trial *t)
+{
+    dsi_view x = IMAGE_IN(t), add = IMAGE_IN(t);
+    return norm_relu_of(t, x, add, IMAGE_OUT(t));
+}
+static ds_status norm_relu_last(Trial *t)
+{
+    dsi_view x = channels_last(t, -2, 1, false);
+    return norm_relu_of(t, x, ABSENT, channels_last(t, 0, 0, true));
+}
+static ds_status norm_add_relu_last(Trial *t)
+{
+    dsi_view x = channels_last(t, -1, 1, false), add = channels_last(t, -1, 1, false);
+    return norm_relu_of(t, x, add, channels_last(t, 0, 0, true));
+}
+
+/* The core computes the mask, and the host all. */
+static ds_status norm_relu_dx_of(Trial *t, dsi_view dy, dsi_view x, dsi_view y, dsi_view masked,
+                                 dsi_view dx)
+{
+    int64_t c = x.d[1];
+    dsi_view mean = STATS(t, c), rstd = STATS(t, c), weight = STATS(t, c), term = STATS(t, c);
+    dsi_view factor = OUT_STATS(t, c), dw = OUT_STATS(t, c), db = OUT_STATS(t, c);
+    ds_status status = CALL(t, binary, DSI_MUL, 0, rstd, weight, factor);
+    if (status == DS_OK) status = CALL(t, batch_norm, x, mean, factor, ABSENT, term, y);
+    if (status == DS_OK) status = CALL(t, unary_dx, DSI_RELU, 0, dy, y, masked);
+    if (status != DS_OK) return status;
+    if (t->device->type->kind == DS_CPU)
+        return CALL(t, batch_norm_dx, true, masked, x, mean, rstd, weight, dx, dw, db);
+    return CALL_FUSION(t, batch_norm_relu_dx, dy, x, mean, rstd, factor, term, dx, dw, db);
+}
+static ds_status norm_relu_dx(Trial *t)
+{
+    dsi_view dy = IMAGE_IN(t), x = IMAGE_IN(t), y = IMAGE_OUT(t), masked = IMAGE_OUT(t);
+    return norm_relu_dx_of(t, dy, x, y, masked, IMAGE_OUT(t));
+}
+static ds_status norm_relu_dx_last(Trial *t)
+{
+    dsi_view dy = channels_last(t, -1, 1, false), x = channels_last(t, -2, 1, false),
+             y = channels_last(t, 0, 0, true), masked = channels_last(t, 0, 0, true);
+    return norm_relu_dx_of(t, dy, x, y, masked, channels_last(t, 0, 0, true));
 }
 
 /* The host has no such kernel: the words of base/philox.h, and copies. */
@@ -448,5 +507,10 @@ const SelfCase selftest_nn[] = {
     {"relu_max_pool2d", "", relu_max_pool, 1, false},
     {"relu_max_pool2d_dx", "", relu_max_pool_dx, 2, false},
     {"batch_norm_stats", "", batch_norm_stats, 4, false},
+    {"batch_norm_relu", "", norm_relu, 4, false},
+    {"batch_norm_relu", "channels last", norm_relu_last, 2, true},
+    {"batch_norm_relu", "channels last, sum", norm_add_relu_last, 4, true},
+    {"batch_norm_relu_dx", "", norm_relu_dx, 8, false},
+    {"batch_norm_relu_dx", "channels last", norm_relu_dx_last, 8, true},
     {"dropout", "", dropout, 1, false},
     {0}};

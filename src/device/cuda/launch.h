@@ -90,12 +90,18 @@ ds_status dsi_cuda_cross_entropy_part_dx(dsi_stream *s, int64_t first, dsi_view 
 ds_status dsi_cuda_batch_stats(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view var);
 ds_status dsi_cuda_batch_norm_stats(dsi_stream *s, double eps, double momentum, dsi_view x,
                                     dsi_view mean, dsi_view rstd, dsi_view running_mean,
-                                    dsi_view running_var);
+                                    dsi_view running_var, dsi_view weight, dsi_view bias,
+                                    dsi_view factor, dsi_view term);
 ds_status dsi_cuda_batch_norm(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view rstd,
                               dsi_view weight, dsi_view bias, dsi_view y);
 ds_status dsi_cuda_batch_norm_dx(dsi_stream *s, bool batch, dsi_view dy, dsi_view x, dsi_view mean,
                                  dsi_view rstd, dsi_view weight, dsi_view dx, dsi_view dw,
                                  dsi_view db);
+ds_status dsi_cuda_batch_norm_relu(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view factor,
+                                   dsi_view term, dsi_view add, dsi_view y);
+ds_status dsi_cuda_batch_norm_relu_dx(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view mean,
+                                      dsi_view rstd, dsi_view factor, dsi_view term, dsi_view dx,
+                                      dsi_view dw, dsi_view db);
 
 /* launch_normalize.c */
 ds_status dsi_cuda_layer_norm(dsi_stream *s, double eps, dsi_view x, dsi_view weight, dsi_view bias,

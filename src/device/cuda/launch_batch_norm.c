@@ -122,10 +122,15 @@ ds_status dsi_cuda_batch_stats(dsi_stream *s, dsi_view x, dsi_view mean, dsi_vie
 
 ds_status dsi_cuda_batch_norm_stats(dsi_stream *s, double eps, double momentum, dsi_view x,
                                     dsi_view mean, dsi_view rstd, dsi_view running_mean,
-                                    dsi_view running_var)
+                                    dsi_view running_var, dsi_view weight, dsi_view bias,
+                                    dsi_view factor, dsi_view term)
 {
     dsi_cuda_batch_norm_args p = {.mean = dsi_cuda_line_of(&mean),
                                   .rstd = dsi_cuda_line_of(&rstd),
+                                  .weight = dsi_cuda_line_of(&weight),
+                                  .bias = dsi_cuda_line_of(&bias),
+                                  .factor = dsi_cuda_line_of(&factor),
+                                  .term = dsi_cuda_line_of(&term),
                                   .running_mean = dsi_cuda_line_of(&running_mean),
                                   .running_var = dsi_cuda_line_of(&running_var),
                                   .eps = eps,
@@ -162,33 +167,72 @@ ds_status dsi_cuda_batch_norm(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view
     return status == DS_OK ? apply(s, "batch_norm", "batch_norm_last", &p) : status;
 }
 
+ds_status dsi_cuda_batch_norm_relu(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view factor,
+                                   dsi_view term, dsi_view add, dsi_view y)
+{
+    dsi_view channel = channel_numbers(x), b = add.p ? add : x;
+    dsi_cuda_batch_norm_args p = {.mean = dsi_cuda_line_of(&mean),
+                                  .rstd = dsi_cuda_line_of(&factor),
+                                  .bias = dsi_cuda_line_of(&term),
+                                  .relu = true};
+    ds_status status = dsi_cuda_floating("batch_norm_relu", x.dtype);
+    if (status == DS_OK) status = batch_norm_args(&x, &b, &y, &p);
+    if (status != DS_OK) return status;
+    if (!p.last) p.e = DSI_CUDA_ELEMENTS(&x, &channel, &b, &y);
+    if (!add.p) p.b = NULL;
+    return apply(s, "batch_norm", "batch_norm_relu_last", &p);
+}
+
 /* batch: mean and rstd are x's own, and so have gradients: dx = rstd weight (dy
  * - (s1 + (x - mean) rstd^2 s2) / count), s1 = sum dy, s2 = sum dy (x - mean).
  * Else they are running statistics, constants: dx = rstd weight dy, and the
  * sums are needed for dw = rstd s2 and db = s1 alone. */
+static ds_status backward(dsi_stream *s, const char *name, const dsi_view *dy, const dsi_view *x,
+                          const dsi_view *dx, dsi_cuda_batch_norm_args *p)
+{
+    dsi_view channel = channel_numbers(*x);
+    size_t bytes = (size_t)x->d[1] * 2 * sizeof *p->sums;
+    ds_status status = dsi_cuda_floating(name, x->dtype);
+    if (status == DS_OK) status = batch_norm_args(dy, x, dx, p);
+    if (status != DS_OK || !p->channels) return status;
+    if (!(p->sums = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
+    if (p->batch || p->dw.p || p->db.p)
+        status = channel_sums(s, "batch_norm_sums",
+                              p->relu ? "batch_norm_relu_sums_last" : "batch_norm_sums_last",
+                              "batch_norm_sums_end", p);
+    if (status == DS_OK && dx->p) {
+        p->e = DSI_CUDA_ELEMENTS(dy, x, &channel, dx);
+        status = apply(s, "batch_norm_dx",
+                       p->relu ? "batch_norm_relu_dx_last" : "batch_norm_dx_last", p);
+    }
+    dsi_cuda_scratch_free(s, p->sums, bytes);
+    return status;
+}
+
 ds_status dsi_cuda_batch_norm_dx(dsi_stream *s, bool batch, dsi_view dy, dsi_view x, dsi_view mean,
                                  dsi_view rstd, dsi_view weight, dsi_view dx, dsi_view dw,
                                  dsi_view db)
 {
-    dsi_view channel = channel_numbers(x);
     dsi_cuda_batch_norm_args p = {.mean = dsi_cuda_line_of(&mean),
                                   .rstd = dsi_cuda_line_of(&rstd),
                                   .weight = dsi_cuda_line_of(&weight),
                                   .dw = dsi_cuda_line_of(&dw),
                                   .db = dsi_cuda_line_of(&db),
                                   .batch = batch};
-    size_t bytes = (size_t)x.d[1] * 2 * sizeof *p.sums;
-    ds_status status = dsi_cuda_floating("batch_norm_dx", x.dtype);
-    if (status == DS_OK) status = batch_norm_args(&dy, &x, &dx, &p);
-    if (status != DS_OK || !p.channels) return status;
-    if (!(p.sums = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
-    if (batch || dw.p || db.p)
-        status = channel_sums(s, "batch_norm_sums", "batch_norm_sums_last", "batch_norm_sums_end",
-                              &p);
-    if (status == DS_OK && dx.p) {
-        p.e = DSI_CUDA_ELEMENTS(&dy, &x, &channel, &dx);
-        status = apply(s, "batch_norm_dx", "batch_norm_dx_last", &p);
-    }
-    dsi_cuda_scratch_free(s, p.sums, bytes);
-    return status;
+    return backward(s, "batch_norm_dx", &dy, &x, &dx, &p);
+}
+
+ds_status dsi_cuda_batch_norm_relu_dx(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view mean,
+                                      dsi_view rstd, dsi_view factor, dsi_view term, dsi_view dx,
+                                      dsi_view dw, dsi_view db)
+{
+    dsi_cuda_batch_norm_args p = {.mean = dsi_cuda_line_of(&mean),
+                                  .rstd = dsi_cuda_line_of(&rstd),
+                                  .factor = dsi_cuda_line_of(&factor),
+                                  .term = dsi_cuda_line_of(&term),
+                                  .dw = dsi_cuda_line_of(&dw),
+                                  .db = dsi_cuda_line_of(&db),
+                                  .batch = true,
+                                  .relu = true};
+    return backward(s, "batch_norm_relu_dx", &dy, &x, &dx, &p);
 }

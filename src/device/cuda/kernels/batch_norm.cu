@@ -12,9 +12,8 @@
  * algorithm for computing sample variances (1979): no digits are lost where the
  * mean is large.
  * SPDX-License-Identifier: MIT */
-#include "batch_norm.h"
 #include "common.cuh"
-#include "normalize.cuh"
+#include "batch_norm.cuh"
 #include "team.cuh"
 
 /* ---- sums of a part: blocks of 256 threads, `width` channels each ------------ */
@@ -40,7 +39,8 @@ DEVICE void next_row(part_rows &r, unsigned inner)
 }
 
 /* s1 = sum (a - p), s2 = sum (a - p) (b - m) over a part of a channel; b is read
- * if s2 is wanted. Loads of R rows are under way at once. */
+ * if s2 is wanted. Loads of R rows are under way at once. With relu, a counts
+ * where the ReLU of b's batch norm lets it through. */
 template <class C, bool BOTH>
 DEVICE void channel_sums(const dsi_cuda_batch_norm_args &P, long long channel, C p, C m,
                          double *shared, double *s1, double *s2)
@@ -48,7 +48,10 @@ DEVICE void channel_sums(const dsi_cuda_batch_norm_args &P, long long channel, C
     constexpr int R = 4;
     part_rows r = rows_of_part(P);
     double sum1 = 0, sum2 = 0;
+    C factor = 0, term = 0;
     if (channel >= P.channels) r.row = r.end;
+    if (P.relu && channel < P.channels)
+        factor = line_at<C>(P.factor, channel, 0), term = line_at<C>(P.term, channel, 0);
 #pragma unroll 1
     while (r.row < r.end) {
         C run1 = 0, run2 = 0;
@@ -62,6 +65,8 @@ DEVICE void channel_sums(const dsi_cuda_batch_norm_args &P, long long channel, C
                 d[j] = in ? load<C>(P.a, P.dtype, at) - p : (C)0;
                 at = r.n * P.bs[0] + channel * P.bs[1] + r.k * P.bs[2];
                 e[j] = BOTH && in ? load<C>(P.b, P.dtype, at) - m : (C)0;
+                if (BOTH && P.relu)
+                    d[j] = relu_dx_of(rounded(P.dtype, normal(e[j], factor, term)), d[j]);
             }
 #pragma unroll
             for (int j = 0; j < R; j++) run1 += d[j], run2 += d[j] * e[j];
@@ -137,7 +142,10 @@ KERNEL(batch_stats_end, dsi_cuda_batch_norm_args, 256)
     if (lane) return;
     double var = squares / count, keep = 1 - P.momentum;
     line_store(P.mean, channel, mean), line_store(P.var, channel, var);
-    line_store(P.rstd, channel, 1 / sqrt(var + P.eps));
+    double rstd = rounded(P.rstd.dtype, 1 / sqrt(var + P.eps));
+    line_store(P.rstd, channel, rstd);
+    line_store(P.factor, channel, rstd * line_at<double>(P.weight, channel, 1));
+    line_store(P.term, channel, line_at<double>(P.bias, channel, 0));
     line_store(P.running_mean, channel,
                keep * line_at<double>(P.running_mean, channel, 0) + P.momentum * mean);
     line_store(P.running_var, channel,
@@ -166,12 +174,18 @@ template <class C> DEVICE void batch_norm(const dsi_cuda_batch_norm_args &P)
 {
     GRID_LOOP(i, P.e.count)
     {
-        long long at[3];
+        long long at[4];
         places(P.e, i, at);
-        C x = load<C>(P.e.p[0], P.e.dtype[0], at[0]);
+        C d = load<C>(P.e.p[0], P.e.dtype[0], at[0]) - line_at<C>(P.mean, at[1], 0);
         C factor = line_at<C>(P.rstd, at[1], 1) * line_at<C>(P.weight, at[1], 1);
-        C y = (x - line_at<C>(P.mean, at[1], 0)) * factor + line_at<C>(P.bias, at[1], 0);
-        store<C>(P.e.p[2], P.e.dtype[2], at[2], y);
+        C y = normal(d, factor, line_at<C>(P.bias, at[1], 0));
+        if (P.relu) {
+            y = rounded(P.dtype, y);
+            if (P.b) y = rounded(P.dtype, y + load<C>(P.e.p[2], P.e.dtype[2], at[2]));
+            y = relu_of(y);
+        }
+        int out = P.relu ? 3 : 2;
+        store<C>(P.e.p[out], P.e.dtype[out], P.relu ? at[3] : at[2], y);
     }
 }
 FLOAT_AND_DOUBLE(batch_norm, dsi_cuda_batch_norm_args, 256)
@@ -185,12 +199,15 @@ template <class C> DEVICE void batch_norm_dx(const dsi_cuda_batch_norm_args &P)
         long long at[4];
         places(P.e, i, at);
         C g = load<C>(P.e.p[0], P.e.dtype[0], at[0]), rstd = line_at<C>(P.rstd, at[2], 1);
+        C factor = P.relu ? line_at<C>(P.factor, at[2], 0) : rstd * line_at<C>(P.weight, at[2], 1);
         if (P.batch) {
             C x = load<C>(P.e.p[1], P.e.dtype[1], at[1]) - line_at<C>(P.mean, at[2], 0);
+            C y = P.relu ? normal(x, factor, line_at<C>(P.term, at[2], 0)) : (C)1;
+            g = relu_dx_of(rounded(P.dtype, y), g);
             C s1 = (C)(P.sums[at[2] * 2] / count), s2 = (C)(P.sums[at[2] * 2 + 1] / count);
             g -= s1 + x * rstd * rstd * s2;
         }
-        store<C>(P.e.p[3], P.e.dtype[3], at[3], g * rstd * line_at<C>(P.weight, at[2], 1));
+        store<C>(P.e.p[3], P.e.dtype[3], at[3], g * factor);
     }
 }
 FLOAT_AND_DOUBLE(batch_norm_dx, dsi_cuda_batch_norm_args, 256)

@@ -6,9 +6,8 @@
  * are 16 bytes, R rows at a time. Blocks: tiles of `width` columns, parts of the
  * rows.
  * SPDX-License-Identifier: MIT */
-#include "batch_norm.h"
 #include "common.cuh"
-#include "normalize.cuh"
+#include "batch_norm.cuh"
 #include "pack.cuh"
 
 #define COLUMNS 8             /* of 16 bytes in a block, at most */
@@ -49,6 +48,13 @@ DEVICE void rows_load(pack<T> (&v)[R], const void *p, long long stride, const la
         unsigned row = s.row + i * s.step;
         v[i] = row < s.end ? pack_load((const T *)p + row * stride + s.channel) : pack<T>{};
     }
+}
+
+template <class T> DEVICE float rounded_to(float v)
+{
+    T t;
+    down(v, &t);
+    return up(t);
 }
 
 /* The sum over the block of v of each channel, in thread t < width N that of
@@ -144,16 +150,21 @@ template <class T> DEVICE void batch_stats_last(const dsi_cuda_batch_norm_args &
 
 /* ---- sums of dx; a: dy, b: x ---- */
 
-template <class T> DEVICE void batch_norm_sums_last(const dsi_cuda_batch_norm_args &P)
+/* relu: dy counts where the ReLU of x's batch norm lets it through. */
+template <class T, bool RELU> DEVICE void batch_norm_sums_last(const dsi_cuda_batch_norm_args &P)
 {
     constexpr int N = pack<T>::N, R = 4;
     SHARED(double, shared, [8][MOST]);
     last_share s = share_of<T>(P);
-    float mean[N];
+    float mean[N], factor[N], term[N];
     double s1[N] = {}, s2[N] = {};
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        mean[i] = s.row < s.end ? line_at<float>(P.mean, s.channel + i, 0) : 0;
+    for (int i = 0; i < N; i++) {
+        bool in = s.row < s.end;
+        mean[i] = in ? line_at<float>(P.mean, s.channel + i, 0) : 0;
+        factor[i] = RELU && in ? line_at<float>(P.factor, s.channel + i, 0) : 0;
+        term[i] = RELU && in ? line_at<float>(P.term, s.channel + i, 0) : 0;
+    }
 #pragma unroll 1
     while (s.row < s.end) {
         float run1[N] = {}, run2[N] = {};
@@ -166,7 +177,12 @@ template <class T> DEVICE void batch_norm_sums_last(const dsi_cuda_batch_norm_ar
                 float g[N], v[N];
                 unpack(g, dy[r]), unpack(v, x[r]);
 #pragma unroll
-                for (int i = 0; i < N; i++) run1[i] += g[i], run2[i] += g[i] * (v[i] - mean[i]);
+                for (int i = 0; i < N; i++) {
+                    float d = v[i] - mean[i];
+                    if (RELU)
+                        g[i] = relu_dx_of(rounded_to<T>(normal(d, factor[i], term[i])), g[i]);
+                    run1[i] += g[i], run2[i] += g[i] * d;
+                }
             }
         }
 #pragma unroll
@@ -178,13 +194,14 @@ template <class T> DEVICE void batch_norm_sums_last(const dsi_cuda_batch_norm_ar
 
 /* ---- y and dx ---- */
 
-/* y = (x - mean) factor + term; dx = (dy - (x - mean) slope - term) factor */
+/* y = (x - mean) factor + term; dx = (dy - (x - mean) slope - share) factor,
+ * of RELU where y is positive alone, y + b */
 struct last_factors {
-    float mean[MOST], factor[MOST], term[MOST], slope[MOST];
+    float mean[MOST], factor[MOST], term[MOST], slope[MOST], share[MOST];
 };
 
 /* In shared memory, by a thread a channel; ends with a barrier. */
-template <class T, bool DX>
+template <class T, bool DX, bool RELU>
 DEVICE void factors_of(const dsi_cuda_batch_norm_args &P, last_factors &f)
 {
     int t = threadIdx.x;
@@ -195,34 +212,39 @@ DEVICE void factors_of(const dsi_cuda_batch_norm_args &P, last_factors &f)
         f.mean[t] = line_at<float>(P.mean, c, 0);
         f.factor[t] = rstd * line_at<float>(P.weight, c, 1);
         if (!DX) f.term[t] = line_at<float>(P.bias, c, 0);
+        if (DX && RELU)
+            f.factor[t] = line_at<float>(P.factor, c, 0), f.term[t] = line_at<float>(P.term, c, 0);
         if (DX && P.batch) {
-            f.term[t] = (float)(P.sums[c * 2] / count);
+            f.share[t] = (float)(P.sums[c * 2] / count);
             f.slope[t] = rstd * rstd * (float)(P.sums[c * 2 + 1] / count);
         }
     }
     __syncthreads();
 }
 
-/* a: x; or for dx a: dy, b: x, which is read if the sums are wanted */
-template <class T, bool DX> DEVICE void batch_norm_apply(const dsi_cuda_batch_norm_args &P)
+/* a: x, b: added to y (optional) of RELU; or for dx a: dy, b: x, which is read
+ * if the sums are wanted */
+template <class T, bool DX, bool RELU>
+DEVICE void batch_norm_apply(const dsi_cuda_batch_norm_args &P)
 {
     constexpr int N = pack<T>::N, R = 4;
     SHARED(last_factors, f, [1]);
-    factors_of<T, DX>(P, f[0]);
+    factors_of<T, DX, RELU>(P, f[0]);
     last_share s = share_of<T>(P);
-    float mean[N], factor[N], term[N], slope[N];
-    bool sums = DX && P.batch;
+    float mean[N], factor[N], term[N], slope[N], share[N];
+    bool sums = DX && P.batch, second = sums || (RELU && P.b);
 #pragma unroll
     for (int i = 0; i < N; i++) {
         int k = s.lane * N + i;
         mean[i] = f[0].mean[k], factor[i] = f[0].factor[k];
-        term[i] = !DX || sums ? f[0].term[k] : 0, slope[i] = sums ? f[0].slope[k] : 0;
+        term[i] = !DX || RELU ? f[0].term[k] : 0;
+        share[i] = sums ? f[0].share[k] : 0, slope[i] = sums ? f[0].slope[k] : 0;
     }
 #pragma unroll 1
     for (; s.row < s.end; s.row += R * s.step) {
         pack<T> a[R], b[R] = {};
         rows_load(a, P.a, P.row[0], s);
-        if (sums) rows_load(b, P.b, P.row[1], s);
+        if (second) rows_load(b, P.b, P.row[1], s);
 #pragma unroll
         for (int r = 0; r < R; r++) {
             unsigned row = s.row + r * s.step;
@@ -231,9 +253,13 @@ template <class T, bool DX> DEVICE void batch_norm_apply(const dsi_cuda_batch_no
             if (row >= s.end) continue;
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                if (!DX) v[i] = (v[i] - mean[i]) * factor[i] + term[i];
-                if (sums) v[i] -= term[i] + (x[i] - mean[i]) * slope[i];
+                float y = normal((DX ? x[i] : v[i]) - mean[i], factor[i], term[i]);
+                if (RELU) y = rounded_to<T>(y);
+                if (DX && RELU) v[i] = relu_dx_of(y, v[i]);
+                if (sums) v[i] -= share[i] + (x[i] - mean[i]) * slope[i];
                 if (DX) v[i] *= factor[i];
+                if (!DX) v[i] = y;
+                if (!DX && RELU) v[i] = relu_of(second ? rounded_to<T>(y + x[i]) : y);
             }
             pack_store((T *)P.y + row * P.row[2] + s.channel, v);
         }
@@ -242,17 +268,20 @@ template <class T, bool DX> DEVICE void batch_norm_apply(const dsi_cuda_batch_no
 
 #define BATCH_NORM_LAST(suffix, T) \
     KERNEL(batch_stats_last_##suffix, dsi_cuda_batch_norm_args, 256) { batch_stats_last<T>(P); } \
-    KERNEL(batch_norm_sums_last_##suffix, dsi_cuda_batch_norm_args, 256) \
+    DIRECTIONS(, suffix, T, false) \
+    DIRECTIONS(relu_, suffix, T, true)
+#define DIRECTIONS(relu, suffix, T, RELU) \
+    KERNEL(batch_norm_##relu##sums_last_##suffix, dsi_cuda_batch_norm_args, 256) \
     { \
-        batch_norm_sums_last<T>(P); \
+        batch_norm_sums_last<T, RELU>(P); \
     } \
-    KERNEL(batch_norm_last_##suffix, dsi_cuda_batch_norm_args, 256) \
+    KERNEL(batch_norm_##relu##last_##suffix, dsi_cuda_batch_norm_args, 256) \
     { \
-        batch_norm_apply<T, false>(P); \
+        batch_norm_apply<T, false, RELU>(P); \
     } \
-    KERNEL(batch_norm_dx_last_##suffix, dsi_cuda_batch_norm_args, 256) \
+    KERNEL(batch_norm_##relu##dx_last_##suffix, dsi_cuda_batch_norm_args, 256) \
     { \
-        batch_norm_apply<T, true>(P); \
+        batch_norm_apply<T, true, RELU>(P); \
     }
 BATCH_NORM_LAST(f32, float)
 BATCH_NORM_LAST(f16, __half)
