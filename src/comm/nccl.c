@@ -231,14 +231,7 @@ static ds_status share_id(dsi_nccl *n, ncclUniqueId *id)
 static ds_status communicator_make(dsi_nccl *n)
 {
     ncclUniqueId id;
-    ncclConfig_t config = {.size = sizeof config,
-                           .magic = NCCL_CONFIG_MAGIC,
-                           .version = NCCL_CONFIG_VERSION,
-                           .blocking = 0,
-                           .cgaClusterSize = NCCL_CONFIG_UNDEF_INT,
-                           .minCTAs = NCCL_CONFIG_UNDEF_INT,
-                           .maxCTAs = NCCL_CONFIG_UNDEF_INT,
-                           .splitShare = NCCL_CONFIG_UNDEF_INT};
+    ncclConfig_t config = dsi_nccl_config();
     if (share_id(n, &id) != DS_OK) return ds_error_status();
     if (n->device->type->stream_open(n->device, &n->stream) != DS_OK) return ds_error_status();
     ncclResult_t result = n->f->init(&n->comm, n->c->size, id, n->c->rank, &config);

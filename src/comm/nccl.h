@@ -57,6 +57,9 @@ const char *dsi_nccl_result_name(ncclResult_t result); /* "ncclSystemError" */
 
 /* ---- nccl_calls.c ------------------------------------------------------------------------------------- */
 
+/* What a communicator is made with: its calls may return before they are done. */
+ncclConfig_t dsi_nccl_config(void);
+
 /* Queues r on the stream, which the thread's context must have. */
 ncclResult_t dsi_nccl_call(const dsi_nccl_functions *f, ncclComm_t comm, ncclStream stream,
                            const dsi_request *r);

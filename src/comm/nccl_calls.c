@@ -6,6 +6,18 @@
  * SPDX-License-Identifier: MIT */
 #include "nccl.h"
 
+ncclConfig_t dsi_nccl_config(void)
+{
+    return (ncclConfig_t){.size = sizeof(ncclConfig_t),
+                          .magic = NCCL_CONFIG_MAGIC,
+                          .version = NCCL_CONFIG_VERSION,
+                          .blocking = 0,
+                          .cgaClusterSize = NCCL_CONFIG_UNDEF_INT,
+                          .minCTAs = NCCL_CONFIG_UNDEF_INT,
+                          .maxCTAs = NCCL_CONFIG_UNDEF_INT,
+                          .splitShare = NCCL_CONFIG_UNDEF_INT};
+}
+
 /* int16: nccl_other.c has int32 in its place. */
 static int reduced_type(ds_dtype dtype)
 {
