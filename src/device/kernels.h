@@ -516,7 +516,7 @@ typedef struct dsi_fusions {
                                   dsi_view mean, dsi_view rstd, dsi_view running_mean,
                                   dsi_view running_var, dsi_view weight, dsi_view bias,
                                   dsi_view factor, dsi_view term);
-    /* The two beside batch_norm_stats, or neither. y = ReLU of
+    /* Both, or neither. y = ReLU of
      * (x - mean) factor + term + add, add (optional), x and y [N,C,I], in the bits of
      * = batch_norm (x, mean, factor as rstd, term as bias, y); binary ADD (y, add, y);
      * unary RELU (y, y) */

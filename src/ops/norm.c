@@ -150,14 +150,19 @@ static ds_tensor *batch_norm_upcast_statistics(ds_tensor *x, ds_batch_norm_opts 
 static bool batch_norm_fused(ds_tensor *x, ds_batch_norm_opts o, dsi_norm_values *v)
 {
     bool update = o.running_mean && !ds_recomputing();
-    if (dsi_may_defer_norm(x, o.weight, o.bias)) {
-        v->factor = dsi_new(v->rstd, v->rstd->shape), v->term = dsi_new(v->factor, v->rstd->shape);
-        if (!v->term) return false;
-    }
     return dsi_run_fusion(v->rstd, batch_norm_stats, o.eps, o.momentum, dsi_v_channels(x),
                           dsi_v(v->mean), dsi_v(v->rstd), dsi_v(update ? o.running_mean : NULL),
                           dsi_v(update ? o.running_var : NULL), dsi_v(o.weight), dsi_v(o.bias),
                           dsi_v(v->factor), dsi_v(v->term));
+}
+
+/* factor = rstd weight, term = bias */
+static bool batch_norm_copies(ds_batch_norm_opts o, const dsi_norm_values *v)
+{
+    ds_tensor *f = v->factor;
+    bool done = o.weight ? dsi_copy(f, o.weight) == DS_OK : dsi_fill(f, 1) != NULL;
+    done = done && (o.bias ? dsi_copy(v->term, o.bias) == DS_OK : dsi_fill(v->term, 0) != NULL);
+    return done && dsi_run_op(f, binary, DSI_MUL, 0.0, dsi_v(v->rstd), dsi_v(f), dsi_v(f));
 }
 
 /* Sets v->mean and v->rstd = 1 / sqrt(var + eps) to those that this call
@@ -170,6 +175,10 @@ static bool batch_norm_statistics(ds_tensor *x, ds_batch_norm_opts o, bool batch
     *v = (dsi_norm_values){.mean = batch ? dsi_new_upcast(x, c) : o.running_mean,
                            .rstd = dsi_new_upcast(x, c)};
     if (!v->mean || !v->rstd) return false;
+    if (batch && dsi_may_defer_norm(x, o.weight, o.bias)) {
+        v->factor = dsi_new(v->rstd, c), v->term = dsi_new(v->factor, c);
+        if (!v->term) return false;
+    }
     if (batch && dsi_fusion(x->device, batch_norm_stats)) return batch_norm_fused(x, o, v);
     ds_tensor *var = batch ? dsi_new_upcast(x, c) : o.running_var, *shifted = dsi_new_upcast(x, c);
     if (batch) {
@@ -179,7 +188,8 @@ static bool batch_norm_statistics(ds_tensor *x, ds_batch_norm_opts o, bool batch
         if (update && !batch_norm_update_running(o, v->mean, var, n)) return false;
     }
     return dsi_run(shifted, affine, 1.0, o.eps, dsi_v(var), dsi_v(shifted)) &&
-           dsi_run_op(v->rstd, unary, DSI_POW, -0.5, dsi_v(shifted), dsi_v(v->rstd));
+           dsi_run_op(v->rstd, unary, DSI_POW, -0.5, dsi_v(shifted), dsi_v(v->rstd)) &&
+           (!v->factor || batch_norm_copies(o, v));
 }
 
 /* Without batch, mean is the running one itself: later training moves it, as it

@@ -381,7 +381,7 @@ static ds_status batch_norm_stats(Trial *t)
     return status == DS_OK ? CALL(t, copy, bias, term) : status;
 }
 
-/* The host has none of the next two either. add may be absent. */
+/* On the host the core's kernels, which have the same bits. add may be absent. */
 static ds_status norm_relu_of(Trial *t, dsi_view x, dsi_view add, dsi_view y)
 {
     int64_t c = x.d[1];

@@ -40,6 +40,7 @@
     X(mask_scale) X(mul_add)                                                   \
     X(cumsum)                                        /* reduce/cumsum.c */     \
     X(group_norm_dx)                                 /* reduce/norm.c */       \
+    X(batch_norm_relu) X(batch_norm_relu_dx)                                   \
     X(amax)                                          /* reduce/reduce.c */     \
     X(vecdot)                                        /* reduce/vecdot.c */     \
     X(nll_loss) X(nll_loss_dx)                       /* reduce/softmax.c */    \

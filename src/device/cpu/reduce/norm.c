@@ -33,7 +33,9 @@
 typedef struct {
     dsi_view dy, x, y; /* y: the output, dx on the way back */
     dsi_view mean, var, rstd, weight, bias, dw, db;
+    dsi_view factor, term;
     bool batch;
+    bool relu;        /* y is the ReLU of batch norm + dy, and dx is of that */
     int64_t channels; /* group_norm_dx: C of a sample */
     double eps;
     double *part; /* layer_norm_dx: [parts][2][D], sums of dw and db; or NULL */
@@ -56,6 +58,12 @@ static dsi_view view_sample(dsi_view x)
 {
     x.d[0] = dsi_min(x.d[0], x.d[2] < 4 ? 32 : 8), x.d[2] = dsi_min(x.d[2], 4);
     return x;
+}
+
+/* Numbers up to it become 0 in that dtype. */
+static double rounds_to_zero(ds_dtype dtype)
+{
+    return dtype == DS_F16 ? 0x1p-25 : dtype == DS_BF16 ? 0x1p-134 : 0;
 }
 
 /* True if a mean is `off` from the number about which `square` is the mean square,
@@ -190,6 +198,34 @@ ds_status KERNEL(group_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view
     int64_t groups = j.mean.d[0];
     return norm_run("group_norm_dx", x.dtype, groups, groups ? view_numel(&x) / groups : 0, 1,
                     group_norm_dx_groups_f32, group_norm_dx_groups_f64, &j);
+}
+
+ds_status KERNEL(batch_norm_relu)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view factor,
+                                  dsi_view term, dsi_view add, dsi_view y)
+{
+    (void)s;
+    job j = {.dy = add, .x = x, .y = y, .mean = mean, .rstd = factor, .bias = term, .relu = true};
+    return run_channels("batch_norm_relu", batch_norm_channels_f32, batch_norm_channels_f64, &j);
+}
+
+ds_status KERNEL(batch_norm_relu_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view mean,
+                                     dsi_view rstd, dsi_view factor, dsi_view term, dsi_view dx,
+                                     dsi_view dw, dsi_view db)
+{
+    (void)s;
+    job j = {.dy = dy,
+             .x = x,
+             .y = dx,
+             .mean = mean,
+             .rstd = rstd,
+             .factor = factor,
+             .term = term,
+             .dw = dw,
+             .db = db,
+             .batch = true,
+             .relu = true};
+    return run_channels("batch_norm_relu_dx", batch_norm_dx_channels_f32,
+                        batch_norm_dx_channels_f64, &j);
 }
 
 ds_status KERNEL(layer_norm)(dsi_stream *s, double eps, dsi_view x, dsi_view weight, dsi_view bias,
