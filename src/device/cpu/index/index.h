@@ -20,5 +20,5 @@ ALWAYS_INLINE bool inner_together(const dsi_view *index, const dsi_view *x, cons
 }
 
 /* Sets the fault flag, and is false, if index [outer,K,inner] names an element
- * outside of a dimension of so many classes. */
+ * outside of a dimension of `classes`. */
 bool elements_valid(dsi_stream *s, const dsi_view *index, int64_t classes);
