@@ -65,7 +65,7 @@ function(ds_mistakes name)
     set(source ${folder}/mistakes/mistakes.cu)
     set_source_files_properties(${source} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
     add_executable(${name} EXCLUDE_FROM_ALL ${source} ${folder}/emulator/blocks.cpp ${folder}/emulator/fibers.cpp
-        ${folder}/emulator/meetings.cpp)
+        ${folder}/emulator/meetings.cpp ${folder}/emulator/wgmma.cpp)
     target_include_directories(${name} PRIVATE ${folder}/emulator ${PROJECT_SOURCE_DIR}/src/device/cuda/kernels)
     target_compile_definitions(${name} PRIVATE CUDA_ON_CPU _GNU_SOURCE)
     target_compile_options(${name} PRIVATE -std=c++17 -O1 -Wno-unknown-pragmas -Wno-unused-function ${ARGN})
@@ -220,10 +220,14 @@ if(DS_GPU_TESTS AND NOT DS_SANITIZE)
 endif()
 
 # Every kernel, dtype and layout beside the CPU, in a random order, with work
-# that is done as late as it may.
+# that is done as late as it may; those for older GPUs too.
 if(DS_GPU_TESTS)
+    set(DS_SELFTEST_ENVIRONMENT LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu FAKE_CUDA_COUNT=1 FAKE_CUDA_LAZY=1 DS_CUBLAS=off)
     add_test(NAME gpu/selftest COMMAND ds_report --gpu_selftest --quick)
-    set_tests_properties(gpu/selftest PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
-        ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=1;FAKE_CUDA_LAZY=1;CUDA_ON_CPU_ORDER=3;DS_CUBLAS=off")
+    add_test(NAME gpu/selftest.ampere COMMAND ds_report --gpu_selftest --quick)
+    set_tests_properties(gpu/selftest gpu/selftest.ampere PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS})
+    set_tests_properties(gpu/selftest PROPERTIES ENVIRONMENT "${DS_SELFTEST_ENVIRONMENT};CUDA_ON_CPU_ORDER=3")
+    set_tests_properties(gpu/selftest.ampere PROPERTIES
+        ENVIRONMENT "${DS_SELFTEST_ENVIRONMENT};CUDA_ON_CPU_ORDER=4;FAKE_CUDA_CAPABILITY=86")
     add_dependencies(ds_report fake_libcuda)
 endif()

@@ -166,12 +166,29 @@ static void without_pools(void **state)
     more_than_it_has(state);
 }
 
+static void products_compute(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = ds_to(ds_full(DS_BF16, ds_shape(40, 64), 0.5), (ds_device){DS_CUDA, 0}, DS_BF16);
+    const float *got = ds_data(
+        ds_to(ds_matmul(x, ds_transpose(x, 0, 1)), (ds_device){DS_CPU, 0}, DS_F32));
+    CHECK(got && got[0] == 16 && got[40 * 40 - 1] == 16);
+    CHECK_INT(ds_error_status(), DS_OK);
+    ds_scope_close(scope);
+}
+
+/* Products of warpgroups are of compute capability 9.0 alone, and need a driver
+ * for CUDA 12.0. */
 static void older_gpus(void **state)
 {
     (void)state;
     apart(without_pools, "FAKE_CUDA_POOLS=0", NULL);
     apart(ops_compute, "FAKE_CUDA_CAPABILITY=86", NULL); /* kernels do not start early */
     apart(ops_compute, "FAKE_CUDA_VERSION=12020", NULL);
+    apart(products_compute, "FAKE_CUDA_VERSION=12000", NULL);
+    apart(products_compute, "FAKE_CUDA_VERSION=11080", NULL);
+    apart(products_compute, "FAKE_CUDA_CAPABILITY=100", NULL);
 }
 
 /* Blocks that lie unused are given back before an allocation fails. */

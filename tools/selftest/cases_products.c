@@ -64,17 +64,31 @@ static ds_status matmul_tall(Trial *t)
     return matmul_of(t, BIG(t, 8192, 2180), BIG(t, 3072, 132), BIG(t, 768, 9), true, true);
 }
 
-/* So many tiles that those of 256 columns are faster; small in wide dtypes. */
-static ds_status matmul_wide(Trial *t, bool a_along_k, bool b_along_k)
+/* So many tiles that larger ones are faster, those of 192 columns where there
+ * are such, or of 256; small in wide dtypes. */
+static ds_status matmul_columns_of(Trial *t, int64_t large, int64_t small, bool a_along_k,
+                                   bool b_along_k)
 {
     bool half = t->dtype == DS_F16 || t->dtype == DS_BF16;
-    return matmul_of(t, BIG(t, 8192, half ? 8600 : 17), BIG(t, 3072, half ? 134 : 17),
+    return matmul_of(t, BIG(t, 8192, half ? 8600 : 17), BIG(t, large, half ? small : 17),
                      BIG(t, 768, 9), a_along_k, b_along_k);
+}
+static ds_status matmul_wide(Trial *t, bool a_along_k, bool b_along_k)
+{
+    return matmul_columns_of(t, 2304, 134, a_along_k, b_along_k);
+}
+static ds_status matmul_wider(Trial *t, bool a_along_k, bool b_along_k)
+{
+    return matmul_columns_of(t, 3072, 198, a_along_k, b_along_k);
 }
 static ds_status matmul_wide_nn(Trial *t) { return matmul_wide(t, true, false); }
 static ds_status matmul_wide_nt(Trial *t) { return matmul_wide(t, true, true); }
 static ds_status matmul_wide_tn(Trial *t) { return matmul_wide(t, false, false); }
 static ds_status matmul_wide_tt(Trial *t) { return matmul_wide(t, false, true); }
+static ds_status matmul_wider_nn(Trial *t) { return matmul_wider(t, true, false); }
+static ds_status matmul_wider_nt(Trial *t) { return matmul_wider(t, true, true); }
+static ds_status matmul_wider_tn(Trial *t) { return matmul_wider(t, false, false); }
+static ds_status matmul_wider_tt(Trial *t) { return matmul_wider(t, false, true); }
 
 /* Large enough for the tiles of float32; small in other dtypes. */
 static ds_status matmul_f32(Trial *t, bool a_along_k, bool b_along_k, int64_t m, int64_t k)
@@ -362,6 +376,10 @@ const SelfCase selftest_products[] = {
     {"matmul", "wide, lines n t", matmul_wide_nt, 4, true},
     {"matmul", "wide, lines t n", matmul_wide_tn, 4, true},
     {"matmul", "wide, lines t t", matmul_wide_tt, 4, true},
+    {"matmul", "wider, lines n n", matmul_wider_nn, 4, true},
+    {"matmul", "wider, lines n t", matmul_wider_nt, 4, true},
+    {"matmul", "wider, lines t n", matmul_wider_tn, 4, true},
+    {"matmul", "wider, lines t t", matmul_wider_tt, 4, true},
     {"matmul", "large, lines n t", matmul_f32_nt, 4, true},
     {"matmul", "large, lines t n", matmul_f32_tn, 4, true},
     {"matmul", "large, lines t t", matmul_f32_tt, 4, true},

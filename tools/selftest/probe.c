@@ -1,7 +1,6 @@
-/* tools/selftest/probe.c: each wrapper of device/cuda/kernels/ptx.cuh
- * and ptx_tf32.cuh beside what
- * the PTX manual says. Numbers are multiples of 1/8 below 4, so that every sum is
- * exact, in whatever order.
+/* tools/selftest/probe.c: each wrapper of device/cuda/kernels/ptx.cuh,
+ * ptx_tf32.cuh and ptx_wgmma.cuh beside what the PTX manual says. Numbers are
+ * multiples of 1/8 below 4, so that every sum is exact, in whatever order.
  * SPDX-License-Identifier: MIT */
 #include "probe.h"
 
@@ -14,9 +13,17 @@
 
 typedef dsi_cuda_probe_memory Memory;
 
-const char *const selftest_probes[] = {
-    "mma_f16_16816", "mma_bf16_16816",   "ldmatrix_x4",   "ldmatrix_x4_trans",
-    "cp_async16",    "cp_async16_again", "mma_tf32_1688", NULL};
+const char *const selftest_probes[] = {"mma_f16_16816",
+                                       "mma_bf16_16816",
+                                       "ldmatrix_x4",
+                                       "ldmatrix_x4_trans",
+                                       "cp_async16",
+                                       "cp_async16_again",
+                                       "mma_tf32_1688",
+                                       "wgmma_128",
+                                       "wgmma_192",
+                                       "wgmma_256",
+                                       NULL};
 
 static float number(int i) { return (float)(i * 37 % 63 - 31) / 8; }
 
@@ -50,7 +57,7 @@ static void want_ldmatrix(Memory *m, bool trans)
 
 static void want_cp_async(Memory *m)
 {
-    memset(m->out, 0, sizeof m->out);
+    memset(m->out, 0, 128 * sizeof *m->out);
     for (int l = 0; l < 32; l++) {
         int from = l ^ 5;
         memcpy(&m->out[l * 4], &m->a[from * 8], (size_t)(from % 17));
@@ -78,6 +85,20 @@ static void want_tf32(Memory *m)
     }
 }
 
+/* The product of a warpgroup [64,n], and its operands. */
+static void want_wgmma(Memory *m, int n, bool bf16)
+{
+    for (int i = 0; i < 64 * 16; i++)
+        m->a[i] = bf16 ? dsi_f32_to_bf16(number(i)) : dsi_f32_to_f16(number(i));
+    for (int i = 0; i < 16 * n; i++)
+        m->b[i] = bf16 ? dsi_f32_to_bf16(number(i * 5)) : dsi_f32_to_f16(number(i * 5));
+    for (int i = 0; i < 64 * n; i++) {
+        float sum = 0;
+        for (int k = 0; k < 16; k++) sum += number(i / n * 16 + k) * number((k * n + i % n) * 5);
+        memcpy(&m->out[i], &sum, sizeof sum);
+    }
+}
+
 /* Operands, and what is expected. */
 static void probe_want(Memory *m, int k)
 {
@@ -88,8 +109,10 @@ static void probe_want(Memory *m, int k)
         want_ldmatrix(m, k == 3);
     else if (k < 6)
         want_cp_async(m);
-    else
+    else if (k == 6)
         want_tf32(m);
+    else
+        want_wgmma(m, 128 + (k - 7) * 64, k == 8);
 }
 
 bool selftest_probe(dsi_device *d, int k, char *why, size_t room)

@@ -117,6 +117,8 @@ const dsi_cuda_driver *dsi_cuda_open(void)
 
 int dsi_cuda_count(void) { return dsi_cuda_open() ? driver.count : 0; }
 
+int dsi_cuda_version(void) { return dsi_cuda_open() ? driver.version : 0; }
+
 cuda_launch_early *dsi_cuda_launch_early(void)
 {
     return dsi_cuda_open() ? driver.launch_early : NULL;

@@ -3,10 +3,10 @@
  *
  * Invariants: a dsi_cuda_gpu belongs to one thread, as its dsi_device does, and
  * is used by no other, except that cuda_copy uses the stream and the context of
- * a second device of the same thread. The driver's current context is a property of the
- * thread: what uses a GPU's memory or stream calls dsi_cuda_enter first.
- * Launches and copies within a GPU return before their work is done; what waits
- * is named in memory.c.
+ * a second device of the same thread. The driver's current context is a
+ * property of the thread: what uses a GPU's memory or stream calls
+ * dsi_cuda_enter first. Launches and copies within a GPU return before their
+ * work is done; what waits is named in memory.c.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -19,6 +19,8 @@ const dsi_cuda_driver *dsi_cuda_open(void);
 
 int dsi_cuda_count(void);            /* GPUs that this process may use; 0: dsi_cuda_why says why */
 const char *dsi_cuda_why_none(void); /* one line: what is missing, and what to do */
+
+int dsi_cuda_version(void); /* of CUDA, that the driver is for: 12040 is 12.4; 0: there is no GPU */
 
 /* cuLaunchKernelEx; NULL from a driver that cannot start a kernel early in a
  * graph. */
@@ -36,6 +38,7 @@ typedef struct dsi_cuda_gpu {
     bool pools;                      /* allocation and release are ordered on the stream */
     int capability;                  /* 80: compute capability 8.0 */
     int processors;                  /* multiprocessors */
+    bool warpgroups;                 /* capability 9.0, and a driver that takes PTX for sm_90a */
     cuda_launch_early *launch_early; /* NULL: a kernel starts when the one before has ended */
     CUdeviceptr fault;               /* a dsi_fault in the GPU's memory, which kernels set */
     dsi_fault *fault_seen;           /* pinned: where the flag is copied to */
@@ -56,7 +59,8 @@ dsi_cuda_gpu *dsi_cuda_context(const dsi_device *d);
 /* ---- module.c: kernels, loaded at their first launch ------------------------ */
 
 /* X(family, compute capability that its PTX needs): kernels/FAMILY.cu and
- * ptx/FAMILY.ptx. */
+ * ptx/FAMILY.ptx. 90 is no least one: sm_90a, of GPUs of 9.0 alone
+ * (`warpgroups` of a dsi_cuda_gpu). */
 #define DSI_CUDA_FAMILIES(X) \
     X(copy, 75) \
     X(pointwise, 75) \
@@ -66,6 +70,7 @@ dsi_cuda_gpu *dsi_cuda_context(const dsi_device *d);
     X(gemm, 75) \
     X(gemm_lines, 75) \
     X(gemm_mma, 80) \
+    X(gemm_wgmma, 90) \
     X(gemm_small, 75) \
     X(pool, 75) \
     X(softmax, 75) \
@@ -81,7 +86,8 @@ dsi_cuda_gpu *dsi_cuda_context(const dsi_device *d);
     X(attention_flash, 80) \
     X(attention_flash_dropout, 80) \
     X(dropout, 75) \
-    X(probe, 80)
+    X(probe, 80) \
+    X(probe_wgmma, 90)
 
 #define DSI_CUDA_FAMILY(name, capability) DSI_CUDA_##name,
 /* An index into dsi_cuda_ptx. */
@@ -124,8 +130,8 @@ ds_status dsi_cuda_graph_launch(dsi_stream *s, void *work, void *slots, const vo
                                 size_t bytes);
 void dsi_cuda_graph_free(dsi_device *d, void *work);
 
-/* probe.c: runs a wrapper of kernels/ptx.cuh by its name; memory: a
- * dsi_cuda_probe_memory on the GPU. */
+/* probe.c: runs a wrapper of kernels/ptx.cuh or ptx_wgmma.cuh by its name;
+ * memory: a dsi_cuda_probe_memory on the GPU. */
 ds_status dsi_cuda_run_probe(dsi_stream *s, const char *wrapper, void *memory);
 
 /* ---- the tables ------------------------------------------------------------ */

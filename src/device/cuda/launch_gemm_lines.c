@@ -1,6 +1,7 @@
-/* device/cuda/launch_gemm_lines.c: products of matrices whose lines are aligned:
- * in 16 bits by tensor cores (gemm_mma.cu, from compute capability 8.0 on), large
- * ones in float32 by gemm_lines.cu.
+/* device/cuda/launch_gemm_lines.c: products of matrices whose lines are
+ * aligned: in 16 bits by tensor cores (gemm_wgmma.cu on GPUs of compute
+ * capability 9.0, gemm_mma.cu on others from 8.0 on), large ones in float32 by
+ * gemm_lines.cu.
  *
  * The kernels take lines along one dimension of each operand, 16-byte aligned.
  * Of a large product an operand with other lines, such as rows of 50257
@@ -31,25 +32,27 @@
 #define LEAST_F32  65                  /* and tiles of float32 */
 #define LARGE      ((double)(1 << 24)) /* multiplications: worth copies, and gemm_lines.cu */
 
+/* Times in microseconds, as measured on an H100 or H200. */
 typedef struct Kernel {
-    ds_dtype dtype;
     dsi_cuda_family family;
-    int64_t columns;             /* of a tile */
-    const char *prefix, *suffix; /* between them two letters */
-    int64_t depth;               /* of a stage */
-    unsigned threads, shared;    /* shared: bytes of dynamic memory */
-    double slots;                /* blocks that a large GPU runs at a time */
-    double step_time;            /* microseconds of a stage */
-    double alone;                /* factor of the time, if there are half as many blocks */
+    int64_t columns;          /* of a tile */
+    const char *prefix;       /* then two letters and the dtype */
+    int64_t depth;            /* of a stage */
+    unsigned threads, shared; /* shared: bytes of dynamic memory */
+    double slots;             /* blocks that a large GPU runs at a time */
+    double step_time;         /* of a stage */
+    double block_time;        /* of a block beside its stages */
+    double alone;             /* factor of the time, if there are half as many blocks */
 } Kernel;
 
-#define N_KERNELS 5
+#define N_KERNELS 6
 static const Kernel kernels[N_KERNELS] = {
-    {DS_F32, DSI_CUDA_gemm_lines, 128, "matmul_lines_", "", 16, 256, 0, 132, 1.3, 1},
-    {DS_F16, DSI_CUDA_gemm_mma, 128, "matmul_128_", "_f16", 32, 128, 65536, 264, 0.7, 0.6},
-    {DS_F16, DSI_CUDA_gemm_mma, 256, "matmul_256_", "_f16", 32, 256, 98304, 132, 0.6, 1},
-    {DS_BF16, DSI_CUDA_gemm_mma, 128, "matmul_128_", "_bf16", 32, 128, 65536, 264, 0.7, 0.6},
-    {DS_BF16, DSI_CUDA_gemm_mma, 256, "matmul_256_", "_bf16", 32, 256, 98304, 132, 0.6, 1},
+    {DSI_CUDA_gemm_lines, 128, "matmul_lines_", 16, 256, 0, 132, 1.3, 0, 1},
+    {DSI_CUDA_gemm_mma, 128, "matmul_128_", 32, 128, 65536, 264, 0.7, 0, 0.6},
+    {DSI_CUDA_gemm_mma, 256, "matmul_256_", 32, 256, 98304, 132, 0.6, 0, 1},
+    {DSI_CUDA_gemm_wgmma, 128, "matmul_group_128_", 32, 128, 99328, 264, 0.5, 4.5, 0.7},
+    {DSI_CUDA_gemm_wgmma, 192, "matmul_group_192_", 32, 128, 103424, 264, 0.6, 5.3, 0.7},
+    {DSI_CUDA_gemm_wgmma, 256, "matmul_group_256_", 64, 256, 197632, 132, 0.76, 3.6, 1},
 };
 
 /* A kernel, and how many parts the sum over k has. */
@@ -117,16 +120,25 @@ static double time_of(const dsi_cuda_matmul_args *p, const Kernel *kernel, int64
            rounds = floor(blocks / kernel->slots), rest = blocks - rounds * kernel->slots;
     double steps = (double)((p->k + parts * kernel->depth - 1) / (parts * kernel->depth));
     if (rest > 0) rounds += rest <= kernel->slots / 2 ? kernel->alone : 1;
-    double time = rounds * steps * kernel->step_time;
+    double time = rounds * (steps * kernel->step_time + kernel->block_time);
     double mb = (double)p->m * (double)p->n * (double)parts * 4e-6;
     return time + (parts > 1 ? PARTS_TIME + mb * MB_TIME : 0);
 }
 
-static Choice choose(const dsi_cuda_matmul_args *p)
+/* The family of kernels for p's dtype. */
+static dsi_cuda_family family_of(const dsi_stream *s, const dsi_cuda_matmul_args *p)
+{
+    const dsi_cuda_gpu *g = s->device->own;
+    if (p->dtype == DS_F32) return DSI_CUDA_gemm_lines;
+    return g->warpgroups ? DSI_CUDA_gemm_wgmma : DSI_CUDA_gemm_mma;
+}
+
+static Choice choose(const dsi_stream *s, const dsi_cuda_matmul_args *p)
 {
     Choice best = {.kernel = NULL};
+    dsi_cuda_family family = family_of(s, p);
     for (int k = 0; k < N_KERNELS; k++) {
-        if ((int)kernels[k].dtype != p->dtype) continue;
+        if (kernels[k].family != family) continue;
         for (int64_t i = 1; i <= MOST_PARTS && (i == 1 || (p->batch == 1 && i * PART_K <= p->k));
              i++) {
             double time = time_of(p, &kernels[k], i);
@@ -148,12 +160,13 @@ static ds_status lines_launch(dsi_stream *s, const Kernel *kernel, const char *l
                               dsi_cuda_matmul_args *p)
 {
     dsi_cuda_grid grid = dsi_cuda_blocks(tiles_of(p, kernel), kernel->threads);
+    const char *suffix = p->dtype == DS_F16 ? "_f16" : p->dtype == DS_BF16 ? "_bf16" : "";
     char name[32];
     snprintf(name, sizeof name, "%s%s", kernel->prefix, letters);
     grid.blocks[2] = dsi_cuda_loops(p->batch);
     grid.shared = kernel->shared;
     p->vectors = has_vectors(p) && (p->dtype != DS_F32 || p->y_dtype == DS_F32);
-    return dsi_cuda_launch(s, kernel->family, name, kernel->suffix, grid, p);
+    return dsi_cuda_launch(s, kernel->family, name, suffix, grid, p);
 }
 
 /* p's product, with the sum over k in parts. */
@@ -192,7 +205,7 @@ ds_status dsi_cuda_matmul_lines(dsi_stream *s, dsi_view a, dsi_view b,
     for (int i = 0; i < 3; i++) p.as[i] = a.s[i], p.bs[i] = b.s[i];
     const char letters[] = {aligned_lines(&a) == 2 ? 'n' : 't', aligned_lines(&b) == 1 ? 't' : 'n',
                             0};
-    Choice c = choose(&p);
+    Choice c = choose(s, &p);
     if (status == DS_OK)
         status = c.parts > 1 ? launch_parts(s, c, letters, &p)
                              : lines_launch(s, c.kernel, letters, &p);

@@ -23,8 +23,10 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define OLDEST 75 /* compute capability of Turing: what the PTX is for */
-#define EARLY  90 /* of Hopper: a kernel may start before the one before it ends */
+#define OLDEST 75    /* compute capability of Turing: what the PTX is for */
+#define EARLY  90    /* of Hopper: a kernel may start before the one before it ends */
+#define GROUPS 90    /* of Hopper alone: products of warpgroups */
+#define SM_90A 12000 /* the first CUDA whose driver knows them */
 
 static CUdeviceptr address(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
 
@@ -81,6 +83,7 @@ static ds_status read_attributes(dsi_cuda_gpu *g, int index)
     attribute(g, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &g->processors);
     g->pools = pools != 0;
     g->capability = major * 10 + minor;
+    g->warpgroups = g->capability == GROUPS && dsi_cuda_version() >= SM_90A;
     if (g->capability >= EARLY) g->launch_early = dsi_cuda_launch_early();
     if (g->capability >= OLDEST) return DS_OK;
     return dsi_fail(DS_EDEVICE,

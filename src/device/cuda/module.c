@@ -92,11 +92,11 @@ static const char early[] = "griddepcontrol.launch_dependents;\ngriddepcontrol.w
 static const char early_version[] = ".version 7.8\n", early_target[] = ".target sm_90\n";
 
 /* A line that is no kernel's: the header asks for what `early` needs. */
-static char *put_common(char *to, const char *p, const char *end, bool starts_early)
+static char *put_common(char *to, const char *p, const char *end, bool newer)
 {
-    if (starts_early && !strncmp(p, ".version ", 9))
+    if (newer && !strncmp(p, ".version ", 9))
         p = early_version, end = p + sizeof early_version - 1;
-    else if (starts_early && !strncmp(p, ".target ", 8))
+    else if (newer && !strncmp(p, ".target ", 8))
         p = early_target, end = p + sizeof early_target - 1;
     return put(to, p, end);
 }
@@ -111,11 +111,12 @@ static char *put_kernel(char *to, const char *p, const char *end, bool starts_ea
 }
 
 /* A family's PTX without its other kernels; dsi_free it. What is not a kernel is
- * common to all. */
+ * common to all. PTX for sm_90a is new enough to start early as it is. */
 static char *kernel_ptx(const char *ptx, const char *name, bool starts_early)
 {
     static const char begin[] = ".visible .entry ";
     size_t n = strlen(name);
+    bool newer = starts_early && !strstr(ptx, "\n.target sm_90a\n");
     char *out = dsi_alloc(strlen(ptx) + sizeof early + sizeof early_version + sizeof early_target),
          *to = out;
     for (const char *p = ptx, *end; *p; p = end) {
@@ -123,7 +124,7 @@ static char *kernel_ptx(const char *ptx, const char *name, bool starts_early)
         const char *its = p + sizeof begin - 1;
         end = kernel ? kernel_end(p) : next_line(p);
         if (!kernel)
-            to = put_common(to, p, end, starts_early);
+            to = put_common(to, p, end, newer);
         else if (!strncmp(its, name, n) && its[n] == '(')
             to = put_kernel(to, p, end, starts_early);
     }

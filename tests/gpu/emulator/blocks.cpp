@@ -121,6 +121,7 @@ static void run_block()
                 copies[i].clear();
                 groups[i] = 0;
             }
+    products_forget(n_threads);
     for (unsigned w = 0; w < n_warps; w++) {
         warps[w].lanes = fibers + w * 32;
         warps[w].n = warps[w].left = w == n_warps - 1 ? n_threads - w * 32 : 32;

@@ -90,6 +90,8 @@ CUresult fake_must_fail(const char *function);
     } while (0)
 
 long fake_setting(const char *name, long otherwise);
+int fake_capability(void);
+int fake_most_shared(void); /* bytes of shared memory of a block */
 size_t fake_gpu_bytes(int gpu);
 void fake_count(int change); /* of fake_cuda_live */
 void fake_lock(void);

@@ -41,4 +41,10 @@ void enter(Fiber *f);      /* runs it until it leaves */
 void leave(bool for_good); /* from a fiber, to enter's caller */
 void ended(Fiber *f);      /* a fiber is done: whoever waited for it may go on */
 
+/* ---- wgmma.cpp ---- */
+
+void products_forget(unsigned n); /* of a new block's n threads */
+bool products_pending(const Fiber *f);
+void products_written(size_t thread); /* shared memory, by a cp.async that has arrived */
+
 } // namespace cuda_on_cpu

@@ -30,6 +30,10 @@ long fake_setting(const char *name, long otherwise)
     return value ? atol(value) : otherwise;
 }
 
+int fake_capability(void) { return (int)fake_setting("FAKE_CUDA_CAPABILITY", 90); }
+
+int fake_most_shared(void) { return (fake_capability() == 90 ? 227 : 99) << 10; }
+
 size_t fake_gpu_bytes(int gpu)
 {
     const char *list = getenv("FAKE_CUDA_BYTES");
@@ -133,7 +137,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice device)
 {
-    int capability = (int)fake_setting("FAKE_CUDA_CAPABILITY", 90);
+    int capability = fake_capability();
     (void)device;
     switch (which) {
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
@@ -149,7 +153,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice dev
         *value = 4;
         return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-        *value = 99 << 10;
+        *value = fake_most_shared();
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_INVALID_VALUE;

@@ -181,6 +181,7 @@ void ended(Fiber *f)
     w->left--;
     w->done |= 1u << f->lane;
     if (!copies[f - fibers].empty()) fail("a thread ends before its cp.async arrived");
+    if (products_pending(f)) fail("a thread ends before its wgmma has");
     for (unsigned i = 0; w->met && i < w->n; i++)
         if (w->met >> i & 1 && complete(w, w->lanes[i].m.mask, &came))
             finish(w, w->lanes[i].m.mask, came);
@@ -199,6 +200,7 @@ static void copy_16(void *to, const void *from, int bytes)
     if (bytes) copy(to, from, (size_t)bytes);
     memset((char *)to + bytes, 0, (size_t)(16 - bytes));
 }
+static bool copied[MOST]; /* since the thread waited last */
 void cp_async16(void *to, const void *from, int bytes)
 {
     if (bytes < 0 || bytes > 16) fail("cp.async: a size that is not 0 to 16");
@@ -208,7 +210,7 @@ void cp_async16(void *to, const void *from, int bytes)
     bool at_once = order == BACKWARD ||
                    (order == RANDOM && draw(2)); /* it may arrive any time until it is waited for */
     if (at_once)
-        copy_16(to, from, bytes);
+        copy_16(to, from, bytes), copied[i] = true;
     else
         copies[i].push_back({to, from, bytes, groups[i]});
 }
@@ -218,8 +220,10 @@ void cp_async_wait(int groups_left)
     size_t i = (size_t)(self - fibers), kept = 0;
     for (auto &c : copies[i])
         if (c.group < groups[i] - groups_left)
-            copy_16(c.to, c.from, c.bytes);
+            copy_16(c.to, c.from, c.bytes), copied[i] = true;
         else
             copies[i][kept++] = c;
     copies[i].resize(kept);
+    if (copied[i]) products_written(i);
+    copied[i] = false;
 }

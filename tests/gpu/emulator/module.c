@@ -64,10 +64,15 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUj
     const char *version = strstr(image, ".version "), *target = strstr(image, ".target sm_");
     if (!version || !target)
         return refuse(n, option, value, "ptxas fatal : no PTX", CUDA_ERROR_INVALID_PTX);
-    if (atof(version + 9) > (atoi(target + 11) < 90 ? 7.0 : 7.8))
+    int needed = atoi(target + 11);
+    bool hopper = target[13] == 'a';
+    if (atof(version + 9) > (needed < 90 ? 7.0
+                             : hopper    ? 8.0
+                                         : 7.8) ||
+        (hopper && fake_setting("FAKE_CUDA_VERSION", 12040) < 12000))
         return refuse(n, option, value, "ptxas fatal : unsupported .version",
                       CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
-    if (atoi(target + 11) > fake_setting("FAKE_CUDA_CAPABILITY", 90))
+    if (needed > fake_capability() || (hopper && needed != fake_capability()))
         return refuse(n, option, value, "", CUDA_ERROR_NO_BINARY_FOR_GPU);
     if (!show_ptx(image))
         return refuse(n, option, value, "FAKE_CUDA_PTX: cannot be written", CUDA_ERROR_INVALID_PTX);
@@ -132,7 +137,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute which, int value)
 {
-    NEED(which == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value <= 99 << 10,
+    NEED(which == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES && value <= fake_most_shared(),
          INVALID_VALUE);
     ((Function *)function)->shared = (unsigned)value;
     return CUDA_SUCCESS;
@@ -170,8 +175,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **a
              c->attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
              c->attribute->value.programmatic == 1 && ((const Function *)function)->waits,
          INVALID_VALUE);
-    NEED(fake_setting("FAKE_CUDA_CAPABILITY", 90) >= 90 &&
-             fake_setting("FAKE_CUDA_VERSION", 12040) >= 12030,
+    NEED(fake_capability() >= 90 && fake_setting("FAKE_CUDA_VERSION", 12040) >= 12030,
          NOT_SUPPORTED);
     return cuLaunchKernel(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1],
                           c->block[2], c->shared_bytes, c->stream, args, extra);

@@ -18,18 +18,12 @@
  * of a matrix arrives as zeros.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
-#include "gemm.h"
+#include "gemm_tile.cuh"
 #include "ptx.cuh"
-#include "team.cuh"
-#include "vector.cuh"
 
-#define ROWS   128 /* of the tile */
 #define DEPTH  32  /* of a stage */
 #define STAGES 4
-#define GROUP  16 /* rows of tiles whose blocks run one after the other, so that they share b */
 #define SLAB   72 /* floats of a row of a warp's results; no bank conflicts */
-
-typedef unsigned short half_bits;
 
 template <int COLUMNS> struct alignas(16) mma_stage {
     half_bits a[ROWS * DEPTH], b[COLUMNS * DEPTH];
@@ -41,8 +35,6 @@ template <bool LINES_K, int EDGE> DEVICE int piece_place(int line, int piece)
     return LINES_K ? line * DEPTH + (piece ^ line / 2 % 4) * 8
                    : line * EDGE + (piece ^ line % 8) * 8;
 }
-
-DEVICE int bytes_of(int elements) { return elements < 0 ? 0 : elements < 8 ? elements * 2 : 16; }
 
 /* The pieces of an operand that this one of THREADS brings: COUNT a stage, NEXT
  * lines apart. */
@@ -131,33 +123,6 @@ DEVICE void mma_multiply(float (&acc)[4][8][4], const mma_stage<COLUMNS> &s, int
             }
 }
 
-/* Writes 8 columns from x on of one row of y, which begins at element `at`. */
-DEVICE void row_write(const dsi_cuda_matmul_args &P, long long at, long long x, const float *from,
-                      const float (&bias)[8])
-{
-    const float4 low = ((const float4 *)from)[0], high = ((const float4 *)from)[1];
-    if (P.vectors && x + 8 <= P.n) {
-        float v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-        for (int e = 0; e < 8; e++) v[e] += bias[e];
-        if (P.y_dtype == K_BF16)
-            vector_store<__nv_bfloat16>(P.y, at + x, v);
-        else if (P.y_dtype == K_F16)
-            vector_store<__half>(P.y, at + x, v);
-        else {
-            ((float4 *)((float *)P.y + at + x))[0] = make_float4(v[0], v[1], v[2], v[3]);
-            ((float4 *)((float *)P.y + at + x))[1] = make_float4(v[4], v[5], v[6], v[7]);
-        }
-        return;
-    }
-#pragma unroll 1
-    for (int e = 0; e < 8 && x + e < P.n; e++) {
-        float v = from[e];
-        if (P.bias) v += load<float>(P.bias, P.bias_dtype, (x + e) * P.bias_s);
-        store<float>(P.y, P.y_dtype, at + (x + e) * P.ys[2], v);
-    }
-}
-
 /* Writes a warp's 64 x 64, 16 rows at a time by way of its own shared memory. */
 DEVICE void mma_write(const dsi_cuda_matmul_args &P, const float (&acc)[4][8][4], float *slab,
                       long long batch, long long row, long long column)
@@ -187,17 +152,6 @@ DEVICE void mma_write(const dsi_cuda_matmul_args &P, const float (&acc)[4][8][4]
                           bias);
         }
     }
-}
-
-/* The first row and column of a block's tile: GROUP rows of tiles, column by
- * column, then the next GROUP. */
-template <int COLUMNS>
-DEVICE void tile_of(const dsi_cuda_matmul_args &P, int *row, int *column)
-{
-    int down = (int)((P.m + ROWS - 1) / ROWS), across = (int)((P.n + COLUMNS - 1) / COLUMNS);
-    int first = (int)blockIdx.x / (GROUP * across) * GROUP, at = (int)blockIdx.x - first * across;
-    int rows = min(GROUP, down - first);
-    *row = (first + at % rows) * ROWS, *column = at / rows * COLUMNS;
 }
 
 /* Blocks of COLUMNS threads: tiles; batches along z. */

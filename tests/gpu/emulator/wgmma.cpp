@@ -1,0 +1,155 @@
+/* tests/gpu/emulator/wgmma.cpp: products of warpgroups, a warp's part of each:
+ * computed when they are asked for, or as late as they may be, when their group is
+ * waited for. Source: PTX ISA, sections on wgmma: matrix descriptor, strides,
+ * swizzling modes, register fragments of D.
+ *
+ * Invariants: a product's operands are read, and its sums written, only while
+ * it is computed; so sums that are read too early are old ones.
+ * SPDX-License-Identifier: MIT */
+#include "internal.h"
+#include "ptx_wgmma.h"
+
+#include <limits.h>
+
+namespace cuda_on_cpu
+{
+
+enum { SHARED_AT = 1024 + 16, K = 16, ROWS = 16, MOST_COLUMNS = 256 };
+
+struct Pending {
+    Product kind;
+    unsigned long long a, b;
+    float *d[32];
+    int group;
+};
+struct Group { /* a warp's */
+    std::vector<Pending> pending;
+    int committed;
+    bool fenced;
+};
+static Group of_warp[MOST / 32];
+static bool written[MOST]; /* by cp.async, since the thread's fence */
+
+static Group &mine() { return of_warp[self->warp - warps]; }
+
+void products_forget(unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        written[i] = false;
+        if (i % 32 == 0) of_warp[i / 32] = {};
+    }
+}
+bool products_pending(const Fiber *f) { return !of_warp[f->warp - warps].pending.empty(); }
+void products_written(size_t thread) { written[thread] = true; }
+
+/* Bits of the element of an operand: of its line (row of a, column of b) and k. */
+static uint16_t element(unsigned long long descriptor, bool across, int line, int k)
+{
+    unsigned kind = (unsigned)(descriptor >> 62),
+             width = kind ? 16u >> kind : 0; /* 16 bytes each */
+    unsigned at = (unsigned)(descriptor & 0x3fff) << 4;
+    unsigned leading = (unsigned)(descriptor >> 16 & 0x3fff) << 4,
+             stride = (unsigned)(descriptor >> 32 & 0x3fff) << 4;
+    unsigned l = (unsigned)line, depth = (unsigned)k;
+    if (!width || descriptor & 0x3fffc000c000c000ull)
+        fail("wgmma: a descriptor without XOR of pieces, or with bits that mean nothing");
+    if (across)
+        at += l % (width * 8) * 2 + l / (width * 8) * leading + depth % 8 * width * 16 +
+              depth / 8 * stride;
+    else
+        at += l % 8 * width * 16 + l / 8 * stride + depth * 2;
+    at ^= (at >> 7 & (width - 1)) << 4;
+    if (at < SHARED_AT || at + 2 > SHARED_AT + block.dynamic_bytes)
+        fail("wgmma: an operand outside of shared memory");
+    return *(const uint16_t *)((const char *)block.dynamic + (at - SHARED_AT));
+}
+
+static float number(uint16_t bits, bool bf16)
+{
+    return bf16 ? __bfloat162float({bits}) : __half2float({bits});
+}
+
+static void compute(const Pending &p, unsigned warp)
+{
+    static float a[ROWS][K], b[K][MOST_COLUMNS], c[ROWS][MOST_COLUMNS];
+    int n = p.kind.columns;
+    for (int k = 0; k < K; k++) {
+        for (int i = 0; i < ROWS; i++)
+            a[i][k] = number(element(p.a, p.kind.a_across, (int)warp % 4 * ROWS + i, k),
+                             p.kind.bf16);
+        for (int j = 0; j < n; j++)
+            b[k][j] = number(element(p.b, p.kind.b_across, j, k), p.kind.bf16);
+    }
+    for (int i = 0; i < ROWS; i++) {
+        for (int j = 0; j < n; j++) c[i][j] = 0;
+        for (int k = 0; k < K; k++)
+            for (int j = 0; j < n; j++) c[i][j] += a[i][k] * b[k][j];
+    }
+    for (int l = 0; l < 32; l++)
+        for (int e = 0; e < n / 2; e++)
+            p.d[l][e] += c[l / 4 + e / 2 % 2 * 8][e / 4 * 8 + l % 4 * 2 + e % 2];
+}
+
+/* The warp's products of groups before that one, in order. */
+static void compute_until(int group)
+{
+    Group &g = mine();
+    size_t n = 0;
+    for (; n < g.pending.size() && g.pending[n].group < group; n++)
+        compute(g.pending[n], (unsigned)(self->warp - warps));
+    g.pending.erase(g.pending.begin(), g.pending.begin() + (ptrdiff_t)n);
+}
+
+static void product_start(void **const *p, unsigned)
+{
+    Pending now = {*(const Product *)p[0][3],
+                   *(unsigned long long *)p[0][1],
+                   *(unsigned long long *)p[0][2],
+                   {},
+                   mine().committed};
+    if (!mine().fenced) fail("wgmma: without wgmma.fence");
+    for (unsigned i = 0; i < n_threads; i++)
+        if (written[i]) fail("wgmma: shared memory was written without fence.proxy.async");
+    for (int l = 0; l < 32; l++) {
+        if (*(unsigned long long *)p[l][1] != now.a || *(unsigned long long *)p[l][2] != now.b)
+            fail("wgmma: lanes with different descriptors");
+        now.d[l] = (float *)p[l][0];
+    }
+    mine().pending.push_back(now);
+    if (order == BACKWARD || (order == RANDOM && draw(2))) compute_until(INT_MAX);
+}
+
+void product(const Product &kind, float *d, unsigned long long a, unsigned long long b, int line)
+{
+    call(product_start, "wgmma", line, d, &a, &b, &kind);
+}
+
+void products_fence(int line)
+{
+    call([](void **const *, unsigned) { mine().fenced = true; }, "wgmma.fence", line, nullptr);
+}
+
+void products_commit(int line)
+{
+    call([](void **const *, unsigned) { mine().committed++, mine().fenced = false; },
+         "wgmma.commit_group", line, nullptr);
+}
+
+void products_wait(int groups_left, int line)
+{
+    call([](void **const *p, unsigned) { compute_until(mine().committed - *(const int *)p[0][0]); },
+         "wgmma.wait_group", line, &groups_left);
+}
+
+} // namespace cuda_on_cpu
+
+using namespace cuda_on_cpu;
+
+unsigned shared_address(const void *p)
+{
+    size_t at = (size_t)((const char *)p - (const char *)block.dynamic);
+    if (at > block.dynamic_bytes) fail("an address that is not of dynamic shared memory");
+    return (unsigned)at + SHARED_AT;
+}
+
+void fence_proxy_async() { written[self - fibers] = false; }
