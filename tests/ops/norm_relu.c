@@ -250,6 +250,7 @@ static void an_optimizer_steps_between(void **state)
     CHECK_INT(ds_optim_step(o), DS_OK);
     CHECK(equal(ds_relu(y), ds_relu(want)) && equal(y, want));
     ds_optim_free(o);
+    ds_module_free(m);
     ds_scope_close(s);
 }
 
