@@ -194,7 +194,7 @@ void ended(Fiber *f)
 
 using namespace cuda_on_cpu;
 static void *(*volatile copy)(void *, const void *,
-                                size_t) = memcpy; /* a call, so that the sanitizers see it */
+                              size_t) = memcpy; /* a call, so that the sanitizers see it */
 static void copy_16(void *to, const void *from, int bytes)
 {
     if (bytes) copy(to, from, (size_t)bytes);
