@@ -11,7 +11,7 @@
  * Tiles that are too few to fill a GPU have their sum over k cut into parts,
  * which a second kernel adds in order. How many is chosen by the time that each
  * number of parts would take on a GPU of a known size; it depends on the shape
- * alone.
+ * and the family of kernels alone.
  *
  * Invariants: tiles and stages here equal those of the .cu files. A grid counts
  * tiles along x, batches (or parts of k) along z.

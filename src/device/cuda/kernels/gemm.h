@@ -1,5 +1,5 @@
-/* device/cuda/kernels/gemm.h: arguments of gemm.cu, gemm_mma.cu and
- * gemm_small.cu.
+/* device/cuda/kernels/gemm.h: arguments of gemm.cu, gemm_mma.cu,
+ * gemm_wgmma.cu, gemm_lines.cu and gemm_small.cu.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
