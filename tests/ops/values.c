@@ -347,8 +347,24 @@ static void cosine_of_a_great_length(void **state)
     ds_scope_close(scope);
 }
 
+/* A column beside a matrix, and the same column as a matrix. */
+static void a_multiple_of_a_column(void **state)
+{
+    (void)state;
+    const double alpha[] = {0.3, 1, -1};
+    for (int k = 0; k < 3; k++) {
+        ds_scope *scope = ds_scope_open();
+        ds_tensor *a = ds_randn(DS_F32, ds_shape(4, 100)), *b = ds_randn(DS_F32, ds_shape(4, 1));
+        ds_tensor *wide = ds_contiguous(ds_expand(b, a->shape));
+        CHECK_CLOSE(ds_item(ds_norm(
+                        ds_sub(ds_add_scaled(a, b, alpha[k]), ds_add_scaled(a, wide, alpha[k])))),
+                    0, 0);
+        ds_scope_close(scope);
+    }
+}
+
 TEST_MAIN(cmocka_unit_test(formulas), cmocka_unit_test(float32_beside_float64),
           cmocka_unit_test(orders_of_memory), cmocka_unit_test(sixteen_bits),
           cmocka_unit_test(threads), cmocka_unit_test(pooled_as_dense),
           cmocka_unit_test(a_bound_is_nan), cmocka_unit_test(prelu_beside_infinity),
-          cmocka_unit_test(cosine_of_a_great_length))
+          cmocka_unit_test(cosine_of_a_great_length), cmocka_unit_test(a_multiple_of_a_column))

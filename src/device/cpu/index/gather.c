@@ -81,9 +81,10 @@ GATHER(uint64_t, 64)
     static void gather_short_##suffix(void *arg, int64_t begin, int64_t end) \
     { \
         const job *j = arg; \
-        const int64_t K = j->y.d[1]; \
+        const int64_t K = j->y.d[1], rows = dsi_min(end - begin, SHORT_ROWS); \
         int64_t line[SHORT_ROWS * SHORT_LINE]; /* where the line of a place begins */ \
-        for (int64_t e = 0; e < SHORT_ROWS * K; e++) line[e] = e / K * j->x.s[0]; \
+        for (int64_t r = 0; r < rows; r++) \
+            for (int64_t k = 0; k < K; k++) line[r * K + k] = r * j->x.s[0]; \
         for (int64_t o = begin; o < end; o += SHORT_ROWS) { \
             const int64_t n = dsi_min(end - o, SHORT_ROWS) * K; \
             const int64_t *place = (const int64_t *)j->index.p + o * K; \

@@ -318,10 +318,12 @@ ds_status KERNEL(binary)(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view
         [DSI_REMAINDER] = LINES_I64_UPCAST(remainder),
     };
     static const op_lines plain_add = LINES(plain_add);
-    static strided_line *const number[DSI_N_BINARY] = {
-        [DSI_ADD] = add_number_f32, [DSI_MUL] = mul_number_f32, [DSI_DIV] = div_number_f32};
+    static strided_line *const number[DSI_N_BINARY] = {[DSI_MUL] = mul_number_f32,
+                                                       [DSI_DIV] = div_number_f32};
     bool plain = op == DSI_ADD && alpha == 1 && a.dtype != DS_I64;
     strided_line *line = plain ? plain_add_number_f32 : number[op];
+    /* Other multiples of the number would be rounded before the sum, which they are not else. */
+    if (op == DSI_ADD && alpha == -1) line = add_number_f32;
     (void)s;
     if (line && binary_number(line, &alpha, &a, &b, &y)) return DS_OK;
     if ((plain || op == DSI_MUL) && binary_number(line, &alpha, &b, &a, &y)) return DS_OK;

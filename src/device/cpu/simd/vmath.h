@@ -236,6 +236,7 @@ ALWAYS_INLINE vf sigmoid_lanes(vf x)
     return _mm512_mask_sub_ps(y, right, vf_set(1), y);
 }
 
+/* Below -87.4, where sigmoid is denormal, the error grows to 52 units, 1e-43 at most. */
 ALWAYS_INLINE vf silu_lanes(vf x) { return vf_mul(x, sigmoid_lanes(x)); }
 
 /* t / (1 - t), t = (1 - exp(-2 |x|)) / 2 = 2^k q + (1 - 2^k) / 2, with the sign of x; 1 from
