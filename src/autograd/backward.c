@@ -63,7 +63,8 @@ ds_tensor *ds_require_grad(ds_tensor *leaf, bool on)
 ds_tensor *ds_detach(ds_tensor *x)
 {
     if (!dsi_live(x, "detach")) return dsi_null_operand("detach");
-    return dsi_alias(x);
+    bool deferred = x->storage && x->storage->deferred; /* which would hold x's graph */
+    return !deferred || dsi_acquire(x) ? dsi_alias(x) : NULL;
 }
 
 /* ---- hooks of leaves ---------------------------------------------------------------------------------- */

@@ -188,6 +188,7 @@ ds_status dsi_add_to_leaf(ds_tensor *leaf, ds_tensor *g)
         if (dsi_copy(cast, g) != DS_OK) return ds_error_status();
         g = cast;
     }
+    if (!dsi_acquire_to_write(leaf->grad)) return ds_error_status();
     return grad_sum(leaf->grad, leaf->grad, g);
 }
 

@@ -13,6 +13,7 @@
  * Invariants: what depends on the channel alone (factor, term) are copies, so
  * that an optimizer may update weight and bias before the result is read.
  * SPDX-License-Identifier: MIT */
+#include "autograd/graph.h"
 #include "op.h"
 
 enum { MEAN, RSTD, FACTOR, TERM, WEIGHT, BIAS };
@@ -67,10 +68,18 @@ bool dsi_defer_sum(ds_tensor *a, ds_tensor *b, ds_tensor **y)
     return true;
 }
 
-/* The node of a batch norm saved the rstd that no other op has. */
-static bool made_by(const ds_tensor *y, const dsi_deferred *norm)
+/* Whether the ReLU's node can be a batch norm in the place of y's node: that is the
+ * one of this batch norm, which alone saved its rstd, with the same operands
+ * trained; and not as the first run of a part that is computed again, which lists
+ * y. */
+static bool node_can_be_norm(const ds_tensor *y, const dsi_deferred *norm)
 {
-    return y->node && dsi_saved_tensor(y->node, 2) == norm->operand[RSTD];
+    ds_tensor *const operand[] = {norm->source[0], norm->operand[WEIGHT], norm->operand[BIAS]};
+    if (dsi_watching() || !y->node || dsi_saved_tensor(y->node, 2) != norm->operand[RSTD])
+        return false;
+    for (int i = 0; i < 3; i++)
+        if (dsi_needs_input_grad(y->node, i) != dsi_wants_grad(&operand[i], 1)) return false;
+    return true;
 }
 
 bool dsi_relu_of_norm(ds_tensor *x, ds_tensor **result)
@@ -84,12 +93,13 @@ bool dsi_relu_of_norm(ds_tensor *x, ds_tensor **result)
 
     *result = NULL;
     if (!y || !dsi_acquire(source, add)) return true;
-    dsi_view to = dsi_v_channels(y), added = add ? dsi_v_channels(add) : dsi_v(NULL);
+    dsi_view to = dsi_v_channels(y), added = {.p = NULL};
+    if (add) added = dsi_v_channels(add);
     if (!dsi_run_fusion(y, batch_norm_relu, dsi_v_channels(source), dsi_v(v.mean), dsi_v(v.factor),
                         dsi_v(v.term), added, to))
         return true;
 
-    if (!sum && made_by(x, d))
+    if (!sum && node_can_be_norm(x, d))
         dsi_record_batch_norm(y, source, &v, operand[WEIGHT], operand[BIAS], true, true);
     else
         dsi_save_for_backward(dsi_record(&dsi_op_relu, y, x), y);

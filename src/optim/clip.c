@@ -52,7 +52,9 @@ static double grads_clip(ds_module *m, bool scale, double max_norm, double p)
      * and do not stay. */
     if (scale && !(factor >= 1))
         for (int i = 0; i < n; i++)
-            if (!dsi_run(g[i], affine, factor, 0.0, dsi_v(g[i]), dsi_v(g[i]))) norm = NAN;
+            if (!dsi_acquire_to_write(g[i]) ||
+                !dsi_run(g[i], affine, factor, 0.0, dsi_v(g[i]), dsi_v(g[i])))
+                norm = NAN;
     dsi_free(g);
     return norm;
 }

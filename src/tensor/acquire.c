@@ -46,8 +46,7 @@ static ds_status make_present(ds_tensor *x)
 {
     if (!x || dsi_is_present(x)) return DS_OK;
     ds_status status = x->pooled[0] ? dsi_make_dense(x) : dsi_materialize(x);
-    if (status == DS_OK && x->storage->deferred) dsi_compute_deferred(x->storage);
-    return status;
+    return status == DS_OK && x->storage->deferred ? dsi_compute_deferred(x->storage) : status;
 }
 
 bool dsi_acquire_absent(const ds_tensor *const *x, int n)
@@ -68,7 +67,7 @@ bool dsi_acquire_pooled(const ds_tensor *x)
 bool dsi_acquire_to_write(const ds_tensor *x)
 {
     if (!dsi_acquire(x)) return false;
-    if (x && x->storage->reader) dsi_compute_deferred(x->storage->reader);
+    if (x && x->storage->reader && dsi_compute_deferred(x->storage->reader) != DS_OK) return false;
     if (x) ((ds_tensor *)x)->has_item = false;
     return true;
 }

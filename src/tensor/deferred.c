@@ -13,7 +13,7 @@
  *                                               window commute (ops/pool.c)
  *
  * All other ops have the result computed when they acquire it (Note [Residency]
- * in acquire.c), which cannot fail.
+ * in acquire.c). If a device fails then, the result stays deferred.
  *
  * Invariants:
  * - `deferred` holds its tensors, counted. The storages of its sources point back
@@ -47,8 +47,10 @@ bool dsi_defer(ds_tensor *y, dsi_deferred by)
         return false;
     dsi_deferred *d = y->storage->deferred = dsi_alloc(sizeof *d);
     *d = by;
-    for (int i = 0; i < DSI_SOURCES; i++)
-        if (dsi_ref(d->source[i])) d->source[i]->storage->reader = y->storage;
+    for (int i = 0; i < DSI_SOURCES; i++) {
+        ds_tensor *x = dsi_ref(d->source[i]);
+        if (x) x->storage->reader = y->storage;
+    }
     for (int i = 0; i < DSI_OPERANDS; i++) dsi_ref(d->operand[i]);
     return true;
 }
@@ -80,14 +82,15 @@ static void deferred_free(dsi_deferred *d)
 
 void dsi_drop_deferred(dsi_storage *s) { deferred_free(take(s)); }
 
-void dsi_compute_deferred(dsi_storage *s)
+ds_status dsi_compute_deferred(dsi_storage *s)
 {
-    dsi_deferred *d = take(s);
-    DSI_ASSERT(dsi_acquire(d->source[0], d->source[1]));
+    const dsi_deferred *d = s->deferred;
+    if (!dsi_acquire(d->source[0], d->source[1])) return ds_error_status();
     dsi_view y = dsi_v(d->source[0]);
     y.p = s->p;
-    DSI_ASSERT(d->compute(d, y));
-    deferred_free(d);
+    if (!d->compute(d, y)) return ds_error_status();
+    deferred_free(take(s));
+    return DS_OK;
 }
 
 /* ---- ReLU ----------------------------------------------------------------------------------------------- */

@@ -186,8 +186,8 @@ bool dsi_defer(ds_tensor *y, dsi_deferred by);
 /* How y will be computed, if by that function; NULL: it is computed already, is
  * a part of a result, or comes from another op. */
 const dsi_deferred *dsi_deferred_by(const ds_tensor *y, dsi_compute_fn *compute);
-void dsi_compute_deferred(dsi_storage *s); /* s is deferred */
-void dsi_drop_deferred(dsi_storage *s);    /* without computing it, if s is deferred */
+ds_status dsi_compute_deferred(dsi_storage *s); /* s is deferred */
+void dsi_drop_deferred(dsi_storage *s);         /* without computing it, if s is deferred */
 
 bool dsi_defer_relu(ds_tensor *y, ds_tensor *x);
 ds_tensor *dsi_deferred_relu(const ds_tensor *y); /* the x of a deferred y = relu(x); else NULL */

@@ -192,6 +192,24 @@ static void older_gpus(void **state)
     apart(products_compute, "FAKE_CUDA_CAPABILITY=100", NULL);
 }
 
+/* A result that is computed when it is first read fails there, and can be read
+ * later. */
+static void a_deferred_result(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    CHECK_INT(ds_set_device((ds_device){DS_CUDA, 0}), DS_OK);
+    ds_tensor *leaf = ds_require_grad(ds_ones(DS_F32, ds_shape(2, 8, 3, 3)), true);
+    ds_tensor *y = ds_batch_norm_with(ds_scale(leaf, 2), (ds_batch_norm_opts){.training = true});
+    setenv("FAKE_CUDA_FAIL", "cuLaunchKernel=1", 1);
+    CHECK(!ds_silu(y));
+    CHECK_ERROR("cuda:0: ");
+    unsetenv("FAKE_CUDA_FAIL");
+    CHECK_CLOSE(ds_item(ds_sum(ds_relu(ds_silu(y)))), 0, 0);
+    CHECK_INT(ds_error_status(), DS_OK);
+    ds_scope_close(scope);
+}
+
 /* Blocks that lie unused are given back before an allocation fails. */
 static void a_full_gpu(void **state)
 {
@@ -317,6 +335,7 @@ static void refuses_kernels(void **state)
 static void failures(void **state)
 {
     (void)state;
+    apart(a_deferred_result, NULL, NULL);
     apart(a_full_gpu, "FAKE_CUDA_BYTES=8388608", NULL);
     apart(a_full_gpu_that_is_behind, "FAKE_CUDA_BYTES=8388608", "FAKE_CUDA_LAZY=1");
     apart(shapes_that_change, "FAKE_CUDA_BYTES=6291456", NULL);

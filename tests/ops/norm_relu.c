@@ -274,6 +274,79 @@ static void it_outlives_its_source(void **state)
     CHECK_INT(ds_live_tensors() - before, 0);
 }
 
+static void a_detached_result_holds_no_graph(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    Net n = net_new();
+    int64_t before = ds_live_tensors();
+    ds_scope *inner = ds_scope_open();
+    ds_tensor *y = ds_keep(ds_detach(norm(&n)));
+    ds_scope_close(inner);
+    CHECK_INT(ds_live_tensors() - before, 1);
+    ds_drop(y);
+    ds_scope_close(s);
+}
+
+/* Who is trained is decided when batch norm is called, whether its result was read
+ * or not. */
+static void leaves_change_between(void **state)
+{
+    (void)state;
+    for (int what = 0; what < 2; what++)
+        for (int read = 0; read < 2; read++) {
+            ds_scope *s = ds_scope_open();
+            Net n = net_new();
+            n.in = ds_randn(DS_F32, planes);
+            ds_tensor *y = norm(&n);
+            if (read) now(y);
+            ds_require_grad(what ? n.in : n.weight, what);
+            CHECK_INT(ds_backward(ds_sum(ds_relu(y))), DS_OK);
+            CHECK(ds_grad(n.weight) && ds_grad(n.bias) && !ds_grad(n.in));
+            ds_scope_close(s);
+        }
+}
+
+static ds_tensor *relu_again(void *unused, ds_tensor **in, int n)
+{
+    (void)unused, (void)n;
+    return ds_relu(in[0]);
+}
+
+/* A part that is computed again has a batch norm's result as its input, which is
+ * read after it. */
+static void a_part_is_computed_again(void **state)
+{
+    (void)state;
+    for (int read = 0; read < 2; read++) {
+        ds_scope *s = ds_scope_open();
+        ds_seed(1);
+        Net a = net_new();
+        ds_seed(1);
+        Net b = net_new();
+        ds_tensor *y = norm(&a), *z = ds_checkpoint(relu_again, NULL, &y, 1);
+        if (read) now(y);
+        backward(z);
+        backward(ds_relu(now(norm(&b))));
+        same_gradients(&a, &b);
+        ds_scope_close(s);
+    }
+}
+
+/* A gradient of planes is added to while a ReLU of it waits. */
+static void a_gradient_is_a_source(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_tensor *w = ds_require_grad(ds_ones(DS_F32, small), true);
+    CHECK_INT(ds_backward(ds_sum(ds_scale(w, 3))), DS_OK);
+    ds_tensor *y = ds_relu(ds_grad(w));
+    CHECK_INT(ds_backward(ds_sum(ds_scale(w, 3))), DS_OK);
+    CHECK_CLOSE(ds_item(ds_mean(y)), 3, 1e-6);
+    CHECK_CLOSE(ds_item(ds_mean(ds_grad(w))), 6, 2e-6);
+    ds_scope_close(s);
+}
+
 static ds_tensor *weighted(ds_tensor **in)
 {
     ds_batch_norm_opts o = {.weight = in[1], .bias = in[2], .training = true};
@@ -311,4 +384,7 @@ static void gradients_are_those_of_differences(void **state)
 TEST_MAIN(cmocka_unit_test(forms_have_the_same_bits), cmocka_unit_test(in_pieces),
           cmocka_unit_test(recorded_results_wait), cmocka_unit_test(writing_comes_too_late),
           cmocka_unit_test(an_optimizer_steps_between), cmocka_unit_test(it_outlives_its_source),
+          cmocka_unit_test(a_detached_result_holds_no_graph),
+          cmocka_unit_test(leaves_change_between), cmocka_unit_test(a_part_is_computed_again),
+          cmocka_unit_test(a_gradient_is_a_source),
           cmocka_unit_test(gradients_are_those_of_differences))
