@@ -288,8 +288,8 @@ static void a_detached_result_holds_no_graph(void **state)
     ds_scope_close(s);
 }
 
-/* Who is trained is decided when batch norm is called, whether its result was read
- * or not. */
+/* Gradients are those of the leaves that were trained when batch norm was called,
+ * also if its result is read later. */
 static void leaves_change_between(void **state)
 {
     (void)state;

@@ -82,7 +82,7 @@ GATHER(uint64_t, 64)
     { \
         const job *j = arg; \
         const int64_t K = j->y.d[1], rows = dsi_min(end - begin, SHORT_ROWS); \
-        int64_t line[SHORT_ROWS * SHORT_LINE]; /* where the line of a place begins */ \
+        int64_t line[SHORT_ROWS * SHORT_LINE] = {0}; /* where the line of a place begins */ \
         for (int64_t r = 0; r < rows; r++) \
             for (int64_t k = 0; k < K; k++) line[r * K + k] = r * j->x.s[0]; \
         for (int64_t o = begin; o < end; o += SHORT_ROWS) { \

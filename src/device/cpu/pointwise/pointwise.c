@@ -318,8 +318,8 @@ ds_status KERNEL(binary)(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view
         [DSI_REMAINDER] = LINES_I64_UPCAST(remainder),
     };
     static const op_lines plain_add = LINES(plain_add);
-    static strided_line *const number[DSI_N_BINARY] = {[DSI_MUL] = mul_number_f32,
-                                                       [DSI_DIV] = div_number_f32};
+    static strided_line *const number[DSI_N_BINARY] = {
+        [DSI_MUL] = mul_number_f32, [DSI_DIV] = div_number_f32};
     bool plain = op == DSI_ADD && alpha == 1 && a.dtype != DS_I64;
     strided_line *line = plain ? plain_add_number_f32 : number[op];
     /* Other multiples of the number would be rounded before the sum, which they are not else. */
