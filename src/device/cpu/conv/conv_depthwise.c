@@ -204,12 +204,11 @@ static ds_status depthwise_part(dsi_stream *s, const dsi_conv2d *c, bool back, d
     IN_F32(s, 1, depthwise_run(s, c, back, x, w, b, y), &y, &x, &w, &b);
 }
 
-/* Samples that are computed at a time: all of float32; of 16 bits a slice a thread. */
+/* Samples that are computed at a time: all of float32. */
 static int64_t samples_at_once(const dsi_view *x, const dsi_view *y)
 {
     int64_t n = dsi_max(x->d[0], 1);
-    if (!is_half(x->dtype)) return n;
-    return slice_items((view_numel(x) + view_numel(y)) / n) * ds_threads();
+    return is_half(x->dtype) ? slice_items((view_numel(x) + view_numel(y)) / n) : n;
 }
 
 static ds_status depthwise_slices(dsi_stream *s, const dsi_conv2d *c, bool back, dsi_view x,
