@@ -21,8 +21,8 @@
  * - A source keeps its values until the result is computed: whoever writes to it
  *   in place has the reader computed first (dsi_acquire_to_write), as do the
  *   functions that take its storage away. It may itself be deferred.
- * - A storage whose address was given out for writing, or of a trained leaf, is
- *   never a source.
+ * - A storage whose address was given out for writing is never a source, nor is
+ *   the handle of a trained leaf.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 #include "tensor.h"

@@ -160,7 +160,7 @@ static ds_status lines_launch(dsi_stream *s, const Kernel *kernel, const char *l
                               dsi_cuda_matmul_args *p)
 {
     dsi_cuda_grid grid = dsi_cuda_blocks(tiles_of(p, kernel), kernel->threads);
-    const char *suffix = p->dtype == DS_F16 ? "_f16" : p->dtype == DS_BF16 ? "_bf16" : "";
+    const char *suffix = p->dtype == DS_F32 ? "" : dsi_cuda_dtype_suffix((ds_dtype)p->dtype);
     char name[32];
     snprintf(name, sizeof name, "%s%s", kernel->prefix, letters);
     grid.blocks[2] = dsi_cuda_loops(p->batch);
