@@ -1,7 +1,7 @@
 /* tests/device/conv_amx.c: convolutions of bfloat16 by the matrix unit, and
  * their gradients, beside float64's plain loops on the same values: borders,
- * strides, dilations, orders of memory, blocks of pixels. Skipped without the
- * unit.
+ * strides, dilations, groups, orders of memory, blocks of pixels. Skipped
+ * without the unit.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 
@@ -24,6 +24,14 @@ static const Case cases[] = {
     {3, 16, 10, 9, 40, 1, 1, {{1, 1}, {0, 0}, {1, 1}, 1}, true},
     {3, 24, 10, 9, 40, 1, 1, {{2, 2}, {0, 0}, {1, 1}, 1}, true},
     {2, 24, 10, 9, 17, 1, 1, {{1, 1}, {1, 1}, {1, 1}, 1}, true}, /* 1x1, but with a border */
+    {2, 3, 15, 14, 20, 3, 3, {{1, 1}, {1, 1}, {1, 1}, 1}, true}, /* kernel rows of 9 numbers */
+    {2, 3, 21, 20, 16, 7, 7, {{2, 2}, {3, 3}, {1, 1}, 1}, false},
+    {2, 32, 9, 16, 32, 3, 3, {{1, 1}, {1, 1}, {1, 1}, 2}, true}, /* groups */
+    {3, 30, 8, 7, 51, 3, 2, {{2, 1}, {1, 0}, {1, 2}, 3}, true},
+    {2, 16, 20, 20, 24, 3, 3, {{2, 2}, {1, 1}, {1, 1}, 1}, true}, /* phases of dx */
+    {1, 12, 17, 19, 16, 2, 3, {{4, 3}, {0, 1}, {1, 2}, 1}, true}, /* some without taps */
+    {2, 16, 16, 23, 16, 4, 5, {{2, 4}, {3, 2}, {3, 2}, 1}, false},
+    {2, 9, 1, 70, 16, 1, 4, {{1, 2}, {0, 1}, {1, 1}, 1}, true},
 };
 
 typedef struct Operands {
@@ -39,7 +47,7 @@ static void make(Operands *o, const Case *t, ds_dtype dtype, const int *order)
         out[i] = (in[i] + 2 * t->c.padding[i] - t->c.dilation[i] * (size[i] - 1) - 1) /
                      t->c.stride[i] +
                  1;
-    const int64_t x[] = {t->N, t->C, t->H, t->W}, w[] = {t->K, t->C, t->R, t->S},
+    const int64_t x[] = {t->N, t->C, t->H, t->W}, w[] = {t->K, t->C / t->c.groups, t->R, t->S},
                   y[] = {t->N, t->K, out[0], out[1]};
     o->x = view_new(dtype, 4, x, order), o->dx = view_new(dtype, 4, x, order);
     o->w = view_new(dtype, 4, w, NULL), o->dw = view_new(dtype, 4, w, NULL);

@@ -111,7 +111,7 @@ USES_TILES static void scores_of(const uint16_t *a, int64_t steps, const uint16_
     int64_t line = SIDE * steps;
     for (int64_t c = 0; c < keys; c += SIDE, b += steps * STEP) {
         square_begin(NULL, KEYS);
-        square_add(a, line, DEEP, LINES * line, b, steps, lower);
+        square_add(a, line, DEEP, LINES * line, b, steps, lower, true);
         square_end(s + c, KEYS);
     }
 }
@@ -124,8 +124,8 @@ USES_TILES static void add_weighted(const Split *w, const uint16_t *rows, int64_
     for (int64_t j = 0; j < panels; j++) {
         const uint16_t *b = rows + (j * all + key / SIDE) * STEP;
         square_begin(sums + j * SIDE, line);
-        square_add(w->high, KEYS, DEEP, LINES * KEYS, b, steps, lower);
-        square_add(w->low, KEYS, DEEP, LINES * KEYS, b, steps, lower);
+        square_add(w->high, KEYS, DEEP, LINES * KEYS, b, steps, lower, true);
+        square_add(w->low, KEYS, DEEP, LINES * KEYS, b, steps, lower, true);
         square_end(sums + j * SIDE, line);
     }
 }
@@ -142,8 +142,8 @@ USES_TILES static void add_turned(const Split *w, const uint16_t *rows, int64_t 
         for (int64_t j = 0; j < panels; j++) {
             float *to = sums + (key + i * SIDE) * line + j * SIDE;
             square_begin(to, line);
-            square_add(t.high + i * STEP, DEEP, 0, LINES * DEEP, rows + j * STEP, 1, true);
-            square_add(t.low + i * STEP, DEEP, 0, LINES * DEEP, rows + j * STEP, 1, true);
+            square_add(t.high + i * STEP, DEEP, 0, LINES * DEEP, rows + j * STEP, 1, true, true);
+            square_add(t.low + i * STEP, DEEP, 0, LINES * DEEP, rows + j * STEP, 1, true, true);
             square_end(to, line);
         }
 }

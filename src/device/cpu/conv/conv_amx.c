@@ -3,12 +3,14 @@
  * inputs of one output pixel to a line of R S C numbers, channels fastest:
  *
  *     y [pixels, K] = lines of x [pixels, R S C] w [K, R S C]^T + bias
- *     dx [pixels, C] = lines of dy [pixels, R S K] w' [C, R S K]^T       unit stride; w' is w turned around
+ *     dx [pixels, C] = lines of dy [pixels, R S K] w' [C, R S K]^T       w' is w turned around
  *     dw [K, R S C] = dy [pixels, K]^T lines of x, summed over blocks of pixels in float32, in their order
+ * With a stride, dx is such a product for each phase, the pixels that are a
+ * stride apart: only some taps reach them. Groups are one product each.
  * Lines are made for as many pixels at a time as the second cache holds, from
  * images in pixel order; others are copied first. 1x1 kernels need no lines
- * (conv_1x1.c). A line repeats an input up to R S times, so C is at least
- * FEW_CHANNELS: each copy is then at least 16 bytes.
+ * (conv_1x1.c). A line repeats an input up to R S times, so what is copied at
+ * once, a kernel row or a pixel, has at least FEW elements, 16 bytes.
  *
  * Invariants: a block of pixels depends on shapes alone, and blocks are summed
  * in order, so no result depends on threads or caches.
@@ -24,45 +26,67 @@
  * because each block's dw is added in memory. A block has at least twice the
  * bytes of the weight (dw: its sums), which is packed or added for each block, up
  * to MOST_BYTES. */
-#define BLOCK_BYTES  524288
-#define DW_BYTES     2097152
-#define MOST_BYTES   8388608
-#define FEW_CHANNELS 8
+#define BLOCK_BYTES 524288
+#define DW_BYTES    2097152
+#define MOST_BYTES  8388608
+#define FEW         8
+/* Elements of a line of a tile register, and lines of two registers. A matrix
+ * of whole ones needs no packing. */
+#define WHOLE 32
 
 typedef struct Unfolding {
-    const uint16_t *x; /* [N][H][W][C] */
-    int64_t H, W, C;
+    const uint16_t *x; /* [N][H][W], `pixel` elements apart, of which C count */
+    int64_t H, W, C, pixel;
     int64_t N, P, Q; /* output pixels; each has a line */
     int64_t R, S;
     int64_t stride[2], dilation[2], padding[2];
-    int64_t depth; /* R S C: elements of a line */
-    uint16_t *to;  /* [rows][Q][depth] lines of the current block */
-    int64_t row0;  /* its first row, counted over [N][P] */
+    int64_t length, depth; /* R S C, and from line to line: the same in whole lines of tiles */
+    uint16_t *to;          /* [rows][Q][depth] lines of the current block */
+    int64_t row0;          /* its first row, counted over [N][P] */
 } Unfolding;
 
+/* memcpy of n elements, without a call */
+static inline void copy_elements(uint16_t *to, const uint16_t *from, int64_t n)
+{
+#if defined(DSI_ISA_avx512)
+    for (; n >= 32; n -= 32, to += 32, from += 32)
+        _mm512_storeu_si512(to, _mm512_loadu_si512(from));
+    __mmask32 left = (1u << n) - 1;
+    if (n) _mm512_mask_storeu_epi16(to, left, _mm512_maskz_loadu_epi16(left, from));
+#else
+    memcpy(to, from, (size_t)n * sizeof *to);
+#endif
+}
+
+/* A row of the kernel of one pixel, from column w0 of a source row on; zeros
+ * outside. */
+static void unfold_row(const Unfolding *u, const uint16_t *row, int64_t w0, uint16_t *to)
+{
+    for (int64_t s = 0; s < u->S; s++) {
+        int64_t w = w0 + s * u->dilation[1];
+        if (w < 0 || w >= u->W)
+            memset(to + s * u->C, 0, (size_t)u->C * sizeof *to);
+        else
+            copy_elements(to + s * u->C, row + w * u->pixel, u->C);
+    }
+}
+
 /* The line of one pixel: kernel row r reads source row h0 + r dilation from
- * column w0 on; zeros outside. If no column is outside, a kernel row is one
- * memcpy. */
+ * column w0 on; zeros outside. If no column is outside, and pixels are
+ * neighbours, a kernel row is one copy. */
 static void unfold_pixel(const Unfolding *u, int64_t n, int64_t h0, int64_t w0, uint16_t *to)
 {
-    const size_t pixel = (size_t)u->C * sizeof *to;
-    bool inside = u->dilation[1] == 1 && w0 >= 0 && w0 + u->S <= u->W;
-    for (int64_t r = 0; r < u->R; r++, to += u->S * u->C) {
+    const int64_t across = u->S * u->C;
+    bool inside = u->dilation[1] == 1 && u->pixel == u->C && w0 >= 0 && w0 + u->S <= u->W;
+    for (int64_t r = 0; r < u->R; r++, to += across) {
         int64_t h = h0 + r * u->dilation[0];
-        const uint16_t *row = u->x + (n * u->H + h) * u->W * u->C;
-        if (h < 0 || h >= u->H) {
-            memset(to, 0, (size_t)u->S * pixel);
-        } else if (inside) {
-            memcpy(to, row + w0 * u->C, (size_t)u->S * pixel);
-        } else {
-            for (int64_t s = 0; s < u->S; s++) {
-                int64_t w = w0 + s * u->dilation[1];
-                if (w < 0 || w >= u->W)
-                    memset(to + s * u->C, 0, pixel);
-                else
-                    memcpy(to + s * u->C, row + w * u->C, pixel);
-            }
-        }
+        const uint16_t *row = u->x + (n * u->H + h) * u->W * u->pixel;
+        if (h < 0 || h >= u->H)
+            memset(to, 0, (size_t)across * sizeof *to);
+        else if (inside)
+            copy_elements(to, row + w0 * u->C, across);
+        else
+            unfold_row(u, row, w0, to);
     }
 }
 
@@ -75,6 +99,13 @@ static void unfold_rows(void *arg, int64_t begin, int64_t end)
         for (int64_t q = 0; q < u->Q; q++, to += u->depth)
             unfold_pixel(u, row / u->P, row % u->P * u->stride[0] - u->padding[0],
                          q * u->stride[1] - u->padding[1], to);
+}
+
+/* Zeros behind the ends of n lines, which unfolding does not write. */
+static void end_lines(const Unfolding *u, uint16_t *to, int64_t n)
+{
+    for (int64_t i = 0; i < n && u->length < u->depth; i++, to += u->depth)
+        memset(to + u->length, 0, (size_t)(u->depth - u->length) * sizeof *to);
 }
 
 /* Makes the lines of `rows` rows of pixels from row0 on: a matrix [1, rows Q,
@@ -91,7 +122,9 @@ static dsi_view unfold(Unfolding *u, int64_t row0, int64_t rows)
 static int64_t rows_of_block(const Unfolding *u, int64_t least, int64_t weight)
 {
     int64_t bytes = dsi_max(least, dsi_min(2 * weight, MOST_BYTES));
-    int64_t rows = bytes / (u->Q * u->depth * (int64_t)sizeof *u->to);
+    int64_t rows = bytes / (u->Q * u->depth * (int64_t)sizeof *u->to), whole = WHOLE;
+    while (whole > 1 && u->Q * whole / 2 % WHOLE == 0) whole /= 2; /* rows of whole tiles */
+    if (rows > whole) rows -= rows % whole;
     return dsi_min(dsi_max(rows, 1), u->N * u->P);
 }
 
@@ -117,11 +150,20 @@ static dsi_view in_dense(dsi_stream *s, dsi_view v, void **spare)
     return v;
 }
 
-/* `rows` rows of pixels of a dense image, as a matrix. */
-static dsi_view matrix_of_rows(const dsi_view *v, int64_t row0, int64_t rows)
+/* `rows` rows of pixels of a dense image as a matrix, `channels` from channel c
+ * on. */
+static dsi_view matrix_of_rows(const dsi_view *v, int64_t row0, int64_t rows, int64_t c,
+                               int64_t channels)
 {
-    uint16_t *p = (uint16_t *)v->p + row0 * v->d[3] * v->d[1];
-    return (dsi_view){p, v->dtype, 3, {1, rows * v->d[3], v->d[1]}, {0, v->d[1], 1}};
+    uint16_t *p = (uint16_t *)v->p + row0 * v->d[3] * v->d[1] + c;
+    return (dsi_view){p, v->dtype, 3, {1, rows * v->d[3], channels}, {0, v->d[1], 1}};
+}
+
+/* v from element `at` on. */
+static dsi_view moved(dsi_view v, int64_t at)
+{
+    if (v.p) v.p = (char *)v.p + at * (int64_t)ds_dtype_size(v.dtype);
+    return v;
 }
 
 /* Copies w [out, in, R, S] to the matrix m [out][R][S][in], or m to w if
@@ -150,115 +192,221 @@ static ds_status copy_taps(dsi_stream *s, dsi_view w, bool flipped, dsi_view m, 
     return status;
 }
 
-/* ---- y, and dx of unit stride ---------------------------------------------------------------------------- */
+/* ---- y and dx ------------------------------------------------------------------------------------------- */
 
-/* y = lines of x times w + b, block by block. */
-static ds_status correlate(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view w, bool flipped,
-                           dsi_view b, dsi_view y)
+/* The weights of the first group, [out, in, R, S], and elements to the next. */
+typedef struct Weights {
+    dsi_view w;
+    bool flipped; /* turned by 180 degrees */
+    int64_t groups, step;
+} Weights;
+
+/* Group g of `to`, a dense image, = its lines times its weights + b, block by
+ * block. `unfolded` has memory for the lines of `most` rows, and for weights. */
+static ds_status correlate_group(dsi_stream *s, const Unfolding *all, const Weights *w, int64_t g,
+                                 dsi_view b, const dsi_view *to, int64_t most, uint16_t *unfolded)
 {
-    void *spare_x, *spare_y;
-    ds_status status = DS_ENOMEM;
-    int64_t out = y.d[1], most = rows_of_block(u, BLOCK_BYTES, out * u->depth * 2);
-    int64_t lines = most * u->Q * u->depth;
-    dsi_view from = in_dense(s, x, &spare_x), to = in_dense(s, y, &spare_y);
-    uint16_t *unfolded = dsi_scratch(s, (size_t)(lines + out * u->depth) * sizeof *unfolded);
-    dsi_view m = {unfolded + lines, DS_BF16, 3, {1, out, u->depth}, {0, u->depth, 1}};
-    u->x = from.p;
-    u->to = unfolded;
-    if (from.p && to.p && unfolded) status = spare_x ? KERNEL(copy)(s, x, from) : DS_OK;
-    if (!status) status = copy_taps(s, w, flipped, m, false);
-    for (int64_t row = 0, rows; row < u->N * u->P && !status; row += rows) {
-        rows = dsi_min(most, u->N * u->P - row);
-        dsi_view a = unfold(u, row, rows);
-        status = amx_matmul(s, a, view_transposed(m), b, matrix_of_rows(&to, row, rows));
+    Unfolding u = *all;
+    int64_t out = w->w.d[0];
+    dsi_view m = {unfolded + most * u.Q * u.depth, DS_BF16, 3, {1, out, u.depth}, {0, u.depth, 1}};
+    u.to = unfolded;
+    u.x += g * u.C;
+    b.d[0] = out;
+    if (b.p) b = moved(b, g * out * b.s[0]);
+    ds_status status = copy_taps(s, moved(w->w, g * w->step), w->flipped, m, false);
+    for (int64_t row = 0, rows; row < u.N * u.P && !status; row += rows) {
+        rows = dsi_min(most, u.N * u.P - row);
+        dsi_view a = unfold(&u, row, rows);
+        status = amx_matmul(s, a, view_transposed(m), b,
+                            matrix_of_rows(to, row, rows, g * out, out));
     }
-    if (!status && spare_y) status = KERNEL(copy)(s, to, y);
-    dsi_scratch_release(s, unfolded);
-    dsi_scratch_release(s, spare_y);
-    dsi_scratch_release(s, spare_x);
     return status;
 }
 
-/* The unfolding of x with a line for each pixel of y. */
+/* y = lines of u->x times weights + b. */
+static ds_status correlate(dsi_stream *s, const Unfolding *u, const Weights *w, dsi_view b,
+                           dsi_view y)
+{
+    void *spare;
+    ds_status status = DS_ENOMEM;
+    int64_t out = w->w.d[0], most = rows_of_block(u, BLOCK_BYTES, out * u->depth * 2);
+    int64_t lines = most * u->Q + out;
+    dsi_view to = in_dense(s, y, &spare);
+    uint16_t *unfolded = dsi_scratch(s, (size_t)(lines * u->depth) * sizeof *unfolded);
+    if (to.p && unfolded) {
+        end_lines(u, unfolded, lines);
+        status = DS_OK;
+    }
+    for (int64_t g = 0; g < w->groups && !status; g++)
+        status = correlate_group(s, u, w, g, b, &to, most, unfolded);
+    if (!status && spare) status = KERNEL(copy)(s, to, y);
+    dsi_scratch_release(s, unfolded);
+    dsi_scratch_release(s, spare);
+    return status;
+}
+
+/* A dense copy of x in *spare, or x itself; the caller releases *spare. */
+static ds_status copied_dense(dsi_stream *s, dsi_view x, dsi_view *dense, void **spare)
+{
+    *dense = in_dense(s, x, spare);
+    if (!dense->p) return DS_ENOMEM;
+    return *spare ? KERNEL(copy)(s, x, *dense) : DS_OK;
+}
+
+/* Lines of images like x, `groups` groups of channels, for pixels like y's. */
+static Unfolding lines_like(const dsi_view *x, const dsi_view *y, int64_t groups, int64_t R,
+                            int64_t S)
+{
+    Unfolding u = {.x = x->p, .H = x->d[2], .W = x->d[3], .C = x->d[1] / groups, .pixel = x->d[1]};
+    u.N = y->d[0], u.P = y->d[2], u.Q = y->d[3], u.R = R, u.S = S;
+    u.length = R * S * u.C, u.depth = dsi_round_up(u.length, WHOLE);
+    u.stride[0] = u.stride[1] = 1;
+    return u;
+}
+
+/* The unfolding of x, which is dense, with a line for each pixel of y. */
 static Unfolding lines_of_x(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w,
                             const dsi_view *y)
 {
-    Unfolding u = {.H = x->d[2], .W = x->d[3], .C = x->d[1], .R = w->d[2], .S = w->d[3]};
-    u.N = y->d[0], u.P = y->d[2], u.Q = y->d[3], u.depth = u.R * u.S * u.C;
+    Unfolding u = lines_like(x, y, c->groups, w->d[2], w->d[3]);
     for (int i = 0; i < 2; i++)
         u.stride[i] = c->stride[i], u.dilation[i] = c->dilation[i], u.padding[i] = c->padding[i];
     return u;
 }
 
+/* from: channels of a group of what is unfolded; to: of the product. */
 static bool conv_amx_takes(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w,
-                           const dsi_view *y)
+                           const dsi_view *y, int64_t from, int64_t to)
 {
-    int64_t pixels = y->d[0] * y->d[2] * y->d[3], C = w->d[1], K = w->d[0];
-    return x->dtype == DS_BF16 && w->dtype == DS_BF16 && y->dtype == DS_BF16 && c->groups == 1 &&
-           C >= FEW_CHANNELS && K >= FEW_CHANNELS && amx_takes(pixels, K, w->d[2] * w->d[3] * C);
+    int64_t pixels = y->d[0] * y->d[2] * y->d[3], S = w->d[3];
+    bool rows = c->dilation[1] == 1 && c->groups == 1; /* whole kernel rows are copied at once */
+    return x->dtype == DS_BF16 && w->dtype == DS_BF16 && y->dtype == DS_BF16 &&
+           (rows ? S * from : from) >= FEW && to >= FEW &&
+           amx_takes(pixels, w->d[0] / c->groups, w->d[2] * S * w->d[1]);
 }
 
 bool amx_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b, dsi_view y,
                  ds_status *status)
 {
-    if (!conv_amx_takes(c, &x, &w, &y)) return false;
+    int64_t K = w.d[0] / c->groups;
+    if (!conv_amx_takes(c, &x, &w, &y, w.d[1], K)) return false;
     if (point_forward(s, c, x, w, b, y, status)) return true;
-    Unfolding u = lines_of_x(c, &x, &w, &y);
-    *status = correlate(s, &u, x, w, false, b, y);
+    dsi_view from;
+    void *spare;
+    *status = copied_dense(s, x, &from, &spare);
+    Unfolding u = lines_of_x(c, &from, &w, &y);
+    Weights weights = {w, false, c->groups, K * w.s[0]};
+    weights.w.d[0] = K;
+    if (!*status) *status = correlate(s, &u, &weights, b, y);
+    dsi_scratch_release(s, spare);
     return true;
+}
+
+/* The taps of one axis that reach dx at a, a + stride, ...: first, first + step,
+ * ...; the last reads dy at `at`, those before it `dilation` further on each. */
+typedef struct Reach {
+    int64_t count, first, step, at, dilation;
+} Reach;
+
+static Reach reach_of(const dsi_conv2d *c, int axis, int64_t a, int64_t taps)
+{
+    Reach o = {.step = 1, .dilation = 1};
+    int64_t stride = c->stride[axis], last = 0;
+    for (int64_t r = 0; r < taps; r++) {
+        int64_t d = a + c->padding[axis] - r * c->dilation[axis];
+        if (d % stride) continue;
+        if (!o.count) o.first = r;
+        if (o.count) o.step = r - last, o.dilation = o.at - d / stride;
+        last = r, o.at = d / stride, o.count++;
+    }
+    return o;
+}
+
+/* dx at rows a, a + stride, ... and columns b, b + stride, ..., of dense dy. */
+static ds_status dx_phase(dsi_stream *s, const dsi_conv2d *c, const dsi_view *dy, dsi_view w,
+                          dsi_view dx, int64_t a, int64_t b)
+{
+    Reach v = reach_of(c, 0, a, w.d[2]), h = reach_of(c, 1, b, w.d[3]);
+    int64_t begin[2] = {a, b}, offset = 0, K = w.d[0] / c->groups;
+    for (int i = 0; i < 2; i++) {
+        dx.d[2 + i] = (dx.d[2 + i] - begin[i] + c->stride[i] - 1) / c->stride[i];
+        offset += begin[i] * dx.s[2 + i];
+        dx.s[2 + i] *= c->stride[i];
+    }
+    if (dx.d[2] <= 0 || dx.d[3] <= 0) return DS_OK;
+    dx = moved(dx, offset);
+    if (!v.count || !h.count) return KERNEL(fill)(s, 0, dx);
+    Unfolding u = lines_like(dy, &dx, c->groups, v.count, h.count);
+    u.padding[0] = -v.at, u.padding[1] = -h.at;
+    u.dilation[0] = v.dilation, u.dilation[1] = h.dilation;
+    Weights turned = {moved(w, v.first * w.s[2] + h.first * w.s[3]), true, c->groups, K * w.s[0]};
+    dsi_view *t = &turned.w; /* [C,K,taps,taps] */
+    t->d[0] = w.d[1], t->s[0] = w.s[1], t->d[1] = K, t->s[1] = w.s[0];
+    t->d[2] = v.count, t->s[2] = v.step * w.s[2], t->d[3] = h.count, t->s[3] = h.step * w.s[3];
+    return correlate(s, &u, &turned, (dsi_view){0}, dx);
 }
 
 bool amx_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
             ds_status *status)
 {
-    if (!conv_amx_takes(c, &dx, &w, &dy)) return false;
+    if (!conv_amx_takes(c, &dx, &w, &dy, w.d[0] / c->groups, w.d[1])) return false;
     if (point_dx(s, c, dy, w, dx, status)) return true;
-    if (c->stride[0] != 1 || c->stride[1] != 1) return false;
-    Unfolding u = lines_of_x(c, &dy, &w, &dx);
-    for (int i = 0; i < 2; i++) u.padding[i] = (w.d[2 + i] - 1) * c->dilation[i] - c->padding[i];
-    dsi_view turned = w; /* [C,K,R,S] */
-    turned.d[0] = w.d[1], turned.s[0] = w.s[1], turned.d[1] = w.d[0], turned.s[1] = w.s[0];
-    *status = correlate(s, &u, dy, turned, true, (dsi_view){0}, dx);
+    dsi_view from;
+    void *spare;
+    *status = copied_dense(s, dy, &from, &spare);
+    for (int64_t a = 0; a < c->stride[0]; a++)
+        for (int64_t b = 0; b < c->stride[1] && !*status; b++)
+            *status = dx_phase(s, c, &from, w, dx, a, b);
+    dsi_scratch_release(s, spare);
     return true;
 }
 
 /* ---- dw ----------------------------------------------------------------------------------------------------- */
 
-/* dw = dy^T times the lines of x, summed over blocks in float32. */
-static ds_status sum_products(dsi_stream *s, Unfolding *u, dsi_view x, dsi_view dy, dsi_view dw)
+/* dw of group g = its channels of dy^T times its lines, summed over blocks in
+ * float32. `sums` has memory for two dw, and for the lines of `most` rows. */
+static ds_status sum_group(dsi_stream *s, const Unfolding *all, int64_t g, const dsi_view *dy,
+                           dsi_view dw, int64_t most, float *sums)
 {
-    void *spare_x, *spare_y;
-    ds_status status = DS_ENOMEM;
-    int64_t size = dw.d[0] * u->depth, most = rows_of_block(u, DW_BYTES, size * 4);
-    int64_t lines = most * u->Q * u->depth;
-    dsi_view from = in_dense(s, x, &spare_x), g = in_dense(s, dy, &spare_y);
-    float *sums = dsi_scratch(s, (size_t)(2 * size) * sizeof *sums + (size_t)lines * sizeof *u->to);
-    dsi_view sum = {sums, DS_F32, 3, {1, dw.d[0], u->depth}, {0, u->depth, 1}}, part = sum;
+    Unfolding u = *all;
+    ds_status status = DS_OK;
+    int64_t K = dw.d[0], size = K * u.length;
+    dsi_view sum = {sums, DS_F32, 3, {1, K, u.length}, {0, u.length, 1}}, part = sum;
     part.p = sums + size;
-    u->x = from.p;
-    u->to = (uint16_t *)(sums + 2 * size);
-    if (from.p && g.p && sums) status = spare_x ? KERNEL(copy)(s, x, from) : DS_OK;
-    if (!status && spare_y) status = KERNEL(copy)(s, dy, g);
-    for (int64_t row = 0, rows; row < u->N * u->P && !status; row += rows) {
-        rows = dsi_min(most, u->N * u->P - row);
-        dsi_view a = unfold(u, row, rows),
-                 gradient = view_transposed(matrix_of_rows(&g, row, rows));
+    u.to = (uint16_t *)(sums + 2 * size);
+    u.x += g * u.C;
+    for (int64_t row = 0, rows; row < u.N * u.P && !status; row += rows) {
+        rows = dsi_min(most, u.N * u.P - row);
+        dsi_view a = unfold(&u, row, rows),
+                 gradient = view_transposed(matrix_of_rows(dy, row, rows, g * K, K));
+        a.d[2] = u.length;
         status = amx_matmul(s, gradient, a, (dsi_view){0}, row ? part : sum);
         if (!status && row) status = KERNEL(binary)(s, DSI_ADD, 1, sum, part, sum);
     }
-    if (!status) status = copy_taps(s, dw, false, sum, true);
-    dsi_scratch_release(s, sums);
-    dsi_scratch_release(s, spare_y);
-    dsi_scratch_release(s, spare_x);
-    return status;
+    return status ? status : copy_taps(s, moved(dw, g * K * dw.s[0]), false, sum, true);
 }
 
 bool amx_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
             ds_status *status)
 {
-    if (!conv_amx_takes(c, &x, &dw, &dy)) return false;
+    int64_t K = dw.d[0] / c->groups;
+    if (!conv_amx_takes(c, &x, &dw, &dy, dw.d[1], K)) return false;
     if (point_dw(s, c, dy, x, dw, status)) return true;
-    Unfolding u = lines_of_x(c, &x, &dw, &dy);
-    *status = sum_products(s, &u, x, dy, dw);
+    void *spare[2];
+    dsi_view from, g;
+    *status = copied_dense(s, x, &from, &spare[0]);
+    ds_status second = copied_dense(s, dy, &g, &spare[1]);
+    if (!*status) *status = second;
+    Unfolding u = lines_of_x(c, &from, &dw, &dy);
+    int64_t size = K * u.length, most = rows_of_block(&u, DW_BYTES, size * 4);
+    float *sums = dsi_scratch(s, (size_t)(2 * size) * sizeof *sums +
+                                     (size_t)(most * u.Q * u.depth) * sizeof *u.to);
+    if (!sums) *status = DS_ENOMEM;
+    dw.d[0] = K;
+    for (int64_t i = 0; i < c->groups && !*status; i++)
+        *status = sum_group(s, &u, i, &g, dw, most, sums);
+    dsi_scratch_release(s, sums);
+    dsi_scratch_release(s, spare[1]);
+    dsi_scratch_release(s, spare[0]);
     return true;
 }

@@ -196,9 +196,10 @@ USES_TILES static void run_square(const Block *x, int64_t row, int64_t col)
     const uint16_t *a = x->a + row * (x->direct ? x->a_line : steps * DEEP);
     float local[SIDE * SIDE], *sums = local;
     if (x->sums) sums = x->sums + (row / SIDE * x->sums_row + col / SIDE) * SIDE * SIDE;
-    bool lower = x->of.m - row > LINES; /* else the second half of the rows is zeros */
+    /* else the second half of the rows, or columns, is zeros */
+    bool lower = x->of.m - row > LINES, right = x->of.n - col > LINES;
     square_begin(x->first ? NULL : sums, SIDE);
-    square_add(a, x->a_line, x->a_step, x->a_lower, b, steps, lower);
+    square_add(a, x->a_line, x->a_step, x->a_lower, b, steps, lower, right);
     square_end(sums, SIDE);
     if (x->last) put_square(&x->of, row, col, sums);
 }

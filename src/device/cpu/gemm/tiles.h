@@ -86,22 +86,24 @@ USES_TILES static inline void square_begin(const float *sums, int64_t line)
 
 /* Adds steps of DEEP elements of k. Elements of a: `line` from row to row,
  * `step` to the next step, `below` to the lower LINES rows, which are left out
- * if !lower. b is a packed panel. */
+ * if !lower. b is a packed panel; its right half is left out if !right. */
 USES_TILES static inline void square_add(const uint16_t *a, int64_t line, int64_t step,
                                          int64_t below, const uint16_t *b, int64_t steps,
-                                         bool lower)
+                                         bool lower, bool right)
 {
     const int64_t bytes = line * (int64_t)sizeof *a;
     for (int64_t i = 0; i < steps; i++, a += step, b += STEP) {
         _tile_loadd(4, a, bytes);
         _tile_loadd(6, b, 64);
         _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, b + STEP / 2, 64);
-        _tile_dpbf16ps(1, 4, 7);
+        if (right) {
+            _tile_loadd(7, b + STEP / 2, 64);
+            _tile_dpbf16ps(1, 4, 7);
+        }
         if (!lower) continue;
         _tile_loadd(5, a + below, bytes);
         _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        if (right) _tile_dpbf16ps(3, 5, 7);
     }
 }
 
