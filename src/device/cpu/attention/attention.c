@@ -31,6 +31,7 @@
 
 #include <stdatomic.h>
 
+#define ROWS        36  /* queries of a block: whole tiles, but with 8 rows a tile */
 #define GAPS        512 /* elements, more than lie between the float32 copies of a slice */
 #define GRAIN_FLOPS 5e5 /* of an iteration of a parallel loop, at least */
 
@@ -78,9 +79,10 @@ static void products_f64(const dsi_view *k, const float *transposed, int64_t bat
         }
 }
 
-/* y[i][j] += sum over k of a[i am + k ak] b[k bk + j] */
-static void add_products_f32(const float *a, int64_t am, int64_t ak, const float *b, int64_t bk,
-                             int64_t depth, float *y, int64_t ym, int64_t rows, int64_t cols)
+/* y[i][j] (+)= sum over k of a[i am + k ak] b[k bk + j] */
+static void multiply_f32(bool add, const float *a, int64_t am, int64_t ak, const float *b,
+                         int64_t bk, int64_t depth, float *y, int64_t ym, int64_t rows,
+                         int64_t cols)
 {
     int64_t tiles = (cols + TILE_COLS - 1) / TILE_COLS, vectors = (cols + VF - 1) / VF;
     int64_t width = (vectors + tiles - 1) / tiles * VF; /* none is much narrower than the others */
@@ -93,18 +95,21 @@ static void add_products_f32(const float *a, int64_t am, int64_t ak, const float
                            .k = depth,
                            .y = y + j,
                            .ym = ym,
-                           .add = true,
+                           .add = add,
                            .a_tile = TILE_ROWS * am};
         tile(t, rows, (int)(cols - j < width ? cols - j : width));
     }
 }
 
-static void add_products_f64(const double *a, int64_t am, int64_t ak, const double *b, int64_t bk,
-                             int64_t depth, double *y, int64_t ym, int64_t rows, int64_t cols)
+static void multiply_f64(bool add, const double *a, int64_t am, int64_t ak, const double *b,
+                         int64_t bk, int64_t depth, double *y, int64_t ym, int64_t rows,
+                         int64_t cols)
 {
-    for (int64_t i = 0; i < rows; i++)
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; !add && j < cols; j++) y[i * ym + j] = 0;
         for (int64_t k = 0; k < depth; k++)
             for (int64_t j = 0; j < cols; j++) y[i * ym + j] += a[i * am + k * ak] * b[k * bk + j];
+    }
 }
 
 static double row_max_f64(int64_t n, const double *x) { return max_line_f64(n, x); }
@@ -112,9 +117,11 @@ static double row_sum_f64(int64_t n, const double *x) { return sum_line_f64(n, x
 
 static float dot_f32(const float *a, const float *b, int64_t n)
 {
-    float sum;
-    dots((dot_operands){.a = a, .b = b, .k = n, .y = &sum}, 1, 1);
-    return sum;
+    vf sum = vf_zero();
+    int64_t i = 0;
+    for (; i + VF <= n; i += VF) sum = vf_fma(vf_load(a + i), vf_load(b + i), sum);
+    if (i < n) sum = vf_fma(vf_load_n(a + i, (int)(n - i)), vf_load_n(b + i, (int)(n - i)), sum);
+    return vf_sum(sum);
 }
 
 static double dot_f64(const double *a, const double *b, int64_t n)

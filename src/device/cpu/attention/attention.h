@@ -6,8 +6,7 @@
 #include "device/cpu/simd/half.h"
 #include "device/cpu/simd/vmath.h"
 
-#define ROWS     32 /* queries of a block */
-#define FEW_ROWS 8  /* queries below which transposing or packing keys costs more than it saves */
+#define FEW_ROWS 8 /* queries below which transposing or packing keys costs more than it saves */
 /* Keys of a block: a multiple of TILE_COLS of every instruction set, and of
  * 32. */
 #define KEYS 96

@@ -27,6 +27,7 @@
 
 #define MOST        256 /* elements of a query, or of a value */
 #define GRAIN_FLOPS 4e6
+#define ROWS        32 /* queries of a block */
 #define BLOCK       (ROWS * KEYS)
 
 #define T           float
