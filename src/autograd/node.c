@@ -192,14 +192,25 @@ ds_status dsi_add_to_leaf(ds_tensor *leaf, ds_tensor *g)
     return grad_sum(leaf->grad, leaf->grad, g);
 }
 
-/* to->dy += g, in new memory: the old sum may have other holders. */
+/* Whether x may be written in place: no other holder, no other handle on its
+ * memory. */
+static bool grad_is_own(const ds_tensor *x)
+{
+    return x && x->refs == 1 && !x->pooled[0] && x->storage && x->storage->refs == 1 &&
+           dsi_is_contiguous(x);
+}
+
+/* to->dy += g, in new memory if the old sum has other holders. */
 static ds_status node_add_grad(dsi_node *to, ds_tensor *g)
 {
     if (!to->dy) {
         to->dy = dsi_ref(g);
         return DS_OK;
     }
-    ds_tensor *sum = dsi_acquire(to->dy, g) ? dsi_new_like(to->dy) : NULL;
+    bool acquired = dsi_acquire(to->dy, g);
+    if (acquired && grad_is_own(to->dy) && to->dy->dtype == g->dtype)
+        return grad_sum(to->dy, to->dy, g);
+    ds_tensor *sum = acquired ? dsi_new_like(to->dy) : NULL;
     if (grad_sum(sum, to->dy, g) != DS_OK) return ds_error_status();
     dsi_hold(&to->dy, sum);
     return DS_OK;
@@ -225,14 +236,6 @@ ds_tensor *dsi_new_grad(dsi_node *n, int i, const ds_tensor *like, ds_dims shape
     ds_tensor *place = h && h->grad_buffer ? h->grad_buffer(h->grad_ready_arg, leaf) : NULL;
     if (!place) return dsi_new(like, shape);
     return h->grad_in_buffer = place;
-}
-
-/* Whether x may be written in place: no other holder, no other handle on its
- * memory. */
-static bool grad_is_own(const ds_tensor *x)
-{
-    return x && x->refs == 1 && !x->pooled[0] && x->storage && x->storage->refs == 1 &&
-           dsi_is_contiguous(x);
 }
 
 ds_tensor *dsi_grad_buffer(dsi_node *n, int i, const ds_tensor *like, ds_dims shape)
