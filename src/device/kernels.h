@@ -494,6 +494,10 @@ typedef struct dsi_fusions {
     ds_status (*conv2d_back_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
                                     dsi_view x, dsi_view w, dsi_view dx, dsi_view dw, dsi_view db,
                                     bool *done);
+    /* dx + b[c]: a transposed convolution with its bias, rounded once
+     * = in float32: conv2d_dx (dy, w, t); binary ADD (t, b seen as [1,C,1,1]) */
+    ds_status (*conv2d_dx_bias)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w,
+                                dsi_view b, dsi_view dx);
     /* db[k] = sum over n,p,q of dy[n,k,p,q] beside dw
      * = conv2d_dw; reduce SUM (dy, db seen as [1,K,1,1]) */
     ds_status (*conv2d_dw_db)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,

@@ -170,6 +170,9 @@ ENTRY(used_fusions, relu_max_pool2d, "relu_max_pool2d", (S, const dsi_pool2d *c,
       (s, c, x, y, index), 0, &x, &y, &index)
 ENTRY(used_fusions, relu_max_pool2d_dx, "relu_max_pool2d_dx", (S, V dy, V max, V index, V dx),
       (s, dy, max, index, dx), 0, &dy, &max, &index, &dx)
+ENTRY(used_fusions, conv2d_dx_bias, "conv2d_dx_bias",
+      (S, const dsi_conv2d *c, V dy, V w, V b, V dx), (s, c, dy, w, b, dx), conv_flops(&w, &dy),
+      &dy, &w, &b, &dx)
 ENTRY(used_fusions, conv2d_dw_db, "conv2d_dw_db", (S, const dsi_conv2d *c, V dy, V x, V dw, V db),
       (s, c, dy, x, dw, db), conv_flops(&dw, &dy), &dy, &x, &dw, &db)
 ENTRY(used_fusions, matmul_sums, "matmul_sums", (S, V a, V b, V y, V sums), (s, a, b, y, sums),
@@ -296,7 +299,7 @@ struct dsi_observed_tables {
     X(norm) X(gather_rows) X(scatter_rows) X(gather) X(scatter_add) X(dispatch) X(combine) \
     X(combine_dw) X(attention) X(attention_dx) X(optimizer) X(step_result)
 #define FUSION_NAMES(X) \
-    X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(conv2d_back_pooled) X(sum_channels) X(batch_norm_stats) X(batch_norm_relu) X(batch_norm_relu_dx) X(mul_add) \
+    X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dx_bias) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(conv2d_back_pooled) X(sum_channels) X(batch_norm_stats) X(batch_norm_relu) X(batch_norm_relu_dx) X(mul_add) \
     X(clamp) X(prelu) X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_batch) \
     X(arange) X(clamp_tensors) X(amax) X(scatter) X(scatter_dx) X(scatter_sum) X(nll_loss) X(nll_loss_dx) \
     X(attention_dropout) X(attention_dropout_dx) X(vecdot) X(group_norm_dx)

@@ -15,8 +15,7 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
-/* db[k] = dy summed over N, P, Q */
-static bool conv2d_db(const ds_tensor *dy, ds_tensor *db)
+bool dsi_conv_db(const ds_tensor *dy, ds_tensor *db)
 {
     if (!db) return false;
     if (dsi_fusion(db->device, sum_channels))
@@ -56,7 +55,7 @@ static void conv2d_weight_grads(dsi_node *n, const ds_tensor *dy, const ds_tenso
         done = dsi_run(dw, conv2d_dw, c, dsi_v(dy), dsi_v(x), dsi_v(dw));
     }
     dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
-    if (!both && wanted[1]) done = conv2d_db(values, db);
+    if (!both && wanted[1]) done = dsi_conv_db(values, db);
     dsi_accumulate_grad(n, 2, dsi_result_if(done, db));
 }
 
@@ -181,7 +180,7 @@ static bool conv2d_check(const char *op, const ds_tensor *x, const ds_tensor *w,
 /* y [N,K,P,Q] in the order of memory that the device's kernels like best: with
  * the channels innermost, if they fill vectors; pointwise ops and pooling above
  * keep it. */
-static ds_tensor *new_output(const ds_tensor *x, ds_dims out)
+ds_tensor *dsi_new_images(const ds_tensor *x, ds_dims out)
 {
     bool last = out.d[1] % 8 == 0 && out.d[1] >= x->device->type->channels_last_from;
     return last ? dsi_new_channels_last(x, out) : dsi_new(x, out);
@@ -195,7 +194,7 @@ static ds_tensor *conv2d_named(const char *op, ds_tensor *x, ds_tensor *w, ds_co
     ds_dims out;
     if (!conv2d_check(op, x, w, o, &c, &out) || !dsi_acquire(x, w, o.bias)) return NULL;
 
-    ds_tensor *y = new_output(x, out);
+    ds_tensor *y = dsi_new_images(x, out);
 
     if (!dsi_run(y, conv2d, &c, dsi_v(x), dsi_v(w), dsi_v(o.bias), dsi_v(y))) return NULL;
 

@@ -13,7 +13,7 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
-/* Saved: x, w. db is dy's sum over all but the channels. */
+/* Saved: x, w. */
 static void conv_transpose2d_backward(dsi_node *n, ds_tensor *dy)
 {
     const dsi_conv2d *c = dsi_attr(n);
@@ -27,6 +27,10 @@ static void conv_transpose2d_backward(dsi_node *n, ds_tensor *dy)
         ds_tensor *dw = dsi_new_grad(n, 1, w, w->shape);
         bool done = dsi_run(dw, conv2d_dw, c, dsi_v(x), dsi_v(dy), dsi_v(dw));
         dsi_accumulate_grad(n, 1, dsi_result_if(done, dw));
+    }
+    if (dsi_needs_input_grad(n, 2)) {
+        ds_tensor *db = dsi_new_grad(n, 2, w, ds_shape(dy->shape.d[1]));
+        dsi_accumulate_grad(n, 2, dsi_result_if(dsi_conv_db(dy, db), db));
     }
 }
 
@@ -90,34 +94,41 @@ static bool conv_transpose_check(const char *op, const ds_tensor *x, const ds_te
     return true;
 }
 
-/* Without the bias, for x of 4 dimensions. */
+/* For x of 4 dimensions; a bias by a fusion. */
 static ds_tensor *conv_transpose_images(const char *op, ds_tensor *x, ds_tensor *w,
                                         ds_conv_transpose2d_opts o)
 {
     dsi_conv2d c;
     ds_dims out;
     if (!x || !w || !conv_transpose_check(op, x, w, o, &c, &out)) return NULL;
-    if (!(w = ds_contiguous(w)) || !dsi_acquire(x, w)) return NULL;
+    if (!(w = ds_contiguous(w)) || !dsi_acquire(x, w, o.bias)) return NULL;
 
-    ds_tensor *y = dsi_new(x, out);
+    ds_tensor *y = dsi_new_images(x, out);
 
-    if (!dsi_run(y, conv2d_dx, &c, dsi_v(x), dsi_v(w), dsi_v(y))) return NULL;
+    bool done = o.bias ? dsi_run_fusion(y, conv2d_dx_bias, &c, dsi_v(x), dsi_v(w), dsi_v(o.bias),
+                                        dsi_v(y))
+                       : dsi_run(y, conv2d_dx, &c, dsi_v(x), dsi_v(w), dsi_v(y));
+    if (!done) return NULL;
 
-    dsi_node *n = dsi_record(&dsi_op_conv_transpose2d, y, x, w);
+    dsi_node *n = dsi_record(&dsi_op_conv_transpose2d, y, x, w, o.bias);
     dsi_save_for_backward(n, x), dsi_save_for_backward(n, w), dsi_set_attr(n, &c, sizeof c);
     return y;
 }
 
-/* With a bias, 16-bit operands are computed in float32, so that y is rounded
- * once. x has 4 dimensions. */
+/* A bias without the fusion: 16-bit operands are computed in float32, so that y
+ * is rounded once. x has 4 dimensions. */
 static ds_tensor *conv_transpose_named(const char *op, ds_tensor *x, ds_tensor *w,
                                        ds_conv_transpose2d_opts o)
 {
-    if (!x || !w || !o.bias) return conv_transpose_images(op, x, w, o);
-    if (!dsi_same_kind(op, x, w) || !dsi_same_kind(op, x, o.bias)) return NULL;
-    o.bias = dsi_upcast(o.bias);
+    if (!x || !w || !o.bias || dsi_fusion(x->device, conv2d_dx_bias))
+        return conv_transpose_images(op, x, w, o);
+    dsi_conv2d c;
+    ds_dims out;
+    if (!conv_transpose_check(op, x, w, o, &c, &out)) return NULL;
+    ds_tensor *bias = dsi_upcast(o.bias);
+    o.bias = NULL;
     ds_tensor *y = conv_transpose_images(op, dsi_upcast(x), dsi_upcast(w), o);
-    return y ? ds_cast(ds_add(y, ds_reshape(o.bias, ds_shape(-1, 1, 1))), x->dtype) : NULL;
+    return y ? ds_cast(ds_add(y, ds_reshape(bias, ds_shape(-1, 1, 1))), x->dtype) : NULL;
 }
 
 ds_tensor *ds_conv_transpose2d_with(ds_tensor *x, ds_tensor *w, ds_conv_transpose2d_opts o)

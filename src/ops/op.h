@@ -134,6 +134,14 @@ ds_tensor *dsi_huber(ds_tensor *x, double edge);
  * dimension i; none is below 0. */
 ds_tensor *dsi_pad(ds_tensor *x, const int64_t *before, const int64_t *after, double value);
 
+/* conv.c: a new y [N,K,P,Q] of a convolution of x, in the order of memory that
+ * the device's kernels like best. */
+ds_tensor *dsi_new_images(const ds_tensor *x, ds_dims out);
+
+/* conv.c: db[k] = dy [N,K,...] summed over all but the channels; false if db is
+ * NULL, or with the message. */
+bool dsi_conv_db(const ds_tensor *dy, ds_tensor *db);
+
 /* statistics.c: the sum over dim of a b, of one shape and dtype. */
 ds_tensor *dsi_vecdot(ds_tensor *a, ds_tensor *b, int dim);
 

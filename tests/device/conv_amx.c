@@ -130,6 +130,30 @@ static void run_case(const Case *t, const int *order)
     view_free(&dy), view_free(&dy64);
 }
 
+/* dx + b in one rounding: a transposed convolution with its bias */
+static void run_with_bias(const Case *t, const int *order)
+{
+    dsi_device *d = dsi_device_current();
+    Operands half, want, scale;
+    make(&half, t, DS_BF16, order), make(&want, t, DS_F64, planes), make(&scale, t, DS_F64, planes);
+    dsi_view b = view_new(DS_BF16, 1, &t->C, NULL), b64 = view_new(DS_F64, 1, &t->C, NULL);
+    const dsi_view *const to[] = {&half.y, &half.w, &b};
+    const dsi_view *const from[] = {&want.y, &want.w, &b64};
+    for (int i = 0; i < 3; i++) {
+        view_random(from[i], 7 + (uint64_t)i);
+        CHECK_INT(d->kernels->copy(&d->stream, *from[i], *to[i]), DS_OK); /* rounds */
+        CHECK_INT(d->kernels->copy(&d->stream, *to[i], *from[i]), DS_OK);
+    }
+    const dsi_fusions *f = d->used_fusions;
+    CHECK_INT(f->conv2d_dx_bias(&d->stream, &t->c, half.y, half.w, b, half.dx), DS_OK);
+    CHECK_INT(f->conv2d_dx_bias(&d->stream, &t->c, want.y, want.w, b64, want.dx), DS_OK);
+    absolute(&want.y), absolute(&want.w), absolute(&b64);
+    CHECK_INT(f->conv2d_dx_bias(&d->stream, &t->c, want.y, want.w, b64, scale.dx), DS_OK);
+    compare("conv2d_dx_bias", &half.dx, &want.dx, &scale.dx);
+    free_all(&half), free_all(&want), free_all(&scale);
+    view_free(&b), view_free(&b64);
+}
+
 static void beside_float64(void **state)
 {
     (void)state;
@@ -138,6 +162,7 @@ static void beside_float64(void **state)
         skip();
     }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        run_with_bias(&cases[i], i % 2 ? planes : pixels);
         if (!quick() || i % 2) run_case(&cases[i], planes);
         if (!quick() || i % 2 == 0) run_case(&cases[i], pixels);
     }

@@ -93,6 +93,12 @@ static ds_status sum_channels_(const dsi_kernels *k, dsi_stream *s, const dsi_vi
     return table_with(k)->fusions.sum_channels(s, x[0], y[0]);
 }
 
+static ds_status conv2d_dx_bias_(const dsi_kernels *k, dsi_stream *s, const dsi_view *x,
+                                 const dsi_view *y)
+{
+    return table_with(k)->fusions.conv2d_dx_bias(s, &conv, x[0], x[1], x[2], y[0]);
+}
+
 /* ---- kernels beside whose 16-bit operands statistics are float32 ---- */
 
 static float statistics[3][4096];
@@ -238,6 +244,7 @@ static const Row rows[] = {
     {"matmul, columns of a", matmul_columns_, {SHAPE(1, 300, 140), SHAPE(1, 300, 330), SHAPE(330)}, {SHAPE(1, 140, 330)}, 4, 1, true},
     {"conv2d", conv2d_, {SHAPE(2, 4, 9, 8), SHAPE(6, 4, 3, 3), SHAPE(6)}, {SHAPE(2, 6, 9, 8)}, 6, 1, true},
     {"conv2d_dx", conv2d_dx_, {SHAPE(2, 6, 9, 8), SHAPE(6, 4, 3, 3)}, {SHAPE(2, 4, 9, 8)}, 2, 1, true},
+    {"conv2d_dx_bias", conv2d_dx_bias_, {SHAPE(2, 6, 9, 8), SHAPE(6, 4, 3, 3), SHAPE(4)}, {SHAPE(2, 4, 9, 8)}, 2, 1, true},
     {"conv2d_dw", conv2d_dw_, {SHAPE(2, 6, 9, 8), SHAPE(2, 4, 9, 8)}, {SHAPE(6, 4, 3, 3)}, 1 << 8, 1, true},
     {"conv2d, large", conv2d_, {SHAPE(8, 8, 64, 64), SHAPE(8, 8, 3, 3), SHAPE(8)}, {SHAPE(8, 8, 64, 64)}, 6, 1, true},
     {"max_pool2d", max_pool2d_, {SHAPE(2, 6, 8, 14), SHAPE(2, 6, 4, 7)}, {SHAPE(2, 6, 4, 7), SHAPE(2, 6, 8, 14)}, 0, 0, false},

@@ -35,7 +35,7 @@
 #define CPU_FUSIONS(X)                                                         \
     X(relu_max_pool2d)                               /* pool/pool.c */         \
     X(conv2d_dx_pooled) X(conv2d_dw_pooled)          /* conv/conv.c */         \
-    X(sum_channels)                                                            \
+    X(conv2d_dx_bias) X(sum_channels)                                          \
     X(clamp) X(clamp_tensors) X(prelu)               /* pointwise/pointwise.c */ \
     X(mask_scale) X(mul_add)                                                   \
     X(cumsum)                                        /* reduce/cumsum.c */     \

@@ -67,13 +67,25 @@ ds_status KERNEL(conv2d_dx)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi
 {
     ds_status status;
     if (dx.dtype == DS_F32) return best_dx(s, c, dy, w, dx);
-    if (amx_dx(s, c, dy, w, dx, &status)) return status;
+    if (amx_dx(s, c, dy, w, (dsi_view){0}, dx, &status)) return status;
     if (is_half(dx.dtype) && depth_dx(s, c, dy, w, dx, &status)) return status;
     if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(conv2d_dx)(s, c, dy, w, dx), &dx, &dy, &w);
     if (dx.dtype != DS_F64) return no_dtype("conv2d_dx", dx.dtype);
     KERNEL(fill)(s, 0, dx);
     plain_gradient(&(Plain){c, &dx, &w}, ADD_DX, &(dsi_pooled){.value = dy, .w = dy.d[3]});
     return DS_OK;
+}
+
+ds_status KERNEL(conv2d_dx_bias)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w,
+                                 dsi_view b, dsi_view dx)
+{
+    ds_status status;
+    if (amx_dx(s, c, dy, w, b, dx, &status)) return status;
+    if (is_half(dx.dtype))
+        IN_F32(s, 1, KERNEL(conv2d_dx_bias)(s, c, dy, w, b, dx), &dx, &dy, &w, &b);
+    status = KERNEL(conv2d_dx)(s, c, dy, w, dx);
+    if (!status) status = KERNEL(binary)(s, DSI_ADD, 1, dx, bias_like(b, &dx), dx);
+    return status;
 }
 
 ds_status KERNEL(conv2d_dw)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,

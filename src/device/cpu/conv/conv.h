@@ -165,6 +165,12 @@ static inline int64_t copy_floats(const dsi_view *v)
     return v->s[1] == 1 ? 0 : dsi_round_up(view_numel(v), VF);
 }
 
+/* b [C] as v [N,C,H,W], the same in all but the channels. */
+static inline dsi_view bias_like(dsi_view b, const dsi_view *v)
+{
+    return (dsi_view){b.p, b.dtype, 4, {v->d[0], v->d[1], v->d[2], v->d[3]}, {0, b.s[0], 0, 0}};
+}
+
 /* ---- kernels for some shapes ---------------------------------------------------------------------------
  *
  * Each returns false, and does nothing, if it is not made for this shape. Otherwise
@@ -195,5 +201,8 @@ typedef bool conv_dw_if(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_vie
 #define winograd_dw      KERNEL(conv_winograd_dw)
 
 conv_forward_if point_forward, amx_forward, depth_forward, winograd_forward;
-conv_dx_if point_dx, amx_dx, depth_dx, winograd_dx;
+conv_dx_if point_dx, depth_dx, winograd_dx;
+/* dx + b; b.p is NULL if there is none */
+bool amx_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view b, dsi_view dx,
+            ds_status *status);
 conv_dw_if point_dw, amx_dw, depth_dw, winograd_dw;

@@ -24,8 +24,8 @@
 
 /* Bytes of lines that are made at a time; the same for dw, where it is larger,
  * because each block's dw is added in memory. A block has at least twice the
- * bytes of the weight (dw: its sums), which is packed or added for each block, up
- * to MOST_BYTES. */
+ * bytes of the weight (dw: its sums), which is packed or added for each block,
+ * up to MOST_BYTES. */
 #define BLOCK_BYTES 524288
 #define DW_BYTES    2097152
 #define MOST_BYTES  8388608
@@ -117,8 +117,8 @@ static dsi_view unfold(Unfolding *u, int64_t row0, int64_t rows)
     return (dsi_view){u->to, DS_BF16, 3, {1, rows * u->Q, u->depth}, {0, u->depth, 1}};
 }
 
-/* Rows of pixels whose lines have `least` bytes, or 2 `weight` up to MOST_BYTES;
- * at least one. */
+/* Rows of pixels whose lines have `least` bytes, or 2 `weight` up to
+ * MOST_BYTES; at least one. */
 static int64_t rows_of_block(const Unfolding *u, int64_t least, int64_t weight)
 {
     int64_t bytes = dsi_max(least, dsi_min(2 * weight, MOST_BYTES));
@@ -202,7 +202,8 @@ typedef struct Weights {
 } Weights;
 
 /* Group g of `to`, a dense image, = its lines times its weights + b, block by
- * block. `unfolded` has memory for the lines of `most` rows, and for weights. */
+ * block. `unfolded` has memory for the lines of `most` rows, and for
+ * weights. */
 static ds_status correlate_group(dsi_stream *s, const Unfolding *all, const Weights *w, int64_t g,
                                  dsi_view b, const dsi_view *to, int64_t most, uint16_t *unfolded)
 {
@@ -302,8 +303,9 @@ bool amx_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi
     return true;
 }
 
-/* The taps of one axis that reach dx at a, a + stride, ...: first, first + step,
- * ...; the last reads dy at `at`, those before it `dilation` further on each. */
+/* The taps of one axis that reach dx at a, a + stride, ...: first, first +
+ * step, ...; the last reads dy at `at`, those before it `dilation` further on
+ * each. */
 typedef struct Reach {
     int64_t count, first, step, at, dilation;
 } Reach;
@@ -322,12 +324,13 @@ static Reach reach_of(const dsi_conv2d *c, int axis, int64_t a, int64_t taps)
     return o;
 }
 
-/* dx at rows a, a + stride, ... and columns b, b + stride, ..., of dense dy. */
+/* dx at rows begin[0], begin[0] + stride, ... and columns begin[1], ..., of
+ * dense dy. */
 static ds_status dx_phase(dsi_stream *s, const dsi_conv2d *c, const dsi_view *dy, dsi_view w,
-                          dsi_view dx, int64_t a, int64_t b)
+                          dsi_view b, dsi_view dx, const int64_t begin[2])
 {
-    Reach v = reach_of(c, 0, a, w.d[2]), h = reach_of(c, 1, b, w.d[3]);
-    int64_t begin[2] = {a, b}, offset = 0, K = w.d[0] / c->groups;
+    Reach v = reach_of(c, 0, begin[0], w.d[2]), h = reach_of(c, 1, begin[1], w.d[3]);
+    int64_t offset = 0, K = w.d[0] / c->groups;
     for (int i = 0; i < 2; i++) {
         dx.d[2 + i] = (dx.d[2 + i] - begin[i] + c->stride[i] - 1) / c->stride[i];
         offset += begin[i] * dx.s[2 + i];
@@ -335,7 +338,8 @@ static ds_status dx_phase(dsi_stream *s, const dsi_conv2d *c, const dsi_view *dy
     }
     if (dx.d[2] <= 0 || dx.d[3] <= 0) return DS_OK;
     dx = moved(dx, offset);
-    if (!v.count || !h.count) return KERNEL(fill)(s, 0, dx);
+    if (!v.count || !h.count)
+        return b.p ? KERNEL(copy)(s, bias_like(b, &dx), dx) : KERNEL(fill)(s, 0, dx);
     Unfolding u = lines_like(dy, &dx, c->groups, v.count, h.count);
     u.padding[0] = -v.at, u.padding[1] = -h.at;
     u.dilation[0] = v.dilation, u.dilation[1] = h.dilation;
@@ -343,20 +347,20 @@ static ds_status dx_phase(dsi_stream *s, const dsi_conv2d *c, const dsi_view *dy
     dsi_view *t = &turned.w; /* [C,K,taps,taps] */
     t->d[0] = w.d[1], t->s[0] = w.s[1], t->d[1] = K, t->s[1] = w.s[0];
     t->d[2] = v.count, t->s[2] = v.step * w.s[2], t->d[3] = h.count, t->s[3] = h.step * w.s[3];
-    return correlate(s, &u, &turned, (dsi_view){0}, dx);
+    return correlate(s, &u, &turned, b, dx);
 }
 
-bool amx_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
+bool amx_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view b, dsi_view dx,
             ds_status *status)
 {
     if (!conv_amx_takes(c, &dx, &w, &dy, w.d[0] / c->groups, w.d[1])) return false;
-    if (point_dx(s, c, dy, w, dx, status)) return true;
+    if (!b.p && point_dx(s, c, dy, w, dx, status)) return true;
     dsi_view from;
     void *spare;
     *status = copied_dense(s, dy, &from, &spare);
     for (int64_t a = 0; a < c->stride[0]; a++)
-        for (int64_t b = 0; b < c->stride[1] && !*status; b++)
-            *status = dx_phase(s, c, &from, w, dx, a, b);
+        for (int64_t j = 0; j < c->stride[1] && !*status; j++)
+            *status = dx_phase(s, c, &from, w, b, dx, (int64_t[2]){a, j});
     dsi_scratch_release(s, spare);
     return true;
 }
