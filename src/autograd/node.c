@@ -235,6 +235,7 @@ ds_tensor *dsi_new_grad(dsi_node *n, int i, const ds_tensor *like, ds_dims shape
     dsi_hooks *h = leaf && !leaf->grad ? leaf->hooks : NULL;
     ds_tensor *place = h && h->grad_buffer ? h->grad_buffer(h->grad_ready_arg, leaf) : NULL;
     if (!place) return dsi_new(like, shape);
+    if (!dsi_acquire_to_write(place)) return NULL;
     return h->grad_in_buffer = place;
 }
 
@@ -243,7 +244,10 @@ ds_tensor *dsi_grad_buffer(dsi_node *n, int i, const ds_tensor *like, ds_dims sh
     dsi_edge *e = &n->in[i];
     ds_tensor **sum = e->node ? &e->node->dy : &e->leaf->grad;
     n->grads_added++;
-    if (!e->node && *sum && grad_forbid_old(e->leaf) != DS_OK) return NULL;
+    if (!e->node && *sum) { /* whoever holds ds_grad(leaf) sees the sum */
+        bool good = grad_forbid_old(e->leaf) == DS_OK && dsi_acquire_to_write(*sum);
+        return good ? *sum : NULL;
+    }
     if (grad_is_own(*sum)) return *sum;
     ds_tensor *buffer = dsi_new(like, shape);
     bool done = *sum ? dsi_copy(buffer, *sum) == DS_OK : dsi_fill(buffer, 0) != NULL;

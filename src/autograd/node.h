@@ -53,11 +53,11 @@ bool dsi_needs_input_grad(const dsi_node *n, int i);
  * backward pass. */
 void dsi_accumulate_grad(dsi_node *n, int i, ds_tensor *g);
 
-/* The sum of the gradients of input i so far, of this shape, row-major, zeros
- * at first: for an op that adds to a part of it. So the gradients of n slices
- * cost as much memory as one tensor, not as n. Counts as accumulated. NULL,
- * with the message, if there is no memory: then, and if adding fails, call
- * dsi_accumulate_grad with NULL. */
+/* The sum of the gradients of input i so far, of this shape, zeros at first,
+ * row-major or as a leaf's gradient is laid out: for an op that adds to a part
+ * of it. So the gradients of n slices cost as much memory as one tensor, not as
+ * n. Counts as accumulated. NULL, with the message, if there is no memory:
+ * then, and if adding fails, call dsi_accumulate_grad with NULL. */
 ds_tensor *dsi_grad_buffer(dsi_node *n, int i, const ds_tensor *like, ds_dims shape);
 
 /* For an op that writes the whole gradient of input i, which has this shape:

@@ -261,8 +261,8 @@ static ds_tensor *param_plain_grad(const ds_tensor *p, ds_tensor *g, double g_sc
 static bool acquire_update(const dsi_optim_param *x)
 {
     for (int k = 0; k < DS_OPTIM_MOMENTS; k++)
-        if (!dsi_acquire(x->moment[k])) return false;
-    return dsi_acquire_to_write(x->p) && dsi_acquire(x->low);
+        if (!dsi_acquire_to_write(x->moment[k])) return false;
+    return dsi_acquire_to_write(x->p) && dsi_acquire_to_write(x->low);
 }
 
 /* Appends the parameters of a group that have a gradient to the n updates ->

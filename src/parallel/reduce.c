@@ -32,7 +32,7 @@ static ds_status grad_add(ds_tensor *x, ds_tensor *y)
     bool same = x->dtype == y->dtype;
     ds_dtype wide = same ? x->dtype : DS_F32;
     ds_tensor *a = dsi_to_dtype(x, wide), *b = dsi_to_dtype(y, wide);
-    if (!a || !b || !dsi_acquire(a, b)) return ds_error_status();
+    if (!a || !b || !dsi_acquire(b) || !dsi_acquire_to_write(a)) return ds_error_status();
     if (!dsi_run_op(a, binary, DSI_ADD, 1.0, dsi_v(a), dsi_v(b), dsi_v(a)))
         return ds_error_status();
     return a == x ? DS_OK : dsi_copy(x, a);
@@ -41,6 +41,7 @@ static ds_status grad_add(ds_tensor *x, ds_tensor *y)
 /* x *= factor */
 static ds_status grad_scale(ds_tensor *x, double factor)
 {
+    if (!dsi_acquire_to_write(x)) return ds_error_status();
     if (factor == 1 || dsi_run(x, affine, factor, 0.0, dsi_v(x), dsi_v(x))) return DS_OK;
     return ds_error_status();
 }

@@ -42,7 +42,7 @@ void dsi_tree_next(dsi_tree *t)
 /* to = x + y */
 static ds_status node_add(const ds_tensor *x, const ds_tensor *y, const ds_tensor *to)
 {
-    if (!dsi_acquire(x, y)) return ds_error_status();
+    if (!dsi_acquire(x, y) || !dsi_acquire_to_write(to)) return ds_error_status();
     return dsi_run_op(x, binary, DSI_ADD, 1.0, dsi_v(x), dsi_v(y), dsi_v(to)) ? DS_OK
                                                                               : ds_error_status();
 }

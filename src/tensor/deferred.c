@@ -19,8 +19,9 @@
  * - `deferred` holds its tensors, counted. The storages of its sources point back
  *   by `reader`, at one reader at most; no other op has the rest of its tensors.
  * - A source keeps its values until the result is computed: whoever writes to it
- *   in place has the reader computed first (dsi_acquire_to_write), as do the
- *   functions that take its storage away. It may itself be deferred.
+ *   in place has the reader computed first (dsi_acquire_to_write). A handle that
+ *   gets other storage leaves its own to the reader (dsi_leave_to_reader). A
+ *   source may itself be deferred.
  * - A storage whose address was given out for writing is never a source, nor is
  *   the handle of a trained leaf.
  * SPDX-License-Identifier: MIT */
@@ -81,6 +82,13 @@ static void deferred_free(dsi_deferred *d)
 }
 
 void dsi_drop_deferred(dsi_storage *s) { deferred_free(take(s)); }
+
+void dsi_leave_to_reader(const ds_tensor *x)
+{
+    dsi_storage *reader = x->storage ? x->storage->reader : NULL;
+    for (int i = 0; reader && i < DSI_SOURCES; i++)
+        if (reader->deferred->source[i] == x) dsi_hold(&reader->deferred->source[i], dsi_alias(x));
+}
 
 ds_status dsi_compute_deferred(dsi_storage *s)
 {

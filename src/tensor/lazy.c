@@ -23,7 +23,7 @@
 void dsi_release_storage(ds_tensor *x)
 {
     if (!x->storage) return;
-    if (x->storage->reader) DSI_ASSERT(dsi_compute_deferred(x->storage->reader) == DS_OK);
+    dsi_leave_to_reader(x);
     dsi_storage_unref(x->storage);
     x->storage = NULL;
     x->offset = 0;

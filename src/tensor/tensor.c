@@ -292,8 +292,7 @@ void dsi_hold(ds_tensor **at, ds_tensor *x)
 void dsi_tensor_set_data(ds_tensor *x, const ds_tensor *y)
 {
     DSI_ASSERT(dsi_same_shape(x->shape, y->shape) && !x->pooled[0] && y->storage);
-    if (x->storage && x->storage->reader) /* it reads by x */
-        DSI_ASSERT(dsi_compute_deferred(x->storage->reader) == DS_OK);
+    dsi_leave_to_reader(x);
     y->storage->refs++;
     dsi_storage_unref(x->storage);
     x->storage = y->storage;

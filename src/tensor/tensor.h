@@ -188,6 +188,8 @@ bool dsi_defer(ds_tensor *y, dsi_deferred by);
 const dsi_deferred *dsi_deferred_by(const ds_tensor *y, dsi_compute_fn *compute);
 ds_status dsi_compute_deferred(dsi_storage *s); /* s is deferred */
 void dsi_drop_deferred(dsi_storage *s);         /* without computing it, if s is deferred */
+/* Before x gets other storage: what waits and reads x keeps this one. */
+void dsi_leave_to_reader(const ds_tensor *x);
 
 bool dsi_defer_relu(ds_tensor *y, ds_tensor *x);
 ds_tensor *dsi_deferred_relu(const ds_tensor *y); /* the x of a deferred y = relu(x); else NULL */

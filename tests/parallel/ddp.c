@@ -178,6 +178,36 @@ static ds_status one_fails(void *arg)
     return status;
 }
 
+/* A ReLU of a gradient that waits has the values of its step, though the next
+ * one writes to the same bucket. */
+static ds_status waiting_reader(void *arg)
+{
+    (void)arg;
+    ds_module *net = net_new();
+    ds_ddp *ddp = ds_ddp_new(net);
+    ds_tensor *w = ds_module_param_at(net, 0, NULL);
+    ds_scope *s = ds_scope_open();
+    for (int again = 0; again < 2; again++) {
+        CHECK_INT(ds_ddp_backward(ddp, loss_of(ds_ddp_module(ddp), DS_F32, 0, 8)), DS_OK);
+        double want = ds_item(ds_sum(ds_relu(ds_clone(ds_grad(w)))));
+        ds_tensor *y = ds_relu(ds_grad(w));
+        if (again) ds_module_zero_grad(net);
+        CHECK_INT(ds_ddp_backward(ddp, loss_of(ds_ddp_module(ddp), DS_F32, 8, 8)), DS_OK);
+        CHECK_CLOSE(ds_item(ds_sum(y)), want, 1e-7);
+        CHECK(fabs(ds_item(ds_sum(ds_relu(ds_grad(w)))) - want) > 1e-4);
+    }
+    ds_scope_close(s);
+    ds_ddp_free(ddp);
+    ds_module_free(net);
+    return DS_OK;
+}
+
+static void readers_keep_the_values_of_their_step(void **state)
+{
+    (void)state;
+    CHECK_INT(run_ranks(2, waiting_reader, NULL), DS_OK);
+}
+
 static void a_failure_is_everybodys(void **state)
 {
     (void)state;
@@ -201,5 +231,6 @@ static void no_world_yet(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(as_a_single_process), cmocka_unit_test(unused_parameters_and_buffers),
-          cmocka_unit_test(kept_gradients_stay), cmocka_unit_test(a_failure_is_everybodys),
-          cmocka_unit_test(no_world_yet))
+          cmocka_unit_test(kept_gradients_stay),
+          cmocka_unit_test(readers_keep_the_values_of_their_step),
+          cmocka_unit_test(a_failure_is_everybodys), cmocka_unit_test(no_world_yet))

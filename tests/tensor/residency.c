@@ -236,10 +236,50 @@ static void writing_flushes_a_deferred_relu(void **state)
     ds_scope_close(s);
 }
 
+/* Nor are those of another storage that x gets. */
+static void other_storage_leaves_the_old_one(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_dims shape = ds_shape(1, 1, 2, 2);
+    ds_tensor *x = ds_full(DS_F32, shape, 3), *y = ds_relu(x);
+    dsi_tensor_set_data(x, ds_full(DS_F32, shape, 5));
+    CHECK_CLOSE(ds_item(ds_sum(y)), 12, 0);
+    CHECK_CLOSE(ds_item(ds_sum(x)), 20, 0);
+    x = ds_full(DS_F32, shape, 3), y = ds_relu(x);
+    dsi_release_storage(x);
+    CHECK_CLOSE(ds_item(ds_sum(y)), 12, 0);
+    x = ds_full(DS_F32, shape, 3), y = ds_relu(x);
+    dsi_release_storage(x);
+    ds_scope_close(s); /* y is never read */
+}
+
+/* The gradient of a slice is added where earlier gradients are: in the tensor
+ * that ds_grad has returned, however it is laid out, once y has been computed. */
+static void slices_add_in_place(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    for (int permuted = 0; permuted < 2; permuted++) {
+        ds_tensor *x = ds_ones(DS_F32, ds_shape(2, 3, 4, 4));
+        if (permuted) x = ds_detach(ds_permute(x, ds_shape(0, 3, 1, 2)));
+        ds_require_grad(x, true);
+        CHECK_INT(ds_backward(ds_sum(ds_mul(x, x))), DS_OK);
+        ds_tensor *g = ds_keep(ds_grad(x)), *y = ds_relu(g);
+        CHECK_INT(ds_backward(ds_sum(ds_slice(x, 0, 1, 2))), DS_OK);
+        CHECK(ds_grad(x) == g);
+        CHECK_CLOSE(ds_item(ds_sum(g)), 2 * 96 + 48, 0);
+        CHECK_CLOSE(ds_item(ds_sum(y)), 2 * 96, 0);
+        ds_drop(g);
+    }
+    ds_scope_close(s);
+}
+
 TEST_MAIN(cmocka_unit_test(ops_read_pooled_gradients), cmocka_unit_test(views_of_pooled_gradients),
           cmocka_unit_test(one_element_in_pooled_form), cmocka_unit_test(norms_of_pooled_gradients),
           cmocka_unit_test(gradients_add_up), cmocka_unit_test(ops_read_lazy_tensors),
           cmocka_unit_test(operands_of_an_op_stay), cmocka_unit_test(failures_have_a_message),
           cmocka_unit_test(saved_tensors_that_are_gone),
           cmocka_unit_test(only_what_a_backward_reads),
-          cmocka_unit_test(writing_flushes_a_deferred_relu))
+          cmocka_unit_test(writing_flushes_a_deferred_relu),
+          cmocka_unit_test(other_storage_leaves_the_old_one), cmocka_unit_test(slices_add_in_place))
