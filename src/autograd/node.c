@@ -149,8 +149,8 @@ static ds_status grad_sum(ds_tensor *sum, const ds_tensor *a, const ds_tensor *b
 }
 
 /* The tensor that becomes a leaf's first gradient: g itself if it is in the
- * leaf's gradient buffer, or has no other holder and is row-major or has a dense
- * leaf's strides; else a copy. NULL with the message. */
+ * leaf's gradient buffer, or has no other holder and is row-major or has a
+ * dense leaf's strides; else a copy. NULL with the message. */
 static ds_tensor *grad_as_own(ds_tensor *g, const ds_tensor *leaf)
 {
     if (leaf->hooks && leaf->hooks->grad_in_buffer == g) return g;

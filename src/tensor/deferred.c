@@ -3,8 +3,8 @@
  * Note [Deferred ops] An op is called alone, but one kernel may compute it
  * together with the op that reads its result, and save a pass over the largest
  * tensors of a network. So some ops only allocate their result, record their
- * operands and how to compute it in the storage (`deferred`), and leave the rest
- * to its reader:
+ * operands and how to compute it in the storage (`deferred`), and leave the
+ * rest to its reader:
  *
  *     batch_norm, its sum with another tensor   ReLU computes all three
  *                                               (ops/norm_relu.c)
@@ -16,12 +16,13 @@
  * in acquire.c). If a device fails then, the result stays deferred.
  *
  * Invariants:
- * - `deferred` holds its tensors, counted. The storages of its sources point back
- *   by `reader`, at one reader at most; no other op has the rest of its tensors.
- * - A source keeps its values until the result is computed: whoever writes to it
- *   in place has the reader computed first (dsi_acquire_to_write). A handle that
- *   gets other storage leaves its own to the reader (dsi_leave_to_reader). A
- *   source may itself be deferred.
+ * - `deferred` holds its tensors, counted. The storages of its sources point
+ *   back by `reader`, at one reader at most; no other op has the rest of its
+ *   tensors.
+ * - A source keeps its values until the result is computed: whoever writes to
+ *   it in place has the reader computed first (dsi_acquire_to_write). A handle
+ *   that gets other storage leaves its own to the reader (dsi_leave_to_reader).
+ *   A source may itself be deferred.
  * - A storage whose address was given out for writing is never a source, nor is
  *   the handle of a trained leaf.
  * SPDX-License-Identifier: MIT */

@@ -255,7 +255,8 @@ static void other_storage_leaves_the_old_one(void **state)
 }
 
 /* The gradient of a slice is added where earlier gradients are: in the tensor
- * that ds_grad has returned, however it is laid out, once y has been computed. */
+ * that ds_grad has returned, however it is laid out, once y has been
+ * computed. */
 static void slices_add_in_place(void **state)
 {
     (void)state;
