@@ -22,10 +22,10 @@
 
 #include <string.h>
 
-/* Bytes of lines that are made at a time; the same for dw, where it is larger,
- * because each block's dw is added in memory. A block has at least twice the
- * bytes of the weight (dw: its sums), which is packed or added for each block,
- * up to MOST_BYTES. */
+/* Bytes of lines that are made at a time; the same for dw, where it is larger
+ * if dw is, because each block's dw is added in memory. A block has at least
+ * twice the bytes of the weight (dw: its sums), which is packed or added for
+ * each block, up to MOST_BYTES. */
 #define BLOCK_BYTES 524288
 #define DW_BYTES    2097152
 #define MOST_BYTES  8388608
@@ -35,8 +35,8 @@
 #define WHOLE 32
 
 typedef struct Unfolding {
-    const uint16_t *x; /* [N][H][W], `pixel` elements apart, of which C count */
-    int64_t H, W, C, pixel;
+    const uint16_t *x; /* [N][H][W][C] */
+    int64_t H, W, C;
     int64_t N, P, Q; /* output pixels; each has a line */
     int64_t R, S;
     int64_t stride[2], dilation[2], padding[2];
@@ -67,20 +67,20 @@ static void unfold_row(const Unfolding *u, const uint16_t *row, int64_t w0, uint
         if (w < 0 || w >= u->W)
             memset(to + s * u->C, 0, (size_t)u->C * sizeof *to);
         else
-            copy_elements(to + s * u->C, row + w * u->pixel, u->C);
+            copy_elements(to + s * u->C, row + w * u->C, u->C);
     }
 }
 
 /* The line of one pixel: kernel row r reads source row h0 + r dilation from
- * column w0 on; zeros outside. If no column is outside, and pixels are
- * neighbours, a kernel row is one copy. */
+ * column w0 on; zeros outside. If no column is outside, a kernel row is one
+ * copy. */
 static void unfold_pixel(const Unfolding *u, int64_t n, int64_t h0, int64_t w0, uint16_t *to)
 {
     const int64_t across = u->S * u->C;
-    bool inside = u->dilation[1] == 1 && u->pixel == u->C && w0 >= 0 && w0 + u->S <= u->W;
+    bool inside = u->dilation[1] == 1 && w0 >= 0 && w0 + u->S <= u->W;
     for (int64_t r = 0; r < u->R; r++, to += across) {
         int64_t h = h0 + r * u->dilation[0];
-        const uint16_t *row = u->x + (n * u->H + h) * u->W * u->pixel;
+        const uint16_t *row = u->x + (n * u->H + h) * u->W * u->C;
         if (h < 0 || h >= u->H)
             memset(to, 0, (size_t)across * sizeof *to);
         else if (inside)
@@ -192,6 +192,23 @@ static ds_status copy_taps(dsi_stream *s, dsi_view w, bool flipped, dsi_view m, 
     return status;
 }
 
+/* A dense copy of x in *spare, or x itself; the caller releases *spare. */
+static ds_status copied_dense(dsi_stream *s, dsi_view x, dsi_view *dense, void **spare)
+{
+    *dense = in_dense(s, x, spare);
+    if (!dense->p) return DS_ENOMEM;
+    return *spare ? KERNEL(copy)(s, x, *dense) : DS_OK;
+}
+
+/* The same for the C channels of group g: then the inputs of a kernel row are
+ * neighbours. */
+static ds_status copied_group(dsi_stream *s, dsi_view x, int64_t C, int64_t g, dsi_view *dense,
+                              void **spare)
+{
+    x.d[1] = C;
+    return copied_dense(s, moved(x, g * C * x.s[1]), dense, spare);
+}
+
 /* ---- y and dx ------------------------------------------------------------------------------------------- */
 
 /* The weights of the first group, [out, in, R, S], and elements to the next. */
@@ -201,31 +218,33 @@ typedef struct Weights {
     int64_t groups, step;
 } Weights;
 
-/* Group g of `to`, a dense image, = its lines times its weights + b, block by
- * block. `unfolded` has memory for the lines of `most` rows, and for
+/* Group g of `to`, a dense image, = lines of that of x times its weights + b,
+ * block by block. u->to has memory for the lines of `most` rows, and for
  * weights. */
-static ds_status correlate_group(dsi_stream *s, const Unfolding *all, const Weights *w, int64_t g,
-                                 dsi_view b, const dsi_view *to, int64_t most, uint16_t *unfolded)
+static ds_status correlate_group(dsi_stream *s, Unfolding *u, dsi_view x, const Weights *w,
+                                 int64_t g, dsi_view b, const dsi_view *to, int64_t most)
 {
-    Unfolding u = *all;
+    void *spare;
     int64_t out = w->w.d[0];
-    dsi_view m = {unfolded + most * u.Q * u.depth, DS_BF16, 3, {1, out, u.depth}, {0, u.depth, 1}};
-    u.to = unfolded;
-    u.x += g * u.C;
+    dsi_view from,
+        m = {u->to + most * u->Q * u->depth, DS_BF16, 3, {1, out, u->depth}, {0, u->depth, 1}};
     b.d[0] = out;
     if (b.p) b = moved(b, g * out * b.s[0]);
-    ds_status status = copy_taps(s, moved(w->w, g * w->step), w->flipped, m, false);
-    for (int64_t row = 0, rows; row < u.N * u.P && !status; row += rows) {
-        rows = dsi_min(most, u.N * u.P - row);
-        dsi_view a = unfold(&u, row, rows);
+    ds_status status = copied_group(s, x, u->C, g, &from, &spare);
+    u->x = from.p;
+    if (!status) status = copy_taps(s, moved(w->w, g * w->step), w->flipped, m, false);
+    for (int64_t row = 0, rows; row < u->N * u->P && !status; row += rows) {
+        rows = dsi_min(most, u->N * u->P - row);
+        dsi_view a = unfold(u, row, rows);
         status = amx_matmul(s, a, view_transposed(m), b,
                             matrix_of_rows(to, row, rows, g * out, out));
     }
+    dsi_scratch_release(s, spare);
     return status;
 }
 
-/* y = lines of u->x times weights + b. */
-static ds_status correlate(dsi_stream *s, const Unfolding *u, const Weights *w, dsi_view b,
+/* y = lines of x times weights + b. */
+static ds_status correlate(dsi_stream *s, Unfolding *u, dsi_view x, const Weights *w, dsi_view b,
                            dsi_view y)
 {
     void *spare;
@@ -233,39 +252,33 @@ static ds_status correlate(dsi_stream *s, const Unfolding *u, const Weights *w, 
     int64_t out = w->w.d[0], most = rows_of_block(u, BLOCK_BYTES, out * u->depth * 2);
     int64_t lines = most * u->Q + out;
     dsi_view to = in_dense(s, y, &spare);
-    uint16_t *unfolded = dsi_scratch(s, (size_t)(lines * u->depth) * sizeof *unfolded);
-    if (to.p && unfolded) {
-        end_lines(u, unfolded, lines);
+    u->to = dsi_scratch(s, (size_t)(lines * u->depth) * sizeof *u->to);
+    if (to.p && u->to) {
+        end_lines(u, u->to, lines);
         status = DS_OK;
     }
     for (int64_t g = 0; g < w->groups && !status; g++)
-        status = correlate_group(s, u, w, g, b, &to, most, unfolded);
+        status = correlate_group(s, u, x, w, g, b, &to, most);
     if (!status && spare) status = KERNEL(copy)(s, to, y);
-    dsi_scratch_release(s, unfolded);
+    dsi_scratch_release(s, u->to);
     dsi_scratch_release(s, spare);
     return status;
 }
 
-/* A dense copy of x in *spare, or x itself; the caller releases *spare. */
-static ds_status copied_dense(dsi_stream *s, dsi_view x, dsi_view *dense, void **spare)
-{
-    *dense = in_dense(s, x, spare);
-    if (!dense->p) return DS_ENOMEM;
-    return *spare ? KERNEL(copy)(s, x, *dense) : DS_OK;
-}
-
-/* Lines of images like x, `groups` groups of channels, for pixels like y's. */
+/* Lines of images like x, of one of `groups` groups of channels, for pixels
+ * like
+ * y's. */
 static Unfolding lines_like(const dsi_view *x, const dsi_view *y, int64_t groups, int64_t R,
                             int64_t S)
 {
-    Unfolding u = {.x = x->p, .H = x->d[2], .W = x->d[3], .C = x->d[1] / groups, .pixel = x->d[1]};
+    Unfolding u = {.H = x->d[2], .W = x->d[3], .C = x->d[1] / groups};
     u.N = y->d[0], u.P = y->d[2], u.Q = y->d[3], u.R = R, u.S = S;
     u.length = R * S * u.C, u.depth = dsi_round_up(u.length, WHOLE);
     u.stride[0] = u.stride[1] = 1;
     return u;
 }
 
-/* The unfolding of x, which is dense, with a line for each pixel of y. */
+/* The unfolding of a group of x with a line for each pixel of y. */
 static Unfolding lines_of_x(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w,
                             const dsi_view *y)
 {
@@ -292,14 +305,10 @@ bool amx_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi
     int64_t K = w.d[0] / c->groups;
     if (!conv_amx_takes(c, &x, &w, &y, w.d[1], K)) return false;
     if (point_forward(s, c, x, w, b, y, status)) return true;
-    dsi_view from;
-    void *spare;
-    *status = copied_dense(s, x, &from, &spare);
-    Unfolding u = lines_of_x(c, &from, &w, &y);
+    Unfolding u = lines_of_x(c, &x, &w, &y);
     Weights weights = {w, false, c->groups, K * w.s[0]};
     weights.w.d[0] = K;
-    if (!*status) *status = correlate(s, &u, &weights, b, y);
-    dsi_scratch_release(s, spare);
+    *status = correlate(s, &u, x, &weights, b, y);
     return true;
 }
 
@@ -324,8 +333,7 @@ static Reach reach_of(const dsi_conv2d *c, int axis, int64_t a, int64_t taps)
     return o;
 }
 
-/* dx at rows begin[0], begin[0] + stride, ... and columns begin[1], ..., of
- * dense dy. */
+/* dx at rows begin[0], begin[0] + stride, ... and columns begin[1], ... */
 static ds_status dx_phase(dsi_stream *s, const dsi_conv2d *c, const dsi_view *dy, dsi_view w,
                           dsi_view b, dsi_view dx, const int64_t begin[2])
 {
@@ -347,7 +355,7 @@ static ds_status dx_phase(dsi_stream *s, const dsi_conv2d *c, const dsi_view *dy
     dsi_view *t = &turned.w; /* [C,K,taps,taps] */
     t->d[0] = w.d[1], t->s[0] = w.s[1], t->d[1] = K, t->s[1] = w.s[0];
     t->d[2] = v.count, t->s[2] = v.step * w.s[2], t->d[3] = h.count, t->s[3] = h.step * w.s[3];
-    return correlate(s, &u, &turned, b, dx);
+    return correlate(s, &u, *dy, &turned, b, dx);
 }
 
 bool amx_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view b, dsi_view dx,
@@ -367,26 +375,30 @@ bool amx_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_vie
 
 /* ---- dw ----------------------------------------------------------------------------------------------------- */
 
-/* dw of group g = its channels of dy^T times its lines, summed over blocks in
- * float32. `sums` has memory for two dw, and for the lines of `most` rows. */
-static ds_status sum_group(dsi_stream *s, const Unfolding *all, int64_t g, const dsi_view *dy,
+/* dw of group g = its channels of dy^T times the lines of those of x, summed
+ * over blocks in float32. `sums` has memory for two dw, and for the lines of
+ * `most`
+ * rows. */
+static ds_status sum_group(dsi_stream *s, Unfolding *u, int64_t g, dsi_view x, const dsi_view *dy,
                            dsi_view dw, int64_t most, float *sums)
 {
-    Unfolding u = *all;
-    ds_status status = DS_OK;
-    int64_t K = dw.d[0], size = K * u.length;
-    dsi_view sum = {sums, DS_F32, 3, {1, K, u.length}, {0, u.length, 1}}, part = sum;
+    void *spare;
+    dsi_view from;
+    int64_t K = dw.d[0], size = K * u->length;
+    dsi_view sum = {sums, DS_F32, 3, {1, K, u->length}, {0, u->length, 1}}, part = sum;
+    ds_status status = copied_group(s, x, u->C, g, &from, &spare);
     part.p = sums + size;
-    u.to = (uint16_t *)(sums + 2 * size);
-    u.x += g * u.C;
-    for (int64_t row = 0, rows; row < u.N * u.P && !status; row += rows) {
-        rows = dsi_min(most, u.N * u.P - row);
-        dsi_view a = unfold(&u, row, rows),
+    u->to = (uint16_t *)(sums + 2 * size);
+    u->x = from.p;
+    for (int64_t row = 0, rows; row < u->N * u->P && !status; row += rows) {
+        rows = dsi_min(most, u->N * u->P - row);
+        dsi_view a = unfold(u, row, rows),
                  gradient = view_transposed(matrix_of_rows(dy, row, rows, g * K, K));
-        a.d[2] = u.length;
+        a.d[2] = u->length;
         status = amx_matmul(s, gradient, a, (dsi_view){0}, row ? part : sum);
         if (!status && row) status = KERNEL(binary)(s, DSI_ADD, 1, sum, part, sum);
     }
+    dsi_scratch_release(s, spare);
     return status ? status : copy_taps(s, moved(dw, g * K * dw.s[0]), false, sum, true);
 }
 
@@ -396,21 +408,19 @@ bool amx_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_vie
     int64_t K = dw.d[0] / c->groups;
     if (!conv_amx_takes(c, &x, &dw, &dy, dw.d[1], K)) return false;
     if (point_dw(s, c, dy, x, dw, status)) return true;
-    void *spare[2];
-    dsi_view from, g;
-    *status = copied_dense(s, x, &from, &spare[0]);
-    ds_status second = copied_dense(s, dy, &g, &spare[1]);
-    if (!*status) *status = second;
-    Unfolding u = lines_of_x(c, &from, &dw, &dy);
-    int64_t size = K * u.length, most = rows_of_block(&u, DW_BYTES, size * 4);
+    void *spare;
+    dsi_view g;
+    *status = copied_dense(s, dy, &g, &spare);
+    Unfolding u = lines_of_x(c, &x, &dw, &dy);
+    int64_t size = K * u.length, least = dsi_max(BLOCK_BYTES, dsi_min(DW_BYTES, 32 * size * 4));
+    int64_t most = rows_of_block(&u, least, size * 4);
     float *sums = dsi_scratch(s, (size_t)(2 * size) * sizeof *sums +
                                      (size_t)(most * u.Q * u.depth) * sizeof *u.to);
     if (!sums) *status = DS_ENOMEM;
     dw.d[0] = K;
     for (int64_t i = 0; i < c->groups && !*status; i++)
-        *status = sum_group(s, &u, i, &g, dw, most, sums);
+        *status = sum_group(s, &u, i, x, &g, dw, most, sums);
     dsi_scratch_release(s, sums);
-    dsi_scratch_release(s, spare[1]);
-    dsi_scratch_release(s, spare[0]);
+    dsi_scratch_release(s, spare);
     return true;
 }
