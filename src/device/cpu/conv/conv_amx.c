@@ -45,48 +45,79 @@ typedef struct Unfolding {
     int64_t row0;          /* its first row, counted over [N][P] */
 } Unfolding;
 
-/* memcpy of n elements, without a call */
-static inline void copy_elements(uint16_t *to, const uint16_t *from, int64_t n)
+/* n elements to each of `count` lines, by `whole` vectors and the lanes `left`
+ * of
+ * another. */
+ALWAYS_INLINE void copy_vectors(const Unfolding *u, const uint16_t *from, int64_t count, int64_t n,
+                                int64_t whole, uint16_t *to)
 {
+    const int64_t step = u->stride[1] * u->C;
+    for (int64_t i = 0; i < count; i++, from += step, to += u->depth) {
 #if defined(DSI_ISA_avx512)
-    for (; n >= 32; n -= 32, to += 32, from += 32)
-        _mm512_storeu_si512(to, _mm512_loadu_si512(from));
-    __mmask32 left = (1u << n) - 1;
-    if (n) _mm512_mask_storeu_epi16(to, left, _mm512_maskz_loadu_epi16(left, from));
+        for (int64_t j = 0; j < whole; j++)
+            _mm512_storeu_si512(to + 32 * j, _mm512_loadu_si512(from + 32 * j));
+        const int64_t at = 32 * whole;
+        const __mmask32 left = (1u << (n - at)) - 1;
+        if (left)
+            _mm512_mask_storeu_epi16(to + at, left, _mm512_maskz_loadu_epi16(left, from + at));
 #else
-    memcpy(to, from, (size_t)n * sizeof *to);
+        (void)whole;
+        memcpy(to, from, (size_t)n * sizeof *to);
 #endif
+    }
+}
+
+/* n elements to each of `count` lines, from pixels that are a stride apart. */
+static void copy_to_lines(const Unfolding *u, const uint16_t *from, int64_t count, int64_t n,
+                          uint16_t *to)
+{
+    if (n < 32)
+        copy_vectors(u, from, count, n, 0, to);
+    else if (n < 64)
+        copy_vectors(u, from, count, n, 1, to);
+    else
+        copy_vectors(u, from, count, n, n / 32, to);
 }
 
 /* A row of the kernel of one pixel, from column w0 of a source row on; zeros
  * outside. */
-static void unfold_row(const Unfolding *u, const uint16_t *row, int64_t w0, uint16_t *to)
+static void unfold_edge(const Unfolding *u, const uint16_t *row, int64_t w0, uint16_t *to)
 {
     for (int64_t s = 0; s < u->S; s++) {
         int64_t w = w0 + s * u->dilation[1];
         if (w < 0 || w >= u->W)
             memset(to + s * u->C, 0, (size_t)u->C * sizeof *to);
         else
-            copy_elements(to + s * u->C, row + w * u->C, u->C);
+            copy_to_lines(u, row + w * u->C, 1, u->C, to + s * u->C);
     }
 }
 
-/* The line of one pixel: kernel row r reads source row h0 + r dilation from
- * column w0 on; zeros outside. If no column is outside, a kernel row is one
- * copy. */
-static void unfold_pixel(const Unfolding *u, int64_t n, int64_t h0, int64_t w0, uint16_t *to)
+/* One row of the kernel of the lines of a row of pixels: source row h of sample
+ * n. The columns of pixels first .. last - 1 are inside; a pixel's are one copy
+ * if they are neighbours. */
+static void unfold_kernel_row(const Unfolding *u, int64_t n, int64_t h, uint16_t *to)
 {
-    const int64_t across = u->S * u->C;
-    bool inside = u->dilation[1] == 1 && w0 >= 0 && w0 + u->S <= u->W;
-    for (int64_t r = 0; r < u->R; r++, to += across) {
-        int64_t h = h0 + r * u->dilation[0];
-        const uint16_t *row = u->x + (n * u->H + h) * u->W * u->C;
-        if (h < 0 || h >= u->H)
-            memset(to, 0, (size_t)across * sizeof *to);
-        else if (inside)
-            copy_elements(to, row + w0 * u->C, across);
-        else
-            unfold_row(u, row, w0, to);
+    const int64_t across = u->S * u->C, stride = u->stride[1], padding = u->padding[1];
+    if (h < 0 || h >= u->H) {
+        for (int64_t q = 0; q < u->Q; q++)
+            memset(to + q * u->depth, 0, (size_t)across * sizeof *to);
+        return;
+    }
+    const uint16_t *row = u->x + (n * u->H + h) * u->W * u->C;
+    int64_t first = padding > 0 ? dsi_min(dsi_div_up(padding, stride), u->Q) : 0;
+    int64_t room = u->W - 1 - (u->S - 1) * u->dilation[1] + padding;
+    int64_t last = room < 0 ? first : dsi_max(first, dsi_min(room / stride + 1, u->Q));
+    const uint16_t *from = row + (first * stride - padding) * u->C;
+    uint16_t *inside = to + first * u->depth;
+    if (last > first && u->dilation[1] == 1)
+        copy_to_lines(u, from, last - first, across, inside);
+    else if (last > first)
+        for (int64_t s = 0; s < u->S; s++)
+            copy_to_lines(u, from + s * u->dilation[1] * u->C, last - first, u->C,
+                          inside + s * u->C);
+    for (int64_t q = 0; q < u->Q; q++) {
+        if (q == first) q = last;
+        if (q < u->Q) unfold_edge(u, row, q * stride - padding, to + q * u->depth);
     }
 }
 
@@ -94,11 +125,12 @@ static void unfold_pixel(const Unfolding *u, int64_t n, int64_t h0, int64_t w0, 
 static void unfold_rows(void *arg, int64_t begin, int64_t end)
 {
     const Unfolding *u = arg;
-    uint16_t *to = u->to + begin * u->Q * u->depth;
-    for (int64_t row = u->row0 + begin; row < u->row0 + end; row++)
-        for (int64_t q = 0; q < u->Q; q++, to += u->depth)
-            unfold_pixel(u, row / u->P, row % u->P * u->stride[0] - u->padding[0],
-                         q * u->stride[1] - u->padding[1], to);
+    for (int64_t row = begin; row < end; row++) {
+        int64_t at = u->row0 + row, h = at % u->P * u->stride[0] - u->padding[0];
+        uint16_t *to = u->to + row * u->Q * u->depth;
+        for (int64_t r = 0; r < u->R; r++)
+            unfold_kernel_row(u, at / u->P, h + r * u->dilation[0], to + r * u->S * u->C);
+    }
 }
 
 /* Zeros behind the ends of n lines, which unfolding does not write. */
