@@ -179,10 +179,12 @@ static bool conv2d_check(const char *op, const ds_tensor *x, const ds_tensor *w,
 
 /* y [N,K,P,Q] in the order of memory that the device's kernels like best: with
  * the channels innermost, if they fill vectors; pointwise ops and pooling above
- * keep it. */
-ds_tensor *dsi_new_images(const ds_tensor *x, ds_dims out)
+ * keep it. A group of a few channels fills none, so vectors are of pixels. */
+ds_tensor *dsi_new_images(const ds_tensor *x, ds_dims out, int64_t groups)
 {
-    bool last = out.d[1] % 8 == 0 && out.d[1] >= x->device->type->channels_last_from;
+    int64_t each = out.d[1] / groups;
+    bool few = groups > 1 && each > 1 && each < 16;
+    bool last = !few && out.d[1] % 8 == 0 && out.d[1] >= x->device->type->channels_last_from;
     return last ? dsi_new_channels_last(x, out) : dsi_new(x, out);
 }
 
@@ -194,7 +196,7 @@ static ds_tensor *conv2d_named(const char *op, ds_tensor *x, ds_tensor *w, ds_co
     ds_dims out;
     if (!conv2d_check(op, x, w, o, &c, &out) || !dsi_acquire(x, w, o.bias)) return NULL;
 
-    ds_tensor *y = dsi_new_images(x, out);
+    ds_tensor *y = dsi_new_images(x, out, c.groups);
 
     if (!dsi_run(y, conv2d, &c, dsi_v(x), dsi_v(w), dsi_v(o.bias), dsi_v(y))) return NULL;
 

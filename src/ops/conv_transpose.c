@@ -103,7 +103,7 @@ static ds_tensor *conv_transpose_images(const char *op, ds_tensor *x, ds_tensor 
     if (!x || !w || !conv_transpose_check(op, x, w, o, &c, &out)) return NULL;
     if (!(w = ds_contiguous(w)) || !dsi_acquire(x, w, o.bias)) return NULL;
 
-    ds_tensor *y = dsi_new_images(x, out);
+    ds_tensor *y = dsi_new_images(x, out, c.groups);
 
     bool done = o.bias ? dsi_run_fusion(y, conv2d_dx_bias, &c, dsi_v(x), dsi_v(w), dsi_v(o.bias),
                                         dsi_v(y))

@@ -136,7 +136,7 @@ ds_tensor *dsi_pad(ds_tensor *x, const int64_t *before, const int64_t *after, do
 
 /* conv.c: a new y [N,K,P,Q] of a convolution of x, in the order of memory that
  * the device's kernels like best. */
-ds_tensor *dsi_new_images(const ds_tensor *x, ds_dims out);
+ds_tensor *dsi_new_images(const ds_tensor *x, ds_dims out, int64_t groups);
 
 /* conv.c: db[k] = dy [N,K,...] summed over all but the channels; false if db is
  * NULL, or with the message. */
