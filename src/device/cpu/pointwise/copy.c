@@ -15,6 +15,7 @@
 #include "base/int.h"
 #include "device/cpu/simd/half.h"
 #include "device/cpu/simd/strided.h"
+#include "device/cpu/simd/transpose.h"
 #include "device/cpu/table.h"
 
 #include <string.h>
@@ -231,11 +232,24 @@ static void copy_transpose_16(int64_t rows, int64_t cols, const uint16_t *x, int
 }
 #endif
 
+/* copy_transpose of 32 bits, by squares of VF x VF in registers. */
+static void copy_transpose_32(int64_t rows, int64_t cols, const float *x, int64_t sx, float *y,
+                              int64_t sy)
+{
+    int64_t r = rows / VF * VF, c = cols / VF * VF;
+    for (int64_t i = 0; i < r; i += VF)
+        for (int64_t j = 0; j < c; j += VF) transpose(x + j * sx + i, sx, VF, y + i * sy + j, sy);
+    if (c < cols) copy_transpose(4, r, cols - c, x + c * sx, sx, y + c, sy);
+    if (r < rows) copy_transpose(4, rows - r, cols, x + r, sx, y + r * sy, sy);
+}
+
 static void copy_square(int64_t size, int64_t rows, int64_t cols, const void *x, int64_t sx,
                         void *y, int64_t sy)
 {
     if (size == 2)
         copy_transpose_16(rows, cols, x, sx, y, sy);
+    else if (size == 4)
+        copy_transpose_32(rows, cols, x, sx, y, sy);
     else
         copy_transpose(size, rows, cols, x, sx, y, sy);
 }
