@@ -80,6 +80,7 @@ dsi_cuda_gpu *dsi_cuda_context(const dsi_device *d);
     X(conv, 75) \
     X(conv_mma, 80) \
     X(conv_last, 80) \
+    X(conv_wgmma, 90) \
     X(conv_small, 75) \
     X(attention, 75) \
     X(attention_mma, 80) \

@@ -1,9 +1,11 @@
 /* device/cuda/launch_conv_last.c: see conv_last.h.
  *
+ * y and dx of 16 bits are computed by conv_wgmma.cu on GPUs of compute
+ * capability 9.0, all else by conv_last.cu.
+ *
  * Invariants: WARP and STAGES are those of kernels/conv_last.cuh, and tiles
- * those of conv_last.cu: 128 pixels x 128 channels, or "narrow", 256 x 64. A
- * grid counts tiles of pixels along x, of channels along y, groups times
- * classes of pixels along z.
+ * those of the .cu files. A grid counts tiles of pixels along x, of channels
+ * along y, groups times classes of pixels along z.
  * SPDX-License-Identifier: MIT */
 #include "conv_last.h"
 #include "launch.h"
@@ -16,6 +18,8 @@
 #define WARP      64
 #define LINE      64 /* bytes of a line of a stage */
 #define DEPTH     32 /* pixels of a stage */
+
+#define LEAST_SUM 128 /* elements that are worth products of warpgroups */
 
 #define MOST_SPLITS 132   /* parts of dw's sum */
 #define FEW_SPLITS  16    /* that a thread adds alone */
@@ -73,29 +77,54 @@ static ds_status weights_launch(dsi_stream *s, dsi_cuda_conv_args p, bool dx, vo
                            bytes_of(&p), grid, &p);
 }
 
-static dsi_cuda_grid tiles_grid(const dsi_cuda_conv_args *p, bool dx, bool narrow)
+/* A kernel of y and dx: pixels x channels of its tile. */
+typedef struct Tile {
+    dsi_cuda_family family;
+    const char *name, *dx_name;
+    int64_t pixels, channels;
+    unsigned threads, shared; /* shared: bytes of dynamic memory */
+} Tile;
+
+static const Tile tile_mma = {
+    DSI_CUDA_conv_last, "conv2d_last", "conv2d_dx_last", 2 * WARP, 2 * WARP, 128, 65536};
+static const Tile tile_mma_narrow = {
+    DSI_CUDA_conv_last, "conv2d_last_narrow", "conv2d_dx_last_narrow", 4 * WARP, WARP, 128, 81920};
+static const Tile tile_group = {
+    DSI_CUDA_conv_wgmma, "conv2d_group_128", "conv2d_dx_group_128", 256, 128, 256, 123904};
+static const Tile tile_group_narrow = {
+    DSI_CUDA_conv_wgmma, "conv2d_group_64", "conv2d_dx_group_64", 256, 64, 128, 82944};
+
+static dsi_cuda_grid tiles_grid(const dsi_cuda_conv_args *p, bool dx, const Tile *tile)
 {
-    int64_t rows = narrow ? 4 * WARP : 2 * WARP, columns = narrow ? WARP : 2 * WARP;
     int64_t h = dx ? p->h : p->p, w = dx ? p->width : p->q, classes = 1;
     if (dx) { /* the first class has the most pixels */
         h = (h + p->stride[0] - 1) / p->stride[0], w = (w + p->stride[1] - 1) / p->stride[1];
         classes = (int64_t)p->stride[0] * p->stride[1];
     }
-    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p->n * h * w, rows), threads_of(p, 4));
-    grid.blocks[1] = tiles(dx ? p->c : p->k, columns);
+    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p->n * h * w, tile->pixels), tile->threads);
+    grid.blocks[1] = tiles(dx ? p->c : p->k, tile->channels);
     grid.blocks[2] = (unsigned)(p->groups * classes);
-    grid.shared = (unsigned)((rows + columns) * LINE * STAGES);
+    grid.shared = tile->shared;
+    if (p->dtype == DS_F32) grid.threads[0] *= 2;
     return grid;
+}
+
+/* Products of warpgroups are faster, at all sizes but of the shortest sums. */
+static const Tile *tile_of(const dsi_stream *s, const dsi_cuda_conv_args *p, bool dx)
+{
+    const dsi_cuda_gpu *g = s->device->own;
+    bool narrow = (dx ? p->c : p->k) <= WARP, half = p->dtype != DS_F32;
+    if (g->warpgroups && half && (int64_t)p->r * p->s * (dx ? p->k : p->c) >= LEAST_SUM)
+        return narrow ? &tile_group_narrow : &tile_group;
+    return narrow ? &tile_mma_narrow : &tile_mma;
 }
 
 /* y, or dx; p->w is in the order of the sum */
 static ds_status product_launch(dsi_stream *s, const dsi_cuda_conv_args *p, bool dx)
 {
-    static const char *const names[2][2] = {{"conv2d_last", "conv2d_last_narrow"},
-                                            {"conv2d_dx_last", "conv2d_dx_last_narrow"}};
-    bool narrow = (dx ? p->c : p->k) <= WARP;
-    return dsi_cuda_launch(s, DSI_CUDA_conv_last, names[dx][narrow],
-                           dsi_cuda_dtype_suffix((ds_dtype)p->dtype), tiles_grid(p, dx, narrow), p);
+    const Tile *tile = tile_of(s, p, dx);
+    return dsi_cuda_launch(s, tile->family, dx ? tile->dx_name : tile->name,
+                           dsi_cuda_dtype_suffix((ds_dtype)p->dtype), tiles_grid(p, dx, tile), p);
 }
 
 ds_status dsi_cuda_conv_last(dsi_stream *s, const dsi_cuda_conv_args *p, bool dx)

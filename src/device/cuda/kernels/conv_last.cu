@@ -1,27 +1,26 @@
-/* device/cuda/kernels/conv_last.cu: convolutions of 16 bits and float32 by tensor
- * cores where channels are neighbours in memory, and whole pieces of 16 bytes:
- * each piece that a tile takes is channels of one pixel (implicit gemm).
+/* device/cuda/kernels/conv_last.cu: convolutions of 16 bits and float32 by
+ * tensor cores where channels are neighbours in memory, and whole pieces of 16
+ * bytes: each piece that a tile takes is channels of one pixel (implicit gemm).
  *
  *     conv2d, conv2d_dx  out [pixels, channels] = in [pixels, taps] w [channels, taps]
  *     conv2d_dw          dw [k, taps] = dy [pixels, k] x [pixels, taps]
  *
  * A tap is (r, s, channel). conv2d_dx is a forward convolution of dy, one for
  * each class of pixels (y % stride, x % stride), to which the same taps
- * contribute. Weights are copied to that order first, by conv2d_weights.
+ * contribute. Weights are copied to that order first, by conv2d_weights. On
+ * GPUs of compute capability 9.0 conv_wgmma.cu computes both in 16 bits.
  *
- * Taps of neighbouring pixels are the same pixels of the input, which arrives by
- * way of the first cache (cp_async16_again): the second one's bandwidth is the
- * limit (ResNet-18 in bfloat16, 512 images, on an H100: 13.2 ms a step without,
+ * Taps of neighbouring pixels are the same pixels of the input, which arrives
+ * by way of the first cache (cp_async16_again): the second one's bandwidth is
+ * the limit (ResNet-18 in bfloat16, 512 images, on an H100: 13.2 ms a step
+ * without,
  * 11.7 with).
  *
  * Invariants: a barrier between reading a stage and filling it; what is outside
  * of an operand arrives as zeros.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
-#include "conv.cuh"
-#include "conv_last.cuh"
-
-#define MOST_TAPS 32 /* r s: a bit each */
+#include "conv_gather.cuh"
 
 /* ---- weights ---- */
 
@@ -74,7 +73,8 @@ KERNEL(conv2d_dx_weights_4, dsi_cuda_conv_args, 256) { conv_weights_copy<unsigne
 
 /* ---- few channels: what is under each pixel's taps, as channels ---- */
 
-/* x to out [pixels][columns], zeros behind the taps: a thread a piece, a warp 32
+/* x to out [pixels][columns], zeros behind the taps: a thread a piece, a warp
+ * 32
  * pixels. */
 template <class T> DEVICE void conv_patches(const dsi_cuda_conv_args &P)
 {
@@ -117,131 +117,6 @@ KERNEL(conv2d_patch_weights_4, dsi_cuda_conv_args, 256) { conv_patch_weights<uns
 
 /* ---- y and dx ---- */
 
-/* The convolution that a block is a part of: `inner` channels of a group of `in`,
- * h x width, give `channels` of the output, of which this class has rows x
- * columns: y0 + out_stride[0] i, x0 + out_stride[1] j. is, os: strides. */
-template <class E> struct conv_map {
-    const E *in, *w;
-    const long long *is, *os;
-    int h, width, y0, x0, rows, columns, stride[2], out_stride[2], inner, channels, group;
-};
-template <class E> DEVICE conv_map<E> map_of(const dsi_cuda_conv_args &P, bool dx)
-{
-    conv_map<E> m;
-    int classes = dx ? P.stride[0] * P.stride[1] : 1, group = blockIdx.z / classes,
-        kind = blockIdx.z % classes;
-    m.group = group;
-    m.is = dx ? P.ys : P.xs, m.os = dx ? P.xs : P.ys;
-    m.h = dx ? P.p : P.h, m.width = dx ? P.q : P.width;
-    m.inner = dx ? P.k : P.c, m.channels = dx ? P.c : P.k;
-    m.y0 = dx ? kind / P.stride[1] : 0, m.x0 = dx ? kind % P.stride[1] : 0;
-    for (int i = 0; i < 2; i++)
-        m.stride[i] = dx ? 1 : P.stride[i], m.out_stride[i] = dx ? P.stride[i] : 1;
-    m.rows = ((dx ? P.h : P.p) - m.y0 + m.out_stride[0] - 1) / m.out_stride[0];
-    m.columns = ((dx ? P.width : P.q) - m.x0 + m.out_stride[1] - 1) / m.out_stride[1];
-    m.in = (const E *)(dx ? P.dy : P.x) + group * m.inner;
-    m.w = (const E *)P.w + (long long)group * m.channels * P.r * P.s * m.inner;
-    return m;
-}
-
-/* A tap (r, s) that contributes to the block's pixels. */
-struct conv_tap_at {
-    int y, x, from, weights; /* from, weights: distances in elements */
-};
-
-/* A pixel of the tile: where its tap (0, 0) is, which taps are inside of the
- * image, and its place in the output, -1: none. */
-struct conv_row {
-    int at;
-    unsigned inside;
-    int out;
-};
-
-template <int ROWS> struct conv_shared {
-    conv_tap_at tap[MOST_TAPS];
-    int taps;
-    conv_row row[ROWS];
-};
-
-/* By the first warp, a lane a tap. */
-template <class E>
-DEVICE void conv_taps_of(const dsi_cuda_conv_args &P, const conv_map<E> &m, bool dx,
-                         conv_tap_at *tap, int *taps)
-{
-    int i = threadIdx.x, y = i / P.s * P.dilation[0] - P.padding[0],
-        x = i % P.s * P.dilation[1] - P.padding[1];
-    if (dx) y = m.y0 - y, x = m.x0 - x;
-    bool used = i < P.r * P.s && !(dx && (y % P.stride[0] || x % P.stride[1]));
-    if (dx) y /= P.stride[0], x /= P.stride[1];
-    unsigned all = __ballot_sync(ALL_LANES, used);
-    if (used)
-        tap[__popc(all & ((1u << i) - 1))] = {y, x, (int)(y * m.is[2] + x * m.is[3]), i * m.inner};
-    if (i == 0) *taps = __popc(all);
-}
-
-template <class E>
-DEVICE conv_row conv_row_of(const conv_map<E> &m, const conv_tap_at *tap, int taps, int n,
-                            unsigned pixel)
-{
-    unsigned plane = m.rows * m.columns, image = pixel / plane, rest = pixel - image * plane,
-             line = rest / m.columns;
-    int y = line, x = rest - line * m.columns;
-    conv_row row = {0, 0, -1};
-    if ((int)image >= n) return row;
-    row.out = (int)(image * m.os[0] + (m.y0 + y * m.out_stride[0]) * m.os[2] +
-                    (m.x0 + x * m.out_stride[1]) * m.os[3]);
-    y *= m.stride[0], x *= m.stride[1];
-    row.at = (int)(image * m.is[0] + y * m.is[2] + x * m.is[3]);
-#pragma unroll 1
-    for (int t = 0; t < taps; t++) {
-        unsigned h = y + tap[t].y, w = x + tap[t].x;
-        row.inside |= (unsigned)(h < (unsigned)m.h && w < (unsigned)m.width) << t;
-    }
-    return row;
-}
-
-/* A thread's place in the sum, where its next piece is. */
-struct conv_place {
-    int tap, c;
-};
-DEVICE void next_place(conv_place &at, int by, int inner)
-{
-    at.c += by;
-    while (at.c >= inner) at.c -= inner, at.tap++;
-}
-/* A stage on. Where channels are whole stages, all taps of `depth` channels follow
- * each other, so that the first cache has what they share of the input. */
-DEVICE void next_stage(conv_place &at, int depth, int inner, int taps)
-{
-    if (inner % depth)
-        next_place(at, depth, inner);
-    else if (++at.tap == taps)
-        at.tap = 0, at.c += depth;
-}
-
-/* Fills a stage: LINES lines at a time, a thread the same piece of each. */
-template <int A, int B, int LINES, int ROWS, class E>
-DEVICE void conv_fill(const conv_map<E> &m, const conv_shared<ROWS> &s, const conv_row (&row)[A],
-                      conv_place at, int column0, int all_taps, uint4 *a, uint4 *b)
-{
-    int line0 = threadIdx.x / PIECES, piece = threadIdx.x % PIECES;
-    bool in = at.tap < s.taps;
-    conv_tap_at tap = s.tap[in ? at.tap : 0];
-#pragma unroll
-    for (int j = 0; j < A; j++) {
-        bool ok = in && row[j].inside >> at.tap & 1;
-        cp_async16_again(&a[along_at(line0 + j * LINES, piece)],
-                         m.in + (ok ? row[j].at + tap.from + at.c : 0), ok ? 16 : 0);
-    }
-#pragma unroll
-    for (int j = 0; j < B; j++) {
-        int k = column0 + line0 + j * LINES;
-        bool ok = in && k < m.channels;
-        cp_async16(&b[along_at(line0 + j * LINES, piece)],
-                   m.w + (ok ? k * all_taps * m.inner + tap.weights + at.c : 0), ok ? 16 : 0);
-    }
-}
-
 DEVICE unsigned pair_of(float a, float b, __half *x)
 {
     unsigned bits;
@@ -275,8 +150,8 @@ DEVICE void conv_last_bias(const dsi_cuda_conv_args &P, const conv_map<E> &m, wa
     }
 }
 
-/* Writes a warp's tile of pixels x channels from out + `channel` on, of which there
- * are `channels`, by way of its own shared memory; row: its pixels. */
+/* Writes a warp's tile of pixels x channels from out + `channel` on, of which
+ * there are `channels`, by way of its own shared memory; row: its pixels. */
 template <class E>
 DEVICE void conv_last_write(E *out, const warp_sums<E> &acc, uint4 *shared, const conv_row *row,
                             int channel, int channels)
@@ -487,7 +362,8 @@ template <class E, int WM, int WN> DEVICE void conv_dw_last(const dsi_cuda_conv_
 }
 
 /* The sum of the parts, many of few elements: a block adds 32 elements, each by
- * 8 threads, in a fixed order. Columns behind the taps are no elements of dw. */
+ * 8 threads, in a fixed order. Columns behind the taps are no elements of
+ * dw. */
 KERNEL(conv2d_dw_last_sum, dsi_cuda_conv_args, 256)
 {
     SHARED(float, part, [8][32]);
