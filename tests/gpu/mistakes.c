@@ -48,6 +48,12 @@ static const struct Mistake {
     {"copy_not_waited_for", ORDERS | NUMBERS},
     {"one_group_too_few", ORDERS | NUMBERS},
     {"copy_into_less_aligned_memory", STOPS},
+    {"group_copy_not_fenced", STOPS},
+    {"group_sums_not_fenced", STOPS},
+    {"group_not_committed", STOPS},
+    {"group_not_waited_for", ORDERS},
+    {"group_operand_overwritten", ORDERS},
+    {"group_stride_doubled", STOPS},
 };
 
 /* The first line that a kernel's program prints; false if it does not end well. */

@@ -3,11 +3,14 @@
  * of the emulator each must be seen.
  *
  * All take x [128] and y [128], 2 blocks of 64 threads, 256 bytes of dynamic
- * shared memory.
+ * shared memory; those of a warpgroup, whose names begin with group_, 128 threads
+ * and GROUP_BYTES.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
+#include "ptx_wgmma.cuh"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define N 128 /* elements */
 #define T 64  /* threads of a block */
@@ -251,6 +254,120 @@ MISTAKE(copy_into_less_aligned_memory)
     P.y[HERE_I] = ((const float *)tile)[T0];
 }
 
+/* ---- products of a warpgroup ---- */
+
+enum { GROUP_A = 64 * 64, GROUP_BYTES = GROUP_A + 128 * 64 + 1024 };
+
+/* a [64,32] and b [128,32], lines of 64 bytes: x again and again, each float two
+ * of bfloat16. */
+static char *group_operands()
+{
+    DYNAMIC_SHARED(float4, shared);
+    return (char *)shared + (-shared_address(shared) & 1023);
+}
+static void group_operands_copy(const mistake_args &P)
+{
+    for (int i = T0; i < (GROUP_A + 128 * 64) / 16; i += 128)
+        cp_async16(group_operands() + 16 * i, P.x + i * 4 % N, 16);
+    cp_async_commit();
+    cp_async_wait(0);
+}
+static void group_product(float (&sums)[16][4], int stride)
+{
+    unsigned a = shared_address(group_operands());
+    wgmma<true, false, false>(sums, wgmma_operand(a, K_LINES_64, 16, 512),
+                              wgmma_operand(a + GROUP_A, K_LINES_64, 16, stride));
+}
+static void group_result(const mistake_args &P, const float (&sums)[16][4])
+{
+    float sum = 0;
+    for (int i = 0; i < 64; i++) sum += sums[i / 4][i % 4] * (float)(i + 1);
+    if (T0 < T) P.y[HERE_I] = sum;
+}
+
+MISTAKE(group_copy_not_fenced)
+{
+    float sums[16][4] = {};
+    group_operands_copy(P);
+    if (RIGHT) fence_proxy_async();
+    __syncthreads();
+    wgmma_fence();
+    group_product(sums, 512);
+    wgmma_commit();
+    wgmma_wait(0);
+    group_result(P, sums);
+}
+
+MISTAKE(group_sums_not_fenced)
+{
+    float sums[16][4] = {};
+    group_operands_copy(P);
+    fence_proxy_async();
+    __syncthreads();
+    if (RIGHT) wgmma_fence();
+    group_product(sums, 512);
+    wgmma_commit();
+    wgmma_wait(0);
+    group_result(P, sums);
+}
+
+MISTAKE(group_not_committed)
+{
+    float sums[16][4] = {};
+    group_operands_copy(P);
+    fence_proxy_async();
+    __syncthreads();
+    wgmma_fence();
+    group_product(sums, 512);
+    if (RIGHT) wgmma_commit();
+    wgmma_wait(0);
+    group_result(P, sums);
+}
+
+MISTAKE(group_not_waited_for)
+{
+    float sums[16][4] = {};
+    group_operands_copy(P);
+    fence_proxy_async();
+    __syncthreads();
+    wgmma_fence();
+    group_product(sums, 512);
+    wgmma_commit();
+    if (RIGHT) wgmma_wait(0);
+    group_result(P, sums);
+    if (!RIGHT) wgmma_wait(0);
+}
+
+MISTAKE(group_operand_overwritten)
+{
+    float sums[16][4] = {};
+    group_operands_copy(P);
+    fence_proxy_async();
+    __syncthreads();
+    wgmma_fence();
+    group_product(sums, 512);
+    wgmma_commit();
+    if (RIGHT) wgmma_wait(0);
+    __syncthreads();
+    memset(group_operands() + T0 * 64, 0, 64);
+    __syncthreads();
+    wgmma_wait(0);
+    group_result(P, sums);
+}
+
+MISTAKE(group_stride_doubled)
+{
+    float sums[16][4] = {};
+    group_operands_copy(P);
+    fence_proxy_async();
+    __syncthreads();
+    wgmma_fence();
+    group_product(sums, RIGHT ? 512 : 1024);
+    wgmma_commit();
+    wgmma_wait(0);
+    group_result(P, sums);
+}
+
 /* ---- the program: mistakes NAME prints the bits of y, and "nan" if one is ---- */
 
 int main(int argc, char **argv)
@@ -260,7 +377,9 @@ int main(int argc, char **argv)
     float *x = (float *)aligned_alloc(64, N * sizeof *x), *y = (float *)aligned_alloc(64, N * sizeof *y);
     for (int i = 0; i < N; i++) x[i] = (float)(i * 37 % 101) + 1, y[i] = 0;
     mistake_args args = {x, y};
-    cuda_on_cpu::run({dim3(2), dim3(T), T * sizeof(float), e->thread, &args, e->name});
+    bool group = strncmp(argv[1], "group_", 6) == 0;
+    cuda_on_cpu::run({dim3(2), dim3(group ? 128 : T), group ? GROUP_BYTES : T * sizeof(float),
+                      e->thread, &args, e->name});
     uint64_t hash = 14695981039346656037u;
     bool nan = false;
     for (int i = 0; i < N; i++) hash = (hash ^ bits_as<uint32_t>(y[i])) * 1099511628211u, nan |= y[i] != y[i];
