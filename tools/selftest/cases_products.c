@@ -66,20 +66,24 @@ static ds_status matmul_tall(Trial *t)
 
 /* So many tiles that larger ones are faster, those of 192 columns where there
  * are such, or of 256; small in wide dtypes. */
-static ds_status matmul_columns_of(Trial *t, int64_t large, int64_t small, bool a_along_k,
-                                   bool b_along_k)
+static ds_status matmul_columns_of(Trial *t, int64_t large, int64_t m, int64_t n, int64_t k,
+                                   bool a_along_k, bool b_along_k)
 {
     bool half = t->dtype == DS_F16 || t->dtype == DS_BF16;
-    return matmul_of(t, BIG(t, 8192, half ? 8600 : 17), BIG(t, large, half ? small : 17),
-                     BIG(t, 768, 9), a_along_k, b_along_k);
+    return matmul_of(t, BIG(t, 8192, half ? m : 17), BIG(t, large, half ? n : 17), BIG(t, 768, k),
+                     a_along_k, b_along_k);
 }
+/* With lines t n, the sum takes more steps than a block has stages. */
 static ds_status matmul_wide(Trial *t, bool a_along_k, bool b_along_k)
 {
-    return matmul_columns_of(t, 2304, 134, a_along_k, b_along_k);
+    bool long_sum = !a_along_k && !b_along_k;
+    return matmul_columns_of(t, 2304, long_sum ? 17100 : 8600, 134, long_sum ? 201 : 9, a_along_k,
+                             b_along_k);
 }
 static ds_status matmul_wider(Trial *t, bool a_along_k, bool b_along_k)
 {
-    return matmul_columns_of(t, 3072, 198, a_along_k, b_along_k);
+    bool long_sum = !a_along_k && !b_along_k;
+    return matmul_columns_of(t, 3072, 8600, 198, long_sum ? 321 : 9, a_along_k, b_along_k);
 }
 static ds_status matmul_wide_nn(Trial *t) { return matmul_wide(t, true, false); }
 static ds_status matmul_wide_nt(Trial *t) { return matmul_wide(t, true, true); }
