@@ -1,7 +1,7 @@
 /* tools/ds_report.c: what this build and this machine can do.
  *
  *     ds_report [--hide_operator_status] [--hide_errors_and_warnings]
- *     ds_report --gpu_selftest [--quick] [--json]
+ *     ds_report --gpu_selftest [--quick] [--only NAME] [--json]
  *
  * In the form of DeepSpeed's report: parts, whether they are installed here and
  * whether they work on this machine; then versions, devices and limits.
@@ -378,12 +378,12 @@ static error_t report_parse_option(int key, char *arg, struct argp_state *state)
     if (key == 's') r->selftest = true;
     if (key == 'j') r->selftest_options.json = true;
     if (key == 'q') r->selftest_options.quick = true;
+    if (key == 'n') r->selftest_options.only = arg;
     if (key == ARGP_KEY_ARG) argp_error(state, "\"%s\": expected no argument", arg);
     if (key == ARGP_KEY_END && !r->selftest &&
-        (r->selftest_options.json || r->selftest_options.quick))
-        argp_error(state, "--json and --quick belong to --gpu_selftest");
-    return key == 'o' || key == 'w' || key == 's' || key == 'j' || key == 'q' ? 0
-                                                                              : ARGP_ERR_UNKNOWN;
+        (r->selftest_options.json || r->selftest_options.quick || r->selftest_options.only))
+        argp_error(state, "--json, --only and --quick belong to --gpu_selftest");
+    return key > 0 && key < 128 && strchr("owsjqn", key) ? 0 : ARGP_ERR_UNKNOWN;
 }
 
 int main(int argc, char **argv)
@@ -397,6 +397,8 @@ int main(int argc, char **argv)
          "1: not all, 2: no GPU",
          0},
         {"quick", 'q', NULL, 0, "With --gpu_selftest: small sizes, two repeats, no times", 0},
+        {"only", 'n', "NAME", 0,
+         "With --gpu_selftest: only rows with NAME in the name of the kernel or the case", 0},
         {"json", 'j', NULL, 0, "With --gpu_selftest: print one JSON object", 0},
         {0}};
     const struct argp argp = {options, report_parse_option,

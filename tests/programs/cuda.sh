@@ -76,6 +76,14 @@ has out 'WARNING.*on another GPU, run ds_report --gpu_selftest once'
 status 0 DS_NCCL=off $run
 has out '^nccl \.* \[NO\] \.* \[NO\]$'
 has out '^NCCL \.* none: DS_NCCL is off$'
+status 0 $run --gpu_selftest --quick --only softmax_dx
+has out '^softmax_dx .*same'
+has_not out '^optimizer'
+has out ': 2 cases agree with the CPU, 0 do not'
+status 2 $run --gpu_selftest --quick --only nonsense
+has err '^ds_report: --only nonsense: no kernel or case has that in its name$'
+status 2 $run --only softmax
+has err 'json, --only and --quick belong to --gpu_selftest'
 run=$tutorial
 
 # ---- training there

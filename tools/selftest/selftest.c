@@ -155,10 +155,15 @@ static void add_outcome(Selftest *s, const SelfCase *row, const Outcome *out)
         print_row(row, out);
 }
 
+static bool is_wanted(const Selftest *s, const SelfCase *row)
+{
+    return !s->o.only || strstr(row->kernel, s->o.only) || strstr(row->what, s->o.only);
+}
+
 static void run_cases(Selftest *s, const SelfCase *c)
 {
     for (; c->kernel; c++) {
-        if (!c->run) continue;
+        if (!c->run || !is_wanted(s, c)) continue;
         Outcome out = run_case(s, c);
         add_outcome(s, c, &out);
     }
@@ -174,6 +179,7 @@ static void run_graphs(Selftest *s)
         {{.kernel = "step_graph", .what = "12 steps beside the same"}, selftest_graph},
         {{.kernel = "step_graph", .what = "of an engine in fp16"}, selftest_engine_graph}};
     for (int k = 0; k < 2; k++) {
+        if (!is_wanted(s, &graphs[k].row)) continue;
         Outcome out = {.verdict = SAME, .runs = 1, .tolerance = 0};
         if (!graphs[k].run((ds_device){DS_CUDA, 0}, out.why, sizeof out.why)) out.verdict = DIFFERS;
         ds_error_clear();
@@ -187,6 +193,7 @@ static void run_probes(Selftest *s)
 {
     for (int k = 0; s->gpu->type->probe && selftest_probes[k]; k++) {
         const SelfCase row = {.kernel = "PTX", .what = selftest_probes[k]};
+        if (!is_wanted(s, &row)) continue;
         Outcome out = {.verdict = SAME, .runs = s->o.quick ? 2 : REPEATS, .tolerance = 0};
         for (int i = 0; i < out.runs && out.verdict == SAME; i++)
             if (!selftest_probe(s->gpu, k, out.why, sizeof out.why))
@@ -248,5 +255,12 @@ int selftest_gpu(selftest_options o)
     run_cases(&s, selftest_products);
     run_cases(&s, selftest_nn);
     run_graphs(&s);
+    int rows = 0;
+    for (int k = 0; k < N_VERDICTS; k++) rows += s.count[k];
+    if (!rows) {
+        fprintf(stderr, "ds_report: --only %s: no kernel or case has that in its name\n", o.only);
+        json_decref(s.rows);
+        return 2;
+    }
     return finish(&s, name, memory_kept(&s, before), now() - start);
 }

@@ -5,8 +5,9 @@
 #include <stdbool.h>
 
 typedef struct selftest_options {
-    bool json;  /* one JSON object in place of a table */
-    bool quick; /* small sizes and few repeats: for a GPU that is emulated */
+    bool json;        /* one JSON object in place of a table */
+    bool quick;       /* small sizes and few repeats: for a GPU that is emulated */
+    const char *only; /* rows whose kernel or case has this text in its name; NULL: all */
 } selftest_options;
 
 /* Runs each kernel of cuda:0 beside the CPU's and prints what came out. Returns
