@@ -74,6 +74,36 @@ static void scatters_to_maxima(void **state)
     }
 }
 
+/* Lines of a few places are taken together; a bad index in one of them makes y
+ * 0. */
+static void gathers_short_lines(void **state)
+{
+    (void)state;
+    enum { ROWS = 150, C = 4, K = 2 };
+    int64_t at[ROWS * K];
+    for (int64_t i = 0; i < ROWS * K; i++) at[i] = i * 7 % 5 % C;
+    dsi_view index = {at, DS_I64, 3, {ROWS, K, 1}, {K, 1, 1}};
+    FOR_EACH_ISA(k)
+    {
+        dsi_view x = view_new(DS_F32, 3, (int64_t[]){ROWS, C, 1}, NULL),
+                 y = view_new(DS_F32, 3, (int64_t[]){ROWS, K, 1}, NULL);
+        view_random(&x, 1);
+        CHECK_INT(k->gather(stream(), x, index, y), DS_OK);
+        for (int64_t i = 0; i < ROWS * K; i++)
+            CHECK_CLOSE(view_get(&y, i), view_get(&x, i / K * C + at[i]), 0);
+        for (int64_t bad = -1; bad <= C; bad += C + 1) {
+            int64_t was = at[140 * K + 1];
+            at[140 * K + 1] = bad;
+            CHECK_INT(k->gather(stream(), x, index, y), DS_OK);
+            at[140 * K + 1] = was;
+            CHECK_FAULT(bad < 0 ? "gather: index -1 at [140, 1] is outside 0..3"
+                                : "gather: index 4 at [140, 1] is outside 0..3");
+            for (int64_t i = 0; i < ROWS * K; i++) CHECK_CLOSE(view_get(&y, i), 0, 0);
+        }
+        view_free(&x), view_free(&y);
+    }
+}
+
 /* Without other dimensions, threads divide the inner one. */
 static void scatters_along_one_line(void **state)
 {
@@ -236,7 +266,7 @@ static void results_do_not_depend_on_threads(void **state)
 
 TEST_MAIN(cmocka_unit_test(gathers_rows_of_any_dtype),
           cmocka_unit_test(scatters_rows_and_skips_one), cmocka_unit_test(scatters_to_maxima),
-          cmocka_unit_test(scatters_along_one_line),
+          cmocka_unit_test(gathers_short_lines), cmocka_unit_test(scatters_along_one_line),
           cmocka_unit_test(sums_of_16_bits_are_rounded_once),
           cmocka_unit_test(scatter_takes_the_last), cmocka_unit_test(indices_outside_are_refused),
           cmocka_unit_test(results_do_not_depend_on_threads))

@@ -2,17 +2,18 @@
  *
  *     gather   y[o,k,i] = x[o,index[o,k,i],i]       x [outer,C,inner], y [outer,K,inner]
  *
- * Elements are copied as bits, of any dtype of their size. The inner loop is over the
- * places of a line, or, where these are few, over `outer`.
+ * Elements are copied as bits, of any dtype of their size. The inner loop is
+ * over the places of a line, or, where these are few, over `outer`.
  *
- * Invariant: all indices are checked before anything is written; a bad one sets
- * the device's fault flag (fault_set).
+ * Invariant: an index is checked before it is used; a bad one sets the device's
+ * fault flag (fault_set), and y is 0.
  * SPDX-License-Identifier: MIT */
 #include "base/int.h"
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/table.h"
 #include "index.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 /* True if all of the index is in 0 .. classes-1. Has no branch in its inner
@@ -49,7 +50,8 @@ bool elements_valid(dsi_stream *s, const dsi_view *index, int64_t classes)
 
 typedef struct {
     dsi_view x, index, y;
-    size_t size; /* bytes of an element */
+    size_t size;      /* bytes of an element */
+    atomic_bool *bad; /* of short lines: an index is outside */
 } job;
 
 #define SHORT_LINE 8  /* most places of a short line */
@@ -75,12 +77,14 @@ GATHER(uint16_t, 16)
 GATHER(uint32_t, 32)
 GATHER(uint64_t, 64)
 
-/* The same where lines are short and follow each other in the index and in y: one loop
- * over the places of many lines. */
+/* The same where lines are short and follow each other in the index and in y:
+ * one loop over the places of many lines, which are checked while they are in
+ * the first cache. */
 #define GATHER_SHORT(T, suffix) \
     static void gather_short_##suffix(void *arg, int64_t begin, int64_t end) \
     { \
         const job *j = arg; \
+        const uint64_t classes = (uint64_t)j->x.d[1]; \
         const int64_t K = j->y.d[1], rows = dsi_min(end - begin, SHORT_ROWS); \
         int64_t line[SHORT_ROWS * SHORT_LINE] = {0}; /* where the line of a place begins */ \
         for (int64_t r = 0; r < rows; r++) \
@@ -90,6 +94,12 @@ GATHER(uint64_t, 64)
             const int64_t *place = (const int64_t *)j->index.p + o * K; \
             const T *x = (const T *)j->x.p + o * j->x.s[0]; \
             T *restrict y = (T *)j->y.p + o * K; \
+            bool outside = false; \
+            for (int64_t e = 0; e < n; e++) outside |= (uint64_t)place[e] >= classes; \
+            if (outside) { \
+                atomic_store(j->bad, true); \
+                return; \
+            } \
             for (int64_t e = 0; e < n; e++) y[e] = x[line[e] + place[e]]; \
         } \
     }
@@ -118,15 +128,19 @@ static void gather_lines(void *arg, int64_t begin, int64_t end)
 
 ds_status KERNEL(gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y)
 {
-    job j = {.x = x, .index = index, .y = y, .size = ds_dtype_size(x.dtype)};
-    bool few = y.d[1] <= SHORT_LINE && x.s[1] == 1 && lines_follow(&y) && lines_follow(&index);
-    if (!elements_valid(s, &index, x.d[1])) return KERNEL(fill)(s, 0, y);
+    atomic_bool bad = false;
+    job j = {.x = x, .index = index, .y = y, .size = ds_dtype_size(x.dtype), .bad = &bad};
+    bool few = y.d[1] <= SHORT_LINE && x.s[1] == 1 && lines_follow(&y) && lines_follow(&index) &&
+               (j.size == 2 || j.size == 4);
+    if (!few && !elements_valid(s, &index, x.d[1])) return KERNEL(fill)(s, 0, y);
     dsi_parallel(y.d[0], PARALLEL_ELEMENTS / (y.d[1] * y.d[2] + 1) + 1,
-                 inner_together(&index, &x, &y) ? gather_lines
-                 : j.size == 1                  ? gather_8
-                 : j.size == 2                  ? (few ? gather_short_16 : gather_16)
-                 : j.size == 4                  ? (few ? gather_short_32 : gather_32)
-                                                : gather_64,
+                 few                              ? j.size == 2 ? gather_short_16 : gather_short_32
+                 : inner_together(&index, &x, &y) ? gather_lines
+                 : j.size == 1                    ? gather_8
+                 : j.size == 2                    ? gather_16
+                 : j.size == 4                    ? gather_32
+                                                  : gather_64,
                  &j);
+    if (bad && !elements_valid(s, &index, x.d[1])) return KERNEL(fill)(s, 0, y);
     return DS_OK;
 }
