@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "cpu.h"
 #include "gemm/int8.h"
+#include "simd/amx.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +42,7 @@ static bool has_generic(void) { return true; }
 
 /* ---- the matrix unit, AMX ------------------------------------------------------------------------------ */
 
-#if defined(DSI_HAVE_avx512) && defined(__linux__) && defined(SYS_arch_prctl)
+#if defined(DSI_HAVE_avx512) && defined(DSI_KNOWS_AMX) && defined(SYS_arch_prctl)
 /* The unit with bfloat16, its tiles saved by the system, and the system's leave
  * to use them, which it gives to a process that asks (Linux 5.16,
  * Documentation/arch/x86/xstate.rst). */

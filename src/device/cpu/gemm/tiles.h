@@ -13,11 +13,11 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "device/cpu/simd/amx.h"
 #include "device/cpu/simd/isa.h"
 
 /* This build knows the unit; dsi_cpu_amx() says whether the processor has it. */
-#if defined(DSI_ISA_avx512) && defined(__linux__) && \
-    ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
+#if defined(DSI_ISA_avx512) && defined(DSI_KNOWS_AMX)
 #define HAS_TILES
 
 #define LINES 16            /* lines of a tile register */

@@ -1,0 +1,8 @@
+/* device/cpu/simd/amx.h: whether this compiler knows the matrix unit, AMX.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#if defined(__linux__) && \
+    ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
+#define DSI_KNOWS_AMX
+#endif
