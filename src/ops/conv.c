@@ -179,11 +179,12 @@ static bool conv2d_check(const char *op, const ds_tensor *x, const ds_tensor *w,
 
 /* y [N,K,P,Q] in the order of memory that the device's kernels like best: with
  * the channels innermost, if they fill vectors; pointwise ops and pooling above
- * keep it. A group of a few channels fills none, so vectors are of pixels. */
+ * keep it. A group of a few channels fills none: planes stay planes, whose
+ * vectors are of pixels. */
 ds_tensor *dsi_new_images(const ds_tensor *x, ds_dims out, int64_t groups)
 {
     int64_t each = out.d[1] / groups;
-    bool few = groups > 1 && each > 1 && each < 16;
+    bool few = groups > 1 && each > 1 && each < 16 && !dsi_is_channels_last(x);
     bool last = !few && out.d[1] % 8 == 0 && out.d[1] >= x->device->type->channels_last_from;
     return last ? dsi_new_channels_last(x, out) : dsi_new(x, out);
 }

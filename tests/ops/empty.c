@@ -34,8 +34,23 @@ static void no_samples(void **state)
     check_size(ds_embedding(m, ds_empty(DS_I64, ds_shape(0)), -1), 0);
     check_size(ds_attention(x(ds_shape(2, 0, 4)), x(ds_shape(2, 3, 4)), x(ds_shape(2, 3, 4))), 0);
     for (int i = 0; i < 5; i++) CHECK_CLOSE(((const float *)ds_data(ds_grad(m)))[i], 0, 0);
+    ds_tensor *v = x(ds_shape(64, 64, 3, 3)), *images = x(ds_shape(0, 64, 8, 8));
+    check_size(ds_conv2d(ds_conv2d(images, v, x(ds_shape(64))), v, NULL), 0);
+    CHECK_CLOSE(ds_item(ds_sum(ds_grad(v))), 0, 0);
     ds_tensor *parts[] = {rows, m};
     check_size(ds_cat(parts, 2, 0), 20);
+    ds_scope_close(scope);
+}
+
+static void attention_of_no_width(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *q = x(ds_shape(2, 9, 4)), *k = x(ds_shape(2, 3, 4)), *v = x(ds_shape(2, 3, 4));
+    ds_tensor *none = x(ds_shape(2, 9, 0)), *no_keys = x(ds_shape(2, 3, 0));
+    check_size(ds_attention(q, k, no_keys), 0);
+    CHECK_CLOSE(ds_item(ds_sum(ds_grad(q))), 0, 0);
+    check_size(ds_attention(none, no_keys, v), 72);
     ds_scope_close(scope);
 }
 
@@ -91,5 +106,6 @@ static void windows_of_padding(void **state)
     ds_scope_close(scope);
 }
 
-TEST_MAIN(cmocka_unit_test(no_samples), cmocka_unit_test(images_without_rows),
-          cmocka_unit_test(nothing_to_sum), cmocka_unit_test(windows_of_padding))
+TEST_MAIN(cmocka_unit_test(no_samples), cmocka_unit_test(attention_of_no_width),
+          cmocka_unit_test(images_without_rows), cmocka_unit_test(nothing_to_sum),
+          cmocka_unit_test(windows_of_padding))

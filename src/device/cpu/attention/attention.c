@@ -9,8 +9,7 @@
  * sum of each row over the keys so far, and scales both and the row's output
  * when the maximum grows. It stores lse = log sum exp of the row's scores, from
  * which backward computes the softmax of any block again. A block of scores has
- * 12 KB and stays in the first
- * cache.
+ * 13.5 KiB and stays in the first cache.
  *
  * Products are computed by the tiles of tile.h, which read a block of keys
  * (and, in backward, of values) along the keys. So all blocks are transposed
@@ -84,6 +83,7 @@ static void multiply_f32(bool add, const float *a, int64_t am, int64_t ak, const
                          int64_t bk, int64_t depth, float *y, int64_t ym, int64_t rows,
                          int64_t cols)
 {
+    if (!cols) return;
     int64_t tiles = (cols + TILE_COLS - 1) / TILE_COLS, vectors = (cols + VF - 1) / VF;
     int64_t width = (vectors + tiles - 1) / tiles * VF; /* none is much narrower than the others */
     for (int64_t j = 0; j < cols; j += width) {

@@ -46,8 +46,7 @@ typedef struct Unfolding {
 } Unfolding;
 
 /* n elements to each of `count` lines, by `whole` vectors and the lanes `left`
- * of
- * another. */
+ * of another. */
 ALWAYS_INLINE void copy_vectors(const Unfolding *u, const uint16_t *from, int64_t count, int64_t n,
                                 int64_t whole, uint16_t *to)
 {
@@ -298,8 +297,7 @@ static ds_status correlate(dsi_stream *s, Unfolding *u, dsi_view x, const Weight
 }
 
 /* Lines of images like x, of one of `groups` groups of channels, for pixels
- * like
- * y's. */
+ * like y's. */
 static Unfolding lines_like(const dsi_view *x, const dsi_view *y, int64_t groups, int64_t R,
                             int64_t S)
 {
@@ -409,8 +407,7 @@ bool amx_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_vie
 
 /* dw of group g = its channels of dy^T times the lines of those of x, summed
  * over blocks in float32. `sums` has memory for two dw, and for the lines of
- * `most`
- * rows. */
+ * `most` rows. */
 static ds_status sum_group(dsi_stream *s, Unfolding *u, int64_t g, dsi_view x, const dsi_view *dy,
                            dsi_view dw, int64_t most, float *sums)
 {

@@ -205,8 +205,7 @@ USES_TILES static void run_square(const Block *x, int64_t row, int64_t col)
 }
 
 /* Items begin .. end-1: x->panels panels of one group of rows each, in the
- * order
- * [group][across]. */
+ * order [group][across]. */
 USES_TILES static void run_items(void *arg, int64_t begin, int64_t end)
 {
     const Block *x = arg;
