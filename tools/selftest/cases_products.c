@@ -192,14 +192,14 @@ CONV_CASES(conv_depthwise, depthwise_conv)
 CONV_CASES(conv_few, few_conv)
 
 /* Channels are neighbours in memory: 16 bits go to conv_last.cu. Pixels are no
- * multiple of a tile. */
+ * multiple of a tile. dw is large enough for warpgroups. */
 static Sizes last_conv(const Trial *t)
 {
     return (Sizes){BIG(t, 64, 2),
                    64,
-                   BIG(t, 64, 24),
-                   BIG(t, 32, 13),
-                   BIG(t, 32, 11),
+                   BIG(t, 64, 72),
+                   BIG(t, 32, 29),
+                   BIG(t, 32, 28),
                    3,
                    3,
                    {{1, 1}, {1, 1}, {1, 1}, 1}};
@@ -219,7 +219,7 @@ static Sizes last_point(const Trial *t)
 {
     return (Sizes){BIG(t, 64, 3),
                    BIG(t, 256, 72),
-                   BIG(t, 128, 40),
+                   BIG(t, 128, 136),
                    BIG(t, 16, 9),
                    BIG(t, 16, 7),
                    1,
@@ -228,7 +228,7 @@ static Sizes last_point(const Trial *t)
 }
 static Sizes last_groups(const Trial *t)
 {
-    return (Sizes){2, BIG(t, 128, 16), BIG(t, 128, 48), 9, 8, 3, 2, {{2, 1}, {1, 2}, {1, 2}, 2}};
+    return (Sizes){2, BIG(t, 128, 48), BIG(t, 128, 48), 9, 8, 3, 2, {{2, 1}, {1, 2}, {1, 2}, 2}};
 }
 
 /* the sum of dw is cut into many parts */

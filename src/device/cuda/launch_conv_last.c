@@ -1,9 +1,9 @@
 /* device/cuda/launch_conv_last.c: see conv_last.h.
  *
- * y and dx of 16 bits are computed by conv_wgmma.cu on GPUs of compute
- * capability 9.0, all else by conv_last.cu.
+ * Those of 16 bits are computed by conv_wgmma.cu on GPUs of compute
+ * capability 9.0, but small ones; all else by conv_last.cu.
  *
- * Invariants: WARP and STAGES are those of kernels/conv_last.cuh, and tiles
+ * Invariants: WARP is that of kernels/conv_last.cuh, and tiles and stages are
  * those of the .cu files. A grid counts tiles of pixels along x, of channels
  * along y, groups times classes of pixels along z.
  * SPDX-License-Identifier: MIT */
@@ -14,12 +14,13 @@
 #include "base/int.h"
 
 #define MOST_TAPS 32
-#define STAGES    4
 #define WARP      64
-#define LINE      64 /* bytes of a line of a stage */
 #define DEPTH     32 /* pixels of a stage */
 
-#define LEAST_SUM 128 /* elements that are worth products of warpgroups */
+/* What is worth products of warpgroups, measured on an H200: elements of a sum
+ * of y or dx, multiplications of dw for each multiprocessor. */
+#define LEAST_SUM     128
+#define LEAST_DW_WORK ((int64_t)1 << 24)
 
 #define MOST_SPLITS 132   /* parts of dw's sum */
 #define FEW_SPLITS  16    /* that a thread adds alone */
@@ -30,12 +31,6 @@ static int size_of(const dsi_cuda_conv_args *p) { return (int)ds_dtype_size((ds_
 
 /* Elements of 16 bytes. */
 static int piece_of(const dsi_cuda_conv_args *p) { return 16 / size_of(p); }
-
-/* Threads of a tile of `warps` warps, of which float32 takes twice as many. */
-static unsigned threads_of(const dsi_cuda_conv_args *p, unsigned warps)
-{
-    return warps * (p->dtype == DS_F32 ? 64 : 32);
-}
 
 /* How the name of a kernel ends that copies elements of this size. */
 static const char *bytes_of(const dsi_cuda_conv_args *p) { return size_of(p) == 4 ? "_4" : "_2"; }
@@ -59,8 +54,9 @@ bool dsi_cuda_conv_last_takes(const dsi_stream *s, const dsi_cuda_conv_args *p, 
     int64_t taps = (int64_t)p->r * p->s, classes = (int64_t)p->stride[0] * p->stride[1];
     int piece = p->dtype == DS_F64 ? 0 : piece_of(p);
     return piece && g->capability >= 80 && p->c % piece == 0 && p->k % piece == 0 &&
-           taps <= MOST_TAPS && p->groups * classes <= DSI_CUDA_MOST_YZ &&
-           taps * p->c * p->k * p->groups <= INT32_MAX && channels_last(x) && channels_last(y);
+           dsi_max(p->c, p->k) <= 8 * DSI_CUDA_MOST_YZ && taps <= MOST_TAPS &&
+           p->groups * classes <= DSI_CUDA_MOST_YZ && taps * p->c * p->k * p->groups <= INT32_MAX &&
+           channels_last(x) && channels_last(y);
 }
 
 static unsigned tiles(int64_t n, int64_t tile) { return (unsigned)((n + tile - 1) / tile); }
@@ -109,7 +105,6 @@ static dsi_cuda_grid tiles_grid(const dsi_cuda_conv_args *p, bool dx, const Tile
     return grid;
 }
 
-/* Products of warpgroups are faster, at all sizes but of the shortest sums. */
 static const Tile *tile_of(const dsi_stream *s, const dsi_cuda_conv_args *p, bool dx)
 {
     const dsi_cuda_gpu *g = s->device->own;
@@ -150,7 +145,7 @@ bool dsi_cuda_conv_dw_last_takes(const dsi_stream *s, const dsi_cuda_conv_args *
     const int64_t *n = dy->d, *step = dy->s;
     bool rows = n[2] == 1 || step[2] == n[3] * step[3];
     bool images = n[0] == 1 || step[0] == n[2] * n[3] * step[3];
-    return rows && images && n[3] > 1 && dsi_cuda_conv_last_takes(s, p, x, dy);
+    return p->pixels > 0 && rows && images && n[3] > 1 && dsi_cuda_conv_last_takes(s, p, x, dy);
 }
 
 /* Parts of the sum over pixels: those of least time, which is that of the waves
@@ -183,22 +178,48 @@ static ds_status parts_sum(dsi_stream *s, const dsi_cuda_conv_args *p)
     return dsi_cuda_launch(s, DSI_CUDA_conv, "conv2d_dw_sum", "", dsi_cuda_grid_of(elements), p);
 }
 
+/* A kernel of dw: k x taps of its tile. */
+typedef struct DwTile {
+    dsi_cuda_family family;
+    const char *name;
+    int64_t rows, columns, at_once; /* at_once: blocks that a large GPU runs */
+    unsigned threads, shared;
+} DwTile;
+
+static const DwTile dw_mma = {
+    DSI_CUDA_conv_last, "conv2d_dw_last", 2 * WARP, 2 * WARP, 264, 128, 65536};
+static const DwTile dw_mma_narrow = {
+    DSI_CUDA_conv_last, "conv2d_dw_last_narrow", WARP, 3 * WARP, 264, 96, 65536};
+static const DwTile dw_group = {
+    DSI_CUDA_conv_wgmma, "conv2d_dw_group_128", 128, 192, 264, 256, 82944};
+static const DwTile dw_group_narrow = {
+    DSI_CUDA_conv_wgmma, "conv2d_dw_group_64", 64, 192, 396, 128, 66560};
+
+static const DwTile *dw_tile_of(const dsi_stream *s, const dsi_cuda_conv_args *p)
+{
+    const dsi_cuda_gpu *g = s->device->own;
+    bool narrow = p->k <= WARP;
+    int64_t work = (int64_t)p->groups * p->k * p->columns * p->pixels;
+    if (g->warpgroups && p->dtype != DS_F32 && work >= LEAST_DW_WORK * g->processors)
+        return narrow ? &dw_group_narrow : &dw_group;
+    return narrow ? &dw_mma_narrow : &dw_mma;
+}
+
 /* The parts of the product p, which are added as those of dw. */
 static ds_status dw_launch(dsi_stream *s, dsi_cuda_conv_args p, dsi_cuda_conv_args dw)
 {
-    bool narrow = p.k <= WARP;
-    int64_t rows = narrow ? WARP : 2 * WARP, columns = narrow ? 3 * WARP : 2 * WARP;
-    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p.columns, columns), threads_of(&p, narrow ? 3 : 4));
-    grid.blocks[1] = tiles(p.k, rows);
-    grid.shared = (unsigned)((rows + columns) * LINE * STAGES);
-    int64_t at_once = p.dtype == DS_F32 ? 132 : 264; /* by their registers */
+    const DwTile *tile = dw_tile_of(s, &p);
+    bool wide = p.dtype == DS_F32; /* twice the threads of half as many blocks */
+    dsi_cuda_grid grid = dsi_cuda_blocks(tiles(p.columns, tile->columns), tile->threads << wide);
+    grid.blocks[1] = tiles(p.k, tile->rows);
+    grid.shared = tile->shared;
+    int64_t at_once = tile->at_once >> wide;
     cut_pixels(&p, (int64_t)grid.blocks[0] * grid.blocks[1] * p.groups, at_once);
     grid.blocks[2] = (unsigned)(p.groups * p.splits);
     size_t bytes = (size_t)p.groups * (size_t)p.k * (size_t)p.columns * (size_t)p.splits *
                    sizeof *p.part;
     if (!(p.part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
-    ds_status status = dsi_cuda_launch(s, DSI_CUDA_conv_last,
-                                       narrow ? "conv2d_dw_last_narrow" : "conv2d_dw_last",
+    ds_status status = dsi_cuda_launch(s, tile->family, tile->name,
                                        dsi_cuda_dtype_suffix((ds_dtype)p.dtype), grid, &p);
     dw.part = p.part, dw.splits = p.splits, dw.columns = p.columns;
     if (status == DS_OK) status = parts_sum(s, &dw);

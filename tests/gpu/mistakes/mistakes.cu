@@ -263,7 +263,7 @@ enum { GROUP_A = 64 * 64, GROUP_BYTES = GROUP_A + 128 * 64 + 1024 };
 static char *group_operands()
 {
     DYNAMIC_SHARED(float4, shared);
-    return (char *)shared + (-shared_address(shared) & 1023);
+    return wgmma_stages<char>(shared);
 }
 static void group_operands_copy(const mistake_args &P)
 {

@@ -1,6 +1,6 @@
-/* device/cuda/kernels/conv_gather.cuh: the operands of y = conv2d(x, w), and of
- * dx, as products of conv_last.cu and conv_wgmma.cu take them: which pixels a
- * block has, what is under their taps, and how a stage of a sum is filled.
+/* device/cuda/kernels/conv_gather.cuh: the operands of the products of
+ * conv_last.cu and conv_wgmma.cu: which pixels a block has, what is under their
+ * taps, and how a stage of a sum is filled.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -133,4 +133,17 @@ DEVICE void conv_fill(const conv_map<E> &m, const conv_shared<ROWS> &s, const co
         cp_async16(&b[along_at(line0 + j * LINES, piece)],
                    m.w + (ok ? k * all_taps * m.inner + tap.weights + at.c : 0), ok ? 16 : 0);
     }
+}
+
+/* ---- dw ---- */
+
+/* x under a thread's tap and channels, of whichever pixel; c < 0: none. */
+struct conv_column {
+    int y, x, c;
+};
+DEVICE conv_column conv_column_of(const dsi_cuda_conv_args &P, int column)
+{
+    int tap = column / P.c, r = tap / P.s, s = tap % P.s;
+    return {r * P.dilation[0] - P.padding[0], s * P.dilation[1] - P.padding[1],
+            column < P.taps ? column % P.c : -1};
 }

@@ -8,13 +8,12 @@
  * A tap is (r, s, channel). conv2d_dx is a forward convolution of dy, one for
  * each class of pixels (y % stride, x % stride), to which the same taps
  * contribute. Weights are copied to that order first, by conv2d_weights. On
- * GPUs of compute capability 9.0 conv_wgmma.cu computes both in 16 bits.
+ * GPUs of compute capability 9.0 conv_wgmma.cu computes most of 16 bits.
  *
  * Taps of neighbouring pixels are the same pixels of the input, which arrives
  * by way of the first cache (cp_async16_again): the second one's bandwidth is
  * the limit (ResNet-18 in bfloat16, 512 images, on an H100: 13.2 ms a step
- * without,
- * 11.7 with).
+ * without, 11.7 with).
  *
  * Invariants: a barrier between reading a stage and filling it; what is outside
  * of an operand arrives as zeros.
@@ -74,8 +73,7 @@ KERNEL(conv2d_dx_weights_4, dsi_cuda_conv_args, 256) { conv_weights_copy<unsigne
 /* ---- few channels: what is under each pixel's taps, as channels ---- */
 
 /* x to out [pixels][columns], zeros behind the taps: a thread a piece, a warp
- * 32
- * pixels. */
+ * 32 pixels. */
 template <class T> DEVICE void conv_patches(const dsi_cuda_conv_args &P)
 {
     constexpr int N = 16 / (int)sizeof(T);
@@ -256,17 +254,6 @@ CONV_LAST(f16, __half, 128)
 CONV_LAST(bf16, __nv_bfloat16, 128)
 
 /* ---- dw ---- */
-
-/* x under a thread's tap and channels, of whichever pixel; c < 0: none. */
-struct conv_column {
-    int y, x, c;
-};
-DEVICE conv_column conv_column_of(const dsi_cuda_conv_args &P, int column)
-{
-    int tap = column / P.c, r = tap / P.s, s = tap % P.s;
-    return {r * P.dilation[0] - P.padding[0], s * P.dilation[1] - P.padding[1],
-            column < P.taps ? column % P.c : -1};
-}
 
 /* Lines of `rows` elements of dy, from `from` on: pixels pixel ... */
 template <int ROWS, int THREADS, class E>

@@ -1,4 +1,4 @@
-/* device/cuda/kernels/conv_wgmma.cu: y and dx of conv_last.cu in 16 bits on
+/* device/cuda/kernels/conv_wgmma.cu: y, dx and dw of conv_last.cu in 16 bits on
  * GPUs of compute capability 9.0, by the products of warpgroups that only these
  * have:
  *
@@ -7,6 +7,9 @@
  * A block computes 256 pixels of 64 channels for each of its warpgroups, by
  * products of 64 channels, 256 pixels, 16 of the sum. A stage's lines are 64
  * bytes along the sum, whose pieces are XORed by the line's number.
+ *
+ * dw is a product of 64 of k for each warpgroup and 192 taps; lines are across
+ * the sum, 64 elements each, [k / 64][DEPTH][64] and [3][DEPTH][64].
  *
  * Invariants: a step's products run while the next step's barrier is waited
  * for. At a barrier all threads have waited for the products of the step before
@@ -17,8 +20,40 @@
 #include "pack.cuh"
 #include "ptx_wgmma.cuh"
 
-#define ALIGNED 1024 /* bytes after which the XOR of lines repeats */
-#define PIXELS  256
+#define PIXELS   256
+#define TAPS     192 /* of a tile of dw */
+#define DW_DEPTH 32  /* pixels of a stage of dw */
+
+/* A sum of `steps` steps: fill(stage, step) brings the operands of a step,
+ * multiply(stage) begins its products. Ends with a barrier, when all products have
+ * ended. */
+template <int HELD, class Fill, class Multiply>
+DEVICE void conv_steps(int steps, Fill fill, Multiply multiply)
+{
+    constexpr int AHEAD = HELD - 2;
+    int now = 0, next = 0;
+#pragma unroll 1
+    for (int i = -AHEAD; i < steps; i++) {
+        if (i >= 0) {
+            cp_async_wait(AHEAD - 1);
+            fence_proxy_async();
+            __syncthreads();
+            multiply(now);
+            now = now + 1 == HELD ? 0 : now + 1;
+        }
+        if (i + AHEAD < steps) {
+            fill(next, i + AHEAD);
+            next = next + 1 == HELD ? 0 : next + 1;
+        }
+        cp_async_commit(); /* maybe of nothing: one group a step */
+        if (i >= 0) wgmma_wait(1);
+    }
+    wgmma_wait(0);
+    cp_async_wait(0);
+    __syncthreads();
+}
+
+/* ---- y and dx ---- */
 
 template <int CHANNELS> struct alignas(16) conv_stage {
     uint4 w[CHANNELS * PIECES], in[PIXELS * PIECES];
@@ -72,11 +107,11 @@ DEVICE void conv_sums_put(const dsi_cuda_conv_args &P, const conv_map<E> &m,
 template <class E, int CHANNELS> DEVICE void conv_group(const dsi_cuda_conv_args &P, bool dx)
 {
     constexpr int THREADS = CHANNELS * 2, LINES = THREADS / PIECES, N = count_of<E>::PIECE,
-                  HELD = CHANNELS == 64 ? 4 : 5, AHEAD = HELD - 2;
+                  HELD = CHANNELS == 64 ? 4 : 5;
     typedef conv_stage<CHANNELS> Stage;
     DYNAMIC_SHARED(float4, shared);
     SHARED(conv_shared<PIXELS>, s, [1]);
-    Stage *stage = (Stage *)((char *)shared + (-shared_address(shared) & (ALIGNED - 1)));
+    Stage *stage = wgmma_stages<Stage>(shared);
     conv_map<E> m = map_of<E>(P, dx);
     int pixel0 = blockIdx.x * PIXELS, channel0 = blockIdx.y * CHANNELS,
         group = __shfl_sync(ALL_LANES, (int)threadIdx.x / 128, 0);
@@ -90,31 +125,18 @@ template <class E, int CHANNELS> DEVICE void conv_group(const dsi_cuda_conv_args
 #pragma unroll
     for (int j = 0; j < PIXELS / LINES; j++) row[j] = s[0].row[threadIdx.x / PIECES + j * LINES];
 
-    int steps = (s[0].taps * (m.inner / N) + PIECES - 1) / PIECES, now = 0, next = 0;
+    int steps = (s[0].taps * (m.inner / N) + PIECES - 1) / PIECES;
     conv_place at = {0, 0};
     next_place(at, threadIdx.x % PIECES * N, m.inner);
     float sums[PIXELS / 8][4] = {};
-#pragma unroll 1
-    for (int i = -AHEAD; i < steps; i++) {
-        if (i >= 0) {
-            cp_async_wait(AHEAD - 1);
-            fence_proxy_async();
-            __syncthreads();
-            conv_multiply<E, CHANNELS>(sums, stage[now], group);
-            now = now + 1 == HELD ? 0 : now + 1;
-        }
-        if (i + AHEAD < steps) {
+    conv_steps<HELD>(
+        steps,
+        [&](int to, int) {
             conv_fill<PIXELS / LINES, CHANNELS / LINES, LINES>(
-                m, s[0], row, at, channel0, P.r * P.s, stage[next].in, stage[next].w);
+                m, s[0], row, at, channel0, P.r * P.s, stage[to].in, stage[to].w);
             next_stage(at, count_of<E>::DEPTH, m.inner, s[0].taps);
-            next = next + 1 == HELD ? 0 : next + 1;
-        }
-        cp_async_commit(); /* maybe of nothing: one group a step */
-        if (i >= 0) wgmma_wait(1);
-    }
-    wgmma_wait(0);
-    cp_async_wait(0);
-    __syncthreads();
+        },
+        [&](int from) { conv_multiply<E, CHANNELS>(sums, stage[from], group); });
     E *slab = (E *)stage, *out = (E *)P.out + (long long)m.group * m.channels + channel0;
     conv_sums_put<E, CHANNELS>(P, m, sums, slab, channel0);
     __syncthreads();
@@ -138,3 +160,102 @@ CONV_GROUP(64, 128, f16, __half)
 CONV_GROUP(64, 128, bf16, __nv_bfloat16)
 CONV_GROUP(128, 256, f16, __half)
 CONV_GROUP(128, 256, bf16, __nv_bfloat16)
+
+/* ---- dw ---- */
+
+template <int ROWS> struct alignas(16) conv_dw_stage {
+    uint4 dy[ROWS / 64 * DW_DEPTH * 8], x[TAPS / 64 * DW_DEPTH * 8];
+};
+
+/* Lines of dy of `rows` of k, from `from` on, and of x under the taps of this
+ * thread's columns: pixels pixel ... */
+template <int ROWS, class E>
+DEVICE void conv_dw_group_fill(const dsi_cuda_conv_args &P, conv_dw_stage<ROWS> &to, const E *dy,
+                               int rows, const E *x, const conv_column (&at)[TAPS / 64], int pixel,
+                               int end)
+{
+    int line0 = threadIdx.x / 8, piece = threadIdx.x % 8;
+#pragma unroll
+    for (int i = 0; i < DW_DEPTH; i += ROWS / 4) {
+        int line = i + line0, place = line * 8 + (piece ^ line % 8);
+        bool in = pixel + line < end;
+        conv_pixel p = pixel_of(P, (unsigned)(pixel + line));
+        int y0 = p.y * P.stride[0], x0 = p.x * P.stride[1], image = (int)P.xs[0] * p.n;
+#pragma unroll
+        for (int part = 0; part < ROWS / 64; part++) {
+            bool ok = in && part * 64 < rows;
+            cp_async16(&to.dy[part * DW_DEPTH * 8 + place],
+                       dy + (ok ? (pixel + line) * P.ys[3] + part * 64 : 0), ok ? 16 : 0);
+        }
+#pragma unroll
+        for (int part = 0; part < TAPS / 64; part++) {
+            int h = y0 + at[part].y, w = x0 + at[part].x;
+            bool ok = in && at[part].c >= 0 && (unsigned)h < (unsigned)P.h &&
+                      (unsigned)w < (unsigned)P.width;
+            cp_async16_again(
+                &to.x[part * DW_DEPTH * 8 + place],
+                x + (ok ? image + (int)P.xs[2] * h + (int)P.xs[3] * w + at[part].c : 0),
+                ok ? 16 : 0);
+        }
+    }
+}
+
+/* sums += dy x, of a warpgroup's 64 of k */
+template <class E, int ROWS>
+DEVICE void conv_dw_multiply(float (&sums)[TAPS / 8][4], const conv_dw_stage<ROWS> &s, int group)
+{
+    constexpr bool BF16 = conv_is_bf16<E>::YES;
+    unsigned long long dy = wgmma_operand(shared_address(s.dy) + group * DW_DEPTH * 128,
+                                          K_LINES_128, DW_DEPTH * 128, 1024),
+                       x = wgmma_operand(shared_address(s.x), K_LINES_128, DW_DEPTH * 128, 1024);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < DW_DEPTH / 16; k++)
+        wgmma<BF16, true, true>(sums, dy + k * 128, x + k * 128);
+    wgmma_commit();
+}
+
+/* Blocks: tiles of taps, tiles of k, groups splits + split; 2 threads a row. */
+template <class E, int ROWS> DEVICE void conv_dw_group(const dsi_cuda_conv_args &P)
+{
+    typedef conv_dw_stage<ROWS> Stage;
+    DYNAMIC_SHARED(float4, shared);
+    Stage *stage = wgmma_stages<Stage>(shared);
+    int set = blockIdx.z / P.splits, split = blockIdx.z % P.splits, row0 = blockIdx.y * ROWS,
+        column0 = blockIdx.x * TAPS, begin = split * P.split_pixels,
+        end = min(begin + P.split_pixels, P.pixels), k = row0 + threadIdx.x % 8 * 8,
+        lane = threadIdx.x % 32, warp = __shfl_sync(ALL_LANES, (int)threadIdx.x / 32, 0);
+    const E *dy = (const E *)P.dy + set * P.k + (k < P.k ? k : 0), *x = (const E *)P.x + set * P.c;
+    conv_column at[TAPS / 64];
+#pragma unroll
+    for (int part = 0; part < TAPS / 64; part++)
+        at[part] = conv_column_of(P, column0 + part * 64 + threadIdx.x % 8 * 8);
+    float sums[TAPS / 8][4] = {};
+    conv_steps<4>((end - begin + DW_DEPTH - 1) / DW_DEPTH,
+                  [&](int to, int step) {
+                      conv_dw_group_fill<ROWS>(P, stage[to], dy, P.k - k, x, at,
+                                               begin + step * DW_DEPTH, end);
+                  },
+                  [&](int from) { conv_dw_multiply<E, ROWS>(sums, stage[from], warp / 4); });
+#pragma unroll
+    for (int e = 0; e < 4; e += 2) {
+        int row = row0 + warp * 16 + lane / 4 + e * 4;
+        float *to = P.part + (((long long)split * P.groups + set) * P.k + row) * P.columns;
+#pragma unroll
+        for (int j = 0; j < TAPS / 8; j++) {
+            int column = column0 + j * 8 + lane % 4 * 2;
+            if (row < P.k && column < P.columns)
+                *(float2 *)&to[column] = make_float2(sums[j][e], sums[j][e + 1]);
+        }
+    }
+}
+
+#define CONV_DW_GROUP(rows, threads, suffix, E) \
+    KERNEL(conv2d_dw_group_##rows##_##suffix, dsi_cuda_conv_args, threads) \
+    { \
+        conv_dw_group<E, rows>(P); \
+    }
+CONV_DW_GROUP(64, 128, f16, __half)
+CONV_DW_GROUP(64, 128, bf16, __nv_bfloat16)
+CONV_DW_GROUP(128, 256, f16, __half)
+CONV_DW_GROUP(128, 256, bf16, __nv_bfloat16)

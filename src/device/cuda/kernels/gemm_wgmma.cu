@@ -21,7 +21,6 @@
 #include "ptx.cuh"
 #include "ptx_wgmma.cuh"
 
-#define ALIGNED 1024 /* bytes after which the XOR of lines repeats */
 
 template <int COLUMNS_, int DEPTH_, int STAGES_, int THREADS_> struct shape {
     enum {
@@ -155,7 +154,7 @@ DEVICE void matmul_wgmma(const dsi_cuda_matmul_args &P)
 {
     typedef wgmma_stage<S> Stage;
     DYNAMIC_SHARED(float4, shared);
-    Stage *stage = (Stage *)((char *)shared + (-shared_address(shared) & (ALIGNED - 1)));
+    Stage *stage = wgmma_stages<Stage>(shared);
     int warp = __shfl_sync(ALL_LANES, (int)threadIdx.x / 32, 0), group = warp / 4, row, column;
     tile_of<S::COLUMNS>(P, &row, &column);
 #pragma unroll 1

@@ -22,6 +22,13 @@ DEVICE unsigned long long wgmma_operand(unsigned address, int lines, int lbo, in
            (unsigned long long)(lbo >> 4) << 16 | (address >> 4 & 0x3fff);
 }
 
+/* The first stage in dynamic shared memory: the XOR of lines repeats after 1,024
+ * bytes, so that many more are asked for. */
+template <class Stage> DEVICE Stage *wgmma_stages(void *shared)
+{
+    return (Stage *)((char *)shared + (-shared_address(shared) & 1023));
+}
+
 #ifndef CUDA_ON_CPU
 
 DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
