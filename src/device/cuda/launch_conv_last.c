@@ -17,7 +17,7 @@
 #define WARP      64
 #define DEPTH     32 /* pixels of a stage */
 
-/* What is worth products of warpgroups, measured on an H200: elements of a sum
+/* Products of warpgroups are worth it from here on, by an H200: elements of a sum
  * of y or dx, multiplications of dw for each multiprocessor. */
 #define LEAST_SUM     128
 #define LEAST_DW_WORK ((int64_t)1 << 24)
