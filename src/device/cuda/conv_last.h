@@ -6,9 +6,9 @@
 #include "driver.h"
 #include "kernels/conv.h"
 
-/* Whether the kernels of conv_last.cu (or conv_wgmma.cu) take these operands, which may be
- * gradients: tensor cores, channels of a group that are a multiple of
- * 16 bytes, x and y channels-last and aligned. */
+/* Whether the kernels of conv_last.cu and conv_wgmma.cu take these operands,
+ * which may be gradients: tensor cores, channels of a group that are a multiple
+ * of 16 bytes, x and y channels-last and aligned. */
 bool dsi_cuda_conv_last_takes(const dsi_stream *s, const dsi_cuda_conv_args *p, const dsi_view *x,
                               const dsi_view *y);
 

@@ -272,6 +272,13 @@ static void group_operands_copy(const mistake_args &P)
     cp_async_commit();
     cp_async_wait(0);
 }
+/* As a product needs them: written, fenced, a barrier. */
+static void group_operands_come(const mistake_args &P)
+{
+    group_operands_copy(P);
+    fence_proxy_async();
+    __syncthreads();
+}
 static void group_product(float (&sums)[16][4], int stride)
 {
     unsigned a = shared_address(group_operands());
@@ -301,9 +308,7 @@ MISTAKE(group_copy_not_fenced)
 MISTAKE(group_sums_not_fenced)
 {
     float sums[16][4] = {};
-    group_operands_copy(P);
-    fence_proxy_async();
-    __syncthreads();
+    group_operands_come(P);
     if (RIGHT) wgmma_fence();
     group_product(sums, 512);
     wgmma_commit();
@@ -314,9 +319,7 @@ MISTAKE(group_sums_not_fenced)
 MISTAKE(group_not_committed)
 {
     float sums[16][4] = {};
-    group_operands_copy(P);
-    fence_proxy_async();
-    __syncthreads();
+    group_operands_come(P);
     wgmma_fence();
     group_product(sums, 512);
     if (RIGHT) wgmma_commit();
@@ -327,9 +330,7 @@ MISTAKE(group_not_committed)
 MISTAKE(group_not_waited_for)
 {
     float sums[16][4] = {};
-    group_operands_copy(P);
-    fence_proxy_async();
-    __syncthreads();
+    group_operands_come(P);
     wgmma_fence();
     group_product(sums, 512);
     wgmma_commit();
@@ -341,9 +342,7 @@ MISTAKE(group_not_waited_for)
 MISTAKE(group_operand_overwritten)
 {
     float sums[16][4] = {};
-    group_operands_copy(P);
-    fence_proxy_async();
-    __syncthreads();
+    group_operands_come(P);
     wgmma_fence();
     group_product(sums, 512);
     wgmma_commit();
@@ -358,9 +357,7 @@ MISTAKE(group_operand_overwritten)
 MISTAKE(group_stride_doubled)
 {
     float sums[16][4] = {};
-    group_operands_copy(P);
-    fence_proxy_async();
-    __syncthreads();
+    group_operands_come(P);
     wgmma_fence();
     group_product(sums, RIGHT ? 512 : 1024);
     wgmma_commit();
