@@ -90,6 +90,25 @@ ds_status dsi_broadcast_count(ds_comm *c, int64_t *n)
     return ds_comm_size(c) > 1 ? message_broadcast(c, n, DS_I64, 1, 0) : DS_OK;
 }
 
+ds_status dsi_broadcast_bytes(ds_comm *c, void *p, int64_t n, int root)
+{
+    return ds_comm_size(c) > 1 ? message_broadcast(c, p, DS_U8, n, root) : DS_OK;
+}
+
+ds_status dsi_sync_find_different(ds_comm *c, int64_t mine, int *rank, int64_t two[2])
+{
+    int64_t size = ds_comm_size(c), first = size;
+    *rank = 0;
+    two[0] = two[1] = mine;
+    if (dsi_broadcast_count(c, two) != DS_OK) return ds_error_status();
+    if (mine != two[0]) first = ds_comm_rank(c);
+    if (size == 1) return DS_OK;
+    if (message_all_reduce(c, &first, 1, DS_REDUCE_MIN) != DS_OK) return ds_error_status();
+    if (first == size) return DS_OK;
+    *rank = (int)first;
+    return message_broadcast(c, two + 1, DS_I64, 1, *rank);
+}
+
 /* Minimum and maximum of the hash are equal only if all hashes are. */
 ds_status dsi_sync_same_text(ds_comm *c, const char *text, bool *same)
 {

@@ -4,8 +4,9 @@
  * Invariants: all functions are collective and block; all ranks call them in
  * the same order, also those that have failed. With one rank they return at
  * once. They use the communicator's ordered collectives, so none may be called
- * while a bucket is being reduced. The first of them is public:
- * ds_comm_sync_status.
+ * while a bucket is being reduced. What they send is in host memory and does not
+ * go through NCCL: a rank that then fails, and aborts NCCL, disturbs no other
+ * one's. The first of them is public: ds_comm_sync_status.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -21,6 +22,13 @@ ds_status dsi_broadcast_text(ds_comm *c, const char *text, char **out);
 
 /* *n becomes rank 0's number. */
 ds_status dsi_broadcast_count(ds_comm *c, int64_t *n);
+
+/* The n bytes of host memory at p become those of rank `root`. */
+ds_status dsi_broadcast_bytes(ds_comm *c, void *p, int64_t n, int root);
+
+/* *rank: the first rank whose number is not rank 0's, or 0; two: rank 0's number
+ * and that rank's. */
+ds_status dsi_sync_find_different(ds_comm *c, int64_t mine, int *rank, int64_t two[2]);
 
 /* *same: whether the text is the same on all ranks, by its hash. */
 ds_status dsi_sync_same_text(ds_comm *c, const char *text, bool *same);

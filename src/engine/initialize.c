@@ -15,6 +15,7 @@
 #include "base/map.h"
 #include "checkpoint/hosts.h"
 #include "checkpoint/save.h"
+#include "comm/sync_status.h"
 #include "data/loader.h"
 #include "log_lines.h"
 #include "nn/moe.h"
@@ -63,51 +64,37 @@ static const char *config_text_of(const ds_init *init)
     return init->config ? init->config : from_args;
 }
 
-/* The first rank whose number differs from rank 0's, and the two numbers; 0: no
- * rank; -1: the collective failed. */
-static int ranks_find_different(const ds_engine *e, int64_t mine, int64_t two[2])
-{
-    int size = ds_comm_size(e->comm), odd = 0;
-    if (size == 1) return 0;
-    ds_scope *scope = ds_scope_open();
-    ds_tensor *all = ds_zeros(DS_I64, ds_shape(size));
-    bool done = ds_all_gather(e->comm, all, ds_from_data(DS_I64, ds_shape(1), &mine)) == DS_OK;
-    const int64_t *of = done ? ds_data(all) : NULL;
-    for (int r = 1; of && !odd && r < size; r++)
-        if (of[r] != of[0]) two[0] = of[0], two[1] = of[r], odd = r;
-    ds_scope_close(scope);
-    return of ? odd : -1;
-}
-
 /* Ranks with different configurations would wait for each other in different
  * collectives. */
 static ds_status config_check_same(const ds_engine *e)
 {
     char *json = dsi_config_json(e->config);
     int64_t two[2];
-    int odd = ranks_find_different(e, (int64_t)dsi_fnv1a_text(json), two);
+    int odd;
+    ds_status status = dsi_sync_find_different(e->comm, (int64_t)dsi_fnv1a_text(json), &odd, two);
     dsi_free(json);
-    if (odd > 0)
+    if (status == DS_OK && odd)
         return dsi_fail(
             DS_EINVAL,
             "initialize: rank %d has another configuration than rank 0: give all ranks the "
             "same file",
             odd);
-    return odd < 0 ? ds_error_status() : DS_OK;
+    return status;
 }
 
 /* A rank with fewer samples would end its epoch while others wait for it. */
 static ds_status data_check_same(const ds_engine *e, ds_dataset *data)
 {
     int64_t two[2];
-    int odd = ranks_find_different(e, data ? ds_dataset_len(data) : 0, two);
-    if (odd > 0)
+    int odd;
+    ds_status status = dsi_sync_find_different(e->comm, data ? ds_dataset_len(data) : 0, &odd, two);
+    if (status == DS_OK && odd)
         return dsi_fail(
             DS_EINVAL,
             "initialize: rank %d has %lld samples of training data, rank 0 has %lld: give "
             "all ranks the same data set: the loader takes each rank's part of it",
             odd, (long long)two[1], (long long)two[0]);
-    return odd < 0 ? ds_error_status() : DS_OK;
+    return status;
 }
 
 static ds_status config_read(ds_engine *e, const ds_init *init)

@@ -28,6 +28,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/trace.h"
+#include "comm/sync_status.h"
 #include "norm.h"
 
 #include <math.h>
@@ -177,13 +178,12 @@ static ds_status bad_broadcast(dsi_zero *z, int64_t first)
     char path[PATH] = "";
     if (first < n) snprintf(path, PATH, "%s", dsi_flat_path(z->flat, z->model, n - 1 - (int)first));
     if (z->comm) {
-        ds_tensor *x = ds_from_data(DS_I64, ds_shape(1), &where);
-        if (ds_all_reduce(z->comm, x, DS_REDUCE_MIN) != DS_OK) return ds_error_status();
-        where = *(const int64_t *)ds_data(x);
+        where = -where; /* the smallest of all ranks */
+        if (dsi_sync_max(z->comm, &where, 1) != DS_OK) return ds_error_status();
+        where = -where;
         if (where / ranks == n) return DS_OK;
-        ds_tensor *text = ds_from_data(DS_U8, ds_shape(PATH), path);
-        if (ds_broadcast(z->comm, text, (int)(where % ranks)) != DS_OK) return ds_error_status();
-        memcpy(path, ds_data(text), PATH);
+        if (dsi_broadcast_bytes(z->comm, path, PATH, (int)(where % ranks)) != DS_OK)
+            return ds_error_status();
     }
     z->bad = *path ? dsi_strdup(path) : NULL;
     return DS_OK;
