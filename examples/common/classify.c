@@ -89,10 +89,11 @@ static void sum_over_ranks(Accuracy *a)
     memcpy(counts, a->right, sizeof a->right);
     memcpy(counts + 10, a->of, sizeof a->of);
     ds_tensor *sum = ds_from_data(DS_I64, ds_shape(20), counts);
-    if (ds_all_reduce(ds_world(), sum, DS_REDUCE_SUM) == DS_OK) {
-        memcpy(counts, ds_data(sum), sizeof counts);
-        memcpy(a->right, counts, sizeof a->right);
-        memcpy(a->of, counts + 10, sizeof a->of);
+    const int64_t *all = ds_all_reduce(ds_world(), sum, DS_REDUCE_SUM) == DS_OK ? ds_data(sum)
+                                                                                : NULL;
+    if (all) {
+        memcpy(a->right, all, sizeof a->right);
+        memcpy(a->of, all + 10, sizeof a->of);
     }
     ds_scope_close(scope);
 }
