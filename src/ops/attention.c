@@ -144,6 +144,7 @@ static bool attention_run_dx(const Attention *a, ds_tensor *const *x, const ds_t
 {
     int64_t calls = attention_calls(x[Q], from);
     bool done = true;
+    if (!dsi_numel(lse->shape)) return dsi_fill(grad[1], 0) && dsi_fill(grad[2], 0); /* no query */
     for (int64_t i = 0; i < calls && done; i++) {
         dsi_view q = attention_part(x[Q], from, i), k = attention_part(x[K], from, i),
                  v = attention_part(x[V], from, i), mask = attention_part(x[MASK], from, i),
@@ -321,14 +322,9 @@ static Attention attention_of(int64_t depth, ds_attention_opts o)
                        .dropout_p = o.dropout_p};
 }
 
-#define MOST_BATCHES 65535 /* that a GPU's kernels take */
-
 static bool attention_is_fused(const ds_tensor *q, ds_attention_opts o)
 {
-    ds_dims batches = q->shape;
-    batches.n -= 2;
-    return o.dropout_p == 0 ||
-           (dsi_fusion(q->device, attention_dropout) && dsi_numel(batches) <= MOST_BATCHES);
+    return o.dropout_p == 0 || dsi_fusion(q->device, attention_dropout);
 }
 
 static bool attention_seed(Attention *a, const ds_tensor *q)

@@ -55,6 +55,19 @@ static void attention_of_no_width(void **state)
 }
 
 /* Padding alone makes the output, whose gradient is in pooled form. */
+/* As PyTorch: keys that no query sees have gradient 0. */
+static void attention_of_no_heads(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *q = x(ds_shape(1, 0, 2, 4)), *k = x(ds_shape(1, 2, 300, 4)),
+              *v = x(ds_shape(1, 2, 300, 4));
+    check_size(ds_attention_with(q, k, v, (ds_attention_opts){.enable_gqa = true}), 0);
+    CHECK_CLOSE(ds_item(ds_sum(ds_abs(ds_grad(k)))), 0, 0);
+    CHECK_CLOSE(ds_item(ds_sum(ds_abs(ds_grad(v)))), 0, 0);
+    ds_scope_close(scope);
+}
+
 static void images_without_rows(void **state)
 {
     (void)state;
@@ -107,5 +120,5 @@ static void windows_of_padding(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(no_samples), cmocka_unit_test(attention_of_no_width),
-          cmocka_unit_test(images_without_rows), cmocka_unit_test(nothing_to_sum),
-          cmocka_unit_test(windows_of_padding))
+          cmocka_unit_test(attention_of_no_heads), cmocka_unit_test(images_without_rows),
+          cmocka_unit_test(nothing_to_sum), cmocka_unit_test(windows_of_padding))

@@ -33,7 +33,7 @@ static struct {
     pthread_once_t once;
     dsi_cuda_driver f;
     cuda_launch_early *launch_early; /* NULL: an older driver */
-    int version, count;
+    int version, count, most_yz;
     char why[WHY_BYTES]; /* if count is 0 */
 } driver = {.once = PTHREAD_ONCE_INIT};
 
@@ -85,6 +85,17 @@ static void say_no_gpu(const char *error)
             error);
 }
 
+/* It is the same of all GPUs. */
+static CUresult ask_most_yz(void)
+{
+    int y = 0, z = 0;
+    CUresult result = driver.f.device_attribute(&y, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y, 0);
+    if (result == CUDA_SUCCESS)
+        result = driver.f.device_attribute(&z, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z, 0);
+    driver.most_yz = y < z ? y : z;
+    return result;
+}
+
 /* Looks up cuDriverGetVersion, then all functions, then starts the driver. The
  * order gives the best reason: too old, before a name is missing. */
 static void driver_open_once(void)
@@ -94,6 +105,7 @@ static void driver_open_once(void)
     if (driver.version >= EARLY && !open_functions(&early, 1, &driver.launch_early)) return;
     CUresult result = driver.f.init(0);
     if (result == CUDA_SUCCESS) result = driver.f.device_count(&driver.count);
+    if (result == CUDA_SUCCESS && driver.count) result = ask_most_yz();
     const char *error = "an error without a name", *text = "?";
     if (result != CUDA_SUCCESS) {
         driver.count = 0;
@@ -118,6 +130,8 @@ const dsi_cuda_driver *dsi_cuda_open(void)
 int dsi_cuda_count(void) { return dsi_cuda_open() ? driver.count : 0; }
 
 int dsi_cuda_version(void) { return dsi_cuda_open() ? driver.version : 0; }
+
+int64_t dsi_cuda_most_yz(void) { return dsi_cuda_open() ? driver.most_yz : 0; }
 
 cuda_launch_early *dsi_cuda_launch_early(void)
 {

@@ -99,8 +99,8 @@ typedef enum dsi_cuda_family {
 
 extern const char *const dsi_cuda_ptx[DSI_CUDA_N_FAMILIES]; /* ptx.c: text, ends with 0 */
 
-/* Blocks along y, and along z, at most: the driver's limit. */
-#define DSI_CUDA_MOST_YZ 65535
+/* Blocks along y, and along z, at most: what the driver says, 65535. */
+int64_t dsi_cuda_most_yz(void);
 
 /* Blocks, threads of a block, bytes of dynamic shared memory. */
 typedef struct dsi_cuda_grid {

@@ -57,7 +57,7 @@ static dsi_cuda_attention_args attention_args(double scale, bool causal, const d
                                  .lse = lse->p,
                                  .batches = q->d[0] * q->d[1],
                                  .heads = q->d[1],
-                                 .group = k->d[1] ? q->d[1] / k->d[1] : 1,
+                                 .group = q->d[1] && k->d[1] ? q->d[1] / k->d[1] : 1,
                                  .l = q->d[2],
                                  .s = k->d[2],
                                  .d = q->d[3],
@@ -83,7 +83,7 @@ static void set_dropout(dsi_cuda_attention_args *a, const dsi_philox *random, do
     a->fresh_seed = (const unsigned long long *)random->fresh_seed;
 }
 
-/* A dtype, unit strides and a number of batches that kernels take. */
+/* A dtype and unit strides, as kernels take them. */
 static ds_status attention_check(const char *op, int n, const dsi_view *const *views)
 {
     ds_status status = dsi_cuda_floating(op, views[0]->dtype);
@@ -92,10 +92,6 @@ static ds_status attention_check(const char *op, int n, const dsi_view *const *v
             status = dsi_fail(DS_EINVAL,
                               "%s: operand %d has stride %lld along its last dimension: expected 1",
                               op, i, (long long)views[i]->s[3]);
-    int64_t batches = views[0]->d[0] * views[0]->d[1];
-    if (status == DS_OK && batches > DSI_CUDA_MOST_YZ)
-        status = dsi_fail(DS_EINVAL, "%s: %lld batches times heads: expected at most %d", op,
-                          (long long)batches, DSI_CUDA_MOST_YZ);
     return status;
 }
 
@@ -117,6 +113,56 @@ static int64_t flash_width(const dsi_stream *s, int n, const dsi_view *const *vi
     return !fits || width > 128 ? 0 : width > 64 ? 128 : 64;
 }
 
+/* at: a batch and a head; elements have `size` bytes. */
+static void *operand_from(const void *p, const long long *s, const int64_t *at, int64_t size)
+{
+    return p ? (void *)((uintptr_t)p + (uintptr_t)((at[0] * s[0] + at[1] * s[1]) * size)) : NULL;
+}
+
+/* From the batch `first` of q on, which kernels then count as 0. */
+static dsi_cuda_attention_args batches_from(const dsi_cuda_attention_args *all, int64_t first)
+{
+    dsi_cuda_attention_args p = *all;
+    int64_t size = (int64_t)ds_dtype_size((ds_dtype)p.dtype), sum = p.dtype == DS_F64 ? 8 : 4;
+    int64_t q[2] = {first / p.heads, first % p.heads}, k[2] = {q[0], q[1] / p.group};
+    p.q = operand_from(p.q, p.qs, q, size), p.dq = operand_from(p.dq, p.dqs, q, size);
+    p.k = operand_from(p.k, p.ks, k, size), p.dk = operand_from(p.dk, p.dks, k, size);
+    p.v = operand_from(p.v, p.vs, k, size), p.dv = operand_from(p.dv, p.dvs, k, size);
+    p.y = operand_from(p.y, p.ys, q, size), p.out = operand_from(p.out, p.ys, q, size);
+    p.dy = operand_from(p.dy, p.dys, q, size), p.lse = operand_from(p.lse, p.lse_s, q, sum);
+    p.mask = operand_from(p.mask, p.mask_s, q, (int64_t)ds_dtype_size((ds_dtype)p.mask_dtype));
+    p.dot = operand_from(p.dot, (long long[]){p.l, 0}, &first, sum);
+    p.offset += (uint64_t)first;
+    return p;
+}
+
+/* As many batches from `first` on as a grid takes along z: whole batches
+ * of `heads`, else whole groups of one of them, else a piece of a group. */
+static int64_t batches_at_once(int64_t first, int64_t heads, int64_t group)
+{
+    const int64_t most = dsi_cuda_most_yz();
+    if (heads <= most) return most / heads * heads;
+    if (group <= most) return dsi_min(most / group * group, heads - first % heads);
+    return dsi_min(most, group - first % group);
+}
+
+/* A block of the grid for each batch of q (keys: of k) along z. */
+static ds_status batches_launch(dsi_stream *s, dsi_cuda_family family, const char *kernel,
+                                const char *suffix, dsi_cuda_grid grid, bool keys,
+                                const dsi_cuda_attention_args *all)
+{
+    ds_status status = DS_OK;
+    int64_t group = keys ? all->group : 1, batches = all->batches / group, n;
+    for (int64_t first = 0; status == DS_OK && first < batches; first += n) {
+        n = batches_at_once(first, all->heads / group, keys ? 1 : all->group);
+        n = dsi_min(n, batches - first);
+        dsi_cuda_attention_args p = batches_from(all, first * group);
+        grid.blocks[2] = (unsigned)n;
+        status = dsi_cuda_launch(s, family, kernel, suffix, grid, &p);
+    }
+    return status;
+}
+
 /* Without and with dropout. */
 static const char *const flash[] = {"flash", "flash_dropout"},
                          *const flash_dq[] = {"flash_dq", "flash_dropout_dq"},
@@ -125,31 +171,29 @@ static const char *const flash[] = {"flash", "flash_dropout"},
 /* Blocks: tiles of 64 rows, batches. shared: lines of `width` elements, of which
  * N, as in attention_flash.cuh, depends on the width; floats. */
 static ds_status flash_launch(dsi_stream *s, const char *const *kernel, int64_t rows, int64_t width,
-                              int64_t batches, int64_t lines, int64_t floats,
+                              bool keys, int64_t lines, int64_t floats,
                               const dsi_cuda_attention_args *p)
 {
     const char *suffix[2][2] = {{"_64_f16", "_64_bf16"}, {"_128_f16", "_128_bf16"}};
     dsi_cuda_grid grid = dsi_cuda_blocks((rows + 63) / 64, 128);
-    grid.blocks[2] = (unsigned)batches;
     grid.shared = (unsigned)(lines * width * 2 + floats * (int64_t)sizeof(float));
-    return dsi_cuda_launch(s,
-                           p->drops ? DSI_CUDA_attention_flash_dropout : DSI_CUDA_attention_flash,
-                           kernel[p->drops], suffix[width == 128][p->dtype == DS_BF16], grid, p);
+    return batches_launch(s, p->drops ? DSI_CUDA_attention_flash_dropout : DSI_CUDA_attention_flash,
+                          kernel[p->drops], suffix[width == 128][p->dtype == DS_BF16], grid, keys,
+                          p);
 }
 
 /* Two kernels: dq, which leaves dot for the one of dk and dv. */
-static ds_status flash_backward(dsi_stream *s, int64_t width, int64_t key_batches,
-                                const dsi_cuda_attention_args *p)
+static ds_status flash_backward(dsi_stream *s, int64_t width, const dsi_cuda_attention_args *p)
 {
     int64_t n = width == 64 ? 64 : 16;
-    ds_status status = flash_launch(s, flash_dq, p->l, width, p->batches, 128 + 4 * n, 64, p);
+    ds_status status = flash_launch(s, flash_dq, p->l, width, false, 128 + 4 * n, 64, p);
     if (status != DS_OK) return status;
-    return flash_launch(s, flash_dkv, p->s, width, key_batches, 128 + 4 * n, 4 * n, p);
+    return flash_launch(s, flash_dkv, p->s, width, true, 128 + 4 * n, 4 * n, p);
 }
 
 /* Blocks: tiles of rows, pieces of `width`, batches. */
 static ds_status attention_launch(dsi_stream *s, const char *kernel, int64_t rows, int64_t width,
-                                  int64_t batches, const dsi_cuda_attention_args *p)
+                                  bool keys, const dsi_cuda_attention_args *p)
 {
     int64_t tile = p->dtype == DS_F64 ? 32 : 64;
     const dsi_cuda_gpu *g = s->device->own;
@@ -157,9 +201,9 @@ static ds_status attention_launch(dsi_stream *s, const char *kernel, int64_t row
     const char *suffix = mma ? dsi_cuda_dtype_suffix((ds_dtype)p->dtype)
                              : dsi_cuda_suffix((ds_dtype)p->dtype);
     dsi_cuda_grid grid = dsi_cuda_blocks((rows + tile - 1) / tile, 256);
-    grid.blocks[1] = (unsigned)((width + tile - 1) / tile), grid.blocks[2] = (unsigned)batches;
-    return dsi_cuda_launch(s, mma ? DSI_CUDA_attention_mma : DSI_CUDA_attention, kernel, suffix,
-                           grid, p);
+    grid.blocks[1] = (unsigned)((width + tile - 1) / tile);
+    return batches_launch(s, mma ? DSI_CUDA_attention_mma : DSI_CUDA_attention, kernel, suffix,
+                          grid, keys, p);
 }
 
 static ds_status attention_forward(dsi_stream *s, const dsi_philox *random, double dropout,
@@ -174,8 +218,8 @@ static ds_status attention_forward(dsi_stream *s, const dsi_philox *random, doub
     int64_t width = flash_width(s, 4, views, &mask);
     p.out = y.p, set_dropout(&p, random, dropout);
     if (status != DS_OK) return status;
-    return width ? flash_launch(s, flash, p.l, width, p.batches, 64 + 4 * 64, 0, &p)
-                 : attention_launch(s, "attention", p.l, p.e, p.batches, &p);
+    return width ? flash_launch(s, flash, p.l, width, false, 64 + 4 * 64, 0, &p)
+                 : attention_launch(s, "attention", p.l, p.e, false, &p);
 }
 
 ds_status dsi_cuda_attention(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
@@ -194,15 +238,14 @@ ds_status dsi_cuda_attention_dropout(dsi_stream *s, const dsi_philox *random, do
 /* Three kernels in order: dot, then dq by tiles of queries, then dk and dv by
  * tiles of keys, which add what all batches of a group give. So each sum is in
  * one block, and its order is fixed without atomics. */
-static ds_status tiles_backward(dsi_stream *s, int64_t key_batches,
-                                const dsi_cuda_attention_args *p)
+static ds_status tiles_backward(dsi_stream *s, const dsi_cuda_attention_args *p)
 {
     ds_status status = dsi_cuda_launch(s, DSI_CUDA_attention, "attention_dot",
                                        dsi_cuda_suffix((ds_dtype)p->dtype),
                                        dsi_cuda_blocks((p->batches * p->l + 3) / 4, 128), p);
-    if (status == DS_OK) status = attention_launch(s, "attention_dq", p->l, p->d, p->batches, p);
+    if (status == DS_OK) status = attention_launch(s, "attention_dq", p->l, p->d, false, p);
     if (status != DS_OK) return status;
-    return attention_launch(s, "attention_dkv", p->s, dsi_max(p->d, p->e), key_batches, p);
+    return attention_launch(s, "attention_dkv", p->s, dsi_max(p->d, p->e), true, p);
 }
 
 static ds_status attention_backward(dsi_stream *s, const dsi_philox *random, double dropout,
@@ -222,8 +265,7 @@ static ds_status attention_backward(dsi_stream *s, const dsi_philox *random, dou
     rows_of(p.dys, &dy), rows_of(p.dqs, &dq), rows_of(p.dks, &dk), rows_of(p.dvs, &dv);
     if (bytes && !(p.dot = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
     int64_t width = flash_width(s, 8, views, &mask);
-    status = width ? flash_backward(s, width, k.d[0] * k.d[1], &p)
-                   : tiles_backward(s, k.d[0] * k.d[1], &p);
+    status = width ? flash_backward(s, width, &p) : tiles_backward(s, &p);
     dsi_cuda_scratch_free(s, p.dot, bytes);
     return status;
 }

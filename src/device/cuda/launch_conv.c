@@ -87,12 +87,15 @@ static ds_status conv_check(const char *op, const dsi_view *x, const dsi_view *w
                     (long long)in, (long long)out, (long long)taps);
 }
 
+static unsigned tiles(int64_t n) { return (unsigned)((n + TILE - 1) / TILE); }
+
 /* Where tiles would not pay, or cannot be: a thread (dw: a block) an element.
- * Tiles have float32 alone; z has a limit; in groups of few channels most of a
- * tile of 64 x 64 would be empty. */
+ * Tiles have float32 alone; y and z have a limit; in groups of few channels most
+ * of a tile of 64 x 64 would be empty. */
 static bool directly(const dsi_cuda_conv_args *p)
 {
-    return p->dtype == DS_F64 || p->groups > DSI_CUDA_MOST_YZ ||
+    return p->dtype == DS_F64 ||
+           dsi_max(p->groups, tiles(dsi_max(p->c, p->k))) > dsi_cuda_most_yz() ||
            (p->groups > 1 && (int64_t)p->c * p->k < FEW);
 }
 
@@ -159,7 +162,7 @@ static ds_status small_launch(dsi_stream *s, bool dx, int channels, const dsi_cu
     dsi_cuda_conv_args p = *args;
     dsi_cuda_grid grid = dsi_cuda_blocks(((int64_t)p.pixels + 31) / 32, 1);
     bool parts = p.dtype == DS_F32 && grid.blocks[0] <= SMALL_FEW &&
-                 (int64_t)p.groups * row_blocks(channels, SMALL_PARTS) <= DSI_CUDA_MOST_YZ;
+                 (int64_t)p.groups * row_blocks(channels, SMALL_PARTS) <= dsi_cuda_most_yz();
     unsigned rows = small_rows(&p, channels, parts), warps = SMALL_WARPS;
     if (parts) {
         warps = ((unsigned)p.taps + 2 * SMALL_AHEAD - 1) / (2 * SMALL_AHEAD) * 2;
@@ -173,8 +176,6 @@ static ds_status small_launch(dsi_stream *s, bool dx, int channels, const dsi_cu
     return dsi_cuda_launch(s, DSI_CUDA_conv_small, dx ? "conv2d_dx_small" : "conv2d_small",
                            small_suffix(&p, rows), grid, &p);
 }
-
-static unsigned tiles(int64_t n) { return (unsigned)((n + TILE - 1) / TILE); }
 
 /* y or dx: `channels` of each group */
 static ds_status conv_launch(dsi_stream *s, bool dx, int channels, const dsi_cuda_conv_args *p)
@@ -222,7 +223,7 @@ static void split_pixels(dsi_cuda_conv_args *p, bool small)
     int64_t blocks = small ? ((int64_t)p->columns + 31) / 32 * p->groups
                            : (int64_t)tiles(p->columns) * tiles(p->k) * p->groups;
     int64_t splits = dsi_min(dsi_min(PER_GPU / blocks, p->pixels / PART_DEEP),
-                             dsi_min(SPLITS, DSI_CUDA_MOST_YZ / p->groups));
+                             dsi_min(SPLITS, dsi_cuda_most_yz() / p->groups));
     int64_t each = splits > 1 ? (p->pixels + splits - 1) / splits : dsi_max(p->pixels, 1);
     p->split_pixels = (int)((each + DEPTH - 1) / DEPTH * DEPTH);
     p->splits = (int)dsi_max((p->pixels + p->split_pixels - 1) / p->split_pixels, 1);

@@ -54,9 +54,9 @@ bool dsi_cuda_conv_last_takes(const dsi_stream *s, const dsi_cuda_conv_args *p, 
     int64_t taps = (int64_t)p->r * p->s, classes = (int64_t)p->stride[0] * p->stride[1];
     int piece = p->dtype == DS_F64 ? 0 : piece_of(p);
     return piece && g->capability >= 80 && p->c % piece == 0 && p->k % piece == 0 &&
-           dsi_max(p->c, p->k) <= 8 * DSI_CUDA_MOST_YZ && taps <= MOST_TAPS &&
-           p->groups * classes <= DSI_CUDA_MOST_YZ && taps * p->c * p->k * p->groups <= INT32_MAX &&
-           channels_last(x) && channels_last(y);
+           dsi_max(p->c, p->k) <= 8 * dsi_cuda_most_yz() && taps <= MOST_TAPS &&
+           p->groups * classes <= dsi_cuda_most_yz() &&
+           taps * p->c * p->k * p->groups <= INT32_MAX && channels_last(x) && channels_last(y);
 }
 
 static unsigned tiles(int64_t n, int64_t tile) { return (unsigned)((n + tile - 1) / tile); }
@@ -154,7 +154,7 @@ static void cut_pixels(dsi_cuda_conv_args *p, int64_t blocks, int64_t at_once)
 {
     int64_t elements = (int64_t)p->groups * p->k * p->columns;
     int64_t most = dsi_min(dsi_min(MOST_SPLITS, p->pixels / PART_DEEP),
-                           DSI_CUDA_MOST_YZ / p->groups);
+                           dsi_cuda_most_yz() / p->groups);
     double least = 0;
     int64_t splits = 1;
     for (int64_t i = 1; i <= most; i++) {

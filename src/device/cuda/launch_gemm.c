@@ -12,7 +12,7 @@
  * are in float32 (float64: in float64).
  *
  * Invariants: a grid counts tiles of columns along x, of rows along y, batches
- * along z; y and z hold at most DSI_CUDA_MOST_YZ, so rows are cut into launches, and
+ * along z; y and z hold at most dsi_cuda_most_yz, so rows are cut into launches, and
  * batches beyond are a loop in the kernel. The tile's edge here equals that of
  * the .cu file.
  * SPDX-License-Identifier: MIT */
@@ -44,9 +44,10 @@ static ds_status launch_tiles(dsi_stream *s, dsi_cuda_family family, const char 
                               const char *suffix, int64_t tile, const dsi_cuda_matmul_args *all)
 {
     ds_status status = DS_OK;
-    for (int64_t row = 0; status == DS_OK && row < all->m; row += DSI_CUDA_MOST_YZ * tile) {
+    int64_t most = dsi_cuda_most_yz() * tile;
+    for (int64_t row = 0; status == DS_OK && row < all->m; row += most) {
         dsi_cuda_matmul_args p = *all;
-        p.m = all->m - row < DSI_CUDA_MOST_YZ * tile ? all->m - row : DSI_CUDA_MOST_YZ * tile;
+        p.m = dsi_min(all->m - row, most);
         p.a = rows_from(all->a, row, all->as[1], all->dtype);
         p.y = (void *)(uintptr_t)rows_from(all->y, row, all->ys[1], all->y_dtype);
         if (p.sums)
@@ -73,7 +74,7 @@ static bool is_small(const dsi_cuda_matmul_args *p, bool mma)
 {
     int64_t step = dsi_max(dsi_max(p->as[1], p->as[2]), p->bs[1]);
     return p->batch * p->m * p->n * p->k <= SMALL && step <= INT32_MAX / 8 &&
-           (p->m + ROWS - 1) / ROWS <= DSI_CUDA_MOST_YZ &&
+           (p->m + ROWS - 1) / ROWS <= dsi_cuda_most_yz() &&
            !(mma && p->m >= MMA_FULL && p->n >= MMA_FULL);
 }
 

@@ -41,7 +41,8 @@ dsi_cuda_grid dsi_cuda_blocks(int64_t blocks, unsigned threads);
 /* Blocks along y or z for n items: kernels loop where the driver takes no more. */
 static inline unsigned dsi_cuda_loops(int64_t n)
 {
-    return (unsigned)(n < DSI_CUDA_MOST_YZ ? n : DSI_CUDA_MOST_YZ);
+    int64_t most = dsi_cuda_most_yz();
+    return (unsigned)(n < most ? n : most);
 }
 
 /* How the name of the instance ends that computes in float or double: "_f32"

@@ -9,6 +9,7 @@
  *     FAKE_CUDA_FAIL=cuLaunchKernel=700    what fails, and with which CUresult; all=700: everything after cuInit
  *     FAKE_CUDA_LAZY=1         queued work is done at a synchronisation, and not before; collectives
  *                              that wait for other streams or processes are looked at now and then
+ *     FAKE_CUDA_MOST_YZ=65535  blocks along y, and along z, at most
  *     FAKE_CUDA_LOG=1          names each kernel on stderr
  *     FAKE_CUDA_PTX=FOLDER     writes each module's PTX there, KERNEL.ptx
  *
@@ -91,7 +92,8 @@ CUresult fake_must_fail(const char *function);
 
 long fake_setting(const char *name, long otherwise);
 int fake_capability(void);
-int fake_most_shared(void); /* bytes of shared memory of a block */
+int fake_most_shared(void);  /* bytes of shared memory of a block */
+unsigned fake_most_yz(void); /* blocks along y, and along z */
 size_t fake_gpu_bytes(int gpu);
 void fake_count(int change); /* of fake_cuda_live */
 void fake_lock(void);

@@ -34,6 +34,8 @@ int fake_capability(void) { return (int)fake_setting("FAKE_CUDA_CAPABILITY", 90)
 
 int fake_most_shared(void) { return (fake_capability() == 90 ? 227 : 99) << 10; }
 
+unsigned fake_most_yz(void) { return (unsigned)fake_setting("FAKE_CUDA_MOST_YZ", 65535); }
+
 size_t fake_gpu_bytes(int gpu)
 {
     const char *list = getenv("FAKE_CUDA_BYTES");
@@ -151,6 +153,10 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice dev
         return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
         *value = 4;
+        return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
+        *value = (int)fake_most_yz();
         return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
         *value = fake_most_shared();

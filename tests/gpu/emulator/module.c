@@ -150,8 +150,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
     MAY_FAIL();
     Function *f = (Function *)function;
     unsigned long long threads = (unsigned long long)block_x * block_y * block_z;
-    NEED(!extra && grid_x && grid_y && grid_z && grid_x <= 0x7fffffff && grid_y < 65536 &&
-             grid_z < 65536 && threads && threads <= f->threads && block_z <= 64 &&
+    NEED(!extra && grid_x && grid_y && grid_z && grid_x <= 0x7fffffff && grid_y <= fake_most_yz() &&
+             grid_z <= fake_most_yz() && threads && threads <= f->threads && block_z <= 64 &&
              shared_bytes <= f->shared,
          INVALID_VALUE);
     if (fake_setting("FAKE_CUDA_LOG", 0)) fprintf(stderr, "%s\n", f->name);
