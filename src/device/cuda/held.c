@@ -87,7 +87,8 @@ ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g)
     struct dsi_cuda_held *h = g->held;
     if (h && h->has_entropy) {
         h->has_entropy = false; /* launching enters the device */
-        return dsi_cuda_launch(h->s, DSI_CUDA_softmax, "entropy_few",
+        return dsi_cuda_launch(h->s, DSI_CUDA_softmax,
+                               h->entropy.lanes ? "entropy_lanes" : "entropy_few",
                                dsi_cuda_suffix((ds_dtype)h->entropy.dtype), h->grid, &h->entropy);
     }
     if (h && h->conv) {

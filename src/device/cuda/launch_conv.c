@@ -33,7 +33,6 @@
 #define SMALL_AHEAD 8
 #define SMALL_PLACE 16  /* bytes of where a tap is */
 #define SMALL_PARTS 2   /* rows of a block where pixels are too few for SMALL_FEW blocks */
-#define BACK_WARPS  16  /* of conv2d_back_pooled */
 #define FEW_WINDOWS 256 /* that a team of 4 warps adds up */
 
 #define SPLITS    64  /* parts of dw's sum, at most */
@@ -325,7 +324,7 @@ static int64_t back_blocks(const dsi_cuda_conv_args *dx)
 /* Shared memory of dx: that of a small convolution, and a sample's planes of dy. */
 static int64_t back_shared(const dsi_cuda_conv_args *dx)
 {
-    return small_shared(dx, SMALL_PARTS, BACK_WARPS) +
+    return small_shared(dx, SMALL_PARTS, K_BACK_WARPS) +
            (int64_t)sizeof(float) * dx->k * dx->p * dx->q;
 }
 
@@ -344,7 +343,7 @@ static int64_t scan_shared(const dsi_cuda_conv_args *dx)
 {
     int64_t each = (int64_t)dx->r * dx->s * K_SCANNED * (int64_t)sizeof(float) +
                    (int64_t)dx->pooled.windows.d * 16;
-    return dx->k * each + (int64_t)BACK_WARPS * K_SCANNED * 32 * (int64_t)sizeof(float);
+    return dx->k * each + (int64_t)K_BACK_WARPS * K_SCANNED * 32 * (int64_t)sizeof(float);
 }
 
 /* A pixel then looks at all windows of a channel, in place of all taps. */
@@ -354,6 +353,26 @@ static bool scan_pays(const dsi_cuda_conv_args *dx)
     for (int i = 0; i < 2; i++) plain = plain && dx->stride[i] == 1 && dx->dilation[i] == 1;
     return plain && dx->pooled.windows.d <= 2 * (unsigned)(dx->r * dx->s) &&
            scan_shared(dx) <= 48 << 10;
+}
+
+/* Sets how blocks are counted, with `rows` channels of dx in a block; returns the
+ * number of dw's. */
+static int64_t back_divide(dsi_cuda_conv_back *p, bool has_dx, unsigned rows)
+{
+    int64_t tiles = back_blocks(&p->dx) / p->dx.n;
+    bool few = p->dw.n * (int64_t)p->dw.pooled.windows.d <= FEW_WINDOWS;
+    p->team_bits = few ? 7 : 9; /* of 4 warps, or one of K_BACK_WARPS */
+    p->dx.row_blocks = (int)row_blocks(p->dx.c, rows);
+    p->parts = dsi_cuda_divisor_of(p->dx.row_blocks);
+    p->groups = dsi_cuda_divisor_of(p->dx.groups);
+    p->tiles = dsi_cuda_divisor_of(tiles);
+    p->width = dsi_cuda_divisor_of(p->dx.q);
+    if (has_dx) p->dw_first = (unsigned)(tiles * p->dx.n * p->dx.row_blocks * p->dx.groups);
+    int64_t columns = (int64_t)K_BACK_COLUMNS * (few ? K_BACK_WARPS / 4 : 1),
+            each = (p->dw.columns + columns - 1) / columns;
+    p->blocks = dsi_cuda_divisor_of(each);
+    p->outputs = dsi_cuda_divisor_of(p->dw.k);
+    return each * p->dw.k * p->dw.groups;
 }
 
 ds_status dsi_cuda_conv2d_back_pooled(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
@@ -372,19 +391,14 @@ ds_status dsi_cuda_conv2d_back_pooled(dsi_stream *s, const dsi_conv2d *c, const 
     if (!*done) return DS_OK;
     p.dx.out = dx.p, p.dw.out = dw.p, p.dw.columns = p.dw.taps;
     if (db.p) p.dw.db = db.p, p.dw.db_s = db.s[0], p.dw.columns++;
-    p.scans = dx.p && scan_pays(&p.dx);
-    p.dx.row_blocks = (int)row_blocks(p.dx.c, p.scans ? K_SCANNED : SMALL_PARTS);
-    p.dx.sample_blocks = (int)(back_blocks(&p.dx) / p.dx.n);
-    if (dx.p) p.dx_blocks = (int)back_blocks(&p.dx) * p.dx.row_blocks * p.dx.groups;
-    int64_t blocks = p.dx_blocks;
-    p.teams = p.dw.n * (int64_t)p.dw.pooled.windows.d <= FEW_WINDOWS ? BACK_WARPS / 4 : 1;
-    int64_t columns = (int64_t)K_BACK_COLUMNS * p.teams;
-    if (dw.p) blocks += (p.dw.columns + columns - 1) / columns * p.dw.k * p.dw.groups;
-    dsi_cuda_grid grid = dsi_cuda_blocks(blocks, BACK_WARPS * 32);
-    int64_t shared = p.scans ? scan_shared(&p.dx)
-                     : dx.p  ? back_shared(&p.dx)
-                             : 0,
-            sums = K_BACK_HELD * 16 + BACK_WARPS * K_BACK_COLUMNS * (int64_t)sizeof(float);
-    grid.shared = (unsigned)dsi_max(shared, sums);
-    return dsi_cuda_launch(s, DSI_CUDA_conv_small, "conv2d_back_pooled", "_f32", grid, &p);
+    bool scans = !dx.p || scan_pays(&p.dx);
+    int64_t blocks = back_divide(&p, dx.p, scans ? K_SCANNED : SMALL_PARTS),
+            of_dx = !dx.p   ? 0
+                    : scans ? scan_shared(&p.dx)
+                            : back_shared(&p.dx),
+            of_dw = K_BACK_HELD * 16 + K_BACK_WARPS * K_BACK_COLUMNS * (int64_t)sizeof(float);
+    dsi_cuda_grid grid = dsi_cuda_blocks(p.dw_first + (dw.p ? blocks : 0), K_BACK_WARPS * 32);
+    grid.shared = (unsigned)dsi_max(of_dx, of_dw);
+    return dsi_cuda_launch(s, DSI_CUDA_conv_small,
+                           scans ? "conv2d_back_scanned" : "conv2d_back_pooled", "_f32", grid, &p);
 }

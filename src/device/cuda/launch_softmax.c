@@ -126,7 +126,7 @@ static ds_status entropy_rows(dsi_stream *s, const dsi_cuda_entropy_args *p, con
 static bool has_lanes(const dsi_cuda_entropy_args *p)
 {
     return p->rows <= K_FEW_ROWS && p->columns <= 32 && !p->weight && p->smoothing == 0 &&
-           p->dtype != DS_F64 && p->loss_dtype == DS_F32;
+           p->dtype != DS_F64 && p->loss_dtype == DS_F32 && p->stats_dtype == DS_F32;
 }
 
 /* Rows write loss and weight to scratch (NONE: to loss), then one block writes

@@ -40,21 +40,24 @@ typedef struct dsi_cuda_conv_args {
     dsi_cuda_divisor plane, row, outer, inner, by_stride[2];
     int splits, split_pixels;
 
-    /* of conv_small.cu: parts that a group's channels are cut into; blocks of a
-     * sample, of conv2d_back_pooled */
-    int row_blocks, sample_blocks;
+    int row_blocks; /* of conv_small.cu: parts that a group's channels are cut into */
     dsi_cuda_pooled pooled; /* value NULL: none */
 } dsi_cuda_conv_args;
 
-/* Of conv2d_back_pooled: columns of dw that a warp computes; windows that a block of
- * dw has in shared memory at once, of 16 bytes. */
-enum { K_BACK_COLUMNS = 8, K_BACK_HELD = 1024 };
+/* Of conv2d_back_pooled and conv2d_back_scanned: warps of a block; columns of dw
+ * that a warp computes; windows that a block of dw has in shared memory at once, of
+ * 16 bytes. */
+enum { K_BACK_WARPS = 16, K_BACK_COLUMNS = 8, K_BACK_HELD = 1024 };
 enum { K_SCANNED = 8 }; /* channels of dx_scanned's blocks */
 
-/* dx and dw of one gradient in pooled form: blocks from dx_blocks on are dw's. They
- * are `teams` teams of warps, each with K_BACK_COLUMNS columns, that share the
- * windows which their block holds. scans: dx by dx_scanned. */
+/* dx and dw of one gradient in pooled form: blocks from dw_first on are dw's. They
+ * have teams of 2^team_bits threads, which share the windows that their block
+ * holds. Divisors of dx's blocks: parts of a group's channels, groups, and 32
+ * pixels of a sample; of dw's: blocks of a channel out, and channels out of a group;
+ * width: of dx's places in a plane of dy. */
 typedef struct dsi_cuda_conv_back {
     dsi_cuda_conv_args dx, dw;
-    int dx_blocks, teams, scans;
+    unsigned dw_first;
+    int team_bits;
+    dsi_cuda_divisor parts, groups, tiles, blocks, outputs, width;
 } dsi_cuda_conv_back;

@@ -7,6 +7,7 @@
  *     conv2d_dw_small     lanes are 32 taps; warps share the pixels of a part
  *     conv2d_back_pooled  dx and dw of a gradient in pooled form, in one launch: dx has
  *                         the planes of a sample in shared memory, dw visits the windows
+ *     conv2d_back_scanned the same, where pixels of dx visit the windows too
  *
  * A thread keeps ROWS sums, one a channel, and the warps' sums are added in
  * order. What all lanes need is read from shared memory: weights or dy, and
@@ -21,10 +22,12 @@
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
 #include "conv.cuh"
+#include "pack.cuh"
 #include "team.cuh"
 
 #define WARPS 16 /* of dw */
 #define AHEAD 8
+#define BACK_THREADS (32 * (int)K_BACK_WARPS)
 
 /* Of a tap: its distance from the first one along both axes, and the offset of
  * its channel. Of a pixel: where the first tap is, and its sample. */
@@ -41,7 +44,7 @@ DEVICE int small_over(int i, int end, int stride, const dsi_cuda_divisor &by)
 }
 
 /* The sums of all warps, in their order; sum: this thread's element (row, lane),
- * row = threadIdx.x / 32 + i WARPS. */
+ * row = threadIdx.x / 32 + i WARPS. Loads are AHEAD at a time. */
 template <int ROWS> DEVICE void put_sums(float *part, const float (&acc)[ROWS])
 {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -49,11 +52,18 @@ template <int ROWS> DEVICE void put_sums(float *part, const float (&acc)[ROWS])
     for (int i = 0; i < ROWS; i++) part[(warp * ROWS + i) * 32 + lane] = acc[i];
     __syncthreads();
 }
-template <int ROWS> DEVICE float sum_of(const float *part, int row)
+template <int ROWS> DEVICE float sum_of(const float *part, int row, int warps)
 {
     float sum = 0;
-#pragma unroll 8
-    for (int k = 0; k < (int)blockDim.x / 32; k++) sum += part[(k * ROWS + row) * 32 + threadIdx.x % 32];
+    part += row * 32 + threadIdx.x % 32;
+#pragma unroll 1
+    for (int k = 0; k < warps; k += AHEAD) {
+        float v[AHEAD];
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) v[u] = k + u < warps ? part[(k + u) * ROWS * 32] : 0.0f;
+#pragma unroll
+        for (int u = 0; u < AHEAD; u++) sum += v[u];
+    }
     return sum;
 }
 
@@ -80,12 +90,21 @@ template <int ROWS, class T>
 DEVICE void small_weights(const dsi_cuda_conv_args &P, bool dx, long long group, int first, int plane,
                           const small_memory<ROWS> &m)
 {
+    enum { LOADS = ROWS == 2 ? 2 : 4 }; /* a block of few rows has most taps at once */
     conv_weights from = {P.w, P.dtype, P, group, dx};
-    int room = P.taps + AHEAD, warp = threadIdx.x / 32, warps = blockDim.x / 32, row = warp % ROWS;
-#pragma unroll 4
-    for (int j = warp / ROWS * 32 + threadIdx.x % 32; j < room; j += warps / ROWS * 32) {
-        long long place = from.place(first + row, j);
-        m.weights[j].v[row] = place < 0 ? 0.0f : up(((const T *)P.w)[place]);
+    int room = P.taps + AHEAD, warp = threadIdx.x / 32, warps = blockDim.x / 32, row = warp % ROWS,
+        step = warps / ROWS * 32;
+#pragma unroll 1
+    for (int j = warp / ROWS * 32 + threadIdx.x % 32; j < room; j += LOADS * step) {
+        float v[LOADS];
+#pragma unroll
+        for (int u = 0; u < LOADS; u++) {
+            long long place = from.place(first + row, j + u * step);
+            v[u] = place < 0 ? 0.0f : up(((const T *)P.w)[place]);
+        }
+#pragma unroll
+        for (int u = 0; u < LOADS; u++)
+            if (j + u * step < room) m.weights[j + u * step].v[row] = v[u];
     }
 #pragma unroll 1
     for (int j = threadIdx.x; j < room; j += warps * 32) {
@@ -169,20 +188,27 @@ DEVICE float small_bias(const dsi_cuda_conv_args &P, long long group, int first)
     return there ? load<float>(P.bias, P.bias_dtype, (group * P.k + i) * P.bias_s) : 0.0f;
 }
 
-/* The sums of channels from `first` on, at pixel `at`. */
-template <int ROWS>
-DEVICE void small_write(const dsi_cuda_conv_args &P, bool dx, const float *part, long long group,
-                        int first, conv_pixel at, bool inside, float bias)
+/* The sums of channels from `first` on, at pixel `at`. dx has no bias. */
+template <int ROWS, class T>
+DEVICE void small_write(const dsi_cuda_conv_args &P, bool dx, const float *part, int warps,
+                        long long group, int first, conv_pixel at, bool inside, float bias)
 {
     int channels = dx ? P.c : P.k, i = threadIdx.x / 32;
     if (i >= min(ROWS, channels - first)) return;
     const long long *s = dx ? P.xs : P.ys;
     long long k = group * channels + first + i;
-    float v = sum_of<ROWS>(part, i);
-    if (P.bias) v += bias;
-    if (inside)
-        store<float>(P.out, P.dtype, at.n * s[0] + k * s[1] + at.y * s[2] + at.x * s[3], v);
+    float v = sum_of<ROWS>(part, i, warps);
+    if (!dx && P.bias) v += bias;
+    if (inside) down(v, (T *)P.out + at.n * s[0] + k * s[1] + at.y * s[2] + at.x * s[3]);
     if (!dx && P.pooled.value) small_pool(P, at, k, inside, v);
+}
+
+/* Element (k, column) of dw, or of db behind the taps. */
+template <class T>
+DEVICE void small_dw_store(const dsi_cuda_conv_args &P, long long k, int column, float v)
+{
+    down(v, column == P.taps ? (T *)P.db + k * P.db_s
+                             : (T *)P.out + dw_place(P, k, (unsigned)column));
 }
 
 /* Blocks: 32 pixels, groups times parts of their channels. */
@@ -192,7 +218,7 @@ template <int ROWS, class T> DEVICE void conv_small(const dsi_cuda_conv_args &P,
     small_memory<ROWS> m(P, memory);
     long long group = blockIdx.y / P.row_blocks, pixel = blockIdx.x * 32ll + threadIdx.x % 32;
     int first = (int)(blockIdx.y % P.row_blocks) * ROWS;
-    float bias = small_bias<ROWS>(P, group, first);
+    float bias = dx ? 0.0f : small_bias<ROWS>(P, group, first);
     small_weights<ROWS, T>(P, dx, group, first, (int)(dx ? P.ys[1] : P.xs[1]), m);
     bool inside = pixel < P.pixels;
     conv_pixel at = small_pixel(P, inside ? (unsigned)pixel : 0);
@@ -204,7 +230,7 @@ template <int ROWS, class T> DEVICE void conv_small(const dsi_cuda_conv_args &P,
         w = dx ? at.x + P.padding[1] : at.x * P.stride[1] - P.padding[1];
     __syncthreads();
     small_taps<ROWS, T>(P, dx, m, x, h, w);
-    small_write<ROWS>(P, dx, m.part, group, first, at, inside, bias);
+    small_write<ROWS, T>(P, dx, m.part, (int)blockDim.x / 32, group, first, at, inside, bias);
 }
 
 /* ---- backward of w ---- */
@@ -273,12 +299,12 @@ template <int ROWS, class T> DEVICE void conv_dw_small(const dsi_cuda_conv_args 
     put_sums<ROWS>(shared, acc);
 #pragma unroll 1
     for (int i = warp; i < P.k; i += WARPS) {
-        float v = sum_of<ROWS>(shared, i);
+        float v = sum_of<ROWS>(shared, i, WARPS);
         if (column >= P.columns) continue;
         if (P.splits > 1)
             P.part[(split * P.groups * P.k + group * P.k + i) * P.columns + column] = v;
         else
-            dw_store(P, group * P.k + i, column, v);
+            small_dw_store<T>(P, group * P.k + i, (int)column, v);
     }
 }
 
@@ -323,22 +349,36 @@ DEVICE void small_planes(const dsi_cuda_conv_args &P, float *dy, int n, int grou
     __syncthreads();
 }
 
-/* `block` counts parts of channels, groups, 32 pixels of a sample, samples. */
-template <int ROWS> DEVICE void dx_pooled(const dsi_cuda_conv_args &P, small_place *memory, int block)
+/* The pixel of dx of this thread, and the channels of its block: blocks count parts of
+ * channels, groups, 32 pixels of a sample, samples. */
+struct back_place {
+    int first, group;
+    bool inside;
+    conv_pixel at;
+};
+template <int ROWS> DEVICE back_place back_place_of(const dsi_cuda_conv_back &P)
 {
+    unsigned block = blockIdx.x, rest = divide(block, P.parts), sample = divide(rest, P.groups),
+             n = divide(sample, P.tiles),
+             pixel = (sample - n * P.tiles.d) * 32 + threadIdx.x % 32;
+    bool inside = pixel < P.dx.plane.d;
+    conv_pixel at = pixel_of(P.dx, inside ? pixel : 0);
+    return {(int)(block - rest * P.parts.d) * ROWS, (int)(rest - sample * P.groups.d), inside,
+            {(int)n, at.y, at.x}};
+}
+
+/* dx of ROWS channels by the taps over each pixel. */
+template <int ROWS> DEVICE void dx_pooled(const dsi_cuda_conv_back &back, small_place *memory)
+{
+    const dsi_cuda_conv_args &P = back.dx;
     small_memory<ROWS> m(P, memory);
-    int first = block % P.row_blocks * ROWS, rest = block / P.row_blocks, group = rest % P.groups,
-        tile = rest / P.groups % P.sample_blocks, n = rest / P.groups / P.sample_blocks;
-    unsigned pixel = (unsigned)tile * 32 + threadIdx.x % 32;
-    bool inside = pixel < P.plane.d;
-    conv_pixel at = pixel_of(P, inside ? pixel : 0);
-    float *dy = m.part + blockDim.x * ROWS;
-    at.n = n;
-    small_weights<ROWS, float>(P, true, group, first, P.p * P.q, m);
-    small_planes(P, dy, n, group);
+    back_place o = back_place_of<ROWS>(back);
+    float *dy = m.part + BACK_THREADS * ROWS;
+    small_weights<ROWS, float>(P, true, o.group, o.first, P.p * P.q, m);
+    small_planes(P, dy, o.at.n, o.group);
     small_image<float> x = {dy, P.q, 1};
-    small_taps<ROWS, float>(P, true, m, x, at.y + P.padding[0], at.x + P.padding[1]);
-    small_write<ROWS>(P, true, m.part, group, first, at, inside, 0);
+    small_taps<ROWS, float>(P, true, m, x, o.at.y + P.padding[0], o.at.x + P.padding[1]);
+    small_write<ROWS, float>(P, true, m.part, K_BACK_WARPS, o.group, o.first, o.at, o.inside, 0);
 }
 
 /* A window's gradient and its place in dy; far away: it does not count. */
@@ -348,53 +388,73 @@ struct alignas(16) scanned_window {
     int unused;
 };
 
+/* The weights of K_SCANNED channels from `first` on: a thread has one of them, and
+ * some taps. */
+typedef small_row<K_SCANNED> scanned_weights;
+DEVICE void scanned_fill(const dsi_cuda_conv_args &P, scanned_weights *weights, int group,
+                         int first)
+{
+    const int STEP = BACK_THREADS / K_SCANNED, LOADS = 4;
+    int own = threadIdx.x % K_SCANNED, c = first + own;
+    const float *w = (const float *)P.w + (long long)group * P.k * P.ws[0] + c * P.ws[1];
+#pragma unroll 1
+    for (int t = threadIdx.x / K_SCANNED; t < P.taps; t += LOADS * STEP) {
+        float v[LOADS];
+#pragma unroll
+        for (int u = 0; u < LOADS; u++) {
+            conv_tap tap = tap_of(P, (unsigned)(t + u * STEP));
+            bool there = t + u * STEP < P.taps && c < P.c;
+            v[u] = there ? w[tap.c * P.ws[0] + tap.r * P.ws[2] + tap.s * P.ws[3]] : 0.0f;
+        }
+#pragma unroll
+        for (int u = 0; u < LOADS; u++)
+            if (t + u * STEP < P.taps) weights[t + u * STEP].v[own] = v[u];
+    }
+}
+
 /* dx of K_SCANNED channels, without strides: each pixel looks at all windows of a
  * channel out, and its warp has a part of these channels. Fewer steps than taps where
- * the pooled planes are small. `block` counts parts of channels, groups, 32 pixels of
- * a sample, samples. */
-DEVICE void dx_scanned(const dsi_cuda_conv_args &P, small_place *memory, int block)
+ * the pooled planes are small. */
+DEVICE void dx_scanned(const dsi_cuda_conv_back &back, small_place *memory)
 {
-    typedef small_row<K_SCANNED> weights_of_tap;
-    weights_of_tap *weights = (weights_of_tap *)memory; /* [k][taps], windows [k][windows], part */
-    int area = P.r * P.s, windows = (int)P.pooled.windows.d, warps = blockDim.x / 32,
-        first = block % P.row_blocks * K_SCANNED, rest = block / P.row_blocks,
-        group = rest % P.groups, tile = rest / P.groups % P.sample_blocks,
-        n = rest / P.groups / P.sample_blocks;
-    scanned_window *held = (scanned_window *)(weights + P.k * area);
+    const int LOADS = 4;
+    const dsi_cuda_conv_args &P = back.dx;
+    /* [k][taps], windows [k][windows], part */
+    scanned_weights *weights = (scanned_weights *)memory;
+    int area = P.r * P.s, windows = (int)P.pooled.windows.d;
+    scanned_window *held = (scanned_window *)(weights + P.taps);
     float *part = (float *)(held + P.k * windows);
-#pragma unroll 4
-    for (int j = threadIdx.x; j < P.k * area * K_SCANNED; j += blockDim.x) {
-        int c = first + j % K_SCANNED, t = j / K_SCANNED, k = t / area, r = (t - k * area) / P.s,
-            s = t - k * area - r * P.s;
-        const float *w = (const float *)P.w + (group * P.k + k) * P.ws[0] + r * P.ws[2] + s * P.ws[3];
-        weights[t].v[j % K_SCANNED] = c < P.c ? w[c * P.ws[1]] : 0.0f;
-    }
+    back_place o = back_place_of<K_SCANNED>(back);
+    scanned_fill(P, weights, o.group, o.first);
 #pragma unroll 1
-    for (unsigned j = threadIdx.x; j < (unsigned)(P.k * windows); j += blockDim.x) {
+    for (unsigned j = threadIdx.x; j < (unsigned)(P.k * windows); j += BACK_THREADS) {
         unsigned k = divide(j, P.pooled.windows);
-        small_window w = window_of(P, n, group * P.k + (int)k, j - k * windows);
-        int h = w.at / P.q;
+        small_window w = window_of(P, o.at.n, o.group * P.k + (int)k, j - k * windows);
+        int h = w.at < 0 ? 0 : (int)divide((unsigned)w.at, back.width);
         held[j] = {w.at < 0 ? -(1 << 20) : h, w.at - h * P.q, w.v, 0};
     }
-    unsigned pixel = (unsigned)tile * 32 + threadIdx.x % 32;
-    bool inside = pixel < P.plane.d;
-    conv_pixel at = pixel_of(P, inside ? pixel : 0);
-    at.n = n;
+    int y = o.at.y + P.padding[0], x = o.at.x + P.padding[1];
     __syncthreads();
     float acc[K_SCANNED] = {};
 #pragma unroll 1
-    for (int k = (int)threadIdx.x / 32; k < P.k; k += warps)
-#pragma unroll 4
-        for (int i = 0; i < windows; i++) {
-            scanned_window o = held[k * windows + i];
-            int r = at.y + P.padding[0] - o.h, s = at.x + P.padding[1] - o.w;
-            if ((unsigned)r >= (unsigned)P.r || (unsigned)s >= (unsigned)P.s) continue;
-            weights_of_tap w = weights[k * area + r * P.s + s];
+    for (int k = (int)threadIdx.x / 32; k < P.k; k += K_BACK_WARPS)
+#pragma unroll 1
+        for (int i = 0; i < windows; i += LOADS) {
+            scanned_window v[LOADS];
 #pragma unroll
-            for (int c = 0; c < K_SCANNED; c++) acc[c] += o.v * w.v[c];
+            for (int u = 0; u < LOADS; u++) v[u] = held[k * windows + min(i + u, windows - 1)];
+#pragma unroll
+            for (int u = 0; u < LOADS; u++) {
+                int r = y - v[u].h, s = x - v[u].w;
+                if ((unsigned)r >= (unsigned)P.r || (unsigned)s >= (unsigned)P.s) continue;
+                if (i + u >= windows) continue;
+                scanned_weights w = weights[k * area + r * P.s + s];
+#pragma unroll
+                for (int c = 0; c < K_SCANNED; c++) acc[c] += v[u].v * w.v[c];
+            }
         }
     put_sums<K_SCANNED>(part, acc);
-    small_write<K_SCANNED>(P, true, part, group, first, at, inside, 0);
+    small_write<K_SCANNED, float>(P, true, part, K_BACK_WARPS, o.group, o.first, o.at, o.inside, 0);
 }
 
 #define COLUMNS ((int)K_BACK_COLUMNS) /* its lanes share the windows of a channel */
@@ -412,44 +472,66 @@ struct alignas(16) held_window {
 /* Windows first .. first + n - 1 of channel k, of all samples. */
 DEVICE void hold_windows(const dsi_cuda_conv_args &P, held_window *held, int k, int first, int n)
 {
-#pragma unroll 2
-    for (int i = threadIdx.x; i < n; i += blockDim.x) {
-        unsigned sample = divide((unsigned)(first + i), P.pooled.windows);
-        small_window w = window_of(P, (int)sample, k, first + i - sample * P.pooled.windows.d);
-        unsigned y = divide((unsigned)max(w.at, 0), P.row);
-        int h = (int)y * P.stride[0] - P.padding[0],
-            z = (max(w.at, 0) - (int)y * P.q) * P.stride[1] - P.padding[1];
-        held[i] = {w.at < 0 ? 0 : w.v, (short)h, (short)z, sample * P.xs[0] + h * P.xs[2] + z * P.xs[3]};
+    const int LOADS = 2;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n; i += LOADS * BACK_THREADS) {
+        small_window w[LOADS];
+        unsigned sample[LOADS];
+#pragma unroll
+        for (int u = 0; u < LOADS; u++) {
+            unsigned window = (unsigned)(first + min(i + u * BACK_THREADS, n - 1));
+            sample[u] = divide(window, P.pooled.windows);
+            w[u] = window_of(P, (int)sample[u], k, window - sample[u] * P.pooled.windows.d);
+        }
+#pragma unroll
+        for (int u = 0; u < LOADS; u++) {
+            int at = max(w[u].at, 0), y = (int)divide((unsigned)at, P.row),
+                h = y * P.stride[0] - P.padding[0], z = (at - y * P.q) * P.stride[1] - P.padding[1];
+            if (i + u * BACK_THREADS < n)
+                held[i + u * BACK_THREADS] = {w[u].at < 0 ? 0 : w[u].v, (short)h, (short)z,
+                                              sample[u] * P.xs[0] + h * P.xs[2] + z * P.xs[3]};
+        }
     }
 }
 
 /* `block` counts COLUMNS columns of each team, channels out. memory: held_window
  * [HELD], then sums [warps][COLUMNS]. */
-DEVICE void dw_pooled(const dsi_cuda_conv_args &P, held_window *held, int block, int teams)
+DEVICE void dw_pooled(const dsi_cuda_conv_back &back, held_window *held, unsigned block)
 {
+    const int LOADS = 4;
+    const dsi_cuda_conv_args &P = back.dw;
     float *part = (float *)(held + HELD);
-    int threads = blockDim.x / teams, team = threadIdx.x / threads, own = threadIdx.x % threads,
-        each = COLUMNS * teams, blocks = (P.columns + each - 1) / each, k = block / blocks,
-        lane = threadIdx.x % 32, column = block % blocks * each + team * COLUMNS + lane % COLUMNS,
-        workers = threads / COLUMNS, all = P.n * (int)P.pooled.windows.d;
+    unsigned k = divide(block, back.blocks), group = divide(k, back.outputs);
+    int threads = 1 << back.team_bits, team = (int)threadIdx.x >> back.team_bits,
+        own = (int)threadIdx.x & (threads - 1), each = COLUMNS * BACK_THREADS >> back.team_bits,
+        lane = threadIdx.x % 32, workers = threads / COLUMNS, all = P.n * (int)P.pooled.windows.d,
+        column = (int)(block - k * back.blocks.d) * each + team * COLUMNS + lane % COLUMNS;
     conv_tap t = tap_of(P, (unsigned)min(column, P.taps - 1));
     int dh = t.r * P.dilation[0], dw = t.s * P.dilation[1];
-    const float *x = (const float *)P.x + (k / P.k * P.c + t.c) * P.xs[1] + dh * P.xs[2] + dw * P.xs[3];
+    const float *x = (const float *)P.x + ((int)group * P.c + t.c) * P.xs[1] + dh * P.xs[2] +
+                     dw * P.xs[3];
     bool bias = column == P.taps;
     float acc = 0;
 #pragma unroll 1
     for (int first = 0; first < all; first += HELD) {
         int n = min(HELD, all - first);
-        hold_windows(P, held, k, first, n);
+        hold_windows(P, held, (int)k, first, n);
         __syncthreads();
-#pragma unroll 4
-        for (int i = own / COLUMNS; i < n; i += workers) {
-            held_window w = held[i];
-            int h = w.h + dh, z = w.w + dw;
-            bool there = (unsigned)h < (unsigned)P.h && (unsigned)z < (unsigned)P.width && !bias;
-            float v = bias ? 1.0f : 0.0f;
-            if (there) v = x[w.x];
-            acc += w.v * v;
+#pragma unroll 1
+        for (int i = own / COLUMNS; i < n; i += LOADS * workers) {
+            float v[LOADS], dy[LOADS];
+#pragma unroll
+            for (int u = 0; u < LOADS; u++) {
+                bool in = i + u * workers < n;
+                held_window w = held[in ? i + u * workers : i];
+                int h = w.h + dh, z = w.w + dw;
+                bool there = in && (unsigned)h < (unsigned)P.h && (unsigned)z < (unsigned)P.width &&
+                             !bias;
+                dy[u] = in ? w.v : 0.0f, v[u] = bias ? 1.0f : 0.0f;
+                if (there) v[u] = x[w.x];
+            }
+#pragma unroll
+            for (int u = 0; u < LOADS; u++) acc += dy[u] * v[u];
         }
         __syncthreads();
     }
@@ -459,23 +541,27 @@ DEVICE void dw_pooled(const dsi_cuda_conv_args &P, held_window *held, int block,
     __syncthreads();
     if (own >= COLUMNS || column >= P.columns) return;
     float sum = 0;
-#pragma unroll 4
-    for (int i = 0; i < threads / 32; i++) sum += part[threadIdx.x / 32 * COLUMNS + i * COLUMNS + lane];
-    dw_store(P, k, column, sum);
+    part += threadIdx.x / 32 * COLUMNS + lane;
+#pragma unroll 1
+    for (int i = 0; i < threads / 32; i += LOADS) /* 4 or 16 warps */
+#pragma unroll
+        for (int u = 0; u < LOADS; u++) sum += part[(i + u) * COLUMNS];
+    small_dw_store<float>(P, k, column, sum);
 }
 
-DEVICE void back_pooled(const dsi_cuda_conv_back &P)
-{
-    DYNAMIC_SHARED(small_place, memory);
-    int block = (int)blockIdx.x - P.dx_blocks;
-    if (block < 0 && P.scans)
-        dx_scanned(P.dx, memory, (int)blockIdx.x);
-    else if (block < 0)
-        dx_pooled<2>(P.dx, memory, (int)blockIdx.x);
-    else
-        dw_pooled(P.dw, (held_window *)memory, block, P.teams);
-}
-KERNEL(conv2d_back_pooled_f32, dsi_cuda_conv_back, 512) { back_pooled(P); }
+/* Blocks before dw_first are dx's. Two kernels, so that a driver compiles for a
+ * network only the way to dx that it takes. */
+#define BACK(name, dx) \
+    KERNEL(name, dsi_cuda_conv_back, BACK_THREADS) \
+    { \
+        DYNAMIC_SHARED(small_place, back_memory); \
+        if (blockIdx.x < P.dw_first) \
+            dx(P, back_memory); \
+        else \
+            dw_pooled(P, (held_window *)back_memory, blockIdx.x - P.dw_first); \
+    }
+BACK(conv2d_back_scanned_f32, dx_scanned)
+BACK(conv2d_back_pooled_f32, dx_pooled<2>)
 
 #define CONV_SMALL(rows, suffix, T, threads) \
     KERNEL(conv2d_small_##rows##_##suffix, dsi_cuda_conv_args, threads) { conv_small<rows, T>(P, false); } \

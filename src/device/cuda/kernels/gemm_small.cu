@@ -28,40 +28,50 @@ DEVICE void put_product(const dsi_cuda_matmul_args &P, long long z, long long ro
     if (P.bias) v += load<C>(P.bias, P.bias_dtype, column * P.bias_s);
     long long at = z * P.ys[0] + row * P.ys[1] + column * P.ys[2], i = row * P.n + column;
     store<C>(P.y, P.y_dtype, at, v);
-    if (P.also == K_RELU_OF)
-        store<C>(P.second, P.y_dtype, i, v < 0 ? (C)0 : v);
-    else if (P.also == K_WHERE_POSITIVE)
-        store<C>(P.second, P.y_dtype, i, load<C>(P.mask, P.y_dtype, i) <= 0 ? (C)0 : v);
+    if (P.also == K_NOTHING) return;
+    C mask = P.also == K_RELU_OF ? v : load<C>(P.mask, P.y_dtype, i);
+    bool none = P.also == K_RELU_OF ? mask < 0 : mask <= 0;
+    store<C>(P.second, P.y_dtype, i, none ? (C)0 : v);
 }
 
 /* acc[r] += a line r times b, from this lane's elements on; WHOLE: by vectors.
- * Lines past the last one are the last one. */
+ * Lines past the last one are the last one. LOADS steps of 128 at a time, those past
+ * the end with zeros, so that there is no second loop for the rest. */
 template <class T, class C, bool WHOLE>
 DEVICE void rows_product(C (&acc)[ROWS], const T *const (&a)[ROWS], const T *b, int depth)
 {
-    int k = (int)threadIdx.x % 32 * 4;
-#pragma unroll 4
-    for (; k + 4 <= depth; k += 128) {
-        four<T> w, x[ROWS];
+    enum { LOADS = WHOLE ? 2 : 1 };
+    int lane = (int)threadIdx.x % 32, end = depth / 4 * 4;
+#pragma unroll 1
+    for (int first = lane * 4; first < end; first += LOADS * 128) {
+        four<T> w[LOADS] = {}, x[LOADS][ROWS] = {};
 #pragma unroll
-        for (int i = 0; i < (WHOLE ? 1 : 4); i++) {
+        for (int u = 0; u < LOADS; u++) {
+            int k = first + u * 128;
+            if (k >= end) continue;
             if (WHOLE) {
-                w = *(const four<T> *)(b + k);
+                w[u] = *(const four<T> *)(b + k);
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) x[r] = *(const four<T> *)(a[r] + k);
+                for (int r = 0; r < ROWS; r++) x[u][r] = *(const four<T> *)(a[r] + k);
             } else {
-                w.v[i] = b[k + i];
 #pragma unroll
-                for (int r = 0; r < ROWS; r++) x[r].v[i] = a[r][k + i];
+                for (int i = 0; i < 4; i++) {
+                    w[u].v[i] = b[k + i];
+#pragma unroll
+                    for (int r = 0; r < ROWS; r++) x[u][r].v[i] = a[r][k + i];
+                }
             }
         }
 #pragma unroll
-        for (int r = 0; r < ROWS; r++)
+        for (int u = 0; u < LOADS; u++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) acc[r] += up(x[r].v[i]) * up(w.v[i]);
+            for (int r = 0; r < ROWS; r++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) acc[r] += up(x[u][r].v[i]) * up(w[u].v[i]);
     }
+    if (end / 4 % 32 != lane) return;
 #pragma unroll 1
-    for (; k < depth; k = k % 4 == 3 ? depth : k + 1)
+    for (int k = end; k < depth; k++)
 #pragma unroll
         for (int r = 0; r < ROWS; r++) acc[r] += up(a[r][k]) * up(b[k]);
 }
@@ -116,19 +126,28 @@ DEVICE void thin_product(const dsi_cuda_matmul_args &P, unsigned block)
 #pragma unroll
     for (int i = 0; i < K_THIN; i++)
         if (i < (int)P.k) vector_load<float>(b[i], P.b, column + i * (int)P.bs[1]);
-#pragma unroll 2
-    for (int row = first; row < min(first + 4, (int)P.m); row++) {
-        const float *a = (const float *)P.a + row * (int)P.as[1];
-        float v[4] = {}, sum = 0;
+#pragma unroll 1
+    for (int row = first; row < min(first + 4, (int)P.m); row += 2) {
+        float x[2][K_THIN];
 #pragma unroll
-        for (int i = 0; i < K_THIN; i++) {
-            float x = i < (int)P.k ? a[i * (int)P.as[2]] : 0.f;
-            sum += x;
+        for (int r = 0; r < 2; r++) {
+            const float *a = (const float *)P.a + min(row + r, (int)P.m - 1) * (int)P.as[1];
 #pragma unroll
-            for (int e = 0; e < 4; e++) v[e] += x * b[i][e];
+            for (int i = 0; i < K_THIN; i++) x[r][i] = i < (int)P.k ? a[i * (int)P.as[2]] : 0.f;
         }
-        vector_store<float>(P.y, row * (int)P.ys[1] + column, v);
-        if (P.sums && column == 0) ((float *)P.sums)[row * P.sums_s] = sum;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float v[4] = {}, sum = 0;
+#pragma unroll
+            for (int i = 0; i < K_THIN; i++) {
+                sum += x[r][i];
+#pragma unroll
+                for (int e = 0; e < 4; e++) v[e] += x[r][i] * b[i][e];
+            }
+            if (row + r >= (int)P.m) return;
+            vector_store<float>(P.y, (row + r) * (int)P.ys[1] + column, v);
+            if (P.sums && column == 0) ((float *)P.sums)[(row + r) * P.sums_s] = sum;
+        }
     }
 }
 
@@ -137,7 +156,7 @@ DEVICE void thin_product(const dsi_cuda_matmul_args &P, unsigned block)
 template <class T, class C> DEVICE void matmul_columns(const dsi_cuda_matmul_pair &pair)
 {
     bool first_of_pair = blockIdx.x < pair.blocks;
-    const dsi_cuda_matmul_args P = first_of_pair ? pair.of[0] : pair.of[1];
+    const dsi_cuda_matmul_args &P = pair.of[first_of_pair ? 0 : 1];
     unsigned block = first_of_pair ? blockIdx.x : blockIdx.x - pair.blocks,
              across = (unsigned)((P.n + 31) / 32);
     SHARED(C, part, [8][ROWS + 1][32]); /* the last row: sums of a */
@@ -148,10 +167,14 @@ template <class T, class C> DEVICE void matmul_columns(const dsi_cuda_matmul_pai
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = warp % P.parts;
     long long column = block % across * 32ll + lane,
               row = (block / across * (long long)(8 / P.parts) + warp / P.parts) * ROWS;
+    /* Rows and columns past the last one are that one, and are not written. */
+    long long from = min(row, P.m - 1);
+    int at[ROWS], next_a = P.parts * (int)P.as[2], next_b = P.parts * (int)P.bs[1];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) at[r] = (int)(min(row + r, P.m - 1) - from) * (int)P.as[1];
     for (long long z = blockIdx.z; z < P.batch; z += gridDim.z) {
-        const T *a = (const T *)P.a + z * P.as[0] + row * P.as[1] + first * P.as[2],
-                *b = (const T *)P.b + z * P.bs[0] + column + first * P.bs[1];
-        int da = (int)P.as[1], next_a = P.parts * (int)P.as[2], next_b = P.parts * (int)P.bs[1];
+        const T *a = (const T *)P.a + z * P.as[0] + from * P.as[1] + first * P.as[2],
+                *b = (const T *)P.b + z * P.bs[0] + min(column, P.n - 1) + first * P.bs[1];
         C acc[ROWS] = {}, sums[ROWS] = {};
 #pragma unroll 1
         for (int k = first; k < (int)P.k; k += AHEAD * P.parts) {
@@ -159,10 +182,9 @@ template <class T, class C> DEVICE void matmul_columns(const dsi_cuda_matmul_pai
 #pragma unroll
             for (int u = 0; u < AHEAD; u++, a += next_a, b += next_b) {
                 bool there = k + u * P.parts < (int)P.k;
-                w[u] = there && column < P.n ? up(*b) : (C)0;
+                w[u] = there ? up(*b) : (C)0;
 #pragma unroll
-                for (int r = 0; r < ROWS; r++)
-                    x[u][r] = there && row + r < P.m ? up(a[r * da]) : (C)0;
+                for (int r = 0; r < ROWS; r++) x[u][r] = there ? up(a[at[r]]) : (C)0;
             }
 #pragma unroll
             for (int u = 0; u < AHEAD; u++)
@@ -179,9 +201,11 @@ template <class T, class C> DEVICE void matmul_columns(const dsi_cuda_matmul_pai
 #pragma unroll 1
         for (int r = first; r < ROWS; r += P.parts) {
             C v = 0, sum = 0;
-            for (int i = 0; i < P.parts; i++) {
-                v += part[warp - first + i][r][lane];
-                sum += part[warp - first + i][ROWS][r];
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                bool there = i < P.parts;
+                v += there ? part[warp - first + i][r][lane] : (C)0;
+                sum += there ? part[warp - first + i][ROWS][r] : (C)0;
             }
             if (row + r >= P.m || column >= P.n) continue;
             put_product<C>(P, z, row + r, column, v);

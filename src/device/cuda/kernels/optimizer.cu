@@ -216,10 +216,14 @@ UNROLL
     if (x.low) quad_store(x.low, x.low_dtype, i, p);
 }
 
+/* Moments that a rule does not have cost the driver time to compile. */
 template <class C, int RULE> DEVICE void optimizer_piece(const dsi_cuda_optimizer &P)
 {
     SHARED(Step, s, [1]);
-    const dsi_cuda_span &x = P.x[span_of_block(P)];
+    dsi_cuda_span x = P.x[span_of_block(P)];
+    if (RULE == K_ADAGRAD) x.m = NULL;
+    if (RULE == K_SGD || RULE == K_LION) x.v = NULL;
+    if (RULE != K_ADAM && RULE != K_RMSPROP) x.vmax = NULL;
     if ((sizeof(C) == 8) != (x.dtype == K_F64) || skips(P)) return;
     if (threadIdx.x == 0) s[0] = step_of<RULE>(P, x);
     __syncthreads();

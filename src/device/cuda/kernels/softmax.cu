@@ -200,9 +200,9 @@ template <class C> DEVICE void entropy_dx(const dsi_cuda_entropy_args &P)
 }
 FLOAT_AND_DOUBLE(entropy_dx, dsi_cuda_entropy_args, 128)
 
-/* A cross entropy with P.lanes, by a block: a warp a row, a lane a class. Nothing
+/* A cross entropy with P.lanes by one block: a warp a row, a lane a class. Nothing
  * that is written is read again, so that the block waits for memory once. */
-DEVICE void entropy_lanes(const dsi_cuda_entropy_args &P)
+KERNEL(entropy_lanes_f32, dsi_cuda_entropy_args, K_FEW_THREADS)
 {
     SHARED(float, losses, [K_FEW_ROWS]);
     int lane = threadIdx.x % 32, count = 0;
@@ -225,7 +225,7 @@ DEVICE void entropy_lanes(const dsi_cuda_entropy_args &P)
               log_sum = log_of(sum), own = __shfl_sync(ALL_LANES, v, (int)label & 31);
         if (lane == 0) {
             losses[row] = label < 0 ? 0.f : log_sum + (most - own);
-            store<float>(P.lse, P.stats_dtype, pair_place(P.lse_s, row, P.inner), most + log_sum);
+            ((float *)P.lse)[pair_place(P.lse_s, row, P.inner)] = most + log_sum;
         }
         if (P.dx && inside)
             store<float>(P.dx, P.dtype, row_place(P.dxs, row, P.inner) + lane * P.dxs[1],
@@ -238,9 +238,9 @@ DEVICE void entropy_lanes(const dsi_cuda_entropy_args &P)
     for (int row = lane; row < (int)P.rows; row += 32) loss += (double)losses[row];
     loss = lanes_sum(loss);
     if (lane) return;
-    store<float>(P.divisor, P.stats_dtype, 0, divisor);
-    store<double>(P.loss, P.loss_dtype, 0, loss / (double)divisor);
-    if (P.seed) store<double>(P.seed, P.loss_dtype, 0, P.seed_value);
+    *(float *)P.divisor = divisor;
+    *(float *)P.loss = (float)(loss / (double)divisor);
+    if (P.seed) *(float *)P.seed = (float)P.seed_value;
 }
 
 /* All in one block: few rows, a warp a row. part may be memory of seed or of dx:
@@ -248,10 +248,6 @@ DEVICE void entropy_lanes(const dsi_cuda_entropy_args &P)
 template <class C> DEVICE void entropy_few(const dsi_cuda_entropy_args &P)
 {
     SHARED(double, total, [8]);
-    if (sizeof(C) == 4 && P.lanes) {
-        entropy_lanes(P);
-        return;
-    }
     const int warps = K_FEW_THREADS / 32;
 #pragma unroll 1
     for (long long row = threadIdx.x / 32; row < P.rows; row += warps)

@@ -15,17 +15,17 @@ typedef struct dsi_cuda_softmax_args {
     int dtype, log, team;
 } dsi_cuda_softmax_args;
 
-/* entropy_few: rows at most; threads of its block. entropy_part_dx: columns of a
- * thread. */
+/* entropy_few, entropy_lanes: rows at most; threads of the block. entropy_part_dx:
+ * columns of a thread. */
 enum { K_FEW_ROWS = 64, K_FEW_THREADS = 256, K_PART = 4 };
 
 /* x, dx [n,columns,inner], label, loss, lse [n,inner], weight [columns]. loss is
  * dloss in the backward, with strides 0 where it is one number. part: rows
- * losses, then rows weights, for reductions to one number. entropy_few also
- * stores seed_value to seed, the loss's gradient in its dtype, and writes dx, if
- * they are not NULL; dx needs seed. lanes: at most 32 classes and K_FEW_ROWS rows,
- * reduced to one number, without weights and smoothing, x and dx not float64, loss
- * and statistics float32. */
+ * losses, then rows weights, for reductions to one number. entropy_few and
+ * entropy_lanes also store seed_value to seed, the loss's gradient in its dtype, and
+ * write dx, if they are not NULL; dx needs seed. lanes: entropy_lanes takes it: at
+ * most 32 classes and K_FEW_ROWS rows, reduced to one number, without weights and
+ * smoothing, x and dx not float64, loss and statistics float32. */
 typedef struct dsi_cuda_entropy_args {
     const void *x, *weight;
     const long long *label;
