@@ -150,6 +150,8 @@ typedef struct Pass {
 
 static _Thread_local Pass running;
 
+bool dsi_node_waits(const dsi_node *n) { return !n->spent && n->visit == running.visit; }
+
 /* Adds root and all nodes below it that this pass has not found before, each
  * counted, newest first. Breadth first; sorts only if that order differs. */
 static void nodes_collect(Nodes *nodes, dsi_node *root)

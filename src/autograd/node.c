@@ -227,6 +227,12 @@ void dsi_accumulate_grad(dsi_node *n, int i, ds_tensor *g)
     if (e->leaf && e->leaf->hooks) e->leaf->hooks->grad_in_buffer = NULL;
 }
 
+void dsi_accumulate_in_other(dsi_node *from, dsi_node *n, ds_tensor *g)
+{
+    from->failed = !g || node_add_grad(n, g) != DS_OK;
+    from->grads_added = dsi_node_wanted(from);
+}
+
 /* A leaf's buffer is used only for the first gradient of a pass: later ones are
  * added to it. */
 ds_tensor *dsi_new_grad(dsi_node *n, int i, const ds_tensor *like, ds_dims shape)

@@ -53,6 +53,11 @@ bool dsi_needs_input_grad(const dsi_node *n, int i);
  * backward pass. */
 void dsi_accumulate_grad(dsi_node *n, int i, ds_tensor *g);
 
+/* Whether n is to run in this pass. Then, in place of all of its own gradients, a
+ * newer node of the same inputs may add g to n's: NULL fails the pass. */
+bool dsi_node_waits(const dsi_node *n);
+void dsi_accumulate_in_other(dsi_node *from, dsi_node *n, ds_tensor *g);
+
 /* The sum of the gradients of input i so far, of this shape, zeros at first,
  * row-major or as a leaf's gradient is laid out: for an op that adds to a part
  * of it. So the gradients of n slices cost as much memory as one tensor, not as

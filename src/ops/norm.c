@@ -52,18 +52,24 @@ static bool allocated(const dsi_node *n, const ds_tensor *dx, const ds_tensor *d
 
 typedef struct BatchNorm {
     bool batch;            /* mean and rstd are those of x */
-    bool relu;             /* y is the ReLU: norm_relu.c */
+    dsi_node *norm;        /* y is the ReLU (norm_relu.c) of its result; counted; or NULL */
     ds_dtype weight, bias; /* which may be float32 beside a 16-bit x */
 } BatchNorm;
 
 /* Saved: x, mean [C], rstd [C], weight; with relu factor and term in place of
  * weight. One kernel computes dx, dw and db, because they share the sums over dy
- * and dy (x - mean). */
+ * and dy (x - mean). If the batch norm of a ReLU has a gradient of other readers
+ * too, the ReLU adds to it. */
 static void batch_norm_backward(dsi_node *n, ds_tensor *dy)
 {
     const BatchNorm *o = dsi_attr(n);
     ds_tensor *x = dsi_saved_tensor(n, 0), *mean = dsi_saved_tensor(n, 1),
               *rstd = dsi_saved_tensor(n, 2);
+    if (o->norm && dsi_node_waits(o->norm)) {
+        dsi_norm_values v = {mean, rstd, dsi_saved_tensor(n, 3), dsi_saved_tensor(n, 4)};
+        dsi_accumulate_in_other(n, o->norm, dsi_relu_of_norm_dx(dy, x, &v));
+        return;
+    }
     ds_tensor *weight = dsi_saved_tensor(n, 3), *term = dsi_saved_tensor(n, 4);
     ds_tensor *g = with_channels(dy);
     ds_tensor *dx = dsi_needs_input_grad(n, 0) ? dsi_new_like(x) : NULL;
@@ -71,7 +77,7 @@ static void batch_norm_backward(dsi_node *n, ds_tensor *dy)
     ds_tensor *db = dsi_needs_input_grad(n, 2) ? dsi_new_dtype(mean, o->bias, mean->shape) : NULL;
     bool done = g && allocated(n, dx, dw, db);
     dsi_view to = dx ? dsi_v_channels(dx) : dsi_v(NULL);
-    if (done && o->relu)
+    if (done && o->norm)
         done = dsi_run_fusion(x, batch_norm_relu_dx, dsi_v_channels(g), dsi_v_channels(x),
                               dsi_v(mean), dsi_v(rstd), dsi_v(weight), dsi_v(term), to, dsi_v(dw),
                               dsi_v(db));
@@ -192,17 +198,19 @@ static bool batch_norm_statistics(ds_tensor *x, ds_batch_norm_opts o, bool batch
            (!v->factor || batch_norm_copies(o, v));
 }
 
+static void batch_norm_end(dsi_node *n) { dsi_node_unref(((const BatchNorm *)dsi_attr(n))->norm); }
+
 /* Without batch, mean is the running one itself: later training moves it, as it
  * does in PyTorch. */
 dsi_node *dsi_record_batch_norm(ds_tensor *y, ds_tensor *x, const dsi_norm_values *v,
-                                ds_tensor *weight, ds_tensor *bias, bool batch, bool relu)
+                                ds_tensor *weight, ds_tensor *bias, bool batch, dsi_node *norm)
 {
     dsi_node *n = dsi_record(&dsi_op_batch_norm, y, x, weight, bias);
     dsi_save_for_backward(n, x), dsi_save_for_backward(n, v->mean);
-    dsi_save_for_backward(n, v->rstd), dsi_save_for_backward(n, relu ? v->factor : weight);
-    if (relu) dsi_save_for_backward(n, v->term);
+    dsi_save_for_backward(n, v->rstd), dsi_save_for_backward(n, norm ? v->factor : weight);
+    if (norm) dsi_save_for_backward(n, v->term), dsi_set_free_attr(n, batch_norm_end);
     ds_dtype dw = weight ? weight->dtype : x->dtype, db = bias ? bias->dtype : x->dtype;
-    dsi_set_attr(n, &(BatchNorm){batch, relu, dw, db}, sizeof(BatchNorm));
+    dsi_set_attr(n, &(BatchNorm){batch, n ? dsi_node_ref(norm) : NULL, dw, db}, sizeof(BatchNorm));
     return n;
 }
 
@@ -228,7 +236,7 @@ ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
     ds_tensor *y = dsi_new_like(x);
 
     if (!y || !batch_norm_statistics(x, o, batch, &v)) return NULL;
-    dsi_node *n = dsi_record_batch_norm(y, x, &v, o.weight, o.bias, batch, false);
+    dsi_node *n = dsi_record_batch_norm(y, x, &v, o.weight, o.bias, batch, NULL);
     if (n && v.factor && dsi_defer_norm(y, x, &v, o.weight, o.bias)) return y;
     return dsi_result_if(dsi_run(y, batch_norm, dsi_v_channels(x), dsi_v(v.mean), dsi_v(v.rstd),
                                  dsi_v(o.weight), dsi_v(o.bias), dsi_v_channels(y)),

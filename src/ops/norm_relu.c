@@ -5,10 +5,11 @@
  *     ds_relu(ds_add(ds_batch_norm(x, ..), r))
  *
  * The first two ops are deferred (Note [Deferred ops] of tensor/deferred.c), if
- * gradients are recorded: then x stays for backward anyway, and waiting takes no
- * memory. ReLU computes all of it by a fusion, in the same bits. Without an
- * addition its node is one of batch_norm itself, which backward computes the sign
- * of y again in place of reading a gradient behind ReLU.
+ * gradients are recorded: then x stays for backward anyway, and waiting takes
+ * no memory. ReLU computes all of it by a fusion, in the same bits. Without an
+ * addition its node is one of batch_norm itself, which backward computes the
+ * sign of y again in place of reading a gradient behind ReLU. If another op
+ * reads y, too, batch norm has one backward, of the sum of both gradients.
  *
  * Invariants: what depends on the channel alone (factor, term) are copies, so
  * that an optimizer may update weight and bias before the result is read.
@@ -68,9 +69,10 @@ bool dsi_defer_sum(ds_tensor *a, ds_tensor *b, ds_tensor **y)
     return true;
 }
 
-/* Whether the ReLU's node can be a batch norm in the place of y's node: that is the
- * one of this batch norm, which alone saved its rstd, with the same operands
- * trained; and not as the first run of a part that is computed again, which lists
+/* Whether the ReLU's node can be a batch norm in the place of y's node: that is
+ * the one of this batch norm, which alone saved its rstd, with the same
+ * operands trained; and not as the first run of a part that is computed again,
+ * which lists
  * y. */
 static bool node_can_be_norm(const ds_tensor *y, const dsi_deferred *norm)
 {
@@ -80,6 +82,18 @@ static bool node_can_be_norm(const ds_tensor *y, const dsi_deferred *norm)
     for (int i = 0; i < 3; i++)
         if (dsi_needs_input_grad(y->node, i) != dsi_wants_grad(&operand[i], 1)) return false;
     return true;
+}
+
+/* The signs are those of y, which is computed again. */
+ds_tensor *dsi_relu_of_norm_dx(ds_tensor *dy, ds_tensor *x, const dsi_norm_values *v)
+{
+    ds_tensor *y = dsi_new_like(x), *dx = dsi_new_like(x);
+    if (!y || !dx) return NULL;
+    dsi_view to = dsi_v_channels(y);
+    bool done = dsi_run(x, batch_norm, dsi_v_channels(x), dsi_v(v->mean), dsi_v(v->factor),
+                        dsi_v(NULL), dsi_v(v->term), to) &&
+                dsi_run_op(dx, unary_dx, DSI_RELU, 0.0, dsi_v(dy), dsi_v(y), dsi_v(dx));
+    return dsi_result_if(done, dx);
 }
 
 bool dsi_relu_of_norm(ds_tensor *x, ds_tensor **result)
@@ -100,7 +114,7 @@ bool dsi_relu_of_norm(ds_tensor *x, ds_tensor **result)
         return true;
 
     if (!sum && node_can_be_norm(x, d))
-        dsi_record_batch_norm(y, source, &v, operand[WEIGHT], operand[BIAS], true, true);
+        dsi_record_batch_norm(y, source, &v, operand[WEIGHT], operand[BIAS], true, x->node);
     else
         dsi_save_for_backward(dsi_record(&dsi_op_relu, y, x), y);
     *result = y;

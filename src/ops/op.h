@@ -154,10 +154,11 @@ typedef struct dsi_norm_values {
     ds_tensor *mean, *rstd, *factor, *term;
 } dsi_norm_values;
 
-/* norm.c: records y = batch_norm(x), or with relu its ReLU, which needs factor and
- * term. batch: mean and rstd are those of x. */
+/* norm.c: records y = batch_norm(x); or its ReLU, which needs factor and term, and
+ * the node `norm` of the batch norm itself (else NULL). batch: mean and rstd are
+ * those of x. */
 dsi_node *dsi_record_batch_norm(ds_tensor *y, ds_tensor *x, const dsi_norm_values *v,
-                                ds_tensor *weight, ds_tensor *bias, bool batch, bool relu);
+                                ds_tensor *weight, ds_tensor *bias, bool batch, dsi_node *norm);
 
 /* norm_relu.c: whether batch norm of x may be deferred; tries to defer y, which is
  * new, and was recorded. */
@@ -170,3 +171,5 @@ bool dsi_defer_sum(ds_tensor *a, ds_tensor *b, ds_tensor **y);
 /* *y = the ReLU, recorded, of a deferred batch norm or of its sum; NULL after a
  * failure. False: x is none. */
 bool dsi_relu_of_norm(ds_tensor *x, ds_tensor **y);
+/* The gradient of the batch norm of x behind which a ReLU has the gradient dy. */
+ds_tensor *dsi_relu_of_norm_dx(ds_tensor *dy, ds_tensor *x, const dsi_norm_values *v);

@@ -5,6 +5,8 @@
 #include "check.h"
 #include "tensor/tensor.h"
 
+#include <deepspeed/profile.h>
+
 static const ds_dims small = {4, {4, 16, 5, 3}};
 static ds_dims planes = {4, {4, 16, 5, 3}};
 
@@ -333,6 +335,63 @@ static void a_part_is_computed_again(void **state)
     }
 }
 
+/* Calls of batch norm's backward kernels. */
+static int64_t norms_backward(ds_tensor *y)
+{
+    ds_profile_row row[40];
+    int64_t calls = 0;
+    CHECK_INT(ds_profile_begin(), DS_OK);
+    backward(y);
+    CHECK_INT(ds_profile_end(), DS_OK);
+    int n = ds_profile_rows(row, 40, (ds_profile_opts){0});
+    for (int i = 0; i < n && i < 40; i++)
+        if (strstr(row[i].name, ": batch_norm_dx") || strstr(row[i].name, ": batch_norm_relu_dx"))
+            calls += row[i].calls;
+    return calls;
+}
+
+/* Batch norm has one backward, of the sum of both gradients, in the bits of the
+ * three ops; and alone, each way does. */
+static void another_op_reads_it_too(void **state)
+{
+    (void)state;
+    static form *const of[] = {twice, plain, sum_alone};
+    for (dtype = DS_F32; dtype <= DS_BF16; dtype++)
+        for (int i = 0; i < 3 && dtype != DS_F64; i++) {
+            ds_scope *s = ds_scope_open();
+            ds_seed(1);
+            Net a = net_new();
+            ds_seed(1);
+            Net b = net_new();
+            CHECK_INT(norms_backward(of[i](&a, keep)), 1);
+            CHECK_INT(norms_backward(of[i](&b, now)), 1);
+            same_gradients(&a, &b);
+            if (i == 0) CHECK(equal(ds_grad(a.x), ds_grad(b.x)));
+            if (i == 0) CHECK(equal(ds_grad(a.weight), ds_grad(b.weight)));
+            ds_scope_close(s);
+        }
+    dtype = DS_F32;
+}
+
+/* Two losses, of which the first reaches the ReLU alone. */
+static void a_pass_for_each_reader(void **state)
+{
+    (void)state;
+    ds_scope *s = ds_scope_open();
+    ds_seed(1);
+    Net a = net_new();
+    ds_seed(1);
+    Net b = net_new();
+    a.in = ds_detach(a.in), b.in = ds_detach(b.in); /* their node would be passed twice */
+    ds_tensor *y = norm(&a), *z = ds_relu(y), *other = ds_scale(y, 3);
+    CHECK_INT(norms_backward(z), 1);
+    CHECK_INT(norms_backward(other), 1);
+    backward(ds_relu(now(norm(&b))));
+    backward(ds_scale(now(norm(&b)), 3));
+    CHECK(near(ds_grad(a.weight), ds_grad(b.weight)) && near(ds_grad(a.bias), ds_grad(b.bias)));
+    ds_scope_close(s);
+}
+
 /* A gradient of planes is added to while a ReLU of it waits. */
 static void a_gradient_is_a_source(void **state)
 {
@@ -386,5 +445,6 @@ TEST_MAIN(cmocka_unit_test(forms_have_the_same_bits), cmocka_unit_test(in_pieces
           cmocka_unit_test(an_optimizer_steps_between), cmocka_unit_test(it_outlives_its_source),
           cmocka_unit_test(a_detached_result_holds_no_graph),
           cmocka_unit_test(leaves_change_between), cmocka_unit_test(a_part_is_computed_again),
+          cmocka_unit_test(another_op_reads_it_too), cmocka_unit_test(a_pass_for_each_reader),
           cmocka_unit_test(a_gradient_is_a_source),
           cmocka_unit_test(gradients_are_those_of_differences))
