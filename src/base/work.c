@@ -9,15 +9,16 @@
  *     helper   sees a bit, clears it (and so owns that part), runs it, counts it as done
  *
  * Helper k begins with the k-th share of the bits, so that the same part of the
- * next kernel finds its data in the same cache. A helper that sleeps, or that the
- * system does not run, takes no bit: the caller runs its parts and is no slower
- * than alone.
+ * next kernel finds its data in the same cache. A helper that sleeps, or that
+ * the system does not run, takes no bit: the caller runs its parts and is no
+ * slower than alone.
  *
- * A helper that loses its processor within a part does delay the caller, by some
- * milliseconds. It is *late* if the caller has waited for it much longer than a
- * part takes. Then the processor is wanted by another process, and the caller
- * works alone for a while: BACK_OFF_TIMES as long as it has waited, at most
- * BACK_OFF_NS, and twice as long after each further time.
+ * A helper that loses its processor within a part does delay the caller, by
+ * some milliseconds. So the caller keeps an account: the time that helpers have
+ * saved it, less its waits for late ones. If they have cost more than they have
+ * saved, another process wants their processor, and the caller works alone
+ * ALONE_TIMES as long as the loss: it loses a tenth of its time at most. A
+ * single delay after good work costs no more than itself.
  *
  * Helpers look for bits for SPIN_NS (fork and join take some hundred
  * nanoseconds then; to be woken takes a hundred microseconds on a virtual
@@ -53,17 +54,15 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-#define MAX_THREADS      64      /* bits of a word */
-#define SPIN_NS          1000000 /* how long a helper looks for work before it sleeps */
-#define PATIENCE_NS      20000 /* how long anybody spins before it offers its processor to others */
-#define PIECES           4     /* parts for each thread, if there are enough items */
-#define LATE_NS          200000 /* a helper is not late before the caller has waited so long */
-#define BACK_OFF_NS      10000000
-#define BACK_OFF_TIMES   4
-#define MOST_BACK_OFF_NS 640000000
-#define TRUSTED          200 /* jobs without a late helper, after which the next one counts as the first */
-#define LARGE            8 /* a job that could be cut into so many parts is worth waking helpers */
-#define CACHE_LINE       64
+#define MAX_THREADS   64       /* bits of a word */
+#define SPIN_NS       1000000  /* how long a helper looks for work before it sleeps */
+#define PATIENCE_NS   20000    /* how long anybody spins before it offers its processor to others */
+#define PIECES        4        /* parts for each thread, if there are enough items */
+#define LATE_NS       200000   /* a helper is not late before the caller has waited so long */
+#define MOST_SAVED_NS 20000000 /* of the account: what was saved long ago does not count */
+#define ALONE_TIMES   10
+#define LARGE         8 /* a job that could be cut into so many parts is worth waking helpers */
+#define CACHE_LINE    64
 
 typedef struct job {
     void (*body)(void *arg, int64_t begin, int64_t end);
@@ -88,8 +87,7 @@ typedef struct pool {
     /* the caller's */
     int64_t last_small;  /* when a small job found sleepers */
     int64_t alone_until; /* 0, or until when it works alone */
-    int64_t back_off;    /* how long it works alone after the next late helper; 0: by its delay */
-    int on_time;         /* jobs since the last late helper */
+    int64_t saved;       /* by helpers, less the waits for late ones: nanoseconds */
     int pieces;          /* parts for each thread */
     struct helper {
         pthread_t thread;
@@ -280,18 +278,15 @@ static int64_t wait_for_helpers(pool *p, int parts)
     return now - begun;
 }
 
-/* Notes whether a helper was late, after a wait for `waited` of a job whose parts
- * took the caller `part_ns` each. */
-static void helpers_judge(pool *p, int64_t waited, int64_t part_ns)
+/* Counts a job whose parts took the caller `part_ns` each. Helpers ran `theirs`
+ * of them, for which it waited at the end. */
+static void helpers_judge(pool *p, int64_t part_ns, int theirs, int64_t waited)
 {
-    if (waited < LATE_NS || waited < 2 * part_ns) {
-        if (++p->on_time >= TRUSTED) p->on_time = 0, p->back_off = 0;
-        return;
-    }
-    if (!p->back_off) p->back_off = dsi_min(BACK_OFF_TIMES * waited, BACK_OFF_NS);
-    p->alone_until = dsi_now_ns() + p->back_off;
-    p->on_time = 0;
-    if (p->back_off < MOST_BACK_OFF_NS) p->back_off *= 2;
+    p->saved = dsi_min(p->saved + theirs * part_ns, MOST_SAVED_NS);
+    if (waited >= LATE_NS) p->saved -= waited;
+    if (p->saved >= 0) return;
+    p->alone_until = dsi_now_ns() - ALONE_TIMES * p->saved;
+    p->saved = 0;
 }
 
 /* True while the caller works alone because a helper was late. */
@@ -359,6 +354,6 @@ void dsi_parallel(int64_t n, int64_t grain, void (*body)(void *arg, int64_t begi
         own++;
     } while ((part = part_claim(p, 0)) >= 0);
     inside = false;
-    int64_t waited = wait_for_helpers(p, parts - own);
-    helpers_judge(p, waited, waited < LATE_NS ? 0 : (dsi_now_ns() - waited - begun) / own);
+    int64_t part_ns = (dsi_now_ns() - begun) / own;
+    helpers_judge(p, part_ns, parts - own, wait_for_helpers(p, parts - own));
 }
