@@ -22,14 +22,17 @@
  * Loop order: weights are transformed once. Then, for each block of tiles whose
  * V and M stay in the second cache: V from x, the 16 products, y from M. For
  * dw, U is summed over blocks of tiles, in their order, and transformed back at
- * the end.
+ * the end. Where channels are many, a block of few tiles would cost more than
+ * its products, because all of U is added in memory: then dw takes a row of
+ * positions at a time, with blocks four times as large.
  *
- * Invariants: threads divide tiles, output channels, or (position, rows) of a
- * product, so that no two threads add to one sum. A position is 4 row + column
- * of a transformed patch. In the code, "tile" is 2x2 outputs; TILE_COLS and
- * tile() are the register tiles of tile.h.
+ * Invariants: threads divide blocks, or the tiles, output channels and
+ * (position, rows) of one; for dw, rows of positions and input channels. So no
+ * two threads add to one sum, and blocks depend on shapes alone. A position is
+ * 4 row + column of a transformed patch. In the code, "tile" is 2x2 outputs;
+ * TILE_COLS and tile() are the register tiles of tile.h.
  * SPDX-License-Identifier: MIT */
-#include "conv.h"
+#include "conv_winograd.h"
 #include "device/cpu/gemm/tile.h"
 #include "device/cpu/simd/transpose.h"
 #include "device/cpu/table.h"
@@ -37,6 +40,8 @@
 #define POSITIONS   16
 #define FLOATS      131072 /* of V and M in a block of tiles: 512 KB */
 #define ROWS        64     /* rows of a product that a thread computes at a time */
+#define DW_CHANNELS 32     /* input channels of dw that a thread computes, at least */
+#define MANY        256    /* channels of both sides from which dw takes rows of positions */
 #define GRAIN_FLOPS 1e6    /* of an iteration of a parallel loop, at least */
 
 typedef struct {
@@ -49,112 +54,24 @@ typedef struct {
     int64_t block;               /* tiles of a block */
     int64_t panels, width;       /* panels of U's columns; columns of each */
     int64_t ustep, vstep, mstep; /* floats from position to position */
-    float *u, *v, *m;            /* [16][panels][C][width], [16][block][C], [16][block][K] */
-    int64_t first, count;        /* first tile, and tiles, of the current block */
+    float *u;                    /* [16][panels][C][width], dw: [16][C][K] */
+    float *blocks;               /* V and M of each slot, `each` floats */
+    int64_t each;
+    Slots taken;
     const float *w; /* weight of (in, out, j): w[in win + out wout + (flipped ? 8 - j : j)] */
     int64_t win, wout;
     bool flipped;
+    int64_t part, rows; /* dw: input channels, and rows of positions, of an item */
 } Job;
 
-/* ---- the transforms, each along rows and along columns ------------------------------------------------------
- *
- *     B^T = | 1  0 -1  0 |    G = |  1    0    0  |    A^T = | 1  1  1  0 |
- *           | 0  1  1  0 |        | 1/2  1/2  1/2 |          | 0  1 -1 -1 |
- *           | 0 -1  1  0 |        | 1/2 -1/2  1/2 |
- *           | 0  1  0 -1 |        |  0    0    1  |
- *
- * Each vector holds one element of VF channels. */
-
-/* d [4][4] -> B^T d B */
-ALWAYS_INLINE void to_v(vf d[4][4])
-{
-    UNROLL for (int way = 0; way < 2; way++) UNROLL for (int i = 0; i < 4; i++)
-    {
-        vf *a[4];
-        UNROLL for (int j = 0; j < 4; j++) a[j] = way ? &d[i][j] : &d[j][i];
-        vf d1 = *a[1], d2 = *a[2];
-        *a[0] = vf_sub(*a[0], d2);
-        *a[3] = vf_sub(d1, *a[3]);
-        *a[1] = vf_add(d1, d2);
-        *a[2] = vf_sub(d2, d1);
-    }
-}
-
-/* w [3][3] -> u [4][4] = G w G^T */
-ALWAYS_INLINE void to_u(vf w[3][3], vf u[4][4])
-{
-    const vf half = vf_set(0.5f);
-    vf t[4][3];
-    UNROLL for (int j = 0; j < 3; j++)
-    {
-        vf ends = vf_add(w[0][j], w[2][j]);
-        t[0][j] = w[0][j], t[3][j] = w[2][j];
-        t[1][j] = vf_mul(half, vf_add(ends, w[1][j]));
-        t[2][j] = vf_mul(half, vf_sub(ends, w[1][j]));
-    }
-    UNROLL for (int i = 0; i < 4; i++)
-    {
-        vf ends = vf_add(t[i][0], t[i][2]);
-        u[i][0] = t[i][0], u[i][3] = t[i][2];
-        u[i][1] = vf_mul(half, vf_add(ends, t[i][1]));
-        u[i][2] = vf_mul(half, vf_sub(ends, t[i][1]));
-    }
-}
-
-/* u [4][4] -> w [3][3] = G^T u G */
-ALWAYS_INLINE void from_u(vf u[4][4], vf w[3][3])
-{
-    const vf half = vf_set(0.5f);
-    vf t[3][4];
-    UNROLL for (int j = 0; j < 4; j++)
-    {
-        vf sum = vf_mul(half, vf_add(u[1][j], u[2][j]));
-        t[0][j] = vf_add(u[0][j], sum);
-        t[1][j] = vf_mul(half, vf_sub(u[1][j], u[2][j]));
-        t[2][j] = vf_add(sum, u[3][j]);
-    }
-    UNROLL for (int i = 0; i < 3; i++)
-    {
-        vf sum = vf_mul(half, vf_add(t[i][1], t[i][2]));
-        w[i][0] = vf_add(t[i][0], sum);
-        w[i][1] = vf_mul(half, vf_sub(t[i][1], t[i][2]));
-        w[i][2] = vf_add(sum, t[i][3]);
-    }
-}
-
-/* m [4][4] -> y [2][2] = A^T m A */
-ALWAYS_INLINE void from_m(vf m[4][4], vf y[2][2])
-{
-    vf t[2][4];
-    UNROLL for (int j = 0; j < 4; j++)
-    {
-        t[0][j] = vf_add(vf_add(m[0][j], m[1][j]), m[2][j]);
-        t[1][j] = vf_sub(vf_sub(m[1][j], m[2][j]), m[3][j]);
-    }
-    UNROLL for (int i = 0; i < 2; i++)
-    {
-        y[i][0] = vf_add(vf_add(t[i][0], t[i][1]), t[i][2]);
-        y[i][1] = vf_sub(vf_sub(t[i][1], t[i][2]), t[i][3]);
-    }
-}
-
-/* y [2][2] -> m [4][4] = A y A^T */
-ALWAYS_INLINE void to_m(vf y[2][2], vf m[4][4])
-{
-    vf t[4][2];
-    UNROLL for (int j = 0; j < 2; j++)
-    {
-        t[0][j] = y[0][j], t[3][j] = vf_sub(vf_zero(), y[1][j]);
-        t[1][j] = vf_add(y[0][j], y[1][j]);
-        t[2][j] = vf_sub(y[0][j], y[1][j]);
-    }
-    UNROLL for (int i = 0; i < 4; i++)
-    {
-        m[i][0] = t[i][0], m[i][3] = vf_sub(vf_zero(), t[i][1]);
-        m[i][1] = vf_add(t[i][0], t[i][1]);
-        m[i][2] = vf_sub(t[i][0], t[i][1]);
-    }
-}
+/* A block of tiles, with memory of the thread that computes it. */
+typedef struct {
+    const Job *job;
+    int64_t first, count;
+    float *v, *m; /* [16][block][C], [16][block][K]; dw: of fewer positions, and of `channels` */
+    int64_t c, channels;
+    int row, rows; /* dw: of positions */
+} Block;
 
 /* ---- weights ------------------------------------------------------------------------------------------------------ */
 
@@ -267,31 +184,15 @@ ALWAYS_INLINE void v_of_tile(const Job *o, bool whole, Place p, float *v)
 
 static void make_v(void *arg, int64_t begin, int64_t end)
 {
-    const Job *o = arg;
+    const Block *b = arg;
+    const Job *o = b->job;
     for (int64_t t = begin; t < end; t++) {
-        Place p = winograd_place(o, o->first + t);
+        Place p = winograd_place(o, b->first + t);
         int64_t row = p.row - o->pad[0], col = p.col - o->pad[1];
         if (row >= 0 && row + 4 <= o->H && col >= 0 && col + 4 <= o->W)
-            v_of_tile(o, true, p, o->v + t * o->C);
+            v_of_tile(o, true, p, b->v + t * o->C);
         else
-            v_of_tile(o, false, p, o->v + t * o->C);
-    }
-}
-
-static void make_m(void *arg, int64_t begin, int64_t end)
-{
-    const Job *o = arg;
-    for (int64_t t = begin; t < end; t++) {
-        Place p = winograd_place(o, o->first + t);
-        const float *dy = (const float *)o->y.p + p.n * o->y.s[0] + p.row * o->y.s[2] +
-                          p.col * o->y.s[3];
-        for (int64_t k = 0; k < o->K; k += VF) {
-            vf g[2][2], m[4][4];
-            load_patch(2, &o->y, dy + k, p.row, p.col, false, g);
-            to_m(g, m);
-            float *to = o->m + t * o->K + k;
-            UNROLL for (int i = 0; i < POSITIONS; i++) vf_store(to + i * o->mstep, m[i / 4][i % 4]);
-        }
+            v_of_tile(o, false, p, b->v + t * o->C);
     }
 }
 
@@ -306,13 +207,14 @@ static vf bias_of(const Job *o, int64_t k)
 
 static void make_y(void *arg, int64_t begin, int64_t end)
 {
-    const Job *o = arg;
+    const Block *b = arg;
+    const Job *o = b->job;
     for (int64_t t = begin; t < end; t++) {
-        Place p = winograd_place(o, o->first + t);
+        Place p = winograd_place(o, b->first + t);
         float *to = (float *)o->y.p + p.n * o->y.s[0] + p.row * o->y.s[2] + p.col * o->y.s[3];
         bool below = p.row + 1 < o->P, right = p.col + 1 < o->Q;
         for (int64_t k = 0; k < o->K; k += VF) {
-            const float *from = o->m + t * o->K + k;
+            const float *from = b->m + t * o->K + k;
             vf m[4][4], y[2][2], bias = bias_of(o, k);
             UNROLL for (int i = 0; i < POSITIONS; i++)
                 m[i / 4][i % 4] = vf_load(from + i * o->mstep);
@@ -332,12 +234,14 @@ static int64_t row_parts(int64_t rows) { return (rows + ROWS - 1) / ROWS; }
 /* M = V U for (position, ROWS tiles) units. */
 static void make_products(void *arg, int64_t begin, int64_t end)
 {
-    const Job *o = arg;
-    int64_t parts = row_parts(o->count);
+    const Block *block = arg;
+    const Job *o = block->job;
+    int64_t parts = row_parts(block->count);
     for (int64_t unit = begin; unit < end; unit++) {
-        int64_t i = unit / parts, row = unit % parts * ROWS, rows = dsi_min(ROWS, o->count - row);
-        const float *a = o->v + i * o->vstep + row * o->C, *b = o->u + i * o->ustep;
-        float *y = o->m + i * o->mstep + row * o->K;
+        int64_t i = unit / parts, row = unit % parts * ROWS;
+        int64_t rows = dsi_min(ROWS, block->count - row);
+        const float *a = block->v + i * o->vstep + row * o->C, *b = o->u + i * o->ustep;
+        float *y = block->m + i * o->mstep + row * o->K;
         for (int64_t k = 0; k < o->K; k += o->width, b += o->C * o->width) {
             tile_operands t = {.a = a,
                                .am = o->C,
@@ -353,29 +257,103 @@ static void make_products(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* U += V^T M for (position, ROWS input channels) units: dw. */
-static void add_products(void *arg, int64_t begin, int64_t end)
+/* ---- dw: the rows of positions and the input channels of a block ------------------------------------------------ */
+
+/* Row i of V of tile t. */
+ALWAYS_INLINE void v_row_of_tile(const Block *b, const int i, int64_t t, float *v)
 {
-    const Job *o = arg;
-    int64_t parts = row_parts(o->C);
-    for (int64_t unit = begin; unit < end; unit++) {
-        int64_t i = unit / parts, row = unit % parts * ROWS, rows = dsi_min(ROWS, o->C - row);
-        const float *a = o->v + i * o->vstep + row, *b = o->m + i * o->mstep;
-        float *y = o->u + i * o->ustep + row * o->K;
-        for (int64_t k = 0; k < o->K; k += o->width) {
+    static const int of[4][2] = {{0, 2}, {1, 2}, {2, 1}, {1, 3}};
+    const Job *o = b->job;
+    Place p = winograd_place(o, b->first + t);
+    int64_t row = p.row - o->pad[0], col = p.col - o->pad[1], step = o->x.s[3];
+    bool whole = col >= 0 && col + 4 <= o->W;
+    const float *x = (const float *)o->x.p + p.n * o->x.s[0] + row * o->x.s[2] + col * step;
+    for (int64_t c = 0; c < b->channels; c += VF) {
+        vf d[2][4], to[4];
+        UNROLL for (int r = 0; r < 2; r++)
+        {
+            int64_t h = row + of[i][r];
+            const float *line = x + of[i][r] * o->x.s[2] + b->c + c;
+            UNROLL for (int j = 0; j < 4; j++)
+            {
+                bool inside = h >= 0 && h < o->H && (whole || (col + j >= 0 && col + j < o->W));
+                d[r][j] = inside ? vf_load(line + j * step) : vf_zero();
+            }
+        }
+        to_v_row(i, d, to);
+        UNROLL for (int j = 0; j < 4; j++) vf_store(v + j * o->vstep + c, to[j]);
+    }
+}
+
+/* Row i of M of tile t, in panels of columns. */
+ALWAYS_INLINE void m_row_of_tile(const Block *b, const int i, int64_t t, float *m)
+{
+    const Job *o = b->job;
+    Place p = winograd_place(o, b->first + t);
+    const float *dy = (const float *)o->y.p + p.n * o->y.s[0] + p.row * o->y.s[2] +
+                      p.col * o->y.s[3];
+    for (int64_t k = 0; k < o->K; k += VF) {
+        vf g[2][2], to[4];
+        load_patch(2, &o->y, dy + k, p.row, p.col, false, g);
+        to_m_row(i, g, to);
+        float *at = m + k / o->width * o->width * b->count + t * o->width + k % o->width;
+        UNROLL for (int j = 0; j < 4; j++) vf_store(at + j * o->mstep, to[j]);
+    }
+}
+
+/* V and M of the block, for row i of positions. */
+ALWAYS_INLINE void make_row(const Block *b, const int i, float *v, float *m)
+{
+    for (int64_t t = 0; t < b->count; t++) {
+        v_row_of_tile(b, i, t, v + t * b->channels);
+        m_row_of_tile(b, i, t, m);
+    }
+}
+
+/* U += V^T M for position i, the j-th of the block. */
+static void add_product(const Block *block, int i, int j)
+{
+    const Job *o = block->job;
+    for (int64_t row = 0; row < block->channels; row += ROWS) {
+        int64_t rows = dsi_min(ROWS, block->channels - row);
+        const float *a = block->v + j * o->vstep + row, *b = block->m + j * o->mstep;
+        float *y = o->u + i * o->ustep + (block->c + row) * o->K;
+        for (int64_t k = 0; k < o->K; k += o->width, b += o->width * block->count) {
             tile_operands t = {.a = a,
                                .am = 1,
-                               .ak = o->C,
-                               .b = b + k,
-                               .bk = o->K,
-                               .k = o->count,
+                               .ak = block->channels,
+                               .b = b,
+                               .bk = o->width,
+                               .k = block->count,
                                .y = y + k,
                                .ym = o->K,
-                               .add = o->first > 0,
+                               .add = block->first > 0,
                                .a_tile = TILE_ROWS};
             tile(t, rows, (int)dsi_min(o->width, o->K - k));
         }
     }
+}
+
+static void add_block(const Block *b)
+{
+    const Job *o = b->job;
+    for (int r = 0; r < b->rows; r++) {
+        float *v = b->v + 4 * r * o->vstep, *m = b->m + 4 * r * o->mstep;
+        switch (b->row + r) {
+        case 0:
+            make_row(b, 0, v, m);
+            break;
+        case 1:
+            make_row(b, 1, v, m);
+            break;
+        case 2:
+            make_row(b, 2, v, m);
+            break;
+        default:
+            make_row(b, 3, v, m);
+        }
+    }
+    for (int j = 0; j < 4 * b->rows; j++) add_product(b, 4 * b->row + j, j);
 }
 
 /* ---- jobs ---------------------------------------------------------------------------------------------------------- */
@@ -394,50 +372,81 @@ static bool winograd_fits(const dsi_conv2d *c, const dsi_view *x, const dsi_view
            y->d[3] >= 2 && x->d[0] * y->d[2] * y->d[3] >= 64;
 }
 
-/* Computes sizes, and allocates one block for U, V, M and copies of x and y
- * where they are not in pixel order. The caller releases o->u, whatever the
- * result. */
-static ds_status winograd_prepare(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
+static int64_t grain(double flops) { return 1 + (int64_t)(GRAIN_FLOPS / (flops + 1)); }
+
+/* Sizes that do not depend on the block. */
+static void winograd_sizes(Job *o, const dsi_view *x, const dsi_view *y)
 {
-    o->N = x.d[0], o->C = x.d[1], o->H = x.d[2], o->W = x.d[3];
-    o->K = y.d[1], o->P = y.d[2], o->Q = y.d[3];
+    o->N = x->d[0], o->C = x->d[1], o->H = x->d[2], o->W = x->d[3];
+    o->K = y->d[1], o->P = y->d[2], o->Q = y->d[3];
     o->down = (o->P + 1) / 2, o->across = (o->Q + 1) / 2, o->tiles = o->N * o->down * o->across;
-    o->block = dsi_min(dsi_round_up(o->tiles, 8),
-                       dsi_max(32, FLOATS / POSITIONS / (o->C + o->K) / 8 * 8));
     o->panels = (o->K + TILE_COLS - 1) / TILE_COLS;
     o->width = dsi_round_up((o->K + o->panels - 1) / o->panels, VF);
     o->panels = (o->K + o->width - 1) / o->width;
+    o->part = o->C, o->rows = 4;
+    atomic_init(&o->taken, 0);
+}
+
+/* Allocates U, V and M of `slots` blocks, and copies of x and y where they are
+ * not in pixel order. The caller releases o->u, whatever the result. */
+static ds_status winograd_prepare(dsi_stream *s, Job *o, dsi_view x, dsi_view y, int64_t slots)
+{
+    int64_t columns = o->panels * o->width;
+    o->block = FLOATS / 4 / o->rows / (o->C + o->K) / 8 * 8;
+    o->block = dsi_min(dsi_round_up(o->tiles, 8), dsi_max(32, o->block));
     /* a cache line more: otherwise positions might be a power of two apart, and
      * fall into the same sets of the cache */
-    o->ustep = o->panels * o->width * o->C + 16;
-    o->vstep = o->block * o->C + 16, o->mstep = o->block * o->K + 16;
-    int64_t floats = POSITIONS * (o->ustep + o->vstep + o->mstep);
+    o->ustep = columns * o->C + 16;
+    o->vstep = o->block * o->part + 16, o->mstep = o->block * columns + 16;
+    o->each = 4 * o->rows * (o->vstep + o->mstep);
+    int64_t floats = POSITIONS * o->ustep + slots * o->each;
     o->u = dsi_scratch(s, (size_t)(floats + copy_floats(&x) + copy_floats(&y)) * sizeof(float));
     if (!o->u) return DS_ENOMEM;
-    o->v = o->u + POSITIONS * o->ustep;
-    o->m = o->v + POSITIONS * o->vstep;
-    float *spare = o->m + POSITIONS * o->mstep;
+    o->blocks = o->u + POSITIONS * o->ustep;
+    float *spare = o->u + floats;
     o->x = pixels(x, spare);
     o->y = pixels(y, spare + copy_floats(&x));
     return DS_OK;
 }
 
-static int64_t grain(double flops) { return 1 + (int64_t)(GRAIN_FLOPS / (flops + 1)); }
+/* The block with memory of a slot; the caller releases the slot. */
+static Block block_of_slot(Job *o, int slot)
+{
+    float *v = o->blocks + slot * o->each;
+    return (Block){.job = o, .v = v, .m = v + 4 * o->rows * o->vstep};
+}
 
-/* y of x, block by block. */
+/* y of blocks begin .. end-1. */
+static void run_blocks(void *arg, int64_t begin, int64_t end)
+{
+    Job *o = arg;
+    double C = (double)o->C, K = (double)o->K;
+    int slot = slot_take(&o->taken);
+    Block b = block_of_slot(o, slot);
+    for (int64_t i = begin; i < end; i++) {
+        b.first = i * o->block, b.count = dsi_min(o->block, o->tiles - b.first);
+        dsi_parallel(b.count, grain(200 * C), make_v, &b);
+        dsi_parallel(POSITIONS * row_parts(b.count), grain(2 * ROWS * C * K), make_products, &b);
+        dsi_parallel(b.count, grain(200 * K), make_y, &b);
+    }
+    slot_release(&o->taken, slot);
+}
+
+/* y of x. Threads share each block if blocks are few. */
 static ds_status winograd_run(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
 {
-    ds_status status = winograd_prepare(s, o, x, y);
+    winograd_sizes(o, &x, &y);
+    ds_status status = winograd_prepare(s, o, x, y, ds_threads());
     if (!status && o->x.p != x.p) status = KERNEL(copy)(s, x, o->x);
     double C = (double)o->C, K = (double)o->K;
-    if (!status) dsi_parallel(o->K / VF, grain(200 * VF * C), transform_weights, o);
-    for (o->first = 0; !status && o->first < o->tiles; o->first += o->block) {
-        o->count = dsi_min(o->block, o->tiles - o->first);
-        dsi_parallel(o->count, grain(200 * C), make_v, o);
-        dsi_parallel(POSITIONS * row_parts(o->count), grain(2 * ROWS * C * K), make_products, o);
-        dsi_parallel(o->count, grain(200 * K), make_y, o);
+    if (!status) {
+        int64_t blocks = dsi_div_up(o->tiles, o->block);
+        bool few = blocks < 2 * ds_threads();
+        dsi_parallel(o->K / VF, grain(200 * VF * C), transform_weights, o);
+        dsi_parallel(blocks, few ? blocks : grain(2 * (double)(POSITIONS * o->block) * C * K),
+                     run_blocks, o);
+        if (o->y.p != y.p) status = KERNEL(copy)(s, o->y, y);
     }
-    if (!status && o->y.p != y.p) status = KERNEL(copy)(s, o->y, y);
     dsi_scratch_release(s, o->u);
     return status;
 }
@@ -472,23 +481,52 @@ bool winograd_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, ds
     return true;
 }
 
+/* dU of items begin .. end-1 of [rows of positions][parts of the channels]. */
+static void run_dw(void *arg, int64_t begin, int64_t end)
+{
+    Job *o = arg;
+    int64_t parts = dsi_div_up(o->C, o->part);
+    int slot = slot_take(&o->taken);
+    Block b = block_of_slot(o, slot);
+    b.rows = (int)o->rows;
+    for (int64_t i = begin; i < end; i++) {
+        b.row = (int)(i / parts * o->rows), b.c = i % parts * o->part;
+        b.channels = dsi_min(o->part, o->C - b.c);
+        for (b.first = 0; b.first < o->tiles; b.first += o->block) {
+            b.count = dsi_min(o->block, o->tiles - b.first);
+            add_block(&b);
+        }
+    }
+    slot_release(&o->taken, slot);
+}
+
+/* The items of dw: each reads all of dy, so there are no more than threads
+ * need. */
+static int64_t divide_dw(Job *o)
+{
+    int64_t threads = ds_threads(), parts;
+    if (o->C + o->K > MANY) o->rows = 1, threads = (threads + 1) / 2;
+    parts = dsi_max(1, dsi_min(threads, o->C / DW_CHANNELS));
+    o->part = dsi_round_up(dsi_div_up(o->C, parts), VF);
+    return 4 / o->rows * dsi_div_up(o->C, o->part);
+}
+
 bool winograd_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
                  ds_status *status)
 {
     if (!winograd_fits(c, &x, &dw, &dy)) return false;
     Job o = {.pad = {c->padding[0], c->padding[1]}, .w = dw.p, .win = dw.s[1], .wout = dw.s[0]};
-    *status = winograd_prepare(s, &o, x, dy);
+    winograd_sizes(&o, &x, &dy);
+    int64_t items = divide_dw(&o);
+    *status = winograd_prepare(s, &o, x, dy, dsi_min(items, ds_threads()));
     if (!*status && o.x.p != x.p) *status = KERNEL(copy)(s, x, o.x);
     if (!*status && o.y.p != dy.p) *status = KERNEL(copy)(s, dy, o.y);
     double C = (double)o.C, K = (double)o.K;
-    for (o.first = 0; !*status && o.first < o.tiles; o.first += o.block) {
-        o.count = dsi_min(o.block, o.tiles - o.first);
-        dsi_parallel(o.count, grain(200 * C), make_v, &o);
-        dsi_parallel(o.count, grain(100 * K), make_m, &o);
-        dsi_parallel(POSITIONS * row_parts(o.C), grain(2 * (double)o.count * ROWS * K),
-                     add_products, &o);
+    if (!*status) {
+        dsi_parallel(items, grain(2 * POSITIONS * (double)o.tiles * C * K / (double)items), run_dw,
+                     &o);
+        dsi_parallel(o.K / VF, grain(200 * VF * C), gather_weights, &o);
     }
-    if (!*status) dsi_parallel(o.K / VF, grain(200 * VF * C), gather_weights, &o);
     dsi_scratch_release(s, o.u);
     return true;
 }
