@@ -201,7 +201,7 @@ static void layer_norm_and_gradients_match_plain_loops(void **state)
 }
 
 #define MANY           200
-#define PER_CHANNEL(p) ((dsi_view){p, DS_F32, 1, {MANY}, {1}})
+#define PER_CHANNEL(p) ((dsi_view){p, DS_F32, 1, {d[1]}, {1}})
 static dsi_view random_of(const dsi_kernels *k, ds_dtype dtype, const int64_t *d, const int *order,
                           uint64_t seed)
 {
@@ -226,10 +226,10 @@ static void set_far(const dsi_view *x, int64_t channel)
         }
 }
 
-static void check_threads(const dsi_kernels *k, ds_dtype dtype, const int *order)
+/* d: at most MANY channels */
+static void check_threads(const dsi_kernels *k, ds_dtype dtype, const int64_t *d, const int *order)
 {
-    int64_t d[] = {4, MANY, 500};
-    float mean[2][MANY], var[2][MANY], dw[2][MANY], db[2][MANY];
+    float mean[2][MANY] = {{0}}, var[2][MANY] = {{0}}, dw[2][MANY] = {{0}}, db[2][MANY] = {{0}};
     dsi_view x = random_of(k, dtype, d, order, 1), dy = random_of(k, dtype, d, order, 2);
     dsi_view none = {0};
     dsi_view dx[2] = {view_new(dtype, 3, d, order), view_new(dtype, 3, d, order)};
@@ -252,11 +252,14 @@ static void check_threads(const dsi_kernels *k, ds_dtype dtype, const int *order
 static void results_do_not_depend_on_threads(void **state)
 {
     (void)state;
+    /* threads share channels, or the rows of few */
+    static const int64_t sizes[][3] = {{4, MANY, 500}, {7, 60, 450}, {7, 120, 721}};
     FOR_EACH_ISA(k)
-    for (int o = 0; o < 2; o++) {
-        check_threads(k, DS_F32, orders[o]);
-        check_threads(k, DS_BF16, orders[o]);
-    }
+    for (int o = 0; o < 2; o++)
+        for (int i = 0; i < 3; i++) {
+            check_threads(k, DS_F32, sizes[i], orders[o]);
+            check_threads(k, DS_BF16, sizes[i], orders[o]);
+        }
 }
 
 TEST_MAIN(cmocka_unit_test(statistics_are_good_to_the_last_digits),

@@ -9,8 +9,8 @@
  *     RMS norm     the same with mean 0: entries of layer norm without a mean
  *
  * Invariants: sums are kept in T (the type of x) for at most 64 additions, then
- * in double. Threads divide channels, rows, or fixed parts of the rows, so no sum
- * depends on them. 16-bit elements are converted in pieces on the stack.
+ * in double. Threads divide channels, rows, or fixed parts of the rows, so no
+ * sum depends on them. 16-bit elements are converted in pieces on the stack.
  * SPDX-License-Identifier: MIT */
 #include "base/int.h"
 #include "device/cpu/simd/strided.h"
@@ -53,6 +53,14 @@ static bool channels_few(int64_t channels) { return 2 * channels <= CHANNELS; }
 static int64_t row_step(const dsi_view *v) { return v->d[2] == 1 ? v->s[0] : v->s[2]; }
 static bool rows_join(const dsi_view *v) { return v->d[2] == 1 || v->s[0] == v->d[2] * v->s[2]; }
 
+/* Into how many parts the sums of rows of all samples are cut, for threads. Of
+ * more channels, threads share those. */
+static int64_t row_parts(int64_t rows, int64_t channels)
+{
+    if (channels > CHANNELS) return 1;
+    return dsi_max(1, dsi_min(rows * channels / PART_ELEMENTS, PARTS));
+}
+
 /* x's first elements of its first samples, whose mean is near that of all. */
 static dsi_view view_sample(dsi_view x)
 {
@@ -66,9 +74,9 @@ static double rounds_to_zero(ds_dtype dtype)
     return dtype == DS_F16 ? 0x1p-25 : dtype == DS_BF16 ? 0x1p-134 : 0;
 }
 
-/* True if a mean is `off` from the number about which `square` is the mean square,
- * and the variance left has 3 bits less than that, or is 0, or the squares were too
- * large for their sum. */
+/* True if a mean is `off` from the number about which `square` is the mean
+ * square, and the variance left has 3 bits less than that, or is 0, or the
+ * squares were too large for their sum. */
 static bool shift_far(double off, double square)
 {
     return !(8 * off * off <= 7 * square) || (isinf(square) && isfinite(off));
@@ -84,8 +92,8 @@ static void lanes_sum(const lanes *s, double *first, double *second)
     for (int j = 0; j < 8; j++) *first += s->first[j], *second += s->second[j];
 }
 
-/* Elements of a line of n that are taken at a time: all, or as many as the buffers of
- * those that have 16 bits have room for. */
+/* Elements of a line of n that are taken at a time: all, or as many as the
+ * buffers of those that have 16 bits have room for. */
 static int64_t line_at_once(int64_t n, const dsi_view *a, const dsi_view *b, const dsi_view *c)
 {
     return is_half(a->dtype) || is_half(b->dtype) || is_half(c->dtype) ? dsi_min(n, HALF_ROWS) : n;
@@ -125,16 +133,25 @@ static ds_status norm_run(const char *kernel, ds_dtype dtype, int64_t n, int64_t
     return DS_OK;
 }
 
-#define LEAST_CHANNELS 16 /* two threads do not write to one cache line */
+#define CACHE_LINE 64 /* bytes, to which two threads do not write */
 
-/* Over the channels of x. A few that are dense are not divided: rows of all of
- * them are joined, and the order of sums would depend on the division. */
+/* True if threads share the rows of v, or there is no v. */
+static bool shares_rows(const dsi_view *v)
+{
+    bool dense = channels_dense(v) && rows_join(v);
+    return !v->p || (dense && row_parts(v->d[0] * v->d[2], v->d[1]) >= PARTS / 2);
+}
+
+/* Over the channels of x, unless threads share rows. A few channels that are
+ * dense are never divided: rows of all of them are joined, and the order of
+ * sums would depend on the division. */
 static ds_status run_channels(const char *kernel, body *f32, body *f64, job *j)
 {
     int64_t c = j->x.d[1];
-    bool few = channels_dense(&j->x) && channels_few(c);
-    return norm_run(kernel, j->x.dtype, c, j->x.d[0] * j->x.d[2], few ? c : LEAST_CHANNELS, f32,
-                    f64, j);
+    bool whole = channels_dense(&j->x) && channels_few(c);
+    whole |= shares_rows(&j->x) && shares_rows(&j->y) && shares_rows(&j->dy);
+    int64_t least = whole ? c : CACHE_LINE / (int64_t)ds_dtype_size(j->x.dtype);
+    return norm_run(kernel, j->x.dtype, c, j->x.d[0] * j->x.d[2], least, f32, f64, j);
 }
 
 ds_status KERNEL(batch_stats)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view var)
