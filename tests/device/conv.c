@@ -40,10 +40,12 @@ static const Case cases[] = {
     {2, 3, 5, 10, 3, 3, 3, CONV(1, 1, 0, 0, 1, 1, 1)}, /* rows of half a vector */
     {2, 3, 7, 6, 3, 3, 3, CONV(1, 1, 0, 0, 1, 1, 1)},
     /* by Winograd's way: padding of each kind, odd sizes, more tiles than a
-     * block */
+     * block, a block for each thread, many channels */
     {1, 32, 8, 8, 32, 3, 3, CONV(1, 1, 1, 1, 1, 1, 1)},
     {3, 48, 6, 5, 16, 3, 3, CONV(1, 1, 0, 2, 1, 1, 1)},
     {1, 16, 35, 34, 16, 3, 3, CONV(1, 1, 1, 0, 1, 1, 1)},
+    {1, 16, 80, 78, 16, 3, 3, CONV(1, 1, 1, 1, 1, 1, 1)},
+    {2, 144, 6, 7, 128, 3, 3, CONV(1, 1, 1, 1, 1, 1, 1)},
     {2, 40, 9, 10, 40, 3, 3, CONV(1, 1, 1, 1, 1, 1, 40)}, /* depthwise */
     {2, 16, 13, 9, 16, 5, 4, CONV(2, 3, 2, 1, 1, 1, 16)},
     {2, 11, 17, 20, 11, 3, 8, CONV(1, 2, 2, 4, 2, 3, 11)},

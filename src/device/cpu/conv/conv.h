@@ -38,6 +38,14 @@ static inline void cut_work(Cut *o, double ns)
     atomic_init(&o->taken, 0);
 }
 
+/* True if threads have enough to do with n equal items each of which one
+ * computes. */
+static inline bool shares_evenly(int64_t n)
+{
+    int64_t rounds = dsi_div_up(n, ds_threads());
+    return 8 * n >= 7 * rounds * ds_threads();
+}
+
 /* ---- conv_pack.c: one sample, rearranged ------------------------------------------------------------ */
 
 /* A rectangle of a plane: rows row0 .. row0+rows-1, columns likewise. It may

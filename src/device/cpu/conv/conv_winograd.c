@@ -441,7 +441,7 @@ static ds_status winograd_run(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
     double C = (double)o->C, K = (double)o->K;
     if (!status) {
         int64_t blocks = dsi_div_up(o->tiles, o->block);
-        bool few = blocks < 2 * ds_threads();
+        bool few = !shares_evenly(blocks);
         dsi_parallel(o->K / VF, grain(200 * VF * C), transform_weights, o);
         dsi_parallel(blocks, few ? blocks : grain(2 * (double)(POSITIONS * o->block) * C * K),
                      run_blocks, o);
