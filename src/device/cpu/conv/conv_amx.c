@@ -12,12 +12,16 @@
  * (conv_1x1.c). A line repeats an input up to R S times, so what is copied at
  * once, a kernel row or a pixel, has at least FEW elements, 16 bytes.
  *
+ * Threads share blocks, so that each reads the lines that it has made; or the
+ * lines and tiles of one block, where blocks are few.
+ *
  * Invariants: a block of pixels depends on shapes alone, and blocks are summed
  * in order, so no result depends on threads or caches.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
 #include "device/cpu/gemm/gemm_amx.h"
 #include "device/cpu/simd/half.h"
+#include "device/cpu/simd/strided.h"
 #include "device/cpu/table.h"
 
 #include <string.h>
@@ -30,6 +34,10 @@
 #define DW_BYTES    2097152
 #define MOST_BYTES  8388608
 #define FEW         8
+/* Bytes of sums of blocks that wait to be added; elements that are added at a
+ * time. */
+#define SUMS_BYTES 16777216
+#define CHUNK      4096
 /* Elements of a line of a tile register, and lines of two registers. A matrix
  * of whole ones needs no packing. */
 #define WHOLE 32
@@ -249,27 +257,83 @@ typedef struct Weights {
     int64_t groups, step;
 } Weights;
 
-/* Group g of `to`, a dense image, = lines of that of x times its weights + b,
- * block by block. u->to has memory for the lines of `most` rows, and for
- * weights. */
-static ds_status correlate_group(dsi_stream *s, Unfolding *u, dsi_view x, const Weights *w,
-                                 int64_t g, dsi_view b, const dsi_view *to, int64_t most)
+/* Products of lines, block by block. */
+typedef struct Products {
+    dsi_stream *s;
+    Unfolding lines;
+    int64_t most;        /* rows of pixels of a block */
+    _Atomic bool failed; /* a thread had no memory */
+    /* y and dx: channel `c` on of the image `to`; dw: of dy */
+    dsi_view weights, bias, to;
+    int64_t c;
+    /* dw */
+    dsi_view dy;
+    int64_t size, first; /* elements of dw; the first block of a round */
+    float *sums;         /* dw, then those of the blocks of a round */
+    int64_t count;       /* sums to add to the first */
+} Products;
+
+static int64_t blocks_of(const Products *o) { return dsi_div_up(o->lines.N * o->lines.P, o->most); }
+
+/* Runs body over n blocks; threads share them, or else each of them. */
+static ds_status run_blocks(Products *o, int64_t n, bool shared,
+                            void (*body)(void *arg, int64_t begin, int64_t end))
+{
+    atomic_init(&o->failed, false);
+    dsi_parallel(n, shared ? 1 : n, body, o);
+    if (!o->failed) return DS_OK;
+    return ds_error() ? ds_error_status()
+                      : dsi_fail(DS_ENOMEM, "no memory for lines of images on cpu");
+}
+
+/* Memory of this thread for the lines of a block; released as the last. */
+static uint16_t *lines_begin(Products *o)
+{
+    int64_t n = o->most * o->lines.Q;
+    uint16_t *to = dsi_scratch(o->s, (size_t)(n * o->lines.depth) * sizeof *to);
+    if (to)
+        end_lines(&o->lines, to, n);
+    else
+        o->failed = true;
+    return to;
+}
+
+/* The lines of a block, which begins at `row` and has `rows`. */
+static dsi_view lines_of_block(const Products *o, int64_t block, uint16_t *to, int64_t *row,
+                               int64_t *rows)
+{
+    Unfolding u = o->lines;
+    u.to = to;
+    *row = block * o->most, *rows = dsi_min(o->most, u.N * u.P - *row);
+    return unfold(&u, *row, *rows);
+}
+
+/* Blocks begin .. end-1 of y or dx. */
+static void correlate_blocks(void *arg, int64_t begin, int64_t end)
+{
+    Products *o = arg;
+    uint16_t *lines = lines_begin(o);
+    for (int64_t i = begin, row, rows; i < end && lines; i++) {
+        dsi_view a = lines_of_block(o, i, lines, &row, &rows);
+        dsi_view to = matrix_of_rows(&o->to, row, rows, o->c, o->weights.d[1]);
+        if (amx_matmul(o->s, a, view_transposed(o->weights), o->bias, to)) o->failed = true;
+    }
+    dsi_scratch_release(o->s, lines);
+}
+
+/* Group g of o->to, a dense image, = lines of that of x times its weights + b. */
+static ds_status correlate_group(dsi_stream *s, Products *o, dsi_view x, const Weights *w,
+                                 int64_t g, dsi_view b)
 {
     void *spare;
-    int64_t out = w->w.d[0];
-    dsi_view from,
-        m = {u->to + most * u->Q * u->depth, DS_BF16, 3, {1, out, u->depth}, {0, u->depth, 1}};
-    b.d[0] = out;
-    if (b.p) b = moved(b, g * out * b.s[0]);
-    ds_status status = copied_group(s, x, u->C, g, &from, &spare);
-    u->x = from.p;
-    if (!status) status = copy_taps(s, moved(w->w, g * w->step), w->flipped, m, false);
-    for (int64_t row = 0, rows; row < u->N * u->P && !status; row += rows) {
-        rows = dsi_min(most, u->N * u->P - row);
-        dsi_view a = unfold(u, row, rows);
-        status = amx_matmul(s, a, view_transposed(m), b,
-                            matrix_of_rows(to, row, rows, g * out, out));
-    }
+    int64_t out = w->w.d[0], blocks = blocks_of(o);
+    dsi_view from;
+    o->bias = b, o->bias.d[0] = out, o->c = g * out;
+    if (b.p) o->bias = moved(o->bias, g * out * b.s[0]);
+    ds_status status = copied_group(s, x, o->lines.C, g, &from, &spare);
+    o->lines.x = from.p;
+    if (!status) status = copy_taps(s, moved(w->w, g * w->step), w->flipped, o->weights, false);
+    if (!status) status = run_blocks(o, blocks, shares_evenly(blocks), correlate_blocks);
     dsi_scratch_release(s, spare);
     return status;
 }
@@ -279,19 +343,19 @@ static ds_status correlate(dsi_stream *s, Unfolding *u, dsi_view x, const Weight
                            dsi_view y)
 {
     void *spare;
+    int64_t out = w->w.d[0];
+    Products o = {.s = s, .lines = *u, .most = rows_of_block(u, BLOCK_BYTES, out * u->depth * 2)};
     ds_status status = DS_ENOMEM;
-    int64_t out = w->w.d[0], most = rows_of_block(u, BLOCK_BYTES, out * u->depth * 2);
-    int64_t lines = most * u->Q + out;
-    dsi_view to = in_dense(s, y, &spare);
-    u->to = dsi_scratch(s, (size_t)(lines * u->depth) * sizeof *u->to);
-    if (to.p && u->to) {
-        end_lines(u, u->to, lines);
+    o.to = in_dense(s, y, &spare);
+    uint16_t *m = dsi_scratch(s, (size_t)(out * u->depth) * sizeof *m);
+    o.weights = (dsi_view){m, DS_BF16, 3, {1, out, u->depth}, {0, u->depth, 1}};
+    if (o.to.p && m) {
+        end_lines(u, m, out);
         status = DS_OK;
     }
-    for (int64_t g = 0; g < w->groups && !status; g++)
-        status = correlate_group(s, u, x, w, g, b, &to, most);
-    if (!status && spare) status = KERNEL(copy)(s, to, y);
-    dsi_scratch_release(s, u->to);
+    for (int64_t g = 0; g < w->groups && !status; g++) status = correlate_group(s, &o, x, w, g, b);
+    if (!status && spare) status = KERNEL(copy)(s, o.to, y);
+    dsi_scratch_release(s, m);
     dsi_scratch_release(s, spare);
     return status;
 }
@@ -405,29 +469,64 @@ bool amx_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_vie
 
 /* ---- dw ----------------------------------------------------------------------------------------------------- */
 
+/* The sums of blocks begin .. end-1 of a round. */
+static void gradient_blocks(void *arg, int64_t begin, int64_t end)
+{
+    Products *o = arg;
+    int64_t length = o->lines.length, K = o->size / length;
+    uint16_t *lines = lines_begin(o);
+    for (int64_t i = begin, row, rows; i < end && lines; i++) {
+        float *sum = o->sums + (i + (o->first > 0)) * o->size;
+        dsi_view a = lines_of_block(o, o->first + i, lines, &row, &rows);
+        dsi_view gradient = view_transposed(matrix_of_rows(&o->dy, row, rows, o->c, K));
+        dsi_view to = {sum, DS_F32, 3, {1, K, length}, {0, length, 1}};
+        a.d[2] = length;
+        if (amx_matmul(o->s, gradient, a, (dsi_view){0}, to)) o->failed = true;
+    }
+    dsi_scratch_release(o->s, lines);
+}
+
+/* Adds the sums of the blocks of a round in their order, in chunks begin ..
+ * end-1 of dw. */
+static void add_chunks(void *arg, int64_t begin, int64_t end)
+{
+    const Products *o = arg;
+    for (int64_t at = begin * CHUNK; at < dsi_min(end * CHUNK, o->size); at += CHUNK) {
+        int64_t n = dsi_min(CHUNK, o->size - at);
+        float *sum = o->sums + at;
+        for (int64_t i = 1; i <= o->count; i++) {
+            const float *part = sum + i * o->size;
+            INDEPENDENT
+            for (int64_t j = 0; j < n; j++) sum[j] += part[j];
+        }
+    }
+}
+
+/* Blocks whose sums wait until they are added: for threads that share them. */
+static int64_t blocks_of_round(int64_t blocks, int64_t size)
+{
+    int64_t most = dsi_min(blocks, SUMS_BYTES / (size * (int64_t)sizeof(float)));
+    return ds_threads() > 1 && most > 1 && shares_evenly(most) ? most : 1;
+}
+
 /* dw of group g = its channels of dy^T times the lines of those of x, summed
- * over blocks in float32. `sums` has memory for two dw, and for the lines of
- * `most` rows. */
-static ds_status sum_group(dsi_stream *s, Unfolding *u, int64_t g, dsi_view x, const dsi_view *dy,
-                           dsi_view dw, int64_t most, float *sums)
+ * over blocks in float32. */
+static ds_status sum_group(dsi_stream *s, Products *o, int64_t g, dsi_view x, dsi_view dw,
+                           int64_t round)
 {
     void *spare;
     dsi_view from;
-    int64_t K = dw.d[0], size = K * u->length;
-    dsi_view sum = {sums, DS_F32, 3, {1, K, u->length}, {0, u->length, 1}}, part = sum;
-    ds_status status = copied_group(s, x, u->C, g, &from, &spare);
-    part.p = sums + size;
-    u->to = (uint16_t *)(sums + 2 * size);
-    u->x = from.p;
-    for (int64_t row = 0, rows; row < u->N * u->P && !status; row += rows) {
-        rows = dsi_min(most, u->N * u->P - row);
-        dsi_view a = unfold(u, row, rows),
-                 gradient = view_transposed(matrix_of_rows(dy, row, rows, g * K, K));
-        a.d[2] = u->length;
-        status = amx_matmul(s, gradient, a, (dsi_view){0}, row ? part : sum);
-        if (!status && row) status = KERNEL(binary)(s, DSI_ADD, 1, sum, part, sum);
+    int64_t K = dw.d[0], length = o->lines.length, blocks = blocks_of(o);
+    ds_status status = copied_group(s, x, o->lines.C, g, &from, &spare);
+    o->lines.x = from.p, o->c = g * K;
+    for (o->first = 0; o->first < blocks && !status; o->first += round) {
+        int64_t n = dsi_min(round, blocks - o->first);
+        status = run_blocks(o, n, round > 1, gradient_blocks);
+        o->count = o->first ? n : n - 1;
+        if (o->count) dsi_parallel(dsi_div_up(o->size, CHUNK), 1 + 16 / o->count, add_chunks, o);
     }
     dsi_scratch_release(s, spare);
+    dsi_view sum = {o->sums, DS_F32, 3, {1, K, length}, {0, length, 1}};
     return status ? status : copy_taps(s, moved(dw, g * K * dw.s[0]), false, sum, true);
 }
 
@@ -438,18 +537,18 @@ bool amx_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_vie
     if (!conv_amx_takes(c, &x, &dw, &dy, dw.d[1], K)) return false;
     if (point_dw(s, c, dy, x, dw, status)) return true;
     void *spare;
-    dsi_view g;
-    *status = copied_dense(s, dy, &g, &spare);
-    Unfolding u = lines_of_x(c, &x, &dw, &dy);
-    int64_t size = K * u.length, least = dsi_max(BLOCK_BYTES, dsi_min(DW_BYTES, 32 * size * 4));
-    int64_t most = rows_of_block(&u, least, size * 4);
-    float *sums = dsi_scratch(s, (size_t)(2 * size) * sizeof *sums +
-                                     (size_t)(most * u.Q * u.depth) * sizeof *u.to);
-    if (!sums) *status = DS_ENOMEM;
+    Products o = {.s = s, .lines = lines_of_x(c, &x, &dw, &dy)};
+    *status = copied_dense(s, dy, &o.dy, &spare);
+    const Unfolding *u = &o.lines;
+    o.size = K * u->length;
+    int64_t least = dsi_max(BLOCK_BYTES, dsi_min(DW_BYTES, 32 * o.size * 4));
+    o.most = rows_of_block(u, least, o.size * 4);
+    int64_t round = blocks_of_round(blocks_of(&o), o.size);
+    o.sums = dsi_scratch(s, (size_t)((1 + round) * o.size) * sizeof *o.sums);
+    if (!o.sums) *status = DS_ENOMEM;
     dw.d[0] = K;
-    for (int64_t i = 0; i < c->groups && !*status; i++)
-        *status = sum_group(s, &u, i, x, &g, dw, most, sums);
-    dsi_scratch_release(s, sums);
+    for (int64_t i = 0; i < c->groups && !*status; i++) *status = sum_group(s, &o, i, x, dw, round);
+    dsi_scratch_release(s, o.sums);
     dsi_scratch_release(s, spare);
     return true;
 }
