@@ -181,6 +181,7 @@ ds_tensor *ds_prod(ds_tensor *x) { return ds_prod_with(x, (ds_reduce_opts){0}); 
 static void vecdot_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *a = dsi_saved_tensor(n, 0), *b = dsi_saved_tensor(n, 1);
+    dy = ds_cast(dy, a->dtype);
     if (!b) {
         dsi_accumulate_grad(n, 0, ds_mul(ds_scale(dy, 2), a));
         return;
@@ -199,15 +200,16 @@ static bool vecdot_is_fused(const ds_tensor *a, const ds_tensor *b, const Over *
     return dsi_fusion(a->device, vecdot) && dsi_is_contiguous(a) && dsi_is_contiguous(b);
 }
 
-/* The sum of a b, of one shape and dtype, of v->kept. */
-static ds_tensor *vecdot(ds_tensor *a, ds_tensor *b, const Over *v)
+/* The sum of a b, of one shape and dtype, of v->kept; in `dtype` if one kernel
+ * computes it, else in that of a. */
+static ds_tensor *vecdot(ds_tensor *a, ds_tensor *b, const Over *v, ds_dtype dtype)
 {
     if (!a || !b) return NULL;
     if (!vecdot_is_fused(a, b, v)) return sum_over(ds_mul(a, b), v);
     if (!dsi_acquire(a, b)) return NULL;
     ds_dims rows = ds_shape(dsi_numel(v->kept), v->n);
 
-    ds_tensor *y = dsi_new(a, v->kept);
+    ds_tensor *y = dsi_new_dtype(a, dtype, v->kept);
 
     if (!y || !dsi_run_fusion(y, vecdot, dsi_v_shape(a, rows), dsi_v_shape(b, rows),
                               dsi_v_shape(y, ds_shape(rows.d[0]))))
@@ -224,31 +226,44 @@ ds_tensor *dsi_vecdot(ds_tensor *a, ds_tensor *b, int dim)
     Over v;
     if (!a || !b || !over_find("vecdot", a, (ds_reduce_opts){.dims = ds_shape(dim)}, &v))
         return NULL;
-    ds_tensor *y = vecdot(a, b, &v);
+    ds_tensor *y = vecdot(a, b, &v, a->dtype);
     return y ? ds_reshape(y, v.shape) : NULL;
 }
 
 /* ---- variance ---------------------------------------------------------------------------------------- */
 
-/* The variances of float32 or float64 x, of v->kept. The mean has no gradient:
- * the sum of x - mean is 0. */
+/* The variances of float32 or float64 x, of v->kept, in float64 where one kernel
+ * computes the sum: their roots may be of numbers that float32 does not hold. The
+ * mean has no gradient: the sum of x - mean is 0. */
 static ds_tensor *variance(ds_tensor *x, const Over *v, double correction)
 {
     double n = (double)v->n;
     ds_tensor *mean = ds_scale(sum_over(ds_detach(x), v), 1 / n), *d = ds_sub(x, mean);
-    ds_tensor *sum = vecdot(d, d, v);
+    ds_tensor *sum = vecdot(d, d, v, DS_F64);
     if (n >= correction) return ds_scale(sum, 1 / (n - correction));
     /* infinite, but torch's gradient divides by the negative number */
     ds_tensor *y = ds_scale(sum, 1 / (n - correction));
     return ds_add(y, ds_scale(ds_detach(sum), INFINITY));
 }
 
+/* Saved: y. */
+static void root_backward(dsi_node *n, ds_tensor *dy)
+{
+    ds_tensor *y = dsi_saved_tensor(n, 0), *zero = dsi_number_beside(y, 0);
+    dsi_accumulate_grad(n, 0, ds_where(ds_eq(y, zero), zero, ds_div(dy, ds_scale(y, 2))));
+}
+
+const dsi_op dsi_op_root = {"root", root_backward, .acquires = true};
+
 /* sqrt x, with the gradient 0 where x is 0 */
 static ds_tensor *root_of(ds_tensor *x)
 {
-    ds_tensor *zero = x ? dsi_number_beside(x, 0) : NULL, *none = ds_eq(x, zero);
-    ds_tensor *root = ds_sqrt(ds_where(none, ds_shift(zero, 1), x));
-    return ds_where(none, zero, root);
+    bool recording = ds_set_grad(false);
+    ds_tensor *y = ds_sqrt(x);
+    ds_set_grad(recording);
+
+    dsi_save_for_backward(dsi_record(&dsi_op_root, y, x), y);
+    return y;
 }
 
 ds_tensor *ds_var_with(ds_tensor *x, ds_var_opts o)
@@ -276,7 +291,7 @@ ds_tensor *ds_std(ds_tensor *x) { return ds_std_with(x, (ds_var_opts){0}); }
 static ds_tensor *norm_over(ds_tensor *x, const Over *v, double p)
 {
     if (p == 1) return sum_over(ds_abs(x), v);
-    if (p == 2) return root_of(vecdot(x, x, v));
+    if (p == 2) return root_of(vecdot(x, x, v, x->dtype));
     if (p == 0) return ds_cast(sum_over(ds_ne(x, dsi_number_beside(x, 0)), v), x->dtype);
     if (p == (double)INFINITY) return amax(ds_abs(x), v);
     if (p == -(double)INFINITY) return ds_neg(amax(ds_neg(ds_abs(x)), v));

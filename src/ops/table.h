@@ -74,6 +74,7 @@
     X(amax) \
     X(logsumexp) \
     X(vecdot) \
+    X(root) \
     X(cumsum) \
     X(reshape) \
     X(permute) \

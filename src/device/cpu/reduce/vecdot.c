@@ -1,14 +1,18 @@
 /* device/cpu/reduce/vecdot.c: dot products of rows.
  *
  * Invariants: partial sums of at most LINE_BLOCK products are in T, the type of
- * the rows, their totals in double. Threads divide rows, or the fixed parts of
- * a long row, so no sum depends on them.
+ * the rows, their totals in double. A partial sum that is too large for T, or so
+ * small that products were lost, is computed again in double. Threads divide
+ * rows, or the fixed parts of a long row, so no sum depends on them.
  * SPDX-License-Identifier: MIT */
 #include "base/int.h"
 #include "device/cpu/simd/half.h"
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/table.h"
 #include "lines.h"
+
+#include <float.h>
+#include <math.h>
 
 #define PARTS 64
 
@@ -18,33 +22,51 @@ typedef struct {
     double part[PARTS];
 } job;
 
+#define LOST 0x1p-96f /* a product of float32 below 2^-126 has lost digits */
+
+static double dot_in_double(int64_t n, const float *a, const float *b)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+/* sum, or if float32 does not hold it, that of double. */
+static double dot_checked(float sum, int64_t n, const float *a, const float *b)
+{
+    bool good = fabsf(sum) <= FLT_MAX && fabsf(sum) >= LOST;
+    return good ? (double)sum : dot_in_double(n, a, b);
+}
+
 /* The sum of a[i] b[i] over n elements. */
-#define DOT_LINE(T, wide, sum_lanes) \
+#define DOT_LINE(T, wide, sum_lanes, checked) \
     enum { L = sizeof(wide) / sizeof(T) }; \
     double total = 0; \
     int64_t i = 0; \
     while (n - i >= 4 * L) { \
-        int64_t end = n - i < LINE_BLOCK ? n : i + LINE_BLOCK; \
+        int64_t begin = i, end = n - i < LINE_BLOCK ? n : i + LINE_BLOCK; \
         wide p = {0}, q = {0}, r = {0}, s = {0}; \
         for (; i + 4 * L <= end; i += 4 * L) { \
             const wide *x = (const wide *)(a + i), *y = (const wide *)(b + i); \
             p += x[0] * y[0], q += x[1] * y[1], r += x[2] * y[2], s += x[3] * y[3]; \
         } \
         p += q, r += s, p += r; \
-        total += (double)sum_lanes(&p); \
+        total += checked(sum_lanes(&p), i - begin, a + begin, b + begin); \
     } \
     T rest = 0; \
-    for (; i < n; i++) rest += a[i] * b[i]; \
-    return total + (double)rest;
+    for (int64_t k = i; k < n; k++) rest += a[k] * b[k]; \
+    return total + checked(rest, n - i, a + i, b + i);
 
 static double dot_line_f32(int64_t n, const float *a, const float *b)
 {
-    DOT_LINE(float, wide_f32, sum_lanes_f32)
+    DOT_LINE(float, wide_f32, sum_lanes_f32, dot_checked)
 }
 
 static double dot_line_f64(int64_t n, const double *a, const double *b)
 {
-    DOT_LINE(double, wide_f64, sum_lanes_f64)
+#define AS_IT_IS(sum, n, a, b) ((void)(n), sum)
+    DOT_LINE(double, wide_f64, sum_lanes_f64, AS_IT_IS)
+#undef AS_IT_IS
 }
 
 /* Of n elements from element `at` of both operands on. */
