@@ -16,9 +16,10 @@
  * A helper that loses its processor within a part does delay the caller, by
  * some milliseconds. So the caller keeps an account: the time that helpers have
  * saved it, less its waits for late ones. If they have cost more than they have
- * saved, another process wants their processor, and the caller works alone
- * ALONE_TIMES as long as the loss: it loses a tenth of its time at most. A
- * single delay after good work costs no more than itself.
+ * saved, another process wants their processor, and the caller works alone as
+ * long as the loss; twice as long each further time, up to MOST_TIMES, until
+ * helpers have saved MOST_SAVED_NS again. So a single delay costs little more
+ * than itself, and many of them a tenth of the time.
  *
  * Helpers look for bits for SPIN_NS (fork and join take some hundred
  * nanoseconds then; to be woken takes a hundred microseconds on a virtual
@@ -60,7 +61,7 @@
 #define PIECES        4        /* parts for each thread, if there are enough items */
 #define LATE_NS       200000   /* a helper is not late before the caller has waited so long */
 #define MOST_SAVED_NS 20000000 /* of the account: what was saved long ago does not count */
-#define ALONE_TIMES   10
+#define MOST_TIMES    16       /* as long as the loss that the caller works alone */
 #define LARGE         8 /* a job that could be cut into so many parts is worth waking helpers */
 #define CACHE_LINE    64
 
@@ -88,6 +89,7 @@ typedef struct pool {
     int64_t last_small;  /* when a small job found sleepers */
     int64_t alone_until; /* 0, or until when it works alone */
     int64_t saved;       /* by helpers, less the waits for late ones: nanoseconds */
+    int times;           /* as long as the next loss that it works alone */
     int pieces;          /* parts for each thread */
     struct helper {
         pthread_t thread;
@@ -205,6 +207,7 @@ static pool *pool_new(int threads)
     pthread_mutex_init(&p->mutex, NULL);
     pthread_cond_init(&p->wake, NULL);
     int available = dsi_processors();
+    p->times = 1;
     p->pieces = MAX_THREADS / threads < PIECES ? MAX_THREADS / threads : PIECES;
     for (int k = 1; k < threads && k < available; k++) {
         struct helper *h = &p->helper[p->helpers];
@@ -283,9 +286,11 @@ static int64_t wait_for_helpers(pool *p, int parts)
 static void helpers_judge(pool *p, int64_t part_ns, int theirs, int64_t waited)
 {
     p->saved = dsi_min(p->saved + theirs * part_ns, MOST_SAVED_NS);
+    if (p->saved == MOST_SAVED_NS) p->times = 1;
     if (waited >= LATE_NS) p->saved -= waited;
     if (p->saved >= 0) return;
-    p->alone_until = dsi_now_ns() - ALONE_TIMES * p->saved;
+    p->alone_until = dsi_now_ns() - p->times * p->saved;
+    if (p->times < MOST_TIMES) p->times *= 2;
     p->saved = 0;
 }
 
