@@ -8,8 +8,9 @@
  * than twice the most that was in use at a time: shapes that change from step to
  * step leave blocks in many classes.
  *
- * Invariants: a block belongs to the cache or, for good, to one pool. Pools are
- * few: each free looks for the block in all of them.
+ * Invariants: a block belongs to the cache or to one pool, which it leaves only
+ * unused, by dsi_pool_lend. Pools are few: each free looks for the block in all of
+ * them.
  * SPDX-License-Identifier: MIT */
 #include "base/env.h"
 #include "base/error.h"
@@ -17,6 +18,7 @@
 #include "base/thread.h"
 #include "device.h"
 #include "graph.h"
+#include "pool.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +29,7 @@
 #define PAD_BYTES 64  /* a vector load may run past the end */
 #define ALIGNMENT 64
 #define SLACK     ((size_t)2 << 20) /* bytes of unused blocks that are never too many */
+#define COMMON    20                /* smaller classes, up to 4 KiB, are not worth sharing */
 
 typedef struct Stack {
     DSI_LIST(void *)
@@ -35,7 +38,8 @@ typedef struct Stack {
 typedef struct PoolBlock {
     void *p;
     int class;
-    uint64_t turn; /* of dsi_pool_use in which it was taken last */
+    bool used;
+    uint64_t turn; /* of dsi_pool_use in which it was taken last; 0: never */
 } PoolBlock;
 
 struct dsi_block_pool {
@@ -47,15 +51,17 @@ struct dsi_block_pool {
     } blocks; /* by address */
     int taken;
     uint64_t turn;
-    bool closed; /* dsi_pool_free: ends with its last block */
+    bool closed;         /* dsi_pool_free: ends with its last block */
+    bool stays[CLASSES]; /* dsi_pool_note: a block of that class was in use */
 };
 
 typedef struct dsi_cache {
     Stack free[CLASSES];
     size_t peak; /* of use.live, ever */
     dsi_cache_usage use;
-    dsi_block_pool *pools; /* all of this device */
-    dsi_block_pool *used;  /* where allocations come from; NULL: from here */
+    dsi_block_pool *pools;  /* all of this device */
+    dsi_block_pool *used;   /* where allocations come from; NULL: from here */
+    dsi_block_pool *common; /* beside `used`: where short-lived blocks come from; or NULL */
 } dsi_cache;
 
 /* ---- fault injection: every storage allocation of this thread counts down -------------------------- */
@@ -214,6 +220,23 @@ static PoolBlock *pool_find(const dsi_block_pool *pool, const void *p)
     return at < pool->blocks.n && pool->blocks.at[at].p == p ? &pool->blocks.at[at] : NULL;
 }
 
+static void pool_insert(dsi_block_pool *pool, PoolBlock b)
+{
+    int at = pool_place(pool, b.p);
+    dsi_list_add(&pool->blocks, b);
+    PoolBlock *blocks = pool->blocks.at;
+    memmove(blocks + at + 1, blocks + at, (size_t)(pool->blocks.n - 1 - at) * sizeof *blocks);
+    blocks[at] = b;
+}
+
+static void pool_remove(dsi_block_pool *pool, const void *p)
+{
+    int at = pool_place(pool, p);
+    PoolBlock *blocks = pool->blocks.at;
+    memmove(blocks + at, blocks + at + 1, (size_t)(pool->blocks.n - 1 - at) * sizeof *blocks);
+    pool->blocks.n--;
+}
+
 static void *pool_take(dsi_block_pool *pool, int class, size_t rounded)
 {
     Stack *stack = &pool->free[class];
@@ -221,13 +244,11 @@ static void *pool_take(dsi_block_pool *pool, int class, size_t rounded)
     if (!p) {
         p = fresh(pool->device, pool, rounded);
         if (!p) return NULL;
-        int at = pool_place(pool, p);
-        dsi_list_add(&pool->blocks, (PoolBlock){0});
-        PoolBlock *blocks = pool->blocks.at;
-        memmove(blocks + at + 1, blocks + at, (size_t)(pool->blocks.n - 1 - at) * sizeof *blocks);
-        blocks[at] = (PoolBlock){.p = p, .class = class};
+        pool_insert(pool, (PoolBlock){.p = p, .class = class});
     }
-    pool_find(pool, p)->turn = pool->turn;
+    PoolBlock *b = pool_find(pool, p);
+    b->turn = pool->turn;
+    b->used = true;
     pool->taken++;
     return p;
 }
@@ -257,8 +278,9 @@ static void pool_end(dsi_block_pool *pool)
 static bool pools_give(dsi_device *d, void *p)
 {
     for (dsi_block_pool *pool = d->cache->pools; pool; pool = pool->next) {
-        const PoolBlock *b = pool_find(pool, p);
+        PoolBlock *b = pool_find(pool, p);
         if (!b) continue;
+        b->used = false;
         pool->taken--;
         dsi_list_add(&pool->free[b->class], p);
         if (pool->closed && !pool->taken) pool_end(pool);
@@ -285,8 +307,68 @@ void dsi_pool_free(dsi_block_pool *pool)
 void dsi_pool_use(dsi_device *d, dsi_block_pool *pool)
 {
     cache_of(d)->used = pool;
+    d->cache->common = NULL;
     if (pool) pool->turn++;
 }
+
+void dsi_pool_share(dsi_device *d, dsi_block_pool *common)
+{
+    d->cache->common = common;
+    common->turn++;
+}
+
+void dsi_pool_note(dsi_block_pool *pool)
+{
+    for (int i = 0; i < pool->blocks.n; i++) {
+        const PoolBlock *b = &pool->blocks.at[i];
+        if (b->used && b->turn == pool->turn) pool->stays[b->class] = true;
+    }
+}
+
+/* Whether blocks of that class come from the common pool. */
+static bool class_is_common(const dsi_block_pool *pool, int class)
+{
+    return class >= COMMON && !pool->stays[class];
+}
+
+/* Lent blocks lie below those that the common pool has: a stack's last are taken
+ * first. */
+void dsi_pool_lend(dsi_block_pool *pool, dsi_block_pool *common)
+{
+    for (int i = 0; i < CLASSES; i++) {
+        Stack *from = &pool->free[i], *to = &common->free[i];
+        if (!from->n || !class_is_common(pool, i)) continue;
+        for (int k = 0; k < from->n; k++) {
+            pool_remove(pool, from->at[k]);
+            pool_insert(common, (PoolBlock){.p = from->at[k], .class = i});
+            dsi_list_add(to, NULL);
+        }
+        memmove(to->at + from->n, to->at, (size_t)(to->n - from->n) * sizeof *to->at);
+        memcpy(to->at, from->at, (size_t)from->n * sizeof *to->at);
+        from->n = 0;
+    }
+}
+
+void dsi_pool_trim(dsi_block_pool *pool)
+{
+    for (int i = 0; i < CLASSES; i++) {
+        Stack *stack = &pool->free[i];
+        int kept = 0;
+        for (int k = 0; k < stack->n; k++) {
+            void *p = stack->at[k];
+            const PoolBlock *b = pool_find(pool, p);
+            if (b->turn) {
+                stack->at[kept++] = p;
+            } else {
+                pool_free_block(pool, b);
+                pool_remove(pool, p);
+            }
+        }
+        stack->n = kept;
+    }
+}
+
+int dsi_pool_taken(const dsi_block_pool *pool) { return pool->taken; }
 
 bool dsi_pool_took(const dsi_block_pool *pool, const void *p)
 {
@@ -310,7 +392,8 @@ void *dsi_cache_alloc_for(dsi_device *d, size_t bytes, ds_dtype dtype, const ds_
         int class = class_of(bytes, &rounded);
         Stack *stack = &c->free[class];
         if (c->used)
-            p = pool_take(c->used, class, rounded);
+            p = pool_take(c->common && class_is_common(c->used, class) ? c->common : c->used, class,
+                          rounded);
         else
             p = stack->n ? stack->at[--stack->n] : fresh(d, NULL, rounded);
     }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/list.h"
+#include "pool.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -19,8 +20,8 @@ typedef struct Hook {
 
 struct dsi_graph {
     dsi_device *d;
-    dsi_block_pool *pool;
-    void *work; /* the device's; NULL: nothing is captured */
+    dsi_block_pool *pool, *common; /* common: the caller's, or NULL */
+    void *work;                    /* the device's; NULL: nothing is captured */
     bool capturing, forbidden, unnoted, accumulates;
     char why[256];
     _Alignas(ALIGNMENT) char host[SLOT_BYTES + RESULT_BYTES]; /* values of slots and results */
@@ -36,14 +37,18 @@ struct dsi_graph {
     } hooks;
 };
 
-dsi_graph *dsi_graph_new(dsi_device *d)
+dsi_graph *dsi_graph_new(dsi_device *d, dsi_block_pool *common)
 {
     if (!d->type->capture_begin) return NULL;
     dsi_graph *g = dsi_alloc(sizeof *g);
     g->d = d;
     g->pool = dsi_pool_new(d);
+    g->common = common;
     return g;
 }
+
+bool dsi_graph_collides(const dsi_graph *g) { return g->common && dsi_pool_taken(g->common); }
+void dsi_graph_part(dsi_graph *g) { g->common = NULL; }
 
 void dsi_graph_cancel(dsi_graph *g)
 {
@@ -90,7 +95,9 @@ ds_status dsi_graph_begin(dsi_graph *g, bool capture)
     g->decision = (dsi_graph_decision){0};
     g->unnoted = g->accumulates = false;
     d->recording = g;
+    if (capture && g->common) dsi_pool_lend(g->pool, g->common);
     dsi_pool_use(d, g->pool);
+    if (capture && g->common) dsi_pool_share(d, g->common);
     return DS_OK;
 }
 
@@ -101,8 +108,10 @@ ds_status dsi_graph_end(dsi_graph *g, bool keep)
     dsi_pool_use(d, NULL);
     d->recording = NULL;
     g->capturing = false;
+    if (!captured) dsi_pool_note(g->pool);
     if (!captured) return DS_OK;
     ds_status status = d->type->capture_end(&d->stream, keep, &g->work);
+    if (g->common) dsi_pool_trim(g->common);
     if (status != DS_OK || !keep) dsi_graph_reset(g);
     return status;
 }
@@ -240,7 +249,9 @@ bool dsi_graph_has_results(const dsi_device *d)
 
 bool dsi_graph_allocated(const dsi_device *d, const void *p)
 {
-    return d->recording && dsi_pool_took(d->recording->pool, p);
+    const dsi_graph *g = d->recording;
+    return g && (dsi_pool_took(g->pool, p) ||
+                 (g->capturing && g->common && dsi_pool_took(g->common, p)));
 }
 
 const dsi_step_scalars *dsi_graph_use_scalars(dsi_device *d)

@@ -9,8 +9,12 @@
  * A capture that does not hold at one step is kept, since a step that was run by
  * the function may have come between; at the second in a row it is dropped.
  *
+ * Steps of several kinds never run at once: their captures have the memory of
+ * what a step takes and gives back in common.
+ *
  * Invariants: in[] and out are those of the capture, held as long as its work
- * may be launched; all other storage of the captured step is the graph's pool.
+ * may be launched; all other storage of the captured step is the graph's pool, or
+ * the common one, of which nothing is in use between runs.
  * A run that cannot be a replay is the function itself. `observed` counts runs
  * of the function, with inputs like `like` each, since the last capture was
  * dropped: so what is captured was observed, as small tables that a step makes for
@@ -51,6 +55,8 @@ struct ds_step_graph {
     int (*kind)(void *arg); /* NULL: all steps are of kind 0 */
     void *kind_arg;
     Recording of[DSI_STEP_KINDS];
+    dsi_device *device;     /* of the common pool */
+    dsi_block_pool *common; /* NULL: one kind, or a capture left something in it */
     bool begun, running, off, told;
     char why[320];
 };
@@ -97,6 +103,7 @@ void ds_step_graph_free(ds_step_graph *g)
         capture_drop(&g->of[k]);
         dsi_graph_free(g->of[k].graph);
     }
+    dsi_pool_free(g->common);
     if (!quarantined) dsi_free(g);
 }
 
@@ -204,6 +211,18 @@ static ds_tensor *result(const Recording *r)
     return y;
 }
 
+/* A capture left something in the common pool that the runs before it did not:
+ * replays of the others would write to it. */
+static void captures_part(ds_step_graph *g)
+{
+    for (int k = 0; k < DSI_STEP_KINDS; k++) {
+        capture_drop(&g->of[k]);
+        if (g->of[k].graph) dsi_graph_part(g->of[k].graph);
+    }
+    dsi_pool_free(g->common);
+    g->common = NULL;
+}
+
 static ds_tensor *capture(ds_step_graph *g, Recording *r, ds_tensor *const *in, int n)
 {
     if (!inputs_make(r, in, n) || dsi_graph_begin(r->graph, true) != DS_OK) {
@@ -219,7 +238,9 @@ static ds_tensor *capture(ds_step_graph *g, Recording *r, ds_tensor *const *in, 
         return NULL;
     }
     r->out = dsi_ref(out);
-    return result(r);
+    ds_tensor *y = result(r);
+    if (dsi_graph_collides(r->graph)) captures_part(g);
+    return y;
 }
 
 /* NULL: in can be copied to the inputs of the capture; else why not. */
@@ -297,6 +318,15 @@ static ds_tensor *run_kind(ds_step_graph *g, Recording *r, ds_tensor *const *in,
     return record(g, r, in, n);
 }
 
+static dsi_graph *graph_make(ds_step_graph *g, dsi_device *d)
+{
+    if (g->kind && !g->device) {
+        g->device = d;
+        g->common = dsi_pool_new(d);
+    }
+    return dsi_graph_new(d, d == g->device ? g->common : NULL);
+}
+
 ds_tensor *ds_step_graph_run(ds_step_graph *g, ds_tensor *const *in, int n)
 {
     if (!dsi_live(g, "step_graph_run")) return dsi_null_operand("step_graph_run");
@@ -311,6 +341,6 @@ ds_tensor *ds_step_graph_run(ds_step_graph *g, ds_tensor *const *in, int n)
     int kind = kind_now(g);
     if (g->off || kind < 0) return call(g, in, n);
     Recording *r = &g->of[kind];
-    if (!r->graph) r->graph = dsi_graph_new(d);
+    if (!r->graph) r->graph = graph_make(g, d);
     return run_kind(g, r, in, n);
 }

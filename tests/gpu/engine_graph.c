@@ -8,14 +8,15 @@
 #include "folder.h"
 #include "nets.h"
 
-enum { BATCH = 4, MOST = 48 };
+enum { BATCH = 4, WIDE = 256, MOST = 48 }; /* WIDE: rows, of 4 WIDTH numbers */
 
 static const ds_device cpu = {DS_CPU, 0}, gpu = {DS_CUDA, 0};
 
 typedef struct Plan {
     const char *config; /* keys behind the batch sizes */
     int accumulate;     /* micro steps of an update; 0: 1 */
-    bool ema;
+    bool ema, wide;
+    int keep_at; /* the call of the step's function that keeps a tensor, from 1 on; 0: none */
     int overflow_at, save_at, eval_at; /* micro steps; 0: none */
 } Plan;
 
@@ -33,7 +34,10 @@ typedef struct Run {
     Seen seen[MOST];
     float *values; /* of parameters, then of averages */
     size_t bytes;
-    double last; /* loss of the last call */
+    int calls;
+    ds_tensor *kept;
+    double kept_sum; /* when it was kept */
+    double last;     /* loss of the last call */
 } Run;
 
 static ds_tensor *engine_step(void *self, ds_tensor *const *in, int n)
@@ -42,20 +46,24 @@ static ds_tensor *engine_step(void *self, ds_tensor *const *in, int n)
     CHECK_INT(n, 2);
     ds_tensor *y = ds_cast(ds_engine_forward(r->e, in[0]), DS_F32);
     ds_tensor *loss = ds_cross_entropy(y, in[1]);
+    if (r->plan.keep_at && ++r->calls == r->plan.keep_at) r->kept = ds_keep(ds_scale(in[0], 2));
     if (ds_engine_backward(r->e, loss) != DS_OK || ds_engine_step(r->e) != DS_OK) return NULL;
     return loss;
 }
 
-static ds_module *classifier(void)
+static ds_module *classifier(int width)
 {
     ds_seed(5);
     ds_module *net = ds_nn_sequential(NULL, "net");
-    ds_nn_linear(net, "a", WIDTH, WIDTH);
+    ds_nn_linear(net, "a", width, width);
     ds_nn_relu(net, "b");
     ds_nn_dropout(net, "d", 0.25);
-    ds_nn_linear(net, "c", WIDTH, 10);
+    ds_nn_linear(net, "c", width, 10);
     return net;
 }
+
+static int rows_of(const Run *r) { return r->plan.wide ? WIDE : BATCH; }
+static int width_of(const Run *r) { return r->plan.wide ? 4 * WIDTH : WIDTH; }
 
 static void run_begin(Run *r, bool graph)
 {
@@ -63,22 +71,24 @@ static void run_begin(Run *r, bool graph)
     int accumulate = r->plan.accumulate ? r->plan.accumulate : 1;
     snprintf(config, sizeof config,
              "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d%s%s}",
-             BATCH, accumulate, *r->plan.config ? ", " : "", r->plan.config);
+             rows_of(r), accumulate, *r->plan.config ? ", " : "", r->plan.config);
     CHECK_INT(ds_set_device(gpu), DS_OK);
-    r->e = ds_initialize(.model = classifier(), .config = config);
+    r->e = ds_initialize(.model = classifier(width_of(r)), .config = config);
     CHECK(r->e);
     if (r->plan.ema) CHECK_INT(ds_engine_use_ema(r->e, 0.9), DS_OK);
+    r->kept_sum = NAN;
     r->graph = graph ? ds_engine_step_graph_new(r->e, engine_step, r) : NULL;
 }
 
 static ds_tensor *run_step(Run *r, int step, double factor)
 {
-    int64_t labels[BATCH];
-    for (int i = 0; i < BATCH; i++) labels[i] = (step * 7 + i * 3) % 10;
+    int64_t labels[WIDE];
+    int rows = rows_of(r);
+    for (int i = 0; i < rows; i++) labels[i] = (step * 7 + i * 3) % 10;
     ds_seed((uint64_t)step);
-    ds_tensor *x = ds_scale(ds_randn(DS_F32, ds_shape(BATCH, WIDTH)), factor);
+    ds_tensor *x = ds_scale(ds_randn(DS_F32, ds_shape(rows, width_of(r))), factor);
     ds_tensor *in[] = {ds_cast(x, ds_engine_dtype(r->e)),
-                       ds_from_data(DS_I64, ds_shape(BATCH), labels)};
+                       ds_from_data(DS_I64, ds_shape(rows), labels)};
     return r->graph ? ds_step_graph_run(r->graph, in, 2) : engine_step(r, in, 2);
 }
 
@@ -96,6 +106,7 @@ static void run_micro_step(Run *r, int step, const char *folder)
     }
     ds_tensor *loss = run_step(r, step, step && step == r->plan.overflow_at ? 6e4 : 1);
     CHECK(loss);
+    if (r->kept && isnan(r->kept_sum)) r->kept_sum = ds_item(ds_sum(r->kept));
     Seen *s = &r->seen[step];
     s->loss = ds_item(loss);
     s->norm = ds_engine_global_grad_norm(r->e);
@@ -111,6 +122,7 @@ static void run_end(Run *r)
 {
     ds_step_graph_free(r->graph);
     ds_engine_free(r->e);
+    ds_drop(r->kept);
     free(r->values);
     CHECK_INT(ds_set_device(cpu), DS_OK);
 }
@@ -124,6 +136,7 @@ static void run_all(Run *r, bool graph, int steps)
         if (ds_step_graph_why_not(r->graph)) fail_msg("%s", ds_step_graph_why_not(r->graph));
         CHECK(ds_step_graph_replays(r->graph));
     }
+    if (r->kept) CHECK(ds_item(ds_sum(r->kept)) == r->kept_sum);
     values_add(ds_engine_module(r->e), &r->values, &r->bytes);
     if (r->plan.ema) {
         CHECK_INT(ds_engine_swap_ema(r->e), DS_OK);
@@ -265,6 +278,38 @@ static void a_step_is_one_launch_and_one_wait(void **state)
     run_end(&r);
 }
 
+/* Bytes of the GPU that are taken when each kind of micro step is recorded. */
+static long bytes_of(int accumulate)
+{
+    Run r = {.plan = {.config = ADAM, .accumulate = accumulate, .wide = true}};
+    run_all(&r, true, 4 * accumulate);
+    long used = emulator_count("fake_cuda_used");
+    run_end(&r);
+    return used;
+}
+
+/* Activations are most of what a step takes; gradients are there once. */
+static void kinds_share_memory(void **state)
+{
+    (void)state;
+    if (!emulated()) skip();
+    long one = bytes_of(1), three = bytes_of(3);
+    printf("# %ld bytes with one kind of micro step, %ld with three\n", one, three);
+    CHECK(three < one + 3 * (one / 5)); /* without a common pool: 2.2 times one */
+    compare((Plan){.config = ADAM FP16 CLIP(0.5), .accumulate = 3, .wide = true, .overflow_at = 13},
+            18);
+}
+
+/* A tensor that only a capture leaves behind is written by no other kind. */
+static void captures_part(void **state)
+{
+    (void)state;
+    for (int at = 7; at < (quick() ? 8 : 10); at++) { /* the third update's */
+        Plan plan = {.config = ADAM CLIP(0.5), .accumulate = 3, .wide = true, .keep_at = at};
+        compare(plan, 24);
+    }
+}
+
 static void memory_comes_back(void **state)
 {
     (void)state;
@@ -356,6 +401,8 @@ int main(void)
         cmocka_unit_test(accumulation),
         cmocka_unit_test(stages_of_one_rank),
         cmocka_unit_test(a_step_is_one_launch_and_one_wait),
+        cmocka_unit_test(kinds_share_memory),
+        cmocka_unit_test(captures_part),
         cmocka_unit_test(memory_comes_back),
         cmocka_unit_test(nothing_is_updated),
         cmocka_unit_test(what_cannot_be_recorded),

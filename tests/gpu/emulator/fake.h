@@ -47,6 +47,7 @@ SHOWN CUresult cuDriverGetVersion(int *version);
  * far. */
 SHOWN int fake_cuda_live(void);
 SHOWN long fake_cuda_launches(void);
+SHOWN long fake_cuda_used(void); /* bytes of the first GPU that are allocated */
 /* Launches of graphs; and how often the host waited for a stream, so far. */
 SHOWN long fake_cuda_graph_launches(void);
 SHOWN long fake_cuda_syncs(void);

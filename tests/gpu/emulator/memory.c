@@ -66,6 +66,8 @@ void fake_gates(int gpu, bool open)
             mprotect(gpus[i].range, gpus[i].top, open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
+long fake_cuda_used(void) { return (long)gpus[0].used; }
+
 CUresult cuMemGetInfo_v2(size_t *unused, size_t *all)
 {
     MAY_FAIL();
