@@ -3,18 +3,19 @@
  * Those of 16 bits are computed by conv_wgmma.cu on GPUs of compute
  * capability 9.0, but small ones; all else by conv_last.cu.
  *
- * Invariants: WARP is that of kernels/conv_last.cuh, and tiles and stages are
- * those of the .cu files. A grid counts tiles of pixels along x, of channels
+ * Invariants: tiles are those of the .cu files, with which it shares
+ * kernels/conv_tiles.h. A grid counts tiles of pixels along x, of channels
  * along y, groups times classes of pixels along z.
  * SPDX-License-Identifier: MIT */
 #include "conv_last.h"
+#include "kernels/conv_tiles.h"
 #include "launch.h"
 #include "operands.h"
 
 #include "base/int.h"
 
 #define MOST_TAPS 32
-#define WARP      64
+#define WARP      K_CONV_WARP
 #define DEPTH     32 /* pixels of a stage */
 
 /* Products of warpgroups are worth it from here on, by an H200: elements of a sum
@@ -73,6 +74,10 @@ static ds_status weights_launch(dsi_stream *s, dsi_cuda_conv_args p, bool dx, vo
                            bytes_of(&p), grid, &p);
 }
 
+/* Dynamic memory of a tile's stages: bytes. Those of warpgroups are aligned. */
+#define STAGES(n, rows, columns)       ((unsigned)((n)*K_CONV_PIECES * 16 * ((rows) + (columns))))
+#define GROUP_STAGES(n, rows, columns) (STAGES(n, rows, columns) + K_CONV_ALIGN)
+
 /* A kernel of y and dx: pixels x channels of its tile. */
 typedef struct Tile {
     dsi_cuda_family family;
@@ -81,14 +86,34 @@ typedef struct Tile {
     unsigned threads, shared; /* shared: bytes of dynamic memory */
 } Tile;
 
-static const Tile tile_mma = {
-    DSI_CUDA_conv_last, "conv2d_last", "conv2d_dx_last", 2 * WARP, 2 * WARP, 128, 65536};
-static const Tile tile_mma_narrow = {
-    DSI_CUDA_conv_last, "conv2d_last_narrow", "conv2d_dx_last_narrow", 4 * WARP, WARP, 128, 81920};
-static const Tile tile_group = {
-    DSI_CUDA_conv_wgmma, "conv2d_group_128", "conv2d_dx_group_128", 256, 128, 256, 123904};
-static const Tile tile_group_narrow = {
-    DSI_CUDA_conv_wgmma, "conv2d_group_64", "conv2d_dx_group_64", 256, 64, 128, 82944};
+static const Tile tile_mma = {DSI_CUDA_conv_last,
+                              "conv2d_last",
+                              "conv2d_dx_last",
+                              2 * WARP,
+                              2 * WARP,
+                              128,
+                              STAGES(K_CONV_STAGES, 2 * WARP, 2 * WARP)};
+static const Tile tile_mma_narrow = {DSI_CUDA_conv_last,
+                                     "conv2d_last_narrow",
+                                     "conv2d_dx_last_narrow",
+                                     4 * WARP,
+                                     WARP,
+                                     128,
+                                     STAGES(K_CONV_STAGES, 4 * WARP, WARP)};
+static const Tile tile_group = {DSI_CUDA_conv_wgmma,
+                                "conv2d_group_128",
+                                "conv2d_dx_group_128",
+                                K_CONV_PIXELS,
+                                128,
+                                256,
+                                GROUP_STAGES(K_CONV_STAGES_128, K_CONV_PIXELS, 128)};
+static const Tile tile_group_narrow = {DSI_CUDA_conv_wgmma,
+                                       "conv2d_group_64",
+                                       "conv2d_dx_group_64",
+                                       K_CONV_PIXELS,
+                                       64,
+                                       128,
+                                       GROUP_STAGES(K_CONV_STAGES, K_CONV_PIXELS, 64)};
 
 static dsi_cuda_grid tiles_grid(const dsi_cuda_conv_args *p, bool dx, const Tile *tile)
 {
@@ -186,14 +211,34 @@ typedef struct DwTile {
     unsigned threads, shared;
 } DwTile;
 
-static const DwTile dw_mma = {
-    DSI_CUDA_conv_last, "conv2d_dw_last", 2 * WARP, 2 * WARP, 264, 128, 65536};
-static const DwTile dw_mma_narrow = {
-    DSI_CUDA_conv_last, "conv2d_dw_last_narrow", WARP, 3 * WARP, 264, 96, 65536};
-static const DwTile dw_group = {
-    DSI_CUDA_conv_wgmma, "conv2d_dw_group_128", 128, 192, 264, 256, 82944};
-static const DwTile dw_group_narrow = {
-    DSI_CUDA_conv_wgmma, "conv2d_dw_group_64", 64, 192, 396, 128, 66560};
+static const DwTile dw_mma = {DSI_CUDA_conv_last,
+                              "conv2d_dw_last",
+                              2 * WARP,
+                              2 * WARP,
+                              264,
+                              128,
+                              STAGES(K_CONV_STAGES, 2 * WARP, 2 * WARP)};
+static const DwTile dw_mma_narrow = {DSI_CUDA_conv_last,
+                                     "conv2d_dw_last_narrow",
+                                     WARP,
+                                     3 * WARP,
+                                     264,
+                                     96,
+                                     STAGES(K_CONV_STAGES, WARP, 3 * WARP)};
+static const DwTile dw_group = {DSI_CUDA_conv_wgmma,
+                                "conv2d_dw_group_128",
+                                128,
+                                K_CONV_TAPS,
+                                264,
+                                256,
+                                GROUP_STAGES(K_CONV_STAGES, 128, K_CONV_TAPS)};
+static const DwTile dw_group_narrow = {DSI_CUDA_conv_wgmma,
+                                       "conv2d_dw_group_64",
+                                       64,
+                                       K_CONV_TAPS,
+                                       396,
+                                       128,
+                                       GROUP_STAGES(K_CONV_STAGES, 64, K_CONV_TAPS)};
 
 static const DwTile *dw_tile_of(const dsi_stream *s, const dsi_cuda_conv_args *p)
 {

@@ -15,12 +15,13 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "conv_tiles.h"
 #include "ptx.cuh"
 #include "ptx_tf32.cuh"
 
-#define WARP   64 /* rows of a warp's tile */
-#define PIECES 4
-#define STAGES 4
+#define WARP   K_CONV_WARP
+#define PIECES K_CONV_PIECES
+#define STAGES K_CONV_STAGES
 
 /* Elements of a piece; of a stage's sum; columns of a warp's tile. */
 template <class E> struct count_of {

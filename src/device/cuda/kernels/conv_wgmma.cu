@@ -20,8 +20,8 @@
 #include "pack.cuh"
 #include "ptx_wgmma.cuh"
 
-#define PIXELS   256
-#define TAPS     192 /* of a tile of dw */
+#define PIXELS   K_CONV_PIXELS
+#define TAPS     K_CONV_TAPS
 #define DW_DEPTH 32  /* pixels of a stage of dw */
 
 /* A sum of `steps` steps: fill(stage, step) brings the operands of a step,
@@ -107,7 +107,7 @@ DEVICE void conv_sums_put(const dsi_cuda_conv_args &P, const conv_map<E> &m,
 template <class E, int CHANNELS> DEVICE void conv_group(const dsi_cuda_conv_args &P, bool dx)
 {
     constexpr int THREADS = CHANNELS * 2, LINES = THREADS / PIECES, N = count_of<E>::PIECE,
-                  HELD = CHANNELS == 64 ? 4 : 5;
+                  HELD = CHANNELS == 64 ? STAGES : K_CONV_STAGES_128;
     typedef conv_stage<CHANNELS> Stage;
     DYNAMIC_SHARED(float4, shared);
     SHARED(conv_shared<PIXELS>, s, [1]);
@@ -231,7 +231,7 @@ template <class E, int ROWS> DEVICE void conv_dw_group(const dsi_cuda_conv_args 
     for (int part = 0; part < TAPS / 64; part++)
         at[part] = conv_column_of(P, column0 + part * 64 + threadIdx.x % 8 * 8);
     float sums[TAPS / 8][4] = {};
-    conv_steps<4>((end - begin + DW_DEPTH - 1) / DW_DEPTH,
+    conv_steps<STAGES>((end - begin + DW_DEPTH - 1) / DW_DEPTH,
                   [&](int to, int step) {
                       conv_dw_group_fill<ROWS>(P, stage[to], dy, P.k - k, x, at,
                                                begin + step * DW_DEPTH, end);
