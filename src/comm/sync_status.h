@@ -4,9 +4,9 @@
  * Invariants: all functions are collective and block; all ranks call them in
  * the same order, also those that have failed. With one rank they return at
  * once. They use the communicator's ordered collectives, so none may be called
- * while a bucket is being reduced. What they send is in host memory and does not
- * go through NCCL: a rank that then fails, and aborts NCCL, disturbs no other
- * one's. The first of them is public: ds_comm_sync_status.
+ * while a bucket is being reduced. They send host memory, without NCCL, so that
+ * a rank that then fails, and aborts NCCL, does not disturb the others. The first
+ * of them is public: ds_comm_sync_status.
  * SPDX-License-Identifier: MIT */
 #pragma once
 

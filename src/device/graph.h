@@ -12,10 +12,11 @@
  * Invariants:
  * - A device handle records at most one graph at a time: d->recording.
  * - While it records, storage comes from the graph's pool (device.h), whose
- *   blocks stay its own as long as the graph lives: the addresses
- *   that were captured stay valid. Graphs of which at most one runs at a time may
- *   have a common pool for what a capture takes and gives back. What is in use after
- *   a capture is not in it: another graph would write to that (dsi_graph_collides).
+ *   blocks stay its own as long as the graph lives: the addresses that were
+ *   captured stay valid. Graphs of which at most one runs at a time may have a
+ *   common pool for memory that a capture takes and gives back. Storage in use
+ *   after a capture is not in it: another graph would write to that
+ *   (dsi_graph_collides).
  * - Hooks are called in the order in which they were added, which is the order
  *   of the host code that they stand for. `after` is called after the launch of
  *   a capture too: code that captures leaves to it what depends on results.
@@ -36,8 +37,8 @@ typedef struct dsi_graph_hook {
     ds_status (*queued)(void *arg); /* the work is queued; the host has not waited; optional */
 } dsi_graph_hook;
 
-/* An empty graph of d; NULL if d has no graphs. common: the caller's, freed after
- * all of its graphs, or NULL. */
+/* An empty graph of d; NULL if d has no graphs. common: the caller's, freed
+ * after all of its graphs, or NULL. */
 dsi_graph *dsi_graph_new(dsi_device *d, dsi_block_pool *common);
 void dsi_graph_free(dsi_graph *g);
 
@@ -51,9 +52,10 @@ ds_status dsi_graph_end(dsi_graph *g, bool keep);
 const char *dsi_graph_why_not(const dsi_graph *g);
 
 bool dsi_graph_captured(const dsi_graph *g);
-/* Whether memory of the common pool is in use after a capture: it must be launched
- * at most once, and no other graph of the pool any more. dsi_graph_part: without a
- * common pool from now on; for a graph without work. */
+/* Whether memory of the common pool is in use after a capture: it must be
+ * launched at most once, and no other graph of the pool any more.
+ * dsi_graph_part: without a common pool from now on; for a graph without
+ * work. */
 bool dsi_graph_collides(const dsi_graph *g);
 void dsi_graph_part(dsi_graph *g);
 bool dsi_graph_holds(const dsi_graph *g); /* by its hooks */
@@ -73,8 +75,8 @@ dsi_device *dsi_device_recording(void); /* one of this thread's that does; NULL:
  * otherwise. */
 ds_status dsi_graph_forbid(dsi_device *d, const char *why);
 
-/* Until it is set back, what d does while it is observed is not noted: a capture
- * does it in another way. Returns how it was. */
+/* Until it is set back, what d does while it is observed is not noted: a
+ * capture does it in another way. Returns how it was. */
 bool dsi_graph_note(dsi_device *d, bool on);
 
 /* The step may add to gradients of earlier steps: its caller sees to it, by a

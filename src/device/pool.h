@@ -1,8 +1,8 @@
 /* device/pool.h: a common pool beside the one that a device uses (device.h).
  *
- * What is taken and given back while both are used comes from the common one,
- * and is there for others that use it at another time. Small blocks, and those of
- * a size of which one stayed in use, come from the pool itself.
+ * Blocks that are taken and given back while both are used come from the common
+ * one, and are there for others that use it at another time. Small blocks, and
+ * those of a size of which one stayed in use, come from the pool itself.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
