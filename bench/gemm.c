@@ -244,6 +244,7 @@ static void add_all(Rows *r)
             int dim = blocks[i].dim;
             add_layer(r, blocks[i].name, blocks[i].tokens, dim * in[t], dim * out[t]);
         }
+    add_layer(r, "head", 512, 768, 32001); /* of an odd vocabulary */
     for (int i = 256; i <= 2048; i *= 8) {
         add_layer(r, "expert", i, 512, 512);
         add_layer(r, "expert", i, 512, 2048);
@@ -270,7 +271,7 @@ int main(int argc, char **argv)
     x.threads = threads ? atoi(threads) : 1;
     ds_set_threads(x.threads);
 
-    const size_t room = (size_t)1 << 24; /* 64 matrices 512 x 512 */
+    const size_t room = (size_t)1 << 25; /* the head's weight */
     dsi_device *device = dsi_device_current();
     float **all[] = {&x.a, &x.b, &x.y};
     for (int i = 0; i < 3; i++) {

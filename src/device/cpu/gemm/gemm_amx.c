@@ -32,6 +32,10 @@
 
 /* Elements of k in a block; a multiple of DEEP. */
 #define K_BLOCK 2048
+/* Elements of k up to which a group of rows stays in the first cache beside the
+ * panels that pass it. Longer ones evict each other, so both are read from the
+ * second cache, past the first, if that holds much of a. */
+#define FIRST_K 320
 /* Elements of a page of memory. */
 #define PAGE 2048
 /* Rows, and columns, of a block of y whose sums are kept in memory. */
@@ -89,12 +93,58 @@ static void pack_tile(const Packing *x, const uint16_t *from, int n, int k, uint
     for (int i = 0; i < LINES; i++) _mm512_storeu_ps(to + i * DEEP, line[i]);
 }
 
+/* LINES whole vectors of DEEP elements in memory -> a tile. */
+static void pack_lines(const Packing *x, const uint16_t *from, uint16_t *to)
+{
+    vf line[LINES];
+    UNROLL for (int i = 0; i < LINES; i++)
+    {
+        const uint16_t *at = from + i * x->across;
+        _mm_prefetch((const char *)(at + SIDE * x->across), _MM_HINT_T1);
+        line[i] = vf_load((const float *)at);
+    }
+    if (x->pairs) transpose_square(line);
+    UNROLL for (int i = 0; i < LINES; i++) vf_store((float *)(to + i * DEEP), line[i]);
+}
+
+/* LINES of SIDE vectors that are neighbours in memory, from number `first` on,
+ * with DEEP elements -> a tile. */
+static void pack_columns(const Packing *x, const uint16_t *from, int first, uint16_t *to)
+{
+    /* elements first + i of two registers, side by side */
+    const __m512i order = _mm512_add_epi16(_mm512_set1_epi16((short)first),
+                                           _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11,
+                                                            42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37,
+                                                            5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0));
+    vf line[LINES];
+    UNROLL for (int p = 0; p < LINES; p++)
+    {
+        const uint16_t *at = from + 2 * p * x->along;
+        _mm_prefetch((const char *)(at + DEEP * x->along), _MM_HINT_T0);
+        _mm_prefetch((const char *)(at + (DEEP + 1) * x->along), _MM_HINT_T0);
+        line[p] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(_mm512_loadu_si512(at), order,
+                                                                _mm512_loadu_si512(at + x->along)));
+    }
+    if (!x->pairs) transpose_square(line);
+    UNROLL for (int p = 0; p < LINES; p++) vf_store((float *)(to + p * DEEP), line[p]);
+}
+
 /* Two tiles: SIDE vectors, DEEP elements from k on. part: which group or panel. */
 static void pack_step(const Packing *x, int64_t part, int64_t k)
 {
     const uint16_t *from = x->from + part * SIDE * x->across + k * x->along;
     uint16_t *to = x->to + (part * dsi_div_up(x->k, DEEP) + k / DEEP) * STEP;
     int n = (int)dsi_min(SIDE, x->n - part * SIDE), deep = (int)dsi_min(DEEP, x->k - k);
+    if (n == SIDE && deep == DEEP && x->along == 1) {
+        pack_lines(x, from, to);
+        pack_lines(x, from + LINES * x->across, to + STEP / 2);
+        return;
+    }
+    if (n == SIDE && deep == DEEP && x->across == 1) {
+        pack_columns(x, from, 0, to);
+        pack_columns(x, from, LINES, to + STEP / 2);
+        return;
+    }
     pack_tile(x, from, n < LINES ? n : LINES, deep, to);
     if (n > LINES)
         pack_tile(x, from + LINES * x->across, n - LINES, deep, to + STEP / 2);
@@ -137,6 +187,7 @@ typedef struct Block {
     int64_t a_line, a_step, a_lower;
     float *sums;      /* [groups][panels] squares; NULL if there is one block of k */
     bool direct;      /* a is read in place */
+    bool stream;      /* a and b are read past the first cache */
     bool first, last; /* block of k: starts from 0; writes y */
     int64_t sums_row; /* panels of a group */
     int64_t panels;   /* panels of an item */
@@ -199,7 +250,10 @@ USES_TILES static void run_square(const Block *x, int64_t row, int64_t col)
     /* else the second half of the rows, or columns, is zeros */
     bool lower = x->of.m - row > LINES, right = x->of.n - col > LINES;
     square_begin(x->first ? NULL : sums, SIDE);
-    square_add(a, x->a_line, x->a_step, x->a_lower, b, steps, lower, right);
+    if (x->stream)
+        square_stream(a, x->a_line, x->a_step, x->a_lower, b, steps, lower, right);
+    else
+        square_add(a, x->a_line, x->a_step, x->a_lower, b, steps, lower, right);
     square_end(sums, SIDE);
     if (x->last) put_square(&x->of, row, col, sums);
 }
@@ -256,28 +310,37 @@ typedef struct Buffers {
     float *sums;         /* of a block of y; NULL if k has one block */
 } Buffers;
 
-/* One block of y, of at most BLOCK x BLOCK elements. */
+/* One block of k from `k` on, for one width of columns from j on. */
+static void run_width(const Product *p, const Buffers *buffers, int64_t k, int64_t j)
+{
+    Block x = {*p, buffers->a, buffers->b, DEEP, STEP, STEP / 2, .direct = !buffers->a};
+    x.first = k == 0, x.last = k + buffers->each >= p->k;
+    x.of.k = dsi_min(buffers->each, p->k - k), x.of.n = dsi_min(buffers->width, p->n - j);
+    if (x.direct) {
+        x.a = amx_moved(p->a, 0, 0, k).p;
+        x.a_line = p->a.s[1], x.a_step = DEEP, x.a_lower = LINES * p->a.s[1];
+    }
+    x.stream = x.of.k > FIRST_K && p->m * x.of.k <= dsi_cpu_l2_bytes();
+    x.of.y = amx_moved(p->y, 0, 0, j);
+    if (p->bias && !p->bias_of_rows) x.of.bias = p->bias + j;
+    x.sums_row = dsi_div_up(p->n, SIDE);
+    if (buffers->sums) x.sums = buffers->sums + j * SIDE;
+    dsi_view b = amx_moved(p->b, 0, k, j);
+    amx_pack(&(Packing){b.p, b.s[2], b.s[1], x.of.n, x.of.k, true, buffers->b});
+    amx_multiply(&x);
+}
+
+/* One block of y, of at most BLOCK x BLOCK elements. An a that is packed is
+ * packed once; else the sums of a width stay in the second cache. */
 static void run_block(const Product *p, const Buffers *buffers)
 {
-    for (int64_t k = 0; k < p->k; k += buffers->each) {
-        Block x = {*p, buffers->a, buffers->b, DEEP, STEP, STEP / 2, .direct = !buffers->a};
-        x.first = k == 0, x.last = k + buffers->each >= p->k;
-        x.of.k = dsi_min(buffers->each, p->k - k);
-        dsi_view a = amx_moved(p->a, 0, 0, k), b = amx_moved(p->b, 0, k, 0);
-        if (x.direct)
-            x.a = a.p, x.a_line = a.s[1], x.a_step = DEEP, x.a_lower = LINES * a.s[1];
-        else
-            amx_pack(&(Packing){a.p, a.s[1], a.s[2], p->m, x.of.k, false, buffers->a});
-        for (int64_t j = 0; j < p->n; j += buffers->width) {
-            x.of.n = dsi_min(buffers->width, p->n - j);
-            x.of.y = amx_moved(p->y, 0, 0, j);
-            if (p->bias && !p->bias_of_rows) x.of.bias = p->bias + j;
-            x.sums_row = dsi_div_up(p->n, SIDE);
-            if (buffers->sums) x.sums = buffers->sums + j * SIDE;
-            amx_pack(&(Packing){amx_moved(b, 0, 0, j).p, b.s[2], b.s[1], x.of.n, x.of.k, true,
-                                buffers->b});
-            amx_multiply(&x);
-        }
+    for (int64_t j = 0; j < p->n && !buffers->a; j += buffers->width)
+        for (int64_t k = 0; k < p->k; k += buffers->each) run_width(p, buffers, k, j);
+    for (int64_t k = 0; k < p->k && buffers->a; k += buffers->each) {
+        int64_t deep = dsi_min(buffers->each, p->k - k);
+        const void *a = amx_moved(p->a, 0, 0, k).p;
+        amx_pack(&(Packing){a, p->a.s[1], p->a.s[2], p->m, deep, false, buffers->a});
+        for (int64_t j = 0; j < p->n; j += buffers->width) run_width(p, buffers, k, j);
     }
 }
 

@@ -87,25 +87,32 @@ USES_TILES static inline void square_begin(const float *sums, int64_t line)
 /* Adds steps of DEEP elements of k. Elements of a: `line` from row to row,
  * `step` to the next step, `below` to the lower LINES rows, which are left out
  * if !lower. b is a packed panel; its right half is left out if !right. */
-USES_TILES static inline void square_add(const uint16_t *a, int64_t line, int64_t step,
-                                         int64_t below, const uint16_t *b, int64_t steps,
-                                         bool lower, bool right)
-{
-    const int64_t bytes = line * (int64_t)sizeof *a;
-    for (int64_t i = 0; i < steps; i++, a += step, b += STEP) {
-        _tile_loadd(4, a, bytes);
-        _tile_loadd(6, b, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        if (right) {
-            _tile_loadd(7, b + STEP / 2, 64);
-            _tile_dpbf16ps(1, 4, 7);
-        }
-        if (!lower) continue;
-        _tile_loadd(5, a + below, bytes);
-        _tile_dpbf16ps(2, 5, 6);
-        if (right) _tile_dpbf16ps(3, 5, 7);
+#define SQUARE(name, load) \
+    USES_TILES static inline void name(const uint16_t *a, int64_t line, int64_t step, \
+                                       int64_t below, const uint16_t *b, int64_t steps, \
+                                       bool lower, bool right) \
+    { \
+        const int64_t bytes = line * (int64_t)sizeof *a; \
+        for (int64_t i = 0; i < steps; i++, a += step, b += STEP) { \
+            load(4, a, bytes); \
+            load(6, b, 64); \
+            _tile_dpbf16ps(0, 4, 6); \
+            if (right) { \
+                load(7, b + STEP / 2, 64); \
+                _tile_dpbf16ps(1, 4, 7); \
+            } \
+            if (!lower) continue; \
+            load(5, a + below, bytes); \
+            _tile_dpbf16ps(2, 5, 6); \
+            if (right) _tile_dpbf16ps(3, 5, 7); \
+        } \
     }
-}
+
+SQUARE(square_add, _tile_loadd)
+/* The same if a and b are in the second cache: what is read once or does not
+ * fit does not go through the first. */
+SQUARE(square_stream, _tile_stream_loadd)
+#undef SQUARE
 
 USES_TILES static inline void square_end(float *sums, int64_t line)
 {
