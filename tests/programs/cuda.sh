@@ -165,7 +165,7 @@ if [ -e "$1/libdeepspeed_openmpi.so" ] && command -v mpirun >/dev/null; then
     status 137 FAKE_NCCL_DIE=1:9 $two --device cuda
     has err 'rank 1 on localhost .* was killed by signal 9 (SIGKILL)'
     status 1 FAKE_NCCL_HANG=1:9 DS_TIMEOUT=5 $two --device cuda
-    has err 'rank [01] of 2: broadcast of 84 float32 at root 0, number 8 on cuda:[01]: stuck for [0-9.]* s (DS_TIMEOUT)'
+    has err 'rank [01] of 2: broadcast of 840 float32 at root 0, number 8 on cuda:[01]: stuck for [0-9.]* s (DS_TIMEOUT)'
     status 1 FAKE_NCCL_ERROR=1:9:6 $two --device cuda
     has err 'rank 1 of 2: broadcast of 840\{0,1\} .* NCCL says: remote process exited .* (ncclRemoteError): an error'
     status 1 $run -q --num_gpus 3 $deepspeed $few --with_cuda
