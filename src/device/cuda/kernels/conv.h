@@ -40,7 +40,7 @@ typedef struct dsi_cuda_conv_args {
     dsi_cuda_divisor plane, row, outer, inner, by_stride[2];
     int splits, split_pixels;
 
-    int row_blocks; /* of conv_small.cu: parts that a group's channels are cut into */
+    int row_blocks;         /* of conv_small.cu: parts that a group's channels are cut into */
     dsi_cuda_pooled pooled; /* value NULL: none */
 } dsi_cuda_conv_args;
 
