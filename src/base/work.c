@@ -61,6 +61,7 @@
 #define PIECES        4        /* parts for each thread, if there are enough items */
 #define LATE_NS       200000   /* a helper is not late before the caller has waited so long */
 #define MOST_SAVED_NS 20000000 /* of the account: what was saved long ago does not count */
+#define MOST_LOSS_NS  40000000 /* the same: a stopped process has not lost hours by its helpers */
 #define MOST_TIMES    16       /* as long as the loss that the caller works alone */
 #define LARGE         8 /* a job that could be cut into so many parts is worth waking helpers */
 #define CACHE_LINE    64
@@ -287,7 +288,7 @@ static void helpers_judge(pool *p, int64_t part_ns, int theirs, int64_t waited)
 {
     p->saved = dsi_min(p->saved + theirs * part_ns, MOST_SAVED_NS);
     if (p->saved == MOST_SAVED_NS) p->times = 1;
-    if (waited >= LATE_NS) p->saved -= waited;
+    if (waited >= LATE_NS) p->saved -= dsi_min(waited, MOST_LOSS_NS);
     if (p->saved >= 0) return;
     p->alone_until = dsi_now_ns() - p->times * p->saved;
     if (p->times < MOST_TIMES) p->times *= 2;

@@ -235,6 +235,7 @@ static ds_tensor *capture(ds_step_graph *g, Recording *r, ds_tensor *const *in, 
     if (out && status == DS_OK) status = dsi_graph_launch(r->graph);
     if (!out || status != DS_OK) {
         capture_drop(r);
+        if (dsi_graph_collides(r->graph)) captures_part(g);
         return NULL;
     }
     r->out = dsi_ref(out);

@@ -131,7 +131,7 @@ static dsi_cuda_attention_args batches_from(const dsi_cuda_attention_args *all, 
     p.y = operand_from(p.y, p.ys, q, size), p.out = operand_from(p.out, p.ys, q, size);
     p.dy = operand_from(p.dy, p.dys, q, size), p.lse = operand_from(p.lse, p.lse_s, q, sum);
     p.mask = operand_from(p.mask, p.mask_s, q, (int64_t)ds_dtype_size((ds_dtype)p.mask_dtype));
-    p.dot = operand_from(p.dot, (long long[]){p.l, 0}, &first, sum);
+    p.dot = operand_from(p.dot, (long long[]){p.l, 0}, (int64_t[]){first, 0}, sum);
     p.offset += (uint64_t)first;
     return p;
 }
