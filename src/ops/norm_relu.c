@@ -72,8 +72,7 @@ bool dsi_defer_sum(ds_tensor *a, ds_tensor *b, ds_tensor **y)
 /* Whether the ReLU's node can be a batch norm in the place of y's node: that is
  * the one of this batch norm, which alone saved its rstd, with the same
  * operands trained; and not as the first run of a part that is computed again,
- * which lists
- * y. */
+ * which lists y. */
 static bool node_can_be_norm(const ds_tensor *y, const dsi_deferred *norm)
 {
     ds_tensor *const operand[] = {norm->source[0], norm->operand[WEIGHT], norm->operand[BIAS]};

@@ -1,7 +1,6 @@
 /* device/cpu/conv/conv_winograd.c: 3x3 convolutions of unit stride, with 2.25
  * times fewer multiplications, by Winograd's minimal filtering F(2x2, 3x3)
- * (Lavin and Gray,
- * arXiv:1509.09308).
+ * (Lavin and Gray, arXiv:1509.09308).
  *
  * A tile of 2x2 outputs reads a patch d of 4x4 inputs. With B, G, A of small
  * whole numbers and halves,
@@ -466,8 +465,7 @@ bool winograd_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w
 }
 
 /* dx is a correlation of dy with the kernel turned by 180 degrees, and with
- * padding
- * 2 - padding. */
+ * padding 2 - padding. */
 bool winograd_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
                  ds_status *status)
 {
