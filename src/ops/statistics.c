@@ -232,13 +232,20 @@ ds_tensor *dsi_vecdot(ds_tensor *a, ds_tensor *b, int dim)
 
 /* ---- variance ---------------------------------------------------------------------------------------- */
 
+/* x less its mean, which has no gradient: the sum of x - mean is 0. */
+static ds_tensor *less_mean(ds_tensor *x, const Over *v)
+{
+    return ds_sub(x, ds_scale(sum_over(ds_detach(x), v), 1 / (double)v->n));
+}
+
 /* The variances of float32 or float64 x, of v->kept, in float64 where one kernel
  * computes the sum: their roots may be of numbers that float32 does not hold. The
- * mean has no gradient: the sum of x - mean is 0. */
+ * mean is subtracted twice, since a rounded mean of large numbers is far from it
+ * beside their distances. */
 static ds_tensor *variance(ds_tensor *x, const Over *v, double correction)
 {
     double n = (double)v->n;
-    ds_tensor *mean = ds_scale(sum_over(ds_detach(x), v), 1 / n), *d = ds_sub(x, mean);
+    ds_tensor *d = less_mean(less_mean(x, v), v);
     ds_tensor *sum = vecdot(d, d, v, DS_F64);
     if (n >= correction) return ds_scale(sum, 1 / (n - correction));
     /* infinite, but torch's gradient divides by the negative number */

@@ -60,5 +60,27 @@ static void zeros_have_no_gradient(void **state)
     ds_scope_close(s);
 }
 
+/* The mean, rounded to float32, is up to 1/32 away. */
+static void a_large_mean(void **state)
+{
+    (void)state;
+    for (int dim = 0; dim < 2; dim++) {
+        ds_scope *s = ds_scope_open();
+        ds_tensor *rounded = ds_cast(ds_shift(numbers(1), 1e6), DS_F32), *x[2], *y[2];
+        if (dim == 0) rounded = ds_reshape(rounded, ds_shape(COUNT, 1));
+        for (int i = 0; i < 2; i++) {
+            x[i] = ds_require_grad(
+                i ? ds_cast(ds_detach(rounded), DS_F64) : ds_clone(ds_detach(rounded)), true);
+            y[i] = ds_std_with(x[i], (ds_var_opts){.dims = ds_shape(dim)});
+            CHECK_INT(ds_backward(ds_sum(y[i])), DS_OK);
+        }
+        CHECK_CLOSE(ds_item(y[0]) / ds_item(y[1]), 1, 1e-6);
+        double apart = ds_item(
+            ds_amax(ds_abs(ds_sub(ds_cast(ds_grad(x[0]), DS_F64), ds_grad(x[1])))));
+        CHECK_CLOSE(apart * sqrt(COUNT), 0, 1e-5);
+        ds_scope_close(s);
+    }
+}
+
 TEST_MAIN(cmocka_unit_test(std_is_finite), cmocka_unit_test(var_is_rounded),
-          cmocka_unit_test(zeros_have_no_gradient))
+          cmocka_unit_test(zeros_have_no_gradient), cmocka_unit_test(a_large_mean))
