@@ -109,17 +109,13 @@ ds_status dsi_sync_find_different(ds_comm *c, int64_t mine, int *rank, int64_t t
     return message_broadcast(c, two + 1, DS_I64, 1, *rank);
 }
 
-/* Minimum and maximum of the hash are equal only if all hashes are. */
 ds_status dsi_sync_same_text(ds_comm *c, const char *text, bool *same)
 {
-    int64_t low = (int64_t)(dsi_fnv1a_text(text) >> 1), high = low;
-    *same = true;
-    if (ds_comm_size(c) == 1) return DS_OK;
-    if (message_all_reduce(c, &low, 1, DS_REDUCE_MIN) != DS_OK ||
-        message_all_reduce(c, &high, 1, DS_REDUCE_MAX) != DS_OK)
-        return ds_error_status();
-    *same = low == high;
-    return DS_OK;
+    int rank;
+    int64_t two[2];
+    ds_status status = dsi_sync_find_different(c, (int64_t)dsi_fnv1a_text(text), &rank, two);
+    *same = !rank;
+    return status;
 }
 
 ds_status dsi_sync_max(ds_comm *c, int64_t *x, int64_t n)

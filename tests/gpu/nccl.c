@@ -272,34 +272,38 @@ static ds_status send_once(void *more)
     return ds_error_status();
 }
 
-static void send_fails(int more, const char *message)
+static void send_fails(int more, const char *message, const char *end)
 {
     CHECK_INT(ds_run_ranks(2, send_once, &more), DS_ECOMM);
+    CHECK(strstr(ds_error(), end));
     CHECK_ERROR(message);
 }
 
 static void other_size(void **state)
 {
     (void)state;
-    send_fails(3, "rank 1: recv of 15 float32 from rank 0, number 0 on cuda:1: NCCL says: ");
+    send_fails(3, "rank 1: recv of 15 float32 from rank 0, number 0 on cuda:1: NCCL says: ", "");
 }
 
 static void no_sender(void **state)
 {
     (void)state;
-    send_fails(-1, "recv of 12 float32 from rank 0, number 0 on cuda:1: rank 0 ended without it");
+    send_fails(-1, "recv of 12 float32 from rank 0, number 0 on cuda:1: rank 0 ended without it",
+               "");
 }
 
 static void no_send(void **state)
 {
     (void)state;
-    send_fails(0, "send of 12 float32 to rank 1, number 0 on cuda:0: NCCL says: unhandled system");
+    send_fails(0, "send of 12 float32 to rank 1, number 0 on cuda:0: NCCL says: unhandled system",
+               "");
 }
 
 static void send_is_stuck(void **state)
 {
     (void)state;
-    send_fails(0, "float32 from rank 0, number 0 on cuda:1: stuck for 1");
+    send_fails(0, "float32 from rank 0, number 0 on cuda:1: stuck for 1",
+               " s (DS_TIMEOUT) in NCCL");
 }
 
 static void messages(void **state)
