@@ -153,6 +153,18 @@ if(DS_GPU_TESTS AND TARGET test_gpu_zero)
         ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=4;DS_TEST_QUICK=1;FAKE_CUDA_LAZY=1")
 endif()
 
+# Small kernels in two other orders of threads, with work that is done as late as
+# it may.
+if(DS_GPU_TESTS AND TARGET test_gpu_conv_back AND TARGET test_gpu_small_entropy)
+    foreach(name conv_back small_entropy)
+        foreach(order backward seeded)
+            add_test(NAME gpu/${name}.${order} COMMAND test_gpu_${name})
+            set_tests_properties(gpu/${name}.${order} PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
+                ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=1;DS_TEST_QUICK=1;FAKE_CUDA_LAZY=1;CUDA_ON_CPU_ORDER=$<IF:$<STREQUAL:${order},seeded>,5,${order}>")
+        endforeach()
+    endforeach()
+endif()
+
 # In another order of threads, with work that is done only at a synchronisation;
 # and tests of other folders on the GPU (tests/gpu/on.txt).
 if(DS_GPU_TESTS AND TARGET test_gpu_ops)

@@ -9,6 +9,7 @@
  *     FAKE_CUDA_FAIL=cuLaunchKernel=700    what fails, and with which CUresult; all=700: everything after cuInit
  *     FAKE_CUDA_LAZY=1         queued work is done at a synchronisation, and not before; collectives
  *                              that wait for other streams or processes are looked at now and then
+ *     FAKE_CUDA_GAP=0          bytes of addresses between allocations (a GPU has 32 GiB of addresses)
  *     FAKE_CUDA_MOST_YZ=65535  blocks along y, and along z, at most
  *     FAKE_CUDA_LOG=1          names each kernel on stderr
  *     FAKE_CUDA_PTX=FOLDER     writes each module's PTX there, KERNEL.ptx
@@ -44,9 +45,10 @@ SHOWN CUresult cuDriverGetVersion(int *version);
 
 /* For tests: what the driver has handed out and not got back (contexts,
  * allocations, streams, events, pinned blocks, modules); kernels launched so
- * far. */
+ * far, and the name of the last. */
 SHOWN int fake_cuda_live(void);
 SHOWN long fake_cuda_launches(void);
+SHOWN const char *fake_cuda_last_kernel(void);
 SHOWN long fake_cuda_used(void); /* bytes of the first GPU that are allocated */
 /* Launches of graphs; and how often the host waited for a stream, so far. */
 SHOWN long fake_cuda_graph_launches(void);

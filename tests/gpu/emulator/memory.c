@@ -90,7 +90,7 @@ static CUresult allocate(CUdeviceptr *p, size_t bytes, bool pooled)
         Allocation *a = malloc(sizeof *a);
         *a = (Allocation){allocations, gpus[now].range + at, bytes, now, pooled};
         allocations = a;
-        gpus[now].top += pages(bytes);
+        gpus[now].top += pages(bytes) + pages((size_t)fake_setting("FAKE_CUDA_GAP", 0));
         gpus[now].used += bytes;
         memset(gpus[now].real + at, 0xff, bytes);
         UNPOISON(a->p, bytes);

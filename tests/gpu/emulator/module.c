@@ -30,8 +30,10 @@ typedef struct Module {
 } Module;
 
 static long launches;
+static char last[64]; /* the kernel that was launched last */
 
 long fake_cuda_launches(void) { return launches; }
+const char *fake_cuda_last_kernel(void) { return last; }
 
 static CUresult refuse(unsigned n, CUjit_option *option, void **value, const char *why,
                        CUresult result)
@@ -157,6 +159,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
     if (fake_setting("FAKE_CUDA_LOG", 0)) fprintf(stderr, "%s\n", f->name);
     fake_lock();
     launches++;
+    memcpy(last, f->name, sizeof last);
     fake_unlock();
     fake_work w = {.kind = FAKE_KERNEL,
                    .function = function,
