@@ -363,6 +363,40 @@ static void masters(void **state)
     }
 }
 
+/* Copies that are stored past the caches: at any address, and nothing beside
+ * them. */
+static void large_copies(void **state)
+{
+    (void)state;
+    enum { ROOM = 64 };
+    static const int64_t many[SPANS] = {3, ((int64_t)1 << 24) + 1, 33, 2005};
+    const dsi_kernels *k = dsi_device_current()->kernels;
+    dsi_span x[SPANS];
+    uint16_t *low[SPANS];
+    for (int i = 0; i < SPANS; i++) {
+        int64_t n = many[i];
+        float *p = calloc((size_t)n, sizeof *p);
+        uint16_t *g = calloc((size_t)n, sizeof *g);
+        low[i] = calloc((size_t)n + ROOM, sizeof *g);
+        for (int64_t j = 0; j < n; j++) p[j] = (float)(j % 1021), g[j] = (uint16_t)(0x3f80 + j % 8);
+        x[i] = (dsi_span){.dtype = DS_F32, .p = p, .g = g, .n = n, .g_dtype = DS_BF16};
+        x[i].step = 1, x[i].g_scale = 1, x[i].low = low[i] + 1 + 2 * i, x[i].low_dtype = DS_BF16;
+    }
+    ds_set_threads(2);
+    CHECK_INT(kernel(&cases[0], k, x), DS_OK);
+    ds_set_threads(1);
+    for (int i = 0; i < SPANS; i++) {
+        int64_t first = 1 + 2 * i, wrong = 0;
+        for (int64_t j = 0; j < many[i] + ROOM; j++) {
+            bool inside = j >= first && j < first + many[i];
+            float p = inside ? ((const float *)x[i].p)[j - first] : 0;
+            wrong += low[i][j] != (inside ? dsi_f32_to_bf16(p) : 0);
+        }
+        CHECK_INT(wrong, 0);
+        free(low[i]), free(x[i].p), free((void *)(uintptr_t)x[i].g);
+    }
+}
+
 /* What a rank of several updates: the same bits, wherever a parameter was cut.
  * LAMB cannot be cut. */
 static void check_parts(const Case *c, const dsi_kernels *k, ds_dtype g_dtype)
@@ -547,7 +581,7 @@ static void refuses_dtypes(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(float32), cmocka_unit_test(float64), cmocka_unit_test(bfloat16),
-          cmocka_unit_test(float16), cmocka_unit_test(masters),
+          cmocka_unit_test(float16), cmocka_unit_test(masters), cmocka_unit_test(large_copies),
           cmocka_unit_test(parts_are_the_whole), cmocka_unit_test(threads_change_nothing),
           cmocka_unit_test(scalars_in_memory), cmocka_unit_test(decides_what_a_step_does),
           cmocka_unit_test(refuses_dtypes))

@@ -27,6 +27,10 @@
 #define BLOCK 512  /* elements of a 16-bit span at a time: p and g as floats, 4 KB */
 #define STRIP 64   /* elements between two prefetches */
 #define AHEAD 2048 /* bytes that are prefetched ahead */
+/* From this number of elements on, low-precision copies are stored past the
+ * caches, which would first read their lines, and drop them before the copies
+ * are used. */
+#define PAST_CACHES ((int64_t)1 << 24)
 
 /* The line `at` bytes behind p, which may lie outside of its memory. */
 #define PREFETCH(p, at) __builtin_prefetch((const void *)((uintptr_t)(p) + (at)))
@@ -66,9 +70,17 @@ typedef struct Pass {
     int n;
     const dsi_span *x;
     Rule *f32, *f64;
+    bool past_caches; /* where low-precision copies are stored */
 } Pass;
 
 static int64_t pieces(const dsi_span *x) { return (x->n + PIECE - 1) / PIECE; }
+
+static bool goes_past_caches(int n, const dsi_span *x)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++) sum += x[i].low ? x[i].n : 0;
+    return sum >= PAST_CACHES;
+}
 
 static int64_t all_pieces(int n, const dsi_span *x)
 {
@@ -110,11 +122,39 @@ static dsi_span begin_block(const dsi_span *x, int64_t at, int64_t n, Block *b)
     return f;
 }
 
+/* Copies n elements; whole lines are stored past the caches. */
+static void store_past_caches(const uint16_t *from, uint16_t *to, int64_t n)
+{
+#ifdef __SSE2__
+    enum { LINE = 32 };
+    int64_t first = (int64_t)(-(uintptr_t)to / sizeof *to % LINE), i = first < n ? first : n;
+    memcpy(to, from, (size_t)i * sizeof *to);
+    for (; i + LINE <= n; i += LINE)
+        UNROLL for (int j = 0; j < LINE; j += 8)
+            _mm_stream_si128((void *)(to + i + j), _mm_loadu_si128((const void *)(from + i + j)));
+    memcpy(to + i, from + i, (size_t)(n - i) * sizeof *to);
+#else
+    memcpy(to, from, (size_t)n * sizeof *to);
+#endif
+}
+
+/* Ends stores past the caches: other threads see them before what is stored
+ * next. */
+static void stores_end(void)
+{
+#ifdef __SSE2__
+    _mm_sfence();
+#endif
+}
+
 /* Rounds an updated block to where it belongs: p, and the low-precision copy. */
-static void end_block(const dsi_span *x, int64_t at, const dsi_span *f)
+static void end_block(const dsi_span *x, int64_t at, const dsi_span *f, bool past_caches)
 {
     if (is_half(x->dtype)) floats_to_half(x->dtype, f->p, (uint16_t *)x->p + at, f->n);
-    if (x->low) floats_to_half(x->low_dtype, f->p, (uint16_t *)x->low + at, f->n);
+    if (!x->low) return;
+    uint16_t low[BLOCK], *to = (uint16_t *)x->low + at;
+    floats_to_half(x->low_dtype, f->p, past_caches ? low : to, f->n);
+    if (past_caches) store_past_caches(low, to, f->n);
 }
 
 /* ---- the pass ------------------------------------------------------------------------------------------ */
@@ -131,7 +171,7 @@ static void apply(const Pass *pass, const dsi_span *x, int64_t begin, int64_t en
         for (int64_t i = begin; i < end; i += BLOCK) {
             dsi_span f = begin_block(x, i, end - i < BLOCK ? end - i : BLOCK, &b);
             pass->f32(pass->options, &f, 0, f.n);
-            end_block(x, i, &f);
+            end_block(x, i, &f, pass->past_caches);
         }
 }
 
@@ -150,6 +190,7 @@ static void run_pieces(void *arg, int64_t begin, int64_t end)
         if (from < to) apply(pass, x, from * PIECE, to * PIECE < x->n ? to * PIECE : x->n);
         first += count;
     }
+    if (pass->past_caches) stores_end();
     denormals_on(was);
 }
 
@@ -186,7 +227,7 @@ static void lamb_piece(const Lamb *l, int i, int64_t begin, int64_t end, double 
     for (int64_t at = begin; at < end; at += BLOCK) {
         dsi_span f = begin_block(x, at, end - at < BLOCK ? end - at : BLOCK, &b);
         lamb_elements(l, i, &f, 0, f.n, sums);
-        if (!sums) end_block(x, at, &f);
+        if (!sums) end_block(x, at, &f, false);
     }
 }
 
@@ -264,7 +305,7 @@ static ds_status optim_pass(const dsi_optimizer *c, int n, const dsi_span *x)
         [DSI_LION] = {lion_f32, lion_f64},
     };
     AdamPass adam;
-    Pass pass = {&c->sgd, n, x, rules[c->rule].f32, rules[c->rule].f64};
+    Pass pass = {&c->sgd, n, x, rules[c->rule].f32, rules[c->rule].f64, goes_past_caches(n, x)};
     if (c->rule == DSI_ADAM) {
         adam = (AdamPass){&c->adam, adam_sum(&c->adam, x[0].step)};
         pass.options = &adam;
