@@ -1,6 +1,7 @@
 /* tests/device/reduce.c: sums over any dimensions, maxima and norms against
  * plain loops in double.
  * SPDX-License-Identifier: MIT */
+#include "base/half.h"
 #include "kernels.h"
 
 /* sums[i] = sum of what falls on element i of y; absolute[i] of its magnitude */
@@ -112,7 +113,8 @@ static void largest_over_any_dimensions(void **state)
         }
 }
 
-/* Rows of less than a vector, of more than LINE_BLOCK, and one that threads share. */
+/* Rows of less than a vector, of more than LINE_BLOCK, and one that threads
+ * share. */
 static void dot_products_of_rows(void **state)
 {
     (void)state;
@@ -279,6 +281,32 @@ static void norms_of_several_views(void **state)
     }
 }
 
+static void norms_of_bfloat16(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    for (int64_t n = 1; n < 300000; n = n * 5 + 2) {
+        uint16_t *p = calloc((size_t)n, sizeof *p), last;
+        uint64_t seed = 7;
+        double two = 0, got;
+        for (int64_t i = 0; i < n; i++) {
+            p[i] = dsi_f32_to_bf16((float)next_random(&seed));
+            double a = (double)dsi_bf16_to_f32(p[i]);
+            two += a * a;
+        }
+        dsi_view x = {p, DS_BF16, 1, {n}, {1}}, y = {&got, DS_F64, 0, {0}, {0}};
+        CHECK_INT(k->norm(NULL, 2, 1, &x, y), DS_OK);
+        CHECK_CLOSE(got, sqrt(two), 1e-12 * sqrt(two));
+        last = p[n - 1], p[n - 1] = dsi_f32_to_bf16(1e30F); /* its square is no float */
+        CHECK_INT(k->norm(NULL, 2, 1, &x, y), DS_OK);
+        CHECK_CLOSE(got, 1e30, 1e28);
+        p[n - 1] = last, p[n / 2] = 0x7fc0;
+        CHECK_INT(k->norm(NULL, 2, 1, &x, y), DS_OK);
+        CHECK(isnan(got));
+        free(p);
+    }
+}
+
 static void sums_do_not_depend_on_threads_or_instruction_set(void **state)
 {
     (void)state;
@@ -315,4 +343,5 @@ TEST_MAIN(cmocka_unit_test(sums_over_any_dimensions),
           cmocka_unit_test(nan_and_infinity_pass_through_sums),
           cmocka_unit_test(maxima_are_the_first_and_nan_wins),
           cmocka_unit_test(maxima_of_long_rows), cmocka_unit_test(norms_of_several_views),
+          cmocka_unit_test(norms_of_bfloat16),
           cmocka_unit_test(sums_do_not_depend_on_threads_or_instruction_set))

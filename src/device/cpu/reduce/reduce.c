@@ -76,7 +76,8 @@ static double largest_of_f64(int64_t n, const void *p)
     return max;
 }
 
-/* By vectors, which leave NaNs out; a product with 0 finds these, and infinities. */
+/* By vectors, which leave NaNs out; a product with 0 finds these, and
+ * infinities. */
 static double largest_of_f32(int64_t n, const void *p)
 {
     const float *x = p;
@@ -179,8 +180,8 @@ typedef struct {
     double (*dense)(int64_t n, const void *x); /* the same of 16-bit ones, or NULL */
 } fold;
 
-/* The sum of bfloat16, of which a vector's even and odd elements are floats after a shift
- * and a mask. */
+/* The sum of bfloat16, of which a vector's even and odd elements are floats
+ * after a shift and a mask. */
 static double sum_of_bf16(int64_t n, const void *p)
 {
     typedef uint32_t bits __attribute__((__vector_size__(32), __aligned__(2), __may_alias__));
@@ -203,12 +204,38 @@ static double sum_of_bf16(int64_t n, const void *p)
     return total;
 }
 
+/* The same of their squares, in doubles as sum_of_squares_f32. */
+static double squares_of_bf16(int64_t n, const void *p)
+{
+    typedef uint32_t bits __attribute__((__vector_size__(16), __aligned__(2), __may_alias__));
+    typedef float four __attribute__((__vector_size__(16)));
+    enum { PAIRS = sizeof(bits) / 2 };
+    const uint16_t *x = p;
+    wide_f64 a = {0}, b = {0}, c = {0}, d = {0};
+    int64_t i = 0;
+    for (; i + 2 * PAIRS <= n; i += 2 * PAIRS) {
+        __builtin_prefetch((const char *)(x + i) + AHEAD);
+        bits u = *(const bits *)(x + i), v = *(const bits *)(x + i + PAIRS);
+        wide_f64 even = __builtin_convertvector((four)(u << 16), wide_f64);
+        wide_f64 odd = __builtin_convertvector((four)(u & 0xffff0000u), wide_f64);
+        a += even * even, b += odd * odd;
+        even = __builtin_convertvector((four)(v << 16), wide_f64);
+        odd = __builtin_convertvector((four)(v & 0xffff0000u), wide_f64);
+        c += even * even, d += odd * odd;
+    }
+    a += b, c += d, a += c;
+    double total = sum_lanes_f64(&a);
+    for (; i < n; i++) total += (double)dsi_bf16_to_f32(x[i]) * (double)dsi_bf16_to_f32(x[i]);
+    return total;
+}
+
 static fold half_fold(fold f, ds_dtype dtype)
 {
     f.gather = dtype == DS_F16 ? gather_f16 : gather_bf16;
     f.size = 2;
     f.half = true;
     if (dtype == DS_BF16 && f.line == sum_of_f32) f.dense = sum_of_bf16;
+    if (dtype == DS_BF16 && f.line == sum_of_squares_f32) f.dense = squares_of_bf16;
     return f;
 }
 
@@ -217,8 +244,8 @@ static double fold_combine(const fold *f, double a, double b)
     return f->largest ? larger(a, b) : a + b;
 }
 
-/* The lines from[0..lines-1] of n elements each: neighbours that follow each other are
- * converted as one, those that fit in the buffer. */
+/* The lines from[0..lines-1] of n elements each: neighbours that follow each
+ * other are converted as one, those that fit in the buffer. */
 static void fold_lines_half(const fold *f, int64_t lines, int64_t n, const char *x,
                             const int64_t *from, double *total)
 {
@@ -395,8 +422,8 @@ static uint64_t sum_line_i64(int64_t n, const int64_t *x, int64_t stride)
     return total;
 }
 
-/* y = the sum of int64 x, modulo 2^64: outputs begin .. end-1, of which a row has
- * neighbours i. */
+/* y = the sum of int64 x, modulo 2^64: outputs begin .. end-1, of which a row
+ * has neighbours i. */
 static void sum_rows_i64(void *arg, int64_t begin, int64_t end)
 {
     const plan *p = arg;
