@@ -4,6 +4,8 @@
 #include "base/half.h"
 #include "kernels.h"
 
+#include <float.h>
+
 /* Shapes [outer, C, inner]: the network's, long rows (pieces of the buffer),
  * one class, many inner. */
 static const int64_t shapes[][3] = {{4, 10, 1},   {513, 10, 1}, {3, 1, 5},    {2, 7, 33},
@@ -85,6 +87,40 @@ static void rows_of_infinities_and_nan_are_nan(void **state)
             CHECK_CLOSE((double)l[2][c], c == 1 ? -INFINITY : -log(3), 1e-6);
         }
     }
+}
+
+/* Rows longer than the buffer, whose pieces differ. */
+static void check_long_row(const dsi_kernels *k, ds_dtype dtype, int kind)
+{
+    const int64_t d[] = {1, 2500, 1};
+    double least = dtype == DS_F32 ? -(double)FLT_MAX : -DBL_MAX;
+    dsi_view x = view_new(dtype, 3, d, NULL), y = view_new(dtype, 3, d, NULL);
+    for (int64_t c = 0; c < d[1]; c++)
+        view_set(&x, c,
+                 kind == 0   ? 0.04 * (double)c /* each piece has a larger maximum */
+                 : kind == 1 ? (c < 1100 || c > 2300 ? -INFINITY : 0.01 * (double)(c % 7))
+                 : kind == 2 ? least
+                 : kind == 3 ? -INFINITY
+                 : kind == 4 ? (c == 1700 ? NAN : 1)
+                             : (c == 1700 ? INFINITY : 1));
+    double lse = kind == 2 ? least : row_lse(&x, 0, 0, 1);
+    CHECK_INT(k->softmax(NULL, false, x, y), DS_OK);
+    for (int64_t c = 0; c < d[1]; c++) {
+        double p = kind == 2 ? 1 / 2500.0 : exp(view_get(&x, c) - lse);
+        if (kind < 3)
+            CHECK_CLOSE(view_get(&y, c), p, 4e-6 * p + 1e-9);
+        else
+            CHECK(isnan(view_get(&y, c)));
+    }
+    view_free(&x), view_free(&y);
+}
+
+static void pieces_of_long_rows_differ(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    for (int kind = 0; kind < 6; kind++)
+        for (ds_dtype dtype = DS_F32; dtype <= DS_F64; dtype++) check_long_row(k, dtype, kind);
 }
 
 static void other_dtypes_are_refused(void **state)
@@ -206,7 +242,8 @@ static double part_get(const dsi_view *v, int64_t i)
     return view_get(v, i);
 }
 
-/* Classes first .. first + m - 1 of [n, first + m + 3]: rows with gaps, of x and dx. */
+/* Classes first .. first + m - 1 of [n, first + m + 3]: rows with gaps, of x
+ * and dx. */
 static void check_part(const dsi_kernels *k, ds_dtype dtype, ds_dtype to, int64_t m)
 {
     enum { N = 5 };
@@ -275,6 +312,60 @@ static void long_rows_go_in_pieces(void **state)
         check_entropy(k, DS_F32, (int64_t[]){4, 1500, 1}, &c, true, NULL);
         check_entropy(k, DS_F64, (int64_t[]){2, 1100, 2}, &c, false, (int[]){2, 1, 0});
     }
+}
+
+/* v's elements, rounded to 16 bits, as those of a view of them; v itself is
+ * rounded
+ * too. */
+static dsi_view halves_of(dsi_view *v, ds_dtype dtype)
+{
+    dsi_view h = view_new(dtype, v->n, v->d, NULL);
+    for (int64_t i = 0; i < view_count(v); i++) {
+        uint16_t *to = (uint16_t *)h.p + i;
+        float x = (float)view_get(v, i);
+        *to = dtype == DS_BF16 ? dsi_f32_to_bf16(x) : dsi_f32_to_f16(x);
+        view_set(v, i, part_get(&h, i));
+    }
+    return h;
+}
+
+/* The gradient of 16-bit logits near `middle`, beside that of the same numbers
+ * in
+ * double. */
+static void check_half_entropy(const dsi_kernels *k, ds_dtype dtype, int64_t classes, double middle)
+{
+    dsi_cross_entropy c = {-100, 0, 1};
+    const int64_t d[] = {4, classes, 1};
+    double step = dtype == DS_BF16 ? 0x1p-8 : 0x1p-11, least = dtype == DS_BF16 ? 1e-37 : 0x1p-25;
+    entropy e = entropy_new(DS_F32, d, false, 1, NULL);
+    for (int64_t i = 0; i < view_count(&e.x); i++)
+        view_set(&e.x, i, view_get(&e.x, i) + 30 + middle);
+    dsi_view x = halves_of(&e.x, dtype), got = view_new(dtype, 3, d, NULL);
+    CHECK_INT(k->cross_entropy(NULL, &c, x, e.label, e.weight, e.loss, e.lse, e.divisor), DS_OK);
+    view_set(&e.loss, 0, 1);
+    CHECK_INT(k->cross_entropy_dx(NULL, &c, e.loss, x, e.label, e.weight, e.lse, e.divisor, got),
+              DS_OK);
+    for (int64_t r = 0; r < d[0]; r++) {
+        int64_t label = ((int64_t *)e.label.p)[r];
+        double lse = row_lse(&e.x, r, 0, 1);
+        for (int64_t j = 0; j < classes; j++) {
+            double want = exp(view_get(&e.x, r * classes + j) - lse) - (j == label);
+            if (label == c.ignore_index) want = 0;
+            CHECK_CLOSE(part_get(&got, r * classes + j), want,
+                        1.3 * step * fabs(want) + least + 4e-6 * (j == label));
+        }
+    }
+    view_free(&x), view_free(&got), entropy_free(&e);
+}
+
+static void gradients_of_16_bits_match_plain_loops(void **state)
+{
+    (void)state;
+    FOR_EACH_ISA(k)
+    for (ds_dtype dtype = DS_F16; dtype <= DS_BF16; dtype++)
+        for (int64_t classes = 10; classes < 2000; classes *= 13)
+            for (int far = 0; far < 4; far++)
+                check_half_entropy(k, dtype, classes, (const double[]){0, -1000, 4000, 30000}[far]);
 }
 
 static void nothing_but_ignored_labels_is_nan(void **state)
@@ -373,10 +464,11 @@ static void results_do_not_depend_on_threads(void **state)
 
 TEST_MAIN(cmocka_unit_test(softmax_and_gradients_match_plain_loops),
           cmocka_unit_test(rows_of_infinities_and_nan_are_nan),
-          cmocka_unit_test(other_dtypes_are_refused),
+          cmocka_unit_test(pieces_of_long_rows_differ), cmocka_unit_test(other_dtypes_are_refused),
           cmocka_unit_test(cross_entropy_and_gradient_match_plain_loops),
           cmocka_unit_test(parts_of_a_gradient_match_plain_loops),
           cmocka_unit_test(long_rows_go_in_pieces),
+          cmocka_unit_test(gradients_of_16_bits_match_plain_loops),
           cmocka_unit_test(nothing_but_ignored_labels_is_nan),
           cmocka_unit_test(labels_that_are_no_class_are_faults),
           cmocka_unit_test(large_logits_keep_their_digits),

@@ -3,8 +3,9 @@
  * inner). Rows are processed in blocks that fit into a buffer of 4 KB in the
  * first cache; if they are not dense they are copied there. So exp, which is
  * most of the work, runs over long lines even if C is 10. A row longer than the
- * buffer passes through it in pieces three times: for its maximum, for the sum
- * of exp(x - max), and for the result.
+ * buffer passes through it in pieces twice: for its maximum with the sum of
+ * exp(x
+ * - max), and for the result.
  *
  *     softmax        y = exp(x - max) / sum,     dx = y (dy - sum of dy y)
  *     log_softmax    y = x - max - log sum,      dx = dy - exp(y) sum of dy
@@ -29,7 +30,9 @@ enum { MEAN, SUM, NONE }; /* ds_reduction */
 #define BUFFER 1024 /* elements of a block of rows, or of a piece of a long row */
 #define LINE   64   /* bytes of a cache line */
 #define FEW    64   /* columns of rows that are short for vectors */
-#define PARTS  64   /* of a sum over many rows; their bounds depend on the sizes alone */
+/* An lse below it has 12 bits behind the point, more than its bfloat16 x. */
+#define LSE_MOST 4096
+#define PARTS    64 /* of a sum over many rows; their bounds depend on the sizes alone */
 
 typedef struct {
     void *p;
@@ -244,7 +247,8 @@ static double label_weight(const entropy *e, int64_t row, int64_t *label)
     return e->weight.p ? view_value(&e->weight, *label * e->weight.s[0]) : 1;
 }
 
-/* The same as labels_valid, but a label is the index of an element, as for gather. */
+/* The same as labels_valid, but a label is the index of an element, as for
+ * gather. */
 static bool classes_valid(dsi_stream *s, const entropy *e)
 {
     for (int64_t row = 0; row < e->n_rows; row++) {
