@@ -1,79 +1,14 @@
 /* tests/engine/node_local.c: checkpoint.use_node_local_storage. Hosts are
  * folders: ranks, which are threads, give the folder of their host. A host that
  * is lost is a folder that is removed. With any one host lost a load continues
- * to the bit. node_local_kill.c kills saves and loads.
+ * to the bit. node_local_jobs.c has other jobs in the same folders;
+ * node_local_kill.c kills saves and loads.
  * SPDX-License-Identifier: MIT */
-#include "local_hosts.h"
+#include "local_saves.h"
 
 #include <fcntl.h>
-#include <pthread.h>
-#include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
-
-/* ---- runs ---------------------------------------------------------------------------------------------- */
-
-static RunResult saved, loaded;
-
-static Job job(int stage, const char *more)
-{
-    Job j = local_job(stage, more);
-    j.result = &saved;
-    return j;
-}
-
-/* Trains, saves; the state is noted. */
-static ds_status train_and_save(void *arg)
-{
-    Job *j = arg;
-    RunResult *r = malloc(sizeof *r);
-    ds_engine *e = run_engine(&j->plan);
-    RANK_CHECK(e && run_steps(e, j->steps, r) == DS_OK);
-    ds_status status = ds_engine_save(e, own_dir(j), .tag = j->tag);
-    if (status == DS_OK) status = ds_engine_save_wait(e);
-    if (status == DS_OK) status = run_end(e, r);
-    if (status == DS_OK && ds_comm_rank(ds_world()) == 0) *j->result = *r;
-    ds_engine_free(e);
-    free(r);
-    return status;
-}
-
-static ds_status load(void *arg)
-{
-    Job *j = arg;
-    RunResult *r = malloc(sizeof *r);
-    ds_engine *e = other_engine(j);
-    RANK_CHECK(e);
-    ds_status status = ds_engine_load(e, own_dir(j), .tag = j->tag);
-    if (status == DS_OK) status = run_end(e, r);
-    if (status == DS_OK && ds_comm_rank(ds_world()) == 0) *j->result = *r;
-    ds_engine_free(e);
-    free(r);
-    return status;
-}
-
-static bool same(const RunResult *a, const RunResult *b)
-{
-    /* the last number is random: each rank's own generator, here after other
-     * calls */
-    return a->n == b->n && !memcmp(a->x, b->x, (size_t)(a->n - 1) * sizeof *a->x);
-}
-
-static void run_job(int ranks, ds_status (*body)(void *), Job *j)
-{
-    if (run_ranks(ranks, body, j) != DS_OK) fail_msg("%s", ds_error());
-}
-
-static void check_load(int ranks, Job *j, const char *what)
-{
-    j->result = &loaded;
-    run_job(ranks, load, j);
-    if (!same(&saved, &loaded)) fail_msg("%s: other values were loaded", what);
-}
-
-#define SHARD_2 "/bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt"
 
 /* ---- one host is lost -------------------------------------------------------------------------------------- */
 
@@ -269,9 +204,9 @@ static void between_renames(void **state)
     folder_remove();
 }
 
-/* All hosts have published a version of a tag when they are killed, and only host 0
- * comes back, which has the one before, too: it loads that one, and what the others
- * would make whole stays until there is something newer. */
+/* All hosts have published a version of a tag when they are killed, and only
+ * host 0 comes back, which has the one before, too: it loads that one, and what
+ * the others would make whole stays until there is something newer. */
 static void few_hosts(void **state)
 {
     (void)state;
@@ -298,201 +233,6 @@ static void few_hosts(void **state)
     j.tag = NULL;
     check_load(4, &j, "with the hosts that were away");
     CHECK(!host_has(0, ".old-a"));
-    folder_remove();
-}
-
-/* ---- other jobs ------------------------------------------------------------------------------------------------ */
-
-/* As another job has it: LOCK_EX to save, LOCK_SH to load. */
-static void hosts_lock(int how, int *fd)
-{
-    for (int h = 0; h < MOST_HOSTS; h++) {
-        fd[h] = open(host_dir[h], O_RDONLY | O_DIRECTORY);
-        CHECK(fd[h] >= 0 && flock(fd[h], how | LOCK_NB) == 0);
-    }
-}
-
-static void hosts_unlock(const int *fd)
-{
-    for (int h = 0; h < MOST_HOSTS; h++) close(fd[h]);
-}
-
-/* On host 1: what marks a save that lives; without the lock, one that was killed. */
-static int save_begins(void)
-{
-    CHECK(mkdir(host_path(1, ".saving-theirs"), 0777) == 0);
-    int fd = open(host_path(1, ".saving-theirs"), O_RDONLY | O_DIRECTORY);
-    CHECK(fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0);
-    return fd;
-}
-
-static void other_jobs(void **state)
-{
-    (void)state;
-    int fd[MOST_HOSTS];
-    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
-    hosts_make();
-    run_job(4, train_and_save, &j);
-    hosts_lock(LOCK_SH, fd);
-    host_lose(1); /* the lock of this one is gone with it */
-    check_load(4, &j, "beside a load");
-    hosts_unlock(fd);
-    hosts_lock(LOCK_EX, fd);
-    int saving = save_begins();
-    check_load(4, &j, "beside a save");
-    CHECK(unlink(host_path(1, "global_step3" SHARD_2)) == 0);
-    CHECK(run_ranks(4, load, &j) == DS_EFORMAT);
-    CHECK_ERROR("another job is saving to");
-    CHECK(run_ranks(4, train_and_save, &j) == DS_ESTATE);
-    CHECK_ERROR("another job is saving to");
-    close(saving);
-    hosts_unlock(fd);
-    check_load(4, &j, "after the save");
-    folder_remove();
-}
-
-typedef struct OtherJob {
-    int fd[MOST_HOSTS];
-    useconds_t takes;
-    pthread_t thread;
-} OtherJob;
-
-static void *other_job_ends(void *arg)
-{
-    OtherJob *o = arg;
-    usleep(o->takes);
-    hosts_unlock(o->fd);
-    return NULL;
-}
-
-static void other_job_begins(OtherJob *o, int how)
-{
-    hosts_lock(how, o->fd);
-    CHECK(pthread_create(&o->thread, NULL, other_job_ends, o) == 0);
-}
-
-static void save_waits_for_a_load(void **state)
-{
-    (void)state;
-    OtherJob o = {.takes = 100000};
-    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
-    hosts_make();
-    run_job(4, train_and_save, &j);
-    other_job_begins(&o, LOCK_SH);
-    j.steps = 4;
-    run_job(4, train_and_save, &j);
-    pthread_join(o.thread, NULL);
-    check_load(4, &j, "saved after a load");
-    folder_remove();
-}
-
-/* It has the lock of a save, for longer than a save is waited for. The .saving-* is of
- * a save that was killed. */
-static void load_waits_for_a_recovery(void **state)
-{
-    (void)state;
-    OtherJob o = {.takes = 1500000};
-    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
-    hosts_make();
-    run_job(4, train_and_save, &j);
-    CHECK(unlink(host_path(1, "global_step3" SHARD_2)) == 0);
-    close(save_begins());
-    other_job_begins(&o, LOCK_EX);
-    check_load(4, &j, "beside a recovery");
-    pthread_join(o.thread, NULL);
-    folder_remove();
-}
-
-static void save_waits_for_a_recovery(void **state)
-{
-    (void)state;
-    OtherJob o = {.takes = 1500000};
-    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
-    hosts_make();
-    run_job(4, train_and_save, &j);
-    close(save_begins());
-    other_job_begins(&o, LOCK_EX);
-    run_job(4, train_and_save, &j);
-    pthread_join(o.thread, NULL);
-    check_load(4, &j, "saved beside a recovery");
-    folder_remove();
-}
-
-static void *other_job_takes_another_host(void *arg)
-{
-    OtherJob *o = arg;
-    usleep(o->takes);
-    CHECK(flock(o->fd[1], LOCK_EX) == 0);
-    hosts_unlock(o->fd);
-    return NULL;
-}
-
-/* Another job has the lock of host 0, and waits for that of host 1: a rank does not
- * keep one while others of its job wait. */
-static void two_jobs_begin(void **state)
-{
-    (void)state;
-    OtherJob o = {.takes = 200000};
-    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
-    hosts_make();
-    run_job(4, train_and_save, &j);
-    setenv("DS_SAVE_TIMEOUT", "3", 1);
-    hosts_lock(LOCK_EX, o.fd);
-    CHECK(flock(o.fd[1], LOCK_UN) == 0);
-    CHECK(pthread_create(&o.thread, NULL, other_job_takes_another_host, &o) == 0);
-    run_job(4, train_and_save, &j);
-    pthread_join(o.thread, NULL);
-    unsetenv("DS_SAVE_TIMEOUT");
-    folder_remove();
-}
-
-/* The folders that other hosts have begun are removed. */
-static void one_host_cannot_begin(void **state)
-{
-    (void)state;
-    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
-    hosts_make();
-    run_job(4, train_and_save, &j);
-    CHECK(mkdir(host_path(1, "theirs"), 0777) == 0);
-    j.tag = "theirs";
-    CHECK(run_ranks(4, train_and_save, &j) != DS_OK);
-    CHECK_ERROR("theirs is there already");
-    CHECK(!host_has(0, ".saving-theirs") && !host_has(1, ".saving-theirs"));
-    folder_remove();
-}
-
-static void touch(const char *path)
-{
-    int fd = open(path, O_WRONLY | O_CREAT, 0666);
-    CHECK(fd >= 0 && close(fd) == 0);
-}
-
-/* A process that has ended. */
-static pid_t dead_process(void)
-{
-    pid_t child = fork();
-    if (!child) _exit(0);
-    CHECK(child > 0 && waitpid(child, NULL, 0) == child);
-    return child;
-}
-
-static void temporaries(void **state)
-{
-    (void)state;
-    char dead[100], older[100], living[100];
-    Job j = job(2, "\"checkpoint\": {" LOCAL "},");
-    hosts_make();
-    run_job(4, train_and_save, &j);
-    long process = dead_process();
-    snprintf(dead, sizeof dead, "global_step3" SHARD_2 ".tmp.%ld-0f", process);
-    snprintf(older, sizeof older, "global_step3" SHARD_2 ".tmp.%ld", process);
-    snprintf(living, sizeof living, "global_step3" SHARD_2 ".tmp.%ld-0f", (long)getppid());
-    touch(host_path(1, dead)), touch(host_path(1, older)), touch(host_path(1, living));
-    touch(host_path(1, "mine.tmp.999999"));
-    j.steps = 4;
-    run_job(4, train_and_save, &j);
-    CHECK(!host_has(1, dead) && !host_has(1, older) && host_has(1, living) &&
-          host_has(1, "mine.tmp.999999"));
     folder_remove();
 }
 
@@ -594,26 +334,13 @@ static void shared(void **state)
 int main(void)
 {
     if (!access("/dev/shm", W_OK)) setenv("TMPDIR", "/dev/shm", 0);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_host),
-                                       cmocka_unit_test(one_host_async),
-                                       cmocka_unit_test(files),
-                                       cmocka_unit_test(other_hosts),
-                                       cmocka_unit_test(other_stages),
-                                       cmocka_unit_test(an_old_latest),
-                                       cmocka_unit_test(damaged),
-                                       cmocka_unit_test(two_hosts),
-                                       cmocka_unit_test(between_renames),
-                                       cmocka_unit_test(between_two_renames),
-                                       cmocka_unit_test(few_hosts),
-                                       cmocka_unit_test(other_jobs),
-                                       cmocka_unit_test(one_host_cannot_begin),
-                                       cmocka_unit_test(temporaries),
-                                       cmocka_unit_test(save_waits_for_a_load),
-                                       cmocka_unit_test(load_waits_for_a_recovery),
-                                       cmocka_unit_test(save_waits_for_a_recovery),
-                                       cmocka_unit_test(two_jobs_begin),
-                                       cmocka_unit_test(keep_last),
-                                       cmocka_unit_test(same_serial),
-                                       cmocka_unit_test(shared)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_host),        cmocka_unit_test(one_host_async),
+        cmocka_unit_test(files),           cmocka_unit_test(other_hosts),
+        cmocka_unit_test(other_stages),    cmocka_unit_test(an_old_latest),
+        cmocka_unit_test(damaged),         cmocka_unit_test(two_hosts),
+        cmocka_unit_test(between_renames), cmocka_unit_test(between_two_renames),
+        cmocka_unit_test(few_hosts),       cmocka_unit_test(keep_last),
+        cmocka_unit_test(same_serial),     cmocka_unit_test(shared)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
