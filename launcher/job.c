@@ -240,6 +240,7 @@ static void job_check_start(running *r, double now)
     bool started = job_has_started(r);
     if (started && now >= r->held_since + HOLD_S) job_show_held(r);
     if (started || !r->j->start_timeout || now < r->begun + r->j->start_timeout) return;
+    job_show_held(r); /* it may say why */
     r->result.start_timeout = r->j->start_timeout;
     job_begin_end(r);
     runner_terminate(r);

@@ -89,7 +89,7 @@ static void job_note_node(running *r, const char *payload, size_t n)
 {
     node_event e;
     if (!node_event_read(&e, payload, n)) return;
-    if (e.kind == NODE_UP) {
+    if (e.kind == NODE_UP || e.kind == NODE_CONNECTED) {
         job_result_add_node(&r->result, &e);
     } else if (r->phase == RUNNING && !r->runner_told) {
         r->result.node = e;

@@ -65,7 +65,10 @@ void job_result_add_node(job_result *r, const node_event *e)
 {
     const char *name = node_name(r, e);
     for (int i = 0; i < r->size; i++)
-        if (!strcmp(r->host[i], name)) r->rank[i].node_up = true;
+        if (!strcmp(r->host[i], name)) {
+            r->rank[i].node_up = true;
+            r->rank[i].node_connected |= e->kind == NODE_CONNECTED;
+        }
 }
 
 /*   HNP daemon   : [[23830,0],0] on node node0
@@ -200,13 +203,24 @@ static int add_node_event(const job_result *r, dsi_text *t)
     return 128 + r->node.signal;
 }
 
+/* Are the daemons of all other hosts connected? Then the network is good. */
+static bool all_are_connected(const job_result *r)
+{
+    for (int i = 0; i < r->size; i++)
+        if (!r->rank[i].process && !r->rank[i].node_connected && !local_host_is(r->host[i]))
+            return false;
+    return true;
+}
+
 static int add_start_timeout(const job_result *r, dsi_text *t)
 {
     bool several = r->size && strcmp(r->host[0], r->host[r->size - 1]) != 0;
     dsi_text_add(t, "deepspeed: nothing was heard within %d s (--start_timeout) from ",
                  r->start_timeout);
     add_missing_hosts(r, t);
-    if (several)
+    if (several && all_are_connected(r))
+        dsi_text_add(t, ": %s is connected to the hosts, but does not start the ranks", r->runner);
+    else if (several)
         dsi_text_add(t,
                      ": every TCP port between the hosts must be open in both directions, not only "
                      "that of ssh or of --master_port");

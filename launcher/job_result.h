@@ -7,8 +7,9 @@
 #include <deepspeed/engine.h>
 
 typedef struct rank_state {
-    int process;  /* its number, once it has started */
-    bool node_up; /* its host's node monitor runs */
+    int process;         /* its number, once it has started */
+    bool node_up;        /* its host's node monitor runs */
+    bool node_connected; /* and the daemon there is connected to the runner */
     bool ended;
     rank_exit exit;
 } rank_state;
@@ -44,7 +45,7 @@ typedef struct job_result {
 /* Text of mpirun about a daemon that it has lost becomes
  * an event of that host; false: it is not that. */
 bool job_result_read_loss(job_result *r, const char *text, size_t n);
-/* A host's node monitor runs. */
+/* A host's node monitor runs (NODE_UP), or its daemon is connected. */
 void job_result_add_node(job_result *r, const node_event *e);
 void job_result_add_exit(job_result *r, int rank, const rank_exit *e);
 

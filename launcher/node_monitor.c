@@ -31,7 +31,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PROBE_S 10.0 /* for orted to connect to mpirun */
+#define PROBE_S 10.0 /* for orted to connect to mpirun, or to try */
+enum { PROBES = 3 };
 
 typedef struct node_monitor {
     wire wire;
@@ -64,7 +65,7 @@ bool node_event_read(node_event *e, const char *payload, size_t n)
     int found = sscanf(text, "%d %d %d %d %255s %127[^\n]", &kind, &e->node, &e->process,
                        &e->signal, e->host, e->text);
     e->kind = (node_event_kind)kind;
-    return found >= 5 && kind >= NODE_UP && kind <= NODE_KILLED;
+    return found >= 5 && kind >= NODE_UP && kind <= NODE_CONNECTED;
 }
 
 /* ---- the connection to mpirun ------------------------------------------------- */
@@ -88,31 +89,39 @@ static bool uri_read(const char *uri, char address[64], int *port)
     return *port > 0;
 }
 
-/* Has this host an established connection to that port? */
-static bool is_connected_to(int port)
+/* As /proc/net/tcp numbers them. */
+enum { TCP_NO_SOCKET = 0, TCP_CONNECTED = 1, TCP_SYN_IS_SENT = 2 };
+
+/* How far this host has come with a connection to that port. */
+static int connection_state(int port)
 {
     static const char *const tables[] = {"/proc/net/tcp", "/proc/net/tcp6"};
     char line[512];
-    bool found = false;
-    for (int i = 0; i < 2 && !found; i++) {
+    int best = TCP_NO_SOCKET;
+    for (int i = 0; i < 2 && best != TCP_CONNECTED; i++) {
         FILE *f = fopen(tables[i], "re");
         unsigned remote, state;
-        while (f && !found && fgets(line, sizeof line, f))
-            found = sscanf(line, " %*d: %*[0-9A-Fa-f]:%*x %*[0-9A-Fa-f]:%x %x", &remote, &state) ==
-                        2 &&
-                    (int)remote == port && state == 1;
+        while (f && best != TCP_CONNECTED && fgets(line, sizeof line, f))
+            if (sscanf(line, " %*d: %*[0-9A-Fa-f]:%*x %*[0-9A-Fa-f]:%x %x", &remote, &state) == 2 &&
+                (int)remote == port && (state == TCP_CONNECTED || state == TCP_SYN_IS_SENT))
+                best = (int)state;
         if (f) fclose(f);
     }
-    return found;
+    return best;
 }
 
-static void node_check_connection(node_monitor *m)
+/* Reports it, and returns true, once it is known: a daemon that has not tried
+ * to connect may only be slow, on a busy machine. */
+static bool node_check_connection(node_monitor *m, bool last)
 {
     char address[64], text[128];
     int port;
-    if (!uri_read(m->uri, address, &port) || is_connected_to(port)) return;
+    if (!uri_read(m->uri, address, &port)) return true;
+    int state = connection_state(port);
+    if (state == TCP_NO_SOCKET && !last) return false;
     snprintf(text, sizeof text, "%s, port %d", address, port);
-    node_report(m, NODE_UNCONNECTED, 0, text);
+    node_report(m, state == TCP_CONNECTED ? NODE_CONNECTED : NODE_UNCONNECTED, 0, text);
+    return true;
 }
 
 /* ---- the daemon --------------------------------------------------------------- */
@@ -148,6 +157,7 @@ static void node_read_signal(node_monitor *m)
 static void node_watch(node_monitor *m)
 {
     double probe = dsi_now() + PROBE_S;
+    int probes = 0;
     bool probed = false;
     while (m->process > 0) {
         struct pollfd p[] = {{m->signals, POLLIN, 0}, {STDERR_FILENO, 0, 0}};
@@ -156,8 +166,8 @@ static void node_watch(node_monitor *m)
         if (p[1].revents & (POLLERR | POLLHUP)) return;
         if (p[0].revents) node_read_signal(m);
         if (probed || m->process < 0 || dsi_now() < probe) continue;
-        probed = true;
-        node_check_connection(m);
+        probed = node_check_connection(m, ++probes == PROBES);
+        probe = dsi_now() + PROBE_S;
     }
 }
 

@@ -9,7 +9,8 @@ typedef enum node_event_kind {
     NODE_UP,          /* it runs, and has started the daemon */
     NODE_UNCONNECTED, /* the daemon has no connection to mpirun: `text` is where that waits */
     NODE_LOST,        /* mpirun has lost the daemon on `host`; never sent */
-    NODE_KILLED       /* `process`, the daemon `text`, was killed by `signal` */
+    NODE_KILLED,      /* `process`, the daemon `text`, was killed by `signal` */
+    NODE_CONNECTED    /* the daemon is connected to mpirun */
 } node_event_kind;
 
 typedef struct node_event {

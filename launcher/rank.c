@@ -181,10 +181,17 @@ static int rank_open_log(const rank_options *o, const rank_place *p, dsi_text *w
 }
 
 /* --file_size=SOFT:HARD: the user's ulimit -f, which the launcher has raised
- * for the runner. */
+ * for the runner; and the ulimit -n, which it has lowered. */
 static void rank_limit_files(const char *limits)
 {
     unsigned long long soft, hard;
+    const char *open_files = getenv(RANK_OPEN_FILES);
+    struct rlimit files;
+    if (open_files && !getrlimit(RLIMIT_NOFILE, &files)) {
+        files.rlim_cur = strtoull(open_files, NULL, 10);
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    unsetenv(RANK_OPEN_FILES);
     if (!limits || sscanf(limits, "%llu:%llu", &soft, &hard) != 2) return;
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){soft, hard});
 }

@@ -33,7 +33,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { START_S = 60 }; /* --start_timeout */
+enum {
+    START_S = 60,          /* --start_timeout */
+    ENOUGH_FILES = 1 << 16 /* that a runner can open */
+};
 
 typedef struct run {
     const launch_plan *p;
@@ -97,12 +100,18 @@ static bool run_save_pid(run *r)
     return false;
 }
 
+/* That a runner may open here. */
+static rlim_t run_files(const launch_plan *p)
+{
+    return 32 + (rlim_t)p->runner->files_per_rank * (rlim_t)p->world_size;
+}
+
 /* A runner holds some files for each rank of this machine, and Open MPI's hangs
  * when it gets none. The limit is only ever raised. */
 static bool raise_file_limit(const launch_plan *p)
 {
     struct rlimit files;
-    rlim_t needed = 32 + (rlim_t)p->runner->files_per_rank * (rlim_t)p->world_size;
+    rlim_t needed = run_files(p);
     if (p->remote || !p->runner->files_per_rank || getrlimit(RLIMIT_NOFILE, &files) ||
         files.rlim_cur >= needed)
         return true;
@@ -113,6 +122,21 @@ static bool raise_file_limit(const launch_plan *p)
             "-Hn)\n",
             p->world_size, (unsigned long long)needed, (unsigned long long)files.rlim_max);
     return false;
+}
+
+/* Open MPI 4's mpirun closes each number that a file could have before it runs
+ * ssh or an agent: with the limit of some containers, a billion, that takes
+ * minutes. The program of a rank gets the user's limit back (rank.c). */
+static void lower_file_limit(const launch_plan *p)
+{
+    const rlim_t most = run_files(p) > ENOUGH_FILES ? run_files(p) : ENOUGH_FILES;
+    struct rlimit files;
+    char text[30];
+    if (!p->runner->job_folders || getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur <= most)
+        return;
+    snprintf(text, sizeof text, "%llu", (unsigned long long)files.rlim_cur);
+    files.rlim_cur = most;
+    if (!setrlimit(RLIMIT_NOFILE, &files)) setenv(RANK_OPEN_FILES, text, 1);
 }
 
 /* Open MPI's files of shared memory count against ulimit -f, and mpirun fails
@@ -264,6 +288,7 @@ static int run_job(const launch_plan *p, int node_lost, attempt *again)
     if (p->runner->in_place && !p->o.save_pid && !p->o.tag_output && !again)
         return rank_start_alone(p->command);
     if (!raise_file_limit(p)) return 1;
+    lower_file_limit(p);
     rank_place_forget();
     if (!raise_size_limit(p, &r.job)) return 1;
     run_make_job(&r, node_lost, again ? again->report : NULL);

@@ -241,6 +241,7 @@ static void joiner_handle(joiner *j, const message *m)
         break;
     case MESSAGE_COMMAND:
         if (j->running || j->ended) break;
+        if (!options_silent(&j->s->p->o)) joiner_print(j, "the job starts");
         j->running = supervised_shell_start(&j->shell, m->bytes, m->n);
         if (!j->running) channel_send(&j->c, MESSAGE_EXITED, "126", 3);
         break;

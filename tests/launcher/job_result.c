@@ -158,7 +158,8 @@ static void causes(void **state)
 static void hosts(void **state)
 {
     (void)state;
-    static const char up[] = "0 1 70 0 b ", cut[] = "1 2 70 0 elsewhere 10.0.0.1, port 99\n",
+    static const char up[] = "0 1 70 0 b ", connected[] = "4 1 70 0 b 10.0.0.1, port 99",
+                      cut[] = "1 2 70 0 elsewhere 10.0.0.1, port 99\n",
                       killed[] = "3 2 71 9 c orted",
                       text[] = "ORTE has lost communication\n  HNP daemon   : [[1,0],0] on node a\n"
                                "  Remote daemon: [[1,0],1] on node b\n";
@@ -175,6 +176,17 @@ static void hosts(void **state)
     CHECK_INT(job_result_status(&r, &line), 1); /* b was heard */
     CHECK(strstr(line.s, "from nohost-a.invalid (rank 0), c (rank 2): every TCP port"));
     dsi_text_free(&line);
+    CHECK(node_event_read(&e, connected, sizeof connected - 1) && e.kind == NODE_CONNECTED);
+    rank[0].process = 5;
+    job_result_add_node(&r, &e);
+    CHECK_INT(job_result_status(&r, &line), 1); /* what c has is not known */
+    CHECK(strstr(line.s, "from c (rank 2): every TCP port"));
+    dsi_text_free(&line);
+    rank[2].node_up = rank[2].node_connected = true;
+    CHECK_INT(job_result_status(&r, &line), 1);
+    CHECK(strstr(line.s, "from b (rank 1), c (rank 2): mpirun is connected to the hosts, but"));
+    dsi_text_free(&line);
+    rank[0].process = 0;
     CHECK(node_event_read(&r.node, cut, sizeof cut - 1));
     CHECK_INT(job_result_status(&r, &line), 1); /* by its number in the order of hosts */
     CHECK(strstr(line.s, "deepspeed: c cannot connect to 10.0.0.1, port 99, where mpirun waits"));

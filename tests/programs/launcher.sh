@@ -240,6 +240,11 @@ run_once()
     lines out 8
     (ulimit -n 40 && "$program" -q $mpi --num_devs 8 $rank show 0 >out 2>err) && fail "too few files"
     has err '^deepspeed: 8 ranks need 72 open files here, and at most 40 are allowed (ulimit -Hn)$'
+    # many: the limit is lowered for the runner alone
+    if [ "$(ulimit -Hn)" = unlimited ] || [ "$(ulimit -Hn)" -ge 100000 ]; then
+        (ulimit -S -n 100000 && "$program" -q $mpi --num_devs 2 --no_local_rank /bin/sh -c 'ulimit -n' >out 2>err) || fail "many files"
+        has out '^100000$'
+    fi
     # a terminal that goes away takes its foreground group, and nohup keeps out
     # of that
     rm -f started.*
