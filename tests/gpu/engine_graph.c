@@ -8,14 +8,15 @@
 #include "folder.h"
 #include "nets.h"
 
-enum { BATCH = 4, WIDE = 256, MOST = 48 }; /* WIDE: rows, of 4 WIDTH numbers */
+enum { BATCH = 4, MANY = 64, MOST_ROWS = 512, MOST = 48 }; /* MANY rows: more than 4 KiB */
 
 static const ds_device cpu = {DS_CPU, 0}, gpu = {DS_CUDA, 0};
 
 typedef struct Plan {
     const char *config; /* keys behind the batch sizes */
     int accumulate;     /* micro steps of an update; 0: 1 */
-    bool ema, wide;
+    int rows;           /* of a batch; 0: BATCH */
+    bool ema;
     int keep_at; /* the call of the step's function that keeps a tensor, from 1 on; 0: none */
     int overflow_at, save_at, eval_at; /* micro steps; 0: none */
 } Plan;
@@ -51,19 +52,18 @@ static ds_tensor *engine_step(void *self, ds_tensor *const *in, int n)
     return loss;
 }
 
-static ds_module *classifier(int width)
+static ds_module *classifier(void)
 {
     ds_seed(5);
     ds_module *net = ds_nn_sequential(NULL, "net");
-    ds_nn_linear(net, "a", width, width);
+    ds_nn_linear(net, "a", WIDTH, WIDTH);
     ds_nn_relu(net, "b");
     ds_nn_dropout(net, "d", 0.25);
-    ds_nn_linear(net, "c", width, 10);
+    ds_nn_linear(net, "c", WIDTH, 10);
     return net;
 }
 
-static int rows_of(const Run *r) { return r->plan.wide ? WIDE : BATCH; }
-static int width_of(const Run *r) { return r->plan.wide ? 4 * WIDTH : WIDTH; }
+static int rows_of(const Run *r) { return r->plan.rows ? r->plan.rows : BATCH; }
 
 static void run_begin(Run *r, bool graph)
 {
@@ -73,7 +73,7 @@ static void run_begin(Run *r, bool graph)
              "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d%s%s}",
              rows_of(r), accumulate, *r->plan.config ? ", " : "", r->plan.config);
     CHECK_INT(ds_set_device(gpu), DS_OK);
-    r->e = ds_initialize(.model = classifier(width_of(r)), .config = config);
+    r->e = ds_initialize(.model = classifier(), .config = config);
     CHECK(r->e);
     if (r->plan.ema) CHECK_INT(ds_engine_use_ema(r->e, 0.9), DS_OK);
     r->kept_sum = NAN;
@@ -82,11 +82,11 @@ static void run_begin(Run *r, bool graph)
 
 static ds_tensor *run_step(Run *r, int step, double factor)
 {
-    int64_t labels[WIDE];
+    int64_t labels[MOST_ROWS];
     int rows = rows_of(r);
     for (int i = 0; i < rows; i++) labels[i] = (step * 7 + i * 3) % 10;
     ds_seed((uint64_t)step);
-    ds_tensor *x = ds_scale(ds_randn(DS_F32, ds_shape(rows, width_of(r))), factor);
+    ds_tensor *x = ds_scale(ds_randn(DS_F32, ds_shape(rows, WIDTH)), factor);
     ds_tensor *in[] = {ds_cast(x, ds_engine_dtype(r->e)),
                        ds_from_data(DS_I64, ds_shape(rows), labels)};
     return r->graph ? ds_step_graph_run(r->graph, in, 2) : engine_step(r, in, 2);
@@ -281,7 +281,7 @@ static void a_step_is_one_launch_and_one_wait(void **state)
 /* Bytes of the GPU that are taken when each kind of micro step is recorded. */
 static long bytes_of(int accumulate)
 {
-    Run r = {.plan = {.config = ADAM, .accumulate = accumulate, .wide = true}};
+    Run r = {.plan = {.config = ADAM, .accumulate = accumulate, .rows = MOST_ROWS}};
     run_all(&r, true, 4 * accumulate);
     long used = emulator_count("fake_cuda_used");
     run_end(&r);
@@ -296,7 +296,7 @@ static void kinds_share_memory(void **state)
     long one = bytes_of(1), three = bytes_of(3);
     printf("# %ld bytes with one kind of micro step, %ld with three\n", one, three);
     CHECK(10 * three < 19 * one); /* without a common pool: 2.2 times one, or more */
-    compare((Plan){.config = ADAM FP16 CLIP(0.5), .accumulate = 3, .wide = true, .overflow_at = 13},
+    compare((Plan){.config = ADAM FP16 CLIP(0.5), .accumulate = 3, .rows = MANY, .overflow_at = 13},
             18);
 }
 
@@ -305,7 +305,7 @@ static void captures_part(void **state)
 {
     (void)state;
     for (int at = 7; at < (quick() ? 8 : 10); at++) { /* the third update's */
-        Plan plan = {.config = ADAM CLIP(0.5), .accumulate = 3, .wide = true, .keep_at = at};
+        Plan plan = {.config = ADAM CLIP(0.5), .accumulate = 3, .rows = MANY, .keep_at = at};
         compare(plan, 24);
     }
 }
