@@ -76,6 +76,15 @@ void dsi_graph_free(dsi_graph *g)
     dsi_free(g);
 }
 
+/* Nothing of the step was done. */
+static void hooks_undo(const dsi_graph *g)
+{
+    for (int i = g->hooks.n - 1; i >= 0; i--) {
+        const Hook *h = &g->hooks.at[i];
+        if (h->type->undo) h->type->undo(h->arg);
+    }
+}
+
 /* ---- recording ---------------------------------------------------------------------------------------- */
 
 ds_status dsi_graph_begin(dsi_graph *g, bool capture)
@@ -92,6 +101,7 @@ ds_status dsi_graph_begin(dsi_graph *g, bool capture)
     if (status != DS_OK) return status;
     g->capturing = capture;
     g->scalar_uses = 0;
+    g->scalars = NULL;
     g->decision = (dsi_graph_decision){0};
     g->unnoted = g->accumulates = false;
     d->recording = g;
@@ -111,8 +121,11 @@ ds_status dsi_graph_end(dsi_graph *g, bool keep)
     if (!captured) dsi_pool_note(g->pool);
     if (!captured) return DS_OK;
     ds_status status = d->type->capture_end(&d->stream, keep, &g->work);
+    if (status != DS_OK || !keep) {
+        hooks_undo(g);
+        dsi_graph_reset(g);
+    }
     if (g->common) dsi_pool_trim(g->common);
-    if (status != DS_OK || !keep) dsi_graph_reset(g);
     return status;
 }
 
@@ -147,6 +160,7 @@ ds_status dsi_graph_launch(dsi_graph *g)
 {
     const dsi_device_type *type = g->d->type;
     ds_status status = graph_work_launch(g);
+    if (status != DS_OK) hooks_undo(g);
     for (int i = 0; status == DS_OK && i < g->hooks.n; i++) {
         const Hook *h = &g->hooks.at[i];
         if (h->type->queued) status = h->type->queued(h->arg);

@@ -20,6 +20,7 @@
  * - Hooks are called in the order in which they were added, which is the order
  *   of the host code that they stand for. `after` is called after the launch of
  *   a capture too: code that captures leaves to it what depends on results.
+ *   `undo` is called in the opposite order, in place of `after`.
  * - A launch waits for the device if the graph has a result, and once.
  * SPDX-License-Identifier: MIT */
 #pragma once
@@ -35,6 +36,8 @@ typedef struct dsi_graph_hook {
     ds_status (*after)(void *arg);  /* results are there; optional */
     void (*release)(void *arg);     /* the graph is freed or recorded again */
     ds_status (*queued)(void *arg); /* the work is queued; the host has not waited; optional */
+    void (*undo)(void *arg);        /* the capture, or the launch, has failed, and nothing was done:
+                                       the host's part of the step was not either; optional */
 } dsi_graph_hook;
 
 /* An empty graph of d; NULL if d has no graphs. common: the caller's, freed

@@ -86,6 +86,13 @@ static ds_status captured_after(void *arg)
     return dsi_engine_end_step(e, c->boundary, status);
 }
 
+static void captured_undo(void *arg)
+{
+    ds_engine *e = ((const Captured *)arg)->e;
+    e->captured = NULL;
+    e->went_backward = false;
+}
+
 static void captured_release(void *arg)
 {
     Captured *c = arg;
@@ -97,7 +104,8 @@ static void captured_release(void *arg)
  * of the optimizer. */
 ds_status dsi_engine_capture_backward(ds_engine *e, ds_tensor *loss, bool last)
 {
-    static const dsi_graph_hook hook = {.before = captured_before, .release = captured_release};
+    static const dsi_graph_hook hook = {
+        .before = captured_before, .release = captured_release, .undo = captured_undo};
     Captured *c = dsi_alloc(sizeof *c);
     *c = (Captured){.e = e, .loss = dsi_ref(ds_detach(loss)), .d = loss->device, .boundary = last};
     dsi_graph_add_hook(c->d, &hook, c);

@@ -19,6 +19,7 @@
 typedef struct Param {
     int i;           /* of the optimizer's */
     int64_t begun;   /* steps when it was captured */
+    int64_t before;  /* steps before this run */
     ds_tensor *grad; /* counted */
     void *p, *low, *moment[DS_OPTIM_MOMENTS];
 } Param;
@@ -98,7 +99,7 @@ static void replay_before(void *arg)
     r->host->steps = steps_now(r);
     for (int i = 0; i < r->n; i++) {
         dsi_optim_param *x = &r->o->params[r->param[i].i];
-        x->step++;
+        r->param[i].before = x->step++;
         if (x->p->grad != r->param[i].grad) ds_set_grad_of(x->p, r->param[i].grad);
     }
 }
@@ -110,6 +111,12 @@ static ds_status replay_after(void *arg)
     if (!r->result || r->result->skip == 0) return DS_OK;
     for (int i = 0; i < r->n; i++) r->o->params[r->param[i].i].step--;
     return DS_OK;
+}
+
+static void replay_undo(void *arg)
+{
+    const Replay *r = arg;
+    for (int i = 0; i < r->n; i++) r->o->params[r->param[i].i].step = r->param[i].before;
 }
 
 static void replay_release(void *arg)
@@ -130,6 +137,7 @@ static Replay *replay_new(ds_optim *o, int group, const int *updated, int n)
         const dsi_optim_param *x = &o->params[updated[i]];
         r->param[i] = (Param){.i = updated[i],
                               .begun = x->step + 1, /* this step is not counted yet */
+                              .before = x->step,
                               .grad = dsi_ref(x->p->grad),
                               .p = address(x->p),
                               .low = address(x->low)};
@@ -143,7 +151,8 @@ ds_status dsi_replay_begin(ds_optim *o, int group, const int *updated, int n)
     static const dsi_graph_hook hook = {.holds = replay_holds,
                                         .before = replay_before,
                                         .after = replay_after,
-                                        .release = replay_release};
+                                        .release = replay_release,
+                                        .undo = replay_undo};
     dsi_device *d = n ? o->params[updated[0]].p->device : NULL;
     if (!dsi_graph_recording(d)) return DS_OK;
     o->scalar_uses = dsi_graph_scalar_uses(d);

@@ -58,6 +58,13 @@ static ds_status micro_grads_set(void *arg)
     return status;
 }
 
+static void micro_grads_undo(void *arg)
+{
+    const MicroGrads *m = arg;
+    for (int i = 0; i < m->n; i++) (void)ds_set_grad_of(m->z->flat->param[i].x, m->of[i].before);
+    dsi_reduce_set_as(m->z->reduce, m->reduce_before);
+}
+
 static void micro_grads_release(void *arg)
 {
     MicroGrads *m = arg;
@@ -69,8 +76,10 @@ static void micro_grads_release(void *arg)
 
 ds_status dsi_zero_capture_backward(dsi_zero *z, ds_tensor *loss, const double *factor, bool last)
 {
-    static const dsi_graph_hook hook = {
-        .holds = micro_grads_hold, .after = micro_grads_set, .release = micro_grads_release};
+    static const dsi_graph_hook hook = {.holds = micro_grads_hold,
+                                        .after = micro_grads_set,
+                                        .release = micro_grads_release,
+                                        .undo = micro_grads_undo};
     const dsi_flat *f = z->flat;
     dsi_view v = {.p = (void *)factor, .dtype = DS_F64};
     MicroGrads *m = dsi_alloc(sizeof *m + (size_t)f->n * sizeof *m->of);
