@@ -10,14 +10,20 @@
 #include "strided.h"
 
 #include "base/int.h"
+#include "device/cpu/cpu.h"
 
 #include <string.h>
 
-/* Bytes of a line that are staged at a time: the buffers of all views have 10 KB and
- * stay in the first cache. */
+/* Bytes of a line that are staged at a time: the buffers of all views have 10
+ * KB and stay in the first cache. */
 #define STAGE 2048
 /* Elements by which a single long line is divided among threads. */
 #define BLOCK 4096
+/* Elements of a piece of a long line, and the bytes from it to what is fetched
+ * meanwhile: the processor itself stops at each page, and a loop that computes
+ * much waits there. */
+#define PIECE 256
+#define AHEAD 2048
 
 /* True if outer dimension `o` continues inner dimension `i` in every view. */
 static bool runs_on(const strided *w, int o, int i)
@@ -146,7 +152,25 @@ typedef struct {
     strided_line *line;
     const void *arg;
     bool dense; /* all inner strides are one element */
+    bool large; /* the first caches do not hold all views */
 } run;
+
+/* n elements of dense views, in pieces, while the lines ahead are fetched. */
+static void run_pieces(const run *r, int64_t n, char *const *p)
+{
+    const strided *w = r->w;
+    int out = w->n_views - 1;
+    for (int64_t i = 0; i < n; i += PIECE) {
+        void *at[STRIDED_VIEWS];
+        for (int v = 0; v <= out; v++) {
+            at[v] = p[v] + i * w->size[v];
+            uintptr_t next = (uintptr_t)at[v] + AHEAD, end = next + (uintptr_t)(PIECE * w->size[v]);
+            for (; next < end && v < out; next += 64) __builtin_prefetch((const void *)next);
+            for (; next < end; next += 64) __builtin_prefetch((const void *)next, 1);
+        }
+        r->line(r->arg, dsi_min(n - i, PIECE), at);
+    }
+}
 
 /* Lines begin .. end-1, counted over the outer dimensions. */
 static void run_lines(void *arg, int64_t begin, int64_t end)
@@ -186,7 +210,9 @@ static void run_blocks(void *arg, int64_t begin, int64_t end)
     char *p[STRIDED_VIEWS];
 
     for (int v = 0; v < w->n_views; v++) p[v] = w->p[v] + first * w->s[v][0];
-    if (r->dense)
+    if (r->dense && r->large)
+        run_pieces(r, last - first, p);
+    else if (r->dense)
         r->line(r->arg, last - first, (void *const *)p);
     else
         run_staged(w, r->line, r->arg, last - first, p);
@@ -195,12 +221,16 @@ static void run_blocks(void *arg, int64_t begin, int64_t end)
 void strided_run(const strided *w, strided_line *line, const void *arg)
 {
     int inner = w->n - 1;
-    int64_t lines = 1;
-    run r = {w, line, arg, true};
+    int64_t lines = 1, bytes = 0;
+    run r = {w, line, arg, true, false};
 
     for (int i = 0; i < inner; i++) lines *= w->d[i];
     if (lines == 0 || w->d[inner] == 0) return;
-    for (int v = 0; v < w->n_views; v++) r.dense &= w->s[v][inner] == w->size[v];
+    for (int v = 0; v < w->n_views; v++) {
+        r.dense &= w->s[v][inner] == w->size[v];
+        bytes += w->d[inner] * w->size[v];
+    }
+    r.large = w->n_views > 1 && bytes > dsi_cpu_l2_bytes() / 2;
 
     if (lines * w->d[inner] < 2 * PARALLEL_ELEMENTS) {
         if (inner == 0 && r.dense)
