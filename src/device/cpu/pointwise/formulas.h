@@ -82,8 +82,8 @@ UNARY_INSIDE(exp, fabsf(x) <= 87.0f, exp_inside_f32(x), EXP(x))
 UNARY_INSIDE(log, x >= 0x1p-126f && x < INFINITY, log_inside_f32(x), LOG(x))
 UNARY(sqrt, SQRT(x))
 #if defined(DSI_ISA_avx512)
-/* Lines of name_lanes, a function of a vector. */
-#define UNARY_LANES(name, formula) \
+/* Lines of name_lanes, a function of a vector, and of short_lanes for bfloat16. */
+#define UNARY_SHORT_LANES(name, short_lanes, formula) \
     static void name##_line_f32(const void *arg, int64_t n, void *const *p) \
     { \
         const float *x = p[0]; \
@@ -102,15 +102,16 @@ UNARY(sqrt, SQRT(x))
         for (int64_t i = 0; i < n; i += 2 * VF) { \
             __mmask32 some = n - i < 2 * VF ? (1u << (n - i)) - 1 : ~0u; \
             __m512i both = _mm512_maskz_loadu_epi16(some, x + i); \
-            vf even = name##_lanes(bf16_even(both)), odd = name##_lanes(bf16_odd(both)); \
+            vf even = short_lanes(bf16_even(both)), odd = short_lanes(bf16_odd(both)); \
             _mm512_mask_storeu_epi16(y + i, some, bf16_joined(even, odd)); \
         } \
     } \
     UNARY_LINE(name, double, f64, formula)
 #else
-#define UNARY_LANES(name, formula) UNARY(name, formula)
+#define UNARY_SHORT_LANES(name, short_lanes, formula) UNARY(name, formula)
 #endif
-UNARY_LANES(gelu, GELU(x))
+#define UNARY_LANES(name, formula) UNARY_SHORT_LANES(name, name##_lanes, formula)
+UNARY_SHORT_LANES(gelu, gelu_short_lanes, GELU(x))
 /* (1 + tanh u) / 2 is 1 / (1 + e^-2u), which takes one exp, and keeps its digits where it is small */
 UNARY(gelu_tanh, x / (1 + EXP(-2 * TANH_INNER(x))))
 UNARY_LANES(sigmoid, 1 / (1 + EXP(-x)))
