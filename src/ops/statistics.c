@@ -232,20 +232,29 @@ ds_tensor *dsi_vecdot(ds_tensor *a, ds_tensor *b, int dim)
 
 /* ---- variance ---------------------------------------------------------------------------------------- */
 
-/* x less its mean, which has no gradient: the sum of x - mean is 0. */
+/* The means of x, of v->kept, without a gradient. */
+static ds_tensor *means_of(ds_tensor *x, const Over *v)
+{
+    return ds_scale(sum_over(ds_detach(x), v), 1 / (double)v->n);
+}
+
+/* x less its mean, which has no gradient: the sum of x - mean is 0. It is
+ * subtracted twice, since a rounded mean of large numbers is far from it beside
+ * their distances; the second time in place. */
 static ds_tensor *less_mean(ds_tensor *x, const Over *v)
 {
-    return ds_sub(x, ds_scale(sum_over(ds_detach(x), v), 1 / (double)v->n));
+    ds_tensor *d = ds_sub(x, means_of(x, v)), *mean = means_of(d, v);
+    if (!mean || !dsi_acquire(d, mean)) return NULL;
+    return dsi_result_if(
+        dsi_run_op(d, binary, DSI_ADD, -1.0, dsi_v(d), dsi_v_expand(mean, d->shape), dsi_v(d)), d);
 }
 
 /* The variances of float32 or float64 x, of v->kept, in float64 where one kernel
- * computes the sum: their roots may be of numbers that float32 does not hold. The
- * mean is subtracted twice, since a rounded mean of large numbers is far from it
- * beside their distances. */
+ * computes the sum: their roots may be of numbers that float32 does not hold. */
 static ds_tensor *variance(ds_tensor *x, const Over *v, double correction)
 {
     double n = (double)v->n;
-    ds_tensor *d = less_mean(less_mean(x, v), v);
+    ds_tensor *d = less_mean(x, v);
     ds_tensor *sum = vecdot(d, d, v, DS_F64);
     if (n >= correction) return ds_scale(sum, 1 / (n - correction));
     /* infinite, but torch's gradient divides by the negative number */
