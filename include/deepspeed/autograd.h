@@ -30,7 +30,8 @@ DS_API bool ds_grad_enabled(void);
 
 /* leaf.grad, borrowed: NULL before the first backward and after it was zeroed. It
  * has the strides of a leaf without gaps, such as one that was permuted, and is
- * row-major else. */
+ * row-major else. NULL too, with a message, if there is no memory to copy a
+ * gradient that shares its memory with another tensor. */
 DS_API ds_tensor *ds_grad(const ds_tensor *leaf);
 
 /* leaf.grad = grad, which is kept and has the leaf's shape and dtype. NULL: the

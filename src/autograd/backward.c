@@ -30,7 +30,12 @@ typedef struct Nodes {
 
 /* ---- leaves ------------------------------------------------------------------------------------------ */
 
-ds_tensor *ds_grad(const ds_tensor *leaf) { return dsi_live(leaf, "grad") ? leaf->grad : NULL; }
+ds_tensor *ds_grad(const ds_tensor *leaf)
+{
+    ds_tensor *g = dsi_live(leaf, "grad") ? leaf->grad : NULL;
+    return g && dsi_make_own(g) ? g : NULL;
+}
+
 bool ds_requires_grad(const ds_tensor *x) { return x && (x->requires_grad || x->node); }
 
 ds_status ds_set_grad_of(ds_tensor *leaf, ds_tensor *grad)

@@ -149,14 +149,19 @@ static ds_status grad_sum(ds_tensor *sum, const ds_tensor *a, const ds_tensor *b
 }
 
 /* The tensor that becomes a leaf's first gradient: g itself if it is in the
- * leaf's gradient buffer, or has no other holder and is row-major or has a
- * dense leaf's strides; else a copy. NULL with the message. */
+ * leaf's gradient buffer; if it is row-major or has a dense leaf's strides, g
+ * itself if it has no other holder, or a sharer of its memory (Note [Shared
+ * gradients] of tensor/shared.c); else a copy. NULL with the message. */
 static ds_tensor *grad_as_own(ds_tensor *g, const ds_tensor *leaf)
 {
     if (leaf->hooks && leaf->hooks->grad_in_buffer == g) return g;
     if (!dsi_acquire(g)) return NULL;
-    bool fresh = g->refs == 1 && g->storage->refs == 1 && g->dtype == leaf->dtype;
-    if (fresh && (dsi_is_contiguous(g) || (dsi_same_layout(g, leaf) && dsi_is_dense(g)))) return g;
+    if (g->dtype == leaf->dtype &&
+        (dsi_is_contiguous(g) || (dsi_same_layout(g, leaf) && dsi_is_dense(g)))) {
+        if (g->refs == 1 && g->storage->refs == 1) return g;
+        ds_tensor *sharer = leaf->hooks || g->storage == leaf->storage ? NULL : dsi_alias(g);
+        if (sharer && dsi_share(sharer)) return sharer;
+    }
     ds_tensor *copy = dsi_new(leaf, leaf->shape);
     return dsi_copy(copy, g) == DS_OK ? copy : NULL;
 }

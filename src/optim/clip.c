@@ -18,7 +18,7 @@ static int module_grads(const ds_module *m, int n, ds_tensor **g)
 {
     int found = 0;
     for (int i = 0; i < n; i++) {
-        ds_tensor *grad = ds_grad(ds_module_param_at(m, i, NULL));
+        ds_tensor *grad = ds_module_param_at(m, i, NULL)->grad;
         if (!grad) continue;
         if (!dsi_acquire(grad)) return -1;
         g[found++] = grad;

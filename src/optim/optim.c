@@ -241,7 +241,9 @@ ds_status dsi_optim_make_moments(const ds_optim *o, dsi_optim_param *x)
  * float32. */
 static ds_tensor *param_dense_grad(const ds_optim *o, const dsi_optim_param *x)
 {
-    ds_tensor *g = ds_grad(x->p);
+    /* kernels may read a shared one (tensor/shared.c) */
+    ds_tensor *g = o->type->mixed ? x->p->grad : ds_grad(x->p);
+    if (!g) return NULL;
     if (g->dtype != x->p->dtype && !(x->p->dtype == DS_F32 && is_half(g->dtype)))
         return dsi_refuse("%s: the gradient of %s is %s, but the parameter %s", o->type->name,
                           x->path, ds_dtype_name(g->dtype), ds_dtype_name(x->p->dtype));
@@ -271,7 +273,7 @@ static int updates_gather(ds_optim *o, int group, double g_scale, int n)
 {
     for (int i = 0; i < o->n; i++) {
         dsi_optim_param *x = &o->params[i];
-        if (x->group != group || !ds_grad(x->p)) continue;
+        if (x->group != group || !x->p || !x->p->grad) continue;
         ds_tensor *g = param_dense_grad(o, x);
         if (g && !o->type->mixed) g = param_plain_grad(x->p, g, g_scale);
         if (!g || dsi_optim_make_moments(o, x) != DS_OK) return -1;

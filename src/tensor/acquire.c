@@ -67,6 +67,7 @@ bool dsi_acquire_pooled(const ds_tensor *x)
 bool dsi_acquire_to_write(const ds_tensor *x)
 {
     if (!dsi_acquire(x)) return false;
+    if (x && x->storage->sharers && !dsi_make_all_own(x->storage)) return false;
     if (x && x->storage->reader && dsi_compute_deferred(x->storage->reader) != DS_OK) return false;
     if (x) ((ds_tensor *)x)->has_item = false;
     return true;

@@ -24,6 +24,7 @@ void dsi_release_storage(ds_tensor *x)
 {
     if (!x->storage) return;
     dsi_leave_to_reader(x);
+    dsi_share_end(x);
     dsi_storage_unref(x->storage);
     x->storage = NULL;
     x->offset = 0;

@@ -195,6 +195,11 @@ ds_tensor *dsi_view_of(const ds_tensor *x, ds_dims shape, const int64_t *stride,
         if (!dsi_acquire(x)) return NULL;
         offset += x->offset;
     }
+    if (x->shares) { /* no view may be of what a sharer then leaves */
+        offset -= x->offset;
+        if (!dsi_make_own((ds_tensor *)x)) return NULL;
+        offset += x->offset;
+    }
     ds_tensor *y = new_handle(x->device, x->dtype, shape);
     y->storage = x->storage;
     y->storage->refs++;
@@ -269,6 +274,7 @@ void dsi_unref(ds_tensor *x)
 {
     if (!x || --x->refs > 0) return;
     bool quarantined = dsi_handle_freed(x);
+    dsi_share_end(x);
     dsi_storage_unref(x->storage);
     dsi_unref(x->grad);
     for (int i = 0; i < 3; i++) dsi_unref(x->pooled[i]);
@@ -293,6 +299,7 @@ void dsi_tensor_set_data(ds_tensor *x, const ds_tensor *y)
 {
     DSI_ASSERT(dsi_same_shape(x->shape, y->shape) && !x->pooled[0] && y->storage);
     dsi_leave_to_reader(x);
+    dsi_share_end(x);
     y->storage->refs++;
     dsi_storage_unref(x->storage);
     x->storage = y->storage;

@@ -42,6 +42,7 @@ typedef struct dsi_storage {
     size_t bytes;
     dsi_deferred *deferred;       /* owned: p is not computed yet; or NULL */
     struct dsi_storage *reader;   /* whose deferred has a source on this storage; or NULL */
+    struct ds_tensor *sharers;    /* Note [Shared gradients] of shared.c: the first of a list */
     bool written;                 /* its address was given out for writing */
     bool borrowed;                /* p belongs to another thread's tensor: dsi_borrow */
     void (*release)(void *owner); /* of dsi_from_blob, with the last handle; or NULL */
@@ -91,6 +92,9 @@ struct ds_tensor {
     bool pooled_relu; /* values count only where max is positive: a ReLU's backward to come */
 
     dsi_hooks *hooks; /* owned; NULL: none */
+
+    bool shares; /* it is in its storage's list of sharers, whose next one is */
+    struct ds_tensor *next_sharer;
 
     double item; /* dsi_set_item */
     bool has_item;
@@ -163,9 +167,20 @@ static inline bool dsi_acquire_n(const ds_tensor *const *x, int n)
     return true;
 }
 
-bool dsi_acquire_pooled(const ds_tensor *x);   /* like dsi_acquire, but x may stay in pooled form */
-bool dsi_acquire_to_write(const ds_tensor *x); /* also computes what is deferred and reads x */
-bool dsi_is_acquired(const ds_tensor *x);      /* must not be evicted now: Note [Residency] */
+bool dsi_acquire_pooled(const ds_tensor *x); /* like dsi_acquire, but x may stay in pooled form */
+/* also computes what is deferred and reads x, and ends sharing */
+bool dsi_acquire_to_write(const ds_tensor *x);
+bool dsi_is_acquired(const ds_tensor *x); /* must not be evicted now: Note [Residency] */
+
+/* ---- Note [Shared gradients] of shared.c ------------------------------------------------------------------ */
+
+/* Makes x, a handle without other holders, a sharer of its storage; false if the
+ * storage cannot be shared. */
+bool dsi_share(ds_tensor *x);
+void dsi_share_end(ds_tensor *x); /* x gets other storage, or is freed */
+/* Gives x, or all sharers of s, memory of their own. False, with the message. */
+bool dsi_make_own(ds_tensor *x);
+bool dsi_make_all_own(const dsi_storage *s);
 
 /* x's hooks, made if it has none; the number of this thread's tensors with
  * hooks. */
