@@ -96,6 +96,58 @@ USES_TILES static void split_block(const float *s, int64_t rows, int64_t keys, S
         }
 }
 
+/* e^x, x <= 0; below 2^-126 it is 0. A NaN stays. */
+USES_TILES static inline __m512 weight_of(__m512 x)
+{
+    static const float power[] = {0.008989339877f, 0.05582631823f, 0.240153617f, 0.6931530732f,
+                                  0.9999999251f};
+    __m512 t = _mm512_mul_ps(x, vf_set(1.44269504f)), e = vf_set(0.001877576766f);
+    __m512 r = _mm512_reduce_ps(t, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); /* t - floor(t) */
+    UNROLL for (int i = 0; i < 5; i++) e = vf_fma(e, r, vf_set(power[i]));
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(t, vf_set(-126), _CMP_NLT_UQ), e, t);
+}
+
+/* x's upper halves, rounded; not those of an infinity */
+USES_TILES static inline __m512 upper_half(__m512 x)
+{
+    __m512i up = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
+    return _mm512_castsi512_ps(_mm512_and_si512(up, _mm512_set1_epi32((int)0xffff0000)));
+}
+
+/* soften_f32 of s times a positive scale, and split_block of the weights. */
+USES_TILES static void soften_split(const float *s, float scale, int64_t rows, int64_t keys,
+                                    float *max, float *sum, float *factor, Split *o)
+{
+    float shift[ROWS];
+    for (int64_t r = 0; r < rows; r++) {
+        float most = row_max_f32(keys, s + r * KEYS) * scale;
+        most = most > max[r] ? most : max[r];
+        shift[r] = most == -INFINITY ? 0 : most;
+        factor[r] = max[r] - shift[r];
+        max[r] = most;
+    }
+    for (int64_t r = 0; r < rows; r++) factor[r] = EXP(factor[r]);
+    for (int64_t r = 0; r < rows; r++) {
+        __m512 total = vf_zero(), of_s = vf_set(scale), by = vf_set(shift[r]);
+        for (int64_t at = r * KEYS, left = keys; left > 0; at += SIDE, left -= SIDE) {
+            __mmask32 some = left < SIDE ? (1u << left) - 1 : ~0u;
+            __mmask16 first = (__mmask16)some, second = (__mmask16)(some >> 16);
+            __m512 a = _mm512_fmsub_ps(_mm512_maskz_loadu_ps(first, s + at), of_s, by);
+            __m512 b = _mm512_fmsub_ps(_mm512_maskz_loadu_ps(second, s + at + 16), of_s, by);
+            a = _mm512_maskz_mov_ps(first, weight_of(a));
+            b = _mm512_maskz_mov_ps(second, weight_of(b));
+            __m512 high_a = upper_half(a), high_b = upper_half(b);
+            total = vf_add(total, vf_add(a, b));
+            a = vf_sub(a, high_a), b = vf_sub(b, high_b);
+            _mm512_storeu_si512(o->high + at, (__m512i)_mm512_cvtne2ps_pbh(high_b, high_a));
+            _mm512_storeu_si512(o->low + at, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+        }
+        sum[r] = sum[r] * factor[r] + vf_sum(total);
+    }
+    memset(o->high + rows * KEYS, 0, (size_t)((ROWS - rows) * KEYS) * sizeof *o->high);
+    memset(o->low + rows * KEYS, 0, (size_t)((ROWS - rows) * KEYS) * sizeof *o->low);
+}
+
 /* from [ROWS][columns], `line` elements from row to row, as a^T: [columns / SIDE][STEP]. */
 static void turn(const uint16_t *from, int64_t line, int64_t columns, bool pairs, uint16_t *to)
 {
@@ -166,9 +218,9 @@ static void amx_forward_rows(const AmxJob *o, int64_t batch, int64_t row, int64_
         int64_t keys = dsi_min(KEYS, all - key);
         scores_of(q, o->depth, o->k_columns + shared * o->keys * o->depth * STEP, key, keys, lower,
                   s);
-        mask_scores_f32(x, batch, row, rows, key, keys, s);
-        soften_f32(s, rows, keys, max, sum, factor);
-        split_block(s, rows, keys, &p);
+        bool plain = x->scale > 0 && !x->mask.p && (!x->causal || key + keys <= row + 1);
+        if (!plain) mask_scores_f32(x, batch, row, rows, key, keys, s);
+        soften_split(s, plain ? (float)x->scale : 1, rows, keys, max, sum, factor, &p);
         for (int64_t r = 0; r < rows; r++)
             for (int64_t e = 0; factor[r] != 1 && e < line; e++) y[r * line + e] *= factor[r];
         add_weighted(&p, o->v_rows + shared * o->keys * o->width * STEP, o->keys, key, keys,
