@@ -249,13 +249,28 @@ static ds_tensor *less_mean(ds_tensor *x, const Over *v)
         dsi_run_op(d, binary, DSI_ADD, -1.0, dsi_v(d), dsi_v_expand(mean, d->shape), dsi_v(d)), d);
 }
 
-/* The variances of float32 or float64 x, of v->kept, in float64 where one kernel
- * computes the sum: their roots may be of numbers that float32 does not hold. */
+/* The sums of squares of d, of v->kept, in float64: their roots may be of numbers
+ * whose squares float32 does not hold. Dimensions that are not the last are made
+ * so, where one kernel then computes the sum. */
+static ds_tensor *squares_sum(ds_tensor *d, const Over *v)
+{
+    Over rows;
+    if (!d || vecdot_is_fused(d, d, v)) return vecdot(d, d, v, DS_F64);
+    if (!dsi_fusion(d->device, vecdot)) {
+        d = ds_cast(d, DS_F64);
+        return sum_over(ds_mul(d, d), v);
+    }
+    d = ds_contiguous(ds_permute(d, v->last));
+    d = ds_reshape(d, ds_shape(dsi_numel(v->kept), v->n));
+    if (!d || !over_find("var", d, (ds_reduce_opts){.dims = ds_shape(1)}, &rows)) return NULL;
+    return ds_reshape(vecdot(d, d, &rows, DS_F64), v->kept);
+}
+
+/* The variances of float32 or float64 x, of v->kept, in float64. */
 static ds_tensor *variance(ds_tensor *x, const Over *v, double correction)
 {
     double n = (double)v->n;
-    ds_tensor *d = less_mean(x, v);
-    ds_tensor *sum = vecdot(d, d, v, DS_F64);
+    ds_tensor *sum = squares_sum(less_mean(x, v), v);
     if (n >= correction) return ds_scale(sum, 1 / (n - correction));
     /* infinite, but torch's gradient divides by the negative number */
     ds_tensor *y = ds_scale(sum, 1 / (n - correction));
