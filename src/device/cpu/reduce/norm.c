@@ -38,9 +38,27 @@ typedef struct {
     bool relu;        /* y is the ReLU of batch norm + dy, and dx is of that */
     int64_t channels; /* group_norm_dx: C of a sample */
     double eps;
-    double *part; /* layer_norm_dx: [parts][2][D], sums of dw and db; or NULL */
+    int64_t fetched; /* layer norm: bytes of a row that are fetched ahead, or 0 */
+    double *part;    /* layer_norm_dx: [parts][2][D], sums of dw and db; or NULL */
     int64_t part_rows;
 } job;
+
+/* Bytes of a row of x [M,D] that are fetched ahead: the processor by itself
+ * stops at each page. 0 if all rows are in the second cache. */
+static int64_t row_fetched(const dsi_view *x)
+{
+    int64_t bytes = x->d[1] * (int64_t)ds_dtype_size(x->dtype);
+    return x->d[0] * bytes > dsi_cpu_l2_bytes() / 8 ? bytes : 0;
+}
+
+ALWAYS_INLINE void row_fetch(const job *j, const dsi_view *v, int64_t row, bool to_write)
+{
+    uintptr_t from = (uintptr_t)v->p + (uintptr_t)(row * j->fetched);
+    if (to_write)
+        FETCH(from, j->fetched, 1);
+    else
+        FETCH(from, j->fetched, 0);
+}
 
 /* True if the channels of [N,C,I] are neighbours in memory. */
 static bool channels_dense(const dsi_view *v) { return v->s[1] == 1 && v->d[1] > 1; }
@@ -252,6 +270,7 @@ ds_status KERNEL(layer_norm)(dsi_stream *s, double eps, dsi_view x, dsi_view wei
         IN_F32(s, 0, KERNEL(layer_norm)(s, eps, x, weight, bias, y, mean, rstd), &weight, &bias);
     job j = {
         .x = x, .y = y, .mean = mean, .rstd = rstd, .weight = weight, .bias = bias, .eps = eps};
+    j.fetched = row_fetched(&x);
     return norm_run("layer_norm", x.dtype, x.d[0], x.d[1], 1, layer_norm_rows_f32,
                     layer_norm_rows_f64, &j);
 }
@@ -272,6 +291,7 @@ ds_status KERNEL(layer_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view
     int64_t m = x.d[0], d = x.d[1], parts = 1 + m * d / PART_ELEMENTS;
     bool sums = dw.p || db.p;
     if (parts > PARTS) parts = PARTS;
+    j.fetched = row_fetched(&x);
     j.part_rows = (m / parts + TOGETHER) / TOGETHER * TOGETHER;
     parts = (m + j.part_rows - 1) / j.part_rows;
     size_t bytes = (size_t)(2 * parts * d) * sizeof *j.part;

@@ -28,7 +28,8 @@
 enum { MEAN, SUM, NONE }; /* ds_reduction */
 
 #define BUFFER 1024 /* elements of a block of rows, or of a piece of a long row */
-#define LINE   64   /* bytes of a cache line */
+#define STEP   64   /* elements between two fetches */
+#define AHEAD  4096 /* bytes: the page that the processor does not fetch by itself */
 #define FEW    64   /* columns of rows that are short for vectors */
 /* An lse below it has 12 bits behind the point, more than its bfloat16 x. */
 #define LSE_MOST 4096
@@ -40,7 +41,8 @@ typedef struct {
     int64_t step[2], column; /* strides of outer and inner, and of the columns; elements */
     bool dense;              /* rows follow each other without gaps */
     ds_dtype dtype;
-    bool half; /* 16-bit elements: lines are converted on their way through the buffer */
+    int64_t size; /* bytes of an element */
+    bool half;    /* 16-bit elements: lines are converted on their way through the buffer */
 } rows;
 
 /* v [outer, C, inner] as rows */
@@ -56,6 +58,7 @@ static rows softmax_rows_of(const dsi_view *v)
         .dense = v->d[2] == 1 && (v->s[1] == 1 || v->d[1] == 1) &&
                  (v->s[0] == v->d[1] || v->d[0] == 1),
         .dtype = v->dtype,
+        .size = (int64_t)ds_dtype_size(v->dtype),
         .half = v->p && is_half(v->dtype),
     };
 }
@@ -64,6 +67,11 @@ ALWAYS_INLINE int64_t row_offset(const rows *v, int64_t row)
 {
     return v->inner == 1 ? row * v->step[0]
                          : row / v->inner * v->step[0] + row % v->inner * v->step[1];
+}
+
+ALWAYS_INLINE uintptr_t row_memory(const rows *v, int64_t row, int64_t c)
+{
+    return (uintptr_t)v->p + (uintptr_t)((row_offset(v, row) + c * v->column) * v->size);
 }
 
 ALWAYS_INLINE int64_t softmax_piece(int64_t left) { return left < BUFFER ? left : BUFFER; }

@@ -164,9 +164,11 @@ static void run_pieces(const run *r, int64_t n, char *const *p)
         void *at[STRIDED_VIEWS];
         for (int v = 0; v <= out; v++) {
             at[v] = p[v] + i * w->size[v];
-            uintptr_t next = (uintptr_t)at[v] + AHEAD, end = next + (uintptr_t)(PIECE * w->size[v]);
-            for (; next < end && v < out; next += 64) __builtin_prefetch((const void *)next);
-            for (; next < end; next += 64) __builtin_prefetch((const void *)next, 1);
+            uintptr_t next = (uintptr_t)at[v] + AHEAD;
+            if (v < out)
+                FETCH(next, PIECE * w->size[v], 0);
+            else
+                FETCH(next, PIECE * w->size[v], 1);
         }
         r->line(r->arg, dsi_min(n - i, PIECE), at);
     }

@@ -46,6 +46,12 @@ void strided_run(const strided *w, strided_line *line, const void *arg);
         strided_run(&plan_, line, arg); \
     } while (0)
 
+/* Fetches `bytes` bytes from p on into the first cache, to read or to write
+ * them. They may be outside of any memory. */
+#define FETCH(p, bytes, to_write) \
+    for (uintptr_t at_ = (uintptr_t)(p), end_ = at_ + (uintptr_t)(bytes); at_ < end_; at_ += 64) \
+    __builtin_prefetch((const void *)at_, to_write)
+
 /* From this many elements on, another thread pays: tens of microseconds of
  * work. */
 #define PARALLEL_ELEMENTS 100000
