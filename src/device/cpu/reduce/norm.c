@@ -131,6 +131,18 @@ static void apply_line_bf16(float a, float b, float c, float mean, int64_t n, co
         y[i] = bf16_of(b * (dsi_bf16_to_f32(x[i]) - mean) + c);
 }
 
+/* The same of a row, each element with its own numbers; g may be NULL. */
+static void apply_row_bf16(const float *a, const float *b, const float *c, const float *mean,
+                           int64_t n, const uint16_t *g, const uint16_t *x, uint16_t *y)
+{
+    if (g) INDEPENDENT
+    for (int64_t i = 0; i < n; i++)
+        y[i] = bf16_of(b[i] * (dsi_bf16_to_f32(x[i]) - mean[i]) + c[i] +
+                       a[i] * dsi_bf16_to_f32(g[i]));
+    else INDEPENDENT for (int64_t i = 0; i < n; i++)
+        y[i] = bf16_of(b[i] * (dsi_bf16_to_f32(x[i]) - mean[i]) + c[i]);
+}
+
 #define T           float
 #define NAMED(name) name##_f32
 #include "norm.inc"
