@@ -99,7 +99,7 @@ CONFIG
 hosts_first='
 k=$1 home=$2 net=$3
 hostname "node$k"
-mount -t tmpfs -o mode=1777 tmpfs /tmp && mount -t tmpfs -o mode=1777 tmpfs /dev/shm || exit 1
+mount -t tmpfs -o mode=1777 tmpfs /tmp && : >"/tmp/keep.node$k" && mount -t tmpfs -o mode=1777 tmpfs /dev/shm || exit 1
 mount -t tmpfs -o mode=700 tmpfs "$home" && mkdir -m 700 "$home/.ssh" || exit 1
 [ ! -f /run/hosts/ssh_config ] || cp /run/hosts/ssh_config "$home/.ssh/config"
 mount --bind /run/hosts/hosts /etc/hosts || exit 1
@@ -140,16 +140,19 @@ hosts_start()
             n=$((n + 1)) && [ $n -lt 500 ] || return 1
             sleep 0.02
         done
+        # cases remove all in /tmp: it must be the tmpfs of the host
+        on "$k" test -f "/tmp/keep.node$k" || return 1
     done
 }
 
 # on K COMMAND...: signals are as a terminal's shell leaves them, though this
-# shell's jobs ignore some
+# shell's jobs ignore some. -r: the host's root, which in a chroot is not that
+# of its namespace of mounts
 on()
 {
     host=$1
     shift
-    nsenter -t "$(cat "/run/hosts/pid$host")" -n -u -m -i -p --wd=/tmp -- env -i \
+    nsenter -t "$(cat "/run/hosts/pid$host")" -n -u -m -i -p -r --wd=/tmp -- env -i \
         --default-signal=INT,QUIT,HUP,TERM,PIPE HOME="$hosts_home" PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin \
         LD_LIBRARY_PATH=/run/build DS_CIFAR10_SAMPLE=/run/tree/assets/cifar10-sample.tar.xz LC_ALL=C "$@"
 }
