@@ -1,11 +1,12 @@
-/* tests/device/gemm_amx.c: products of bfloat16 by the matrix unit, beside
- * plain sums of the same values in float64: edges of tiles and of blocks,
- * strides, batches, what is not finite. Skipped where the unit is not, or
- * DS_CPU forbids it.
+/* tests/device/gemm_amx.c: products by the matrix unit, beside plain sums of
+ * the same values in float64: edges of tiles and of blocks, strides, batches,
+ * infinities and NaNs, numbers too large or too small for parts.
+ * Skipped where the unit is not, or DS_CPU forbids it.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 
 #include "base/half.h"
+#include "device/cpu/cpu.h"
 #include "device/device.h"
 
 /* How a matrix lies: row-major, column-major, or every third element of rows
@@ -39,13 +40,21 @@ static double at(const dsi_view *v, int64_t b, int64_t i, int64_t j)
 {
     int64_t e = b * v->s[0] + i * v->s[1] + j * v->s[2];
     if (v->dtype == DS_F32) return (double)((const float *)v->p)[e];
-    return (double)dsi_bf16_to_f32(((const uint16_t *)v->p)[e]);
+    uint16_t half = ((const uint16_t *)v->p)[e];
+    return (double)(v->dtype == DS_F16 ? dsi_f16_to_f32(half) : dsi_bf16_to_f32(half));
+}
+
+static void put(const dsi_view *v, int64_t e, float x)
+{
+    if (v->dtype == DS_F32)
+        ((float *)v->p)[e] = x;
+    else
+        ((uint16_t *)v->p)[e] = v->dtype == DS_F16 ? dsi_f32_to_f16(x) : dsi_f32_to_bf16(x);
 }
 
 static void fill(const dsi_view *v, uint64_t seed)
 {
-    for (int64_t i = 0; i < v->d[0] * v->s[0]; i++)
-        ((uint16_t *)v->p)[i] = dsi_f32_to_bf16((float)next_random(&seed));
+    for (int64_t i = 0; i < v->d[0] * v->s[0]; i++) put(v, i, (float)next_random(&seed));
 }
 
 static ds_status matmul(dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
@@ -67,21 +76,24 @@ static void check_sums(const Case *c, const dsi_view *a, const dsi_view *b, cons
             want += x;
             scale += fabs(x);
         }
-        double place = c->dtype == DS_F32 ? 0 : fabs(want) * 0x1p-8;
+        double place = c->dtype == DS_F32   ? 0
+                       : c->dtype == DS_F16 ? fabs(want) * 0x1p-11
+                                            : fabs(want) * 0x1p-8;
         CHECK_CLOSE(at(y, q, i, j), want, 3e-7 * scale + place + 1e-30);
     }
 }
 
-static void run_case(Case c)
+/* dtype: of a, b and the bias. */
+static void run_with(Case c, ds_dtype dtype)
 {
-    dsi_view a = make(DS_BF16, c.batch, c.m, c.k, c.a);
-    dsi_view b = make(DS_BF16, c.shared_b ? 1 : c.batch, c.k, c.n, c.b);
+    dsi_view a = make(dtype, c.batch, c.m, c.k, c.a);
+    dsi_view b = make(dtype, c.shared_b ? 1 : c.batch, c.k, c.n, c.b);
     dsi_view y = make(c.dtype, c.batch, c.m, c.n, c.y),
              again = make(c.dtype, c.batch, c.m, c.n, c.y);
-    dsi_view line = make(DS_BF16, 1, 1, c.n, c.y == SPARSE ? SPARSE : ROWS), none = {0};
+    dsi_view line = make(dtype, 1, 1, c.n, c.y == SPARSE ? SPARSE : ROWS), none = {0};
     fill(&a, 1), fill(&b, 2), fill(&line, 3);
     if (c.shared_b) b.d[0] = c.batch, b.s[0] = 0;
-    dsi_view bias = {line.p, DS_BF16, 1, {c.n}, {line.s[2]}};
+    dsi_view bias = {line.p, dtype, 1, {c.n}, {line.s[2]}};
 
     if (!c.bias) bias = none;
     CHECK(matmul(a, b, bias, y) == DS_OK);
@@ -99,6 +111,8 @@ static void run_case(Case c)
             CHECK(((uint16_t *)y.p)[c.dtype == DS_F32 ? 2 * e : e] == 0);
     free(a.p), free(b.p), free(y.p), free(again.p), free(line.p);
 }
+
+static void run_case(Case c) { run_with(c, DS_BF16); }
 
 static bool no_unit(void)
 {
@@ -205,5 +219,139 @@ static void without_memory(void **state)
     free(a.p), free(b.p), free(y.p);
 }
 
+/* ---- numbers in parts: float32 and float16 ------------------------------------------------------------ */
+
+/* In float32, and in float16. */
+static void run_parts(Case c)
+{
+    run_with(c, DS_F32);
+    c.dtype = DS_F16;
+    run_with(c, DS_F16);
+}
+
+static void parts_edges(void **state)
+{
+    (void)state;
+    if (no_unit()) skip();
+    static const int64_t sizes[] = {64, 65, 79, 80, 81, 97, 128};
+    for (int i = 0; i < 7; i++)
+        for (int j = 0; j < 7; j++) {
+            int64_t m = sizes[i], n = sizes[j], depth = 2097152 / (m * n) + 1 + (7 * i + j) % 33;
+            run_parts(
+                (Case){1, m, n, depth, (i + j) % 3, (i + j) / 2 % 3, ROWS, j & 1, false, DS_F32});
+        }
+}
+
+static void parts_layouts(void **state)
+{
+    (void)state;
+    if (no_unit()) skip();
+    for (int a = 0; a < LAYOUTS; a++)
+        for (int b = 0; b < LAYOUTS; b++)
+            for (int y = 0; y < LAYOUTS; y++) {
+                run_parts((Case){2, 71, 77, 401, a, b, y, true, false, DS_F32});
+                run_parts((Case){3, 69, 98, 321, a, b, y, false, true, DS_F32});
+            }
+}
+
+static void parts_blocks(void **state)
+{
+    (void)state;
+    if (no_unit()) skip();
+    run_parts((Case){1, 72, 80, 769, ROWS, COLS, ROWS, true, false, DS_F32}); /* two blocks of k */
+    run_parts((Case){2, 65, 100, 2400, COLS, ROWS, COLS, true, false, DS_F32});
+    run_parts((Case){1, 65, 900, 1100, ROWS, ROWS, ROWS, true, false, DS_F32}); /* several of n */
+    run_parts(
+        (Case){1, 2090, 66, 70, ROWS, COLS, ROWS, true, false, DS_F32}); /* more than one side */
+    run_parts((Case){1, 66, 2090, 70, COLS, COLS, COLS, true, false, DS_F32});
+}
+
+/* Root mean square of the difference to float64. */
+static double error_of(const Case *c, const dsi_view *a, const dsi_view *b, const dsi_view *y)
+{
+    double sum = 0;
+    for (int64_t e = 0; e < c->m * c->n; e += 7) {
+        double want = 0;
+        for (int64_t k = 0; k < c->k; k++) want += at(a, 0, e / c->n, k) * at(b, 0, k, e % c->n);
+        double error = at(y, 0, e / c->n, e % c->n) - want;
+        sum += error * error;
+    }
+    return sqrt(sum);
+}
+
+/* Errors of float32 are those of float32, or less: vectors sum in the order of
+ * k. */
+static void parts_are_exact(void **state)
+{
+    (void)state;
+    if (no_unit()) skip();
+    for (int positive = 0; positive < 2; positive++)
+        for (int64_t k = 64; k <= 4096; k *= 4) {
+            Case c = {.m = 96, .n = 352, .k = k};
+            dsi_view a = make(DS_F32, 1, c.m, k, ROWS), b = make(DS_F32, 1, k, c.n, COLS);
+            dsi_view y = make(DS_F32, 1, c.m, c.n, ROWS), none = {0};
+            fill(&a, 1), fill(&b, 2);
+            for (int64_t e = 0; positive && e < c.m * k; e++) put(&a, e, fabsf(((float *)a.p)[e]));
+            for (int64_t e = 0; positive && e < c.n * k; e++) put(&b, e, fabsf(((float *)b.p)[e]));
+            CHECK(matmul(a, b, none, y) == DS_OK);
+            double error = error_of(&c, &a, &b, &y);
+            const dsi_kernels *vectors = &dsi_cpu_table_of("avx2")->kernels;
+            CHECK(vectors->matmul(&dsi_device_current()->stream, a, b, none, y) == DS_OK);
+            CHECK(error <= 1.2 * error_of(&c, &a, &b, &y));
+            free(a.p), free(b.p), free(y.p);
+        }
+}
+
+/* a and b of ones, in which element 7 of row 2 of a, and of column 3 of b, are
+ * x and z; all of it times `by`. */
+static void run_special(ds_dtype dtype, float x, float z, float by)
+{
+    enum { M = 70, N = 66, K = 500 };
+    dsi_view a = make(dtype, 1, M, K, ROWS), b = make(dtype, 1, K, N, ROWS), none = {0};
+    dsi_view y = make(DS_F32, 1, M, N, ROWS), want = make(DS_F32, 1, M, N, ROWS);
+    for (int64_t e = 0; e < M * K; e++) put(&a, e, by);
+    for (int64_t e = 0; e < K * N; e++) put(&b, e, by);
+    put(&a, 2 * K + 7, x * by), put(&b, 7 * N + 3, z * by);
+    if (dtype == DS_F16) y.dtype = DS_F16, want.dtype = DS_F16;
+    CHECK(matmul(a, b, none, y) == DS_OK);
+    const dsi_kernels *vectors = &dsi_cpu_table_of("generic")->kernels;
+    CHECK(vectors->matmul(&dsi_device_current()->stream, a, b, none, want) == DS_OK);
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = 0; j < N; j++) {
+            double got = at(&y, 0, i, j), expected = at(&want, 0, i, j);
+            if (!isfinite(expected))
+                CHECK(isnan(expected) ? isnan(got) : got == expected);
+            else
+                CHECK_CLOSE(got, expected, fabs(expected) * (dtype == DS_F16 ? 1e-3 : 3e-7));
+        }
+    free(a.p), free(b.p), free(y.p), free(want.p);
+}
+
+/* Infinities and NaNs come out where they belong; large and small numbers keep
+ * the precision of float32. */
+static void parts_special_values(void **state)
+{
+    (void)state;
+    if (no_unit()) skip();
+    static const float x[] = {0, 1, INFINITY, -INFINITY, NAN};
+    for (int i = 0; i < 5; i++)
+        for (int j = 0; j < 5; j++) {
+            run_special(DS_F32, x[i], x[j], 1);
+            run_special(DS_F16, x[i], x[j], 1);
+        }
+    run_special(DS_F32, 3.4e38f, 1, 1); /* as a bfloat16: infinite */
+    run_special(DS_F32, 3.4e38f, 0.3f, 1);
+    run_special(DS_F32, 1e30f, 1e-30f, 1);
+    run_special(DS_F32, 1.7f, 0.3f, 1e-35f); /* parts would be 0 */
+    run_special(DS_F32, 1.7f, 1e38f, 1e-25f);
+    run_special(DS_F32, 1.7f, 0.3f, 1e-19f); /* the product is small */
+    run_special(DS_F32, 1.7f, 0.3f, 1e18f);
+    run_special(DS_F16, 1.7f, 60000, 1);
+    run_special(DS_F16, 1.7f, 0.3f, 6e-8f);
+}
+
 TEST_MAIN(cmocka_unit_test(without_memory), cmocka_unit_test(edges), cmocka_unit_test(layouts),
-          cmocka_unit_test(blocks), cmocka_unit_test(rows_alone), cmocka_unit_test(special_values))
+          cmocka_unit_test(blocks), cmocka_unit_test(rows_alone), cmocka_unit_test(special_values),
+          cmocka_unit_test(parts_edges), cmocka_unit_test(parts_layouts),
+          cmocka_unit_test(parts_blocks), cmocka_unit_test(parts_are_exact),
+          cmocka_unit_test(parts_special_values))

@@ -151,7 +151,7 @@ USES_TILES static void soften_split(const float *s, float scale, int64_t rows, i
 /* from [ROWS][columns], `line` elements from row to row, as a^T: [columns / SIDE][STEP]. */
 static void turn(const uint16_t *from, int64_t line, int64_t columns, bool pairs, uint16_t *to)
 {
-    amx_pack(&(Packing){from, 1, line, columns, ROWS, pairs, to});
+    amx_pack(&(Packing){from, DS_BF16, 1, line, columns, ROWS, pairs, to, NULL});
 }
 
 /* ---- products ------------------------------------------------------------------------------------------- */
@@ -330,9 +330,9 @@ static const uint16_t *pack_all(const AmxJob *o, const dsi_view *v, int64_t pane
         const uint16_t *from = (const uint16_t *)v->p + b * v->s[0];
         uint16_t *at = to + b * o->keys * panels * STEP;
         if (columns)
-            amx_pack(&(Packing){from, v->s[1], 1, v->d[1], v->d[2], true, at});
+            amx_pack(&(Packing){from, DS_BF16, v->s[1], 1, v->d[1], v->d[2], true, at, NULL});
         else
-            amx_pack(&(Packing){from, 1, v->s[1], v->d[2], v->d[1], true, at});
+            amx_pack(&(Packing){from, DS_BF16, 1, v->s[1], v->d[2], v->d[1], true, at, NULL});
     }
     *memory += v->d[0] * o->keys * panels * STEP;
     return to;

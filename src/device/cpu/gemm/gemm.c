@@ -21,10 +21,11 @@
  * The lines of y, and of an a whose rows lie along k, are prefetched while the
  * tile above is computed.
  *
- * Other dtypes: bfloat16 is multiplied by the processor's matrix unit, if there
- * is one (gemm_amx.c); few rows of it times a large matrix, which memory
- * limits, as they are (few_half). Of other 16-bit matrices, small ones are
- * copied to float32. Large ones become float32 while they are packed, so there
+ * The processor's matrix unit, if there is one, multiplies bfloat16, and float32
+ * and float16 where m, n and k are at least 64 (gemm_amx.c). Otherwise, few
+ * rows of bfloat16 times a large matrix, which memory limits, are multiplied as
+ * they are (few_half). Of other 16-bit matrices, small ones are copied to
+ * float32. Large ones become float32 while they are packed, so there
  * is never a float32 copy of a large matrix. Their block of y is kept in
  * float32 until its sums are complete; then each item is rounded while it is in
  * the first cache. float64 serves gradient checks and takes plain loops.
@@ -537,6 +538,16 @@ static ds_status matmul_any(dsi_stream *s, Product *p)
     return is_half(p->a.dtype) ? matmul_half(s, p) : matmul_f32(s, p);
 }
 
+/* A small float16 product is copied to float32 first. */
+static bool takes_parts(const dsi_view *a, const dsi_view *b, const dsi_view *y)
+{
+    int64_t m = y->d[1], n = y->d[2], k = a->d[2];
+    if (b->s[0] == 0 && a->s[0] == m * a->s[1] && y->s[0] == m * y->s[1]) m *= y->d[0];
+    bool large = m * n + m * k + k * n > SMALL_HALF;
+    return y->d[0] && (a->dtype == DS_F32 || (a->dtype == DS_F16 && large)) &&
+           b->dtype == a->dtype && amx_takes_parts(m, n, k);
+}
+
 ds_status KERNEL(matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
 {
     int64_t m = y.d[1], n = y.d[2], k = a.d[2];
@@ -544,6 +555,11 @@ ds_status KERNEL(matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, d
     /* one row goes the way of a few, so that it has the same bits among them */
     int64_t rows = y.d[0] == 1 ? dsi_max(m, FEW_HALF_ROWS) : m;
     if (a.dtype == DS_BF16 && y.d[0] && amx_takes(rows, n, k)) return amx_matmul(s, a, b, bias, y);
+    if (takes_parts(&a, &b, &y)) {
+        bool exact;
+        ds_status status = amx_matmul_parts(s, a, b, bias, y, &exact);
+        if (status != DS_OK || exact) return status;
+    }
     if (is_half(a.dtype) && rows * n + rows * k + k * n <= SMALL_HALF)
         IN_F32(s, 1, KERNEL(matmul)(s, a, b, bias, y), &y, &a, &b, &bias);
     if (!is_half(a.dtype) && y.dtype != DS_F32 && y.dtype != DS_F64)

@@ -1,5 +1,5 @@
-/* device/cpu/gemm/gemm_amx.h: products of bfloat16 matrices by the matrix unit
- * of newer x86 processors (AMX).
+/* device/cpu/gemm/gemm_amx.h: products of floating-point matrices by the
+ * matrix unit of newer x86 processors (AMX).
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -14,6 +14,17 @@ bool KERNEL(dsi_amx_takes)(int64_t m, int64_t n, int64_t k);
  * bfloat16; y is bfloat16 or float32; bias.p is NULL if there is none. */
 ds_status KERNEL(dsi_amx_matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y);
 #define amx_matmul KERNEL(dsi_amx_matmul)
+
+/* True if amx_matmul_parts is faster for float16 or float32 matrices. */
+bool KERNEL(dsi_amx_takes_parts)(int64_t m, int64_t n, int64_t k);
+#define amx_takes_parts KERNEL(dsi_amx_takes_parts)
+
+/* The same product of float16 or float32 matrices; y has their dtype, or
+ * float32. !*exact: y is not to be used, because a or b have numbers that are
+ * not finite, or so large or small that parts of them are not. */
+ds_status KERNEL(dsi_amx_matmul_parts)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias,
+                                       dsi_view y, bool *exact);
+#define amx_matmul_parts KERNEL(dsi_amx_matmul_parts)
 
 /* v [B,M,N] as [B,N,M]. */
 static inline dsi_view view_transposed(dsi_view v)

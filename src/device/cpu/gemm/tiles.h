@@ -16,6 +16,8 @@
 #include "device/cpu/simd/amx.h"
 #include "device/cpu/simd/isa.h"
 
+#include <stdatomic.h>
+
 /* This build knows the unit; dsi_cpu_amx() says whether the processor has it. */
 #if defined(DSI_ISA_avx512) && defined(DSI_KNOWS_AMX)
 #define HAS_TILES
@@ -30,16 +32,24 @@
  * load or store may move across this. */
 #define MEMORY_IS_WRITTEN() __asm__ volatile("" ::: "memory")
 
-/* ---- packing (gemm_amx.c) ------------------------------------------------------------------------------- */
+/* bfloat16 numbers whose sum is one of dtype: float32 has 24 bits of mantissa,
+ * float16 11, bfloat16 8. */
+ALWAYS_INLINE int parts_of(ds_dtype dtype) { return dtype == DS_F32 ? 3 : dtype == DS_F16 ? 2 : 1; }
+
+/* ---- packing (amx_pack.c) ------------------------------------------------------------------------------- */
 
 /* n vectors of k elements: rows of a, or columns of b; `across` elements from
  * vector to vector, `along` from one of their elements to the next ->
- * [SIDE vectors each][DEEP of k each][STEP], zeros behind both ends. */
+ * [SIDE vectors each][DEEP of k each][parts][STEP], zeros behind both ends. */
 typedef struct Packing {
-    const uint16_t *from;
+    const void *from;
+    ds_dtype dtype; /* bfloat16, float16 or float32 */
     int64_t across, along, n, k;
     bool pairs; /* packed as b: pairs of elements along k */
     uint16_t *to;
+    /* If dtype has several parts: becomes the largest magnitude, as the bits of
+     * a float, unless it is larger. */
+    _Atomic uint32_t *largest;
 } Packing;
 
 #define amx_pack KERNEL(dsi_amx_pack)
@@ -113,6 +123,54 @@ SQUARE(square_add, _tile_loadd)
  * fit does not go through the first. */
 SQUARE(square_stream, _tile_stream_loadd)
 #undef SQUARE
+
+/* Tiles 4 and 5 = part p of a step of a, 6 and 7 = that of b. */
+#define LOAD_A(p) \
+    do { \
+        _tile_loadd(4, a + (p)*STEP, 64); \
+        if (lower) _tile_loadd(5, a + (p)*STEP + STEP / 2, 64); \
+    } while (0)
+#define LOAD_B(p) \
+    do { \
+        _tile_loadd(6, b + (p)*STEP, 64); \
+        if (right) _tile_loadd(7, b + (p)*STEP + STEP / 2, 64); \
+    } while (0)
+#define ADD_PRODUCT() \
+    do { \
+        _tile_dpbf16ps(0, 4, 6); \
+        if (right) _tile_dpbf16ps(1, 4, 7); \
+        if (lower) _tile_dpbf16ps(2, 5, 6); \
+        if (lower && right) _tile_dpbf16ps(3, 5, 7); \
+    } while (0)
+
+/* Adds steps of DEEP elements of k of numbers in `parts` parts; a and b are
+ * packed. */
+USES_TILES static inline void square_parts(const int parts, const uint16_t *a, const uint16_t *b,
+                                           int64_t steps, const bool lower, const bool right)
+{
+    for (int64_t i = 0; i < steps; i++, a += parts * STEP, b += parts * STEP) {
+        LOAD_B(0);
+        if (parts == 3) {
+            LOAD_A(2);
+            ADD_PRODUCT();
+        }
+        LOAD_A(1);
+        ADD_PRODUCT();
+        LOAD_B(1);
+        ADD_PRODUCT();
+        LOAD_A(0);
+        ADD_PRODUCT();
+        if (parts == 3) {
+            LOAD_B(2);
+            ADD_PRODUCT();
+        }
+        LOAD_B(0);
+        ADD_PRODUCT();
+    }
+}
+#undef LOAD_A
+#undef LOAD_B
+#undef ADD_PRODUCT
 
 USES_TILES static inline void square_end(float *sums, int64_t line)
 {

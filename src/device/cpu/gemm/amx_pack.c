@@ -1,0 +1,312 @@
+/* device/cpu/gemm/amx_pack.c: packing of matrices for the matrix unit
+ * (tiles.h).
+ *
+ *     a -> groups of SIDE rows     [steps][parts][2][16 rows][32 k]
+ *     b -> panels of SIDE columns  [steps][parts][2][16 pairs of k][16 columns][2]
+ *
+ * Both end in zeros where vectors or k are not a multiple. Element by element,
+ * the sum of the parts is the number.
+ * SPDX-License-Identifier: MIT */
+#include "tiles.h"
+
+#include "base/int.h"
+#include "device/cpu/simd/transpose.h"
+
+#include <string.h>
+
+#ifdef HAS_TILES
+
+/* ---- bfloat16 ------------------------------------------------------------------------------------------- */
+
+/* line[i] = k elements of vector i, for n <= LINES vectors; zeros elsewhere. */
+static void load_vectors(const uint16_t *from, int64_t across, int n, int k, vf line[LINES])
+{
+    __mmask32 deep = k < DEEP ? (1u << k) - 1 : ~0u;
+    for (int i = 0; i < LINES; i++)
+        line[i] = i < n ? _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(deep, from + i * across))
+                        : vf_zero();
+}
+
+/* line[p] = elements 2 p and 2 p + 1 of each vector, side by side. For vectors
+ * that are neighbours in memory. */
+static void amx_load_pairs(const uint16_t *from, int64_t along, int n, int k, vf line[LINES])
+{
+    __mmask16 wide = (__mmask16)((1u << n) - 1);
+    for (int p = 0; p < LINES; p++) {
+        const uint16_t *at = from + 2 * p * along;
+        __builtin_prefetch(at + DEEP * along), __builtin_prefetch(at + (DEEP + 1) * along);
+        __m256i even = _mm256_maskz_loadu_epi16(2 * p < k ? wide : 0, at);
+        __m256i odd = _mm256_maskz_loadu_epi16(2 * p + 1 < k ? wide : 0, at + along);
+        __m512i pair = _mm512_or_si512(_mm512_cvtepu16_epi32(even),
+                                       _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16));
+        line[p] = _mm512_castsi512_ps(pair);
+    }
+}
+
+/* Packs one tile: up to LINES vectors and DEEP elements. A tile of vectors
+ * becomes a tile of pairs by transposing it as 16 x 16 numbers of 32 bits. */
+static void pack_tile(const Packing *x, const uint16_t *from, int n, int k, uint16_t *to)
+{
+    vf line[LINES];
+    bool pairs = x->along != 1 && x->across == 1;
+    if (pairs) {
+        amx_load_pairs(from, x->along, n, k, line);
+    } else if (x->along == 1) {
+        load_vectors(from, x->across, n, k, line);
+    } else {
+        uint16_t dense[LINES * DEEP];
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < k; j++) dense[i * DEEP + j] = from[i * x->across + j * x->along];
+        load_vectors(dense, DEEP, n, k, line);
+    }
+    if (pairs != x->pairs) transpose_square(line);
+    for (int i = 0; i < LINES; i++) _mm512_storeu_ps(to + i * DEEP, line[i]);
+}
+
+/* LINES whole vectors of DEEP elements in memory -> a tile. */
+static void pack_lines(const Packing *x, const uint16_t *from, uint16_t *to)
+{
+    vf line[LINES];
+    UNROLL for (int i = 0; i < LINES; i++)
+    {
+        const uint16_t *at = from + i * x->across;
+        _mm_prefetch((const char *)(at + SIDE * x->across), _MM_HINT_T1);
+        line[i] = vf_load((const float *)at);
+    }
+    if (x->pairs) transpose_square(line);
+    UNROLL for (int i = 0; i < LINES; i++) vf_store((float *)(to + i * DEEP), line[i]);
+}
+
+/* LINES of SIDE vectors that are neighbours in memory, from number `first` on,
+ * with DEEP elements -> a tile. */
+static void pack_columns(const Packing *x, const uint16_t *from, int first, uint16_t *to)
+{
+    /* elements first + i of two registers, side by side */
+    const __m512i order = _mm512_add_epi16(_mm512_set1_epi16((short)first),
+                                           _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11,
+                                                            42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37,
+                                                            5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0));
+    vf line[LINES];
+    UNROLL for (int p = 0; p < LINES; p++)
+    {
+        const uint16_t *at = from + 2 * p * x->along;
+        _mm_prefetch((const char *)(at + DEEP * x->along), _MM_HINT_T0);
+        _mm_prefetch((const char *)(at + (DEEP + 1) * x->along), _MM_HINT_T0);
+        line[p] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(_mm512_loadu_si512(at), order,
+                                                                _mm512_loadu_si512(at + x->along)));
+    }
+    if (!x->pairs) transpose_square(line);
+    UNROLL for (int p = 0; p < LINES; p++) vf_store((float *)(to + p * DEEP), line[p]);
+}
+
+/* One step of bfloat16: up to SIDE vectors and DEEP elements. */
+static void pack_step(const Packing *x, const uint16_t *from, int n, int deep, uint16_t *to)
+{
+    if (n == SIDE && deep == DEEP && x->along == 1) {
+        pack_lines(x, from, to);
+        pack_lines(x, from + LINES * x->across, to + STEP / 2);
+        return;
+    }
+    if (n == SIDE && deep == DEEP && x->across == 1) {
+        pack_columns(x, from, 0, to);
+        pack_columns(x, from, LINES, to + STEP / 2);
+        return;
+    }
+    pack_tile(x, from, n < LINES ? n : LINES, deep, to);
+    if (n > LINES)
+        pack_tile(x, from + LINES * x->across, n - LINES, deep, to + STEP / 2);
+    else
+        memset(to + STEP / 2, 0, STEP / 2 * sizeof *to);
+}
+
+/* ---- float32 and float16: `parts` bfloat16 numbers, each the nearest to the rest ----------------------------- */
+
+/* The bfloat16 nearest to each number, as the high half of 32 bits. */
+ALWAYS_INLINE __m512i nearest(vf x)
+{
+    __m512i half = _mm512_set1_epi32(0x8000), high = _mm512_set1_epi32((int)0xffff0000);
+    return _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), half), high);
+}
+
+ALWAYS_INLINE vf rest(vf x, __m512i high) { return vf_sub(x, _mm512_castsi512_ps(high)); }
+
+ALWAYS_INLINE __m512i larger(__m512i largest, vf x)
+{
+    __m512i bits = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
+    return _mm512_max_epu32(largest, bits);
+}
+
+/* Two lines of 16 numbers, and those of one vector behind them -> lines of the
+ * parts. */
+ALWAYS_INLINE void split_row(const int parts, vf low, vf high, uint16_t *to)
+{
+    const __m512i odd = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35,
+                                         33, 31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3,
+                                         1);
+    UNROLL for (int part = 0; part < parts; part++)
+    {
+        __m512i first = nearest(low), second = nearest(high);
+        _mm512_storeu_si512(to + part * STEP, _mm512_permutex2var_epi16(first, odd, second));
+        low = rest(low, first), high = rest(high, second);
+    }
+}
+
+/* 16 numbers -> half a line of each part. */
+ALWAYS_INLINE void split_half_row(const int parts, vf x, uint16_t *to)
+{
+    UNROLL for (int part = 0; part < parts; part++)
+    {
+        __m512i high = nearest(x);
+        _mm256_storeu_si256((__m256i *)(to + part * STEP),
+                            _mm512_cvtepi32_epi16(_mm512_srli_epi32(high, 16)));
+        x = rest(x, high);
+    }
+}
+
+/* Numbers of 16 vectors at k and at k + 1 -> a line of pairs of each part. */
+ALWAYS_INLINE void split_pair(const int parts, vf even, vf odd, uint16_t *to)
+{
+    UNROLL for (int part = 0; part < parts; part++)
+    {
+        __m512i first = nearest(even), second = nearest(odd);
+        _mm512_storeu_si512(to + part * STEP,
+                            _mm512_or_si512(_mm512_srli_epi32(first, 16), second));
+        even = rest(even, first), odd = rest(odd, second);
+    }
+}
+
+/* 16 numbers of dtype, 0 where mask has no bit. */
+ALWAYS_INLINE vf load_numbers(const ds_dtype dtype, const char *from, __mmask16 mask)
+{
+    if (dtype == DS_F32) return _mm512_maskz_loadu_ps(mask, from);
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from));
+}
+
+/* Up to LINES vectors with up to LINES elements: line[i] = those of vector i,
+ * or element i of all vectors if they are neighbours in memory. Zeros behind
+ * both ends. */
+ALWAYS_INLINE void load_square(const Packing *x, const ds_dtype dtype, const char *from, int n,
+                               int k, vf line[LINES])
+{
+    const int64_t size = dtype == DS_F32 ? 4 : 2;
+    char dense[LINES * LINES * 4];
+    bool rows = x->along == 1, columns = !rows && x->across == 1;
+    int lines = columns ? k : n, wide = columns ? n : k;
+    int64_t step = columns ? x->along : x->across;
+    if (!rows && !columns) {
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < k && j < LINES; j++)
+                memcpy(dense + (i * LINES + j) * size, from + (i * x->across + j * x->along) * size,
+                       (size_t)size);
+        from = dense, step = LINES;
+    }
+    __mmask16 mask = wide >= LINES ? 0xffff : (__mmask16)((1u << dsi_max(0, wide)) - 1);
+    UNROLL for (int i = 0; i < LINES; i++)
+        line[i] = i < lines ? load_numbers(dtype, from + i * step * size, mask) : vf_zero();
+}
+
+/* A tile of up to LINES vectors with `deep` elements. Returns the larger of
+ * `largest` and their largest magnitude. */
+ALWAYS_INLINE __m512i split_any(const Packing *x, const ds_dtype dtype, const char *from, int n,
+                                int deep, uint16_t *to, __m512i largest)
+{
+    const int parts = parts_of(dtype);
+    const int64_t size = dtype == DS_F32 ? 4 : 2;
+    bool by_k = x->along != 1 && x->across == 1;
+    for (int k = 0; k < DEEP; k += LINES) {
+        vf line[LINES];
+        load_square(x, dtype, from + k * x->along * size, n, deep - k, line);
+        UNROLL for (int i = 0; i < LINES; i++) largest = larger(largest, line[i]);
+        if (by_k != x->pairs) transpose_square(line);
+        if (x->pairs) {
+            UNROLL for (int i = 0; i < LINES; i += 2)
+                split_pair(parts, line[i], line[i + 1], to + (k + i) / 2 * DEEP);
+        } else {
+            UNROLL for (int i = 0; i < LINES; i++)
+                split_half_row(parts, line[i], to + i * DEEP + k);
+        }
+    }
+    return largest;
+}
+
+/* The same for LINES rows of DEEP elements in memory. */
+ALWAYS_INLINE __m512i split_rows(const Packing *x, const ds_dtype dtype, const char *from,
+                                 uint16_t *to, __m512i largest)
+{
+    const int64_t size = dtype == DS_F32 ? 4 : 2;
+    for (int i = 0; i < LINES; i++, from += x->across * size) {
+        vf low = load_numbers(dtype, from, 0xffff),
+           high = load_numbers(dtype, from + LINES * size, 0xffff);
+        largest = larger(larger(largest, low), high);
+        split_row(parts_of(dtype), low, high, to + i * DEEP);
+    }
+    return largest;
+}
+
+/* One step: up to SIDE vectors and DEEP elements. */
+ALWAYS_INLINE __m512i split_step(const Packing *x, const ds_dtype dtype, const char *from, int n,
+                                 int deep, uint16_t *to, __m512i largest)
+{
+    for (int i = 0; i < SIDE; i += LINES, to += STEP / 2) {
+        int lines = (int)dsi_max(0, dsi_min(LINES, n - i));
+        const char *at = from + i * x->across * (dtype == DS_F32 ? 4 : 2);
+        if (lines == LINES && deep == DEEP && x->along == 1 && !x->pairs)
+            largest = split_rows(x, dtype, at, to, largest);
+        else
+            largest = split_any(x, dtype, at, lines, deep, to, largest);
+    }
+    return largest;
+}
+
+static __m512i split_f32(const Packing *x, const char *from, int n, int deep, uint16_t *to,
+                         __m512i largest)
+{
+    return split_step(x, DS_F32, from, n, deep, to, largest);
+}
+
+static __m512i split_f16(const Packing *x, const char *from, int n, int deep, uint16_t *to,
+                         __m512i largest)
+{
+    return split_step(x, DS_F16, from, n, deep, to, largest);
+}
+
+/* ---- both ----------------------------------------------------------------------------------------------- */
+
+/* Vectors of group or panel `part`, elements from k on. */
+static __m512i pack_at(const Packing *x, int64_t part, int64_t k, __m512i largest)
+{
+    int64_t at = part * SIDE * x->across + k * x->along,
+            step = part * dsi_div_up(x->k, DEEP) + k / DEEP;
+    int n = (int)dsi_min(SIDE, x->n - part * SIDE), deep = (int)dsi_min(DEEP, x->k - k);
+    const char *from = (const char *)x->from + at * (int64_t)ds_dtype_size(x->dtype);
+    uint16_t *to = x->to + step * STEP * parts_of(x->dtype);
+    if (x->dtype == DS_F32) return split_f32(x, from, n, deep, to, largest);
+    if (x->dtype == DS_F16) return split_f16(x, from, n, deep, to, largest);
+    pack_step(x, (const uint16_t *)from, n, deep, to);
+    return largest;
+}
+
+/* Groups or panels begin .. end-1, in the order in which they are in memory. */
+static void pack_parts(void *arg, int64_t begin, int64_t end)
+{
+    const Packing *x = arg;
+    __m512i largest = _mm512_setzero_si512();
+    if (x->across == 1)
+        for (int64_t k = 0; k < x->k; k += DEEP)
+            for (int64_t part = begin; part < end; part++) largest = pack_at(x, part, k, largest);
+    else
+        for (int64_t part = begin; part < end; part++)
+            for (int64_t k = 0; k < x->k; k += DEEP) largest = pack_at(x, part, k, largest);
+    if (parts_of(x->dtype) == 1) return;
+    uint32_t mine = _mm512_reduce_max_epu32(largest), all = atomic_load(x->largest);
+    while (mine > all && !atomic_compare_exchange_weak(x->largest, &all, mine)) {}
+}
+
+void amx_pack(const Packing *x)
+{
+    dsi_parallel(dsi_div_up(x->n, SIDE), 1 + 32768 / (SIDE * x->k), pack_parts, (void *)x);
+}
+
+#else
+typedef int Empty; /* a file has at least one declaration */
+#endif
