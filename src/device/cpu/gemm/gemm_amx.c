@@ -136,6 +136,21 @@ USES_TILES static void put_square(const Product *p, int64_t row, int64_t col, co
     }
 }
 
+/* Cache lines of the next group of rows that are to be fetched after each product
+ * of parts of the square at (row, col): its panels share the group. They begin at
+ * *next. */
+static int64_t fetched_lines(const Block *x, const uint16_t *a, int64_t row, int64_t col,
+                             int64_t steps, const char **next)
+{
+    if (row + SIDE >= x->of.m) return 0;
+    int64_t group = steps * STEP * x->of.parts * 2 / 64, item = x->panels * SIDE;
+    int64_t products = steps * products_of(x->of.parts),
+            columns = dsi_min(item, x->of.n - col / item * item);
+    int64_t panels = dsi_div_up(columns, SIDE), each = dsi_div_up(group, panels * products);
+    *next = (const char *)a + (group + col % item / SIDE * products * each) * 64;
+    return each;
+}
+
 /* One block of k of the square of y at (row, col). */
 USES_TILES static void run_square(const Block *x, int64_t row, int64_t col)
 {
@@ -148,10 +163,12 @@ USES_TILES static void run_square(const Block *x, int64_t row, int64_t col)
     bool lower = x->of.m - row > LINES, right = x->of.n - col > LINES;
     bool split = x->of.parts > 1, more = !x->first && split;
     square_begin(x->first || split ? NULL : sums, SIDE);
+    const char *next = NULL;
+    int64_t lines = split ? fetched_lines(x, a, row, col, steps, &next) : 0;
     if (x->of.parts == 3)
-        square_parts(3, a, b, steps, lower, right);
+        square_parts(3, a, b, steps, lower, right, next, lines);
     else if (split)
-        square_parts(2, a, b, steps, lower, right);
+        square_parts(2, a, b, steps, lower, right, next, lines);
     else if (x->stream)
         square_stream(a, x->a_line, x->a_step, x->a_lower, b, steps, lower, right);
     else

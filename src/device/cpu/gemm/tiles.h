@@ -36,6 +36,9 @@
  * float16 11, bfloat16 8. */
 ALWAYS_INLINE int parts_of(ds_dtype dtype) { return dtype == DS_F32 ? 3 : dtype == DS_F16 ? 2 : 1; }
 
+/* Their products that count. */
+ALWAYS_INLINE int products_of(int parts) { return parts == 3 ? 6 : parts == 2 ? 4 : 1; }
+
 /* ---- packing (amx_pack.c) ------------------------------------------------------------------------------- */
 
 /* n vectors of k elements: rows of a, or columns of b; `across` elements from
@@ -141,12 +144,15 @@ SQUARE(square_stream, _tile_stream_loadd)
         if (right) _tile_dpbf16ps(1, 4, 7); \
         if (lower) _tile_dpbf16ps(2, 5, 6); \
         if (lower && right) _tile_dpbf16ps(3, 5, 7); \
+        for (int l = 0; l < lines; l++, next += 64) _mm_prefetch(next, _MM_HINT_T1); \
     } while (0)
 
 /* Adds steps of DEEP elements of k of numbers in `parts` parts; a and b are
- * packed. */
+ * packed. After each of products_of(parts) products of parts in a step, `lines`
+ * cache lines from `next` on are brought to the second cache. */
 USES_TILES static inline void square_parts(const int parts, const uint16_t *a, const uint16_t *b,
-                                           int64_t steps, const bool lower, const bool right)
+                                           int64_t steps, const bool lower, const bool right,
+                                           const char *next, int64_t lines)
 {
     for (int64_t i = 0; i < steps; i++, a += parts * STEP, b += parts * STEP) {
         LOAD_B(0);
