@@ -151,18 +151,6 @@ ALWAYS_INLINE void split_row(const int parts, vf low, vf high, uint16_t *to)
     }
 }
 
-/* 16 numbers -> half a line of each part. */
-ALWAYS_INLINE void split_half_row(const int parts, vf x, uint16_t *to)
-{
-    UNROLL for (int part = 0; part < parts; part++)
-    {
-        __m512i high = nearest(x);
-        _mm256_storeu_si256((__m256i *)(to + part * STEP),
-                            _mm512_cvtepi32_epi16(_mm512_srli_epi32(high, 16)));
-        x = rest(x, high);
-    }
-}
-
 /* Numbers of 16 vectors at k and at k + 1 -> a line of pairs of each part. */
 ALWAYS_INLINE void split_pair(const int parts, vf even, vf odd, uint16_t *to)
 {
@@ -182,51 +170,77 @@ ALWAYS_INLINE vf load_numbers(const ds_dtype dtype, const char *from, __mmask16 
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from));
 }
 
-/* Up to LINES vectors with up to LINES elements: line[i] = those of vector i,
- * or element i of all vectors if they are neighbours in memory. Zeros behind
- * both ends. */
-ALWAYS_INLINE void load_square(const Packing *x, const ds_dtype dtype, const char *from, int n,
-                               int k, vf line[LINES])
+/* The bytes of a step's elements of up to LINES vectors. */
+typedef struct Source {
+    const char *at;
+    int64_t line, next; /* bytes from line to line, to the lines of the next step */
+    int lines, wide;    /* elements behind these are 0 */
+} Source;
+
+/* LINES lines of 16 numbers each. whole: there are as many. */
+ALWAYS_INLINE __m512i load_square(const ds_dtype dtype, const Source *x, const bool whole,
+                                  vf line[LINES], __m512i largest)
 {
-    const int64_t size = dtype == DS_F32 ? 4 : 2;
-    char dense[LINES * LINES * 4];
-    bool rows = x->along == 1, columns = !rows && x->across == 1;
-    int lines = columns ? k : n, wide = columns ? n : k;
-    int64_t step = columns ? x->along : x->across;
-    if (!rows && !columns) {
-        for (int i = 0; i < n; i++)
-            for (int j = 0; j < k && j < LINES; j++)
-                memcpy(dense + (i * LINES + j) * size, from + (i * x->across + j * x->along) * size,
-                       (size_t)size);
-        from = dense, step = LINES;
-    }
-    __mmask16 mask = wide >= LINES ? 0xffff : (__mmask16)((1u << dsi_max(0, wide)) - 1);
+    __mmask16 mask = x->wide >= LINES ? 0xffff : (__mmask16)((1u << dsi_max(0, x->wide)) - 1);
     UNROLL for (int i = 0; i < LINES; i++)
-        line[i] = i < lines ? load_numbers(dtype, from + i * step * size, mask) : vf_zero();
+    {
+        const char *at = x->at + i * x->line;
+        if (whole) _mm_prefetch(at + x->next, _MM_HINT_T0);
+        line[i] = whole          ? load_numbers(dtype, at, 0xffff)
+                  : i < x->lines ? load_numbers(dtype, at, mask)
+                                 : vf_zero();
+        largest = larger(largest, line[i]);
+    }
+    return largest;
 }
 
-/* A tile of up to LINES vectors with `deep` elements. Returns the larger of
- * `largest` and their largest magnitude. */
-ALWAYS_INLINE __m512i split_any(const Packing *x, const ds_dtype dtype, const char *from, int n,
-                                int deep, uint16_t *to, __m512i largest)
+/* A tile of up to LINES vectors with `deep` elements. by_k: its lines are
+ * elements of k, else vectors. Returns the larger of `largest` and the largest
+ * magnitude. */
+ALWAYS_INLINE __m512i split_tile(const Packing *x, const ds_dtype dtype, Source from, bool by_k,
+                                 const bool whole, uint16_t *to, __m512i largest)
 {
     const int parts = parts_of(dtype);
     const int64_t size = dtype == DS_F32 ? 4 : 2;
-    bool by_k = x->along != 1 && x->across == 1;
+    vf line[LINES], first[LINES];
     for (int k = 0; k < DEEP; k += LINES) {
-        vf line[LINES];
-        load_square(x, dtype, from + k * x->along * size, n, deep - k, line);
-        UNROLL for (int i = 0; i < LINES; i++) largest = larger(largest, line[i]);
+        largest = load_square(dtype, &from, whole, line, largest);
         if (by_k != x->pairs) transpose_square(line);
         if (x->pairs) {
             UNROLL for (int i = 0; i < LINES; i += 2)
                 split_pair(parts, line[i], line[i + 1], to + (k + i) / 2 * DEEP);
+        } else if (k == 0) {
+            UNROLL for (int i = 0; i < LINES; i++) first[i] = line[i];
         } else {
             UNROLL for (int i = 0; i < LINES; i++)
-                split_half_row(parts, line[i], to + i * DEEP + k);
+                split_row(parts, first[i], line[i], to + i * DEEP);
         }
+        from.at += LINES * (by_k ? from.line : size);
+        *(by_k ? &from.lines : &from.wide) -= LINES;
     }
     return largest;
+}
+
+/* The same for any strides and sizes. */
+ALWAYS_INLINE __m512i split_any(const Packing *x, const ds_dtype dtype, const char *at, int n,
+                                int deep, uint16_t *to, __m512i largest)
+{
+    const int64_t size = dtype == DS_F32 ? 4 : 2;
+    char dense[LINES * DEEP * 4];
+    if (x->along == 1 || x->across == 1) {
+        bool by_k = x->along != 1, whole = n == LINES && deep == DEEP;
+        int64_t line = (by_k ? x->along : x->across) * size;
+        Source from = {at, line, by_k ? DEEP * line : SIDE * line, by_k ? deep : n,
+                       by_k ? n : deep};
+        if (whole) return split_tile(x, dtype, from, by_k, true, to, largest);
+        return split_tile(x, dtype, from, by_k, false, to, largest);
+    }
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < deep; j++)
+            memcpy(dense + (i * DEEP + j) * size, at + (i * x->across + j * x->along) * size,
+                   (size_t)size);
+    return split_tile(x, dtype, (Source){dense, DEEP * size, 0, n, deep}, false, false, to,
+                      largest);
 }
 
 /* The same for LINES rows of DEEP elements in memory. */
@@ -235,6 +249,8 @@ ALWAYS_INLINE __m512i split_rows(const Packing *x, const ds_dtype dtype, const c
 {
     const int64_t size = dtype == DS_F32 ? 4 : 2;
     for (int i = 0; i < LINES; i++, from += x->across * size) {
+        _mm_prefetch(from + SIDE * x->across * size, _MM_HINT_T1);
+        _mm_prefetch(from + SIDE * x->across * size + 64, _MM_HINT_T1);
         vf low = load_numbers(dtype, from, 0xffff),
            high = load_numbers(dtype, from + LINES * size, 0xffff);
         largest = larger(larger(largest, low), high);
