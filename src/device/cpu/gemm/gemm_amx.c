@@ -3,8 +3,9 @@
  *
  * tiles.h says how the unit works, amx_pack.c how operands are packed. As in
  * gemm.c, panels that fill half of the second cache are multiplied with one
- * group of rows after another. A long k is cut into blocks; between them, the
- * sums are in memory.
+ * group of rows after another. If all panels fit there, each group is packed
+ * right before. A long k is cut into blocks; between them, the sums are in
+ * memory.
  *
  * The unit multiplies bfloat16 alone. A float32 is the sum of three such
  * numbers, a = a0 + a1 + a2 with 8 bits each, and
@@ -32,6 +33,7 @@
 
 #include "base/int.h"
 #include "device/cpu/simd/half.h"
+#include "device/cpu/simd/slots.h"
 #include "device/cpu/table.h"
 
 #include <string.h>
@@ -72,6 +74,9 @@ typedef struct Product {
 typedef struct Block {
     Product of; /* m, n, k and pointers are those of the block */
     const uint16_t *a, *packed_b;
+    const Packing *rows; /* if not NULL, a is packed by groups, to rows->to [slots][SIDE][vector] */
+    Slots *taken;        /* of these */
+    int64_t vector;      /* elements of a packed row or column */
     /* elements of a from row to row, to the next DEEP of k, to the lower LINES
      * rows */
     int64_t a_line, a_step, a_lower;
@@ -136,13 +141,14 @@ USES_TILES static void put_square(const Product *p, int64_t row, int64_t col, co
     }
 }
 
-/* Cache lines of the next group of rows that are to be fetched after each product
- * of parts of the square at (row, col): its panels share the group. They begin at
+/* Cache lines of the next group of rows that are to be fetched after each
+ * product of parts of the square at (row, col): its panels share the group.
+ * They begin at
  * *next. */
 static int64_t fetched_lines(const Block *x, const uint16_t *a, int64_t row, int64_t col,
                              int64_t steps, const char **next)
 {
-    if (row + SIDE >= x->of.m) return 0;
+    if (x->rows || row + SIDE >= x->of.m) return 0;
     int64_t group = steps * STEP * x->of.parts * 2 / 64, item = x->panels * SIDE;
     int64_t products = steps * products_of(x->of.parts),
             columns = dsi_min(item, x->of.n - col / item * item);
@@ -152,11 +158,10 @@ static int64_t fetched_lines(const Block *x, const uint16_t *a, int64_t row, int
 }
 
 /* One block of k of the square of y at (row, col). */
-USES_TILES static void run_square(const Block *x, int64_t row, int64_t col)
+USES_TILES static void run_square(const Block *x, const uint16_t *a, int64_t row, int64_t col)
 {
-    int64_t steps = dsi_div_up(x->of.k, DEEP), vector = steps * DEEP * x->of.parts;
-    const uint16_t *b = x->packed_b + col * vector;
-    const uint16_t *a = x->a + row * (x->direct ? x->a_line : vector);
+    int64_t steps = dsi_div_up(x->of.k, DEEP);
+    const uint16_t *b = x->packed_b + col * x->vector;
     float local[SIDE * SIDE], *sums = local;
     if (x->sums) sums = x->sums + (row / SIDE * x->sums_row + col / SIDE) * SIDE * SIDE;
     /* else the second half of the rows, or columns, is zeros */
@@ -179,24 +184,39 @@ USES_TILES static void run_square(const Block *x, int64_t row, int64_t col)
     if (x->last) put_square(&x->of, row, col, sums);
 }
 
+/* Packs the group of rows from `row` on. */
+static const uint16_t *pack_group(const Block *x, int64_t row, uint16_t *to)
+{
+    Packing group = *x->rows;
+    group.from = (const char *)group.from +
+                 row * group.across * (int64_t)ds_dtype_size(group.dtype);
+    group.n = dsi_min(SIDE, group.n - row), group.to = to;
+    amx_pack(&group);
+    return to;
+}
+
 /* Items begin .. end-1: x->panels panels of one group of rows each, in the
  * order [group][across]. */
 USES_TILES static void run_items(void *arg, int64_t begin, int64_t end)
 {
     const Block *x = arg;
+    int slot = x->rows ? slot_take(x->taken) : 0;
     tiles_begin();
     for (int64_t item = begin; item < end; item++) {
         int64_t row = item / x->across * SIDE, col = item % x->across * x->panels * SIDE;
         int64_t last = dsi_min(col + x->panels * SIDE, x->of.n);
-        for (; col < last; col += SIDE) run_square(x, row, col);
+        const uint16_t *a = x->a + row * (x->direct ? x->a_line : x->vector);
+        if (x->rows) a = pack_group(x, row, x->rows->to + slot * SIDE * x->vector);
+        for (; col < last; col += SIDE) run_square(x, a, row, col);
     }
     tiles_end();
+    if (x->rows) slot_release(x->taken, slot);
 }
 
 static void amx_multiply(Block *x)
 {
     int64_t groups = dsi_div_up(x->of.m, SIDE), panels = dsi_div_up(x->of.n, SIDE);
-    x->panels = groups < ITEMS ? dsi_div_up(panels * groups, ITEMS) : panels;
+    x->panels = groups < ITEMS && !x->rows ? dsi_div_up(panels * groups, ITEMS) : panels;
     x->across = dsi_div_up(panels, x->panels);
     double flops = 2.0 * (double)(SIDE * x->panels * SIDE) * (double)x->of.k;
     dsi_parallel(groups * x->across, 1 + (int64_t)(GRAIN_FLOPS / flops), run_items, x);
@@ -227,8 +247,11 @@ static int64_t amx_panel_columns(int64_t each, int parts)
 }
 
 typedef struct Buffers {
-    int64_t each, width;                   /* elements of a block of k; columns of packed_b */
-    uint16_t *b, *a;                       /* packed operands; a NULL: read in place */
+    int64_t each, width; /* elements of a block of k; columns of packed_b */
+    uint16_t *b, *a;     /* packed operands */
+    bool direct;         /* a is read in place */
+    bool by_group;       /* a is packed by groups: a for each slot */
+    Slots taken;
     float *sums;                           /* of a block of y; NULL if k has one block */
     _Atomic uint32_t largest_a, largest_b; /* magnitudes, of float32 */
 } Buffers;
@@ -236,7 +259,14 @@ typedef struct Buffers {
 /* One block of k from `k` on, for one width of columns from j on. */
 static void run_width(const Product *p, Buffers *buffers, int64_t k, int64_t j)
 {
-    Block x = {*p, buffers->a, buffers->b, DEEP, STEP, STEP / 2, .direct = !buffers->a};
+    Block x = {.of = *p,
+               .a = buffers->a,
+               .packed_b = buffers->b,
+               .a_line = DEEP,
+               .a_step = STEP,
+               .a_lower = STEP / 2,
+               .direct = buffers->direct,
+               .taken = &buffers->taken};
     x.first = k == 0, x.last = k + buffers->each >= p->k;
     x.of.k = dsi_min(buffers->each, p->k - k), x.of.n = dsi_min(buffers->width, p->n - j);
     if (x.direct) {
@@ -248,19 +278,24 @@ static void run_width(const Product *p, Buffers *buffers, int64_t k, int64_t j)
     if (p->bias && !p->bias_of_rows) x.of.bias = p->bias + j;
     x.sums_row = dsi_div_up(p->n, SIDE);
     if (buffers->sums) x.sums = buffers->sums + j * SIDE;
-    dsi_view b = amx_moved(p->b, 0, k, j);
+    x.vector = dsi_round_up(x.of.k, DEEP) * p->parts;
+    dsi_view a = amx_moved(p->a, 0, 0, k), b = amx_moved(p->b, 0, k, j);
+    Packing rows = {
+        a.p, a.dtype, a.s[1], a.s[2], p->m, x.of.k, false, buffers->a, &buffers->largest_a};
+    if (buffers->by_group) x.rows = &rows;
     amx_pack(&(Packing){b.p, b.dtype, b.s[2], b.s[1], x.of.n, x.of.k, true, buffers->b,
                         &buffers->largest_b});
     amx_multiply(&x);
 }
 
-/* One block of y, of at most BLOCK x BLOCK elements. An a that is packed is
- * packed once; else the sums of a width stay in the second cache. */
+/* One block of y, of at most BLOCK x BLOCK elements. An a that is packed as a
+ * whole is packed once; else the sums of a width stay in the second cache. */
 static void run_block(const Product *p, Buffers *buffers)
 {
-    for (int64_t j = 0; j < p->n && !buffers->a; j += buffers->width)
+    bool whole = !buffers->direct && !buffers->by_group;
+    for (int64_t j = 0; j < p->n && !whole; j += buffers->width)
         for (int64_t k = 0; k < p->k; k += buffers->each) run_width(p, buffers, k, j);
-    for (int64_t k = 0; k < p->k && buffers->a; k += buffers->each) {
+    for (int64_t k = 0; k < p->k && whole; k += buffers->each) {
         int64_t deep = dsi_min(buffers->each, p->k - k);
         dsi_view a = amx_moved(p->a, 0, 0, k);
         amx_pack(&(Packing){a.p, a.dtype, a.s[1], a.s[2], p->m, deep, false, buffers->a,
@@ -296,16 +331,17 @@ static bool in_range(uint32_t largest_a, uint32_t largest_b)
 static ds_status amx_run(dsi_stream *s, const Product *p, bool *exact)
 {
     Buffers buffers = {.each = amx_depth(p->k, p->parts)};
-    bool direct = p->parts == 1 && reads_in_place(p);
     int64_t m = dsi_round_up(dsi_min(p->m, BLOCK), SIDE),
-            n = dsi_round_up(dsi_min(p->n, BLOCK), SIDE);
+            n = dsi_round_up(dsi_min(p->n, BLOCK), SIDE), vector = buffers.each * p->parts;
     buffers.width = dsi_min(n, amx_panel_columns(buffers.each, p->parts));
-    int64_t halves = ((direct ? 0 : m) + buffers.width) * buffers.each * p->parts,
-            sums = buffers.each < p->k ? m * n : 0;
+    buffers.direct = p->parts == 1 && reads_in_place(p);
+    buffers.by_group = p->parts > 1 && p->n <= buffers.width && m >= 2 * SIDE * ds_threads();
+    int64_t rows = buffers.direct ? 0 : buffers.by_group ? ds_threads() * SIDE : m;
+    int64_t halves = (rows + buffers.width) * vector, sums = buffers.each < p->k ? m * n : 0;
     buffers.b = dsi_scratch(s, (size_t)halves * sizeof *buffers.b +
                                    (size_t)sums * sizeof *buffers.sums);
     if (!buffers.b) return DS_ENOMEM;
-    if (!direct) buffers.a = buffers.b + buffers.width * buffers.each * p->parts;
+    buffers.a = buffers.b + buffers.width * vector;
     if (sums) buffers.sums = (float *)(buffers.b + halves);
     for (int64_t batch = 0; batch < p->batch; batch++)
         for (int64_t j = 0; j < p->n; j += BLOCK)
