@@ -142,9 +142,8 @@ USES_TILES static void put_square(const Product *p, int64_t row, int64_t col, co
 }
 
 /* Cache lines of the next group of rows that are to be fetched after each
- * product of parts of the square at (row, col): its panels share the group.
- * They begin at
- * *next. */
+ * product of parts of the square at (row, col), from *next on: its panels share
+ * the group. */
 static int64_t fetched_lines(const Block *x, const uint16_t *a, int64_t row, int64_t col,
                              int64_t steps, const char **next)
 {
