@@ -20,13 +20,14 @@
 
 #include <math.h>
 
-#define COLUMNS 256  /* neighbouring outputs that are summed together */
-#define ROWS    256  /* lines whose sum is kept in T: 64 additions an element */
-#define GATHER  512  /* elements of a line that is not dense, at a time */
-#define SHORT   64   /* elements of lines that are gathered together */
-#define OUTPUTS 128  /* whose lines are taken in the order of memory */
-#define PARTS   64   /* of one long line */
-#define AHEAD   4096 /* bytes: the page that the hardware does not fetch ahead by itself */
+#define COLUMNS    256  /* neighbouring outputs that are summed together */
+#define ROWS       256  /* lines whose sum is kept in T: 64 additions an element */
+#define GATHER     512  /* elements of a line that is not dense, at a time */
+#define SHORT      64   /* elements of lines that are gathered together */
+#define OUTPUTS    128  /* whose lines are taken in the order of memory */
+#define PARTS      64   /* of one long line */
+#define ROWS_AHEAD 8    /* rows, further apart than the hardware looks, of 16 bits */
+#define AHEAD      4096 /* bytes: the page that the hardware does not fetch ahead by itself */
 
 typedef struct {
     int n;
@@ -339,6 +340,8 @@ static void add_rows_half(const plan *p, const uint16_t *x, int64_t row, int64_t
     float a[TOGETHER][COLUMNS];
     for (int64_t end = row + n; row < end;) {
         int64_t rows = row + TOGETHER <= end ? TOGETHER : 1;
+        for (int64_t r = row + ROWS_AHEAD; r < dsi_min(row + ROWS_AHEAD + rows, end); r++)
+            FETCH(x + line_offset(p, r), p->inner_x == 1 ? 2 * k : 0, 0);
         for (int64_t r = 0; r < rows; r++)
             half_gather(p->x_dtype, x + line_offset(p, row + r), p->inner_x, a[r], k);
         if (rows == TOGETHER)
