@@ -25,6 +25,7 @@
 #define BLOCK     1024 /* elements of a line whose sum is kept in T */
 #define HALF_ROWS 2048 /* 16-bit elements that are converted at a time: in the first cache */
 #define PIECE     512  /* elements of a layer norm's row at a time */
+#define FETCHED   1024 /* most bytes of a row that are fetched ahead */
 #define TOGETHER  4    /* rows that are added to dw at a time */
 /* A layer norm's rows are divided into parts, whose sums dw are added in order. */
 #define PARTS         16
@@ -44,11 +45,13 @@ typedef struct {
 } job;
 
 /* Bytes of a row of x [M,D] that are fetched ahead: the processor by itself
- * stops at each page. 0 if all rows are in the second cache. */
+ * stops at each page. 0 if x and y fit into the second cache, or if a row is
+ * more than can be on its way at a time: then the loop waits for its
+ * fetches. */
 static int64_t row_fetched(const dsi_view *x)
 {
     int64_t bytes = x->d[1] * (int64_t)ds_dtype_size(x->dtype);
-    return x->d[0] * bytes > dsi_cpu_l2_bytes() / 8 ? bytes : 0;
+    return bytes <= FETCHED && x->d[0] * bytes > dsi_cpu_l2_bytes() / 2 ? bytes : 0;
 }
 
 ALWAYS_INLINE void row_fetch(const job *j, const dsi_view *v, int64_t row, bool to_write)
