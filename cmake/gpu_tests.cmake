@@ -153,10 +153,10 @@ if(DS_GPU_TESTS AND TARGET test_gpu_zero)
         ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu;FAKE_CUDA_COUNT=4;DS_TEST_QUICK=1;FAKE_CUDA_LAZY=1")
 endif()
 
-# Small kernels in two other orders of threads, with work that is done as late as
+# Some kernels in two other orders of threads, with work that is done as late as
 # it may.
-if(DS_GPU_TESTS AND TARGET test_gpu_conv_back AND TARGET test_gpu_small_entropy)
-    foreach(name conv_back small_entropy)
+if(DS_GPU_TESTS AND TARGET test_gpu_conv_back AND TARGET test_gpu_small_entropy AND TARGET test_gpu_conv_parts)
+    foreach(name conv_back small_entropy conv_parts)
         foreach(order backward seeded)
             add_test(NAME gpu/${name}.${order} COMMAND test_gpu_${name})
             set_tests_properties(gpu/${name}.${order} PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}

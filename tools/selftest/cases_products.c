@@ -237,6 +237,13 @@ static Sizes last_long(const Trial *t)
     return (Sizes){5, 8, 16, BIG(t, 128, 31), 30, 3, 3, {{1, 1}, {1, 1}, {1, 1}, 1}};
 }
 
+/* few pixels: the sums of y and dx are cut into parts */
+static Sizes last_deep(const Trial *t)
+{
+    int64_t channels = BIG(t, 512, 128);
+    return (Sizes){BIG(t, 32, 2), channels, channels, 7, 6, 3, 3, {{1, 1}, {1, 1}, {1, 1}, 1}};
+}
+
 /* few channels of planes */
 static Sizes last_few(const Trial *t)
 {
@@ -291,6 +298,7 @@ LAST_CASES(last_point)
 LAST_CASES(last_groups)
 LAST_CASES(last_few)
 LAST_CASES(last_long)
+LAST_CASES(last_deep)
 
 /* ---- fusions: the host has the kernels that they replace ---- */
 
@@ -408,6 +416,7 @@ const SelfCase selftest_products[] = {
     CONV("channels last, stride", conv_last_stride, true),
     CONV("channels last, 1x1", conv_last_point, true),
     CONV("channels last, long sums", conv_last_long, true),
+    CONV("channels last, deep sums", conv_last_deep, true),
     CONV("channels last, few", conv_last_few, false),
     CONV("channels last, groups", conv_last_groups, false),
     {"conv2d_dw_db", "", conv_dw_db, 4, false},

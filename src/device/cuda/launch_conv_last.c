@@ -3,9 +3,12 @@
  * Those of 16 bits are computed by conv_wgmma.cu on GPUs of compute
  * capability 9.0, but small ones; all else by conv_last.cu.
  *
+ * Sums of y and dx are cut into parts where tiles are too few for a GPU; a second
+ * kernel adds these in order.
+ *
  * Invariants: tiles are those of the .cu files, with which it shares
- * kernels/conv_tiles.h. A grid counts tiles of pixels along x, of channels
- * along y, groups times classes of pixels along z.
+ * kernels/conv_tiles.h. A grid counts tiles of pixels (times parts) along x, of
+ * channels along y, groups times classes of pixels along z.
  * SPDX-License-Identifier: MIT */
 #include "conv_last.h"
 #include "kernels/conv_tiles.h"
@@ -22,6 +25,17 @@
  * of y or dx, multiplications of dw for each multiprocessor. */
 #define LEAST_SUM     128
 #define LEAST_DW_WORK ((int64_t)1 << 24)
+
+/* Parts of the sums of y and dx by warpgroups: at most, stages of each at least; times
+ * in microseconds of a stage, of a block beside its stages, of the kernel that adds
+ * the parts, and of each MB of these: those of products with tiles of that size
+ * (launch_gemm_lines.c), not measured for convolutions. */
+#define MOST_PARTS  16
+#define PART_STAGES 8
+#define STAGE_TIME  0.38
+#define BLOCK_TIME  3.6
+#define PARTS_TIME  4.0
+#define MB_TIME     0.45
 
 #define MOST_SPLITS 132   /* parts of dw's sum */
 #define FEW_SPLITS  16    /* that a thread adds alone */
@@ -78,11 +92,12 @@ static ds_status weights_launch(dsi_stream *s, dsi_cuda_conv_args p, bool dx, vo
 #define STAGES(n, rows, columns)       ((unsigned)((n)*K_CONV_PIECES * 16 * ((rows) + (columns))))
 #define GROUP_STAGES(n, rows, columns) (STAGES(n, rows, columns) + K_CONV_ALIGN)
 
-/* A kernel of y and dx: pixels x channels of its tile. */
+/* A kernel of y and dx: pixels x channels of its tile. at_once: blocks that a large
+ * GPU runs, of those whose sums may have parts; else 0. */
 typedef struct Tile {
     dsi_cuda_family family;
     const char *name, *dx_name;
-    int64_t pixels, channels;
+    int64_t pixels, channels, at_once;
     unsigned threads, shared; /* shared: bytes of dynamic memory */
 } Tile;
 
@@ -91,6 +106,7 @@ static const Tile tile_mma = {DSI_CUDA_conv_last,
                               "conv2d_dx_last",
                               2 * WARP,
                               2 * WARP,
+                              0,
                               128,
                               STAGES(K_CONV_STAGES, 2 * WARP, 2 * WARP)};
 static const Tile tile_mma_narrow = {DSI_CUDA_conv_last,
@@ -98,6 +114,7 @@ static const Tile tile_mma_narrow = {DSI_CUDA_conv_last,
                                      "conv2d_dx_last_narrow",
                                      4 * WARP,
                                      WARP,
+                                     0,
                                      128,
                                      STAGES(K_CONV_STAGES, 4 * WARP, WARP)};
 static const Tile tile_group = {DSI_CUDA_conv_wgmma,
@@ -105,6 +122,7 @@ static const Tile tile_group = {DSI_CUDA_conv_wgmma,
                                 "conv2d_dx_group_128",
                                 K_CONV_PIXELS,
                                 128,
+                                132,
                                 256,
                                 GROUP_STAGES(K_CONV_STAGES_128, K_CONV_PIXELS, 128)};
 static const Tile tile_group_narrow = {DSI_CUDA_conv_wgmma,
@@ -112,6 +130,7 @@ static const Tile tile_group_narrow = {DSI_CUDA_conv_wgmma,
                                        "conv2d_dx_group_64",
                                        K_CONV_PIXELS,
                                        64,
+                                       264,
                                        128,
                                        GROUP_STAGES(K_CONV_STAGES, K_CONV_PIXELS, 64)};
 
@@ -139,12 +158,48 @@ static const Tile *tile_of(const dsi_stream *s, const dsi_cuda_conv_args *p, boo
     return narrow ? &tile_mma_narrow : &tile_mma;
 }
 
-/* y, or dx; p->w is in the order of the sum */
-static ds_status product_launch(dsi_stream *s, const dsi_cuda_conv_args *p, bool dx)
+static int64_t channels_of(const dsi_cuda_conv_args *p, bool dx)
 {
-    const Tile *tile = tile_of(s, p, dx);
-    return dsi_cuda_launch(s, tile->family, dx ? tile->dx_name : tile->name,
-                           dsi_cuda_dtype_suffix((ds_dtype)p->dtype), tiles_grid(p, dx, tile), p);
+    return (int64_t)p->groups * (dx ? p->c : p->k);
+}
+
+/* Parts of the sum: those of least time. They depend on the sizes and the tile
+ * alone. Classes of dx's pixels have sums of different lengths: one part. */
+static int parts_of(const dsi_cuda_conv_args *p, bool dx, const Tile *tile,
+                    const dsi_cuda_grid *grid)
+{
+    int64_t blocks = (int64_t)grid->blocks[0] * grid->blocks[1] * grid->blocks[2], best = 1,
+            stages = ((int64_t)p->r * p->s * (dx ? p->k : p->c) + 31) / 32;
+    double mb = (double)p->pixels * (double)channels_of(p, dx) * 4e-6, least = 0;
+    if (!tile->at_once || (dx && p->stride[0] * p->stride[1] > 1)) return 1;
+    for (int64_t i = 1; i <= MOST_PARTS && (i == 1 || i * PART_STAGES <= stages); i++) {
+        int64_t rounds = dsi_div_up(blocks * i, tile->at_once);
+        double time = (double)rounds * ((double)dsi_div_up(stages, i) * STAGE_TIME + BLOCK_TIME);
+        if (i > 1) time += PARTS_TIME + (double)i * mb * MB_TIME;
+        if (i == 1 || time < least) least = time, best = i;
+    }
+    return (int)best;
+}
+
+/* y, or dx; p->w is in the order of the sum */
+static ds_status product_launch(dsi_stream *s, const dsi_cuda_conv_args *all, bool dx)
+{
+    const Tile *tile = tile_of(s, all, dx);
+    dsi_cuda_conv_args p = *all;
+    dsi_cuda_grid grid = tiles_grid(&p, dx, tile);
+    const char *suffix = dsi_cuda_dtype_suffix((ds_dtype)p.dtype);
+    p.splits = parts_of(&p, dx, tile, &grid);
+    grid.blocks[0] *= (unsigned)p.splits;
+    int64_t elements = (int64_t)p.pixels * channels_of(&p, dx);
+    size_t bytes = p.splits > 1 ? (size_t)(elements * p.splits) * sizeof *p.part : 0;
+    if (bytes && !(p.part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
+    ds_status status = dsi_cuda_launch(s, tile->family, dx ? tile->dx_name : tile->name, suffix,
+                                       grid, &p);
+    if (status == DS_OK && bytes)
+        status = dsi_cuda_launch(s, tile->family, dx ? "conv2d_dx_group_sum" : "conv2d_group_sum",
+                                 suffix, dsi_cuda_grid_of(elements / piece_of(&p)), &p);
+    dsi_cuda_scratch_free(s, p.part, bytes);
+    return status;
 }
 
 ds_status dsi_cuda_conv_last(dsi_stream *s, const dsi_cuda_conv_args *p, bool dx)

@@ -8,6 +8,9 @@
  * products of 64 channels, 256 pixels, 16 of the sum. A stage's lines are 64
  * bytes along the sum, whose pieces are XORed by the line's number.
  *
+ * Where tiles are too few for a GPU, the sum of y or dx is cut: a block computes
+ * P.splits parts' one, in float32, and conv2d_group_sum adds the parts in order.
+ *
  * dw is a product of 64 of k for each warpgroup and 192 taps; lines are across
  * the sum, 64 elements each, [k / 64][DEPTH][64] and [3][DEPTH][64].
  *
@@ -80,6 +83,17 @@ DEVICE void conv_multiply(float (&sums)[PIXELS / 8][4], const conv_stage<CHANNEL
     wgmma_commit();
 }
 
+/* This thread's place in stage `begin` of the sum, as next_stage counts them. */
+template <class E> DEVICE conv_place conv_place_of(const conv_map<E> &m, int taps, int begin)
+{
+    constexpr int DEPTH = count_of<E>::DEPTH;
+    conv_place at = {0, 0};
+    bool whole = m.inner % DEPTH == 0;
+    next_place(at, threadIdx.x % PIECES * count_of<E>::PIECE + (whole ? 0 : begin * DEPTH), m.inner);
+    if (whole && begin) at.tap = begin % taps, at.c += begin / taps * DEPTH;
+    return at;
+}
+
 /* A thread's sums, with bias, to slab [PIXELS][CHANNELS + 8]. */
 template <class E, int CHANNELS>
 DEVICE void conv_sums_put(const dsi_cuda_conv_args &P, const conv_map<E> &m,
@@ -102,8 +116,27 @@ DEVICE void conv_sums_put(const dsi_cuda_conv_args &P, const conv_map<E> &m,
     }
 }
 
-/* Blocks: tiles of pixels, tiles of channels, groups times classes; 2 threads a
- * channel. */
+/* A part's sums to P.part [splits][pixels][groups channels]. */
+template <class E>
+DEVICE void conv_part_put(const dsi_cuda_conv_args &P, const conv_map<E> &m,
+                          const float (&sums)[PIXELS / 8][4], int split, int pixel0, int channel0)
+{
+    int lane = threadIdx.x % 32, first = channel0 + threadIdx.x / 32 * 16 + lane / 4;
+    long long line = (long long)P.groups * m.channels;
+    int pixel = pixel0 + lane % 4 * 2, last = first < m.channels ? P.pixels : 0,
+        last8 = first + 8 < m.channels ? P.pixels : 0;
+    float *to = P.part + ((long long)split * P.pixels + pixel) * line + m.group * m.channels + first;
+#pragma unroll
+    for (int j = 0; j < PIXELS / 8; j++, to += 8 * line)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            if (pixel + j * 8 + e < last) to[e * line] = sums[j][e];
+            if (pixel + j * 8 + e < last8) to[e * line + 8] = sums[j][e + 2];
+        }
+}
+
+/* Blocks: tiles of pixels times parts of the sum, tiles of channels, groups times
+ * classes; 2 threads a channel. There are parts only where there is one class. */
 template <class E, int CHANNELS> DEVICE void conv_group(const dsi_cuda_conv_args &P, bool dx)
 {
     constexpr int THREADS = CHANNELS * 2, LINES = THREADS / PIECES, N = count_of<E>::PIECE,
@@ -113,8 +146,8 @@ template <class E, int CHANNELS> DEVICE void conv_group(const dsi_cuda_conv_args
     SHARED(conv_shared<PIXELS>, s, [1]);
     Stage *stage = wgmma_stages<Stage>(shared);
     conv_map<E> m = map_of<E>(P, dx);
-    int pixel0 = blockIdx.x * PIXELS, channel0 = blockIdx.y * CHANNELS,
-        group = __shfl_sync(ALL_LANES, (int)threadIdx.x / 128, 0);
+    int split = blockIdx.x % P.splits, pixel0 = blockIdx.x / P.splits * PIXELS,
+        channel0 = blockIdx.y * CHANNELS, group = __shfl_sync(ALL_LANES, (int)threadIdx.x / 128, 0);
     if (pixel0 >= P.n * m.rows * m.columns) return; /* a class of fewer pixels */
     if (threadIdx.x < 32) conv_taps_of(P, m, dx, s[0].tap, &s[0].taps);
     __syncthreads();
@@ -125,18 +158,22 @@ template <class E, int CHANNELS> DEVICE void conv_group(const dsi_cuda_conv_args
 #pragma unroll
     for (int j = 0; j < PIXELS / LINES; j++) row[j] = s[0].row[threadIdx.x / PIECES + j * LINES];
 
-    int steps = (s[0].taps * (m.inner / N) + PIECES - 1) / PIECES;
-    conv_place at = {0, 0};
-    next_place(at, threadIdx.x % PIECES * N, m.inner);
+    int steps = (s[0].taps * (m.inner / N) + PIECES - 1) / PIECES,
+        each = (steps + P.splits - 1) / P.splits, begin = split * each;
+    conv_place at = conv_place_of<E>(m, s[0].taps, begin);
     float sums[PIXELS / 8][4] = {};
     conv_steps<HELD>(
-        steps,
+        min(each, steps - begin),
         [&](int to, int) {
             conv_fill<PIXELS / LINES, CHANNELS / LINES, LINES>(
                 m, s[0], row, at, channel0, P.r * P.s, stage[to].in, stage[to].w);
             next_stage(at, count_of<E>::DEPTH, m.inner, s[0].taps);
         },
         [&](int from) { conv_multiply<E, CHANNELS>(sums, stage[from], group); });
+    if (P.splits > 1) {
+        conv_part_put<E>(P, m, sums, split, pixel0, channel0);
+        return;
+    }
     E *slab = (E *)stage, *out = (E *)P.out + (long long)m.group * m.channels + channel0;
     conv_sums_put<E, CHANNELS>(P, m, sums, slab, channel0);
     __syncthreads();
@@ -160,6 +197,42 @@ CONV_GROUP(64, 128, f16, __half)
 CONV_GROUP(64, 128, bf16, __nv_bfloat16)
 CONV_GROUP(128, 256, f16, __half)
 CONV_GROUP(128, 256, bf16, __nv_bfloat16)
+
+/* y, or dx, of the parts of its sums, and bias: a thread 8 channels of a pixel. */
+template <class E> DEVICE void conv_parts_sum(const dsi_cuda_conv_args &P, bool dx)
+{
+    constexpr int N = count_of<E>::PIECE;
+    const long long *s = dx ? P.xs : P.ys;
+    int line = P.groups * (dx ? P.c : P.k), pieces = line / N;
+    GRID_LOOP(i, (long long)P.pixels * pieces)
+    {
+        int pixel = (int)(i / pieces), k = (int)(i % pieces) * N;
+        const float *from = P.part + (long long)pixel * line + k;
+        float sum[N] = {};
+#pragma unroll 4
+        for (int z = 0; z < P.splits; z++, from += (long long)P.pixels * line)
+#pragma unroll
+            for (int e = 0; e < N; e += 4) {
+                float4 v = *(const float4 *)(from + e);
+                sum[e] += v.x, sum[e + 1] += v.y, sum[e + 2] += v.z, sum[e + 3] += v.w;
+            }
+        E out[N];
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            if (P.bias) sum[e] += load<float>(P.bias, P.bias_dtype, (k + e) * P.bias_s);
+            down(sum[e], &out[e]);
+        }
+        uint4 bits;
+        memcpy(&bits, out, sizeof bits);
+        conv_pixel at = pixel_of(P, (unsigned)pixel);
+        *(uint4 *)((E *)P.out + at.n * s[0] + at.y * s[2] + at.x * s[3] + k) = bits;
+    }
+}
+#define CONV_GROUP_SUM(suffix, E) \
+    KERNEL(conv2d_group_sum_##suffix, dsi_cuda_conv_args, 256) { conv_parts_sum<E>(P, false); } \
+    KERNEL(conv2d_dx_group_sum_##suffix, dsi_cuda_conv_args, 256) { conv_parts_sum<E>(P, true); }
+CONV_GROUP_SUM(f16, __half)
+CONV_GROUP_SUM(bf16, __nv_bfloat16)
 
 /* ---- dw ---- */
 
