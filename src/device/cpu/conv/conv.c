@@ -8,6 +8,7 @@
  *     conv_list.h      the gradients of a pooled form that are not 0
  *     conv_pack.c      one sample rearranged: planes with a border, pixels side by side
  *     conv_winograd.c  3x3 of unit stride with many channels
+ *     conv_winograd_amx.c  the same by the matrix unit
  *     conv_1x1.c       1x1: matrix products
  *     conv_depthwise.c a group for each channel
  *     conv_amx.c       bfloat16 by the matrix unit: products of unfolded images

@@ -13,7 +13,8 @@
  *
  *     M [tiles, K] = V [tiles, C] U [C, K]           y; and dx, from dy by the kernel turned by 180 degrees
  *     dU [C, K]    = V^T [C, tiles] M [tiles, K]     dw
- * made of tile.h's register tiles. V = B^T d B, U = G w G^T, M = their product.
+ * made of tile.h's register tiles, or by the matrix unit
+ * (conv_winograd_amx.c). V = B^T d B, U = G w G^T, M = their product.
  * All buffers have channels innermost, so that the small transforms are
  * additions of vectors of channels. x and y are in pixel order; other layouts
  * are copied first.
@@ -32,45 +33,21 @@
  * TILE_COLS and tile() are the register tiles of tile.h.
  * SPDX-License-Identifier: MIT */
 #include "conv_winograd.h"
+#include "conv_winograd_job.h"
 #include "device/cpu/gemm/tile.h"
 #include "device/cpu/simd/transpose.h"
 #include "device/cpu/table.h"
 
-#define POSITIONS   16
 #define FLOATS      131072 /* of V and M in a block of tiles: 512 KB */
 #define ROWS        64     /* rows of a product that a thread computes at a time */
 #define DW_CHANNELS 32     /* input channels of dw that a thread computes, at least */
 #define MANY        256    /* channels of both sides from which dw takes rows of positions */
 #define GRAIN_FLOPS 1e6    /* of an iteration of a parallel loop, at least */
-
-typedef struct {
-    int64_t N, C, K;             /* channels of the source and of the result */
-    int64_t H, W, P, Q, pad[2];  /* planes of source and result; padding */
-    int64_t down, across, tiles; /* rows and columns of tiles of a sample; all tiles */
-    dsi_view x, y;               /* in pixel order */
-    const float *bias;           /* or NULL */
-    int64_t bk;                  /* from one bias to the next */
-    int64_t block;               /* tiles of a block */
-    int64_t panels, width;       /* panels of U's columns; columns of each */
-    int64_t ustep, vstep, mstep; /* floats from position to position */
-    float *u;                    /* [16][panels][C][width], dw: [16][C][K] */
-    float *blocks;               /* V and M of each slot, `each` floats */
-    int64_t each;
-    Slots taken;
-    const float *w; /* weight of (in, out, j): w[in win + out wout + (flipped ? 8 - j : j)] */
-    int64_t win, wout;
-    bool flipped;
-    int64_t part, rows; /* dw: input channels, and rows of positions, of an item */
-} Job;
-
-/* A block of tiles, with memory of the thread that computes it. */
-typedef struct {
-    const Job *job;
-    int64_t first, count;
-    float *v, *m; /* [16][block][C], [16][block][K]; dw: of fewer positions, and of `channels` */
-    int64_t c, channels;
-    int row, rows; /* dw: of positions */
-} Block;
+/* Tiles of a block for the matrix unit; many where U does not fit in the second
+ * cache, so that it is read seldom: where C K > FEW_WEIGHTS. */
+#define AMX_TILES      32
+#define AMX_MANY_TILES 256
+#define FEW_WEIGHTS    16384
 
 /* ---- weights ------------------------------------------------------------------------------------------------------ */
 
@@ -111,8 +88,9 @@ static void load_kernels(const Job *o, int64_t in, int64_t out, float lanes[LANE
 /* w -> U, for vectors begin .. end-1 of output channels and all input channels. */
 static void transform_weights(void *arg, int64_t begin, int64_t end)
 {
-    const Job *o = arg;
+    Job *o = arg;
     float lanes[LANES][VF];
+    vf before[4][4] = {{vf_zero()}};
     for (int64_t out = begin * VF; out < end * VF; out += VF)
         for (int64_t in = 0; in < o->C; in++) {
             vf g[3][3], u[4][4];
@@ -120,6 +98,11 @@ static void transform_weights(void *arg, int64_t begin, int64_t end)
             UNROLL for (int j = 0; j < 9; j++)
                 g[j / 3][j % 3] = vf_load(lanes[9 * (in % VF) + (o->flipped ? 8 - j : j)]);
             to_u(g, u);
+            if (o->amx && in % 2) winograd_amx_put_u(o, in - 1, out, before, u);
+            if (o->amx) {
+                UNROLL for (int i = 0; i < POSITIONS; i++) before[i / 4][i % 4] = u[i / 4][i % 4];
+                continue;
+            }
             float *to = u_at(o, in, out);
             UNROLL for (int i = 0; i < POSITIONS; i++) vf_store(to + i * o->ustep, u[i / 4][i % 4]);
         }
@@ -145,29 +128,6 @@ static void gather_weights(void *arg, int64_t begin, int64_t end)
 }
 
 /* ---- tiles begin .. end-1 of the block: x to V, dy to M, M to y ------------------------------------------------- */
-
-typedef struct {
-    int64_t n, row, col; /* of the first output */
-} Place;
-
-static Place winograd_place(const Job *o, int64_t tile)
-{
-    int64_t each = o->down * o->across, at = tile % each;
-    return (Place){tile / each, 2 * (at / o->across), 2 * (at % o->across)};
-}
-
-/* d = VF channels of size x size pixels from (row, col) on, zeros outside the
- * plane. at: address of (row, col). whole: no pixel is outside. */
-ALWAYS_INLINE void load_patch(int size, const dsi_view *x, const float *at, int64_t row,
-                              int64_t col, bool whole, vf d[size][size])
-{
-    UNROLL for (int r = 0; r < size; r++) UNROLL for (int c = 0; c < size; c++)
-    {
-        bool inside = whole ||
-                      (row + r >= 0 && row + r < x->d[2] && col + c >= 0 && col + c < x->d[3]);
-        d[r][c] = inside ? vf_load(at + r * x->s[2] + c * x->s[3]) : vf_zero();
-    }
-}
 
 ALWAYS_INLINE void v_of_tile(const Job *o, bool whole, Place p, float *v)
 {
@@ -204,6 +164,15 @@ static vf bias_of(const Job *o, int64_t k)
     return vf_load(lanes);
 }
 
+/* The place of M for tile t and output channel k: a row of a tile, or in
+ * squares. */
+static int64_t m_at(const Job *o, int64_t t, int64_t k)
+{
+    if (!o->amx) return t * o->K + k;
+    int64_t square = t / M_SIDE * (o->K / M_SIDE) + k / M_SIDE;
+    return (square * M_SIDE + t % M_SIDE) * M_SIDE + k % M_SIDE;
+}
+
 static void make_y(void *arg, int64_t begin, int64_t end)
 {
     const Block *b = arg;
@@ -213,7 +182,7 @@ static void make_y(void *arg, int64_t begin, int64_t end)
         float *to = (float *)o->y.p + p.n * o->y.s[0] + p.row * o->y.s[2] + p.col * o->y.s[3];
         bool below = p.row + 1 < o->P, right = p.col + 1 < o->Q;
         for (int64_t k = 0; k < o->K; k += VF) {
-            const float *from = b->m + t * o->K + k;
+            const float *from = b->m + m_at(o, t, k);
             vf m[4][4], y[2][2], bias = bias_of(o, k);
             UNROLL for (int i = 0; i < POSITIONS; i++)
                 m[i / 4][i % 4] = vf_load(from + i * o->mstep);
@@ -352,7 +321,11 @@ static void add_block(const Block *b)
             make_row(b, 3, v, m);
         }
     }
-    for (int j = 0; j < 4 * b->rows; j++) add_product(b, 4 * b->row + j, j);
+    for (int j = 0; j < 4 * b->rows; j++)
+        if (o->amx)
+            winograd_amx_add(b, 4 * b->row + j, j);
+        else
+            add_product(b, 4 * b->row + j, j);
 }
 
 /* ---- jobs ---------------------------------------------------------------------------------------------------------- */
@@ -383,10 +356,12 @@ static void winograd_sizes(Job *o, const dsi_view *x, const dsi_view *y)
     o->width = dsi_round_up((o->K + o->panels - 1) / o->panels, VF);
     o->panels = (o->K + o->width - 1) / o->width;
     o->part = o->C, o->rows = 4;
-    atomic_init(&o->taken, 0);
+    atomic_init(&o->taken, 0), atomic_init(&o->largest_a, 0), atomic_init(&o->largest_b, 0);
 }
 
-/* Allocates U, V and M of `slots` blocks, and copies of x and y where they are
+/* Three bfloat16 parts of a number have the memory of 3 / 2 floats.
+ *
+ * Allocates U, V and M of `slots` blocks, and copies of x and y where they are
  * not in pixel order. The caller releases o->u, whatever the result. */
 static ds_status winograd_prepare(dsi_stream *s, Job *o, dsi_view x, dsi_view y, int64_t slots)
 {
@@ -397,7 +372,16 @@ static ds_status winograd_prepare(dsi_stream *s, Job *o, dsi_view x, dsi_view y,
      * fall into the same sets of the cache */
     o->ustep = columns * o->C + 16;
     o->vstep = o->block * o->part + 16, o->mstep = o->block * columns + 16;
+    if (o->amx && !o->dw) {
+        int64_t most = o->C * o->K > FEW_WEIGHTS ? AMX_MANY_TILES : AMX_TILES;
+        o->block = dsi_min(dsi_round_up(o->tiles, M_SIDE), most);
+        o->ustep = columns * o->C * 3 / 2 + 16;
+        o->vstep = o->block * o->C * 3 / 2 + 16, o->mstep = o->block * columns + 16;
+    }
     o->each = 4 * o->rows * (o->vstep + o->mstep);
+    if (o->amx && o->dw)
+        o->each += dsi_round_up(o->block, M_SIDE) * (dsi_round_up(o->part, M_SIDE) + columns) * 3 /
+                   2;
     int64_t floats = POSITIONS * o->ustep + slots * o->each;
     o->u = dsi_scratch(s, (size_t)(floats + copy_floats(&x) + copy_floats(&y)) * sizeof(float));
     if (!o->u) return DS_ENOMEM;
@@ -412,7 +396,8 @@ static ds_status winograd_prepare(dsi_stream *s, Job *o, dsi_view x, dsi_view y,
 static Block block_of_slot(Job *o, int slot)
 {
     float *v = o->blocks + slot * o->each;
-    return (Block){.job = o, .v = v, .m = v + 4 * o->rows * o->vstep};
+    float *m = v + 4 * o->rows * o->vstep;
+    return (Block){.job = o, .v = v, .m = m, .packed = (uint16_t *)(m + 4 * o->rows * o->mstep)};
 }
 
 /* y of blocks begin .. end-1. */
@@ -424,17 +409,21 @@ static void run_blocks(void *arg, int64_t begin, int64_t end)
     Block b = block_of_slot(o, slot);
     for (int64_t i = begin; i < end; i++) {
         b.first = i * o->block, b.count = dsi_min(o->block, o->tiles - b.first);
-        dsi_parallel(b.count, grain(200 * C), make_v, &b);
-        dsi_parallel(POSITIONS * row_parts(b.count), grain(2 * ROWS * C * K), make_products, &b);
+        int64_t parts = row_parts(b.count), panels = o->K / M_SIDE;
+        dsi_parallel(b.count, grain(200 * C), o->amx ? winograd_amx_make_v : make_v, &b);
+        if (o->amx)
+            dsi_parallel(POSITIONS * panels, grain((double)(M_SIDE * b.count) * C),
+                         winograd_amx_products, &b);
+        else
+            dsi_parallel(POSITIONS * parts, grain(2 * ROWS * C * K), make_products, &b);
         dsi_parallel(b.count, grain(200 * K), make_y, &b);
     }
     slot_release(&o->taken, slot);
 }
 
 /* y of x. Threads share each block if blocks are few. */
-static ds_status winograd_run(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
+static ds_status winograd_correlate(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
 {
-    winograd_sizes(o, &x, &y);
     ds_status status = winograd_prepare(s, o, x, y, ds_threads());
     if (!status && o->x.p != x.p) status = KERNEL(copy)(s, x, o->x);
     double C = (double)o->C, K = (double)o->K;
@@ -448,6 +437,17 @@ static ds_status winograd_run(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
     }
     dsi_scratch_release(s, o->u);
     return status;
+}
+
+/* By the matrix unit where it is faster, and in vectors if that is not exact. */
+static ds_status winograd_run(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
+{
+    winograd_sizes(o, &x, &y);
+    o->amx = winograd_amx_takes(o);
+    ds_status status = winograd_correlate(s, o, x, y);
+    if (status || !o->amx || winograd_amx_exact(o)) return status;
+    o->amx = false;
+    return winograd_correlate(s, o, x, y);
 }
 
 bool winograd_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
@@ -509,22 +509,39 @@ static int64_t divide_dw(Job *o)
     return 4 / o->rows * dsi_div_up(o->C, o->part);
 }
 
+/* dw of dy and x, where o is prepared for it. */
+static ds_status winograd_gradient(dsi_stream *s, Job *o, dsi_view x, dsi_view dy)
+{
+    int64_t items = divide_dw(o);
+    ds_status status = winograd_prepare(s, o, x, dy, dsi_min(items, ds_threads()));
+    if (!status && o->x.p != x.p) status = KERNEL(copy)(s, x, o->x);
+    if (!status && o->y.p != dy.p) status = KERNEL(copy)(s, dy, o->y);
+    double C = (double)o->C, K = (double)o->K;
+    if (!status) {
+        double flops = 2 * POSITIONS * (double)o->tiles * C * K / (double)items;
+        dsi_parallel(items, grain(flops), run_dw, o);
+        dsi_parallel(o->K / VF, grain(200 * VF * C), gather_weights, o);
+    }
+    dsi_scratch_release(s, o->u);
+    return status;
+}
+
 bool winograd_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
                  ds_status *status)
 {
     if (!winograd_fits(c, &x, &dw, &dy)) return false;
-    Job o = {.pad = {c->padding[0], c->padding[1]}, .w = dw.p, .win = dw.s[1], .wout = dw.s[0]};
+    Job o = {.pad = {c->padding[0], c->padding[1]},
+             .w = dw.p,
+             .win = dw.s[1],
+             .wout = dw.s[0],
+             .dw = true};
     winograd_sizes(&o, &x, &dy);
-    int64_t items = divide_dw(&o);
-    *status = winograd_prepare(s, &o, x, dy, dsi_min(items, ds_threads()));
-    if (!*status && o.x.p != x.p) *status = KERNEL(copy)(s, x, o.x);
-    if (!*status && o.y.p != dy.p) *status = KERNEL(copy)(s, dy, o.y);
-    double C = (double)o.C, K = (double)o.K;
-    if (!*status) {
-        dsi_parallel(items, grain(2 * POSITIONS * (double)o.tiles * C * K / (double)items), run_dw,
-                     &o);
-        dsi_parallel(o.K / VF, grain(200 * VF * C), gather_weights, &o);
-    }
-    dsi_scratch_release(s, o.u);
+    int64_t panels = o.panels, width = o.width;
+    o.amx = winograd_amx_takes(&o);
+    if (o.amx) o.panels = 1, o.width = o.K;
+    *status = winograd_gradient(s, &o, x, dy);
+    if (*status || !o.amx || winograd_amx_exact(&o)) return true;
+    o.amx = false, o.panels = panels, o.width = width;
+    *status = winograd_gradient(s, &o, x, dy);
     return true;
 }

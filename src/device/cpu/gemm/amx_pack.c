@@ -7,7 +7,7 @@
  * Both end in zeros where vectors or k are not a multiple. Element by element,
  * the sum of the parts is the number.
  * SPDX-License-Identifier: MIT */
-#include "tiles.h"
+#include "parts.h"
 
 #include "base/int.h"
 #include "device/cpu/simd/transpose.h"
@@ -120,48 +120,6 @@ static void pack_step(const Packing *x, const uint16_t *from, int n, int deep, u
 }
 
 /* ---- float32 and float16: `parts` bfloat16 numbers, each the nearest to the rest ----------------------------- */
-
-/* The bfloat16 nearest to each number, as the high half of 32 bits. */
-ALWAYS_INLINE __m512i nearest(vf x)
-{
-    __m512i half = _mm512_set1_epi32(0x8000), high = _mm512_set1_epi32((int)0xffff0000);
-    return _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), half), high);
-}
-
-ALWAYS_INLINE vf rest(vf x, __m512i high) { return vf_sub(x, _mm512_castsi512_ps(high)); }
-
-ALWAYS_INLINE __m512i larger(__m512i largest, vf x)
-{
-    __m512i bits = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
-    return _mm512_max_epu32(largest, bits);
-}
-
-/* Two lines of 16 numbers, and those of one vector behind them -> lines of the
- * parts. */
-ALWAYS_INLINE void split_row(const int parts, vf low, vf high, uint16_t *to)
-{
-    const __m512i odd = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35,
-                                         33, 31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3,
-                                         1);
-    UNROLL for (int part = 0; part < parts; part++)
-    {
-        __m512i first = nearest(low), second = nearest(high);
-        _mm512_storeu_si512(to + part * STEP, _mm512_permutex2var_epi16(first, odd, second));
-        low = rest(low, first), high = rest(high, second);
-    }
-}
-
-/* Numbers of 16 vectors at k and at k + 1 -> a line of pairs of each part. */
-ALWAYS_INLINE void split_pair(const int parts, vf even, vf odd, uint16_t *to)
-{
-    UNROLL for (int part = 0; part < parts; part++)
-    {
-        __m512i first = nearest(even), second = nearest(odd);
-        _mm512_storeu_si512(to + part * STEP,
-                            _mm512_or_si512(_mm512_srli_epi32(first, 16), second));
-        even = rest(even, first), odd = rest(odd, second);
-    }
-}
 
 /* 16 numbers of dtype, 0 where mask has no bit. */
 ALWAYS_INLINE vf load_numbers(const ds_dtype dtype, const char *from, __mmask16 mask)
@@ -314,8 +272,7 @@ static void pack_parts(void *arg, int64_t begin, int64_t end)
         for (int64_t part = begin; part < end; part++)
             for (int64_t k = 0; k < x->k; k += DEEP) largest = pack_at(x, part, k, largest);
     if (parts_of(x->dtype) == 1) return;
-    uint32_t mine = _mm512_reduce_max_epu32(largest), all = atomic_load(x->largest);
-    while (mine > all && !atomic_compare_exchange_weak(x->largest, &all, mine)) {}
+    note_largest(x->largest, largest);
 }
 
 void amx_pack(const Packing *x)

@@ -21,7 +21,7 @@
  * Invariants: each element is a float32 sum in the order of k, in blocks that
  * depend on K alone, not on threads, caches, M or N. The unit rounds to nearest
  * and takes subnormal operands and sums for 0, whatever the processor's modes
- * are. So numbers in parts that come near its ends are refused (in_range), and
+ * are. So numbers in parts that come near its ends are refused (parts.h), and
  * gemm.c computes the product in vectors.
  *
  * Source: Intel, Architectures Optimization Reference Manual, chapter on AMX;
@@ -29,7 +29,7 @@
  * Datatype For Higher-Precision Computations, arXiv:1904.06376.
  * SPDX-License-Identifier: MIT */
 #include "gemm_amx.h"
-#include "tiles.h"
+#include "parts.h"
 
 #include "base/int.h"
 #include "device/cpu/simd/half.h"
@@ -313,20 +313,6 @@ static bool reads_in_place(const Product *p)
     return full && (p->n <= 4 * SIDE || p->a.s[1] % PAGE);
 }
 
-/* True if the products of parts are as exact as those of float32, by the
- * largest magnitudes of both operands, as bits. No number may be infinite, not
- * a number, or either as a bfloat16. Losses below 2^-126, where the unit
- * has zeros, must be at most 2^-36 of the largest. */
-static bool in_range(uint32_t largest_a, uint32_t largest_b)
-{
-    float a, b;
-    memcpy(&a, &largest_a, sizeof a);
-    memcpy(&b, &largest_b, sizeof b);
-    if (!(a < 0x1p126f && b < 0x1p126f)) return false;
-    if (a == 0 || b == 0) return true;
-    return a >= 0x1p-90f && b >= 0x1p-90f && (double)a * (double)b >= 0x1p-90;
-}
-
 static ds_status amx_run(dsi_stream *s, const Product *p, bool *exact)
 {
     Buffers buffers = {.each = amx_depth(p->k, p->parts)};
@@ -354,7 +340,7 @@ static ds_status amx_run(dsi_stream *s, const Product *p, bool *exact)
                 run_block(&x, &buffers);
             }
     dsi_scratch_release(s, buffers.b);
-    *exact = p->parts == 1 || in_range(buffers.largest_a, buffers.largest_b);
+    *exact = p->parts == 1 || parts_in_range(buffers.largest_a, buffers.largest_b);
     return DS_OK;
 }
 
