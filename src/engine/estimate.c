@@ -133,7 +133,7 @@ static ds_tensor **pass_take_gradients(const dsi_flat *f)
 {
     ds_tensor **grad = dsi_alloc((size_t)f->n * sizeof *grad);
     for (int i = 0; i < f->n; i++) {
-        grad[i] = dsi_ref(ds_grad(f->param[i].x));
+        grad[i] = dsi_ref(f->param[i].x->grad);
         ds_set_grad_of(f->param[i].x, NULL);
     }
     return grad;

@@ -424,6 +424,7 @@ static ds_tensor *sum_over_replicas(const Call *c, int slot)
     ds_tensor *sum = dsi_scope_add(dp->first[slot]);
     dp->first[slot] = NULL;
     sum = sum ? dsi_to_dtype(sum, dtype) : dsi_fill(dsi_new_dtype(p, dtype, p->shape), 0);
+    if (!sum || !dsi_acquire_to_write(sum)) return NULL;
     for (int r = 1; sum && r < c->chunks; r++) {
         dsi_view g = dp->replica[r]->grad[slot];
         if (g.p && sum_add(sum, g) != DS_OK) return NULL;
@@ -449,14 +450,14 @@ static ds_tensor *join_dx(const Call *c, int j)
 /* Around replica 0's backward, whose leaves are the model's. */
 static void grads_set_aside(const ds_data_parallel *dp)
 {
-    for (int i = 0; i < dp->slots; i++) dp->aside[i] = dsi_ref(ds_grad(model_tensor(dp, i)));
+    for (int i = 0; i < dp->slots; i++) dp->aside[i] = dsi_ref(model_tensor(dp, i)->grad);
 }
 
 static void grads_restore(const ds_data_parallel *dp)
 {
     for (int i = 0; i < dp->slots; i++) {
         ds_tensor *x = model_tensor(dp, i);
-        dp->first[i] = dsi_ref(ds_grad(x));
+        dp->first[i] = dsi_ref(x->grad);
         ds_set_grad_of(x, dp->aside[i]);
         dsi_hold(&dp->aside[i], NULL);
     }

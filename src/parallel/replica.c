@@ -101,7 +101,8 @@ ds_status dsi_replica_forward(dsi_replica *r)
     return DS_OK;
 }
 
-static dsi_view grad_of(const ds_tensor *x) { return dsi_v(ds_grad(x)); }
+/* It is read alone, so it may be a shared one (tensor/shared.c). */
+static dsi_view grad_of(const ds_tensor *x) { return dsi_v(x->grad); }
 
 /* The gradients in one block, which the caller fetches. */
 static ds_status grads_pack(dsi_replica *r, int slots)

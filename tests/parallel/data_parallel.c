@@ -416,8 +416,52 @@ static void in_ranks(void **state)
     CHECK_INT(run_ranks(2, replicas_in_ranks, NULL), DS_OK);
 }
 
+static ds_tensor *twice_forward(void *self, ds_tensor *x)
+{
+    ds_tensor *const *w = self;
+    return ds_scale(ds_add(x, ds_add(w[0], w[1])), 2);
+}
+
+static ds_module *twice_make(void *arg)
+{
+    (void)arg;
+    static const ds_module_type type = {"Twice", 2 * sizeof(ds_tensor *), .forward = twice_forward};
+    ds_module *m = ds_module_new(NULL, "twice", &type);
+    ds_tensor **w = ds_self(m);
+    for (int i = 0; i < 2; i++)
+        w[i] = ds_module_param(m, i ? "b" : "a", ds_zeros(DS_F32, ds_shape(4)));
+    return m;
+}
+
+/* Both parameters have the same gradient. Where replica 1 lacks memory, the
+ * step fails, or the gradients are whole. */
+static void replica_without_memory(void **state)
+{
+    (void)state;
+    int whole = 0;
+    dsi_cache_fail(0, false); /* this thread has memory */
+    for (int n = 7; n < 14; n++) {
+        char text[16];
+        snprintf(text, sizeof text, "%d", n);
+        setenv("DS_FAIL_ALLOC", text, 1);
+        ds_scope *s = ds_scope_open();
+        ds_module *m = twice_make(NULL);
+        ds_data_parallel *dp = ds_data_parallel_new(m, 2, twice_make, NULL);
+        ds_tensor *y = dp ? ds_data_parallel_call(dp, ds_zeros(DS_F32, ds_shape(2, 4))) : NULL;
+        bool done = y && ds_backward(ds_sum(y)) == DS_OK;
+        for (int i = 0; done && i < 2; i++)
+            CHECK_CLOSE(ds_item(ds_sum(ds_grad(ds_module_param_at(m, i, NULL)))), 16, 0);
+        whole += done;
+        ds_data_parallel_free(dp);
+        ds_module_free(m);
+        ds_scope_close(s);
+    }
+    unsetenv("DS_FAIL_ALLOC");
+    CHECK(whole > 0);
+}
+
 TEST_MAIN(cmocka_unit_test(as_one_process), cmocka_unit_test(gradients), cmocka_unit_test(planes),
           cmocka_unit_test(chunks_as_torch), cmocka_unit_test(inputs_and_values),
           cmocka_unit_test(follows_the_module), cmocka_unit_test(half_precision),
           cmocka_unit_test(batch_norm), cmocka_unit_test(random_numbers), cmocka_unit_test(hooks),
-          cmocka_unit_test(in_ranks))
+          cmocka_unit_test(in_ranks), cmocka_unit_test(replica_without_memory))
