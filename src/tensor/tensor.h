@@ -93,11 +93,11 @@ struct ds_tensor {
 
     dsi_hooks *hooks; /* owned; NULL: none */
 
-    bool shares; /* it is in its storage's list of sharers, whose next one is */
-    struct ds_tensor *next_sharer;
+    struct ds_tensor *next_sharer; /* of its storage, if `shares` */
+    bool shares;                   /* it is in its storage's list of sharers */
 
-    double item; /* dsi_set_item */
     bool has_item;
+    double item; /* dsi_set_item */
 };
 
 /* ---- life: dsi_new.. returns a handle owned by the current scope -------------------------------------- */

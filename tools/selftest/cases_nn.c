@@ -110,9 +110,11 @@ static ds_status entropy_dx(Trial *t)
     const dsi_cross_entropy c = {1, 0.1, 0};
     int64_t n = BIG(t, 512, 3), k = BIG(t, 1000, 10);
     dsi_view x = IN(t, n, k, 2), label = INDEX(t, (double)k, n, 2), weight = STATS(t, k);
-    dsi_view lse = STATS(t, n, 2), dloss = STATS(t, 1), divisor = STATS(t, 1);
-    dloss.n = divisor.n = 0;
-    return CALL(t, cross_entropy_dx, &c, dloss, x, label, weight, lse, divisor, OUT(t, n, k, 2));
+    dsi_view lse = OUT_STATS(t, n, 2), loss = OUT_STATS(t, 1), divisor = OUT_STATS(t, 1);
+    loss.n = divisor.n = 0;
+    ds_status status = CALL(t, cross_entropy, &c, x, label, weight, loss, lse, divisor);
+    if (status != DS_OK) return status;
+    return CALL(t, cross_entropy_dx, &c, loss, x, label, weight, lse, divisor, OUT(t, n, k, 2));
 }
 static ds_status entropy_part(Trial *t)
 {

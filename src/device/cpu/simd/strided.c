@@ -209,7 +209,7 @@ static void run_blocks(void *arg, int64_t begin, int64_t end)
     const run *r = arg;
     const strided *w = r->w;
     int64_t first = begin * BLOCK, last = end * BLOCK < w->d[0] ? end * BLOCK : w->d[0];
-    char *p[STRIDED_VIEWS];
+    char *p[STRIDED_VIEWS] = {NULL};
 
     for (int v = 0; v < w->n_views; v++) p[v] = w->p[v] + first * w->s[v][0];
     if (r->dense && r->large)
