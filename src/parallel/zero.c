@@ -96,7 +96,7 @@ void dsi_zero_zero_grad(dsi_zero *z)
 
 ds_tensor *dsi_zero_shard_grad(const dsi_zero *z, int i)
 {
-    ds_tensor *g = z->reduce ? dsi_reduce_grad(z->reduce, i) : ds_grad(z->flat->param[i].x);
+    ds_tensor *g = z->reduce ? dsi_reduce_grad(z->reduce, i) : z->flat->param[i].x->grad;
     return dsi_acquire(g) ? g : NULL;
 }
 
@@ -108,7 +108,7 @@ ds_status dsi_zero_hand_over(dsi_zero *z)
             g = dsi_zero_host_grad(z, i, g);
             if (!g) return ds_error_status();
         }
-        if (g && g != ds_grad(z->shard[i]) && ds_set_grad_of(z->shard[i], g) != DS_OK)
+        if (g && g != z->shard[i]->grad && ds_set_grad_of(z->shard[i], g) != DS_OK)
             return ds_error_status();
     }
     return dsi_zero_host_grads_wait(z);
@@ -122,7 +122,7 @@ int dsi_zero_norm_lines(const dsi_zero *z, double *squares)
     *squares = 0;
     if (z->comm) return dsi_reduce_shards(z->reduce, z->views, squares);
     for (int i = 0; i < z->flat->n; i++) {
-        ds_tensor *g = z->shard[i] ? ds_grad(z->shard[i]) : NULL;
+        ds_tensor *g = z->shard[i] ? z->shard[i]->grad : NULL;
         if (!ds_numel(g)) continue;
         z->views[n] = dsi_norm_line(g);
         if (!z->views[n++].p) return -1;
@@ -195,7 +195,7 @@ static ds_status bad_find(dsi_zero *z)
 {
     int64_t first = z->flat->n; /* counted from the model's first */
     for (int i = z->flat->n - 1; i >= 0 && first == z->flat->n; i--) {
-        ds_tensor *g = z->shard[i] ? ds_grad(z->shard[i]) : NULL;
+        ds_tensor *g = z->shard[i] ? z->shard[i]->grad : NULL;
         double norm = 0;
         dsi_view v = dsi_norm_line(g);
         if (g && (!v.p || dsi_norm_of(g, 1, &v, &norm) != DS_OK)) return ds_error_status();
