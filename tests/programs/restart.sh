@@ -115,7 +115,7 @@ runners_killed()
         : >began
         for _ in $(seq 3000); do [ ck/latest -nt began ] && break; sleep 0.01; done
         at=$job
-        for _ in $(seq $depth); do at=$(cut -d ' ' -f 1 "/proc/${at% }/task/${at% }/children"); done
+        for _ in $(seq $depth); do at=$(awk '{ print $NF }' "/proc/$at/task/$at/children"); done # the newest
         kill -KILL "$at"
         for _ in $(seq 500); do grep -q "restart $((3 - depth)) of" err && break; sleep 0.02; done
     done
