@@ -15,11 +15,6 @@ typedef struct Sizes {
     bool bias;
 } Sizes;
 
-static int64_t out_size(int64_t size, int64_t kernel, const dsi_conv2d *o, int i)
-{
-    return (size + 2 * o->padding[i] - o->dilation[i] * (kernel - 1) - 1) / o->stride[i] + 1;
-}
-
 static Sizes sizes_pick(void)
 {
     Sizes z;

@@ -186,3 +186,9 @@ static inline const char *last_kernel(void)
     memcpy(&name, &f, sizeof f);
     return name();
 }
+
+/* Rows (i = 0) or columns (1) of a convolution's result. */
+static inline int64_t out_size(int64_t size, int64_t kernel, const dsi_conv2d *o, int i)
+{
+    return (size + 2 * o->padding[i] - o->dilation[i] * (kernel - 1) - 1) / o->stride[i] + 1;
+}

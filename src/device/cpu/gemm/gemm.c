@@ -541,8 +541,7 @@ static ds_status matmul_any(dsi_stream *s, Product *p)
 /* A small float16 product is copied to float32 first. */
 static bool takes_parts(const dsi_view *a, const dsi_view *b, const dsi_view *y)
 {
-    int64_t m = y->d[1], n = y->d[2], k = a->d[2];
-    if (b->s[0] == 0 && a->s[0] == m * a->s[1] && y->s[0] == m * y->s[1]) m *= y->d[0];
+    int64_t m = y->d[1] * (is_one_matrix(a, b, y) ? y->d[0] : 1), n = y->d[2], k = a->d[2];
     bool large = m * n + m * k + k * n > SMALL_HALF;
     return y->d[0] && (a->dtype == DS_F32 || (a->dtype == DS_F16 && large)) &&
            b->dtype == a->dtype && amx_takes_parts(m, n, k);

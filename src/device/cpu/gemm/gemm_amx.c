@@ -252,7 +252,7 @@ typedef struct Buffers {
     bool by_group;       /* a is packed by groups: a for each slot */
     Slots taken;
     float *sums;                           /* of a block of y; NULL if k has one block */
-    _Atomic uint32_t largest_a, largest_b; /* magnitudes, of float32 */
+    _Atomic uint32_t largest_a, largest_b; /* magnitudes, of numbers in parts */
 } Buffers;
 
 /* One block of k from `k` on, for one width of columns from j on. */
@@ -266,10 +266,11 @@ static void run_width(const Product *p, Buffers *buffers, int64_t k, int64_t j)
                .a_lower = STEP / 2,
                .direct = buffers->direct,
                .taken = &buffers->taken};
+    dsi_view a = amx_moved(p->a, 0, 0, k), b = amx_moved(p->b, 0, k, j);
     x.first = k == 0, x.last = k + buffers->each >= p->k;
     x.of.k = dsi_min(buffers->each, p->k - k), x.of.n = dsi_min(buffers->width, p->n - j);
     if (x.direct) {
-        x.a = amx_moved(p->a, 0, 0, k).p;
+        x.a = a.p;
         x.a_line = p->a.s[1], x.a_step = DEEP, x.a_lower = LINES * p->a.s[1];
     }
     x.stream = x.of.k > FIRST_K && p->m * x.of.k <= dsi_cpu_l2_bytes();
@@ -278,7 +279,6 @@ static void run_width(const Product *p, Buffers *buffers, int64_t k, int64_t j)
     x.sums_row = dsi_div_up(p->n, SIDE);
     if (buffers->sums) x.sums = buffers->sums + j * SIDE;
     x.vector = dsi_round_up(x.of.k, DEEP) * p->parts;
-    dsi_view a = amx_moved(p->a, 0, 0, k), b = amx_moved(p->b, 0, k, j);
     Packing rows = {
         a.p, a.dtype, a.s[1], a.s[2], p->m, x.of.k, false, buffers->a, &buffers->largest_a};
     if (buffers->by_group) x.rows = &rows;
@@ -355,10 +355,7 @@ bool amx_takes_parts(int64_t m, int64_t n, int64_t k)
 ds_status amx_matmul_parts(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y,
                            bool *exact)
 {
-    /* a batch with one b, whose rows follow each other, is one matrix of B M
-     * rows */
-    if (b.s[0] == 0 && a.s[0] == y.d[1] * a.s[1] && y.s[0] == y.d[1] * y.s[1])
-        y.d[1] *= y.d[0], y.d[0] = 1;
+    if (is_one_matrix(&a, &b, &y)) y.d[1] *= y.d[0], y.d[0] = 1;
     Product p = {y.d[0], y.d[1], y.d[2], a.d[2], a, b, y, NULL, false, parts_of(a.dtype)};
     if (y.s[2] != 1 && y.s[1] == 1) /* y^T = b^T a^T has dense rows */
         p = (Product){y.d[0],

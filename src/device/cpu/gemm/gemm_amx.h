@@ -26,6 +26,12 @@ ds_status KERNEL(dsi_amx_matmul_parts)(dsi_stream *s, dsi_view a, dsi_view b, ds
                                        dsi_view y, bool *exact);
 #define amx_matmul_parts KERNEL(dsi_amx_matmul_parts)
 
+/* A batch with one b, whose rows follow each other, is one matrix of B M rows. */
+static inline bool is_one_matrix(const dsi_view *a, const dsi_view *b, const dsi_view *y)
+{
+    return b->s[0] == 0 && a->s[0] == y->d[1] * a->s[1] && y->s[0] == y->d[1] * y->s[1];
+}
+
 /* v [B,M,N] as [B,N,M]. */
 static inline dsi_view view_transposed(dsi_view v)
 {

@@ -4,8 +4,7 @@
  * first cache; if they are not dense they are copied there. So exp, which is
  * most of the work, runs over long lines even if C is 10. A row longer than the
  * buffer passes through it in pieces twice: for its maximum with the sum of
- * exp(x
- * - max), and for the result.
+ * exp(x - max), and for the result.
  *
  *     softmax        y = exp(x - max) / sum,     dx = y (dy - sum of dy y)
  *     log_softmax    y = x - max - log sum,      dx = dy - exp(y) sum of dy
