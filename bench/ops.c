@@ -3,6 +3,7 @@
  * forward with backward; medians of many calls.
  *
  *     bench_ops [--bf16 | --f16] [word ...]     rows whose op or name holds one of the words
+ *     bench_ops --threads N [...]               on N threads (1); then times are those of a clock
  *     bench_ops [...] --ask                     for bench/peer_ops.py: the rows in JSON, a line each, then an
  *                                               empty one; then for each number of a row on its input a line
  *                                               with the two times in microseconds
@@ -245,6 +246,8 @@ int main(int argc, char **argv)
             dtype = DS_BF16;
         else if (!strcmp(argv[i], "--f16"))
             dtype = DS_F16;
+        else if (!strcmp(argv[i], "--threads") && i + 1 < argc)
+            failed += ds_set_threads(atoi(argv[++i])) != DS_OK;
         else
             argv[1 + words++] = argv[i];
     }

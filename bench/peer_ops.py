@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""bench/peer_ops.py: each row of bench_ops here and in PyTorch, on one thread, in turns: medians and the ratio.
+"""bench/peer_ops.py: each row of bench_ops here and in PyTorch, in turns: medians and the ratio.
 
-    taskset -c 3 python3 bench/peer_ops.py [--rounds 3] [--slower] [--markdown] [--bf16 | --f16] [word ...]
+    taskset -c 3 python3 bench/peer_ops.py [--rounds 3] [--slower] [--markdown] [--threads 1] [--bf16 | --f16] [word ...]
 
 Words choose rows by op or name. A row's inputs and its call in PyTorch come from bench_ops itself. Images have
 the memory layout in which each library's layers pass them on. Optimizers are PyTorch's fused ones where it has them.
-Thread time is measured, so that other load on the core does not count.
+With one thread, thread time is measured, so that other load on the core does not count.
 SPDX-License-Identifier: MIT
 """
 import argparse
@@ -72,23 +72,26 @@ class Ours:
             self.rows.append(json.loads(line))
 
     def times(self, row):
+        if torch.get_num_threads() > 1:
+            time.sleep(0.3)  # PyTorch's threads still spin after its calls
         print(row["row"], file=self.process.stdin, flush=True)
         return [float(t) for t in self.process.stdout.readline().split()]
 
 
 def median_us(call):
     """As time_us of bench/ops.c."""
-    begin, calls, took = time.thread_time(), 0, 0.0
+    now = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    begin, calls, took = now(), 0, 0.0
     while took < SAMPLE_US * 1e-6:
         call()
         calls += 1
-        took = time.thread_time() - begin
+        took = now() - begin
     samples = []
     for _ in range(SAMPLES):
-        begin = time.thread_time()
+        begin = now()
         for _ in range(calls):
             call()
-        samples.append((time.thread_time() - begin) / calls * 1e6)
+        samples.append((now() - begin) / calls * 1e6)
     return statistics.median(samples)
 
 
@@ -144,15 +147,16 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--slower", action="store_true", help="only rows in which PyTorch is faster")
     parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--f16", action="store_true")
     parser.add_argument("words", nargs="*")
     o = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(o.threads)
     torch.manual_seed(1)
     kind = ["--bf16"] if o.bf16 else ["--f16"] if o.f16 else []
     dtype = torch.bfloat16 if o.bf16 else torch.float16 if o.f16 else torch.float32
-    ours = Ours(kind + o.words)
+    ours = Ours(kind + ["--threads", str(o.threads)] + o.words)
     head = {"op": "", "name": "us"}
     titles = ["forward", "PyTorch", "ratio", "and backward", "PyTorch", "ratio"]
     if o.markdown:

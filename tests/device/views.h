@@ -5,6 +5,8 @@
 #pragma once
 
 #include "check.h"
+
+#include "base/half.h"
 #include "device/cpu/cpu.h"
 
 typedef enum { ROW_MAJOR, CHANNELS_LAST, GAPS, ORDERS } Order;
@@ -38,8 +40,8 @@ static inline int isas(Isa out[3])
     return n;
 }
 
-#define GUARD     32 /* elements before and after */
-#define UNTOUCHED 7777
+#define GUARD     32   /* elements before and after */
+#define UNTOUCHED 7776 /* exact in 16 bits too */
 
 static inline double get(const Tensor *t, int64_t at)
 {
@@ -48,6 +50,10 @@ static inline double get(const Tensor *t, int64_t at)
         return ((float *)t->memory)[at];
     case DS_F64:
         return ((double *)t->memory)[at];
+    case DS_F16:
+        return (double)dsi_f16_to_f32(((uint16_t *)t->memory)[at]);
+    case DS_BF16:
+        return (double)dsi_bf16_to_f32(((uint16_t *)t->memory)[at]);
     default:
         return ((int32_t *)t->memory)[at];
     }
@@ -61,6 +67,12 @@ static inline void set(Tensor *t, int64_t at, double x)
         break;
     case DS_F64:
         ((double *)t->memory)[at] = x;
+        break;
+    case DS_F16:
+        ((uint16_t *)t->memory)[at] = dsi_f32_to_f16((float)x);
+        break;
+    case DS_BF16:
+        ((uint16_t *)t->memory)[at] = dsi_f32_to_bf16((float)x);
         break;
     default:
         ((int32_t *)t->memory)[at] = (int32_t)x;

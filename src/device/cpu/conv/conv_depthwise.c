@@ -2,21 +2,24 @@
  * input and one output channel (groups = C = K).
  *
  * Vectors of VF channels are computed in pixel order; other layouts are copied
- * first. y and dx are the same loop: a pixel of the result sums some pixels of a
- * source, whose rows and columns two tables name. Away from the borders four
+ * first. y and dx are the same loop: a pixel of the result sums some pixels of
+ * a source, whose rows and columns two tables name. Away from the borders four
  * pixels share the loads of the weights. dw keeps the taps of one kernel row in
  * registers, or all nine of a 3x3 kernel. A sample is summed first, then the
  * samples are added in their order. Threads divide rows of y or dx, and
- * (channels, kernel row) of dw, so no sum depends on them. 16 bits are converted
- * a few samples at a time.
+ * (channels, kernel row) of dw, so no sum depends on them. Of 16 bits a thread
+ * converts what it reads, and rounds what it wrote: strips of rows, or for dw a
+ * sample of some channels.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
-#include "device/cpu/simd/upcast.h"
+#include "device/cpu/simd/half.h"
 #include "device/cpu/table.h"
 
 #define GRAIN    20000 /* vector products of an iteration of a parallel loop */
 #define MAX_TAPS 7     /* taps of a kernel row that are summed in registers */
 #define PIXELS   4     /* pixels that share the loads of weights */
+#define STRIP    32768 /* elements of a strip of 16 bits */
+#define LINE     32    /* channels of 16 bits that a unit of dw reads: a line of the cache */
 
 typedef struct {
     const dsi_conv2d *c;
@@ -26,16 +29,17 @@ typedef struct {
     /* row[i R + r]: the row of x that kernel row r reads for row i of y; -1:
      * padding. col[j S + s] likewise */
     int64_t *row, *col;
-    /* pixels q0 .. q1-1 of a row read no padding: `next` columns on from pixel to
-     * pixel, `tap` columns on from tap to tap */
+    /* pixels q0 .. q1-1 of a row read no padding: `next` columns on from pixel
+     * to pixel, `tap` columns on from tap to tap */
     int64_t q0, q1, next, tap;
     float *w, *bias; /* [R S][padded], [padded] */
     float *total;    /* dw: [R S][padded], summed over samples */
 } Job;
 
-static bool depthwise_fits(const dsi_conv2d *c, const dsi_view *w)
+static bool depthwise_fits(const dsi_conv2d *c, const dsi_view *w, const dsi_view *x,
+                           const dsi_view *y)
 {
-    return c->groups > 1 && w->d[1] == 1 && w->d[0] == c->groups;
+    return c->groups > 1 && w->d[1] == 1 && w->d[0] == c->groups && x->dtype == y->dtype;
 }
 
 /* Channels of the vector that begins at c: VF, or fewer at the end. */
@@ -61,8 +65,8 @@ ALWAYS_INLINE vf pixel(const Job *o, const float *x, const int64_t *rows, const 
     return sum;
 }
 
-/* PIXELS pixels of y from pixel q on, all between q0 and q1, for all whole vectors of
- * channels. */
+/* PIXELS pixels of y from pixel q on, all between q0 and q1, for all whole
+ * vectors of channels. */
 static void pixels_inside(const Job *o, const float *x, const int64_t *rows, int64_t q, float *y)
 {
     const int64_t next = o->next * o->x.s[3], tap = o->tap * o->x.s[3], step = o->y.s[3];
@@ -99,24 +103,138 @@ static void pixel_anywhere(const Job *o, const float *x, const int64_t *rows, in
     }
 }
 
+/* Row p of a sample of y, whose first element is y; x is the sample's. */
+static void row_of_y(const Job *o, const float *x, int64_t p, float *y)
+{
+    int64_t Q = o->y.d[3], whole = o->C / VF * VF;
+    const int64_t *rows = o->row + p * o->R;
+    for (int64_t q = 0, n; q < Q; q += n, y += n * o->y.s[3]) {
+        bool inside = q >= o->q0 && q + PIXELS <= o->q1;
+        n = inside ? PIXELS : 1;
+        if (inside) pixels_inside(o, x, rows, q, y);
+        for (int64_t j = 0; j < n && (!inside || whole < o->C); j++)
+            pixel_anywhere(o, x, rows, q + j, inside ? whole : 0, y + j * o->y.s[3]);
+    }
+}
+
 /* Rows begin .. end-1 of all samples of y. */
 static void rows_of_y(void *arg, int64_t begin, int64_t end)
 {
     const Job *o = arg;
-    int64_t P = o->y.d[2], Q = o->y.d[3], whole = o->C / VF * VF;
-    for (int64_t i = begin; i < end; i++) {
-        const float *x = (const float *)o->x.p + i / P * o->x.s[0];
-        float *y = (float *)o->y.p + i / P * o->y.s[0] + i % P * o->y.s[2];
-        const int64_t *rows = o->row + i % P * o->R;
-        for (int64_t q = 0, n; q < Q; q += n, y += n * o->y.s[3]) {
-            bool inside = q >= o->q0 && q + PIXELS <= o->q1;
-            n = inside ? PIXELS : 1;
-            if (inside) pixels_inside(o, x, rows, q, y);
-            for (int64_t j = 0; j < n && (!inside || whole < o->C); j++)
-                pixel_anywhere(o, x, rows, q + j, inside ? whole : 0, y + j * o->y.s[3]);
-        }
+    int64_t P = o->y.d[2];
+    for (int64_t i = begin; i < end; i++)
+        row_of_y(o, (const float *)o->x.p + i / P * o->x.s[0], i % P,
+                 (float *)o->y.p + i / P * o->y.s[0] + i % P * o->y.s[2]);
+}
+
+/* ---- y, dx of 16 bits --------------------------------------------------------------------------------------------- */
+
+/* x and y of `job` have 16 bits. A thread computes with a copy of `job`, whose
+ * x and y are floats in its slot of `work`, without gaps. */
+typedef struct {
+    const Job *job;
+    int64_t rows, strips; /* rows of y in a strip; strips of a sample */
+    int64_t channels;     /* of a unit of dw */
+    int64_t floats;       /* of a slot */
+    float *work;
+    Slots slots;
+} HalfJob;
+
+/* Rows first .. first+n-1 of y read rows *row0 .. *row1-1 of x at most. */
+static void rows_read(const Job *o, int64_t first, int64_t n, int64_t *row0, int64_t *row1)
+{
+    *row0 = o->x.d[2], *row1 = 0;
+    for (int64_t i = first * o->R; i < (first + n) * o->R; i++) {
+        if (o->row[i] < 0) continue;
+        *row0 = dsi_min(*row0, o->row[i]);
+        *row1 = dsi_max(*row1, o->row[i] + 1);
     }
 }
+
+/* `rows` rows of sample n of v, from `row` on, channels c .. c+k-1 -> floats
+ * [rows][W][k] */
+static void load_pixels(const dsi_view *v, int64_t n, int64_t row, int64_t rows, int64_t c,
+                        int64_t k, float *to)
+{
+    bool dense = v->s[3] == k;
+    int64_t lines = dense ? 1 : v->d[3], each = dense ? k * v->d[3] : k;
+    for (int64_t r = row; r < row + rows; r++) {
+        const uint16_t *from = (const uint16_t *)v->p + n * v->s[0] + r * v->s[2] + c;
+        for (int64_t i = 0; i < lines; i++, from += v->s[3], to += each)
+            half_to_floats(v->dtype, from, to, each);
+    }
+}
+
+/* floats [W][C] -> row `row` of sample n of v, rounded */
+static void store_pixels(const dsi_view *v, int64_t n, int64_t row, const float *from)
+{
+    bool dense = v->s[3] == v->d[1];
+    int64_t lines = dense ? 1 : v->d[3], each = dense ? v->d[1] * v->d[3] : v->d[1];
+    uint16_t *to = (uint16_t *)v->p + n * v->s[0] + row * v->s[2];
+    for (int64_t i = 0; i < lines; i++, from += each, to += v->s[3])
+        floats_to_half(v->dtype, from, to, each);
+}
+
+/* A copy of the job for k channels of one sample, x and y of which are floats. */
+static Job float_job(const Job *job, int64_t k)
+{
+    Job o = *job;
+    o.C = o.x.d[1] = o.y.d[1] = k;
+    o.x.d[0] = o.y.d[0] = 1;
+    o.x = pixel_strides(o.x), o.y = pixel_strides(o.y);
+    return o;
+}
+
+/* Strips begin .. end-1 of all samples of y. */
+static void strips_of_y(void *arg, int64_t begin, int64_t end)
+{
+    HalfJob *h = arg;
+    const dsi_view *to = &h->job->y;
+    Job o = float_job(h->job, h->job->C);
+    int slot = slot_take(&h->slots);
+    float *y = h->work + slot * h->floats, *x = y + dsi_round_up(o.y.s[2], VF);
+    for (int64_t i = begin; i < end; i++) {
+        int64_t n = i / h->strips, first = i % h->strips * h->rows, row0, row1;
+        int64_t rows = dsi_min(h->rows, to->d[2] - first);
+        rows_read(&o, first, rows, &row0, &row1);
+        if (row1 > row0) load_pixels(&h->job->x, n, row0, row1 - row0, 0, o.C, x);
+        for (int64_t p = first; p < first + rows; p++) {
+            row_of_y(&o, x - row0 * o.x.s[2], p, y);
+            store_pixels(to, n, p, y);
+        }
+    }
+    slot_release(&h->slots, slot);
+}
+
+/* Memory for a slot for each thread of a loop of n items. The caller releases
+ * it. */
+static ds_status slots_prepare(dsi_stream *s, HalfJob *h, int64_t n)
+{
+    h->floats = dsi_round_up(h->floats, 16);
+    h->work = dsi_scratch(s, (size_t)(dsi_min(ds_threads(), n) * h->floats) * sizeof(float));
+    return h->work ? DS_OK : DS_ENOMEM;
+}
+
+/* y of 16 bits; each: vector products of a row. */
+static ds_status depthwise_strips(dsi_stream *s, const Job *job, int64_t each)
+{
+    const dsi_view *y = &job->y;
+    HalfJob h = {.job = job};
+    int64_t line = job->C * y->d[3], most = 0, row0, row1;
+    h.strips = dsi_max(1, dsi_div_up(y->d[2], dsi_max(4 * job->R, STRIP / (line + 1))));
+    h.rows = dsi_div_up(y->d[2], h.strips);
+    for (int64_t i = 0; i < h.strips; i++) {
+        rows_read(job, i * h.rows, dsi_min(h.rows, y->d[2] - i * h.rows), &row0, &row1);
+        most = dsi_max(most, row1 - row0);
+    }
+    h.floats = dsi_round_up(line, VF) + most * job->C * job->x.d[3];
+    ds_status status = slots_prepare(s, &h, y->d[0] * h.strips);
+    if (!status) dsi_parallel(y->d[0] * h.strips, 1 + GRAIN / (each * h.rows + 1), strips_of_y, &h);
+    dsi_scratch_release(s, h.work);
+    return status;
+}
+
+/* ---- y, dx: the kernels -------------------------------------------------------------------------------------------- */
 
 /* Fills a table [outputs][taps]. Forward: output i reads i stride + r dilation
  * - padding by tap r. Backward: it reads the output for which that is i, if
@@ -134,7 +252,8 @@ static void fill_table(const dsi_conv2d *c, int axis, bool back, int64_t outputs
         }
 }
 
-/* Sets the pixels that read no padding, for a table of columns that fill_table made. */
+/* Sets the pixels that read no padding, for a table of columns that fill_table
+ * made. */
 static void find_inside(Job *o, const dsi_conv2d *c, bool back)
 {
     o->next = back ? 1 : c->stride[1], o->tap = back ? -c->dilation[1] : c->dilation[1];
@@ -171,11 +290,11 @@ static void depthwise_pack(const Job *o, const dsi_view *w, const dsi_view *b)
 {
     for (int64_t c = 0; c < o->padded; c++) {
         bool in = c < o->C;
-        o->bias[c] = in && b->p ? ((const float *)b->p)[c * b->s[0]] : 0;
-        for (int64_t r = 0; r < o->R; r++)
-            for (int64_t v = 0; v < o->S; v++)
-                o->w[(r * o->S + v) * o->padded + c] =
-                    in ? ((const float *)w->p)[c * w->s[0] + r * w->s[2] + v * w->s[3]] : 0;
+        o->bias[c] = in && b->p ? (float)view_value(b, c * b->s[0]) : 0;
+        for (int64_t i = 0; i < o->R * o->S; i++) {
+            int64_t at = c * w->s[0] + i / o->S * w->s[2] + i % o->S * w->s[3];
+            o->w[i * o->padded + c] = in ? (float)view_value(w, at) : 0;
+        }
     }
 }
 
@@ -190,50 +309,29 @@ static ds_status depthwise_run(dsi_stream *s, const dsi_conv2d *c, bool back, ds
         fill_table(c, 1, back, y.d[3], x.d[3], o.S, o.col);
         find_inside(&o, c, back);
         int64_t each = y.d[3] * o.padded / VF * o.R * o.S;
-        dsi_parallel(y.d[0] * y.d[2], 1 + GRAIN / (each + 1), rows_of_y, &o);
-        if (o.y.p != y.p) status = KERNEL(copy)(s, o.y, y);
+        if (is_half(y.dtype))
+            status = depthwise_strips(s, &o, each);
+        else
+            dsi_parallel(y.d[0] * y.d[2], 1 + GRAIN / (each + 1), rows_of_y, &o);
+        if (!status && o.y.p != y.p) status = KERNEL(copy)(s, o.y, y);
     }
     dsi_scratch_release(s, o.w);
-    return status;
-}
-
-/* The same; 16 bits as float32 copies of a few samples at a time. */
-static ds_status depthwise_part(dsi_stream *s, const dsi_conv2d *c, bool back, dsi_view x,
-                                dsi_view w, dsi_view b, dsi_view y)
-{
-    IN_F32(s, 1, depthwise_run(s, c, back, x, w, b, y), &y, &x, &w, &b);
-}
-
-/* Samples that are computed at a time: all of float32. */
-static int64_t samples_at_once(const dsi_view *x, const dsi_view *y)
-{
-    int64_t n = dsi_max(x->d[0], 1);
-    return is_half(x->dtype) ? slice_items((view_numel(x) + view_numel(y)) / n) : n;
-}
-
-static ds_status depthwise_slices(dsi_stream *s, const dsi_conv2d *c, bool back, dsi_view x,
-                                  dsi_view w, dsi_view b, dsi_view y)
-{
-    ds_status status = DS_OK;
-    int64_t n = samples_at_once(&x, &y);
-    for (int64_t i = 0; i < y.d[0] && !status; i += n)
-        status = depthwise_part(s, c, back, view_slice(x, i, n), w, b, view_slice(y, i, n));
     return status;
 }
 
 bool depth_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
                    dsi_view y, ds_status *status)
 {
-    if (!depthwise_fits(c, &w)) return false;
-    *status = depthwise_slices(s, c, false, x, w, b, y);
+    if (!depthwise_fits(c, &w, &x, &y)) return false;
+    *status = depthwise_run(s, c, false, x, w, b, y);
     return true;
 }
 
 bool depth_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
               ds_status *status)
 {
-    if (!depthwise_fits(c, &w)) return false;
-    *status = depthwise_slices(s, c, true, dy, w, (dsi_view){0}, dx);
+    if (!depthwise_fits(c, &w, &dy, &dx)) return false;
+    *status = depthwise_run(s, c, true, dy, w, (dsi_view){0}, dx);
     return true;
 }
 
@@ -271,8 +369,8 @@ static void add_row_of(int taps, const Job *o, const float *x, const float *dy, 
         depthwise_add_row(5, o, x, dy, v, false, VF, sum);
 }
 
-/* total[v] += a sample's products for VF channels from c on, kernel row r, taps v ..
- * v + taps-1; x and dy are the sample's. */
+/* total[v] += a sample's products for VF channels from c on, kernel row r, taps
+ * v .. v + taps-1; x and dy are the sample's. */
 static void dw_taps(const Job *o, const float *x, const float *dy, int64_t c, int64_t r, int64_t v,
                     int taps)
 {
@@ -290,8 +388,8 @@ static void dw_taps(const Job *o, const float *x, const float *dy, int64_t c, in
     }
 }
 
-/* sum[3][3] += the products of pixels q0 .. q1-1 of a row of dy with the pixels of x that
- * the kernel meets, from tap (0,0) of pixel q0 on. */
+/* sum[3][3] += the products of pixels q0 .. q1-1 of a row of dy with the pixels
+ * of x that the kernel meets, from tap (0,0) of pixel q0 on. */
 static void dw_nine_inside(const Job *o, const float *x, const float *dy, vf *sum)
 {
     const int64_t next = o->next * o->x.s[3], tap = o->tap * o->x.s[3],
@@ -367,7 +465,43 @@ static void units_of_dw(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* total [R S][padded] += dw of float32 samples. */
+/* Units begin .. end-1 of 16 bits, `channels` wide, sample by sample. */
+static void half_units_of_dw(void *arg, int64_t begin, int64_t end)
+{
+    HalfJob *h = arg;
+    const Job *job = h->job;
+    int slot = slot_take(&h->slots);
+    float *x = h->work + slot * h->floats;
+    for (int64_t c = begin * h->channels; c < dsi_min(end * h->channels, job->C);
+         c += h->channels) {
+        Job o = float_job(job, dsi_min(h->channels, job->C - c));
+        int64_t rows = o.R == 3 && o.S == 3 ? 1 : o.R;
+        o.total += c;
+        o.x.p = x, o.y.p = x + dsi_round_up(o.x.s[0], VF);
+        for (int64_t n = 0; n < job->y.d[0]; n++) {
+            load_pixels(&job->x, n, 0, o.x.d[2], c, o.C, o.x.p);
+            load_pixels(&job->y, n, 0, o.y.d[2], c, o.C, o.y.p);
+            units_of_dw(&o, 0, dsi_div_up(o.C, VF) * rows);
+        }
+    }
+    slot_release(&h->slots, slot);
+}
+
+/* each: vector products of a unit of dw. */
+static ds_status half_dw(dsi_stream *s, const Job *job, int64_t each)
+{
+    HalfJob h = {.job = job, .channels = dsi_min(LINE, job->padded)};
+    if (job->C < 2 * h.channels * ds_threads()) h.channels = VF;
+    h.floats = h.channels * (job->x.d[2] * job->x.d[3] + job->y.d[2] * job->y.d[3]) + VF;
+    int64_t units = dsi_div_up(job->C, h.channels);
+    ds_status status = slots_prepare(s, &h, units);
+    if (!status)
+        dsi_parallel(units, 1 + GRAIN / (h.channels / VF * each + 1), half_units_of_dw, &h);
+    dsi_scratch_release(s, h.work);
+    return status;
+}
+
+/* total [R S][padded] += dw */
 static ds_status depthwise_add_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
                                   dsi_view dw, float *total)
 {
@@ -380,29 +514,23 @@ static ds_status depthwise_add_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view d
         find_inside(&o, c, false);
         int64_t rows = o.R == 3 && o.S == 3 ? 1 : o.R;
         int64_t each = dy.d[0] * dy.d[2] * dy.d[3] * o.S * (o.R / rows);
-        dsi_parallel(o.padded / VF * rows, 1 + GRAIN / (each + 1), units_of_dw, &o);
+        if (is_half(x.dtype))
+            status = half_dw(s, &o, each * rows);
+        else
+            dsi_parallel(o.padded / VF * rows, 1 + GRAIN / (each + 1), units_of_dw, &o);
     }
     dsi_scratch_release(s, o.w);
     return status;
 }
 
-static ds_status depthwise_add_part(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x,
-                                    dsi_view dw, float *total)
-{
-    IN_F32(s, 0, depthwise_add_dw(s, c, dy, x, dw, total), &dy, &x);
-}
-
 bool depth_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
               ds_status *status)
 {
-    if (!depthwise_fits(c, &dw)) return false;
+    if (!depthwise_fits(c, &dw, &x, &dy)) return false;
     int64_t C = dw.d[0], R = dw.d[2], S = dw.d[3], padded = dsi_round_up(C, VF);
     float *total = dsi_scratch(s, (size_t)(R * S * padded) * sizeof *total);
-    *status = total ? DS_OK : DS_ENOMEM;
     for (int64_t i = 0; total && i < R * S * padded; i++) total[i] = 0;
-    int64_t n = samples_at_once(&x, &dy);
-    for (int64_t i = 0; i < dy.d[0] && !*status; i += n)
-        *status = depthwise_add_part(s, c, view_slice(dy, i, n), view_slice(x, i, n), dw, total);
+    *status = total ? depthwise_add_dw(s, c, dy, x, dw, total) : DS_ENOMEM;
     for (int64_t i = 0; !*status && i < C * R * S; i++) {
         int64_t k = i / (R * S), r = i / S % R, v = i % S;
         view_set_value(&dw, k * dw.s[0] + r * dw.s[2] + v * dw.s[3],
