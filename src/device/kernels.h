@@ -471,6 +471,13 @@ typedef struct dsi_fusions {
      * may be a; y [M].
      * = binary MUL (a, b, t); reduce SUM (t, y seen as [M,1]) */
     ds_status (*vecdot)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y);
+    /* sum[m] = sum over k of (x[m,k] - mean of x[m])^2, 0 if they are equal; x [M,K],
+     * float32 or float64, contiguous; sum [M], float64; mean + rest [M] of x's dtype: the
+     * means, and what is lost by their rounding.
+     * = reduce SUM (1/K, x, mean); binary ADD (-1, x, mean, d); reduce SUM (1/K, d,
+     * rest); binary ADD (-1, d, rest, d); copy (d, e); binary MUL (e, e, e); reduce
+     * SUM (e, sum) */
+    ds_status (*deviations)(dsi_stream *s, dsi_view x, dsi_view sum, dsi_view mean, dsi_view rest);
     /* y = x, y[o,index[o,k,i],i] = src[o,k,i] in the order of k; x, y [outer,C,inner],
      * src and index [outer,K,inner], any dtype, contiguous; DSI_FAULT_ELEMENT, place [o,
      * k inner + i].

@@ -205,6 +205,8 @@ ENTRY(used_fusions, resample, "resample", (S, V x, V begin, V index, V weight, V
       (s, x, begin, index, weight, y), 0, &x, &weight, &y)
 ENTRY(used_fusions, amax, "amax", (S, V x, V y), (s, x, y), 0, &x, &y)
 ENTRY(used_fusions, vecdot, "vecdot", (S, V a, V b, V y), (s, a, b, y), 0, &a, &b, &y)
+ENTRY(used_fusions, deviations, "deviations", (S, V x, V sum, V mean, V rest), (s, x, sum, mean, rest),
+      0, &x, &sum, &mean, &rest)
 ENTRY(used_fusions, scatter, "scatter", (S, V x, V index, V src, V y), (s, x, index, src, y), 0, &x, &index,
       &src, &y)
 ENTRY(used_fusions, scatter_dx, "scatter_dx", (S, V dy, V index, V dx, V dsrc), (s, dy, index, dx, dsrc), 0,
@@ -302,7 +304,7 @@ struct dsi_observed_tables {
     X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dx_bias) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(conv2d_back_pooled) X(sum_channels) X(batch_norm_stats) X(batch_norm_relu) X(batch_norm_relu_dx) X(mul_add) \
     X(clamp) X(prelu) X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_batch) \
     X(arange) X(clamp_tensors) X(amax) X(scatter) X(scatter_dx) X(scatter_sum) X(nll_loss) X(nll_loss_dx) \
-    X(attention_dropout) X(attention_dropout_dx) X(vecdot) X(group_norm_dx)
+    X(attention_dropout) X(attention_dropout_dx) X(vecdot) X(deviations) X(group_norm_dx)
 /* clang-format on */
 
 #define COUNT(name) +1

@@ -4,7 +4,8 @@
  *     amax       y = max x, dx = dy / m at the m elements that are the maximum
  *     prod       y = x0 x1 ..., by halves
  *     var        y = sum (x - mean)^2 / (n - correction)
- *     vecdot     y = sum a b, da = dy b, db = dy a: sums of squares in the two below
+ *     vecdot     y = sum a b, da = dy b, db = dy a: sums of squares of norm
+ *     deviations y = sum (x - mean)^2, dx = 2 dy (x - mean): in var
  *     norm       y = (sum |x|^p)^(1/p), max |x|, min |x|; of zeros the gradient is 0
  *     logsumexp  y = log sum exp x, dx = dy exp(x - y)
  * 16-bit operands are computed in float32, and the result is rounded once.
@@ -181,7 +182,6 @@ ds_tensor *ds_prod(ds_tensor *x) { return ds_prod_with(x, (ds_reduce_opts){0}); 
 static void vecdot_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *a = dsi_saved_tensor(n, 0), *b = dsi_saved_tensor(n, 1);
-    dy = ds_cast(dy, a->dtype);
     if (!b) {
         dsi_accumulate_grad(n, 0, ds_mul(ds_scale(dy, 2), a));
         return;
@@ -192,24 +192,24 @@ static void vecdot_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_vecdot = {"vecdot", vecdot_backward, .acquires = true};
 
-/* True if a and b are contiguous, and their last dimensions are reduced. */
-static bool vecdot_is_fused(const ds_tensor *a, const ds_tensor *b, const Over *v)
+/* True if x is contiguous, and its last dimensions are reduced. */
+static bool rows_are_reduced(const ds_tensor *x, const Over *v)
 {
     for (int i = 0; i < v->last.n; i++)
         if (v->last.d[i] != i) return false;
-    return dsi_fusion(a->device, vecdot) && dsi_is_contiguous(a) && dsi_is_contiguous(b);
+    return dsi_is_contiguous(x);
 }
 
-/* The sum of a b, of one shape and dtype, of v->kept; in `dtype` if one kernel
- * computes it, else in that of a. */
-static ds_tensor *vecdot(ds_tensor *a, ds_tensor *b, const Over *v, ds_dtype dtype)
+/* The sum of a b, of one shape and dtype, of v->kept. */
+static ds_tensor *vecdot(ds_tensor *a, ds_tensor *b, const Over *v)
 {
     if (!a || !b) return NULL;
-    if (!vecdot_is_fused(a, b, v)) return sum_over(ds_mul(a, b), v);
+    if (!dsi_fusion(a->device, vecdot) || !rows_are_reduced(a, v) || !rows_are_reduced(b, v))
+        return sum_over(ds_mul(a, b), v);
     if (!dsi_acquire(a, b)) return NULL;
     ds_dims rows = ds_shape(dsi_numel(v->kept), v->n);
 
-    ds_tensor *y = dsi_new_dtype(a, dtype, v->kept);
+    ds_tensor *y = dsi_new(a, v->kept);
 
     if (!y || !dsi_run_fusion(y, vecdot, dsi_v_shape(a, rows), dsi_v_shape(b, rows),
                               dsi_v_shape(y, ds_shape(rows.d[0]))))
@@ -226,51 +226,92 @@ ds_tensor *dsi_vecdot(ds_tensor *a, ds_tensor *b, int dim)
     Over v;
     if (!a || !b || !over_find("vecdot", a, (ds_reduce_opts){.dims = ds_shape(dim)}, &v))
         return NULL;
-    ds_tensor *y = vecdot(a, b, &v, a->dtype);
+    ds_tensor *y = vecdot(a, b, &v);
     return y ? ds_reshape(y, v.shape) : NULL;
 }
 
 /* ---- variance ---------------------------------------------------------------------------------------- */
 
-/* The means of x, of v->kept, without a gradient. */
+/* The means of x, of v->kept, without a gradient. Those of equal numbers that
+ * are small multiples of a power of 2 are exact. */
 static ds_tensor *means_of(ds_tensor *x, const Over *v)
 {
-    return ds_scale(sum_over(ds_detach(x), v), 1 / (double)v->n);
+    ds_tensor *d = ds_detach(x);
+    if (x && x->dtype == DS_F64) return ds_div(sum_over(d, v), dsi_number_beside(d, (double)v->n));
+    ds_reduce_opts o = {.keepdim = true};
+    for (int i = 0; i < v->kept.n; i++)
+        if (v->reduced[i]) o.dims.d[o.dims.n++] = i;
+    return o.dims.n ? ds_mean_with(d, o) : d;
 }
 
-/* x less its mean, which has no gradient: the sum of x - mean is 0. It is
- * subtracted twice, since a rounded mean of large numbers is far from it beside
- * their distances; the second time in place. */
-static ds_tensor *less_mean(ds_tensor *x, const Over *v)
+/* d - mean, in place */
+static ds_tensor *subtract(ds_tensor *d, ds_tensor *mean)
 {
-    ds_tensor *d = ds_sub(x, means_of(x, v)), *mean = means_of(d, v);
-    if (!mean || !dsi_acquire(d, mean)) return NULL;
+    if (!d || !mean || !dsi_acquire(d, mean)) return NULL;
     return dsi_result_if(
         dsi_run_op(d, binary, DSI_ADD, -1.0, dsi_v(d), dsi_v_expand(mean, d->shape), dsi_v(d)), d);
 }
 
-/* The sums of squares of d, of v->kept, in float64: their roots may be of numbers
- * whose squares float32 does not hold. Dimensions that are not the last are made
- * so, where one kernel then computes the sum. */
-static ds_tensor *squares_sum(ds_tensor *d, const Over *v)
+/* x less its mean, which has no gradient: the sum of x - mean is 0. It is
+ * subtracted twice, since a rounded mean of large numbers is far from it beside
+ * their distances. */
+static ds_tensor *less_mean(ds_tensor *x, const Over *v)
+{
+    ds_tensor *d = ds_sub(x, means_of(x, v));
+    return subtract(d, means_of(d, v));
+}
+
+/* Saved: x, mean, rest. */
+static void deviations_backward(dsi_node *n, ds_tensor *dy)
+{
+    ds_tensor *x = dsi_saved_tensor(n, 0);
+    ds_tensor *d = subtract(ds_sub(x, dsi_saved_tensor(n, 1)), dsi_saved_tensor(n, 2));
+    dsi_accumulate_grad(n, 0, ds_mul(ds_scale(ds_cast(dy, x->dtype), 2), d));
+}
+
+const dsi_op dsi_op_deviations = {"deviations", deviations_backward, .acquires = true};
+
+/* By one kernel; x is contiguous, its last dimensions are reduced. */
+static ds_tensor *deviations(ds_tensor *x, const Over *v)
+{
+    if (!dsi_acquire(x)) return NULL;
+    ds_dims rows = ds_shape(dsi_numel(v->kept), v->n), each = ds_shape(rows.d[0]);
+
+    ds_tensor *y = dsi_new_dtype(x, DS_F64, v->kept), *mean = dsi_new(x, v->kept),
+              *rest = dsi_new(x, v->kept);
+
+    if (!y || !mean || !rest ||
+        !dsi_run_fusion(y, deviations, dsi_v_shape(x, rows), dsi_v_shape(y, each),
+                        dsi_v_shape(mean, each), dsi_v_shape(rest, each)))
+        return NULL;
+
+    dsi_node *n = dsi_record(&dsi_op_deviations, y, x);
+    dsi_save_for_backward(n, x), dsi_save_for_backward(n, mean), dsi_save_for_backward(n, rest);
+    return y;
+}
+
+/* The sums of squares of x less its mean, of v->kept, in float64: their roots
+ * may be of numbers whose squares float32 does not hold. Dimensions that are
+ * not the last are made so for the kernel. */
+static ds_tensor *squares_sum(ds_tensor *x, const Over *v)
 {
     Over rows;
-    if (!d || vecdot_is_fused(d, d, v)) return vecdot(d, d, v, DS_F64);
-    if (!dsi_fusion(d->device, vecdot)) {
-        d = ds_cast(d, DS_F64);
+    if (!x) return NULL;
+    if (!dsi_fusion(x->device, deviations)) {
+        ds_tensor *d = ds_cast(less_mean(x, v), DS_F64);
         return sum_over(ds_mul(d, d), v);
     }
-    d = ds_contiguous(ds_permute(d, v->last));
-    d = ds_reshape(d, ds_shape(dsi_numel(v->kept), v->n));
-    if (!d || !over_find("var", d, (ds_reduce_opts){.dims = ds_shape(1)}, &rows)) return NULL;
-    return ds_reshape(vecdot(d, d, &rows, DS_F64), v->kept);
+    if (rows_are_reduced(x, v)) return deviations(x, v);
+    x = ds_reshape(ds_contiguous(ds_permute(x, v->last)), ds_shape(dsi_numel(v->kept), v->n));
+    if (!x || !over_find("var", x, (ds_reduce_opts){.dims = ds_shape(1)}, &rows)) return NULL;
+    return ds_reshape(deviations(x, &rows), v->kept);
 }
 
 /* The variances of float32 or float64 x, of v->kept, in float64. */
 static ds_tensor *variance(ds_tensor *x, const Over *v, double correction)
 {
     double n = (double)v->n;
-    ds_tensor *sum = squares_sum(less_mean(x, v), v);
+    ds_tensor *sum = squares_sum(x, v);
     if (n >= correction) return ds_scale(sum, 1 / (n - correction));
     /* infinite, but torch's gradient divides by the negative number */
     ds_tensor *y = ds_scale(sum, 1 / (n - correction));
@@ -322,7 +363,7 @@ ds_tensor *ds_std(ds_tensor *x) { return ds_std_with(x, (ds_var_opts){0}); }
 static ds_tensor *norm_over(ds_tensor *x, const Over *v, double p)
 {
     if (p == 1) return sum_over(ds_abs(x), v);
-    if (p == 2) return root_of(vecdot(x, x, v, x->dtype));
+    if (p == 2) return root_of(vecdot(x, x, v));
     if (p == 0) return ds_cast(sum_over(ds_ne(x, dsi_number_beside(x, 0)), v), x->dtype);
     if (p == (double)INFINITY) return amax(ds_abs(x), v);
     if (p == -(double)INFINITY) return ds_neg(amax(ds_neg(ds_abs(x)), v));

@@ -74,6 +74,7 @@
     X(amax) \
     X(logsumexp) \
     X(vecdot) \
+    X(deviations) \
     X(root) \
     X(cumsum) \
     X(reshape) \

@@ -144,6 +144,51 @@ static void dot_products_of_rows(void **state)
     }
 }
 
+/* Sum of squares and mean of a row, of values `scale` large about `mean`, beside
+ * long double; the same bits on any number of threads. */
+static void check_deviations(const dsi_kernels *k, ds_dtype dtype, const int64_t *d, double scale,
+                             double mean)
+{
+    static const int threads[] = {1, 2, 3, 7};
+    dsi_view x = view_new(dtype, 2, d, NULL), y[4], high = view_new(dtype, 1, d, NULL),
+             low = view_new(dtype, 1, d, NULL);
+    view_random(&x, 1);
+    for (int64_t i = 0; i < view_count(&x); i++) view_set(&x, i, view_get(&x, i) * scale + mean);
+    for (int t = 0; t < 4; t++) {
+        y[t] = view_new(DS_F64, 1, d, NULL);
+        ds_set_threads(threads[t]);
+        CHECK_INT(table_with(k)->fusions.deviations(NULL, x, y[t], high, low), DS_OK);
+        CHECK(!memcmp(y[t].p, y[0].p, (size_t)d[0] * sizeof(double)));
+    }
+    ds_set_threads(1);
+    for (int64_t row = 0; row < d[0] && d[1]; row++) {
+        long double sum = 0, squares = 0;
+        for (int64_t c = 0; c < d[1]; c++) sum += view_get(&x, row * d[1] + c);
+        sum /= d[1];
+        for (int64_t c = 0; c < d[1]; c++) {
+            long double off = view_get(&x, row * d[1] + c) - sum;
+            squares += off * off;
+        }
+        double tol = dtype == DS_F64 ? 1e-13 : 1e-6, off = sqrt((double)squares / (double)d[1]);
+        CHECK_CLOSE(view_get(&y[0], row) / (double)squares, 1, tol);
+        CHECK_CLOSE((view_get(&high, row) + view_get(&low, row) - (double)sum) / off, 0,
+                    dtype == DS_F64 ? fmax(1e-13, 1e-15 * fabs(mean) / scale) : tol);
+    }
+    for (int t = 0; t < 4; t++) view_free(&y[t]);
+    view_free(&x), view_free(&high), view_free(&low);
+}
+
+static void deviations_of_rows(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][2] = {{3, 5}, {4, 64}, {2, 9001}, {2, 250007}, {3, 0}, {0, 3}};
+    static const double scales[] = {1, 1, 1, 1e30, 1e-30}, means[] = {0, 1e4, -1e6, 0, 0};
+    FOR_EACH_ISA(k)
+    for (int i = 0; i < 60; i++)
+        check_deviations(k, i % 2 ? DS_F64 : DS_F32, shapes[i / 2 % 6], scales[i / 12],
+                         means[i / 12]);
+}
+
 /* Ones added one by one to 2^24 in float stay there. */
 static void long_sums_stay_exact(void **state)
 {
@@ -339,7 +384,7 @@ static void sums_do_not_depend_on_threads_or_instruction_set(void **state)
 TEST_MAIN(cmocka_unit_test(sums_over_any_dimensions),
           cmocka_unit_test(sums_of_sliced_and_repeated_views),
           cmocka_unit_test(largest_over_any_dimensions), cmocka_unit_test(dot_products_of_rows),
-          cmocka_unit_test(long_sums_stay_exact),
+          cmocka_unit_test(deviations_of_rows), cmocka_unit_test(long_sums_stay_exact),
           cmocka_unit_test(nan_and_infinity_pass_through_sums),
           cmocka_unit_test(maxima_are_the_first_and_nan_wins),
           cmocka_unit_test(maxima_of_long_rows), cmocka_unit_test(norms_of_several_views),

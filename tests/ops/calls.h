@@ -284,6 +284,7 @@ CALL(rotary_interleaved,
 CALL(amax_all, ds_amax(in[0]))
 CALL(amax_02, ds_amax_with(in[0], (ds_reduce_opts){.dims = ds_shape(0, 2)}))
 CALL(amin_1, ds_amin_with(in[0], (ds_reduce_opts){.dims = ds_shape(1), .keepdim = true}))
+CALL(var_0, ds_var_with(in[0], (ds_var_opts){.dims = ds_shape(0)}))
 CALL(var_1, ds_var_with(in[0], (ds_var_opts){.dims = ds_shape(1)}))
 CALL(std_all, ds_std_with(in[0], (ds_var_opts){.correction = DS_ZERO}))
 CALL(norm_rows, ds_norm_with(in[0], (ds_norm_opts){.dims = ds_shape(-1)}))

@@ -354,6 +354,7 @@ static const Case op_cases[] = {
     {"amax", "amin", call_amin_1, .in = {X(3, 3, 6, 5)}},
     {"sum", "var", call_var_1, .in = {X(3, 3, 6, 5)}, .bench = {X(2, 1024, 256)},
      .torch = "x[0].var(1)"},
+    {"deviations", "var of columns", call_var_0, .in = {X(2, 4, 7)}},
     {"root", "std", call_std_all, .in = {X(3, 3, 4, 5)},
      .bench = LINE,
      .torch = "x[0].std(correction=0)"},

@@ -1,6 +1,7 @@
 /* tests/ops/spread.c: std and var of numbers whose squares float32 does not
  * hold, beside float64: as PyTorch, std has them, and var is infinite or 0.
- * Dimensions that are the last, or not; on a GPU too (gpu/on/ops/spread).
+ * Those of equal numbers are 0. Dimensions that are the last, or not; on a GPU
+ * too (gpu/on/ops/spread).
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -76,6 +77,31 @@ static void zeros_have_no_gradient(void **state)
     ds_scope_close(s);
 }
 
+/* Of any dtype, size and layout, by the kernel and by other ops. */
+static void equal_numbers_have_none(void **state)
+{
+    (void)state;
+    static const double numbers[] = {-1e6, 0.1, 1e30, 1e-39, 0, 12345.678, -0x1.fffffep60};
+    static const ds_dtype dtypes[] = {DS_F64, DS_F32, DS_F16, DS_BF16};
+    static const int64_t sizes[] = {1, 3, 64, 1000, 4097, 250007};
+    for (int i = 0; i < 7 * 4 * 6 * 2; i++) {
+        ds_scope *s = ds_scope_open();
+        double number = numbers[i % 7];
+        ds_dtype dtype = dtypes[i / 7 % 4];
+        int64_t n = sizes[i / 28 % 6];
+        bool columns = i / 168;
+        if (dtype == DS_F16) number = fmod(number, 60000);
+        ds_dims shape = columns ? ds_shape(n, 3) : ds_shape(2, n);
+        ds_tensor *x = ds_full(dtype, shape, number);
+        ds_var_opts o = {.dims = ds_shape(columns ? 0 : 1), .correction = DS_ZERO};
+        ds_tensor *worst = ds_amax(ds_abs(ds_std_with(x, o)));
+        if (!(ds_item(worst) == 0))
+            fail_msg("std of %lld times %g, dtype %d, columns %d: %g", (long long)n, number, dtype,
+                     columns, ds_item(worst));
+        ds_scope_close(s);
+    }
+}
+
 /* The mean, rounded to float32, is up to 1/32 away. */
 static void a_large_mean(void **state)
 {
@@ -106,4 +132,4 @@ static void many_at_once(void **state)
 
 TEST_MAIN(cmocka_unit_test(std_is_finite), cmocka_unit_test(var_is_rounded),
           cmocka_unit_test(zeros_have_no_gradient), cmocka_unit_test(a_large_mean),
-          cmocka_unit_test(many_at_once))
+          cmocka_unit_test(many_at_once), cmocka_unit_test(equal_numbers_have_none))

@@ -43,6 +43,7 @@
     X(batch_norm_relu) X(batch_norm_relu_dx)                                   \
     X(amax)                                          /* reduce/reduce.c */     \
     X(vecdot)                                        /* reduce/vecdot.c */     \
+    X(deviations)                                    /* reduce/deviations.c */ \
     X(nll_loss) X(nll_loss_dx)                       /* reduce/softmax.c */    \
     X(scatter) X(scatter_dx) X(scatter_sum)          /* index/index.c */       \
     X(resample)                                      /* index/resample.c */
