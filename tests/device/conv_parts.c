@@ -1,11 +1,14 @@
 /* tests/device/conv_parts.c: convolutions of float32 by the matrix unit, in
  * parts, beside those of a set of instructions without it: errors to float64
  * are no larger; numbers that parts cannot hold give the same; results do not
- * depend on threads. Skipped without the unit.
+ * depend on threads; a failed allocation is an error, and leaves no trace.
+ * Skipped without the unit.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 
 #include "device/device.h"
+
+#include <pthread.h>
 
 typedef struct Case {
     int64_t N, C, H, W, K, R;
@@ -21,7 +24,8 @@ static const Case cases[] = {
     {1, 96, 18, 17, 64, 3, CONV(1, 0)},    {1, 64, 34, 33, 96, 3, CONV(1, 2)}, /* several blocks */
     {6, 160, 7, 9, 256, 3, CONV(1, 1)},    /* large blocks; dw by the unit */
     {40, 256, 10, 10, 128, 3, CONV(1, 1)}, /* dw in several blocks */
-    {3, 128, 8, 8, 288, 3, CONV(1, 1)},
+    {3, 128, 8, 8, 288, 3, CONV(1, 1)},    {4, 128, 12, 12, 256, 1, CONV(1, 0)}, /* products */
+    {4, 128, 13, 13, 256, 1, CONV(2, 0)},
 };
 #define N_CASES (int)(sizeof cases / sizeof *cases)
 
@@ -171,4 +175,97 @@ static void special_values(void **state)
     }
 }
 
-TEST_MAIN(cmocka_unit_test(beside_float64), cmocka_unit_test(special_values))
+/* ---- without memory ----------------------------------------------------------------------------- */
+
+/* One call, in a thread whose scratch memory is empty; the n-th allocation
+ * fails. Then the same call, with memory. */
+typedef struct Attempt {
+    const Case *c;
+    const Operands *o;
+    int result; /* y, dx, dw */
+    int64_t n;
+    ds_status first, second;
+    bool reached, one_line, untouched;
+    size_t leaked;
+} Attempt;
+
+static const dsi_view *result_of(const Operands *o, int result)
+{
+    return result == 0 ? &o->y : result == 1 ? &o->dx : &o->dw;
+}
+
+static ds_status run_one(const Attempt *a)
+{
+    const dsi_kernels *k = dsi_device_current()->kernels;
+    dsi_stream *s = &dsi_device_current()->stream;
+    const Operands *o = a->o;
+    if (a->result == 0) return k->conv2d(s, &a->c->c, o->x, o->w, o->b, o->y);
+    if (a->result == 1) return k->conv2d_dx(s, &a->c->c, o->dy, o->w, o->dx);
+    return k->conv2d_dw(s, &a->c->c, o->dy, o->x, o->dw);
+}
+
+static void *attempt_main(void *arg)
+{
+    enum { OLD = 0x5a };
+    Attempt *a = arg;
+    const dsi_view *y = result_of(a->o, a->result);
+    size_t bytes = (size_t)view_count(y) * sizeof(float),
+           live = dsi_cache_live(dsi_device_current());
+    memset(y->p, OLD, bytes);
+    dsi_cache_fail(a->n, false);
+    a->first = run_one(a);
+    a->reached = dsi_cache_fail(0, false) >= a->n;
+    const char *said = ds_error();
+    a->one_line = said && !strncmp(said, "no memory for ", 14) && !strchr(said, '\n');
+    a->untouched = true;
+    for (size_t i = 0; i < bytes; i++) a->untouched &= ((const char *)y->p)[i] == OLD;
+    a->second = run_one(a);
+    a->leaked = dsi_cache_live(dsi_device_current()) - live;
+    return NULL;
+}
+
+/* Each allocation of a call in turn. The result is untouched then, unless it
+ * was computed in parts and then found to need vectors, or set to 0 where a
+ * stride passes elements. */
+static void fail_each(const Case *c, const Operands *o, int result, bool twice,
+                      const dsi_view *want)
+{
+    for (int64_t n = 1, reached = 1; reached; n++) {
+        Attempt a = {.c = c, .o = o, .result = result, .n = n};
+        pthread_t thread;
+        CHECK_INT(pthread_create(&thread, NULL, attempt_main, &a), 0);
+        CHECK_INT(pthread_join(thread, NULL), 0);
+        reached = a.reached;
+        CHECK_INT(a.first, reached ? DS_ENOMEM : DS_OK);
+        CHECK_INT(a.second, DS_OK);
+        CHECK(n > 1 || reached); /* there is one */
+        if (reached && !(a.one_line && (a.untouched || twice || c->c.stride[0] > 1)))
+            fail_msg("case %d, result %d, allocation %lld: %s", (int)(c - cases), result,
+                     (long long)n, a.one_line ? "result was written" : "no message");
+        CHECK_INT(a.leaked, 0);
+        CHECK(same(result_of(o, result), want));
+    }
+}
+
+/* Numbers in the unit's range, and others, which vectors then compute. */
+static void without_memory(void **state)
+{
+    (void)state;
+    if (!without_unit()) return;
+    static const int some[] = {0, 3, 6, 7};
+    for (int i = 0; i < 8; i++) {
+        const Case *c = &cases[some[i / 2]];
+        const int *order = i % 4 < 2 ? planes : pixels;
+        Operands o = make(c, DS_F32, order);
+        view_random(&o.x, 1), view_random(&o.w, 2), view_random(&o.b, 3), view_random(&o.dy, 4);
+        if (i % 2) view_set(&o.x, 50, 1e38), view_set(&o.dy, 60, 1e38);
+        Operands want = copy_of(&o, c, DS_F32, order);
+        run(dsi_device_current()->kernels, c, &want);
+        for (int result = 0; result < 3; result++)
+            fail_each(c, &o, result, i % 2, result_of(&want, result));
+        free_all(&o), free_all(&want);
+    }
+}
+
+TEST_MAIN(cmocka_unit_test(beside_float64), cmocka_unit_test(special_values),
+          cmocka_unit_test(without_memory))
