@@ -45,6 +45,7 @@ typedef struct dsi_cuda_gpu {
     bool fault_is_seen;              /* no kernel was launched since */
     CUevent crossing;      /* orders streams of two GPUs around a copy; NULL: none so far */
     unsigned peers_opened; /* bit i: access between this GPU and GPU i was asked for */
+    const char *cubins;    /* machine code for it; NULL: none, or refused */
     struct dsi_cuda_modules *modules;
     struct dsi_cublas *cublas;  /* NULL: no large product so far */
     struct dsi_cuda_held *held; /* held.h; NULL: no small product so far */
@@ -91,13 +92,23 @@ dsi_cuda_gpu *dsi_cuda_context(const dsi_device *d);
     X(probe_wgmma, 90)
 
 #define DSI_CUDA_FAMILY(name, capability) DSI_CUDA_##name,
-/* An index into dsi_cuda_ptx. */
 typedef enum dsi_cuda_family {
     DSI_CUDA_FAMILIES(DSI_CUDA_FAMILY) DSI_CUDA_N_FAMILIES
 } dsi_cuda_family;
 #undef DSI_CUDA_FAMILY
 
-extern const char *const dsi_cuda_ptx[DSI_CUDA_N_FAMILIES]; /* ptx.c: text, ends with 0 */
+/* ptx.c: the text of a family's kernel; starts_early: it waits for the one
+ * before it. dsi_free it. */
+char *dsi_cuda_kernel_ptx(dsi_cuda_family family, const char *name, bool starts_early);
+
+/* X(compute capability): cubin/sm_CAPABILITY. */
+#define DSI_CUDA_CUBINS(X) X(75) X(80) X(90) X(100) X(120)
+
+/* cubin.c: the machine code that a GPU runs -> *file; NULL: none, or not
+ * wanted. Fails for a wrong DS_CUBINS. */
+ds_status dsi_cuda_use_cubins(int capability, const char **file);
+/* A kernel's; NULL: it is not among them. dsi_free it. */
+void *dsi_cuda_cubin(const char *file, const char *name);
 
 /* Blocks along y, and along z, at most: what the driver says, 65535. */
 int64_t dsi_cuda_most_yz(void);

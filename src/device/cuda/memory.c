@@ -85,7 +85,7 @@ static ds_status read_attributes(dsi_cuda_gpu *g, int index)
     g->capability = major * 10 + minor;
     g->warpgroups = g->capability == GROUPS && dsi_cuda_version() >= SM_90A;
     if (g->capability >= EARLY) g->launch_early = dsi_cuda_launch_early();
-    if (g->capability >= OLDEST) return DS_OK;
+    if (g->capability >= OLDEST) return dsi_cuda_use_cubins(g->capability, &g->cubins);
     return dsi_fail(DS_EDEVICE,
                     "cuda:%d: this GPU has compute capability %d.%d, and %d.%d or newer is needed: "
                     "use a newer GPU, or the CPU",

@@ -1,7 +1,7 @@
-/* device/cuda/module.c: kernels: a kernel's part of its family's PTX is handed
- * to the driver, which compiles it for the GPU, at its first launch. A family
- * as a whole would take the driver seconds, most of them for kernels that the
- * program does not use.
+/* device/cuda/module.c: kernels: at its first launch the driver is handed a
+ * kernel's cubin, if there is one for the GPU and it takes it, else its part of
+ * its family's PTX, which it compiles. A family as a whole would take the
+ * driver seconds, most of them for kernels that the program does not use.
  *
  * Invariants: a thread's handle on a GPU has its own modules, one a kernel,
  * which are unloaded when it closes. The table of kernels is never full: it has
@@ -10,6 +10,7 @@
 #include "driver.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -55,84 +56,24 @@ static ds_status refused(int index, dsi_cuda_family family, CUresult result, cha
                     *log ? ": " : "", log, advice);
 }
 
-/* ---- a kernel's part of the PTX ---- */
-
-static const char *next_line(const char *p)
+/* Whether the driver takes the kernel's cubin, if there is one. After one that
+ * it refuses it is asked for none. */
+static bool load_cubin(dsi_device *d, Entry *e)
 {
-    const char *end = strchr(p, '\n');
-    return end ? end + 1 : p + strlen(p);
+    dsi_cuda_gpu *g = d->own;
+    void *cubin = g->cubins ? dsi_cuda_cubin(g->cubins, e->name) : NULL;
+    if (!cubin) return false;
+    CUresult result = g->f->module_load(&e->module, cubin, 0, NULL, NULL);
+    dsi_free(cubin);
+    if (result == CUDA_SUCCESS) return true;
+    dsi_log(DSI_DEBUG, "cuda:%d: the driver refuses machine code (error %d of %s): it compiles PTX",
+            d->index, (int)result, e->name);
+    g->cubins = NULL;
+    return false;
 }
 
-static bool line_is(const char *p, char c) { return p[0] == c && (p[1] == '\n' || !p[1]); }
-
-/* Past the kernel that begins at p: braces of blocks are lines of their own. */
-static const char *kernel_end(const char *p)
-{
-    int depth = 0;
-    bool closes = false;
-    for (; *p && !closes; p = next_line(p)) {
-        depth += line_is(p, '{') - line_is(p, '}');
-        closes = !depth && line_is(p, '}');
-    }
-    return p;
-}
-
-static char *put(char *to, const char *p, const char *end)
-{
-    memcpy(to, p, (size_t)(end - p));
-    return to + (end - p);
-}
-
-/* A kernel's first instructions where it may start early: the next kernel may
- * start its blocks when all blocks of this one have started, and none of them reads
- * or writes before the kernel before has ended. So a kernel's start costs
- * nothing, and the order of all that they do is that of the stream: a kernel
- * ends after it has waited for the one before it. */
-static const char early[] = "griddepcontrol.launch_dependents;\ngriddepcontrol.wait;\n";
-static const char early_version[] = ".version 7.8\n", early_target[] = ".target sm_90\n";
-
-/* A line that is no kernel's: the header asks for what `early` needs. */
-static char *put_common(char *to, const char *p, const char *end, bool newer)
-{
-    if (newer && !strncmp(p, ".version ", 9))
-        p = early_version, end = p + sizeof early_version - 1;
-    else if (newer && !strncmp(p, ".target ", 8))
-        p = early_target, end = p + sizeof early_target - 1;
-    return put(to, p, end);
-}
-
-static char *put_kernel(char *to, const char *p, const char *end, bool starts_early)
-{
-    const char *body = p;
-    while (!line_is(body, '{')) body = next_line(body);
-    to = put(to, p, next_line(body));
-    if (starts_early) to = put(to, early, early + sizeof early - 1);
-    return put(to, next_line(body), end);
-}
-
-/* A family's PTX without its other kernels; dsi_free it. What is not a kernel is
- * common to all. PTX for sm_90a is new enough to start early as it is. */
-static char *kernel_ptx(const char *ptx, const char *name, bool starts_early)
-{
-    static const char begin[] = ".visible .entry ";
-    size_t n = strlen(name);
-    bool newer = starts_early && !strstr(ptx, "\n.target sm_90a\n");
-    char *out = dsi_alloc(strlen(ptx) + sizeof early + sizeof early_version + sizeof early_target),
-         *to = out;
-    for (const char *p = ptx, *end; *p; p = end) {
-        bool kernel = !strncmp(p, begin, sizeof begin - 1);
-        const char *its = p + sizeof begin - 1;
-        end = kernel ? kernel_end(p) : next_line(p);
-        if (!kernel)
-            to = put_common(to, p, end, newer);
-        else if (!strncmp(its, name, n) && its[n] == '(')
-            to = put_kernel(to, p, end, starts_early);
-    }
-    return out;
-}
-
-/* Compiling takes up to a tenth of a second at a kernel's first launch, unless
- * the driver has it in its own cache (~/.nv). */
+/* Compiling PTX takes up to a tenth of a second at a kernel's first launch,
+ * unless the driver has it in its own cache (~/.nv). */
 static ds_status load_kernel(dsi_device *d, dsi_cuda_family family, Entry *e)
 {
     dsi_cuda_gpu *g = d->own;
@@ -145,7 +86,8 @@ static ds_status load_kernel(dsi_device *d, dsi_cuda_family family, Entry *e)
                         "use a newer GPU, or the CPU",
                         d->index, family_names[family], family_needs[family] / 10,
                         family_needs[family] % 10, g->capability / 10, g->capability % 10);
-    char *ptx = kernel_ptx(dsi_cuda_ptx[family], e->name, g->launch_early);
+    if (load_cubin(d, e)) return DS_OK;
+    char *ptx = dsi_cuda_kernel_ptx(family, e->name, g->launch_early);
     CUresult result = g->f->module_load(&e->module, ptx, 2, option, value);
     dsi_free(ptx);
     return result == CUDA_SUCCESS ? DS_OK : refused(d->index, family, result, log);

@@ -11,6 +11,7 @@
  *                              that wait for other streams or processes are looked at now and then
  *     FAKE_CUDA_GAP=0          bytes of addresses between allocations (a GPU has 32 GiB of addresses)
  *     FAKE_CUDA_MOST_YZ=65535  blocks along y, and along z, at most
+ *     FAKE_CUDA_NO_CUBIN=200   a cubin is refused, with that CUresult
  *     FAKE_CUDA_LOG=1          names each kernel on stderr
  *     FAKE_CUDA_PTX=FOLDER     writes each module's PTX there, KERNEL.ptx
  *
@@ -49,7 +50,8 @@ SHOWN CUresult cuDriverGetVersion(int *version);
 SHOWN int fake_cuda_live(void);
 SHOWN long fake_cuda_launches(void);
 SHOWN const char *fake_cuda_last_kernel(void);
-SHOWN long fake_cuda_used(void); /* bytes of the first GPU that are allocated */
+SHOWN long fake_cuda_compiled(void); /* modules of PTX that were loaded so far */
+SHOWN long fake_cuda_used(void);     /* bytes of the first GPU that are allocated */
 /* Launches of graphs; and how often the host waited for a stream, so far. */
 SHOWN long fake_cuda_graph_launches(void);
 SHOWN long fake_cuda_syncs(void);
@@ -148,6 +150,16 @@ void fake_drain_all(void);
 
 void fake_run_kernel(const fake_work *w, int gpu);
 size_t fake_argument_bytes(const fake_work *w); /* of a kernel */
+
+/* ---- cubin.c ---- */
+
+bool fake_is_cubin(const void *image);
+/* A copy of it, if the GPU runs it. */
+CUresult fake_cubin_load(const void *image, char **copy);
+/* Of a kernel in it: the bytes of its argument, the most threads of a block,
+ * and whether it may start early. */
+bool fake_cubin_read(const char *cubin, const char *name, size_t *bytes, unsigned *threads,
+                     bool *waits);
 
 /* ---- entry.cpp: the emulator ---- */
 

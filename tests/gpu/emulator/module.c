@@ -1,10 +1,11 @@
 /* tests/gpu/emulator/module.c: modules and launches. The PTX is read for what a
  * driver checks in it (version, target), and for the names and the sizes of
  * arguments of its kernels; the kernels that run are those of the same sources,
- * compiled for the CPU.
+ * compiled for the CPU. A cubin is read for the same: the GPU that it is for,
+ * the size of a kernel's argument and its threads.
  *
- * Invariants: a module is its own copy of the PTX; a function belongs to a
- * module and is freed with it.
+ * Invariants: a module is its own copy of the PTX or cubin; a function belongs
+ * to a module and is freed with it.
  * SPDX-License-Identifier: MIT */
 #include "fake.h"
 
@@ -25,14 +26,16 @@ typedef struct Function {
 } Function;
 
 typedef struct Module {
-    char *ptx;
+    char *ptx;   /* NULL: it is a cubin */
+    char *cubin; /* else NULL */
     Function *functions;
 } Module;
 
-static long launches;
-static char last[64]; /* the kernel that was launched last */
+static long launches, compiled; /* compiled: modules of PTX */
+static char last[64];           /* the kernel that was launched last */
 
 long fake_cuda_launches(void) { return launches; }
+long fake_cuda_compiled(void) { return compiled; }
 const char *fake_cuda_last_kernel(void) { return last; }
 
 static CUresult refuse(unsigned n, CUjit_option *option, void **value, const char *why,
@@ -58,11 +61,9 @@ static bool show_ptx(const char *ptx)
     return fclose(f) == 0 && done;
 }
 
-CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUjit_option *option,
-                            void **value)
+static CUresult load_ptx(Module *m, const char *image, unsigned n, CUjit_option *option,
+                         void **value)
 {
-    MAY_FAIL();
-    NEED(fake_now() >= 0, INVALID_CONTEXT);
     const char *version = strstr(image, ".version "), *target = strstr(image, ".target sm_");
     if (!version || !target)
         return refuse(n, option, value, "ptxas fatal : no PTX", CUDA_ERROR_INVALID_PTX);
@@ -78,8 +79,23 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUj
         return refuse(n, option, value, "", CUDA_ERROR_NO_BINARY_FOR_GPU);
     if (!show_ptx(image))
         return refuse(n, option, value, "FAKE_CUDA_PTX: cannot be written", CUDA_ERROR_INVALID_PTX);
-    Module *m = calloc(1, sizeof *m);
     m->ptx = strdup(image);
+    __atomic_add_fetch(&compiled, 1, __ATOMIC_SEQ_CST);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUjit_option *option,
+                            void **value)
+{
+    MAY_FAIL();
+    NEED(fake_now() >= 0, INVALID_CONTEXT);
+    Module *m = calloc(1, sizeof *m);
+    CUresult result = fake_is_cubin(image) ? fake_cubin_load(image, &m->cubin)
+                                           : load_ptx(m, image, n, option, value);
+    if (result != CUDA_SUCCESS) {
+        free(m);
+        return result;
+    }
     *module = (CUmodule)m;
     fake_count(1);
     return CUDA_SUCCESS;
@@ -94,13 +110,14 @@ CUresult cuModuleUnload(CUmodule module)
         free(f);
     }
     free(m->ptx);
+    free(m->cubin);
     free(m);
     fake_count(-1);
     return CUDA_SUCCESS;
 }
 
-/* The entry in the PTX: .visible .entry NAME( .param .align 8 .b8 NAME_param_0[SIZE] )
- * .maxntid N, 1, 1 */
+/* The entry in the PTX: .visible .entry NAME( .param .align 8 .b8
+ * NAME_param_0[SIZE] ) .maxntid N, 1, 1 */
 static bool read_entry(const char *ptx, Function *f)
 {
     char text[128];
@@ -125,11 +142,13 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     MAY_FAIL();
     snprintf(f.name, sizeof f.name, "%s", name);
     f.kernel = emulator_find(name, &bytes);
-    if (!f.kernel || !read_entry(m->ptx, &f) || f.bytes != bytes) {
+    bool is_there = m->ptx ? read_entry(m->ptx, &f)
+                           : fake_cubin_read(m->cubin, name, &f.bytes, &f.threads, &f.waits);
+    if (!f.kernel || !is_there || f.bytes != bytes) {
         fprintf(stderr, "libcuda of tests: %s: %s\n", name,
                 !f.kernel ? "no such kernel in the sources"
-                : f.bytes ? "its argument has another size in the PTX: run scripts/make_ptx"
-                          : "it is not in the PTX: run scripts/make_ptx");
+                : f.bytes ? "its argument has another size in the module: run scripts/make_ptx"
+                          : "it is not in the module: run scripts/make_ptx");
         return CUDA_ERROR_NOT_FOUND;
     }
     m->functions = memcpy(malloc(sizeof f), &f, sizeof f);
