@@ -100,7 +100,7 @@ static void run_with(Case c, ds_dtype dtype)
     check_sums(&c, &a, &b, c.bias ? &line : &none, &y);
 
     /* the same bits from more threads; and nothing written between the elements */
-    for (int threads = 2; threads <= 4; threads += 2) {
+    for (int threads = 2; threads <= 4; threads++) {
         ds_set_threads(threads);
         CHECK(matmul(a, b, bias, again) == DS_OK);
         CHECK(!memcmp(y.p, again.p, bytes_of(&y)));
@@ -161,6 +161,9 @@ static void blocks(void **state)
         (Case){1, 2090, 34, 40, ROWS, COLS, ROWS, true, false, DS_BF16}); /* more than one side */
     run_case((Case){1, 34, 2090, 40, COLS, COLS, COLS, true, false, DS_BF16});
     run_case((Case){1, 2060, 40, 2060, ROWS, ROWS, ROWS, true, false, DS_BF16});
+    /* widths of threads, with a in place and packed */
+    run_case((Case){1, 64, 1000, 4160, ROWS, COLS, ROWS, true, false, DS_BF16});
+    run_case((Case){2, 70, 1100, 2200, COLS, ROWS, ROWS, true, false, DS_F32});
 }
 
 /* A row of a product does not depend on how many others there are. */
@@ -264,6 +267,7 @@ static void parts_blocks(void **state)
     run_parts(
         (Case){1, 2090, 66, 70, ROWS, COLS, ROWS, true, false, DS_F32}); /* more than one side */
     run_parts((Case){1, 66, 2090, 70, COLS, COLS, COLS, true, false, DS_F32});
+    run_parts((Case){2, 90, 2500, 300, ROWS, COLS, ROWS, true, false, DS_F32}); /* of threads */
 }
 
 /* Root mean square of the difference to float64. */

@@ -260,24 +260,30 @@ static __m512i pack_at(const Packing *x, int64_t part, int64_t k, __m512i larges
     return largest;
 }
 
-/* Groups or panels begin .. end-1, in the order in which they are in memory. */
-static void pack_parts(void *arg, int64_t begin, int64_t end)
+/* Elements of k that are packed at a time. */
+#define DEPTH (8 * DEEP)
+
+/* Pieces begin .. end-1: DEPTH elements of a group or panel each, in the order
+ * in which they are in memory. */
+static void pack_pieces(void *arg, int64_t begin, int64_t end)
 {
     const Packing *x = arg;
+    int64_t parts = dsi_div_up(x->n, SIDE), depths = dsi_div_up(x->k, DEPTH);
     __m512i largest = _mm512_setzero_si512();
-    if (x->across == 1)
-        for (int64_t k = 0; k < x->k; k += DEEP)
-            for (int64_t part = begin; part < end; part++) largest = pack_at(x, part, k, largest);
-    else
-        for (int64_t part = begin; part < end; part++)
-            for (int64_t k = 0; k < x->k; k += DEEP) largest = pack_at(x, part, k, largest);
+    for (int64_t i = begin; i < end; i++) {
+        bool by_k = x->across == 1;
+        int64_t part = by_k ? i % parts : i / depths, k = (by_k ? i / parts : i % depths) * DEPTH;
+        for (int64_t last = dsi_min(k + DEPTH, x->k); k < last; k += DEEP)
+            largest = pack_at(x, part, k, largest);
+    }
     if (parts_of(x->dtype) == 1) return;
     note_largest(x->largest, largest);
 }
 
 void amx_pack(const Packing *x)
 {
-    dsi_parallel(dsi_div_up(x->n, SIDE), 1 + 32768 / (SIDE * x->k), pack_parts, (void *)x);
+    int64_t pieces = dsi_div_up(x->n, SIDE) * dsi_div_up(x->k, DEPTH);
+    dsi_parallel(pieces, parts_of(x->dtype) == 1 ? 3 : 1, pack_pieces, (void *)x);
 }
 
 #else

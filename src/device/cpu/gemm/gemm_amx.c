@@ -2,10 +2,12 @@
  * [B,K,N] + bias [N].
  *
  * tiles.h says how the unit works, amx_pack.c how operands are packed. As in
- * gemm.c, panels that fill half of the second cache are multiplied with one
- * group of rows after another. If all panels fit there, each group is packed
- * right before. A long k is cut into blocks; between them, the sums are in
- * memory.
+ * gemm.c, panels that fill half of the second cache, a width, are multiplied
+ * with one group of rows after another. If all panels fit there, threads share
+ * them and divide the groups, each of which is packed right before. Else each
+ * thread packs widths of its own: what another one has packed comes from its
+ * cache, at a third of the speed. A long k is cut into blocks; between them,
+ * the sums are in memory.
  *
  * The unit multiplies bfloat16 alone. A float32 is the sum of three such
  * numbers, a = a0 + a1 + a2 with 8 bits each, and
@@ -51,6 +53,8 @@
 #define PAGE 2048
 /* Rows, and columns, of a block of y whose sums are kept in memory. */
 #define BLOCK 2048
+/* Panels of a thread from which it packs its own. */
+#define LEAST_PANELS 3
 /* Items of a block of y, so that threads can share it evenly. */
 #define ITEMS       32
 #define GRAIN_FLOPS 4e6
@@ -237,30 +241,37 @@ static int64_t amx_depth(int64_t k, int parts)
     return dsi_round_up(dsi_div_up(k, dsi_div_up(k, most)), DEEP);
 }
 
-/* Columns whose panels, `each` elements of k deep, fill half of the second
- * cache. */
-static int64_t amx_panel_columns(int64_t each, int parts)
-{
-    int64_t panels = dsi_cpu_l2_bytes() / 2 / (each * parts * SIDE * (int64_t)sizeof(uint16_t));
-    return (panels < 1 ? 1 : panels) * SIDE;
-}
-
 typedef struct Buffers {
     int64_t each, width; /* elements of a block of k; columns of packed_b */
     uint16_t *b, *a;     /* packed operands */
     bool direct;         /* a is read in place */
     bool by_group;       /* a is packed by groups: a for each slot */
+    bool by_width;       /* each thread packs and multiplies widths of its own: b for each slot */
     Slots taken;
     float *sums;                           /* of a block of y; NULL if k has one block */
     _Atomic uint32_t largest_a, largest_b; /* magnitudes, of numbers in parts */
 } Buffers;
 
-/* One block of k from `k` on, for one width of columns from j on. */
-static void run_width(const Product *p, Buffers *buffers, int64_t k, int64_t j)
+/* Chooses the columns of a width, of n: their panels, `each` elements of k
+ * deep, fill up to half of the second cache. If there are several, threads get
+ * equal
+ * shares. */
+static void choose_width(Buffers *buffers, int64_t n, int parts)
+{
+    int64_t panel = buffers->each * parts * SIDE * (int64_t)sizeof(uint16_t),
+            panels = dsi_div_up(n, SIDE), threads = ds_threads(),
+            widths = dsi_div_up(panels, dsi_max(1, dsi_cpu_l2_bytes() / 2 / panel));
+    buffers->by_width = widths > 1 && threads > 1 && panels >= LEAST_PANELS * threads;
+    if (buffers->by_width) widths = dsi_round_up(widths, threads);
+    buffers->width = dsi_div_up(panels, widths) * SIDE;
+}
+
+/* One block of k from `k` on, for one width of columns from j on, packed to b. */
+static void run_width(const Product *p, Buffers *buffers, uint16_t *b_to, int64_t k, int64_t j)
 {
     Block x = {.of = *p,
                .a = buffers->a,
-               .packed_b = buffers->b,
+               .packed_b = b_to,
                .a_line = DEEP,
                .a_step = STEP,
                .a_lower = STEP / 2,
@@ -282,24 +293,54 @@ static void run_width(const Product *p, Buffers *buffers, int64_t k, int64_t j)
     Packing rows = {
         a.p, a.dtype, a.s[1], a.s[2], p->m, x.of.k, false, buffers->a, &buffers->largest_a};
     if (buffers->by_group) x.rows = &rows;
-    amx_pack(&(Packing){b.p, b.dtype, b.s[2], b.s[1], x.of.n, x.of.k, true, buffers->b,
-                        &buffers->largest_b});
+    amx_pack(
+        &(Packing){b.p, b.dtype, b.s[2], b.s[1], x.of.n, x.of.k, true, b_to, &buffers->largest_b});
     amx_multiply(&x);
 }
 
-/* One block of y, of at most BLOCK x BLOCK elements. An a that is packed as a
- * whole is packed once; else the sums of a width stay in the second cache. */
+typedef struct Widths {
+    const Product *of;
+    Buffers *buffers;
+    int64_t first, last; /* elements of k */
+} Widths;
+
+/* Widths begin .. end-1. */
+static void run_widths(void *arg, int64_t begin, int64_t end)
+{
+    const Widths *x = arg;
+    Buffers *buffers = x->buffers;
+    int slot = buffers->by_width ? slot_take(&buffers->taken) : 0;
+    uint16_t *b = buffers->b + slot * buffers->width * buffers->each * x->of->parts;
+    for (int64_t i = begin; i < end; i++)
+        for (int64_t k = x->first; k < x->last; k += buffers->each)
+            run_width(x->of, buffers, b, k, i * buffers->width);
+    if (buffers->by_width) slot_release(&buffers->taken, slot);
+}
+
+static void run_all_widths(const Product *p, Buffers *buffers, int64_t first, int64_t last)
+{
+    Widths x = {p, buffers, first, last};
+    int64_t widths = dsi_div_up(p->n, buffers->width);
+    if (buffers->by_width)
+        dsi_parallel(widths, 1, run_widths, &x);
+    else
+        run_widths(&x, 0, widths);
+}
+
+/* One block of y. An a that is packed as a whole is packed once; else the sums
+ * of a width stay in the second cache. */
 static void run_block(const Product *p, Buffers *buffers)
 {
-    bool whole = !buffers->direct && !buffers->by_group;
-    for (int64_t j = 0; j < p->n && !whole; j += buffers->width)
-        for (int64_t k = 0; k < p->k; k += buffers->each) run_width(p, buffers, k, j);
-    for (int64_t k = 0; k < p->k && whole; k += buffers->each) {
+    if (buffers->direct || buffers->by_group) {
+        run_all_widths(p, buffers, 0, p->k);
+        return;
+    }
+    for (int64_t k = 0; k < p->k; k += buffers->each) {
         int64_t deep = dsi_min(buffers->each, p->k - k);
         dsi_view a = amx_moved(p->a, 0, 0, k);
         amx_pack(&(Packing){a.p, a.dtype, a.s[1], a.s[2], p->m, deep, false, buffers->a,
                             &buffers->largest_a});
-        for (int64_t j = 0; j < p->n; j += buffers->width) run_width(p, buffers, k, j);
+        run_all_widths(p, buffers, k, k + deep);
     }
 }
 
@@ -316,23 +357,28 @@ static bool reads_in_place(const Product *p)
 static ds_status amx_run(dsi_stream *s, const Product *p, bool *exact)
 {
     Buffers buffers = {.each = amx_depth(p->k, p->parts)};
-    int64_t m = dsi_round_up(dsi_min(p->m, BLOCK), SIDE),
-            n = dsi_round_up(dsi_min(p->n, BLOCK), SIDE), vector = buffers.each * p->parts;
-    buffers.width = dsi_min(n, amx_panel_columns(buffers.each, p->parts));
+    bool one = buffers.each >= p->k; /* block of k: no sums are kept */
+    int64_t across = one ? p->n : BLOCK, threads = ds_threads(),
+            m = dsi_round_up(dsi_min(p->m, BLOCK), SIDE),
+            n = dsi_round_up(dsi_min(p->n, across), SIDE), vector = buffers.each * p->parts;
+    choose_width(&buffers, n, p->parts);
     buffers.direct = p->parts == 1 && reads_in_place(p);
-    buffers.by_group = p->parts > 1 && p->n <= buffers.width && m >= 2 * SIDE * ds_threads();
-    int64_t rows = buffers.direct ? 0 : buffers.by_group ? ds_threads() * SIDE : m;
-    int64_t halves = (rows + buffers.width) * vector, sums = buffers.each < p->k ? m * n : 0;
+    buffers.by_group = p->parts > 1 && p->n <= buffers.width && m >= 2 * SIDE * threads;
+    int64_t rows = buffers.direct     ? 0
+                   : buffers.by_group ? threads * SIDE
+                                      : m,
+            columns = buffers.width * (buffers.by_width ? threads : 1),
+            halves = (rows + columns) * vector, sums = one ? 0 : m * n;
     buffers.b = dsi_scratch(s, (size_t)halves * sizeof *buffers.b +
                                    (size_t)sums * sizeof *buffers.sums);
     if (!buffers.b) return DS_ENOMEM;
-    buffers.a = buffers.b + buffers.width * vector;
+    buffers.a = buffers.b + columns * vector;
     if (sums) buffers.sums = (float *)(buffers.b + halves);
     for (int64_t batch = 0; batch < p->batch; batch++)
-        for (int64_t j = 0; j < p->n; j += BLOCK)
+        for (int64_t j = 0; j < p->n; j += across)
             for (int64_t i = 0; i < p->m; i += BLOCK) {
                 Product x = *p;
-                x.m = dsi_min(BLOCK, p->m - i), x.n = dsi_min(BLOCK, p->n - j);
+                x.m = dsi_min(BLOCK, p->m - i), x.n = dsi_min(across, p->n - j);
                 x.a = amx_moved(p->a, batch, i, 0);
                 x.b = amx_moved(p->b, batch, 0, j);
                 x.y = amx_moved(p->y, batch, i, j);

@@ -20,14 +20,16 @@
 
 #include <math.h>
 
-#define COLUMNS    256  /* neighbouring outputs that are summed together */
-#define ROWS       256  /* lines whose sum is kept in T: 64 additions an element */
-#define GATHER     512  /* elements of a line that is not dense, at a time */
-#define SHORT      64   /* elements of lines that are gathered together */
-#define OUTPUTS    128  /* whose lines are taken in the order of memory */
-#define PARTS      64   /* of one long line */
-#define ROWS_AHEAD 8    /* rows, further apart than the hardware looks, of 16 bits */
-#define AHEAD      4096 /* bytes: the page that the hardware does not fetch ahead by itself */
+#define COLUMNS       256 /* neighbouring outputs that are summed together */
+#define LEAST_COLUMNS 64  /* the same, for few outputs: so that there are UNITS */
+#define UNITS         8
+#define ROWS          256  /* lines whose sum is kept in T: 64 additions an element */
+#define GATHER        512  /* elements of a line that is not dense, at a time */
+#define SHORT         64   /* elements of lines that are gathered together */
+#define OUTPUTS       128  /* whose lines are taken in the order of memory */
+#define PARTS         64   /* of one long line */
+#define ROWS_AHEAD    8    /* rows, further apart than the hardware looks, of 16 bits */
+#define AHEAD         4096 /* bytes: the page that the hardware does not fetch ahead by itself */
 
 typedef struct {
     int n;
@@ -43,6 +45,7 @@ typedef struct {
     int64_t lines, outputs;      /* their sizes */
     int64_t inner, inner_x, inner_y;
     bool inner_summed;
+    int64_t unit; /* neighbours that are summed together */
     ds_dtype x_dtype;
 } plan;
 
@@ -321,7 +324,7 @@ static double fold_all(const plan *p, const fold *f)
 {
     fold_job j = {.p = p, .f = f};
     double total = f->first;
-    if (p->lines != 1 || p->inner < 2 * PARALLEL_ELEMENTS) return fold_lines(p, f, p->x);
+    if (p->lines != 1 || p->inner < LONG) return fold_lines(p, f, p->x);
     j.part_length = (p->inner / PARTS + LINE_BLOCK) / LINE_BLOCK * LINE_BLOCK;
     int64_t parts = (p->inner + j.part_length - 1) / j.part_length;
     dsi_parallel(parts, PARALLEL_ELEMENTS / j.part_length + 1, fold_parts, &j);
@@ -356,10 +359,10 @@ static void add_rows_half(const plan *p, const uint16_t *x, int64_t row, int64_t
 static void sum_columns_half(void *arg, int64_t begin, int64_t end)
 {
     const plan *p = arg;
-    int64_t chunks = dsi_div_up(p->inner, COLUMNS);
+    int64_t chunks = dsi_div_up(p->inner, p->unit);
     for (int64_t unit = begin; unit < end; unit++) {
-        int64_t kept = unit / chunks, first = unit % chunks * COLUMNS;
-        int64_t k = dsi_min(p->inner - first, COLUMNS);
+        int64_t kept = unit / chunks, first = unit % chunks * p->unit;
+        int64_t k = dsi_min(p->inner - first, p->unit);
         const uint16_t *x = (const uint16_t *)p->x + offset(&p->kept_x, kept) + first * p->inner_x;
         float *y = (float *)p->y + offset(&p->kept_y, kept) + first * p->inner_y;
         double total[COLUMNS] = {0};
@@ -419,12 +422,16 @@ static void reduce_fold(const plan *p, const fold *f)
         dsi_parallel(p->outputs, PARALLEL_ELEMENTS / (p->lines * p->inner + 1) + 1, fold_rows, &j);
 }
 
-/* y by units of COLUMNS neighbours, if the inner dimension is kept. */
+/* y by units of neighbours, if the inner dimension is kept. Each of them has
+ * the same sum in a unit of any size. */
 static void reduce_columns(plan *p, void (*columns)(void *arg, int64_t begin, int64_t end))
 {
-    int64_t units = p->outputs * ((p->inner + COLUMNS - 1) / COLUMNS);
-    int64_t unit = p->lines * dsi_min(p->inner, COLUMNS);
-    dsi_parallel(units, PARALLEL_ELEMENTS / (unit + 1) + 1, columns, p);
+    p->unit = COLUMNS;
+    while (p->unit > LEAST_COLUMNS && p->outputs * dsi_div_up(p->inner, p->unit) < UNITS)
+        p->unit /= 2;
+    int64_t units = p->outputs * dsi_div_up(p->inner, p->unit);
+    int64_t elements = p->lines * dsi_min(p->inner, p->unit);
+    dsi_parallel(units, PARALLEL_ELEMENTS / (elements + 1) + 1, columns, p);
 }
 
 static uint64_t sum_line_i64(int64_t n, const int64_t *x, int64_t stride)

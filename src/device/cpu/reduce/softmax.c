@@ -189,7 +189,7 @@ ds_status KERNEL(cross_entropy)(dsi_stream *s, const dsi_cross_entropy *c, dsi_v
     if (!labels_valid(s, &e, &used)) return KERNEL(fill)(s, NAN, loss);
     e.scale = c->reduction == MEAN ? used : 1;
 
-    bool small = e.n_rows * e.x.columns < 2 * PARALLEL_ELEMENTS;
+    bool small = e.n_rows * e.x.columns < LONG;
     e.part_rows = small ? e.n_rows : (e.n_rows + PARTS - 1) / PARTS;
     if (e.n_rows > 0) {
         int64_t parts = (e.n_rows + e.part_rows - 1) / e.part_rows;

@@ -116,7 +116,7 @@ ds_status KERNEL(vecdot)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y)
     if (a.dtype != DS_F32 && a.dtype != DS_F64) return no_dtype("vecdot", a.dtype);
     job j = {.a = a, .b = b, .y = y};
     int64_t k = a.d[1];
-    if (k >= 2 * PARALLEL_ELEMENTS)
+    if (k >= LONG)
         dot_long_rows(&j);
     else if (y.d[0] > 0)
         dsi_parallel(y.d[0], PARALLEL_ELEMENTS / (k + 1) + 1, dot_rows, &j);

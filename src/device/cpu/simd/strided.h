@@ -52,9 +52,11 @@ void strided_run(const strided *w, strided_line *line, const void *arg);
     for (uintptr_t at_ = (uintptr_t)(p), end_ = at_ + (uintptr_t)(bytes); at_ < end_; at_ += 64) \
     __builtin_prefetch((const void *)at_, to_write)
 
-/* From this many elements on, another thread pays: tens of microseconds of
- * work. */
-#define PARALLEL_ELEMENTS 100000
+/* Elements of a thread from which it pays: ten microseconds of work and more. */
+#define PARALLEL_ELEMENTS 25000
+/* Elements from which a sum is made of parts, on any number of threads: another
+ * number here gives other bits. */
+#define LONG 200000
 
 /* Before a loop whose iterations are independent, although its output may be
  * its input: gcc then vectorises it without a check. clang has no such pragma
