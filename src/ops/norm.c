@@ -120,10 +120,9 @@ static bool batch_norm_check(const ds_tensor *x, ds_batch_norm_opts o, bool batc
     if (x->shape.n < 2)
         return dsi_refuse("batch_norm: x is %s: expected [N,C,...]", dsi_shape_text(x->shape));
     /* a channel of one value has no variance to divide by */
-    int64_t n = x->shape.d[1] ? dsi_numel(x->shape) / x->shape.d[1] : 0;
-    if (batch && n < 2)
-        return dsi_refuse("batch_norm: x is %s: %lld value per channel, expected more to train on",
-                          dsi_shape_text(x->shape), (long long)n);
+    if (batch && x->shape.d[1] && dsi_numel(x->shape) == x->shape.d[1])
+        return dsi_refuse("batch_norm: x is %s: 1 value per channel, expected more to train on",
+                          dsi_shape_text(x->shape));
     return batch_norm_operands("batch_norm", x, o);
 }
 
@@ -224,6 +223,11 @@ ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
     if (!batch && !o.running_mean)
         return dsi_refuse("batch_norm: neither .training nor .running_mean: expected one of them");
     if (!batch_norm_check(x, o, batch)) return NULL;
+    if (batch && !dsi_numel(x->shape)) { /* no values: the running ones stay */
+        ds_tensor *ones = dsi_fill(dsi_new_upcast(x, ds_shape(x->shape.d[1])), 1);
+        o.training = batch = false;
+        if (!o.running_mean) o.running_mean = o.running_var = ones;
+    }
     bool fused = batch && dsi_fusion(x->device, batch_norm_stats); /* it takes 16 bits */
     if (!fused && o.running_mean && (dsi_is_16bit(o.running_mean) || dsi_is_16bit(o.running_var)))
         return batch_norm_upcast_statistics(x, o);
@@ -539,13 +543,13 @@ ds_tensor *ds_group_norm(ds_tensor *x, int64_t groups, ds_tensor *weight, ds_ten
 
 /* ---- instance_norm ----------------------------------------------------------------------------------- */
 
-/* *per [C] becomes n copies of it, [n C], in float32 if it has 16 bits; NULL
- * stays. */
+/* *per [C] becomes n copies of it in memory, [n C], in float32 if it has 16
+ * bits; NULL stays. */
 static bool instance_norm_repeat(ds_tensor **per, int64_t n)
 {
     if (!*per) return true;
     ds_tensor *copies = ds_expand(dsi_upcast(*per), ds_shape(n, ds_numel(*per)));
-    return (*per = ds_reshape(copies, ds_shape(-1)));
+    return (*per = ds_reshape(ds_contiguous(copies), ds_shape(-1)));
 }
 
 /* running [C] = the mean over samples of what batch_norm made of its copies. */
