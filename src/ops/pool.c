@@ -41,7 +41,7 @@ static bool windows(const char *op, const dsi_pool2d *c, int i, int64_t size, bo
                           "%lld",
                           op, (long long)padding, (long long)field);
     int64_t room = size + 2 * padding - field;
-    if (room < 0)
+    if (room < (up ? 1 - stride : 0))
         return dsi_refuse("%s: a window reaches over %lld %s, but x has %lld with padding %lld", op,
                           (long long)field, i ? "columns" : "rows", (long long)size,
                           (long long)padding);

@@ -47,9 +47,7 @@ static Window window_fixed(const Pool *o, int axis, int64_t i)
     return (Window){dsi_max(begin, 0), dsi_min(end, length), end - begin};
 }
 
-/* The same of adaptive_avg_pool2d: bounds as in PyTorch, begin rounded down,
- * end up. */
-/* Of a maximum: from its first element inside. */
+/* The same of a maximum: from its first element inside. */
 static Window window_max(const Pool *o, int axis, int64_t i)
 {
     const dsi_pool2d *c = o->c;
@@ -59,6 +57,8 @@ static Window window_max(const Pool *o, int axis, int64_t i)
     return (Window){.begin = begin, .end = end};
 }
 
+/* Of adaptive_avg_pool2d: bounds as in PyTorch, begin rounded down,
+ * end up. */
 static Window window_adaptive(const Pool *o, int axis, int64_t i)
 {
     int64_t in = axis ? o->W : o->H, out = axis ? o->Q : o->P;
