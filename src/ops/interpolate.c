@@ -282,6 +282,14 @@ static bool interpolate_check(const ds_tensor *x, ds_interpolate_opts o)
     return true;
 }
 
+/* True if a dimension that keeps its length is copied whatever its factor: what
+ * PyTorch does, except in these modes. */
+static bool copies_same_length(const ds_tensor *x, ds_interpolate_opts o)
+{
+    if (o.mode == DS_NEAREST) return x->shape.n == 4;
+    return o.mode != DS_NEAREST_EXACT && (o.mode != DS_BICUBIC || o.antialias);
+}
+
 /* Dimension dim of x, from 2 on, and its size in the output; false with the
  * message. */
 static bool interpolate_axis(const ds_tensor *x, int dim, ds_interpolate_opts o, Axis *a)
@@ -302,6 +310,7 @@ static bool interpolate_axis(const ds_tensor *x, int dim, ds_interpolate_opts o,
                           "1 element before and after",
                           dim, dsi_shape_text(x->shape), (long long)a->out);
     bool given = !o.size.n && !o.recompute_scale_factor;
+    if (a->out == a->in && copies_same_length(x, o)) given = false;
     if (o.align_corners)
         a->step = a->out > 1 ? (double)(a->in - 1) / (double)(a->out - 1) : 0;
     else
