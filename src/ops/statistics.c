@@ -169,7 +169,7 @@ ds_tensor *ds_prod_with(ds_tensor *x, ds_reduce_opts o)
     ds_dtype dtype = dsi_is_float(x) ? x->dtype : DS_I64;
     x = dsi_is_float(x) ? dsi_upcast(x) : ds_cast(x, DS_I64);
     if (!x || !x->shape.n) return statistic(x, &v, dtype);
-    if (!v.n) return statistic(ds_shift(sum_over(x, &v), 1), &v, dtype);
+    if (!v.n) return statistic(ds_add(sum_over(x, &v), dsi_number_beside(x, 1)), &v, dtype);
     ds_dims rows = ds_shape(dsi_numel(v.kept), v.n);
     return statistic(rows_product(ds_reshape(ds_permute(x, v.last), rows)), &v, dtype);
 }
