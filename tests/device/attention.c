@@ -286,6 +286,20 @@ static void nan_stays(void **state)
     free_problem(&p);
 }
 
+/* p is 1 whatever the score: no gradient comes to it. */
+static void one_key(void **state)
+{
+    (void)state;
+    Problem p = new_problem((Case){2, 8, 1, 2, 8, NO_MASK, DS_F32});
+    run(&p, dsi_device_current()->kernels);
+    for (int64_t b = 0; b < 2; b++)
+        for (int64_t i = 0; i < 8 * 2; i++) {
+            CHECK(el(&p.x[DQ], b, i / 2, i % 2) == 0);
+            CHECK(el(&p.x[DK], b, 0, i % 2) == 0);
+        }
+    free_problem(&p);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -305,4 +319,4 @@ static void refusals(void **state)
 
 TEST_MAIN(cmocka_unit_test(float32), cmocka_unit_test(float64), cmocka_unit_test(bfloat16),
           cmocka_unit_test(dimension_in_front), cmocka_unit_test(nothing_to_attend_to),
-          cmocka_unit_test(nan_stays), cmocka_unit_test(refusals))
+          cmocka_unit_test(nan_stays), cmocka_unit_test(one_key), cmocka_unit_test(refusals))
