@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- reporting --------------------------------------------------------------------------------------- */
 
@@ -274,11 +275,21 @@ static void run_file(Reference *r, const char *file, void (*run)(Reference *r))
     json_decref(r->json);
 }
 
-int reference_each(const char *family, void (*run)(Reference *r))
+/* Sets r->folder to that of the family: in $DS_REFERENCE, or in tests/golden if
+ * that is not set or a folder without the family. */
+static void find_family(Reference *r, const char *family)
 {
     const char *root = getenv("DS_REFERENCE");
+    if (!root || !*root) root = DS_GOLDEN;
+    snprintf(r->folder, sizeof r->folder, "%s/%s", root, family);
+    if (access(r->folder, F_OK) != 0 && access(root, F_OK) == 0)
+        snprintf(r->folder, sizeof r->folder, "%s/%s", DS_GOLDEN, family);
+}
+
+int reference_each(const char *family, void (*run)(Reference *r))
+{
     Reference base = {.id = family};
-    snprintf(base.folder, sizeof base.folder, "%s/%s", root && *root ? root : DS_GOLDEN, family);
+    find_family(&base, family);
     struct dirent **files = NULL;
     int n = scandir(base.folder, &files, is_json, alphasort), failed = 0, skipped = 0;
     int elsewhere = 0;

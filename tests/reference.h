@@ -26,10 +26,11 @@ typedef struct Reference {
     bool elsewhere; /* another program runs this case: not counted */
 } Reference;
 
-/* Runs every case of $DS_REFERENCE/family (tests/golden/family) in the order of
- * file names, each in a scope of its own, and prints a summary. Returns the
- * number of failed cases; a missing or empty folder, or a file that cannot be
- * read, counts as one. */
+/* Runs every case of $DS_REFERENCE/family in the order of file names, each in a
+ * scope of its own, and prints a summary; of tests/golden/family, if that
+ * folder has no such family. Returns the number of failed cases; an empty
+ * folder, a missing $DS_REFERENCE, or a file that cannot be read, counts as
+ * one. */
 int reference_each(const char *family, void (*run)(Reference *r));
 
 /* The case did not pass, or cannot run for that reason: one line. */

@@ -152,10 +152,14 @@ static ds_tensor *parts(OpRun *run, ds_tensor **part, int n)
 static ds_tensor *split(OpRun *run)
 {
     ds_tensor *part[PARTS];
-    ds_dims sizes = reference_dims(run->attrs, "split_size");
-    bool each = json_is_array(json_object_get(run->attrs, "split_size"));
-    int n = each ? ds_split_sizes(x_of(run), sizes.n, sizes.d, dim_of(run), part)
-                 : ds_split_size(x_of(run), sizes.d[0], dim_of(run), part, PARTS);
+    const json_t *size = json_object_get(run->attrs, "split_size");
+    int64_t sizes[PARTS];
+    int n = (int)json_array_size(size);
+    if (n > PARTS) n = PARTS;
+    for (int i = 0; i < n; i++) sizes[i] = json_integer_value(json_array_get(size, (size_t)i));
+    n = json_is_array(size)
+            ? ds_split_sizes(x_of(run), n, sizes, dim_of(run), part)
+            : ds_split_size(x_of(run), json_integer_value(size), dim_of(run), part, PARTS);
     return parts(run, part, n);
 }
 
