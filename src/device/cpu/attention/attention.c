@@ -20,6 +20,9 @@
  * all rows of the group add to dk and dv. So no sum depends on them. A row
  * that attends to nothing (its scores are all -inf) gives 0 and no gradient, as
  * in PyTorch.
+ *
+ * attention_amx.c and attention_parts.c compute the same in bfloat16 and in
+ * float32 by the matrix unit.
  * SPDX-License-Identifier: MIT */
 #include "attention.h"
 
@@ -114,15 +117,6 @@ static void multiply_f64(bool add, const double *a, int64_t am, int64_t ak, cons
 
 static double row_max_f64(int64_t n, const double *x) { return max_line_f64(n, x); }
 static double row_sum_f64(int64_t n, const double *x) { return sum_line_f64(n, x); }
-
-static float dot_f32(const float *a, const float *b, int64_t n)
-{
-    vf sum = vf_zero();
-    int64_t i = 0;
-    for (; i + VF <= n; i += VF) sum = vf_fma(vf_load(a + i), vf_load(b + i), sum);
-    if (i < n) sum = vf_fma(vf_load_n(a + i, (int)(n - i)), vf_load_n(b + i, (int)(n - i)), sum);
-    return vf_sum(sum);
-}
 
 static double dot_f64(const double *a, const double *b, int64_t n)
 {
@@ -293,6 +287,11 @@ ds_status KERNEL(attention)(dsi_stream *s, double scale, bool causal, dsi_view q
     if (q.n == 4) return attention_run_front(s, &x, false);
     const dsi_view *all[] = {&q, &k, &v, &y};
     if (attention_amx_takes(&x, 4, all)) return attention_amx_forward(s, &x);
+    if (attention_parts_takes(&x, 4, all)) {
+        bool exact;
+        ds_status status = attention_parts_forward(s, &x, &exact);
+        if (status || exact) return status;
+    }
     if (is_half(q.dtype)) {
         int64_t n = attention_slice(&k, (group * q.d[1] + k.d[1]) * width), m = n * group;
         ds_status status = DS_OK;
@@ -325,6 +324,11 @@ ds_status KERNEL(attention_dx)(dsi_stream *s, double scale, bool causal, dsi_vie
     if (q.n == 4) return attention_run_front(s, &x, true);
     const dsi_view *all[] = {&q, &k, &v, &y, &dy, &dq, &dk, &dv};
     if (attention_amx_takes(&x, 8, all)) return attention_amx_backward(s, &x);
+    if (attention_parts_takes(&x, 8, all)) {
+        bool exact;
+        ds_status status = attention_parts_backward(s, &x, &exact);
+        if (status || exact) return status;
+    }
     if (is_half(q.dtype)) {
         int64_t n = attention_slice(&k, 2 * (group * q.d[1] + k.d[1]) * width), m = n * group;
         ds_status status = DS_OK;

@@ -48,6 +48,15 @@ static inline float row_sum_f32(int64_t n, const float *x)
     return vf_sum(vf_add(a, b));
 }
 
+static inline float dot_f32(const float *a, const float *b, int64_t n)
+{
+    vf sum = vf_zero();
+    int64_t i = 0;
+    for (; i + VF <= n; i += VF) sum = vf_fma(vf_load(a + i), vf_load(b + i), sum);
+    if (i < n) sum = vf_fma(vf_load_n(a + i, (int)(n - i)), vf_load_n(b + i, (int)(n - i)), sum);
+    return vf_sum(sum);
+}
+
 /* ---- attention_amx.c: bfloat16 by the matrix unit ------------------------------------------------------ */
 
 #define attention_amx_takes    KERNEL(dsi_attention_amx_takes)
@@ -60,3 +69,16 @@ static inline float row_sum_f32(int64_t n, const float *x)
 bool attention_amx_takes(const attention_job *x, int n, const dsi_view *const *operands);
 ds_status attention_amx_forward(dsi_stream *s, const attention_job *x);
 ds_status attention_amx_backward(dsi_stream *s, const attention_job *x);
+
+/* ---- attention_parts.c: float32 by the matrix unit ---------------------------------------------------- */
+
+#define attention_parts_takes    KERNEL(dsi_attention_parts_takes)
+#define attention_parts_forward  KERNEL(dsi_attention_parts_forward)
+#define attention_parts_backward KERNEL(dsi_attention_parts_backward)
+
+/* As attention_amx_takes, for float32. */
+bool attention_parts_takes(const attention_job *x, int n, const dsi_view *const *operands);
+/* !*exact: results are not to be used, because some numbers are not finite, or
+ * so large or small that parts of them are not. */
+ds_status attention_parts_forward(dsi_stream *s, const attention_job *x, bool *exact);
+ds_status attention_parts_backward(dsi_stream *s, const attention_job *x, bool *exact);
