@@ -200,8 +200,9 @@ DS_API ds_state *ds_engine_state(ds_engine *e, bool masters);
  * all ranks), to where they are trained; moments and averages stay. DS_EINVAL:
  * names or shapes do not fit; DS_ESTATE: the parameters are the averaged ones;
  * nothing changes then. Collective. (ds_module_load writes the parameters that
- * the model computes with: in 16 bits and with offload their masters are
- * elsewhere, and the next step would undo that.) */
+ * the model computes with: in 16 bits and with offload their masters, or what
+ * they have beside the parameters, are elsewhere, and the next step may undo
+ * that.) */
 DS_API ds_status ds_engine_load_state(ds_engine *e, const ds_state *state);
 
 /* ---- getters: named like DeepSpeed's properties ---- */
@@ -349,7 +350,7 @@ typedef struct ds_memory_estimate {
     int stage;
     ds_dtype dtype; /* of parameters, gradients, activations */
     int64_t parameters, gradients;
-    int64_t optimizer; /* moments and float32 masters, in memory */
+    int64_t optimizer; /* moments and float32 masters, or their halves, in memory */
     int64_t passing;   /* at most during a pass: activations, a new gradient, buckets */
     int64_t gathered;  /* stage 3: parameters of other ranks */
     int64_t peak;      /* the sum of those above */

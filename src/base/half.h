@@ -54,3 +54,24 @@ static inline uint16_t dsi_f32_to_f16(float f)
     abs += 0xc8000fff + (abs >> 13 & 1); /* exponent - 112, and round */
     return (uint16_t)(sign | abs >> 13);
 }
+
+/* ---- a float32 in two halves ----
+ *
+ * As integers, its bits are 2^16 p + rest: p is it as a bfloat16, rounded to
+ * nearest even, and rest has 16 bits and a sign. So p beside rest is all of it.
+ * One number in 131,072 has no rest: a tie between two bfloat16 whose lower one
+ * is even, for which rest would be 2^15. dsi_untie moves it by one unit in the
+ * last place, towards 0; all others stay. A NaN stays one, of other bits. */
+
+static inline uint32_t dsi_untie(uint32_t x) { return x - ((x & 0x1ffff) == 0x8000); }
+
+static inline uint32_t dsi_join(uint16_t p, int16_t rest)
+{
+    return ((uint32_t)p << 16) + (uint32_t)(int32_t)rest;
+}
+
+/* p of an untied x; its rest is (int16_t)x. */
+static inline uint16_t dsi_split(uint32_t x)
+{
+    return (x & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (uint16_t)((x + 0x8000) >> 16);
+}

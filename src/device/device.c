@@ -247,13 +247,16 @@ ds_status dsi_spans_check(const char *device, dsi_rule rule, int n, const dsi_sp
     const char *name = dsi_rule_name(rule);
     for (int i = 0; i < n; i++) {
         const char *dtype = ds_dtype_name(x[i].dtype);
-        bool master = x[i].dtype == DS_F32;
+        bool split = x[i].dtype == DS_BF16 && x[i].rest, master = x[i].dtype == DS_F32 || split;
         if (x[i].dtype > DS_BF16)
             return dsi_fail(DS_EINVAL, "%s: no %s kernel for %s", name, device, dtype);
-        if (x[i].g_dtype != x[i].dtype && !(master && is_half(x[i].g_dtype)))
+        bool narrow = is_half(x[i].g_dtype) || x[i].g_dtype == DS_F32;
+        if (x[i].g_dtype != x[i].dtype && !(master && narrow))
             return dsi_fail(DS_EINVAL, "%s: no %s kernel for %s with a gradient of %s", name,
                             device, dtype, ds_dtype_name(x[i].g_dtype));
-        if (x[i].low && !(master && is_half(x[i].low_dtype)))
+        if (x[i].rest && !split)
+            return dsi_fail(DS_EINVAL, "%s: no %s kernel for %s with a rest", name, device, dtype);
+        if (x[i].low && (split || !(master && is_half(x[i].low_dtype))))
             return dsi_fail(DS_EINVAL, "%s: no %s kernel for %s with a copy of %s", name, device,
                             dtype, ds_dtype_name(x[i].low_dtype));
     }

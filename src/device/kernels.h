@@ -99,7 +99,8 @@ typedef struct dsi_cross_entropy {
 /* One parameter's memory, n contiguous elements: what an optimizer updates. p
  * is floating, g of its dtype, or of 16 bits beside a float32 p (master
  * weights); moments have p's dtype, but float32 for the 16-bit ones. Unused
- * moments are NULL. */
+ * moments are NULL. A float32 p that has a bfloat16 copy is untied
+ * (base/half.h), in memory or in two halves, with the same results. */
 typedef struct dsi_span {
     ds_dtype dtype;
     void *p;
@@ -113,6 +114,8 @@ typedef struct dsi_span {
     void *low;      /* optional, beside a float32 p: a 16-bit copy of p, written
                        after the update */
     ds_dtype low_dtype;
+    int16_t *rest; /* optional, beside a bfloat16 p: both are the halves of a
+                      float32 that is updated; g is of 16 bits or float32 */
 } dsi_span;
 
 typedef struct dsi_sgd {
@@ -371,6 +374,12 @@ typedef struct dsi_kernels {
      *   skip = the fault flag is set, or what must be finite is not */
     ds_status (*step_result)(dsi_stream *s, const dsi_step_limits *c, dsi_view unscale,
                              dsi_view loss, dsi_view norm, dsi_view result);
+    /* Halves of float32 (base/half.h); x float32, p bfloat16, rest int16, each
+     * contiguous, of as many elements.
+     * x = p and rest joined */
+    ds_status (*halves_join)(dsi_stream *s, dsi_view p, dsi_view rest, dsi_view x);
+    /* x is untied in place, and split into p and rest; both or none */
+    ds_status (*halves_split)(dsi_stream *s, dsi_view x, dsi_view p, dsi_view rest);
 } dsi_kernels;
 
 /* ---- fusions: optional. "=" names the composition that ops use without ------- */

@@ -166,6 +166,10 @@ ENTRY(own_kernels, attention_dx, "attention_dx",
 ENTRY(own_kernels, step_result, "step_result",
       (S, const dsi_step_limits *c, V unscale, V loss, V norm, V result),
       (s, c, unscale, loss, norm, result), 0, &unscale, &loss, &norm, &result)
+ENTRY(own_kernels, halves_join, "halves_join", (S, V p, V rest, V x), (s, p, rest, x), 0,
+      &p, &rest, &x)
+ENTRY(own_kernels, halves_split, "halves_split", (S, V x, V p, V rest), (s, x, p, rest), 0,
+      &x, &p, &rest)
 ENTRY(used_fusions, relu_max_pool2d, "relu_max_pool2d", (S, const dsi_pool2d *c, V x, V y, V index),
       (s, c, x, y, index), 0, &x, &y, &index)
 ENTRY(used_fusions, relu_max_pool2d_dx, "relu_max_pool2d_dx", (S, V dy, V max, V index, V dx),
@@ -271,7 +275,8 @@ static double span_bytes(const dsi_span *x)
     double moment = (double)ds_dtype_size(x->dtype == DS_F64 ? DS_F64 : DS_F32);
     double each = 2 * (double)ds_dtype_size(x->dtype) + (double)ds_dtype_size(x->g_dtype) +
                   2 * moment * ((x->m != NULL) + (x->v != NULL) + (x->vmax != NULL)) +
-                  (x->low ? (double)ds_dtype_size(x->low_dtype) : 0);
+                  (x->low ? (double)ds_dtype_size(x->low_dtype) : 0) +
+                  (x->rest ? 2 * (double)sizeof *x->rest : 0);
     return each * (double)x->n;
 }
 
@@ -299,7 +304,7 @@ struct dsi_observed_tables {
     X(avg_pool2d_dx) X(softmax) X(softmax_dx) X(cross_entropy) X(cross_entropy_dx) X(cross_entropy_part_dx) \
     X(batch_stats) X(batch_norm) X(batch_norm_dx) X(layer_norm) X(layer_norm_dx) X(reduce) \
     X(norm) X(gather_rows) X(scatter_rows) X(gather) X(scatter_add) X(dispatch) X(combine) \
-    X(combine_dw) X(attention) X(attention_dx) X(optimizer) X(step_result)
+    X(combine_dw) X(attention) X(attention_dx) X(optimizer) X(step_result) X(halves_join) X(halves_split)
 #define FUSION_NAMES(X) \
     X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dx_bias) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(conv2d_back_pooled) X(sum_channels) X(batch_norm_stats) X(batch_norm_relu) X(batch_norm_relu_dx) X(mul_add) \
     X(clamp) X(prelu) X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_batch) \

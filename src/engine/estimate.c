@@ -19,9 +19,8 @@
 /* ---- from the configuration ------------------------------------------------------------------------------ */
 
 /* The number of tensors that the optimizer keeps for each parameter; -1 with
- * the
- * message. */
-static int optimizer_count_moments(const dsi_config *c)
+ * the message. */
+static int optimizer_count_moments(const dsi_config *c, bool *takes_halves)
 {
     if (!c->optimizer.type) return 0;
     int n = 0;
@@ -29,6 +28,7 @@ static int optimizer_count_moments(const dsi_config *c)
     ds_module *any = dsi_trial_model();
     ds_optim *optim = ds_optim_by_name(any, c->optimizer.type, c->optimizer.params);
     for (int i = 0; optim && i < DS_OPTIM_MOMENTS; i++) n += dsi_optim_uses(optim, 0, i);
+    *takes_halves = optim && dsi_optim_takes_halves(optim);
     if (!optim) {
         dsi_config_fail_at(c, ds_error_status());
         n = -1;
@@ -198,11 +198,11 @@ static ds_status estimate_from_config(const dsi_config *c, const ds_estimate_opt
 {
     dsi_zero_opts o = dsi_engine_zero_opts(c);
     dsi_estimate_sizes s = {.ranks = c->world_size,
-                            .moments = optimizer_count_moments(c),
                             .accumulates = c->gradient_accumulation_steps > 1,
                             .params = q->params,
                             .largest = q->largest,
                             .activations = q->activations};
+    s.moments = optimizer_count_moments(c, &s.takes_halves);
     if (s.moments < 0) return ds_error_status();
     if (q->model) return estimate_from_model(&o, &s, q, e);
     *e = dsi_estimate_sizes_only(&o, &s);

@@ -127,7 +127,8 @@ static ds_status matrix_update(const Muon *s, const ds_optim_values *v, const ds
                             1 - v->lr * v->weight_decay);
     ds_tensor *y = ds_add_scaled(p, u, -v->lr * rate_factor(s->adjust, x->p));
     ds_status status = y ? ds_copy(x->p, y) : ds_error_status();
-    if (status == DS_OK && x->copy) status = ds_copy(ds_reshape(x->copy, ds_shape_of(x->p)), x->p);
+    if (status == DS_OK && x->copy)
+        status = dsi_optim_round(ds_reshape(x->copy, ds_shape_of(x->p)), x->p);
     ds_scope_close(scope);
     return status;
 }

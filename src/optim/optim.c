@@ -10,7 +10,8 @@
  *    for good; `group` says which values it has. The optimizer owns references to
  *    its tensors; the type is borrowed.
  *  - Steps update `p`: the model's tensor `of`, until ZeRO replaces it by a float32
- *    master or a shard of one, or by NULL where this rank has no shard.
+ *    master or a shard of one, or by NULL where this rank has no shard; or its halves
+ *    `low` and `rest`, where there is a rest.
  *  - Moments are made at a parameter's first update, by `keeper` if there is one.
  *    Each parameter counts its own steps, as in PyTorch.
  *  - updates[] and updated[] are valid during one step only.
@@ -149,6 +150,7 @@ void ds_optim_free(ds_optim *o)
         dsi_unref(o->params[i].of);
         dsi_unref(o->params[i].p);
         dsi_unref(o->params[i].low);
+        dsi_unref(o->params[i].rest);
         dsi_free(o->params[i].path);
         drop_moments(&o->params[i]);
     }
@@ -204,10 +206,29 @@ ds_status dsi_optim_set_param(ds_optim *o, int i, ds_tensor *p, ds_tensor *low)
                         "order beside a float32 parameter of as many elements",
                         name, x->path, ds_dtype_name(low->dtype), dsi_shape_text(low->shape));
     dsi_ref(p), dsi_ref(low);
-    dsi_unref(x->p), dsi_unref(x->low);
-    x->p = p, x->low = low;
+    dsi_unref(x->p), dsi_unref(x->low), dsi_unref(x->rest);
+    x->p = p, x->low = low, x->rest = NULL;
     drop_moments(x);
     return DS_OK;
+}
+
+bool dsi_optim_takes_halves(const ds_optim *o)
+{
+#define IS_TYPE(name) || o->type == dsi_optim_##name.type
+    bool listed = false DSI_OPTIMIZERS(IS_TYPE);
+#undef IS_TYPE
+    return listed && o->type->mixed && o->type != dsi_optim_muon.type;
+}
+
+void dsi_optim_set_rest(ds_optim *o, int i, ds_tensor *rest) { dsi_hold(&o->params[i].rest, rest); }
+
+ds_status dsi_optim_round(ds_tensor *low, ds_tensor *p)
+{
+    bool unties = low && p && low->dtype == DS_BF16 && p->dtype == DS_F32;
+    if (unties && !(dsi_acquire_to_write(p) &&
+                    dsi_run(p, halves_split, dsi_v(p), (dsi_view){0}, (dsi_view){0})))
+        return ds_error_status();
+    return dsi_copy(low, p);
 }
 
 /* ---- the step ---------------------------------------------------------------------------------------------- */
@@ -264,6 +285,7 @@ static bool acquire_update(const dsi_optim_param *x)
 {
     for (int k = 0; k < DS_OPTIM_MOMENTS; k++)
         if (!dsi_acquire_to_write(x->moment[k])) return false;
+    if (x->rest) return dsi_acquire_to_write(x->low) && dsi_acquire_to_write(x->rest);
     return dsi_acquire_to_write(x->p) && dsi_acquire_to_write(x->low);
 }
 
@@ -284,6 +306,7 @@ static int updates_gather(ds_optim *o, int group, double g_scale, int n)
         memcpy(u->moment, x->moment, sizeof u->moment);
         u->grad_scale = o->type->mixed ? g_scale : 1;
         u->copy = o->type->mixed ? x->low : NULL;
+        if (x->rest) u->p = x->low, u->copy = x->rest;
     }
     return n;
 }
@@ -295,8 +318,7 @@ static ds_status update_count(ds_optim *o, int n)
     dsi_optim_param *x = &o->params[o->updated[n]];
     x->step++;
     if (!x->low || o->type->mixed) return DS_OK;
-    return dsi_run(x->low, copy, dsi_v(x->p), dsi_v_shape(x->low, x->p->shape)) ? DS_OK
-                                                                                : ds_error_status();
+    return dsi_optim_round(ds_reshape(x->low, x->p->shape), x->p);
 }
 
 /* Updates begin .. end - 1, all of one group. */
@@ -417,8 +439,8 @@ static ds_status group_step_chunks(ds_optim *o, int group, const dsi_optim_piece
     dsi_free(u);
     for (int i = 0; !type->mixed && status == DS_OK && i < n; i++) {
         ds_tensor *low = o->params[x[i].i].low;
-        if (low && !x[i].grad && o->params[x[i].i].group == group)
-            status = dsi_copy(chunk_view(low, x[i].begin, x[i].p), x[i].p);
+        if (!low || x[i].grad || o->params[x[i].i].group != group) continue;
+        status = dsi_optim_round(chunk_view(low, x[i].begin, x[i].p), x[i].p);
     }
     return status;
 }
@@ -459,7 +481,8 @@ static void *tensor_memory(const ds_tensor *x) { return x ? dsi_v(x).p : NULL; }
 dsi_span *dsi_optim_spans(const ds_optim_update *x, int n)
 {
     dsi_span *spans = dsi_alloc((size_t)n * sizeof *spans);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        bool split = x[i].copy && x[i].copy->dtype == DS_I16;
         spans[i] = (dsi_span){.dtype = x[i].p->dtype,
                               .p = tensor_memory(x[i].p),
                               .g = tensor_memory(x[i].grad),
@@ -470,8 +493,10 @@ dsi_span *dsi_optim_spans(const ds_optim_update *x, int n)
                               .step = x[i].step,
                               .g_dtype = x[i].grad->dtype,
                               .g_scale = x[i].grad_scale,
-                              .low = tensor_memory(x[i].copy),
-                              .low_dtype = x[i].copy ? x[i].copy->dtype : DS_F32};
+                              .low = split ? NULL : tensor_memory(x[i].copy),
+                              .low_dtype = x[i].copy && !split ? x[i].copy->dtype : DS_F32,
+                              .rest = split ? tensor_memory(x[i].copy) : NULL};
+    }
     return spans;
 }
 

@@ -20,6 +20,9 @@ typedef struct dsi_optim_param {
     ds_tensor *of;  /* the model's, counted */
     ds_tensor *p;   /* what is updated, counted: `of` until it is replaced; NULL: nothing here */
     ds_tensor *low; /* p's 16-bit copy, counted, or NULL */
+    /* int16, counted: low and rest are the halves of p (base/half.h), which is
+     * lazy then; or NULL */
+    ds_tensor *rest;
     char *path;
     int group;
     ds_tensor *moment[DS_OPTIM_MOMENTS]; /* counted; NULL before the first update */
@@ -62,6 +65,18 @@ int dsi_optim_params(const ds_optim *o); /* in the order of ds_module_param_at *
  * of p's number of elements, written after each step. Moments are dropped. */
 ds_status dsi_optim_set_param(ds_optim *o, int i, ds_tensor *p, ds_tensor *low);
 
+/* Whether steps can update the two halves of a float32 p: rules that are one
+ * kernel. */
+bool dsi_optim_takes_halves(const ds_optim *o);
+/* After dsi_optim_set_param with a bfloat16 `low`: steps update low and rest,
+ * int16 and of as many elements, in place of p, which has but shape and
+ * gradient. */
+void dsi_optim_set_rest(ds_optim *o, int i, ds_tensor *rest);
+
+/* low = p, as by dsi_copy, without a kernel of an optimizer; but as by these a
+ * float32 p with a bfloat16 copy is untied first (base/half.h). */
+ds_status dsi_optim_round(ds_tensor *low, ds_tensor *p);
+
 /* Whether the rule asks for more than one element at a time (LAMB's norms):
  * parts will not do. */
 bool dsi_optim_needs_whole(const ds_optim *o);
@@ -101,7 +116,7 @@ ds_status dsi_optim_count(ds_optim *o, int i);
 /* ---- for the built-in ones ------------------------------------------------------------------------------- */
 
 /* The memory of n updates, to be freed with dsi_free: m, v, vmax are moment[0],
- * [1], [2]. */
+ * [1], [2]; a `copy` of int16 is the rest of a bfloat16 p. */
 dsi_span *dsi_optim_spans(const ds_optim_update *x, int n);
 
 /* Adds x to a state as "exp_avg.conv1.weight"; fails if x is NULL. */

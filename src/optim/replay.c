@@ -21,7 +21,7 @@ typedef struct Param {
     int64_t begun;   /* steps when it was captured */
     int64_t before;  /* steps before this run */
     ds_tensor *grad; /* counted */
-    void *p, *low, *moment[DS_OPTIM_MOMENTS];
+    void *p, *low, *rest, *moment[DS_OPTIM_MOMENTS];
 } Param;
 
 typedef struct Replay {
@@ -50,7 +50,8 @@ static bool param_holds(const Replay *r, const Param *x)
 {
     const dsi_optim_param *now = &r->o->params[x->i];
     bool same = now->group == r->group && now->step - x->begun == steps_since(r) &&
-                address(now->p) == x->p && address(now->low) == x->low;
+                address(now->p) == x->p && address(now->low) == x->low &&
+                address(now->rest) == x->rest;
     for (int k = 0; k < DS_OPTIM_MOMENTS; k++)
         same = same && address(now->moment[k]) == x->moment[k];
     return same;
@@ -140,7 +141,8 @@ static Replay *replay_new(ds_optim *o, int group, const int *updated, int n)
                               .before = x->step,
                               .grad = dsi_ref(x->p->grad),
                               .p = address(x->p),
-                              .low = address(x->low)};
+                              .low = address(x->low),
+                              .rest = address(x->rest)};
         for (int k = 0; k < DS_OPTIM_MOMENTS; k++) r->param[i].moment[k] = address(x->moment[k]);
     }
     return r;

@@ -23,6 +23,8 @@
 
 #include <string.h>
 
+#define AT_ONCE ((int64_t)1 << 22) /* elements of masters that are joined at a time */
+
 typedef struct Average {
     char *path;
     ds_tensor *p;       /* the parameter; counted, as all of these */
@@ -58,6 +60,11 @@ static ds_tensor *same_shard(const dsi_ema *e, int i)
                       x ? dsi_shape_text(x->shape) : "not there");
 }
 
+static ds_status shard_release(const dsi_ema *e, int i, bool changed)
+{
+    return e->shards.release ? e->shards.release(e->shards.arg, i, changed) : DS_OK;
+}
+
 /* ---- life -------------------------------------------------------------------------------------------- */
 
 static bool average_start(dsi_ema *e, int i)
@@ -69,7 +76,7 @@ static bool average_start(dsi_ema *e, int i)
         return dsi_invalid("ema: %s %s is not contiguous", a->path, dsi_shape_text(x->shape));
     ds_dtype dtype = x->dtype == DS_F64 ? DS_F64 : DS_F32;
     a->average = dsi_ref(dsi_new_dtype(x, dtype, x->shape));
-    return a->average && dsi_copy(a->average, x) == DS_OK;
+    return a->average && dsi_copy(a->average, x) == DS_OK && shard_release(e, i, false) == DS_OK;
 }
 
 dsi_ema *dsi_ema_new(ds_module *model, double decay, const dsi_ema_shards *shards)
@@ -132,7 +139,9 @@ static bool replay_holds(void *arg)
     for (int i = 0; i < e->n; i++) {
         const ds_tensor *average = e->at[i].average, *x = average ? shard_of(e, i) : NULL;
         if (!average) continue;
-        if (!x || !x->storage || dsi_v(average).p != r->span[k].p || dsi_v(x).p != r->span[k].g)
+        /* a lazy one is read where the graph has joined it */
+        if (!x || (!x->storage && !e->shards.release) || dsi_v(average).p != r->span[k].p ||
+            (x->storage && dsi_v(x).p != r->span[k].g))
             return false;
         k++;
     }
@@ -146,48 +155,69 @@ static ds_status replay_after(void *arg)
     return DS_OK;
 }
 
-static ds_status update_run(dsi_ema *e, const ds_tensor *any, dsi_optimizer *rule, int n)
+/* The launches of a captured step will count the update. */
+static void update_note(dsi_ema *e, dsi_device *d, int n)
 {
     static const dsi_graph_hook hook = {
         .holds = replay_holds, .after = replay_after, .release = dsi_free};
-    dsi_device *d = any->device;
-    dsi_graph_decision decided = dsi_graph_decided(d);
-    if (decided.device) rule->skip = &decided.device->skip;
-    if (!dsi_run(any, optimizer, rule, n, e->spans)) return ds_error_status();
-    if (!dsi_graph_capturing(d)) return DS_OK;
     Replay *r = dsi_alloc(sizeof *r + (size_t)n * sizeof *r->span);
-    *r = (Replay){.ema = e, .result = decided.host, .n = n};
+    *r = (Replay){.ema = e, .result = dsi_graph_decided(d).host, .n = n};
     memcpy(r->span, e->spans, (size_t)n * sizeof *r->span);
     dsi_graph_add_hook(d, &hook, r);
-    e->updates--; /* the launch counts it */
-    return DS_OK;
+    e->updates--;
 }
 
-/* One kernel call over the spans of all parameters. */
+/* Shards that are read and updated at a time. */
+typedef struct Batch {
+    int span, spans, param; /* the first span, how many; the first parameter */
+    int64_t elements;
+    ds_tensor *any; /* one of the averages */
+} Batch;
+
+/* The end of the batch, which has the parameters up to `end`. */
+static ds_status batch_update(dsi_ema *e, Batch *b, int end)
+{
+    dsi_optimizer rule = {.rule = DSI_SGD, .sgd = {.lr = 1 - e->decay, .weight_decay = 1}};
+    dsi_graph_decision decided = dsi_graph_decided(b->any->device);
+    ds_status status = DS_OK;
+    if (decided.device) rule.skip = &decided.device->skip;
+    if (e->updates && b->spans && !dsi_run(b->any, optimizer, &rule, b->spans, e->spans + b->span))
+        return ds_error_status();
+    for (; status == DS_OK && b->param < end; b->param++)
+        status = shard_release(e, b->param, false);
+    b->span += b->spans, b->spans = 0, b->elements = 0;
+    return status;
+}
+
+/* One kernel call over the spans of all parameters, or, where shards are joined
+ * for it, of AT_ONCE elements. */
 ds_status dsi_ema_update(dsi_ema *e)
 {
     if (!dsi_live(e, "ema_update")) return dsi_null_argument("ema_update");
     if (e->swapped)
         return dsi_fail(DS_ESTATE, "ema_update: the averages are in the place of the parameters: "
                                    "swap them back before the next step");
-    dsi_optimizer rule = {.rule = DSI_SGD, .sgd = {.lr = 1 - e->decay, .weight_decay = 1}};
-    const ds_tensor *any = NULL;
-    int n = 0;
+    Batch b = {0};
     for (int i = 0; i < e->n; i++) {
         ds_tensor *average = e->at[i].average, *x = average ? same_shard(e, i) : NULL;
         if (!average) continue;
         if (!x || !dsi_acquire(average, x)) return ds_error_status();
         if (!e->updates && dsi_copy(average, x) != DS_OK) return ds_error_status();
-        any = average;
-        e->spans[n++] = (dsi_span){.dtype = average->dtype,
-                                   .p = dsi_v(average).p,
-                                   .g = dsi_v(x).p,
-                                   .n = dsi_numel(x->shape),
-                                   .step = 1,
-                                   .g_dtype = x->dtype,
-                                   .g_scale = -1};
+        b.any = average;
+        b.elements += dsi_numel(x->shape);
+        e->spans[b.span + b.spans++] = (dsi_span){.dtype = average->dtype,
+                                                  .p = dsi_v(average).p,
+                                                  .g = dsi_v(x).p,
+                                                  .n = dsi_numel(x->shape),
+                                                  .step = 1,
+                                                  .g_dtype = x->dtype,
+                                                  .g_scale = -1};
+        if (e->shards.release && b.elements >= AT_ONCE && batch_update(e, &b, i + 1) != DS_OK)
+            return ds_error_status();
     }
-    if (e->updates && n && update_run(e, any, &rule, n) != DS_OK) return ds_error_status();
+    if (b.any && batch_update(e, &b, e->n) != DS_OK) return ds_error_status();
+    if (e->updates && b.any && dsi_graph_capturing(b.any->device))
+        update_note(e, b.any->device, b.span);
     e->updates++;
     return DS_OK;
 }
@@ -204,6 +234,7 @@ static ds_status keep_trained(dsi_ema *e)
         ds_tensor *x = a->average ? same_shard(e, i) : NULL;
         if (a->average && x) a->trained = dsi_ref(dsi_new_like(x));
         if (a->average) status = a->trained ? dsi_copy(a->trained, x) : ds_error_status();
+        if (a->average && status == DS_OK) status = shard_release(e, i, false);
     }
     ds_scope_close(scope);
     return status;
@@ -218,6 +249,7 @@ static ds_status average_put(dsi_ema *e, bool averages)
         if (!a->average) continue;
         ds_tensor *x = same_shard(e, i);
         status = x ? dsi_copy(x, averages ? a->average : a->trained) : ds_error_status();
+        if (status == DS_OK) status = shard_release(e, i, true);
     }
     return status == DS_OK && e->shards.publish ? e->shards.publish(e->shards.arg) : status;
 }

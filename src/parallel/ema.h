@@ -20,6 +20,8 @@ typedef struct dsi_ema_shards {
         void *arg,
         int i); /* the trained values of parameter i, borrowed, always of one size; NULL: none on this rank */
     ds_status (*publish)(void *arg); /* writes changed shards to the module; collective */
+    /* optional: ends the use of what shard has given; changed: it was written */
+    ds_status (*release)(void *arg, int i, bool changed);
 } dsi_ema_shards;
 
 /* Averages in float32 (float64 for float64); they begin with the present

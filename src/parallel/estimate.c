@@ -35,8 +35,9 @@ static bool shards_on_disk(const dsi_zero_opts *o)
 static dsi_estimate estimate_state(const dsi_zero_opts *o, const dsi_estimate_sizes *s, Elements n)
 {
     bool masters = o->dtype != DS_F32 || o->offload_optimizer || shards_on_disk(o);
-    int64_t words = s->moments + masters;
-    dsi_estimate e = {.optimizer = n.owned * words * (int64_t)sizeof(float)};
+    bool split = s->takes_halves && dsi_zero_splits(o);
+    int64_t word = (int64_t)sizeof(float), master = split ? word / 2 : masters ? word : 0;
+    dsi_estimate e = {.optimizer = n.owned * (s->moments * word + master)};
     if (o->files.nvme_path) {
         e.file = e.optimizer;
         e.optimizer = dsi_offload_needs(&o->files, n.owned, s->moments + 1);

@@ -31,6 +31,7 @@ typedef struct dsi_estimate {
 typedef struct dsi_estimate_sizes {
     int ranks, moments;  /* tensors of the optimizer beside each parameter */
     bool accumulates;    /* over several passes */
+    bool takes_halves;   /* dsi_optim_takes_halves */
     int64_t params;      /* elements */
     int64_t largest;     /* elements of the largest parameter; 0: no larger than a bucket */
     int64_t activations; /* bytes */

@@ -313,8 +313,8 @@ static ds_status piece_finish(const dsi_offload *o, const dsi_optim_piece *p, in
     bool last = end == owned_elements(o->f, i);
     if (!o->optim->params[o->f->param[i].index].low) {
         ds_tensor *shard = model.shard(model.arg, i, true);
-        status = dsi_copy(dsi_flat_range(shard, p->begin, end),
-                          dsi_flat_range(p->p, 0, end - p->begin));
+        status = dsi_optim_round(dsi_flat_range(shard, p->begin, end),
+                                 dsi_flat_range(p->p, 0, end - p->begin));
     }
     if (status == DS_OK && last) status = model.done(model.arg, i, true);
     if (status == DS_OK && last) status = dsi_optim_count(o->optim, o->f->param[i].index);

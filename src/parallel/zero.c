@@ -5,7 +5,8 @@
  * are a rank's):
  *   float32   the parameter itself, or this rank's shard of it;
  *   16 bits   a float32 master of them in one flat buffer, or on disk; the parameter
- *             is the low-precision copy that the optimizer writes beside it.
+ *             is the low-precision copy that the optimizer writes beside it;
+ *             or, of bfloat16, the parameter and the rest of its master (split.h).
  *             Gradients stay 16-bit and are upcast as the optimizer reads them.
  * On one rank gradients stay where backward made them and nothing is copied; on
  * several they come from buckets (reduce.h). Unscaling and clipping are one
@@ -242,7 +243,7 @@ ds_status dsi_zero_copy_master(dsi_zero *z, int i)
 {
     ds_tensor *mine = dsi_zero_shard_open(z, i, true);
     bool itself = mine && mine->storage && mine->storage == z->shard[i]->storage;
-    ds_status status = itself ? DS_OK : dsi_copy(mine, z->shard[i]);
+    ds_status status = itself ? DS_OK : dsi_optim_round(mine, z->shard[i]);
     return status == DS_OK ? dsi_zero_shard_close(z, i, true) : status;
 }
 
@@ -279,9 +280,11 @@ static ds_status optimizer_step(dsi_zero *z, double scale)
 ds_status dsi_zero_update(dsi_zero *z, double scale, double *from, dsi_zero_step_result *out)
 {
     dsi_trace_begin("optimizer");
-    ds_status status = z->zero3 && dsi_optim_needs_whole(z->optim)
-                           ? dsi_zero_step_whole(z, scale, optimizer_step)
-                           : optimizer_step(z, scale);
+    ds_status status = dsi_split_store(z->split);
+    if (status == DS_OK)
+        status = z->zero3 && dsi_optim_needs_whole(z->optim)
+                     ? dsi_zero_step_whole(z, scale, optimizer_step)
+                     : optimizer_step(z, scale);
     dsi_trace_end();
     out->update_s = lap_seconds(from);
     if (status == DS_OK) status = params_publish(z);
@@ -367,6 +370,7 @@ ds_tensor *dsi_zero_shard(const dsi_zero *z, int i)
 ds_status dsi_zero_release(dsi_zero *z, int i, bool changed)
 {
     int k = param_find(z, i);
+    if (k >= 0 && z->split) return dsi_split_release(z->split, k, changed);
     if (k < 0 || !z->offload) return DS_OK;
     if (changed) return dsi_offload_store(z->offload, k);
     dsi_offload_release(z->offload, k);
@@ -379,6 +383,7 @@ ds_status dsi_zero_publish(dsi_zero *z)
     ds_scope *scope = ds_scope_open();
     ds_status status = z->zero3 ? dsi_zero3_wait_gathers(z->zero3) : DS_OK;
     if (status == DS_OK) status = dsi_zero_host_wait(z);
+    if (status == DS_OK) status = dsi_split_store(z->split);
     for (int i = 0; status == DS_OK && (z->masters || z->offload) && i < z->flat->n; i++) {
         if (z->shard[i]) status = dsi_zero_copy_master(z, i);
         if (status == DS_OK && z->offload) status = dsi_offload_store(z->offload, i);
@@ -390,14 +395,15 @@ ds_status dsi_zero_publish(dsi_zero *z)
 
 /* Every rank's elements of parameter k of the layout, from where they are
  * updated. */
-static ds_status param_assemble(const dsi_zero *z, int k, ds_tensor *whole)
+static ds_status param_assemble(dsi_zero *z, int k, ds_tensor *whole)
 {
     const dsi_flat *f = z->flat;
-    bool materializes = z->offload && !dsi_offload_in_memory(z->offload, k);
+    bool materializes = (z->offload && !dsi_offload_in_memory(z->offload, k)) ||
+                        (z->split && !dsi_split_in_memory(z->split, k));
     /* NULL: none of its elements, if it has any */
     ds_tensor *owned = dsi_flat_owned_in(f, k, whole);
     ds_status status = owned && z->shard[k] ? dsi_copy(owned, z->shard[k]) : DS_OK;
-    if (materializes) dsi_offload_release(z->offload, k);
+    if (materializes) dsi_zero_release(z, f->param[k].index, false);
     const dsi_flat_unit *u = &f->unit[f->param[k].unit];
     for (int r = 0; status == DS_OK && z->unit && r < u->ranks; r++) {
         int64_t begin, end;
@@ -439,6 +445,7 @@ dsi_zero_bytes dsi_zero_memory(const dsi_zero *z)
         return bytes;
     }
     if (z->masters) bytes.optimizer += z->flat->owned * (int64_t)sizeof(float);
+    if (z->split) bytes.optimizer += dsi_split_bytes(z->split);
     ds_state *moments = ds_optim_state(z->optim);
     for (int i = 0; i < ds_state_len(moments); i++) {
         const ds_tensor *x = ds_state_at(moments, i);

@@ -57,6 +57,10 @@ typedef struct dsi_zero_opts {
  * [Layout]). */
 dsi_flat_opts dsi_zero_layout(const dsi_zero_opts *o, int rank, int ranks);
 
+/* Whether masters are split (Note [Split masters]), if the optimizer takes
+ * halves. */
+bool dsi_zero_splits(const dsi_zero_opts *o);
+
 typedef struct dsi_zero dsi_zero;
 
 /* Converts the model, broadcasts rank 0's parameters and buffers, gives each
@@ -127,13 +131,12 @@ void dsi_zero_free(dsi_zero *z);      /* the model keeps its parameters, whole, 
 const dsi_flat *dsi_zero_flat(const dsi_zero *z);
 /* The tensor of parameter i that this rank updates: a float32 master or this
  * rank's shard of it, or, in float32, the parameter itself. NULL: none.
- * Borrowed. It and the optimizer's moments may be in a file: reading
- * materializes them until the next step, so a caller that reads all of them
- * calls dsi_zero_release for
- * each. */
+ * Borrowed. It may be split, or in a file with the optimizer's moments: reading
+ * materializes it until the next step, so a caller that reads all of them
+ * calls dsi_zero_release for each. */
 ds_tensor *dsi_zero_shard(const dsi_zero *z, int i);
 /* Ends the use of the shard of parameter i and its moments; changed: they were
- * written. Does nothing if they are not in a file. */
+ * written. Does nothing if they are neither split nor in a file. */
 ds_status dsi_zero_release(dsi_zero *z, int i, bool changed);
 /* After the caller has changed shards: writes them to the parameters of the
  * model. Collective. */

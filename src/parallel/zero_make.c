@@ -192,6 +192,20 @@ static ds_status make_masters(dsi_zero *z)
     return DS_OK;
 }
 
+bool dsi_zero_splits(const dsi_zero_opts *o)
+{
+    return o->dtype == DS_BF16 && !o->offload_param && !o->offload_optimizer &&
+           !o->files.nvme_path && !o->param_files.nvme_path;
+}
+
+static ds_tensor *split_shard(void *zero, int i) { return dsi_zero_model_shard(zero, i); }
+
+static ds_status make_split(dsi_zero *z)
+{
+    z->split = dsi_split_new(z->flat, split_shard, z);
+    return z->split ? DS_OK : ds_error_status();
+}
+
 static ds_status make_offload(dsi_zero *z)
 {
     char *folder = folder_in(z, z->o.files.nvme_path);
@@ -204,10 +218,11 @@ static ds_status make_offload(dsi_zero *z)
 static ds_status set_shards(dsi_zero *z)
 {
     const dsi_flat *f = z->flat;
-    bool apart = z->masters || z->offload;
+    bool apart = z->masters || z->split || z->offload;
     for (int i = 0; i < f->n; i++) {
         ds_tensor *x = f->param[i].x, *mine = z->unit || apart ? dsi_zero_model_shard(z, i) : x;
         z->shard[i] = dsi_ref(z->offload   ? dsi_offload_shard(z->offload, i)
+                              : z->split   ? dsi_split_master(z->split, i)
                               : z->masters ? dsi_flat_in_owned(f, i, z->masters)
                                            : mine);
         if (z->shard[i] != x && dsi_optim_set_param(z->optim, f->param[i].index, z->shard[i],
@@ -215,6 +230,7 @@ static ds_status set_shards(dsi_zero *z)
                                                     : is_sent(z, i)              ? z->sent[i]
                                                                                  : mine) != DS_OK)
             return ds_error_status();
+        if (z->split) dsi_optim_set_rest(z->optim, f->param[i].index, dsi_split_rest(z->split, i));
     }
     return DS_OK;
 }
@@ -261,6 +277,8 @@ static ds_status zero_prepare(dsi_zero *z)
     for (int k = 0; status == DS_OK && z->unit && k < z->flat->units; k++) status = unit_join(z, k);
     if (status == DS_OK && z->o.files.nvme_path)
         status = make_offload(z);
+    else if (status == DS_OK && dsi_zero_splits(&z->o) && dsi_optim_takes_halves(z->optim))
+        status = make_split(z);
     else if (status == DS_OK && (z->o.dtype != DS_F32 || z->o.offload_optimizer ||
                                  z->o.offload_param || z->o.param_files.nvme_path))
         status = make_masters(z);
@@ -305,6 +323,7 @@ void dsi_zero_free(dsi_zero *z)
     dsi_zero3_free(z->zero3);
     for (int i = 0; z->flat && z->shard && i < z->flat->n; i++) dsi_unref(z->shard[i]);
     for (int k = 0; z->flat && z->unit && k < z->flat->units; k++) dsi_unref(z->unit[k]);
+    dsi_split_free(z->split);
     dsi_offload_free(z->offload);
     dsi_zero_host_close(z);
     dsi_unref(z->masters);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "reduce.h"
+#include "split.h"
 #include "zero.h"
 #include "zero3.h"
 
@@ -23,6 +24,7 @@ struct dsi_zero {
     dsi_request **gathers; /* [units]: those of one step */
     dsi_zero3 *zero3;      /* what has the other parameters; or NULL */
     ds_tensor *masters;    /* float32 [owned], counted; NULL: the parameters are their own, or */
+    dsi_split *split;      /* has what they are beside the parameters, or */
     dsi_offload *offload;  /* has them, and the moments */
     ds_tensor **shard;     /* [n], counted: what the optimizer updates; NULL: nothing of this one */
     dsi_staging *staging;  /* zero_host.c: state on the host, the model on a GPU; or NULL */

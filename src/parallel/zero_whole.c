@@ -129,8 +129,9 @@ static ds_status shard_finish(dsi_zero *z, int i)
     if (!z->shard[i]) return DS_OK;
     ds_status status = dsi_optim_count(z->optim, p->index);
     int64_t n = p->end - p->begin;
+    if (status == DS_OK && z->split) return dsi_split_release(z->split, i, true);
     if (status == DS_OK && x->low)
-        status = dsi_copy(dsi_flat_range(x->low, 0, n), dsi_flat_range(x->p, 0, n));
+        status = dsi_optim_round(dsi_flat_range(x->low, 0, n), dsi_flat_range(x->p, 0, n));
     if (status == DS_OK && z->offload)
         status = dsi_zero_copies_master(z, i) ? dsi_zero_copy_master(z, i)
                                               : dsi_zero_shard_close(z, i, true);

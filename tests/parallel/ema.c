@@ -144,7 +144,7 @@ static void parts_of_a_rank(void **state)
     (void)state;
     ds_scope *scope = ds_scope_open();
     Keeper k = {net_new(DS_BF16), ds_zeros(DS_F32, ds_shape(2)), 0, false};
-    const dsi_ema_shards parts = {&k, keeper_part, keeper_publish};
+    const dsi_ema_shards parts = {&k, keeper_part, keeper_publish, NULL};
     dsi_ema *e = dsi_ema_new(k.m, 0.5, &parts);
     set(k.master, (float[]){1.001f, 2});
     CHECK(dsi_ema_update(e) == DS_OK);
@@ -169,7 +169,7 @@ static void a_swap_that_fails_changes_nothing(void **state)
     (void)state;
     ds_scope *scope = ds_scope_open();
     Keeper k = {net_new(DS_F32), ds_ones(DS_F32, ds_shape(2)), 0, true};
-    const dsi_ema_shards parts = {&k, keeper_part, keeper_publish};
+    const dsi_ema_shards parts = {&k, keeper_part, keeper_publish, NULL};
     dsi_ema *e = dsi_ema_new(k.m, 0.5, &parts);
     set(k.master, (float[]){5, 6});
     CHECK(dsi_ema_swap(e) == DS_ECOMM);
@@ -187,6 +187,11 @@ static void a_swap_that_fails_changes_nothing(void **state)
 static ds_tensor *zero_part(void *arg, int i) { return dsi_zero_shard(arg, i); }
 static ds_status zero_publish(void *arg) { return dsi_zero_publish(arg); }
 
+static ds_status zero_release(void *arg, int i, bool changed)
+{
+    return dsi_zero_release(arg, i, changed);
+}
+
 /* bfloat16 with masters: what is averaged is finer than the model, and comes
  * back as it was. */
 static void masters_of_zero(void **state)
@@ -197,7 +202,7 @@ static void masters_of_zero(void **state)
     ds_optim *o = ds_optim_sgd(m, 1e-3);
     dsi_zero *z = dsi_zero_new(m, o, NULL, &(dsi_zero_opts){.dtype = DS_BF16});
     CHECK(z);
-    const dsi_ema_shards parts = {z, zero_part, zero_publish};
+    const dsi_ema_shards parts = {z, zero_part, zero_publish, zero_release};
     dsi_ema *e = dsi_ema_new(m, 0.5, &parts);
     for (int i = 0; i < 2; i++) {
         CHECK(dsi_zero_backward(z, ds_cast(ds_sum(w_of(m)), DS_F32), 1, true) == DS_OK);

@@ -58,7 +58,7 @@ static ds_status body(void *arg)
     ds_module *net = net_new();
     ds_optim *optim = ds_optim_adamw(net, 1e-2);
     dsi_zero *z = dsi_zero_new(net, optim, ds_world(), &run->o);
-    const dsi_ema_shards parts = {z, part, publish};
+    const dsi_ema_shards parts = {z, part, publish, NULL};
     dsi_ema *e = z ? dsi_ema_new(net, 0.6, &parts) : NULL;
     ds_status status = e ? follow(run, z, net, e) : ds_error_status();
     dsi_ema_free(e);

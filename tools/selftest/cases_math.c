@@ -282,6 +282,22 @@ OPTIMIZER(adadelta, .rule = DSI_ADADELTA, .adadelta = {0.1, 0.9, 1e-8, 0.01, fal
 OPTIMIZER(lion, .rule = DSI_LION, .lion = {0.1, 0.9, 0.99, 0.01})
 OPTIMIZER(lamb, .rule = DSI_LAMB, .lamb = {0.1, 0.9, 0.99, 1e-8, 0.01, 10, 0.01, true, false})
 
+/* Float32 in two halves. */
+static ds_status halves_join(Trial *t)
+{
+    int64_t n = BIG(t, 1 << 20, 1025);
+    dsi_view p = trial_operand(t, DS_BF16, DENSE, -1, 1, false, DIMS(n)),
+             rest = trial_operand(t, DS_I16, DENSE, -32768, 32768, false, DIMS(n));
+    return CALL(t, halves_join, p, rest, trial_operand(t, DS_F32, DENSE, 0, 0, true, DIMS(n)));
+}
+static ds_status halves_split(Trial *t)
+{
+    int64_t n = BIG(t, 1 << 20, 1025);
+    dsi_view x = trial_operand(t, DS_F32, DENSE, -1, 1, true, DIMS(n)),
+             p = trial_operand(t, DS_BF16, DENSE, 0, 0, true, DIMS(n));
+    return CALL(t, halves_split, x, p, trial_operand(t, DS_I16, DENSE, 0, 0, true, DIMS(n)));
+}
+
 /* With a loss and a norm; without. */
 static ds_status step_result_of(Trial *t, bool given)
 {
@@ -341,6 +357,8 @@ const SelfCase selftest_math[] = {
     {"optimizer", "adadelta", adadelta, 8, true},
     {"optimizer", "lion", lion, 4, true},
     {"optimizer", "lamb", lamb, 8, true},
+    {"halves_join", "", halves_join, 1, true},
+    {"halves_split", "", halves_split, 1, true},
     {"step_result", "", step_result_given, 1, true},
     {"step_result", "no loss, no norm", step_result_absent, 1, true},
     {0}};

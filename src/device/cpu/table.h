@@ -29,7 +29,8 @@
     X(gather)                                        /* index/gather.c */      \
     X(dispatch) X(combine) X(combine_dw)             /* index/moe.c */         \
     X(attention) X(attention_dx)                     /* attention/attention.c */ \
-    X(optimizer) X(step_result)                      /* optim/optim.c */
+    X(optimizer) X(step_result)                      /* optim/optim.c */       \
+    X(halves_join) X(halves_split)                   /* optim/halves.c */
 
 /* Not dropout: on the CPU its masks are PyTorch's, drawn in order. */
 #define CPU_FUSIONS(X)                                                         \

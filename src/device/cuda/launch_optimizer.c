@@ -13,6 +13,7 @@
  * parameter. scalars, if given, is in device memory: a graph's replay reads
  * that step's learning rate from there.
  * SPDX-License-Identifier: MIT */
+#include "base/error.h"
 #include "device/spans.h"
 
 #include "kernels/optimizer.h"
@@ -97,6 +98,7 @@ static int64_t take_spans(dsi_cuda_optimizer *a, int n, const dsi_span *x, int *
                                        .v = one->v,
                                        .vmax = one->vmax,
                                        .low = one->low,
+                                       .rest = one->rest,
                                        .g = one->g,
                                        .g_scale = one->g_scale,
                                        .n = one->n,
@@ -174,4 +176,24 @@ ds_status dsi_cuda_step_result_of(dsi_stream *s, const dsi_step_limits *c, dsi_v
     ds_status status = loss.p ? dsi_cuda_floating("step_result", loss.dtype) : DS_OK;
     if (status != DS_OK) return status;
     return dsi_cuda_launch(s, DSI_CUDA_optimizer, "step_result", "", dsi_cuda_blocks(1, 32), &a);
+}
+
+static ds_status halves_launch(dsi_stream *s, const char *name, dsi_view x, dsi_view p,
+                               dsi_view rest)
+{
+    dsi_cuda_halves a = {x.p, p.p, rest.p, dsi_cuda_elements_in(&x)};
+    bool fits = x.dtype == DS_F32 && (!p.p || (p.dtype == DS_BF16 && rest.dtype == DS_I16));
+    if (!fits) return dsi_fail(DS_EINVAL, "%s: no cuda kernel for these dtypes", name);
+    if (!a.n) return DS_OK;
+    return dsi_cuda_launch(s, DSI_CUDA_optimizer, name, "", dsi_cuda_grid_of(a.n), &a);
+}
+
+ds_status dsi_cuda_halves_join(dsi_stream *s, dsi_view p, dsi_view rest, dsi_view x)
+{
+    return halves_launch(s, "halves_join", x, p, rest);
+}
+
+ds_status dsi_cuda_halves_split(dsi_stream *s, dsi_view x, dsi_view p, dsi_view rest)
+{
+    return halves_launch(s, "halves_split", x, p, rest);
 }

@@ -59,6 +59,8 @@ const dsi_kernels dsi_cuda_kernels = {
 
     .optimizer = dsi_cuda_optimizer_step,
     .step_result = dsi_cuda_step_result_of,
+    .halves_join = dsi_cuda_halves_join,
+    .halves_split = dsi_cuda_halves_split,
 };
 
 const dsi_fusions dsi_cuda_fusions = {

@@ -7,9 +7,9 @@
  * once.
  *
  * A *span* is the memory of one parameter: p, its gradient g, its moments m, v,
- * vmax, and its low-precision copy. A *piece* is PIECE elements of one span.
- * All rules but LAMB are pointwise. LAMB needs |p| and |u| of a parameter, so
- * it makes two passes.
+ * vmax, and its low-precision copy or its rest. A *piece* is PIECE elements of
+ * one span. All rules but LAMB are pointwise. LAMB needs |p| and |u| of a
+ * parameter, so it makes two passes.
  *
  * Invariants: threads divide pieces, counted over all spans; LAMB adds the sums
  * of pieces in their order. So no result depends on the number of threads.
@@ -100,6 +100,17 @@ static bool needs_blocks(const dsi_span *x)
     return is_half(x->dtype) || is_half(x->g_dtype) || x->low;
 }
 
+/* A rule asks for what comes AHEAD of its p and g, which are in the block: here
+ * for what comes ahead of where they are from. A tenth of Adam's time. */
+static void prefetch_halves(const dsi_span *x, int64_t at, int64_t n)
+{
+    for (size_t line = 0; line < (size_t)n * sizeof *x->rest; line += 64) {
+        PREFETCH((const uint16_t *)x->p + at, AHEAD + line);
+        PREFETCH(x->rest + at, AHEAD + line);
+        if (is_half(x->g_dtype)) PREFETCH((const uint16_t *)x->g + at, AHEAD + line);
+    }
+}
+
 /* Elements at .. at + n - 1 of x as a float span: in place where they are
  * float, else converted into b. */
 static dsi_span begin_block(const dsi_span *x, int64_t at, int64_t n, Block *b)
@@ -108,7 +119,10 @@ static dsi_span begin_block(const dsi_span *x, int64_t at, int64_t n, Block *b)
     f.dtype = f.g_dtype = DS_F32;
     f.n = n;
     f.p = b->p, f.g = b->g;
-    if (is_half(x->dtype))
+    if (x->rest) prefetch_halves(x, at, n);
+    if (x->rest)
+        halves_join((const uint16_t *)x->p + at, x->rest + at, b->p, n);
+    else if (is_half(x->dtype))
         half_to_floats(x->dtype, (const uint16_t *)x->p + at, b->p, n);
     else
         f.p = (float *)x->p + at;
@@ -147,11 +161,16 @@ static void stores_end(void)
 #endif
 }
 
-/* Rounds an updated block to where it belongs: p, and the low-precision copy. */
+/* Rounds an updated block to where it belongs: p, or its halves, and the
+ * low-precision copy. */
 static void end_block(const dsi_span *x, int64_t at, const dsi_span *f, bool past_caches)
 {
-    if (is_half(x->dtype)) floats_to_half(x->dtype, f->p, (uint16_t *)x->p + at, f->n);
+    if (x->rest)
+        halves_split(f->p, (uint16_t *)x->p + at, x->rest + at, f->n);
+    else if (is_half(x->dtype))
+        floats_to_half(x->dtype, f->p, (uint16_t *)x->p + at, f->n);
     if (!x->low) return;
+    if (x->low_dtype == DS_BF16) floats_untie(f->p, f->n);
     uint16_t low[BLOCK], *to = (uint16_t *)x->low + at;
     floats_to_half(x->low_dtype, f->p, past_caches ? low : to, f->n);
     if (past_caches) store_past_caches(low, to, f->n);

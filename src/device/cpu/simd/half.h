@@ -277,3 +277,36 @@ static inline void view_set_value(const dsi_view *v, int64_t offset, double x)
         ((float *)v->p)[offset] = (float)x;
     }
 }
+
+/* ---- float32 in two halves: base/half.h ---- */
+
+ALWAYS_INLINE void halves_join(const uint16_t *restrict p, const int16_t *restrict rest,
+                               float *restrict x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = dsi_join(p[i], rest[i]);
+        memcpy(&x[i], &bits, sizeof bits);
+    }
+}
+
+ALWAYS_INLINE void floats_untie(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        bits = dsi_untie(bits);
+        memcpy(&x[i], &bits, sizeof bits);
+    }
+}
+
+ALWAYS_INLINE void halves_split(const float *restrict x, uint16_t *restrict p,
+                                int16_t *restrict rest, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        bits = dsi_untie(bits);
+        p[i] = dsi_split(bits);
+        rest[i] = (int16_t)bits;
+    }
+}

@@ -135,6 +135,37 @@ DEVICE C new_value(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments
     }
 }
 
+/* ---- float32 in two halves: base/half.h ---- */
+
+DEVICE unsigned untied(unsigned x) { return x - ((x & 0x1ffffu) == 0x8000u); }
+DEVICE float untied(float x) { return __uint_as_float(untied(__float_as_uint(x))); }
+DEVICE double untied(double x) { return x; } /* has no copy */
+
+DEVICE unsigned joined(unsigned p, int rest) { return (p << 16) + (unsigned)rest; }
+
+/* The upper half of an untied x. */
+DEVICE unsigned upper(unsigned x)
+{
+    return (x & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : (x + 0x8000u) >> 16;
+}
+
+KERNEL(halves_join, dsi_cuda_halves, 256)
+{
+    GRID_LOOP(i, P.n) P.x[i] = joined(P.p[i], P.rest[i]);
+}
+
+KERNEL(halves_split, dsi_cuda_halves, 256)
+{
+    GRID_LOOP(i, P.n)
+    {
+        unsigned x = untied(P.x[i]);
+        P.x[i] = x;
+        if (!P.p) continue;
+        P.p[i] = (unsigned short)upper(x);
+        P.rest[i] = (short)(x & 0xffffu);
+    }
+}
+
 /* ---- kernels ---- */
 
 template <class C> DEVICE Moments<C> read_moments(const dsi_cuda_span &x, long long i)
@@ -166,8 +197,21 @@ DEVICE int span_of_block(const dsi_cuda_optimizer &P)
     return k;
 }
 
+template <class C> DEVICE C read_value(const dsi_cuda_span &x, long long i)
+{
+    if (x.rest) return (C)__uint_as_float(joined(((const unsigned short *)x.p)[i], x.rest[i]));
+    return load<C>(x.p, x.dtype, i);
+}
+
 template <class C> DEVICE void write_value(const dsi_cuda_span &x, long long i, C p)
 {
+    if (x.rest) {
+        unsigned bits = untied(__float_as_uint((float)p));
+        ((unsigned short *)x.p)[i] = (unsigned short)upper(bits);
+        x.rest[i] = (short)(bits & 0xffffu);
+        return;
+    }
+    if (x.low && x.low_dtype == K_BF16) p = untied(p);
     store<C>(x.p, x.dtype, i, p);
     if (x.low) store<C>(x.low, x.low_dtype, i, p);
 }
@@ -177,7 +221,10 @@ DEVICE bool has_quads(const dsi_cuda_span &x)
 {
     unsigned long long wide = (unsigned long long)x.p | (unsigned long long)x.m |
                               (unsigned long long)x.v | (unsigned long long)x.vmax;
-    return x.dtype == K_F32 && x.g_dtype != K_F64 && wide % 16 == 0 &&
+    if (x.rest)
+        wide = (unsigned long long)x.m | (unsigned long long)x.v | (unsigned long long)x.vmax |
+               2 * ((unsigned long long)x.p | (unsigned long long)x.rest);
+    return (x.dtype == K_F32 || x.rest) && x.g_dtype != K_F64 && wide % 16 == 0 &&
            (unsigned long long)x.g % (4 * size_of(x.g_dtype)) == 0 &&
            (unsigned long long)x.low % (4 * size_of(x.low_dtype)) == 0;
 }
@@ -196,13 +243,45 @@ UNROLL
     if (p) vector_store<float>(p, i, v);
 }
 
+DEVICE void value_load(float (&to)[4], const dsi_cuda_span &x, long long i)
+{
+    if (!x.rest) {
+        quad_load(to, x.p, K_F32, i);
+        return;
+    }
+    uint2 p = ((const uint2 *)x.p)[i / 4], rest = ((const uint2 *)x.rest)[i / 4];
+    to[0] = __uint_as_float(joined(p.x, (short)(rest.x & 0xffffu)));
+    to[1] = __uint_as_float(joined(p.x >> 16, (short)(rest.x >> 16)));
+    to[2] = __uint_as_float(joined(p.y, (short)(rest.y & 0xffffu)));
+    to[3] = __uint_as_float(joined(p.y >> 16, (short)(rest.y >> 16)));
+}
+
+DEVICE void value_store(const dsi_cuda_span &x, long long i, float (&p)[4])
+{
+    bool unties = x.rest || (x.low && x.low_dtype == K_BF16);
+UNROLL
+    for (int k = 0; unties && k < 4; k++) p[k] = untied(p[k]);
+    if (!x.rest) {
+        quad_store(x.p, K_F32, i, p);
+        if (x.low) quad_store(x.low, x.low_dtype, i, p);
+        return;
+    }
+    unsigned u[4];
+UNROLL
+    for (int k = 0; k < 4; k++) u[k] = __float_as_uint(p[k]);
+    ((uint2 *)x.p)[i / 4] = make_uint2(upper(u[0]) | upper(u[1]) << 16,
+                                       upper(u[2]) | upper(u[3]) << 16);
+    ((uint2 *)x.rest)[i / 4] = make_uint2((u[0] & 0xffffu) | u[1] << 16,
+                                          (u[2] & 0xffffu) | u[3] << 16);
+}
+
 /* Elements i .. i + 3 of a span that has_quads. */
 template <int RULE>
 DEVICE void optimizer_quad(const dsi_cuda_optimizer &P, const Step &s, const dsi_cuda_span &x,
                            long long i)
 {
     float p[4], g[4], m[4], v[4], vmax[4];
-    quad_load(p, x.p, K_F32, i);
+    value_load(p, x, i);
     quad_load(g, x.g, x.g_dtype, i);
     moments_load(m, x.m, i), moments_load(v, x.v, i), moments_load(vmax, x.vmax, i);
 UNROLL
@@ -212,8 +291,7 @@ UNROLL
         m[k] = e.m, v[k] = e.v, vmax[k] = e.vmax;
     }
     moments_store(x.m, i, m), moments_store(x.v, i, v), moments_store(x.vmax, i, vmax);
-    quad_store(x.p, K_F32, i, p);
-    if (x.low) quad_store(x.low, x.low_dtype, i, p);
+    value_store(x, i, p);
 }
 
 /* Moments that a rule does not have cost the driver time to compile. */
@@ -235,7 +313,7 @@ template <class C, int RULE> DEVICE void optimizer_piece(const dsi_cuda_optimize
         begin = quads;
     }
     for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
-        C p = load<C>(x.p, x.dtype, i), g = (C)s[0].scale * load<C>(x.g, x.g_dtype, i);
+        C p = read_value<C>(x, i), g = (C)s[0].scale * load<C>(x.g, x.g_dtype, i);
         Moments<C> e = read_moments<C>(x, i);
         p = new_value<C, RULE>(P, s[0], p, g, e);
         write_moments(x, i, e);
@@ -276,7 +354,7 @@ template <class C> DEVICE void lamb_moments(const dsi_cuda_optimizer &P)
     long long begin = (blockIdx.x - x.first) * P.piece, end = min(begin + P.piece, x.n);
     double p2 = 0, u2 = 0;
     for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
-        C p = load<C>(x.p, x.dtype, i), g = (C)s.scale * load<C>(x.g, x.g_dtype, i);
+        C p = read_value<C>(x, i), g = (C)s.scale * load<C>(x.g, x.g_dtype, i);
         Moments<C> e = read_moments<C>(x, i);
         e.m = (C)s.b1 * e.m + (C)(1 - s.b1) * g;
         e.v = (C)P.b2 * e.v + (C)(1 - P.b2) * g * g;
@@ -321,7 +399,7 @@ template <class C> DEVICE void lamb_apply(const dsi_cuda_optimizer &P)
     if ((sizeof(C) == 8) != (x.dtype == K_F64) || skips(P)) return;
     long long begin = (blockIdx.x - x.first) * P.piece, end = min(begin + P.piece, x.n);
     for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
-        C p = load<C>(x.p, x.dtype, i);
+        C p = read_value<C>(x, i);
         write_value(x, i, p - (C)P.rates[k] * lamb_u(P, p, read_moments<C>(x, i)));
     }
 }

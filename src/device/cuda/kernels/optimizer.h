@@ -27,9 +27,18 @@ typedef struct dsi_cuda_step_result {
     dsi_cuda_result *result;
 } dsi_cuda_step_result;
 
+/* Float32 in two halves; p and rest are optional to split it */
+typedef struct dsi_cuda_halves {
+    unsigned *x;
+    unsigned short *p;
+    short *rest;
+    long long n;
+} dsi_cuda_halves;
+
 /* dsi_span, as far as a kernel needs it */
 typedef struct dsi_cuda_span {
     void *p, *m, *v, *vmax, *low;
+    short *rest;
     const void *g;
     double g_scale;
     long long n, step, first; /* first: number of its first piece */
