@@ -4,7 +4,8 @@
  *   bench_adam [millions of parameters] [threads ...]
  *
  * An element of float32 Adam moves 28 bytes: p, m, v read and written, g read.
- * With a float32 master, a 16-bit gradient and a 16-bit copy it is 28 as well.
+ * With a float32 master, a 16-bit gradient and a 16-bit copy it is 28 as well;
+ * with a bfloat16 parameter and the other half of its master it is 26.
  * The triad moves 12. Plain stores read a cache line before they write it, so a
  * second triad uses streaming stores. Rounds alternate; the results are medians
  * of 9. With one thread, thread time is measured, so that other load on the
@@ -77,8 +78,8 @@ static double time_adam(const Adam *x)
     return now() - start;
 }
 
-/* One parameter [n]; half: bfloat16, with a float32 master. */
-static Adam make(int64_t n, bool half)
+/* One parameter [n]; half: bfloat16, with a float32 master, split or not. */
+static Adam make(int64_t n, bool half, bool split)
 {
     static const ds_module_type type = {.name = "Flat"};
     ds_module *m = ds_module_new(NULL, "flat", &type);
@@ -88,6 +89,7 @@ static Adam make(int64_t n, bool half)
     if (half) {
         ds_tensor *master = ds_full(DS_F32, ds_shape(n), 0.5);
         dsi_optim_set_param(o, 0, master, p);
+        if (split) dsi_optim_set_rest(o, 0, ds_zeros(DS_I16, ds_shape(n)));
         ds_set_grad_of(master, ds_full(DS_BF16, ds_shape(n), 0.01));
     } else {
         ds_set_grad_of(p, ds_full(DS_F32, ds_shape(n), 0.01));
@@ -102,16 +104,16 @@ static void print_row(const char *name, int64_t n, double bytes, double t, doubl
            100 * rate / (12 * (double)n / triad / 1e9));
 }
 
-static void measure(int64_t n, int threads, const Triad *triad, const Adam *plain, const Adam *half)
+/* adam: float32, masters, halves of masters. */
+static void measure(int64_t n, int threads, const Triad *triad, const Adam adam[3])
 {
-    double t[4][ROUNDS];
+    double t[5][ROUNDS];
     ds_set_threads(threads);
-    time_adam(plain), time_adam(half); /* moments are made, pages touched */
+    for (int k = 0; k < 3; k++) time_adam(&adam[k]); /* moments are made, pages touched */
     for (int i = 0; i < ROUNDS; i++) {
         t[0][i] = time_triad(triad, triad_pieces);
         t[1][i] = time_triad(triad, streamed_pieces);
-        t[2][i] = time_adam(plain);
-        t[3][i] = time_adam(half);
+        for (int k = 0; k < 3; k++) t[2 + k][i] = time_adam(&adam[k]);
     }
     double one = median(t[0], ROUNDS), other = median(t[1], ROUNDS),
            best = one < other ? one : other;
@@ -120,6 +122,7 @@ static void measure(int64_t n, int threads, const Triad *triad, const Adam *plai
     print_row("triad, stores past the caches", n, 12, other, best);
     print_row("adamw, float32", n, 28, median(t[2], ROUNDS), best);
     print_row("adamw, masters, bfloat16 g and copy", n, 28, median(t[3], ROUNDS), best);
+    print_row("adamw, split masters, bfloat16 g", n, 26, median(t[4], ROUNDS), best);
 }
 
 int main(int argc, char **argv)
@@ -127,14 +130,13 @@ int main(int argc, char **argv)
     int64_t n = (int64_t)(1e6 * (argc > 1 ? atof(argv[1]) : 100));
     ds_scope *scope = ds_scope_open();
     ds_tensor *a = ds_ones(DS_F32, ds_shape(n)), *b = ds_ones(DS_F32, ds_shape(n));
-    Adam plain = make(n, false), half = make(n, true);
+    const Adam adam[] = {make(n, false, false), make(n, true, false), make(n, true, true)};
     Triad triad = {n, ds_data_mut(a), ds_data(b),
-                   ds_data(ds_grad(ds_module_param_at(plain.model, 0, NULL)))};
+                   ds_data(ds_grad(ds_module_param_at(adam[0].model, 0, NULL)))};
     if (ds_error()) return fprintf(stderr, "%s\n", ds_error()), 1;
-    for (int i = 2; i < argc; i++) measure(n, atoi(argv[i]), &triad, &plain, &half);
-    if (argc < 3) measure(n, 1, &triad, &plain, &half), measure(n, 2, &triad, &plain, &half);
-    ds_optim_free(plain.optim), ds_optim_free(half.optim);
-    ds_module_free(plain.model), ds_module_free(half.model);
+    for (int i = 2; i < argc; i++) measure(n, atoi(argv[i]), &triad, adam);
+    if (argc < 3) measure(n, 1, &triad, adam), measure(n, 2, &triad, adam);
+    for (int k = 0; k < 3; k++) ds_optim_free(adam[k].optim), ds_module_free(adam[k].model);
     ds_scope_close(scope);
     return 0;
 }
