@@ -307,7 +307,7 @@ static void check_model(Reference *r)
     }
     if (m && json_object_get(other.json, "bf16")) check_bf16(&other, folder);
     ds_module_free(m);
-    r->failures = other.failures;
+    r->failures += other.failures;
     if (same) json_decref(other.json), ds_state_free(other.tensors);
 }
 
