@@ -114,7 +114,7 @@ static void sums_of_parts(void *arg, int64_t begin, int64_t end)
 static Sums sums_of_row(job *j)
 {
     int64_t k = j->x.d[1];
-    if (k < 2 * PARALLEL_ELEMENTS) return sums_of(j, j->row * k, k, j->about);
+    if (k < LONG) return sums_of(j, j->row * k, k, j->about);
     j->part_length = (k / PARTS + LINE_BLOCK) / LINE_BLOCK * LINE_BLOCK;
     int64_t parts = dsi_div_up(k, j->part_length);
     Sums total = {0, 0};
@@ -168,7 +168,7 @@ ds_status KERNEL(deviations)(dsi_stream *s, dsi_view x, dsi_view sum, dsi_view m
     if (x.dtype != DS_F32 && x.dtype != DS_F64) return no_dtype("deviations", x.dtype);
     job j = {.x = x, .sum = sum, .mean = mean, .rest = rest};
     int64_t k = x.d[1];
-    if (k >= 2 * PARALLEL_ELEMENTS)
+    if (k >= LONG)
         deviations_of_rows(&j, 0, x.d[0]);
     else if (x.d[0] > 0)
         dsi_parallel(x.d[0], PARALLEL_ELEMENTS / (k + 1) + 1, deviations_of_rows, &j);
