@@ -164,6 +164,25 @@ static ds_optim *make_adadelta(Reference *r, ds_module *m)
     return ds_optim_adadelta_with(m, o);
 }
 
+static ds_optim *make_adam_variant(Reference *r, ds_module *m)
+{
+    const char *name = reference_text(r->json, "optimizer", "");
+    double betas[2] = {0.9, 0.999};
+    ds_adam_variant_opts o = {.lr = strstr(name, "RAdam") ? 1e-3 : 2e-3};
+    read_options(r, (Option[]){{"lr", &o.lr, NULL},
+                               {"betas", betas, NULL},
+                               {"eps", &o.eps, NULL},
+                               {"weight_decay", &o.weight_decay, NULL},
+                               {"momentum_decay", &o.momentum_decay, NULL},
+                               {"decoupled_weight_decay", NULL, &o.decoupled},
+                               {"maximize", NULL, &o.maximize},
+                               {0}});
+    o.beta1 = betas[0];
+    o.beta2 = betas[1];
+    if (strstr(name, "Adamax")) return ds_optim_adamax_with(m, o);
+    return strstr(name, "NAdam") ? ds_optim_nadam_with(m, o) : ds_optim_radam_with(m, o);
+}
+
 static ds_optim *make_lion(Reference *r, ds_module *m)
 {
     ds_lion_opts o = {.lr = 1e-3};
@@ -201,6 +220,9 @@ static const struct {
     {"torch.Adagrad", make_adagrad},
     {"torch.RMSprop", make_rmsprop},
     {"torch.Adadelta", make_adadelta},
+    {"torch.Adamax", make_adam_variant},
+    {"torch.NAdam", make_adam_variant},
+    {"torch.RAdam", make_adam_variant},
     {"deepspeed.FusedAdam", make_deepspeed_adam},
     {"deepspeed.DeepSpeedCPUAdam", make_deepspeed_adam},
     {"deepspeed.DeepSpeedCPULion", make_lion},
@@ -295,7 +317,7 @@ static double state_tolerance(const Reference *r)
 }
 
 /* The moments at the end: "state.NAME.exp_avg" is our "exp_avg.NAME". DeepSpeed's Adagrad calls its sum
- * exp_avg_sq, and its Lion has one that nothing uses. */
+ * exp_avg_sq, and its Lion has one that nothing uses. NAdam's mu_product follows from the step. */
 static void check_state(Reference *r, const ds_optim *o)
 {
     const char *optimizer = reference_text(r->json, "optimizer", "");
@@ -306,6 +328,7 @@ static void check_state(Reference *r, const ds_optim *o)
         const char *name = ds_state_name(r->tensors, i);
         if (sscanf(name, "state.%99[^.].%99s", param, kind) != 2) continue;
         if (!strcmp(kind, "exp_avg_sq") && strstr(optimizer, "Lion")) continue;
+        if (!strcmp(kind, "mu_product")) continue;
         if (!strcmp(kind, "exp_avg_sq") && strstr(optimizer, "Adagrad")) snprintf(kind, 100, "sum");
         snprintf(ours, sizeof ours, "%s.%s", kind, param);
         ds_tensor *want = ds_state_at(r->tensors, i), *got = ds_state_get(state, ours);
