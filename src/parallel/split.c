@@ -36,7 +36,7 @@ static ds_status item_make(Item *it, const dsi_flat *f, int i, ds_tensor *p, con
 {
     ds_tensor *rest = dsi_flat_in_owned(f, i, rests);
     if (!rest) return DS_OK;
-    ds_tensor *x = dsi_new_lazy(rests->device, DS_F32, rest->shape, item_materialize, it);
+    ds_tensor *x = dsi_new_lazy(rest->device, DS_F32, rest->shape, item_materialize, it);
     if (!p || !x) return ds_error_status();
     *it = (Item){dsi_ref(x), dsi_ref(p), dsi_ref(rest)};
     return DS_OK;
