@@ -313,7 +313,7 @@ static void float64(void **state) { (void)state, check_dtype(DS_F64, 1e-13); }
 static void bfloat16(void **state) { (void)state, check_dtype(DS_BF16, 1.0 / 128); }
 static void float16(void **state) { (void)state, check_dtype(DS_F16, 1.0 / 1024); }
 
-/* What becomes of a master with a bfloat16 copy. */
+/* dsi_untie of n masters, as beside a bfloat16 copy. */
 static void untie(void *p, int64_t n)
 {
     for (uint32_t *x = p; x < (uint32_t *)p + n; x++) *x = dsi_untie(*x);
