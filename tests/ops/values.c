@@ -363,8 +363,22 @@ static void a_multiple_of_a_column(void **state)
     }
 }
 
+/* Those that have no negative number beside them. */
+static void smallest_integers(void **state)
+{
+    (void)state;
+    static const int64_t numbers[] = {7, INT64_MIN, INT64_MAX, 0};
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = ds_from_data(DS_I64, ds_shape(4), numbers), *y = ds_amin(x);
+    CHECK(y && *(const int64_t *)ds_data(ds_to(y, (ds_device){DS_CPU, 0}, DS_I64)) == INT64_MIN);
+    CHECK_CLOSE(ds_item(ds_amin(ds_full(DS_U8, ds_shape(3), 200))), 200, 0);
+    CHECK_CLOSE(ds_item(ds_amin(ds_full(DS_I8, ds_shape(3), -128))), -128, 0);
+    ds_scope_close(scope);
+}
+
 TEST_MAIN(cmocka_unit_test(formulas), cmocka_unit_test(float32_beside_float64),
           cmocka_unit_test(orders_of_memory), cmocka_unit_test(sixteen_bits),
           cmocka_unit_test(threads), cmocka_unit_test(pooled_as_dense),
           cmocka_unit_test(a_bound_is_nan), cmocka_unit_test(prelu_beside_infinity),
-          cmocka_unit_test(cosine_of_a_great_length), cmocka_unit_test(a_multiple_of_a_column))
+          cmocka_unit_test(cosine_of_a_great_length), cmocka_unit_test(a_multiple_of_a_column),
+          cmocka_unit_test(smallest_integers))
