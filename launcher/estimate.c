@@ -43,7 +43,7 @@ int estimate_memory(const ds_estimate_opts *opts, bool json)
     const estimate_line line[] = {
         {"parameters", "parameters", "", m.parameters},
         {"gradients", "gradients", "", m.gradients},
-        {"optimizer", "optimizer", "moments, and float32 masters of 16 bits", m.optimizer},
+        {"optimizer", "optimizer", "moments, and what master weights add", m.optimizer},
         {"model state", "model_state", "", m.parameters + m.gradients + m.optimizer},
         {"passing", "passing", "activations, a new gradient, buckets that are reduced", m.passing},
         {"gathered", "gathered", "parameters of other ranks", m.gathered},
