@@ -131,12 +131,11 @@ static const char *put_name(Numbers *n, const char *p, char **to)
     const char *kind = p + 1;
     size_t letters = 0;
     while ((kind[letters] | 32) >= 'a' && (kind[letters] | 32) <= 'z') letters++;
-    int *count = number_of(n, kind, letters);
-    char *end = NULL;
-    long back = strtol(kind + letters, &end, 10);
-    if (end == kind + letters) ++*count;
-    *to += sprintf(*to, "%c%.*s%d", *kind == 'L' ? '$' : '%', (int)letters, kind,
-                   *count - (int)back);
+    int *count = number_of(n, kind, letters), back = 0;
+    const char *end = kind + letters;
+    if (*end < '0' || *end > '9') ++*count; /* strtol would take the sign of [&rd+8] */
+    for (; *end >= '0' && *end <= '9'; end++) back = 10 * back + *end - '0';
+    *to += sprintf(*to, "%c%.*s%d", *kind == 'L' ? '$' : '%', (int)letters, kind, *count - back);
     return end;
 }
 
