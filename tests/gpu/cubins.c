@@ -82,12 +82,22 @@ static void gpus(void **state)
     apart(compiles_others, NULL, NULL, NULL);
 }
 
+/* Out of memory is no refusal: the step fails, with the driver's words. */
+static void finds_no_memory(void **state)
+{
+    (void)state;
+    CHECK(ds_set_device((ds_device){DS_CUDA, 0}) != DS_OK || !ds_full(DS_F32, ds_shape(3), 2));
+    CHECK_ERROR("OUT_OF_MEMORY");
+    CHECK_INT(emulator_count("fake_cuda_compiled"), 0);
+}
+
 /* INVALID_IMAGE, NO_BINARY_FOR_GPU, UNSUPPORTED_PTX_VERSION, INVALID_SOURCE,
  * NOT_SUPPORTED */
 static void refusals(void **state)
 {
     static const int results[] = {200, 209, 222, 300, 801};
     (void)state;
+    apart(finds_no_memory, "FAKE_CUDA_NO_CUBIN=2", NULL, NULL);
     for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
         char setting[40];
         snprintf(setting, sizeof setting, "FAKE_CUDA_NO_CUBIN=%d", results[i]);

@@ -56,20 +56,28 @@ static ds_status refused(int index, dsi_cuda_family family, CUresult result, cha
                     *log ? ": " : "", log, advice);
 }
 
-/* Whether the driver takes the kernel's cubin, if there is one. After one that
- * it refuses it is asked for none. */
-static bool load_cubin(dsi_device *d, Entry *e)
+/* It cannot run on this GPU, or with this driver. */
+static bool refuses_code(CUresult result)
+{
+    return result == CUDA_ERROR_INVALID_IMAGE || result == CUDA_ERROR_NO_BINARY_FOR_GPU ||
+           result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION || result == CUDA_ERROR_INVALID_SOURCE ||
+           result == CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* The kernel from its cubin; CUDA_ERROR_NOT_FOUND: there is none that the
+ * driver takes. After one that it refuses it is asked for none. */
+static CUresult load_cubin(dsi_device *d, Entry *e)
 {
     dsi_cuda_gpu *g = d->own;
     void *cubin = g->cubins ? dsi_cuda_cubin(g->cubins, e->name) : NULL;
-    if (!cubin) return false;
+    if (!cubin) return CUDA_ERROR_NOT_FOUND;
     CUresult result = g->f->module_load(&e->module, cubin, 0, NULL, NULL);
     dsi_free(cubin);
-    if (result == CUDA_SUCCESS) return true;
+    if (!refuses_code(result)) return result;
     dsi_log(DSI_DEBUG, "cuda:%d: the driver refuses machine code (error %d of %s): it compiles PTX",
             d->index, (int)result, e->name);
     g->cubins = NULL;
-    return false;
+    return CUDA_ERROR_NOT_FOUND;
 }
 
 /* Compiling PTX takes up to a tenth of a second at a kernel's first launch,
@@ -86,10 +94,12 @@ static ds_status load_kernel(dsi_device *d, dsi_cuda_family family, Entry *e)
                         "use a newer GPU, or the CPU",
                         d->index, family_names[family], family_needs[family] / 10,
                         family_needs[family] % 10, g->capability / 10, g->capability % 10);
-    if (load_cubin(d, e)) return DS_OK;
-    char *ptx = dsi_cuda_kernel_ptx(family, e->name, g->launch_early);
-    CUresult result = g->f->module_load(&e->module, ptx, 2, option, value);
-    dsi_free(ptx);
+    CUresult result = load_cubin(d, e);
+    if (result == CUDA_ERROR_NOT_FOUND) {
+        char *ptx = dsi_cuda_kernel_ptx(family, e->name, g->launch_early);
+        result = g->f->module_load(&e->module, ptx, 2, option, value);
+        dsi_free(ptx);
+    }
     return result == CUDA_SUCCESS ? DS_OK : refused(d->index, family, result, log);
 }
 
