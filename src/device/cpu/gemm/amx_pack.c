@@ -282,8 +282,9 @@ static void pack_pieces(void *arg, int64_t begin, int64_t end)
 
 void amx_pack(const Packing *x)
 {
-    int64_t pieces = dsi_div_up(x->n, SIDE) * dsi_div_up(x->k, DEPTH);
-    dsi_parallel(pieces, parts_of(x->dtype) == 1 ? 3 : 1, pack_pieces, (void *)x);
+    int64_t pieces = dsi_div_up(x->n, SIDE) * dsi_div_up(x->k, DEPTH),
+            elements = SIDE * dsi_min(x->k, DEPTH), least = parts_of(x->dtype) == 1 ? 16384 : 8192;
+    dsi_parallel(pieces, dsi_div_up(least, elements), pack_pieces, (void *)x);
 }
 
 #else
