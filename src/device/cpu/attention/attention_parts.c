@@ -71,8 +71,7 @@ static const float *parts_line(const dsi_view *v, int64_t batch, int64_t row)
 }
 
 /* `lines` lines of v from (batch, row) on, as rows of a, or as columns of b if
- * `pairs`: [panels of
- * lines][panels of elements][PACKED]. */
+ * `pairs`: [panels of lines][panels of elements][PACKED]. */
 static void parts_pack(const dsi_view *v, int64_t batch, int64_t row, int64_t lines, bool pairs,
                        uint16_t *to, _Atomic uint32_t *largest)
 {

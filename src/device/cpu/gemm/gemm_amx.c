@@ -254,8 +254,7 @@ typedef struct Buffers {
 
 /* Chooses the columns of a width, of n: their panels, `each` elements of k
  * deep, fill up to half of the second cache. If there are several, threads get
- * equal
- * shares. */
+ * equal shares. */
 static void choose_width(Buffers *buffers, int64_t n, int parts)
 {
     int64_t panel = buffers->each * parts * SIDE * (int64_t)sizeof(uint16_t),
