@@ -102,7 +102,7 @@ static void gives_the_bits_of_whole_masters(void **state)
         }
 }
 
-/* What halves can hold of x. */
+/* The part of x that halves can hold. */
 static float untied(float x)
 {
     uint32_t bits;
