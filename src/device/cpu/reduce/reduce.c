@@ -427,7 +427,8 @@ static void reduce_fold(const plan *p, const fold *f)
 static void reduce_columns(plan *p, void (*columns)(void *arg, int64_t begin, int64_t end))
 {
     p->unit = COLUMNS;
-    while (p->unit > LEAST_COLUMNS && p->outputs * dsi_div_up(p->inner, p->unit) < UNITS)
+    while (ds_threads() > 1 && p->unit > LEAST_COLUMNS &&
+           p->outputs * dsi_div_up(p->inner, p->unit) < UNITS)
         p->unit /= 2;
     int64_t units = p->outputs * dsi_div_up(p->inner, p->unit);
     int64_t elements = p->lines * dsi_min(p->inner, p->unit);
