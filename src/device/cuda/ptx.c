@@ -69,9 +69,9 @@ static const char early_version[] = ".version 7.8\n", early_target[] = ".target 
 /* A line that is no kernel's: the header asks for what `early` needs. */
 static char *put_common(char *to, const char *p, const char *end, bool newer)
 {
-    if (newer && !strncmp(p, ".version ", 9))
+    if (newer && begins(p, ".version "))
         p = early_version, end = p + sizeof early_version - 1;
-    else if (newer && !strncmp(p, ".target ", 8))
+    else if (newer && begins(p, ".target "))
         p = early_target, end = p + sizeof early_target - 1;
     return put(to, p, end);
 }
@@ -95,7 +95,7 @@ static char *kernel_part(const char *ptx, const char *name, bool starts_early)
     char *out = dsi_alloc(strlen(ptx) + sizeof early + sizeof early_version + sizeof early_target),
          *to = out;
     for (const char *p = ptx, *end; *p; p = end) {
-        bool kernel = !strncmp(p, begin, sizeof begin - 1);
+        bool kernel = begins(p, begin);
         const char *its = p + sizeof begin - 1;
         end = kernel ? kernel_end(p) : next_line(p);
         if (!kernel)

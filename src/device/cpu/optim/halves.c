@@ -21,13 +21,6 @@ static ds_status halves_of(dsi_view x, dsi_view p, dsi_view rest, Halves *h)
     return DS_OK;
 }
 
-static int64_t elements(const dsi_view *x)
-{
-    int64_t n = 1;
-    for (int i = 0; i < x->n; i++) n *= x->d[i];
-    return n;
-}
-
 static void join_range(void *arg, int64_t begin, int64_t end)
 {
     const Halves *h = arg;
@@ -46,7 +39,7 @@ ds_status KERNEL(halves_join)(dsi_stream *s, dsi_view p, dsi_view rest, dsi_view
     Halves h;
     (void)s;
     if (halves_of(x, p, rest, &h) != DS_OK) return ds_error_status();
-    dsi_parallel(elements(&x), GRAIN, join_range, &h);
+    dsi_parallel(view_numel(&x), GRAIN, join_range, &h);
     return DS_OK;
 }
 
@@ -55,6 +48,6 @@ ds_status KERNEL(halves_split)(dsi_stream *s, dsi_view x, dsi_view p, dsi_view r
     Halves h;
     (void)s;
     if (halves_of(x, p, rest, &h) != DS_OK) return ds_error_status();
-    dsi_parallel(elements(&x), GRAIN, untie_range, &h);
+    dsi_parallel(view_numel(&x), GRAIN, untie_range, &h);
     return DS_OK;
 }
