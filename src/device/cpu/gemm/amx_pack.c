@@ -90,8 +90,8 @@ static void pack_columns(const Packing *x, const uint16_t *from, int first, uint
     UNROLL for (int p = 0; p < LINES; p++)
     {
         const uint16_t *at = from + 2 * p * x->along;
-        _mm_prefetch((const char *)(at + DEEP * x->along), _MM_HINT_T0);
-        _mm_prefetch((const char *)(at + (DEEP + 1) * x->along), _MM_HINT_T0);
+        _mm_prefetch((const char *)(at + DEEP * x->along), _MM_HINT_T1);
+        _mm_prefetch((const char *)(at + (DEEP + 1) * x->along), _MM_HINT_T1);
         line[p] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(_mm512_loadu_si512(at), order,
                                                                 _mm512_loadu_si512(at + x->along)));
     }
@@ -260,21 +260,29 @@ static __m512i pack_at(const Packing *x, int64_t part, int64_t k, __m512i larges
     return largest;
 }
 
-/* Elements of k that are packed at a time. */
-#define DEPTH (8 * DEEP)
+/* Elements of k of a piece. Vectors that are neighbours in memory are packed
+ * one step after another for all of them: so a few rows of memory are read from
+ * end to end, which the processor fetches ahead. More steps at a time would
+ * touch one line in each of many pages, at half the speed. */
+static int64_t depth_of(const Packing *x) { return x->across == 1 ? DEEP : 8 * DEEP; }
 
-/* Pieces begin .. end-1: DEPTH elements of a group or panel each, in the order
- * in which they are in memory. */
+/* Pieces begin .. end-1 of groups or panels, in the order in which they are in
+ * memory. */
 static void pack_pieces(void *arg, int64_t begin, int64_t end)
 {
     const Packing *x = arg;
-    int64_t parts = dsi_div_up(x->n, SIDE), depths = dsi_div_up(x->k, DEPTH);
+    bool by_k = x->across == 1;
+    int64_t depth = depth_of(x), parts = dsi_div_up(x->n, SIDE), depths = dsi_div_up(x->k, depth);
+    int64_t part = by_k ? begin % parts : begin / depths,
+            k = (by_k ? begin / parts : begin % depths) * depth;
     __m512i largest = _mm512_setzero_si512();
     for (int64_t i = begin; i < end; i++) {
-        bool by_k = x->across == 1;
-        int64_t part = by_k ? i % parts : i / depths, k = (by_k ? i / parts : i % depths) * DEPTH;
-        for (int64_t last = dsi_min(k + DEPTH, x->k); k < last; k += DEEP)
-            largest = pack_at(x, part, k, largest);
+        int64_t last = dsi_min(k + depth, x->k);
+        for (int64_t j = k; j < last; j += DEEP) largest = pack_at(x, part, j, largest);
+        if (by_k && ++part == parts)
+            part = 0, k = last;
+        else if (!by_k && (k = last) == x->k)
+            part++, k = 0;
     }
     if (parts_of(x->dtype) == 1) return;
     note_largest(x->largest, largest);
@@ -282,8 +290,8 @@ static void pack_pieces(void *arg, int64_t begin, int64_t end)
 
 void amx_pack(const Packing *x)
 {
-    int64_t pieces = dsi_div_up(x->n, SIDE) * dsi_div_up(x->k, DEPTH),
-            elements = SIDE * dsi_min(x->k, DEPTH), least = parts_of(x->dtype) == 1 ? 16384 : 8192;
+    int64_t depth = depth_of(x), pieces = dsi_div_up(x->n, SIDE) * dsi_div_up(x->k, depth),
+            elements = SIDE * dsi_min(x->k, depth), least = parts_of(x->dtype) == 1 ? 16384 : 8192;
     dsi_parallel(pieces, dsi_div_up(least, elements), pack_pieces, (void *)x);
 }
 
