@@ -19,6 +19,7 @@
 #include "device.h"
 #include "graph.h"
 #include "pool.h"
+#include "slabs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,6 +63,7 @@ typedef struct dsi_cache {
     dsi_block_pool *pools;  /* all of this device */
     dsi_block_pool *used;   /* where allocations come from; NULL: from here */
     dsi_block_pool *common; /* beside `used`: where short-lived blocks come from; or NULL */
+    dsi_slab *slabs;        /* of which small blocks are pieces, also those of pools */
 } dsi_cache;
 
 /* ---- fault injection: every storage allocation of this thread counts down -------------------------- */
@@ -129,15 +131,28 @@ static bool has_too_many(const dsi_cache *c, size_t bytes)
     return c->use.held + bytes > 2 * peak + SLACK;
 }
 
+/* From a slab, or from the device. */
+static void *block_take(dsi_device *d, bool fixed, size_t bytes)
+{
+    void *p = dsi_slab_cut(d, &d->cache->slabs, fixed, bytes + PAD_BYTES);
+    return p ? p : (fixed ? d->type->alloc_fixed : d->type->alloc)(d, bytes + PAD_BYTES);
+}
+
+static void block_give(dsi_device *d, bool fixed, void *p, size_t bytes)
+{
+    d->cache->use.held -= bytes;
+    if (!dsi_slab_join(d, &d->cache->slabs, p, bytes + PAD_BYTES))
+        (fixed ? d->type->free_fixed : d->type->free)(d, p);
+}
+
 /* From the device, for `pool` or, if that is NULL, for the cache. */
 static void *fresh(dsi_device *d, const dsi_block_pool *pool, size_t bytes)
 {
-    void *(*alloc)(dsi_device *, size_t) = pool ? d->type->alloc_fixed : d->type->alloc;
     if (!pool && !d->recording && has_too_many(d->cache, bytes)) dsi_cache_empty(d);
-    void *p = alloc(d, bytes + PAD_BYTES);
+    void *p = block_take(d, pool != NULL, bytes);
     if (!p && !dsi_graph_capturing(d)) { /* else what is freed would be captured too */
         dsi_cache_empty(d);
-        p = alloc(d, bytes + PAD_BYTES);
+        p = block_take(d, pool != NULL, bytes);
     }
     if (!p) return NULL;
     dsi_cache_usage *use = &d->cache->use;
@@ -255,8 +270,7 @@ static void *pool_take(dsi_block_pool *pool, int class, size_t rounded)
 
 static void pool_free_block(dsi_block_pool *pool, const PoolBlock *b)
 {
-    pool->device->type->free_fixed(pool->device, b->p);
-    pool->device->cache->use.held -= block_bytes(b->class);
+    block_give(pool->device, true, b->p, block_bytes(b->class));
 }
 
 /* Ends a pool none of whose blocks is in use. */
@@ -412,8 +426,7 @@ void dsi_cache_free(dsi_device *d, void *p, size_t bytes)
     if (d->cache->pools && pools_give(d, p)) return;
     Stack *stack = &d->cache->free[class_of(bytes, &rounded)];
     if (DSI_SANITIZED && !d->recording) {
-        d->type->free(d, p);
-        d->cache->use.held -= rounded;
+        block_give(d, false, p, rounded);
     } else {
         dsi_list_add(stack, p);
     }
@@ -424,8 +437,7 @@ void dsi_cache_empty(dsi_device *d)
     if (!d->cache) return;
     for (int i = 0; i < CLASSES; i++) {
         Stack *stack = &d->cache->free[i];
-        d->cache->use.held -= (size_t)stack->n * block_bytes(i);
-        while (stack->n) d->type->free(d, stack->at[--stack->n]);
+        while (stack->n) block_give(d, false, stack->at[--stack->n], block_bytes(i));
         dsi_list_free(stack);
     }
 }

@@ -26,6 +26,7 @@ typedef struct dsi_device_type {
     ds_device_kind kind;
     int channels_last_from; /* channels of a convolution's output, from which its kernels like
                                them innermost, if they are a multiple of 8 */
+    size_t slab_bytes;      /* small blocks are cut from slabs of this size; 0: none are */
     int (*count)(void);     /* 0: none here */
     const char *(*why_none)(void); /* then: one line; NULL for a kind that every machine has */
     ds_status (*describe)(int index, char *text, size_t size); /* optional: name, size */

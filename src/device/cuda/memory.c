@@ -442,6 +442,7 @@ const dsi_device_type dsi_cuda = {
     .name = "cuda",
     .kind = DS_CUDA,
     .channels_last_from = 24, /* conv_small.cu has lanes along pixels */
+    .slab_bytes = (size_t)2 << 20,
     .count = dsi_cuda_count,
     .why_none = dsi_cuda_why_none,
     .describe = cuda_describe,
