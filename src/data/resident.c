@@ -1,10 +1,10 @@
 /* data/resident.c: see resident.h.
  *
  * Invariants: fields are [samples, elements] on the device, field 0 uint8;
- * `order` holds the current epoch's indices there. All of it is written when the
- * loader begins (an epoch), and only read between. The tensors of a batch are
- * lazy (Note [Lazy tensors]) as long as it is the turn's: all get their values
- * together. At the end of the turn those that are still held get them.
+ * `order` holds the current epoch's indices there. All of it is written when
+ * the loader begins (an epoch), and only read between. The tensors of a batch
+ * are lazy (Note [Lazy tensors]) as long as it is the turn's: all get their
+ * values together. At the end of the turn those that are still held get them.
  * SPDX-License-Identifier: MIT */
 #include "resident.h"
 
@@ -131,7 +131,8 @@ _Static_assert((int)DS_MAX_FIELDS <= (int)DSI_BATCH_FIELDS, "gather_batch takes 
 /* ---- a batch ------------------------------------------------------------------------------------------- */
 
 /* The batch's samples -> to[f], for fields f that are not NULL, by one kernel.
- * Nothing is copied from the host: the indices are a view of the order there. */
+ * Nothing is copied from the host: the indices are a view of the order
+ * there. */
 static ds_status batch_gather(const dsi_resident *r, ds_tensor *const *to)
 {
     dsi_view x[DS_MAX_FIELDS], y[DS_MAX_FIELDS], index = dsi_v(r->order);
@@ -200,8 +201,8 @@ ds_status dsi_resident_new(ds_dataset *d, dsi_device *device, int64_t most, dsi_
     return status;
 }
 
-/* Returns when the indices are on the device; batches that were begun have read
- * theirs, since the stream keeps the order. */
+/* Batches that were begun read their own indices, and those after them these,
+ * since the stream keeps the order. */
 ds_status dsi_resident_set_order(dsi_resident *r, const int64_t *order, int64_t n)
 {
     dsi_device *d = r->order->device;

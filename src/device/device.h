@@ -38,7 +38,7 @@ typedef struct dsi_device_type {
                                                                       that a device is broken */
     void *(*alloc_host)(dsi_device *d, size_t bytes); /* pinned: its copies need no detour */
     void (*free_host)(dsi_device *d, void *p);
-    /* finished on return */
+    /* host may be written again on return; ordered on s */
     ds_status (*copy_in)(dsi_stream *s, void *dst, const void *host, size_t bytes);
     /* finished on return */
     ds_status (*copy_out)(dsi_stream *s, void *host, const void *src, size_t bytes);

@@ -297,6 +297,23 @@ static void a_failing_copy(void **state)
     ds_scope_close(scope);
 }
 
+/* Copies are behind the host by a megabyte at most: then it waits for them. */
+static void a_failing_wait(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    setenv("FAKE_CUDA_FAIL", "cuEventSynchronize=700", 1);
+    CHECK_INT(ds_set_device((ds_device){DS_CUDA, 0}), DS_OK);
+    float *host = calloc(1 << 20, 1);
+    for (int i = 0; i < 2; i++) CHECK(ds_from_data(DS_F32, ds_shape(1 << 18), host));
+    CHECK(!ds_from_data(DS_F32, ds_shape(1), host));
+    CHECK_ERROR("cuda:0: waiting for copies to it: an illegal memory access was encountered "
+                "(CUDA_ERROR_ILLEGAL_ADDRESS)");
+    free(host);
+    ds_scope_close(scope);
+    unsetenv("FAKE_CUDA_FAIL");
+}
+
 /* After a fault of a kernel every call of the driver fails; it is not taken for
  * a lack of memory. */
 static void a_broken_gpu(void **state)
@@ -342,6 +359,8 @@ static void failures(void **state)
     apart(shapes_that_change, "FAKE_CUDA_BYTES=6291456", "FAKE_CUDA_LAZY=1");
     apart(memory_is_refused, "FAKE_CUDA_FAIL=cuMemAllocAsync=700", NULL);
     apart(a_failing_copy, NULL, NULL);
+    apart(copies_take_values, "FAKE_CUDA_LAZY=1", NULL);
+    apart(a_failing_wait, NULL, NULL);
     apart(a_broken_gpu, NULL, NULL);
     apart(refuses_kernels, "FAKE_CUDA_FAIL=cuModuleLoadDataEx=222", NULL);
 }

@@ -88,6 +88,32 @@ static void pinned_memory(void **state)
     dsi_cache_free(d, there, 4096);
 }
 
+/* More than what is on its way at a time: the host's memory is written again
+ * right after each copy, and the values are those of before. */
+static void copies_take_values(void **state)
+{
+    (void)state;
+    enum { COPIES = 60, MOST = 300000 };
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x[COPIES];
+    float *host = malloc(MOST * sizeof *host);
+    CHECK_INT(ds_set_device((ds_device){DS_CUDA, 0}), DS_OK);
+    for (int i = 0; i < COPIES; i++) {
+        int64_t n = i % 3 ? 1 + i * 7001 % MOST : MOST - i;
+        for (int64_t k = 0; k < n; k++) host[k] = (float)(i + k % 1000);
+        CHECK((x[i] = ds_from_data(DS_F32, ds_shape(n), host)));
+        memset(host, 0, MOST * sizeof *host);
+    }
+    CHECK_INT(ds_set_device((ds_device){DS_CPU, 0}), DS_OK);
+    for (int i = 0; i < COPIES; i++) {
+        const float *got = ds_data(x[i]);
+        CHECK(got);
+        for (int64_t k = 0; k < ds_numel(x[i]); k++) CHECK(got[k] == (float)(i + k % 1000));
+    }
+    free(host);
+    ds_scope_close(scope);
+}
+
 static void events_order_streams(void **state)
 {
     (void)state;
@@ -153,6 +179,7 @@ static void ops_compute(void **state)
 /* clang-format off */
 #define GPU_TESTS \
     cmocka_unit_test(tensors_go_everywhere), cmocka_unit_test(blocks_are_kept), \
-    cmocka_unit_test(pinned_memory), cmocka_unit_test(events_order_streams), cmocka_unit_test(what_it_is), \
-    cmocka_unit_test(more_than_it_has), cmocka_unit_test(ops_compute)
+    cmocka_unit_test(pinned_memory), cmocka_unit_test(copies_take_values), \
+    cmocka_unit_test(events_order_streams), cmocka_unit_test(what_it_is), cmocka_unit_test(more_than_it_has), \
+    cmocka_unit_test(ops_compute)
 /* clang-format on */

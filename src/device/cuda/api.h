@@ -159,6 +159,7 @@ typedef CUresult cuda_launch_early(const CUlaunchConfig *config, CUfunction func
     X(stream_wait, cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags)) \
     X(event_new, cuEventCreate, (CUevent * event, unsigned flags)) \
     X(event_query, cuEventQuery, (CUevent event)) \
+    X(event_sync, cuEventSynchronize, (CUevent event)) \
     X(event_record, cuEventRecord, (CUevent event, CUstream stream)) \
     X(event_free, cuEventDestroy_v2, (CUevent event)) \
     X(capture_begin, cuStreamBeginCapture_v2, (CUstream stream, int mode)) \

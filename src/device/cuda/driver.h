@@ -30,6 +30,10 @@ cuda_launch_early *dsi_cuda_launch_early(void);
  * (its name)". */
 ds_status dsi_cuda_check(int index, CUresult result, const char *what);
 
+/* memory.c: waits for the stream, if there is something to watch meanwhile:
+ * before calls that wait in the driver, where nothing is watched. */
+ds_status dsi_cuda_await(dsi_stream *s);
+
 /* A thread's handle on a GPU: dsi_device.own. */
 typedef struct dsi_cuda_gpu {
     const dsi_cuda_driver *f;
@@ -47,6 +51,7 @@ typedef struct dsi_cuda_gpu {
     unsigned peers_opened; /* bit i: access between this GPU and GPU i was asked for */
     const char *cubins;    /* machine code for it; NULL: none, or refused */
     struct dsi_cuda_modules *modules;
+    struct dsi_cuda_upload *upload;
     struct dsi_cublas *cublas;  /* NULL: no large product so far */
     struct dsi_cuda_held *held; /* held.h; NULL: no small product so far */
 } dsi_cuda_gpu;
@@ -56,6 +61,18 @@ typedef struct dsi_cuda_gpu {
 dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d);
 /* The same, but what is held stays so: for calls whose order does not matter. */
 dsi_cuda_gpu *dsi_cuda_context(const dsi_device *d);
+
+/* ---- upload.c: copies to a GPU without a wait of the host ------------------- */
+
+/* Pinned memory, also for fault_seen. */
+CUresult dsi_cuda_upload_open(dsi_cuda_gpu *g);
+void dsi_cuda_upload_close(dsi_cuda_gpu *g); /* when the stream has ended */
+/* Whether a copy of `bytes` on s can be one: it is small, and s is the handle's
+ * own stream, which is not captured. */
+bool dsi_cuda_uploads(const dsi_stream *s, size_t bytes);
+/* Then: copies host aside, to where the copy on s may read it. The host waits
+ * only if it is a megabyte ahead of the stream. */
+ds_status dsi_cuda_upload(dsi_stream *s, const void *host, size_t bytes, const void **pinned);
 
 /* ---- module.c: kernels, loaded at their first launch ------------------------ */
 

@@ -62,9 +62,9 @@ static void close_gpu(dsi_device *d)
     if (d->stream.handle) g->f->stream_sync(d->stream.handle); /* what was released last */
     dsi_cuda_cublas_close(g);
     dsi_cuda_unload(g);
+    dsi_cuda_upload_close(g);
     dsi_free(g->held);
     if (g->fault) g->f->free(g->fault);
-    if (g->fault_seen) g->f->free_host(g->fault_seen);
     if (g->crossing) g->f->event_free(g->crossing);
     if (d->stream.handle) g->f->stream_free(d->stream.handle);
     g->f->context_enter(NULL);
@@ -97,14 +97,11 @@ static CUresult make_stream(dsi_device *d)
 {
     dsi_cuda_gpu *g = dsi_cuda_enter(d);
     CUstream stream = NULL;
-    void *seen = NULL;
     CUresult result = g->f->stream_new(&stream, CU_STREAM_NON_BLOCKING);
     if (result != CUDA_SUCCESS) return result;
     d->stream.handle = stream;
     result = g->f->alloc(&g->fault, sizeof(dsi_fault));
-    if (result == CUDA_SUCCESS)
-        result = g->f->alloc_host(&seen, sizeof(dsi_fault), CU_MEMHOSTALLOC_PORTABLE);
-    g->fault_seen = seen;
+    if (result == CUDA_SUCCESS) result = dsi_cuda_upload_open(g);
     if (result == CUDA_SUCCESS) result = g->f->set(g->fault, 0, sizeof(dsi_fault), stream);
     return result;
 }
@@ -215,15 +212,11 @@ static ds_status stream_watch(dsi_stream *s)
     return DS_OK; /* what else went wrong, the wait below says */
 }
 
-/* Also before calls that wait in the driver, where nothing is watched. */
-static ds_status stream_await(dsi_stream *s)
-{
-    return s->device->watches ? stream_watch(s) : DS_OK;
-}
+ds_status dsi_cuda_await(dsi_stream *s) { return s->device->watches ? stream_watch(s) : DS_OK; }
 
 static ds_status stream_finish(dsi_stream *s)
 {
-    if (stream_await(s) != DS_OK) return ds_error_status();
+    if (dsi_cuda_await(s) != DS_OK) return ds_error_status();
     CUresult result = dsi_cuda_enter(s->device)->f->stream_sync(s->handle);
     return dsi_cuda_check(s->device->index, result, "waiting for its stream");
 }
@@ -266,8 +259,10 @@ static ds_status queue_fault(dsi_stream *s)
 /* When a copy returns, the host may use its memory, pinned or not. */
 static ds_status cuda_copy_in(dsi_stream *s, void *dst, const void *host, size_t bytes)
 {
-    ds_status status = cuda_queue_in(s, dst, host, bytes);
-    return status == DS_OK && bytes ? stream_finish(s) : status;
+    bool aside = dsi_cuda_uploads(s, bytes);
+    ds_status status = aside ? dsi_cuda_upload(s, host, bytes, &host) : DS_OK;
+    if (status == DS_OK) status = cuda_queue_in(s, dst, host, bytes);
+    return status == DS_OK && bytes && !aside ? stream_finish(s) : status;
 }
 
 static ds_status cuda_copy_out(dsi_stream *s, void *host, const void *src, size_t bytes)
@@ -277,7 +272,7 @@ static ds_status cuda_copy_out(dsi_stream *s, void *host, const void *src, size_
     if (dsi_graph_forbid(s->device, "it reads a value on the host (ds_item, ds_data, a norm)") !=
         DS_OK)
         return ds_error_status();
-    ds_status status = stream_await(s);
+    ds_status status = dsi_cuda_await(s);
     if (status == DS_OK) status = cuda_queue_out(s, host, src, bytes);
     if (status == DS_OK) status = queue_fault(s);
     if (status == DS_OK) status = stream_finish(s);

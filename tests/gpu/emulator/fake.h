@@ -18,11 +18,11 @@
  * Invariants: all state is under one lock, which is recursive and is held while
  * kernels run. A stream or an event is an object whose first byte is its GPU's
  * number. Work of a stream is done in order; without FAKE_CUDA_LAZY when it is
- * given. While a stream captures, its work is kept in a graph, and that of streams
- * that wait for its events; a call that the driver refuses meanwhile spoils the
- * capture. A stream whose first work is not ready
- * (a collective, for which others must come) is blocked; whoever waits, and a thread
- * of the driver's own, tries all streams again.
+ * given. While a stream captures, its work is kept in a graph, and that of
+ * streams that wait for its events; a call that the driver refuses meanwhile
+ * spoils the capture. A stream whose first work is not ready (a collective, for
+ * which others must come) is blocked; whoever waits, and a thread of the
+ * driver's own, tries all streams again.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -52,9 +52,13 @@ SHOWN long fake_cuda_launches(void);
 SHOWN const char *fake_cuda_last_kernel(void);
 SHOWN long fake_cuda_compiled(void); /* modules of PTX that were loaded so far */
 SHOWN long fake_cuda_used(void);     /* bytes of the first GPU that are allocated */
-/* Launches of graphs; and how often the host waited for a stream, so far. */
+/* How often the GPU's memory was asked for so far. */
+SHOWN long fake_cuda_allocs(void);
+/* Launches of graphs; and how often the host waited for a stream, or for an
+ * event, so far. */
 SHOWN long fake_cuda_graph_launches(void);
 SHOWN long fake_cuda_syncs(void);
+SHOWN long fake_cuda_event_syncs(void);
 /* Copies and memsets that the library called for so far, also into a graph. */
 SHOWN long fake_cuda_copies(void);
 /* Bytes that were copied between GPUs so far: directly, or (staged) by way of
@@ -113,8 +117,8 @@ bool fake_is_ours(const void *stream_or_event);
 char *fake_real(CUdeviceptr p, size_t bytes, int gpu);
 bool fake_is_pinned(const void *p);
 void fake_release(CUdeviceptr p);
-/* Opens, or closes, the memory of a GPU, and of those to which it has access: it
- * can be touched only while a kernel runs. */
+/* Opens, or closes, the memory of a GPU, and of those to which it has access:
+ * it can be touched only while a kernel runs. */
 void fake_gates(int gpu, bool open);
 bool fake_has_access(int owner, int from); /* whether `from` has access to owner's memory */
 

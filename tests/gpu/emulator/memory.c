@@ -46,6 +46,7 @@ static struct {
 } gpus[FAKE_MOST];
 static Allocation *allocations;
 static Pinned *pinned;
+static long allocs;
 
 static size_t pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
@@ -66,6 +67,7 @@ void fake_gates(int gpu, bool open)
             mprotect(gpus[i].range, gpus[i].top, open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
+long fake_cuda_allocs(void) { return allocs; }
 long fake_cuda_used(void) { return (long)gpus[0].used; }
 
 CUresult cuMemGetInfo_v2(size_t *unused, size_t *all)
@@ -85,6 +87,7 @@ static CUresult allocate(CUdeviceptr *p, size_t bytes, bool pooled)
     fake_lock();
     size_t room = fake_gpu_bytes(now), at = gpus[now].top;
     bool fits = bytes <= room - gpus[now].used && at + pages(bytes) <= ROOM;
+    allocs++;
     if (fits) {
         if (!gpus[now].range) map_gpu(now);
         Allocation *a = malloc(sizeof *a);

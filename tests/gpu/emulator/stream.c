@@ -43,11 +43,12 @@ typedef struct Event {
 #define NAP_LAZY_US 20000
 
 static fake_stream *streams;
-static long syncs, graph_launches, copies, overlapped, captures;
+static long syncs, event_syncs, graph_launches, copies, overlapped, captures;
 static bool has_calls; /* so far */
 static bool helper_runs;
 
 long fake_cuda_syncs(void) { return syncs; }
+long fake_cuda_event_syncs(void) { return event_syncs; }
 long fake_cuda_graph_launches(void) { return graph_launches; }
 long fake_cuda_copies(void) { return copies; }
 long fake_cuda_overlapped(void) { return overlapped; }
@@ -406,6 +407,22 @@ CUresult cuEventQuery(CUevent event)
         if (s == e->stream) done = s->done >= e->until;
     fake_unlock();
     return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUresult cuEventSynchronize(CUevent event)
+{
+    MAY_FAIL();
+    NEED(fake_is_ours(event), INVALID_HANDLE);
+    const Event *e = (const Event *)event;
+    NEED(!e->capture, CAPTURED_EVENT);
+    fake_lock();
+    event_syncs++;
+    while (e->stream && !drain(e->stream, e->until)) {
+        drain_ready();
+        nap(NAP_US);
+    }
+    fake_unlock();
+    return CUDA_SUCCESS;
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream)
