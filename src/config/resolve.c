@@ -34,14 +34,20 @@ static json_t *key_default(const dsi_config_key *key)
 /* ---- one value ----------------------------------------------------------------------------------- */
 
 /* "expected an integer of at least 1, found the string \"x\"". */
-static void add_mismatch(dsi_config_reader *r, const dsi_config_key *key, const char *path,
+static void add_expected(dsi_config_reader *r, const char *path, const char *expects,
                          const json_t *value)
 {
     dsi_text found = {0};
-    char *expects = dsi_config_key_expects(key);
     dsi_config_describe_value(&found, value);
     dsi_config_add_error(r, path, "expected %s, found %s", expects, found.s);
     dsi_text_free(&found);
+}
+
+static void add_mismatch(dsi_config_reader *r, const dsi_config_key *key, const char *path,
+                         const json_t *value)
+{
+    char *expects = dsi_config_key_expects(key);
+    add_expected(r, path, expects, value);
     dsi_free(expects);
 }
 
@@ -441,12 +447,15 @@ static bool is_cpu_offload(const char *path)
 
 /* A group in its deprecated form, true or false, as an object or null: a new
  * reference. NULL if it is not in such a form. */
-static json_t *group_from_bool(dsi_config_reader *r, const char *path, const json_t *value)
+static json_t *group_from_bool(dsi_config_reader *r, const char *path, json_t *value)
 {
-    if (!json_is_boolean(value)) return NULL;
-    if (is_cpu_offload(path))
-        return json_is_true(value) ? json_pack("{s:s}", "device", "cpu") : json_null();
-    if (strcmp(path, "zero_optimization") != 0) return NULL;
+    if (is_cpu_offload(path)) {
+        json_t *b = value_as_bool(value);
+        json_t *group = json_is_true(b) ? json_pack("{s:s}", "device", "cpu") : json_null();
+        json_decref(b);
+        return b ? group : NULL;
+    }
+    if (!json_is_boolean(value) || strcmp(path, "zero_optimization") != 0) return NULL;
     dsi_config_add_warning(
         r, "\"zero_optimization\": true or false is deprecated; use {\"stage\": 1}");
     if (!json_is_true(value)) return json_object();
@@ -466,7 +475,7 @@ static json_t *resolve_subgroup(dsi_config_reader *r, const dsi_config_key *key,
     bool empty = !given || (json_is_null(given) && key->nullable) ||
                  (dsi_config_is_auto(given) && json_is_null(def));
     if (given && !converted && is_cpu_offload(path) && !empty) {
-        dsi_config_add_error(r, path, "expected true or false");
+        add_expected(r, path, "true or false", given);
         given = NULL;
     } else if (!empty && !json_is_object(given)) {
         add_mismatch(r, key, path, given);

@@ -151,8 +151,9 @@ static void names(void **state)
         {"{" B "'fp16': {'fp16_master_weights_and_grads': true}}", "is not supported"},
         {"{" B "'weight_quantization': {}}", "is not supported"},
         {"{" B "'zero_optimization': {'cpu_offload': {'device': 'cpu'}}}",
-         "\"zero_optimization.cpu_offload\": expected true or false"},
-        {"{" B "'zero_optimization': {'cpu_offload_param': 'yes'}}", "expected true or false"},
+         "\"zero_optimization.cpu_offload\": expected true or false, found an object"},
+        {"{" B "'zero_optimization': {'cpu_offload_param': 'yes'}}",
+         "expected true or false, found the string \"yes\""},
         {"{" B "'zero_optimization': {'offload_optimizer': true}}",
          "expected an object or null, found true"},
         {"{" B "'bf16': {}, 'bfloat16': {}}", "the same as \"bf16\", which is there too"},
@@ -437,6 +438,11 @@ static void deprecated_names(void **state)
     dsi_config_free(c);
     c = must_read("{" B "'zero_optimization': false}");
     CHECK_INT(c->zero.stage, 0);
+    dsi_config_free(c);
+    c = must_read("{" B
+                  "'zero_optimization': {'stage': 3, 'cpu_offload': 1, 'cpu_offload_param': 0}}");
+    CHECK_INT(c->zero.offload_optimizer.device, DSI_OFFLOAD_CPU);
+    CHECK_INT(c->zero.offload_param.device, DSI_OFFLOAD_NONE);
     dsi_config_free(c);
 }
 
