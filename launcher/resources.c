@@ -19,12 +19,12 @@
 
 static bool is_set(const char *text) { return text && *text; }
 
-/* --node_rank alone does not suffice without a hostfile: the number of nodes
- * must be known too. */
+/* Without a hostfile there is one node, this machine, unless a number of nodes
+ * was given. */
 bool resources_per_node(const options *o, bool have_hostfile)
 {
-    if (o->no_ssh || o->nnodes > 1) return true;
-    return o->node_rank >= 0 && (have_hostfile || o->num_nodes > 1);
+    if (!have_hostfile && options_nodes(o) < 2) return false;
+    return o->no_ssh || o->nnodes > 1 || o->node_rank >= 0;
 }
 
 /* ---- this machine ------------------------------------------------------------ */

@@ -209,6 +209,9 @@ static void nodes(void **state)
         "{\"w0\": [0, 1], \"w1\": [0, 1]}");
     HAS(dry_command(dry("--nnodes=1", "--node_rank=0", "--nproc_per_node=2", "train")),
         "-H localhost:2 ");
+    c = dry_command(dry("--no_ssh", "--node_rank=0", "--num_gpus=1", "train"));
+    HAS(c, "--master_addr=127.0.0.1 "); /* one node, as no hostfile names others */
+    REFUSED("--node_rank 1: of how many nodes?", "--no_ssh", "--node_rank=1", "train");
     REFUSED("--node_rank -1: which of the 2 nodes", "-H", "two", "--no_ssh", "train");
     REFUSED("--node_rank 2: which of the 2 nodes is this one? expected 0 to 1", "--nnodes=2",
             "--node_rank=2", "train");
