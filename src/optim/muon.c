@@ -172,6 +172,7 @@ typedef struct MuonParams {
     ds_muon_opts o;
     double muon_lr;
     int ns_method;
+    bool adam_w_mode, per_head_muon, fp32_optimizer_states;
 } MuonParams;
 
 DSI_ASSERT_BETAS(ds_muon_opts);
@@ -191,7 +192,24 @@ static const dsi_param muon_params[] = {
     DSI_WEIGHT_DECAY(ds_muon_opts, 0),
     DSI_PARAM("ns_method", CHOICE, ANY, MuonParams, ns_method, .choices = ns_methods,
               .help = "which matrices the iterations multiply: the same result"),
+    DSI_PARAM("adam_w_mode", BOOL, ANY, MuonParams, adam_w_mode, .value = {true},
+              .help = "AdamW's weight decay; false: Adam's, for what Muon does not update"),
+    DSI_PARAM("per_head_muon", BOOL, ANY, MuonParams, per_head_muon, .value = {false},
+              .help = "true is refused: a matrix is updated as a whole"),
+    DSI_PARAM("fp32_optimizer_states", BOOL, ANY, MuonParams, fp32_optimizer_states,
+              .value = {true}, .help = "false is refused: moments are float32"),
+    DSI_IGNORED("torch_adam"), /* the same rule, with the same defaults */
     {0}};
+
+static bool muon_check(const char *prefix, const void *params)
+{
+    const MuonParams *p = params;
+    if (p->per_head_muon)
+        return dsi_refuse("%sper_head_muon is true: a matrix is updated as a whole here", prefix);
+    if (!p->fp32_optimizer_states)
+        return dsi_refuse("%sfp32_optimizer_states is false: moments are float32 here", prefix);
+    return true;
+}
 
 static bool is_for_adam(void *arg, const char *path, const ds_tensor *p)
 {
@@ -256,7 +274,9 @@ static ds_optim *muon_make(ds_module *model, const void *params)
     p.o.lr = first_set(p.muon_lr, lr, 0.02);
     p.o.adam_lr = first_set(p.o.adam_lr, lr, 3e-4);
     p.o.ns_standard = p.ns_method == 1;
-    return ds_optim_muon_with(model, p.o);
+    ds_optim *optim = ds_optim_muon_with(model, p.o);
+    if (optim) ((Muon *)optim->self)->adam.decoupled = p.adam_w_mode;
+    return optim;
 }
 
 const dsi_optim_entry dsi_optim_muon = {.name = "Muon",
@@ -266,4 +286,5 @@ const dsi_optim_entry dsi_optim_muon = {.name = "Muon",
                                         .zero_tested = true,
                                         .params = muon_params,
                                         .params_size = sizeof(MuonParams),
+                                        .check = muon_check,
                                         .make = muon_make};

@@ -114,6 +114,32 @@ static void vectors_take_adamw(void **state)
     ds_scope_close(scope);
 }
 
+/* Without a gradient AdamW decays the vector alone; Adam's gradient is then the
+ * decay, and its first step is lr sign(p). */
+static void decay_of_vectors(void **state)
+{
+    (void)state;
+    static const char *const modes[] = {
+        "{\"lr\": 0.5, \"weight_decay\": 0.1, \"torch_adam\": true}",
+        "{\"lr\": 0.5, \"weight_decay\": 0.1, "
+        "\"adam_w_mode\": false}"};
+    for (int i = 0; i < 2; i++) {
+        ds_scope *scope = ds_scope_open();
+        ds_module *m = one_param("b", ds_shape(5));
+        ds_tensor *p = ds_module_param_at(m, 0, NULL), *before = ds_clone(ds_detach(p));
+        ds_optim *o = ds_optim_by_name(m, "Muon", modes[i]);
+        CHECK(o != NULL);
+        CHECK_INT(ds_set_grad_of(p, ds_zeros(DS_F32, ds_shape(5))), DS_OK);
+        CHECK_INT(ds_optim_step(o), DS_OK);
+        ds_tensor *want = i ? ds_add_scaled(before, ds_sign(before), -0.5)
+                            : ds_scale(before, 1 - 0.5 * 0.1);
+        CHECK_CLOSE(largest(ds_sub(ds_detach(p), want)), 0, 1e-6);
+        ds_optim_free(o);
+        ds_module_free(m);
+        ds_scope_close(scope);
+    }
+}
+
 /* A filter is a matrix of its first dimension and the rest; 3 dimensions are
  * matrices of the last two. Both methods give the same. */
 static void shapes_and_methods(void **state)
@@ -202,9 +228,14 @@ static void refused(void **state)
     CHECK_REFUSED(ds_optim_by_name(m, "Muon", "{\"ns_method\": \"qr\"}"),
                   "optimizer.params.ns_method is \"qr\"");
     CHECK_REFUSED(ds_optim_by_name(m, "Muon", "{\"nesterov\": true}"), "nesterov");
+    CHECK_REFUSED(ds_optim_by_name(m, "Muon", "{\"per_head_muon\": true}"),
+                  "optimizer.params.per_head_muon is true");
+    CHECK_REFUSED(ds_optim_by_name(m, "Muon", "{\"fp32_optimizer_states\": false}"),
+                  "optimizer.params.fp32_optimizer_states is false");
     ds_module_free(m);
 }
 
 TEST_MAIN(cmocka_unit_test(groups_by_name_and_shape), cmocka_unit_test(rates),
-          cmocka_unit_test(vectors_take_adamw), cmocka_unit_test(shapes_and_methods),
-          cmocka_unit_test(half_and_zero), cmocka_unit_test(state_dict), cmocka_unit_test(refused))
+          cmocka_unit_test(vectors_take_adamw), cmocka_unit_test(decay_of_vectors),
+          cmocka_unit_test(shapes_and_methods), cmocka_unit_test(half_and_zero),
+          cmocka_unit_test(state_dict), cmocka_unit_test(refused))
