@@ -122,6 +122,24 @@ static void sums_store(const job *j, int64_t at, int64_t stride, int64_t n, floa
     half_scatter(j->w.dtype, sum, (uint16_t *)j->w.p + at, stride, n);
 }
 
+/* Columns c .. c+n-1 of row v, of bfloat16 side by side; n is at most WIDE, so
+ * that sums stay in registers. */
+#define WIDE 32
+ALWAYS_INLINE void scatter_columns_bf16(const job *j, int64_t v, int64_t c, const int64_t n)
+{
+    const dsi_view *w = &j->w, *dy = &j->y;
+    int64_t at = v * w->s[0] + c;
+    uint16_t *to = (uint16_t *)w->p + at;
+    const uint16_t *base = j->base.p ? (const uint16_t *)j->base.p + at : NULL;
+    float sum[WIDE] = {0}, alpha = (float)j->alpha;
+    for (int64_t k = j->first[v]; k < j->first[v + 1]; k++) {
+        const uint16_t *x = (const uint16_t *)dy->p + j->named[k] * dy->s[0] + c;
+        for (int64_t i = 0; i < n; i++) sum[i] += dsi_bf16_to_f32(x[i]);
+    }
+    for (int64_t i = 0; i < n; i++)
+        to[i] = bf16_of(base ? dsi_bf16_to_f32(base[i]) + alpha * sum[i] : sum[i]);
+}
+
 /* As scatter_row of 16-bit rows; n is at most HALF_PIECE. */
 static void scatter_row_half(const job *j, int64_t v, int64_t c, int64_t n)
 {
@@ -133,6 +151,12 @@ static void scatter_row_half(const job *j, int64_t v, int64_t c, int64_t n)
         if (named) from = (const uint16_t *)dy->p + j->named[first] * dy->s[0] + c;
         memset((uint16_t *)w->p + at, 0, (size_t)n * sizeof *from);
         if (from) memcpy((uint16_t *)w->p + at, from, (size_t)n * sizeof *from);
+        return;
+    }
+    if (w->s[1] == 1 && dy->s[1] == 1 && w->dtype == DS_BF16 && dy->dtype == DS_BF16) {
+        int64_t whole = n / WIDE * WIDE;
+        for (int64_t i = 0; i < whole; i += WIDE) scatter_columns_bf16(j, v, c + i, WIDE);
+        if (whole < n) scatter_columns_bf16(j, v, c + whole, n - whole);
         return;
     }
     float sum[HALF_PIECE], from[HALF_PIECE];

@@ -182,8 +182,9 @@ UNARY_P(leaky_relu, x > 0, x, param *x)
 UNARY_P(elu, x > 0, x, param *EXPM1(x))
 UNARY_P(celu, x > 0, x, param *EXPM1(x *(1 / param)))
 UNARY(selu, x > 0 ? AS(x, SELU_SCALE) * x : AS(x, SELU_BELOW) * EXPM1(x))
-/* a NaN is on the left, so that its gradient is NaN too */
-UNARY_P(huber, !(ABS(x) >= param), x *x / 2, param *(ABS(x) - param / 2))
+/* x^2 / 2 up to the edge param, then param (|x| - param / 2); a NaN passes */
+#define TO_EDGE(x) (param < ABS(x) ? param : ABS(x))
+UNARY_P(huber, true, TO_EDGE(x) * (ABS(x) - TO_EDGE(x) / 2), x)
 /* max(x, 0) + log(1 + e^-|x|): nothing overflows below the threshold either */
 UNARY_P(softplus, x > param, x, (x < 0 ? 0 : x) + LOG1P(EXP(-ABS(x))))
 

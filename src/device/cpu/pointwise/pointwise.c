@@ -149,16 +149,15 @@ typedef struct {
     double low, high;
 } bounds;
 
-#define LOW      ((__typeof__(x))((const bounds *)arg)->low)
-#define HIGH     ((__typeof__(x))((const bounds *)arg)->high)
-#define UP(x)    ((x) > LOW || (x) != (x) ? (x) : LOW)
-#define CLAMP(x) (UP(x) < HIGH || UP(x) != UP(x) ? UP(x) : HIGH) /* NaN: of x, or of LOW */
-UNARY(clamp, CLAMP(x))
+#define LOW   ((__typeof__(x))((const bounds *)arg)->low)
+#define HIGH  ((__typeof__(x))((const bounds *)arg)->high)
+#define UP(x) (LOW > (x) ? LOW : (x)) /* a NaN passes */
+UNARY(clamp, HIGH < UP(x) ? HIGH : UP(x))
 
 ds_status KERNEL(clamp)(dsi_stream *s, double low, double high, dsi_view x, dsi_view y)
 {
     bounds l = {low, high};
-    (void)s;
+    if (isnan(low) || isnan(high)) return KERNEL(affine)(s, 0, NAN, x, y);
     return RUN_OP(clamp, &l, 2, &x, &y);
 }
 
@@ -183,14 +182,6 @@ ds_status KERNEL(clamp_tensors)(dsi_stream *s, dsi_view x, dsi_view low, dsi_vie
 {
     (void)s;
     return RUN(clamp_tensors, x.dtype, NULL, 4, &x, &low, &high, &y);
-}
-
-BINARY(prelu, b > 0 ? b : a * b)
-
-ds_status KERNEL(prelu)(dsi_stream *s, dsi_view w, dsi_view x, dsi_view y)
-{
-    (void)s;
-    return RUN_OP(prelu, NULL, 3, &w, &x, &y);
 }
 
 UNARY(square, x *x)
@@ -303,6 +294,15 @@ static bool binary_number(strided_line *line, const double *alpha, const dsi_vie
     w.s[1][inner] = w.size[1]; /* needs no copies: the line reads only the first */
     strided_run(&w, line, alpha);
     return true;
+}
+
+BINARY_NUMBER(prelu, a > 0 ? a : b * a)
+
+ds_status KERNEL(prelu)(dsi_stream *s, dsi_view w, dsi_view x, dsi_view y)
+{
+    (void)s;
+    if (binary_number(prelu_number_f32, NULL, &x, &w, &y)) return DS_OK;
+    return RUN_OP(prelu, NULL, 3, &x, &w, &y);
 }
 
 ds_status KERNEL(binary)(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view a, dsi_view b,

@@ -25,7 +25,8 @@
 #define BLOCK     1024 /* elements of a line whose sum is kept in T */
 #define HALF_ROWS 2048 /* 16-bit elements that are converted at a time: in the first cache */
 #define PIECE     512  /* elements of a layer norm's row at a time */
-#define FETCHED   1024 /* most bytes of a row that are fetched ahead */
+#define FIRST     64   /* elements of it whose mean is taken for that of all */
+#define FETCHED   1024 /* most bytes of a row, or plane, that are fetched ahead */
 #define TOGETHER  4    /* rows that are added to dw at a time */
 /* A layer norm's rows are divided into parts, whose sums dw are added in order. */
 #define PARTS         16
@@ -73,6 +74,15 @@ static bool channels_few(int64_t channels) { return 2 * channels <= CHANNELS; }
  * holds from sample to sample too. */
 static int64_t row_step(const dsi_view *v) { return v->d[2] == 1 ? v->s[0] : v->s[2]; }
 static bool rows_join(const dsi_view *v) { return v->d[2] == 1 || v->s[0] == v->d[2] * v->s[2]; }
+
+/* Fetches the plane of y [N,C,I] that is written after the one at element `at`. A
+ * long one is fetched by the processor itself. */
+static void plane_fetch(const dsi_view *y, int64_t at)
+{
+    int64_t size = (int64_t)ds_dtype_size(y->dtype), bytes = y->d[2] * size;
+    uintptr_t next = (uintptr_t)y->p + (uintptr_t)((at + y->s[y->d[0] > 1 ? 0 : 1]) * size);
+    if (bytes <= FETCHED && y->s[2] == 1) FETCH(next, bytes, 1);
+}
 
 /* Into how many parts the sums of rows of all samples are cut, for threads. Of
  * more channels, threads share those. */

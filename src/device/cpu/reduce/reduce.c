@@ -336,21 +336,37 @@ static double fold_all(const plan *p, const fold *f)
 
 #define TOGETHER 4 /* rows */
 
+/* part[i] += x[row, i] of TOGETHER rows of bfloat16, side by side. */
+static void add_rows_bf16(const uint16_t *const x[TOGETHER], int64_t k, float *part)
+{
+    const uint16_t *x0 = x[0], *x1 = x[1], *x2 = x[2], *x3 = x[3];
+    INDEPENDENT
+    for (int64_t i = 0; i < k; i++)
+        part[i] += (dsi_bf16_to_f32(x0[i]) + dsi_bf16_to_f32(x1[i])) +
+                   (dsi_bf16_to_f32(x2[i]) + dsi_bf16_to_f32(x3[i]));
+}
+
 /* part[i] += x[row, i] over n rows, in the order of add_rows_f32. */
 static void add_rows_half(const plan *p, const uint16_t *x, int64_t row, int64_t n, int64_t k,
                           float *part)
 {
     float a[TOGETHER][COLUMNS];
+    bool direct = p->x_dtype == DS_BF16 && p->inner_x == 1;
     for (int64_t end = row + n; row < end;) {
         int64_t rows = row + TOGETHER <= end ? TOGETHER : 1;
+        const uint16_t *at[TOGETHER];
         for (int64_t r = row + ROWS_AHEAD; r < dsi_min(row + ROWS_AHEAD + rows, end); r++)
             FETCH(x + line_offset(p, r), p->inner_x == 1 ? 2 * k : 0, 0);
-        for (int64_t r = 0; r < rows; r++)
-            half_gather(p->x_dtype, x + line_offset(p, row + r), p->inner_x, a[r], k);
-        if (rows == TOGETHER)
-            for (int64_t i = 0; i < k; i++) part[i] += (a[0][i] + a[1][i]) + (a[2][i] + a[3][i]);
-        else
+        for (int64_t r = 0; r < rows; r++) {
+            at[r] = x + line_offset(p, row + r);
+            if (!direct || rows < TOGETHER) half_gather(p->x_dtype, at[r], p->inner_x, a[r], k);
+        }
+        if (rows < TOGETHER)
             for (int64_t i = 0; i < k; i++) part[i] += a[0][i];
+        else if (direct)
+            add_rows_bf16(at, k, part);
+        else
+            for (int64_t i = 0; i < k; i++) part[i] += (a[0][i] + a[1][i]) + (a[2][i] + a[3][i]);
         row += rows;
     }
 }
