@@ -152,7 +152,39 @@ ds_tensor *ds_cross_entropy(ds_tensor *logits, ds_tensor *labels)
     return ds_cross_entropy_with(logits, labels, (ds_cross_entropy_opts){0});
 }
 
-/* ---- squared error ----------------------------------------------------------------------------------- */
+/* ---- x - y, and its square --------------------------------------------------------------------------- */
+
+typedef struct Difference {
+    ds_dims x, y; /* shapes of the operands */
+    ds_dtype dtype;
+} Difference;
+
+static void difference_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Difference *o = dsi_attr(n);
+    if (dsi_needs_input_grad(n, 0))
+        dsi_accumulate_grad(n, 0, ds_cast(dsi_sum_to(dy, o->x), o->dtype));
+    if (dsi_needs_input_grad(n, 1))
+        dsi_accumulate_grad(n, 1, ds_cast(dsi_sum_to(ds_scale(dy, -1), o->y), o->dtype));
+}
+
+static const dsi_op dsi_op_difference = {.name = "sub", .backward = difference_backward};
+
+ds_tensor *dsi_difference(ds_tensor *x, ds_tensor *y)
+{
+    Difference o = {.dtype = x->dtype};
+    ds_dims shape;
+    if (!dsi_is_16bit(x) || x->device->type->kind != DS_CPU)
+        return ds_sub(dsi_upcast(x), dsi_upcast(y));
+    if (!dsi_broadcast("sub", x->shape, y->shape, &shape) || !dsi_acquire(x, y)) return NULL;
+    ds_tensor *d = dsi_new_upcast(x, shape);
+    if (!dsi_run_op(d, binary, DSI_ADD, -1, dsi_v_expand(x, shape), dsi_v_expand(y, shape),
+                    dsi_v(d)))
+        return NULL;
+    dsi_node *n = dsi_record(&dsi_op_difference, d, x, y);
+    if (n) o.x = x->shape, o.y = y->shape, dsi_set_attr(n, &o, sizeof o);
+    return d;
+}
 
 /* (x - y)^2, in float32 for 16-bit operands, so that a mean over many elements
  * does not overflow. */
@@ -167,7 +199,7 @@ ds_tensor *ds_mse_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction)
         return dsi_refuse("mse_loss: there is no reduction number %d", (int)reduction);
     ds_dtype dtype = x->dtype;
     ds_scope *scope = ds_scope_open(); /* float32 copies end with it */
-    ds_tensor *d = dsi_scope_return(scope, dsi_ref(ds_sub(dsi_upcast(x), dsi_upcast(y))));
+    ds_tensor *d = dsi_scope_return(scope, dsi_ref(dsi_difference(x, y)));
     ds_tensor *square = ds_mul(d, d);
     return ds_cast(reduction == DS_NONE  ? square
                    : reduction == DS_SUM ? ds_sum(square)

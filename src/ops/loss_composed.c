@@ -23,19 +23,27 @@ static ds_tensor *reduced(ds_tensor *losses, ds_reduction how, ds_dtype dtype)
     return y ? ds_cast(y, dtype) : NULL;
 }
 
-/* Floats of one dtype; 16-bit ones become float32. False with the message. */
+/* Floats of one dtype. False with the message. */
+static bool loss_check(const char *op, ds_tensor *x, ds_tensor *y, bool broadcast,
+                       ds_reduction reduction)
+{
+    if (!dsi_live_all(op, x, y)) return dsi_null_operand(op), false;
+    if (!dsi_want_float(op, x) || !dsi_same_kind(op, x, y)) return false;
+    if (!broadcast && !dsi_same_shape(x->shape, y->shape))
+        return dsi_invalid("%s: x is %s, the target %s: expected the same", op,
+                           dsi_shape_text(x->shape), dsi_shape_text(y->shape));
+    ds_dims shape;
+    if (!dsi_broadcast(op, x->shape, y->shape, &shape)) return false;
+    if ((unsigned)reduction > DS_NONE)
+        return dsi_invalid("%s: there is no reduction number %d", op, (int)reduction);
+    return true;
+}
+
+/* The same; 16-bit ones become float32. */
 static bool loss_operands(const char *op, ds_tensor **x, ds_tensor **y, bool broadcast,
                           ds_reduction reduction)
 {
-    if (!dsi_live_all(op, *x, *y)) return dsi_null_operand(op), false;
-    if (!dsi_want_float(op, *x) || !dsi_same_kind(op, *x, *y)) return false;
-    if (!broadcast && !dsi_same_shape((*x)->shape, (*y)->shape))
-        return dsi_invalid("%s: x is %s, the target %s: expected the same", op,
-                           dsi_shape_text((*x)->shape), dsi_shape_text((*y)->shape));
-    ds_dims shape;
-    if (!dsi_broadcast(op, (*x)->shape, (*y)->shape, &shape)) return false;
-    if ((unsigned)reduction > DS_NONE)
-        return dsi_invalid("%s: there is no reduction number %d", op, (int)reduction);
+    if (!loss_check(op, *x, *y, broadcast, reduction)) return false;
     *x = dsi_upcast(*x), *y = dsi_upcast(*y);
     return *x && *y;
 }
@@ -47,8 +55,8 @@ static bool loss_operands(const char *op, ds_tensor **x, ds_tensor **y, bool bro
 ds_tensor *ds_l1_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction)
 {
     ds_dtype dtype = x ? x->dtype : DS_F32;
-    if (!loss_operands("l1_loss", &x, &y, true, reduction)) return NULL;
-    return reduced(ds_abs(ds_sub(x, y)), reduction, dtype);
+    if (!loss_check("l1_loss", x, y, true, reduction)) return NULL;
+    return reduced(ds_abs(dsi_difference(x, y)), reduction, dtype);
 }
 
 ds_tensor *ds_l1_loss(ds_tensor *x, ds_tensor *y) { return ds_l1_loss_with(x, y, DS_MEAN); }
@@ -58,11 +66,11 @@ ds_tensor *ds_smooth_l1_loss(ds_tensor *x, ds_tensor *y, double beta, ds_reducti
 {
     ds_dtype dtype = x ? x->dtype : DS_F32;
     beta = dsi_option(beta, 1);
-    if (!loss_operands("smooth_l1_loss", &x, &y, true, reduction)) return NULL;
+    if (!loss_check("smooth_l1_loss", x, y, true, reduction)) return NULL;
     if (!(beta >= 0)) return dsi_refuse("smooth_l1_loss: beta is %g: expected 0 or more", beta);
-    ds_tensor *d = ds_sub(x, y);
-    if (beta == 0) return reduced(ds_abs(d), reduction, dtype);
-    ds_tensor *loss = reduced(dsi_huber(d, beta), reduction, x->dtype);
+    ds_tensor *d = dsi_difference(x, y);
+    if (!d || beta == 0) return reduced(ds_abs(d), reduction, dtype);
+    ds_tensor *loss = reduced(dsi_huber(d, beta), reduction, d->dtype);
     return loss ? ds_cast(ds_scale(loss, 1 / beta), dtype) : NULL;
 }
 
@@ -70,9 +78,9 @@ ds_tensor *ds_huber_loss(ds_tensor *x, ds_tensor *y, double delta, ds_reduction 
 {
     ds_dtype dtype = x ? x->dtype : DS_F32;
     delta = dsi_option(delta, 1);
-    if (!loss_operands("huber_loss", &x, &y, true, reduction)) return NULL;
+    if (!loss_check("huber_loss", x, y, true, reduction)) return NULL;
     if (!(delta > 0)) return dsi_refuse("huber_loss: delta is %g: expected more than 0", delta);
-    return reduced(dsi_huber(ds_sub(x, y), delta), reduction, dtype);
+    return reduced(dsi_huber(dsi_difference(x, y), delta), reduction, dtype);
 }
 
 /* ---- probabilities ----------------------------------------------------------------------------------- */

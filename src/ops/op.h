@@ -35,6 +35,10 @@ static inline ds_tensor *dsi_upcast(ds_tensor *x)
     return dsi_is_16bit(x) ? ds_cast(x, DS_F32) : x;
 }
 
+/* x - y of one dtype and device, in float32 for 16-bit ones, not rounded; they
+ * broadcast (loss.c). */
+ds_tensor *dsi_difference(ds_tensor *x, ds_tensor *y);
+
 /* A number of x's dtype on x's device, which broadcasts. */
 static inline ds_tensor *dsi_number_beside(const ds_tensor *x, double value)
 {
