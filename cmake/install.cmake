@@ -12,9 +12,9 @@ foreach(source ${DS_PROGRAMS})
     get_filename_component(name ${source} NAME_WE)
     install(TARGETS cifar10_${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
 endforeach()
-# All programs for users, without tests and benchmarks; ./quickstart builds this
+# All that is installed, without tests and benchmarks; ./quickstart builds this
 # target.
-add_custom_target(programs DEPENDS launcher ${DS_TOOLS})
+add_custom_target(programs DEPENDS launcher ${DS_TOOLS} deepspeed_static)
 foreach(source ${DS_PROGRAMS})
     get_filename_component(name ${source} NAME_WE)
     add_dependencies(programs cifar10_${name})
@@ -88,6 +88,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/completions/_deepspeed
 
 # Paths are relative to this file, so that --prefix and moving the folder work.
 file(RELATIVE_PATH DS_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" DS_PC_PREFIX ${DS_PC_PREFIX})
 string(REPLACE ";" " " DS_PC_REQUIRES "${DS_MODULES}")
 configure_file(${CMAKE_CURRENT_LIST_DIR}/deepspeed.pc.in deepspeed.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/deepspeed.pc

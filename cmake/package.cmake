@@ -60,4 +60,8 @@ foreach(name ${DS_MPIS})
 The plugin by which programs run as several processes under the launcher of
 ${DS_MPI_TITLE_${name}}, on one host or on many.")
 endforeach()
+# ninja package_source
+set(CPACK_SOURCE_GENERATOR TXZ)
+set(CPACK_SOURCE_IGNORE_FILES "/[.]git(/|$)" "^${PROJECT_SOURCE_DIR}/(build[^/]*|data|install|deepspeed_runs)/" __pycache__
+    "^${PROJECT_BINARY_DIR}/" "^${PROJECT_SOURCE_DIR}/[^/]*\\.pth$")
 include(CPack)

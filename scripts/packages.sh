@@ -138,7 +138,7 @@ install_missing()
             return 1
         fi
     fi
-    echo "Installs ${missing_why%, }." | fold -s -w 100
+    echo "Installs ${missing_why%, }." | fold -s -w "$(tput cols 2>/dev/null || echo 80)"
     before=$(megabytes_installed)
     apt_log=$(mktemp)
     if ! apt update || ! apt install --no-install-recommends $missing; then

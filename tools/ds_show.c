@@ -457,7 +457,7 @@ static error_t show_parse_option(int key, char *arg, struct argp_state *state)
         s->tag = arg;
         return 0;
     case ARGP_KEY_ARG:
-        if (s->path) argp_error(state, "\"%s\": expected one path", arg);
+        if (s->path) argp_error(state, "\"%s\": one path is expected, and this is the second", arg);
         s->path = arg;
         return 0;
     case ARGP_KEY_END:
