@@ -110,6 +110,16 @@ print_how_to_install()
         "$sudo" "$sudo" "$missing" "$1"
 }
 
+# require_build_tools NAME: whether they are here; if not, NAME says what to do
+require_build_tools()
+{
+    need_build_tools
+    [ "$missing" ] || return 0
+    echo "$1: without$missing nothing can be built. Please copy these lines, the first two as root:" >&2
+    print_how_to_install "$again" >&2
+    return 1
+}
+
 # install_missing: installs all packages that need_... found missing; sets
 # installed_mb and fetched_mb. Returns 0 if nothing is missing now. $again is the
 # command that the user typed.
