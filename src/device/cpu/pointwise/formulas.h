@@ -8,6 +8,9 @@
 #include "device/cpu/simd/half.h"
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/simd/vmath.h"
+#if defined(DSI_ISA_avx512)
+#include "lanes.h"
+#endif
 
 /* ---- one operand ---------------------------------------------------------------------------------- */
 
@@ -79,7 +82,6 @@ UNARY_LINE(abs, double, f64, ABS(x))
     UNARY_LINE(name, double, f64, formula)
 
 UNARY_INSIDE(exp, fabsf(x) <= 87.0f, exp_inside_f32(x), EXP(x))
-UNARY_INSIDE(log, x >= 0x1p-126f && x < INFINITY, log_inside_f32(x), LOG(x))
 UNARY(sqrt, SQRT(x))
 #if defined(DSI_ISA_avx512)
 /* Lines of name_lanes, a function of a vector, and of short_lanes for bfloat16. */
@@ -111,13 +113,19 @@ UNARY(sqrt, SQRT(x))
 #define UNARY_SHORT_LANES(name, short_lanes, formula) UNARY(name, formula)
 #endif
 #define UNARY_LANES(name, formula) UNARY_SHORT_LANES(name, name##_lanes, formula)
+#if defined(DSI_ISA_avx512)
+UNARY_LANES(log, LOG(x))
+#else
+UNARY_INSIDE(log, x >= 0x1p-126f && x < INFINITY, log_inside_f32(x), LOG(x))
+UNARY_LINE_BF16(log, LOG(x))
+#endif
 UNARY_SHORT_LANES(gelu, gelu_short_lanes, GELU(x))
 /* (1 + tanh u) / 2 is 1 / (1 + e^-2u), which takes one exp, and keeps its digits where it is small */
 UNARY(gelu_tanh, x / (1 + EXP(-2 * TANH_INNER(x))))
 UNARY_LANES(sigmoid, 1 / (1 + EXP(-x)))
 UNARY_LANES(silu, x / (1 + EXP(-x)))
 UNARY_LANES(tanh, TANH(x))
-UNARY(erf, ERF(x))
+UNARY_LANES(erf, ERF(x))
 UNARY(expm1, EXPM1(x))
 UNARY(log1p, LOG1P(x))
 UNARY(floor, FLOOR(x))

@@ -208,7 +208,7 @@ ds_status KERNEL(unary)(dsi_stream *s, dsi_unary_op op, double p, dsi_view x, ds
     static const op_lines ops[DSI_N_UNARY] = {
         [DSI_ABS] = {abs_line_f32, abs_line_f64, abs_line_half, abs_line_half, NULL},
         [DSI_EXP] = LINES_UPCAST(exp),
-        [DSI_LOG] = LINES_UPCAST(log),
+        [DSI_LOG] = LINES(log),
         [DSI_SQRT] = LINES(sqrt),
         [DSI_RELU] = LINES_HALF(relu),
         [DSI_GELU] = LINES(gelu),
