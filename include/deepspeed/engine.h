@@ -247,7 +247,8 @@ DS_API int64_t ds_engine_steps_per_print(const ds_engine *e);  /* 0: no lines */
 /* ---- exponential moving average of the parameters ---- */
 
 /* From now on every applied step does ema = decay * ema + (1 - decay) * p, in
- * float32; decay is in [0, 1]; 0 selects the default, 0.999.
+ * float32; the first copies p, as torch's AveragedModel does. decay is in [0,
+ * 1]; 0 selects the default, 0.999.
  * DS_ESTATE: the engine has averages already; DS_EINVAL: decay. */
 DS_API ds_status ds_engine_use_ema(ds_engine *e, double decay);
 
