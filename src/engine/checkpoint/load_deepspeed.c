@@ -112,12 +112,29 @@ static ds_status entries_from_shapes(dsi_loaded *l, int64_t g, const ds_value *p
     return status;
 }
 
+/* The step of states that have none, such as those of torch's SGD: the updates
+ * so far. */
+static ds_status updates_read(const dsi_loaded *l, int64_t *updates)
+{
+    int64_t all = 0, skipped = 0;
+    ds_status status = DS_OK;
+    if (ds_value_get(l->model, DSI_STATE_GLOBAL_STEPS))
+        status = ds_value_read_int(l->model, DSI_STATE_GLOBAL_STEPS, &all);
+    if (status == DS_OK && ds_value_get(l->model, DSI_STATE_SKIPPED_STEPS))
+        status = ds_value_read_int(l->model, DSI_STATE_SKIPPED_STEPS, &skipped);
+    *updates = all > skipped ? all - skipped : 0;
+    return status;
+}
+
 /* The step of a group is that of its parameters. */
-static ds_status entries_set_step(const ds_value *state, Entries *of)
+static ds_status entries_set_step(const dsi_loaded *l, const ds_value *state, Entries *of)
 {
     int64_t step = 0;
-    if (!ds_value_get(state, DSI_STATE_STEP)) return DS_OK;
-    if (ds_value_read_int(state, DSI_STATE_STEP, &step) != DS_OK) return ds_error_status();
+    ds_status status = DS_OK;
+    if (!ds_value_len(state)) return DS_OK;
+    status = ds_value_get(state, DSI_STATE_STEP) ? ds_value_read_int(state, DSI_STATE_STEP, &step)
+                                                 : updates_read(l, &step);
+    if (status != DS_OK) return status;
     for (int i = 0; i < of->n; i++)
         of->at[i].p->step = step > of->at[i].p->step ? step : of->at[i].p->step;
     return DS_OK;
@@ -175,7 +192,7 @@ static ds_status flat_shard_read(dsi_loaded *l, const ds_value *file, int64_t ra
         Share share = expert_share_of_rank(file, g, rank, shards);
         int64_t *before = &taken[g * shards + share.part];
         status = entries_from_shapes(l, g, paddings, share, &of);
-        if (status == DS_OK) status = entries_set_step(from.state, &of);
+        if (status == DS_OK) status = entries_set_step(l, from.state, &of);
         if (status == DS_OK) status = entries_add_chunks(&of, &from, *before, dsi_numel(x->shape));
         *before += dsi_numel(x->shape);
         dsi_list_free(&of);
@@ -207,7 +224,7 @@ static ds_status stage3_shard_read(dsi_loaded *l, const ds_value *file, int64_t 
                                      .state = ds_value_get_int(states, g)};
         if (begin > x->n) begin = x->n;
         if (end > x->n) end = x->n;
-        status = flat ? entries_set_step(from.state, &(Entries){.at = &of.at[i], .n = 1})
+        status = flat ? entries_set_step(l, from.state, &(Entries){.at = &of.at[i], .n = 1})
                       : ds_error_status();
         if (status == DS_OK) status = dsi_load_add_chunks(x->p, &from, begin, end, at);
         at += share;
@@ -333,20 +350,24 @@ static ds_status entries_from_experts(dsi_loaded *l, Share share, Entries *to)
 
 /* {0: {"step", "exp_avg"}, 1: ...}: a parameter each; its weights: masters (a
  * list), or the module's. */
-static ds_status entries_read_states(const Entries *of, const ds_value *states,
+static ds_status entries_read_states(const dsi_loaded *l, const Entries *of, const ds_value *states,
                                      const ds_value *masters)
 {
     ds_status status = DS_OK;
     int64_t most = 0, step = 0;
+    bool counted = false;
     for (int i = 0; status == DS_OK && i < of->n; i++) {
         const ds_value *state = ds_value_get_int(states, i);
         const dsi_load_group from = {
             .weights = masters ? ds_value_at(masters, i) : of->at[i].weights, .state = state};
         status = dsi_load_add_chunks(of->at[i].p, &from, 0, of->at[i].n, 0);
-        if (status == DS_OK && ds_value_get(state, DSI_STATE_STEP))
+        if (status == DS_OK && ds_value_get(state, DSI_STATE_STEP)) {
             status = ds_value_read_int(state, DSI_STATE_STEP, &step);
+            counted = true;
+        }
         most = step > most ? step : most;
     }
+    if (status == DS_OK && !counted) status = updates_read(l, &most);
     /* DeepSpeed's fused Adam counts only at the last parameter of a group. */
     for (int i = 0; i < of->n; i++)
         if (ds_value_get_int(states, i)) of->at[i].p->step = most;
@@ -355,12 +376,25 @@ static ds_status entries_read_states(const Entries *of, const ds_value *states,
 
 /* Masters end to end, as FP16_Optimizer has them: the optimizer's one parameter
  * of the group. */
-static ds_status fp16_read_flat(Entries *of, const ds_value *states, const ds_value *flat)
+static ds_status fp16_read_flat(const dsi_loaded *l, Entries *of, const ds_value *states,
+                                const ds_value *flat)
 {
     const dsi_load_group from = {.weights = flat, .state = ds_value_get_int(states, 0)};
     const ds_tensor *x = dsi_load_read_tensor(flat, "");
-    if (!x || entries_set_step(from.state, of) != DS_OK) return ds_error_status();
+    if (!x || entries_set_step(l, from.state, of) != DS_OK) return ds_error_status();
     return entries_add_chunks(of, &from, 0, dsi_numel(x->shape));
+}
+
+/* An optimizer that was made without the frozen parameters counts on without
+ * them, and the file does not say which they are. */
+static ds_status trained_check(const Entries *of, const ds_value *groups)
+{
+    int64_t n = ds_value_len(ds_value_get(ds_value_at(groups, 0), DSI_STATE_PARAMS));
+    if (!n || n == of->n || n == 1) return DS_OK;
+    return dsi_fail(DS_EFORMAT,
+                    "its optimizer has %lld parameters, its module %d, and the file does not say "
+                    "which were frozen: load it with .no_optimizer",
+                    (long long)n, of->n);
 }
 
 /* The file does not say which parameters are in which group, so that only
@@ -381,10 +415,11 @@ static ds_status ds_optimizer_read(dsi_loaded *l, const ds_value *optimizer)
                         "load it with .no_optimizer",
                         (long long)groups);
     ds_status status = entries_from_module(l, &of);
+    if (status == DS_OK) status = trained_check(&of, ds_value_get(base, DSI_STATE_PARAM_GROUPS));
     if (status == DS_OK && flat)
-        status = fp16_read_flat(&of, states, ds_value_at(flat, 0));
+        status = fp16_read_flat(l, &of, states, ds_value_at(flat, 0));
     else if (status == DS_OK)
-        status = entries_read_states(&of, states, ds_value_at(each, 0));
+        status = entries_read_states(l, &of, states, ds_value_at(each, 0));
     dsi_list_free(&of);
     return status;
 }
@@ -407,7 +442,7 @@ static ds_status expert_rank_read(dsi_loaded *l, const ds_value *optimizer, int6
     ds_status status = entries_from_module(l, &of);
     if (status == DS_OK) status = entries_from_experts(l, (Share){rank, *parts}, &of);
     if (status == DS_OK)
-        status = entries_read_states(&of, ds_value_get(optimizer, DSI_STATE_STATE), NULL);
+        status = entries_read_states(l, &of, ds_value_get(optimizer, DSI_STATE_STATE), NULL);
     dsi_list_free(&of);
     return status;
 }

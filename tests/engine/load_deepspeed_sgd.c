@@ -1,0 +1,103 @@
+/* tests/engine/load_deepspeed_sgd.c: folders of DeepSpeed 0.19.8 whose
+ * optimizer counts no steps, torch's SGD, loaded on 1 and 2 ranks in every
+ * stage: the momentum continues.
+ *
+ * tests/golden/deepspeed/sSTAGE_w1_sgd: Linear(7, 11), GELU, LayerNorm(11),
+ * Linear(11, 5) after four steps; expected.pth has its weights and momentum.
+ * s0_w1_frozen: the same with Adagrad, made without the parameter 0.bias.
+ * SPDX-License-Identifier: MIT */
+#include "ranks.h"
+
+#include "engine/engine.h"
+#include "optim/optim.h"
+
+typedef struct Job {
+    const char *name, *optimizer;
+    int stage;
+} Job;
+
+static ds_engine *engine_of(const Job *j)
+{
+    char text[400];
+    ds_module *m = ds_nn_sequential(NULL, "net");
+    ds_nn_linear(m, "0", 7, 11);
+    ds_nn_gelu(m, "1");
+    ds_nn_layer_norm(m, "2", ds_shape(11));
+    ds_nn_linear(m, "3", 11, 5);
+    snprintf(text, sizeof text,
+             "{\"train_batch_size\": 6, \"zero_allow_untested_optimizer\": true, "
+             "\"optimizer\": %s, \"zero_optimization\": {\"stage\": %d, "
+             "\"stage3_param_persistence_threshold\": 10}}",
+             j->optimizer, j->stage);
+    return ds_initialize(.model = m, .config = text);
+}
+
+static bool is_part(const ds_state *want, const char *name, const dsi_flat_param *p,
+                    const ds_tensor *x)
+{
+    const ds_tensor *w = ds_state_get(want, name);
+    size_t bytes = (size_t)(p->end - p->begin) * sizeof(float);
+    return w && x &&
+           !memcmp((const float *)ds_data((ds_tensor *)w) + p->begin, ds_data((ds_tensor *)x),
+                   bytes);
+}
+
+static ds_status check_param(const ds_engine *e, const ds_state *want, int k)
+{
+    const dsi_flat *f = dsi_zero_flat(e->zero);
+    const dsi_flat_param *p = &f->param[k];
+    const dsi_optim_param *x = &e->optim->params[p->index];
+    const char *name = dsi_flat_path(f, e->model, k);
+    char momentum[100];
+    if (p->begin == p->end) return DS_OK;
+    snprintf(momentum, sizeof momentum, "%s.momentum_buffer", name);
+    RANK_CHECK(is_part(want, name, p, x->p) && is_part(want, momentum, p, x->moment[0]));
+    RANK_CHECK(x->step == 4);
+    return DS_OK;
+}
+
+static ds_status load(void *arg)
+{
+    const Job *j = arg;
+    char path[600];
+    snprintf(path, sizeof path, DS_GOLDEN "/deepspeed/%s", j->name);
+    ds_engine *e = engine_of(j);
+    RANK_CHECK(e && ds_engine_load(e, path) == DS_OK);
+    snprintf(path, sizeof path, DS_GOLDEN "/deepspeed/%s/expected.pth", j->name);
+    ds_state *want = ds_load(path);
+    ds_status status = want ? DS_OK : ds_error_status();
+    for (int k = 0; status == DS_OK && k < dsi_zero_flat(e->zero)->n; k++)
+        status = check_param(e, want, k);
+    ds_state_free(want);
+    ds_engine_free(e);
+    return status;
+}
+
+static void momentum(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int ranks = 1; ranks <= 2; ranks++)
+            for (int saved = 0; saved <= 1; saved++) {
+                Job j = {saved ? "s1_w1_sgd" : "s0_w1_sgd",
+                         "{\"type\": \"SGD\", \"params\": {\"lr\": 0.05, \"momentum\": 0.9}}",
+                         stage};
+                if (run_ranks(ranks, load, &j) != DS_OK)
+                    fail_msg("%s in stage %d on %d ranks: %s", j.name, stage, ranks, ds_error());
+            }
+}
+
+/* Its numbers of parameters are not those of the module. */
+static void frozen(void **state)
+{
+    (void)state;
+    Job j = {"s0_w1_frozen", "{\"type\": \"Adagrad\", \"params\": {\"lr\": 0.05}}", 0};
+    ds_engine *e = engine_of(&j);
+    CHECK(e && ds_engine_load(e, DS_GOLDEN "/deepspeed/s0_w1_frozen") != DS_OK);
+    CHECK(strstr(ds_error(), "its optimizer has 5 parameters, its module 6"));
+    ds_error_clear();
+    CHECK_INT(ds_engine_load(e, DS_GOLDEN "/deepspeed/s0_w1_frozen", .no_optimizer = true), DS_OK);
+    ds_engine_free(e);
+}
+
+TEST_MAIN(cmocka_unit_test(momentum), cmocka_unit_test(frozen))
