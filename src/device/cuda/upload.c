@@ -4,9 +4,9 @@
  * Invariants: the memory has two halves, and copies are queued from one until
  * it is full. Then an event marks the end of its copies on the stream, and a
  * half is written again when the stream has come to its event; so the host
- * waits only when it is two halves ahead. All of it is queued on the handle's
- * own stream. Behind the halves is where the fault flag is copied to: pinned
- * memory is dear.
+ * waits only when it is more than a half ahead. All of it is queued on the
+ * handle's own stream. Behind the halves is where the fault flag is copied to:
+ * pinned memory is dear.
  * SPDX-License-Identifier: MIT */
 #include "driver.h"
 
