@@ -89,7 +89,8 @@ ds_status plan_choose_runner(launch_plan *p)
     if (status != DS_OK) return status;
     bool offered = p->origin == HOSTS_OF_JOB || p->origin == HOSTS_UNNAMED;
     p->runner = p->world_size > 1 ? choose_local(requested, o->launcher != NULL) : &runner_direct;
-    if (resources_per_node(o, p->origin == HOSTS_OF_FILE)) return choose_per_node(p, requested);
+    if ((o->no_ssh && offered) || resources_per_node(o, p->origin == HOSTS_OF_FILE))
+        return choose_per_node(p, requested);
     if (o->node_rank > 0) /* if it were ignored, each node would train alone */
         return dsi_fail(DS_EINVAL, "--node_rank %d: of how many nodes? give --nnodes",
                         o->node_rank);

@@ -106,7 +106,7 @@ static ds_status resources_of_nodes(ds_hosts *h, dsi_text *notices, const option
 {
     ds_hosts here = {0};
     ds_status status = resources_of_machine(&here, notices, o);
-    hosts_add_numbered(h, options_nodes(o) > 0 ? options_nodes(o) : 1, 0);
+    hosts_add_numbered(h, options_nodes(o), 0);
     for (int i = 0; i < h->n && status == DS_OK; i++) {
         host_set_slots(&h->at[i], here.at[0].n_slots);
         memcpy(h->at[i].slots, here.at[0].slots, (size_t)here.at[0].n_slots * sizeof(int));

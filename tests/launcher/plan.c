@@ -247,6 +247,8 @@ static void slurm(void **state)
     HAS(c, "-n 6 --ntasks-per-node=3 --distribution=block --nodes 2 --nodelist gpu08,gpu09 ");
     HAS(c, "--master_addr=gpu08 ");
     HAS(dry_resources(dry("--launcher=slurm", "-e", "gpu08", "train")), "{\"gpu09\": [0, 1, 2]}");
+    REFUSED("--launcher slurm: nodes on which the command is typed", "--launcher=slurm", "--no_ssh",
+            "--node_rank=0", "train");
     dry_set("SLURM_TASKS_PER_NODE", "x3");
     REFUSED("SLURM_TASKS_PER_NODE=x3: expected how many", "--launcher=slurm", "train");
     dry_set("SLURM_TASKS_PER_NODE", "4(x2),3");
