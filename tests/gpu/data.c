@@ -19,7 +19,7 @@ static ds_dataset *images(Kind kind)
 {
     static const float mean[] = {0.49f, 0.48f, 0.45f}, std[] = {0.25f, 0.24f, 0.26f};
     ds_dataset *d = ds_cifar10_with(
-        "unused", DS_TRAIN, (ds_cifar10_opts){.sample = true, .quiet = true, .raw = kind != PLAIN});
+        folder, DS_TRAIN, (ds_cifar10_opts){.sample = true, .quiet = true, .raw = kind != PLAIN});
     d = ds_subset(d, 11, SAMPLES);
     if (kind != PLAIN) d = ds_transform_normalize(ds_transform_to_float(d), 3, mean, std);
     if (kind == FLIPPED) d = ds_transform_random_flip(d, 0.5, 3);

@@ -11,6 +11,7 @@
 
 enum { BATCH = 4, STEPS = 4 }; /* the third is recorded */
 
+static const char *folder; /* where the sample is unpacked */
 static const ds_device cpu = {DS_CPU, 0}, gpu = {DS_CUDA, 0};
 
 typedef struct Counts {
@@ -42,7 +43,7 @@ static void check_counts(const char *what, Counts got, Counts most)
 
 static ds_dataset *images(void)
 {
-    return ds_cifar10_with("unused", DS_TRAIN, (ds_cifar10_opts){.sample = true, .quiet = true});
+    return ds_cifar10_with(folder, DS_TRAIN, (ds_cifar10_opts){.sample = true, .quiet = true});
 }
 
 typedef struct Training {
@@ -127,5 +128,8 @@ int main(void)
     setenv("DS_CIFAR10_SAMPLE", DS_SOURCE_DIR "/assets/cifar10-sample.tar.xz", 1);
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_tutorial),
                                        cmocka_unit_test(the_engine)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    folder = folder_make();
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    folder_remove();
+    return failed;
 }
