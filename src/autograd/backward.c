@@ -197,6 +197,7 @@ static bool node_acquire_operands(const dsi_node *n, const ds_tensor *dy)
     const ds_tensor *read[MAX_SAVED];
     int count = 0;
     if (!(op->takes_pooled ? dsi_acquire_pooled(dy) : dsi_acquire(dy))) return false;
+    if (n->second_dy && !dsi_acquire(n->second_dy)) return false;
     for (int i = 0; !op->acquires && i < n->n_saved; i++) {
         unsigned inputs = i < DSI_MASKED_SAVED ? op->saved_for[i] : 0;
         bool reads = !inputs;
@@ -228,6 +229,7 @@ static ds_status node_run_backward(dsi_node *n)
     dsi_observe_end(before);
     ds_scope_close(scope);
     dsi_unref(dy);
+    dsi_hold(&n->second_dy, NULL);
     if (running.hooked) node_run_after_use_hooks(n);
     dsi_node_release_saved(n);
     n->spent = true;
@@ -252,6 +254,7 @@ static ds_status run_nodes(Nodes *nodes)
     for (; running.hooked && k < nodes->n; k++) node_reset_uses(nodes->at[k]);
     for (k = 0; k < nodes->n; k++) { /* only after a failure is a dy left */
         dsi_hold(&nodes->at[k]->dy, NULL);
+        dsi_hold(&nodes->at[k]->second_dy, NULL);
         dsi_node_unref(nodes->at[k]);
     }
     dsi_list_free(nodes);

@@ -18,7 +18,8 @@ struct dsi_node {
     int refs;
     const dsi_op *op;
     uint64_t seq;
-    ds_tensor *dy; /* gradient of the output: the sum so far; counted */
+    ds_tensor *dy;        /* gradient of the output: the sum so far; counted */
+    ds_tensor *second_dy; /* NULL, or to be added to it (takes_two of dsi_op); counted */
     dsi_edge *in;
     ds_tensor **saved; /* counted */
     void *attr;

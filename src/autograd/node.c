@@ -123,6 +123,7 @@ void dsi_set_free_attr(dsi_node *n, void (*free_attr)(dsi_node *n))
 }
 
 ds_tensor *dsi_saved_tensor(dsi_node *n, int i) { return i < n->n_saved ? n->saved[i] : NULL; }
+ds_tensor *dsi_second_dy(dsi_node *n) { return n->second_dy; }
 const void *dsi_attr(dsi_node *n) { return n->attr; }
 bool dsi_needs_input_grad(const dsi_node *n, int i)
 {
@@ -206,18 +207,37 @@ static bool grad_is_own(const ds_tensor *x)
 }
 
 /* to->dy += g, in new memory if the old sum has other holders. */
-static ds_status node_add_grad(dsi_node *to, ds_tensor *g)
+static ds_status node_sum(dsi_node *to, const ds_tensor *g)
 {
-    if (!to->dy) {
-        to->dy = dsi_ref(g);
-        return DS_OK;
-    }
     bool acquired = dsi_acquire(to->dy, g);
     if (acquired && grad_is_own(to->dy) && to->dy->dtype == g->dtype)
         return grad_sum(to->dy, to->dy, g);
     ds_tensor *sum = acquired ? dsi_new_like(to->dy) : NULL;
     if (grad_sum(sum, to->dy, g) != DS_OK) return ds_error_status();
     dsi_hold(&to->dy, sum);
+    return DS_OK;
+}
+
+/* to->dy is the whole gradient so far. */
+static ds_status node_settle(dsi_node *to)
+{
+    ds_tensor *second = to->second_dy;
+    to->second_dy = NULL;
+    ds_status status = second ? node_sum(to, second) : DS_OK;
+    dsi_unref(second);
+    return status;
+}
+
+static ds_status node_add_grad(dsi_node *to, ds_tensor *g)
+{
+    if (!to->dy) {
+        to->dy = dsi_ref(g);
+        return DS_OK;
+    }
+    if (node_settle(to) != DS_OK) return ds_error_status();
+    bool two = !to->spent && to->op->takes_two && to->op->takes_two(to, to->dy, g);
+    if (!two) return node_sum(to, g);
+    to->second_dy = dsi_ref(g);
     return DS_OK;
 }
 
@@ -255,6 +275,7 @@ ds_tensor *dsi_grad_buffer(dsi_node *n, int i, const ds_tensor *like, ds_dims sh
     dsi_edge *e = &n->in[i];
     ds_tensor **sum = e->node ? &e->node->dy : &e->leaf->grad;
     n->grads_added++;
+    if (e->node && node_settle(e->node) != DS_OK) return NULL;
     if (!e->node && *sum) { /* whoever holds ds_grad(leaf) sees the sum */
         bool good = grad_forbid_old(e->leaf) == DS_OK && dsi_acquire_to_write(*sum);
         return good ? *sum : NULL;
@@ -294,6 +315,7 @@ static void node_free(dsi_node *n)
     if (n->in != n->inline_in) dsi_free(n->in);
     if (n->attr != (void *)n->inline_attr) dsi_free(n->attr);
     dsi_unref(n->dy);
+    dsi_unref(n->second_dy);
     dsi_pool_put(&nodes, n);
 }
 

@@ -25,6 +25,9 @@ typedef struct dsi_op {
      * tensor i if an input of the mask saved_for[i] (bit j: input j) wants a
      * gradient; mask 0: always. */
     unsigned saved_for[DSI_MASKED_SAVED];
+    /* NULL: never. Whether backward reads a gradient as two summands, with dy =
+     * a, in place of dy = a + b: then b is dsi_second_dy. */
+    bool (*takes_two)(dsi_node *n, const ds_tensor *a, const ds_tensor *b);
     bool acquires; /* none is acquired: backward calls ops, or acquires them itself */
 } dsi_op;
 
@@ -43,6 +46,7 @@ void dsi_save_for_backward(dsi_node *n, ds_tensor *x);
 void dsi_set_attr(dsi_node *n, const void *attr, size_t bytes); /* a copy */
 ds_tensor *dsi_saved_tensor(dsi_node *n, int i);                /* borrowed */
 const void *dsi_attr(dsi_node *n);
+ds_tensor *dsi_second_dy(dsi_node *n); /* borrowed, acquired; NULL: dy is the whole gradient */
 
 /* free_attr runs once, when n's saved tensors are released: after its backward,
  * or when n is freed without one. For memory that the attribute points to. */
@@ -53,8 +57,8 @@ bool dsi_needs_input_grad(const dsi_node *n, int i);
  * backward pass. */
 void dsi_accumulate_grad(dsi_node *n, int i, ds_tensor *g);
 
-/* Whether n is to run in this pass. Then, in place of all of its own gradients, a
- * newer node of the same inputs may add g to n's: NULL fails the pass. */
+/* Whether n is to run in this pass. Then, in place of all of its own gradients,
+ * a newer node of the same inputs may add g to n's: NULL fails the pass. */
 bool dsi_node_waits(const dsi_node *n);
 void dsi_accumulate_in_other(dsi_node *from, dsi_node *n, ds_tensor *g);
 

@@ -453,6 +453,9 @@ typedef struct dsi_fusions {
      * batch_norm_dx of dy, seen as [1,N C,I], with mean and rstd of each channel's group */
     ds_status (*group_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view mean, dsi_view rstd,
                                dsi_view weight, dsi_view dx, dsi_view dw, dsi_view db);
+    /* The gradient of y = ReLU, of which dy = a + b; dx may be a.
+     * = binary ADD (a, b, t); unary_dx RELU (t, y, dx) */
+    ds_status (*relu_dx_of_sum)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y, dsi_view dx);
     /* y = a b + alpha c d; y may be none of them; beside 16-bit a and c, b and
      * d may be float32.
      * = binary MUL (a, b, y); MUL (c, d, t); ADD (y, t, alpha) */

@@ -226,6 +226,8 @@ ENTRY(used_fusions, nll_loss_dx, "nll_loss_dx",
 ENTRY(used_fusions, group_norm_dx, "group_norm_dx",
       (S, V dy, V x, V mean, V rstd, V weight, V dx, V dw, V db), (s, dy, x, mean, rstd, weight, dx, dw, db), 0,
       &dy, &x, &dx)
+ENTRY(used_fusions, relu_dx_of_sum, "relu_dx_of_sum", (S, V a, V b, V y, V dx), (s, a, b, y, dx), 0,
+      &a, &b, &y, &dx)
 ENTRY(used_fusions, mul_add, "mul_add", (S, double alpha, V a, V b, V c, V d, V y),
       (s, alpha, a, b, c, d, y), 0, &a, &b, &c, &d, &y)
 ENTRY(used_fusions, clamp, "clamp", (S, double low, double high, V x, V y), (s, low, high, x, y), 0, &x, &y)
@@ -306,7 +308,7 @@ struct dsi_observed_tables {
     X(norm) X(gather_rows) X(scatter_rows) X(gather) X(scatter_add) X(dispatch) X(combine) \
     X(combine_dw) X(attention) X(attention_dx) X(optimizer) X(step_result) X(halves_join) X(halves_split)
 #define FUSION_NAMES(X) \
-    X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dx_bias) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(conv2d_back_pooled) X(sum_channels) X(batch_norm_stats) X(batch_norm_relu) X(batch_norm_relu_dx) X(mul_add) \
+    X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dx_bias) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(conv2d_back_pooled) X(sum_channels) X(batch_norm_stats) X(batch_norm_relu) X(batch_norm_relu_dx) X(relu_dx_of_sum) X(mul_add) \
     X(clamp) X(prelu) X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_batch) \
     X(arange) X(clamp_tensors) X(amax) X(scatter) X(scatter_dx) X(scatter_sum) X(nll_loss) X(nll_loss_dx) \
     X(attention_dropout) X(attention_dropout_dx) X(vecdot) X(deviations) X(group_norm_dx)

@@ -229,18 +229,43 @@ static ds_tensor *relu_dx_pooled(ds_tensor *dy)
     return dsi_new_pooled(dx, max, dy->pooled[2], dy->shape);
 }
 
+/* Two readers of y, as in a residual network, whose gradients are as y is. */
+static bool relu_takes_two(dsi_node *n, const ds_tensor *a, const ds_tensor *b)
+{
+    const ds_tensor *y = dsi_saved_tensor(n, 0);
+    if (!dsi_fusion(y->device, relu_dx_of_sum)) return false;
+    const ds_tensor *both[] = {a, b};
+    for (int i = 0; i < 2; i++)
+        if (!both[i]->storage || both[i]->pooled[0] || both[i]->device != y->device ||
+            both[i]->dtype != y->dtype || !dsi_same_layout(both[i], y))
+            return false;
+    return true;
+}
+
+/* dx takes the place of a, if that has no other holder. */
+static ds_tensor *relu_dx_of_sum(ds_tensor *a, const ds_tensor *b, const ds_tensor *y)
+{
+    ds_tensor *dx = a->refs == 1 && a->storage->refs == 1 ? a : dsi_new_like(y);
+    bool done = dsi_run_fusion(dx, relu_dx_of_sum, dsi_v(a), dsi_v(b), dsi_v(y), dsi_v(dx));
+    return dsi_result_if(done, dx);
+}
+
 /* Saved: y. If dy is in pooled form, so is dx. */
 static void relu_backward(dsi_node *n, ds_tensor *dy)
 {
+    ds_tensor *y = dsi_saved_tensor(n, 0), *second = dsi_second_dy(n);
     if (dy->pooled[0])
         dsi_accumulate_grad(n, 0, relu_dx_pooled(dy));
-    else if (dsi_acquire(dsi_saved_tensor(n, 0)))
-        unary_backward(n, dy, DSI_RELU);
-    else
+    else if (!dsi_acquire(y))
         dsi_accumulate_grad(n, 0, NULL);
+    else if (second)
+        dsi_accumulate_grad(n, 0, relu_dx_of_sum(dy, second, y));
+    else
+        unary_backward(n, dy, DSI_RELU);
 }
 
-const dsi_op dsi_op_relu = {"relu", relu_backward, .takes_pooled = true, .acquires = true};
+const dsi_op dsi_op_relu = {"relu", relu_backward, .takes_pooled = true,
+                            .takes_two = relu_takes_two, .acquires = true};
 
 /* May be deferred: max-pooling computes it with the maxima
  * (tensor/deferred.c). Computes a deferred batch norm too (norm_relu.c). */

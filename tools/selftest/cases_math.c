@@ -102,6 +102,24 @@ static ds_status dense_affine(Trial *t)
     return CALL(t, affine, -2.5, 0.75, IN(t, VECTORS(t)), OUT(t, VECTORS(t)));
 }
 
+/* The host computes the sum, and then ReLU's gradient. */
+static ds_status relu_dx_of(Trial *t, dsi_view a, dsi_view b, dsi_view y, dsi_view dx)
+{
+    if (t->device->type->kind != DS_CPU) return CALL_FUSION(t, relu_dx_of_sum, a, b, y, dx);
+    ds_status status = CALL(t, binary, DSI_ADD, 1, a, b, dx);
+    return status == DS_OK ? CALL(t, unary_dx, DSI_RELU, 0, dx, y, dx) : status;
+}
+static ds_status relu_dx_of_sum(Trial *t)
+{
+    dsi_view a = IN(t, SHAPE(t)), b = IN(t, SHAPE(t)), y = IN(t, SHAPE(t));
+    return relu_dx_of(t, a, b, y, OUT(t, SHAPE(t)));
+}
+static ds_status dense_relu_dx_of_sum(Trial *t)
+{
+    dsi_view a = IN(t, VECTORS(t)), b = IN(t, VECTORS(t)), y = IN(t, VECTORS(t));
+    return relu_dx_of(t, a, b, y, OUT(t, VECTORS(t)));
+}
+
 /* ---- reductions ---- */
 
 /* The host has no such kernel: its values, copied. */
@@ -329,6 +347,8 @@ const SelfCase selftest_math[] = {
     {"unary_dx", "gelu_tanh, dense", dense_gelu_dx, 4, true},
     {"binary", "add, dense", dense_add, 1, true},
     {"affine", "dense", dense_affine, 1, true},
+    {"relu_dx_of_sum", "", relu_dx_of_sum, 1, false},
+    {"relu_dx_of_sum", "dense", dense_relu_dx_of_sum, 1, true},
     {"where", "", where, 1, false},
     {"mask_scale", "", mask_scale, 1, false},
     {"reduce", "sum, outer", sum_outer, 4, false},

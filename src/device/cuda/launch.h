@@ -33,6 +33,7 @@ ds_status dsi_cuda_compare(dsi_stream *s, dsi_compare_op op, dsi_view a, dsi_vie
 ds_status dsi_cuda_affine(dsi_stream *s, double factor, double term, dsi_view x, dsi_view y);
 ds_status dsi_cuda_where(dsi_stream *s, dsi_view c, dsi_view a, dsi_view b, dsi_view y);
 ds_status dsi_cuda_mask_scale(dsi_stream *s, double factor, dsi_view x, dsi_view keep, dsi_view y);
+ds_status dsi_cuda_relu_dx_of_sum(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y, dsi_view dx);
 ds_status dsi_cuda_mul_add(dsi_stream *s, double alpha, dsi_view a, dsi_view b, dsi_view c,
                            dsi_view d, dsi_view y);
 

@@ -131,6 +131,15 @@ ds_status dsi_cuda_mask_scale(dsi_stream *s, double factor, dsi_view x, dsi_view
                            dsi_cuda_grid_of(quads ? a.e.count / 4 : a.e.count), &a);
 }
 
+ds_status dsi_cuda_relu_dx_of_sum(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y, dsi_view dx)
+{
+    dsi_cuda_pointwise p = {.e = DSI_CUDA_ELEMENTS(&a, &b, &y, &dx)};
+    ds_status status = dsi_cuda_floating("relu_dx_of_sum", dx.dtype);
+    return status == DS_OK
+               ? dense_launch(s, "relu_dx_of_sum", "relu_dx_of_sum_dense", true, 4, dx.dtype, &p)
+               : status;
+}
+
 ds_status dsi_cuda_mul_add(dsi_stream *s, double alpha, dsi_view a, dsi_view b, dsi_view c,
                            dsi_view d, dsi_view y)
 {

@@ -73,6 +73,7 @@ const dsi_fusions dsi_cuda_fusions = {
     .batch_norm_stats = dsi_cuda_batch_norm_stats,
     .batch_norm_relu = dsi_cuda_batch_norm_relu,
     .batch_norm_relu_dx = dsi_cuda_batch_norm_relu_dx,
+    .relu_dx_of_sum = dsi_cuda_relu_dx_of_sum,
     .mul_add = dsi_cuda_mul_add,
     .mask_scale = dsi_cuda_mask_scale,
     .dropout = dsi_cuda_dropout,

@@ -328,6 +328,22 @@ MASK_SCALE(mask_scale_f64, double)
 MUL_ADD(mul_add_f32, float)
 MUL_ADD(mul_add_f64, double)
 
+/* a, b, y, dx */
+#define RELU_DX_OF_SUM(name, C) \
+    KERNEL(name, dsi_cuda_pointwise, 256) \
+    { \
+        GRID_LOOP (i, P.e.count) { \
+            long long at[4]; \
+            places(P.e, i, at); \
+            C a = load<C>(P.e.p[0], P.e.dtype[0], at[0]), \
+              b = load<C>(P.e.p[1], P.e.dtype[1], at[1]), \
+              y = load<C>(P.e.p[2], P.e.dtype[2], at[2]); \
+            store<C>(P.e.p[3], P.e.dtype[3], at[3], unary_dx_of<C>(K_RELU, 0, a + b, y)); \
+        } \
+    }
+RELU_DX_OF_SUM(relu_dx_of_sum_f32, float)
+RELU_DX_OF_SUM(relu_dx_of_sum_f64, double)
+
 /* ---- dense operands of one dtype: 16 bytes at a time ----
  *
  * Of common ops alone: each has a loop of its own, so that a vector has no
@@ -342,32 +358,33 @@ template <class T, int VIEWS, class F> DEVICE void dense_loop(const dsi_cuda_poi
 UNROLL
         for (int k = 0; k < Y; k++) vector_load<T>(x[k], P.e.p[k], i * N);
 UNROLL
-        for (int e = 0; e < N; e++) y[e] = f(x[0][e], x[Y - 1][e]);
+        for (int e = 0; e < N; e++) y[e] = f(x[0][e], x[Y / 2][e], x[Y - 1][e]);
         vector_store<T>(P.e.p[Y], i * N, y);
     }
     long long rest = P.e.count / N * N + threadIdx.x;
     if (blockIdx.x || rest >= P.e.count) return;
     float a = load<float>(P.e.p[0], P.e.dtype[0], rest),
-          b = load<float>(P.e.p[Y - 1], P.e.dtype[Y - 1], rest);
-    store<float>(P.e.p[Y], P.e.dtype[Y], rest, f(a, b));
+          b = load<float>(P.e.p[Y / 2], P.e.dtype[Y / 2], rest),
+          c = load<float>(P.e.p[Y - 1], P.e.dtype[Y - 1], rest);
+    store<float>(P.e.p[Y], P.e.dtype[Y], rest, f(a, b, c));
 }
 
 template <class T, int OP> DEVICE void unary_loop(const dsi_cuda_pointwise &P)
 {
-    dense_loop<T, 2>(P, [&](float x, float) {
+    dense_loop<T, 2>(P, [&](float x, float, float) {
         return unary_of<float>(OP, P.a, x);
     });
 }
 template <class T, int OP> DEVICE void unary_dx_loop(const dsi_cuda_pointwise &P)
 {
-    dense_loop<T, 3>(P, [&](float a, float b) {
+    dense_loop<T, 3>(P, [&](float a, float b, float) {
         return unary_dx_of<float>(OP, P.a, a, b);
     });
 }
 template <class T, int OP> DEVICE void binary_loop(const dsi_cuda_pointwise &P)
 {
     float alpha = (float)P.a;
-    dense_loop<T, 3>(P, [&](float a, float b) {
+    dense_loop<T, 3>(P, [&](float a, float b, float) {
         return binary_of<float>(OP, alpha, a, b);
     });
 }
@@ -392,7 +409,13 @@ template <class T, int OP> DEVICE void binary_loop(const dsi_cuda_pointwise &P)
     KERNEL(affine_dense_##suffix, dsi_cuda_pointwise, 256) \
     { \
         float factor = (float)P.a, term = (float)P.b; \
-        dense_loop<T, 2>(P, [&](float x, float) { return factor * x + term; }); \
+        dense_loop<T, 2>(P, [&](float x, float, float) { return factor * x + term; }); \
+    } \
+    KERNEL(relu_dx_of_sum_dense_##suffix, dsi_cuda_pointwise, 256) \
+    { \
+        dense_loop<T, 4>(P, [&](float a, float b, float y) { \
+            return unary_dx_of<float>(K_RELU, 0, a + b, y); \
+        }); \
     }
 DENSE(f32, float)
 DENSE(f16, __half)
