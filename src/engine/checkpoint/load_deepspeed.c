@@ -390,11 +390,11 @@ static ds_status fp16_read_flat(const dsi_loaded *l, Entries *of, const ds_value
 static ds_status trained_check(const Entries *of, const ds_value *groups)
 {
     int64_t n = ds_value_len(ds_value_get(ds_value_at(groups, 0), DSI_STATE_PARAMS));
-    if (!n || n == of->n || n == 1) return DS_OK;
+    if (!n || n == of->n) return DS_OK;
     return dsi_fail(DS_EFORMAT,
-                    "its optimizer has %lld parameters, its module %d, and the file does not say "
+                    "its optimizer has %lld parameter%s, its module %d, and the file does not say "
                     "which were frozen: load it with .no_optimizer",
-                    (long long)n, of->n);
+                    (long long)n, n == 1 ? "" : "s", of->n);
 }
 
 /* The file does not say which parameters are in which group, so that only
@@ -415,7 +415,8 @@ static ds_status ds_optimizer_read(dsi_loaded *l, const ds_value *optimizer)
                         "load it with .no_optimizer",
                         (long long)groups);
     ds_status status = entries_from_module(l, &of);
-    if (status == DS_OK) status = trained_check(&of, ds_value_get(base, DSI_STATE_PARAM_GROUPS));
+    if (status == DS_OK && !flat)
+        status = trained_check(&of, ds_value_get(base, DSI_STATE_PARAM_GROUPS));
     if (status == DS_OK && flat)
         status = fp16_read_flat(l, &of, states, ds_value_at(flat, 0));
     else if (status == DS_OK)
