@@ -2,7 +2,7 @@
  * optimizer counts no steps, torch's SGD, loaded on 1 and 2 ranks in every
  * stage: the momentum continues.
  *
- * tests/golden/deepspeed/sSTAGE_w1_sgd: Linear(7, 11), GELU, LayerNorm(11),
+ * tests/golden/deepspeed_sgd/sSTAGE_w1_sgd: Linear(7, 11), GELU, LayerNorm(11),
  * Linear(11, 5) after four steps; expected.pth has its weights and momentum.
  * s0_w1_frozen: the same with Adagrad, made without the parameter 0.bias;
  * s0_w1_one: this folder with the state of 0.weight alone.
@@ -61,10 +61,10 @@ static ds_status load(void *arg)
 {
     const Job *j = arg;
     char path[600];
-    snprintf(path, sizeof path, DS_GOLDEN "/deepspeed/%s", j->name);
+    snprintf(path, sizeof path, DS_GOLDEN "/deepspeed_sgd/%s", j->name);
     ds_engine *e = engine_of(j);
     RANK_CHECK(e && ds_engine_load(e, path) == DS_OK);
-    snprintf(path, sizeof path, DS_GOLDEN "/deepspeed/%s/expected.pth", j->name);
+    snprintf(path, sizeof path, DS_GOLDEN "/deepspeed_sgd/%s/expected.pth", j->name);
     ds_state *want = ds_load(path);
     ds_status status = want ? DS_OK : ds_error_status();
     for (int k = 0; status == DS_OK && k < dsi_zero_flat(e->zero)->n; k++)
@@ -93,7 +93,7 @@ static void frozen_refused(const char *folder, const char *message)
 {
     Job j = {folder, "{\"type\": \"Adagrad\", \"params\": {\"lr\": 0.05}}", 0};
     char path[600];
-    snprintf(path, sizeof path, DS_GOLDEN "/deepspeed/%s", folder);
+    snprintf(path, sizeof path, DS_GOLDEN "/deepspeed_sgd/%s", folder);
     ds_engine *e = engine_of(&j);
     CHECK(e && ds_engine_load(e, path) != DS_OK);
     CHECK(strstr(ds_error(), message));
