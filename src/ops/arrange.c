@@ -248,13 +248,35 @@ static void pad_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_pad = {.name = "pad", .backward = pad_backward};
 
+/* Fills y around x: a slab on either side of each dimension. Those of the last
+ * one would be many short lines, so y is filled as a whole. */
+static bool pad_around(ds_tensor *y, const Pad *p, const int64_t *after, double value)
+{
+    int last = p->x.n - 1;
+    if (last < 0 || p->before[last] || after[last]) return dsi_fill(y, value);
+    ds_dims rest = y->shape;
+    int64_t offset = y->offset;
+    for (int i = 0; i < last; i++) {
+        int64_t begin[2] = {0, p->before[i] + p->x.d[i]}, size[2] = {p->before[i], after[i]};
+        for (int side = 0; side < 2; side++) {
+            ds_dims slab = rest;
+            int64_t at = offset + begin[side] * y->stride[i];
+            slab.d[i] = size[side];
+            if (size[side] && !dsi_fill(dsi_view_of(y, slab, y->stride, at), value)) return false;
+        }
+        rest.d[i] = p->x.d[i], offset += p->before[i] * y->stride[i];
+    }
+    return true;
+}
+
 ds_tensor *dsi_pad(ds_tensor *x, const int64_t *before, const int64_t *after, double value)
 {
     Pad p = {.x = x->shape};
     ds_dims shape = x->shape;
     for (int i = 0; i < shape.n; i++) p.before[i] = before[i], shape.d[i] += before[i] + after[i];
-    ds_tensor *y = dsi_fill(dsi_new(x, shape), value);
-    if (!y || dsi_copy(pad_inside(y, &p), x) != DS_OK) return NULL;
+    ds_tensor *y = dsi_new(x, shape);
+    if (!y || !pad_around(y, &p, after, value) || dsi_copy(pad_inside(y, &p), x) != DS_OK)
+        return NULL;
     if (dsi_is_float(x)) dsi_set_attr(dsi_record(&dsi_op_pad, y, x), &p, sizeof p);
     return y;
 }
