@@ -81,17 +81,17 @@ static ds_status add_as_it_is(Export *e, const char *name, ds_value *v)
     return x ? ds_value_set(e->dict, name, x) : ds_error_status();
 }
 
-/* Stages 0 to 2 have frozen parameters whole; of stage 3 each rank's file has
- * its part. */
-static ds_status add_frozen(Export *e, const char *name, const ds_value *shape)
+/* v: a frozen parameter as the model file has it; p: of stage 3, from the files
+ * of all ranks, else NULL. */
+static ds_status add_frozen(Export *e, const char *name, const ds_value *v, const dsi_load_param *p)
 {
-    ds_dims dims;
-    if (dsi_load_read_shape(shape, &dims) != DS_OK) return ds_error_status();
-    ds_value *x = dsi_load_frozen_value(&e->sources, &e->l, name, dims);
+    ds_dims shape = p ? p->shape : dsi_value_shape(v);
+    ds_value *x = p ? dsi_load_param_value(&e->sources, p, DSI_LOAD_WEIGHTS)
+                    : dsi_load_tensor_value(&e->sources, v);
     if (!x) return ds_error_status();
     e->frozen++;
-    e->frozen_elements += dsi_numel(dims);
-    say_tensor(e, name, dims);
+    e->frozen_elements += dsi_numel(shape);
+    say_tensor(e, name, shape);
     return ds_value_set(e->dict, name, x);
 }
 
@@ -101,9 +101,8 @@ static ds_status export_add_tensor(Export *e, const char *name, ds_value *v)
 {
     const dsi_load_param *p = dsi_load_find_param(&e->l, name);
     const ds_value *frozen = ds_value_find(e->l.model, "frozen_param_shapes");
-    const ds_value *shape = ds_value_get(frozen, name);
+    if (ds_value_get(frozen, name)) return e->o->no_frozen ? DS_OK : add_frozen(e, name, v, p);
     if (p) return add_trained(e, name, p);
-    if (shape) return e->o->no_frozen ? DS_OK : add_frozen(e, name, shape);
     if (ds_value_kind_of(v) != DS_VALUE_TENSOR) return DS_OK;
     if (!e->l.params.n && !dsi_load_is_buffer(&e->l, name)) {
         e->trained++;

@@ -5,7 +5,9 @@
  * tests/golden/deepspeed_sgd/sSTAGE_w1_sgd: Linear(7, 11), GELU, LayerNorm(11),
  * Linear(11, 5) after four steps; expected.pth has its weights and momentum.
  * s0_w1_frozen: the same with Adagrad, made without the parameter 0.bias;
- * s0_w1_one: this folder with the state of 0.weight alone.
+ * s0_w1_one: this folder with the state of 0.weight alone. s3_w2_frozen: saved
+ * on two ranks in stage 3; 0.bias and 3.weight are not trained, and each rank's
+ * file has a half of them.
  * SPDX-License-Identifier: MIT */
 #include "ranks.h"
 
@@ -15,7 +17,10 @@
 typedef struct Job {
     const char *name, *optimizer;
     int stage;
+    bool frozen;
 } Job;
+
+static const char *const untrained[2] = {"0.bias", "3.weight"};
 
 static ds_engine *engine_of(const Job *j)
 {
@@ -25,6 +30,10 @@ static ds_engine *engine_of(const Job *j)
     ds_nn_gelu(m, "1");
     ds_nn_layer_norm(m, "2", ds_shape(11));
     ds_nn_linear(m, "3", 11, 5);
+    ds_state *state = ds_module_state(m);
+    for (int i = 0; i < 2 && j->frozen; i++)
+        ds_require_grad(ds_state_get(state, untrained[i]), false);
+    ds_state_free(state);
     snprintf(text, sizeof text,
              "{\"train_batch_size\": 6, \"zero_allow_untested_optimizer\": true, "
              "\"optimizer\": %s, \"zero_optimization\": {\"stage\": %d, "
@@ -69,6 +78,12 @@ static ds_status load(void *arg)
     ds_status status = want ? DS_OK : ds_error_status();
     for (int k = 0; status == DS_OK && k < dsi_zero_flat(e->zero)->n; k++)
         status = check_param(e, want, k);
+    ds_state *now = ds_module_state(e->model);
+    for (int i = 0; status == DS_OK && i < 2 && j->frozen; i++) {
+        ds_tensor *x = ds_state_get(now, untrained[i]), *w = ds_state_get(want, untrained[i]);
+        RANK_CHECK(!memcmp(ds_data(x), ds_data(w), (size_t)ds_numel(w) * sizeof(float)));
+    }
+    ds_state_free(now);
     ds_state_free(want);
     ds_engine_free(e);
     return status;
@@ -82,16 +97,29 @@ static void momentum(void **state)
             for (int saved = 0; saved <= 1; saved++) {
                 Job j = {saved ? "s1_w1_sgd" : "s0_w1_sgd",
                          "{\"type\": \"SGD\", \"params\": {\"lr\": 0.05, \"momentum\": 0.9}}",
-                         stage};
+                         stage, false};
                 if (run_ranks(ranks, load, &j) != DS_OK)
                     fail_msg("%s in stage %d on %d ranks: %s", j.name, stage, ranks, ds_error());
             }
 }
 
+static void divided_frozen(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++)
+        for (int ranks = 1; ranks <= 3; ranks += 2) {
+            Job j = {"s3_w2_frozen",
+                     "{\"type\": \"SGD\", \"params\": {\"lr\": 0.05, \"momentum\": 0.9}}", stage,
+                     true};
+            if (run_ranks(ranks, load, &j) != DS_OK)
+                fail_msg("in stage %d on %d ranks: %s", stage, ranks, ds_error());
+        }
+}
+
 /* Its numbers of parameters are not those of the module. */
 static void frozen_refused(const char *folder, const char *message)
 {
-    Job j = {folder, "{\"type\": \"Adagrad\", \"params\": {\"lr\": 0.05}}", 0};
+    Job j = {folder, "{\"type\": \"Adagrad\", \"params\": {\"lr\": 0.05}}", 0, false};
     char path[600];
     snprintf(path, sizeof path, DS_GOLDEN "/deepspeed_sgd/%s", folder);
     ds_engine *e = engine_of(&j);
@@ -109,4 +137,4 @@ static void frozen(void **state)
     frozen_refused("s0_w1_one", "its optimizer has 1 parameter, its module 6");
 }
 
-TEST_MAIN(cmocka_unit_test(momentum), cmocka_unit_test(frozen))
+TEST_MAIN(cmocka_unit_test(momentum), cmocka_unit_test(divided_frozen), cmocka_unit_test(frozen))

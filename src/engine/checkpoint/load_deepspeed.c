@@ -17,6 +17,8 @@
  * SPDX-License-Identifier: MIT */
 #include "load.h"
 
+#include "base/int.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -230,6 +232,43 @@ static ds_status stage3_shard_read(dsi_loaded *l, const ds_value *file, int64_t 
         at += share;
     }
     dsi_list_free(&of);
+    return status;
+}
+
+/* Elements [0, n) of a parameter that is not trained: rank after rank, the
+ * model files have them. */
+static ds_status frozen_read_param(dsi_loaded *l, const char *name, ds_dims shape)
+{
+    dsi_load_param *p = dsi_load_add_param(l, name, shape);
+    int64_t n = dsi_numel(shape), has = 0;
+    ds_status status = p ? DS_OK : ds_error_status();
+    for (int64_t r = 0; status == DS_OK && has < n && r < l->ranks; r++) {
+        dsi_text file = dsi_text_of(DSI_FILE_MODEL_RANK, (int)r);
+        const ds_value *model = dsi_load_open_file(l, file.s),
+                       *part = ds_value_get(ds_value_get(model, DSI_STATE_FROZEN_FRAGMENTS), name);
+        const ds_tensor *x = model ? dsi_load_read_tensor(part, "") : NULL;
+        dsi_text_free(&file);
+        if (!x) return dsi_load_fail_in(l, model, ds_error_status());
+        int64_t end = dsi_min(n, has + dsi_numel(x->shape));
+        status = dsi_load_add_chunks(p, &(dsi_load_group){.weights = part}, has, end, 0);
+        has = end;
+    }
+    if (status != DS_OK || has == n) return status;
+    return dsi_fail(DS_EFORMAT, "%s: frozen parameter %s has %lld elements of %s", l->folder, name,
+                    (long long)has, dsi_shape_text(shape));
+}
+
+static ds_status frozen_read(dsi_loaded *l)
+{
+    const ds_value *shapes = ds_value_get(l->model, DSI_STATE_FROZEN_SHAPES);
+    ds_status status = DS_OK;
+    for (int64_t i = 0; status == DS_OK && i < ds_value_len(shapes); i++) {
+        const char *name = ds_value_text(ds_value_key_at(shapes, i));
+        ds_dims shape;
+        status = dsi_load_read_shape(ds_value_at(shapes, i), &shape);
+        if (status != DS_OK) return dsi_load_fail_in(l, l->model, status);
+        if (name) status = frozen_read_param(l, name, shape);
+    }
     return status;
 }
 
@@ -479,5 +518,6 @@ ds_status dsi_load_deepspeed(dsi_loaded *l, bool optimizer)
     if (status != DS_OK || (!optimizer && !divided)) return dsi_load_fail_in(l, l->model, status);
     if (each && l->experts.n) return expert_ranks_read(l);
     if (each) return dsi_load_fail_in(l, l->model, ds_optimizer_read(l, whole));
-    return shards ? ds_shards_read(l) : DS_OK;
+    if (shards) status = ds_shards_read(l);
+    return status == DS_OK && divided ? frozen_read(l) : status;
 }

@@ -82,27 +82,6 @@ ds_value *dsi_load_tensor_value(dsi_load_sources *all, const ds_value *x)
     return source_value(from, t->shape);
 }
 
-ds_value *dsi_load_frozen_value(dsi_load_sources *all, dsi_loaded *l, const char *name,
-                                ds_dims shape)
-{
-    dsi_load_source *from = source_new(all);
-    int64_t has = 0, ranks = l->ranks;
-    for (int64_t r = 0; has < dsi_numel(shape) && r < ranks; r++) {
-        dsi_text file = dsi_text_of(DSI_FILE_MODEL_RANK, (int)r);
-        const ds_value *model = r ? dsi_load_open_file(l, file.s) : l->model;
-        dsi_text_free(&file);
-        const ds_value *parts = ds_value_get(model, DSI_STATE_FROZEN_FRAGMENTS);
-        const ds_tensor *x = model ? dsi_load_read_tensor(ds_value_get(parts, name), "") : NULL;
-        if (!x) return NULL;
-        dsi_list_add(&from->parts, x);
-        has += dsi_numel(x->shape);
-    }
-    if (has < dsi_numel(shape))
-        return dsi_refuse("%s: frozen parameter %s has %lld elements of %s", l->folder, name,
-                          (long long)has, dsi_shape_text(shape));
-    return source_value(from, shape);
-}
-
 /* ---- what was found ------------------------------------------------------------------------------------ */
 
 int64_t dsi_load_stage(const dsi_loaded *l)

@@ -31,10 +31,6 @@ DSI_SHARED ds_value *dsi_load_param_value(dsi_load_sources *all, const dsi_load_
                                           const char *kind);
 /* x in float32. */
 DSI_SHARED ds_value *dsi_load_tensor_value(dsi_load_sources *all, const ds_value *x);
-/* A frozen parameter of that shape: stages 0 to 2 have it whole, of stage 3
- * each rank's model file has its part. */
-DSI_SHARED ds_value *dsi_load_frozen_value(dsi_load_sources *all, dsi_loaded *l, const char *name,
-                                           ds_dims shape);
 DSI_SHARED void dsi_load_sources_free(dsi_load_sources *all);
 
 /* The stage that a checkpoint says it was saved in. */

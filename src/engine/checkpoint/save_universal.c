@@ -179,16 +179,8 @@ static ds_status write_param(Worker *w, const char *name, const dsi_load_param *
  * them from the model file. */
 static ds_status write_untrained(Worker *w, const char *name, const ds_value *x)
 {
-    const ds_value *shape = ds_value_find(w->l.model, DSI_STATE_FROZEN_SHAPES);
-    ds_dims dims;
-    ds_value *v;
     if (dsi_load_find_param(&w->l, name) || ds_value_kind_of(x) != DS_VALUE_TENSOR) return DS_OK;
-    if ((shape = ds_value_get(shape, name)))
-        v = dsi_load_read_shape(shape, &dims) == DS_OK
-                ? dsi_load_frozen_value(&w->sources, &w->l, name, dims)
-                : NULL;
-    else
-        v = dsi_load_tensor_value(&w->sources, x);
+    ds_value *v = dsi_load_tensor_value(&w->sources, x);
     dsi_text folder = dsi_text_of(DSI_FOLDER_UNIVERSAL "/%s", name);
     ds_status status = write_tensor(w, folder.s, DSI_LOAD_WEIGHTS, v);
     dsi_text_free(&folder);
