@@ -12,6 +12,7 @@
  * folders (torch_adam, --inject_missing_state). All are also converted by ours.
  * SPDX-License-Identifier: MIT */
 #include "folder.h"
+#include "part.h"
 #include "ranks.h"
 
 #include "base/mem.h"
@@ -64,17 +65,6 @@ static ds_engine *engine_of(const Job *j)
              j->universal ? "true" : "false", strcmp(j->dtype, "bf16") ? "false" : "true",
              strcmp(j->dtype, "fp16") ? "false" : "true", j->stage);
     return ds_initialize(.model = net(j), .config = text);
-}
-
-/* The own elements of x are those of the whole tensor of that name. */
-static bool is_part(const ds_state *want, const char *name, const dsi_flat_param *p,
-                    const ds_tensor *x)
-{
-    const ds_tensor *w = ds_state_get(want, name);
-    size_t bytes = (size_t)(p->end - p->begin) * sizeof(float);
-    return w && x &&
-           !memcmp((const float *)ds_data((ds_tensor *)w) + p->begin, ds_data((ds_tensor *)x),
-                   bytes);
 }
 
 static ds_status check_param(const ds_engine *e, const ds_state *want, int k)

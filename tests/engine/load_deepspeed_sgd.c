@@ -9,6 +9,7 @@
  * on two ranks in stage 3; 0.bias and 3.weight are not trained, and each rank's
  * file has a half of them.
  * SPDX-License-Identifier: MIT */
+#include "part.h"
 #include "ranks.h"
 
 #include "engine/engine.h"
@@ -40,16 +41,6 @@ static ds_engine *engine_of(const Job *j)
              "\"stage3_param_persistence_threshold\": 10}}",
              j->optimizer, j->stage);
     return ds_initialize(.model = m, .config = text);
-}
-
-static bool is_part(const ds_state *want, const char *name, const dsi_flat_param *p,
-                    const ds_tensor *x)
-{
-    const ds_tensor *w = ds_state_get(want, name);
-    size_t bytes = (size_t)(p->end - p->begin) * sizeof(float);
-    return w && x &&
-           !memcmp((const float *)ds_data((ds_tensor *)w) + p->begin, ds_data((ds_tensor *)x),
-                   bytes);
 }
 
 static ds_status check_param(const ds_engine *e, const ds_state *want, int k)
