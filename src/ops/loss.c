@@ -154,25 +154,8 @@ ds_tensor *ds_cross_entropy(ds_tensor *logits, ds_tensor *labels)
 
 /* ---- x - y, and its square --------------------------------------------------------------------------- */
 
-typedef struct Difference {
-    ds_dims x, y; /* shapes of the operands */
-    ds_dtype dtype;
-} Difference;
-
-static void difference_backward(dsi_node *n, ds_tensor *dy)
-{
-    const Difference *o = dsi_attr(n);
-    if (dsi_needs_input_grad(n, 0))
-        dsi_accumulate_grad(n, 0, ds_cast(dsi_sum_to(dy, o->x), o->dtype));
-    if (dsi_needs_input_grad(n, 1))
-        dsi_accumulate_grad(n, 1, ds_cast(dsi_sum_to(ds_scale(dy, -1), o->y), o->dtype));
-}
-
-static const dsi_op dsi_op_difference = {.name = "sub", .backward = difference_backward};
-
 ds_tensor *dsi_difference(ds_tensor *x, ds_tensor *y)
 {
-    Difference o = {.dtype = x->dtype};
     ds_dims shape;
     if (!dsi_is_16bit(x) || x->device->type->kind != DS_CPU)
         return ds_sub(dsi_upcast(x), dsi_upcast(y));
@@ -181,8 +164,7 @@ ds_tensor *dsi_difference(ds_tensor *x, ds_tensor *y)
     if (!dsi_run_op(d, binary, DSI_ADD, -1, dsi_v_expand(x, shape), dsi_v_expand(y, shape),
                     dsi_v(d)))
         return NULL;
-    dsi_node *n = dsi_record(&dsi_op_difference, d, x, y);
-    if (n) o.x = x->shape, o.y = y->shape, dsi_set_attr(n, &o, sizeof o);
+    dsi_record_add(d, x, y, -1);
     return d;
 }
 

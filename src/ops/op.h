@@ -39,6 +39,9 @@ static inline ds_tensor *dsi_upcast(ds_tensor *x)
  * broadcast (loss.c). */
 ds_tensor *dsi_difference(ds_tensor *x, ds_tensor *y);
 
+/* Records y = a + alpha b, of operands of one dtype; y may be of a wider one. */
+void dsi_record_add(ds_tensor *y, ds_tensor *a, ds_tensor *b, double alpha);
+
 /* A number of x's dtype on x's device, which broadcasts. */
 static inline ds_tensor *dsi_number_beside(const ds_tensor *x, double value)
 {

@@ -14,7 +14,8 @@
 
 typedef struct Binary {
     double alpha;
-    ds_dims a, b; /* shapes of the operands */
+    ds_dims a, b;   /* shapes of the operands */
+    ds_dtype dtype; /* add: of the operands */
 } Binary;
 
 /* Brings a and b to one device and to the dtype that they promote to, and
@@ -65,13 +66,20 @@ static ds_tensor *binary_of_integers(const char *op, dsi_binary_op how, double a
 static void add_backward(dsi_node *n, ds_tensor *dy)
 {
     const Binary *o = dsi_attr(n);
-    if (dsi_needs_input_grad(n, 0)) dsi_accumulate_grad(n, 0, dsi_sum_to(dy, o->a));
+    if (dsi_needs_input_grad(n, 0))
+        dsi_accumulate_grad(n, 0, ds_cast(dsi_sum_to(dy, o->a), o->dtype));
     if (!dsi_needs_input_grad(n, 1)) return;
     ds_tensor *g = o->alpha == 1 ? dy : ds_scale(dsi_upcast(dy), o->alpha);
-    dsi_accumulate_grad(n, 1, ds_cast(dsi_sum_to(g, o->b), dy->dtype));
+    dsi_accumulate_grad(n, 1, ds_cast(dsi_sum_to(g, o->b), o->dtype));
 }
 
 const dsi_op dsi_op_add = {.name = "add", .backward = add_backward};
+
+void dsi_record_add(ds_tensor *y, ds_tensor *a, ds_tensor *b, double alpha)
+{
+    dsi_node *n = dsi_record(&dsi_op_add, y, a, b);
+    if (n) dsi_set_attr(n, &(Binary){alpha, a->shape, b->shape, a->dtype}, sizeof(Binary));
+}
 
 /* PyTorch refuses both too: a fraction has no place in an integer result, and
  * bools cannot be subtracted. */
@@ -92,7 +100,6 @@ static bool add_check_integers(const char *op, const ds_tensor *a, const ds_tens
  * with. */
 static ds_tensor *pointwise_add(const char *op, ds_tensor *a, ds_tensor *b, double alpha)
 {
-    Binary o = {.alpha = alpha};
     ds_dims shape;
     if (!dsi_live_all(op, a, b)) return dsi_null_operand(op);
     if (dsi_promoted(a, b) > DS_BF16)
@@ -101,12 +108,9 @@ static ds_tensor *pointwise_add(const char *op, ds_tensor *a, ds_tensor *b, doub
     ds_tensor *y;
     if (alpha != 1 || !dsi_defer_sum(a, b, &y)) { /* norm_relu.c */
         if (!binary_prepare(op, &a, &b, &shape)) return NULL;
-
         y = binary_run(DSI_ADD, alpha, a, b, shape);
     }
-
-    dsi_node *n = dsi_record(&dsi_op_add, y, a, b);
-    if (n) o.a = a->shape, o.b = b->shape, dsi_set_attr(n, &o, sizeof o);
+    dsi_record_add(y, a, b, alpha);
     return y;
 }
 
