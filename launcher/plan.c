@@ -377,18 +377,50 @@ static void add_environment_json(dsi_text *t, char *const *environment)
     }
 }
 
+/* The length of a JSON element: up to its comma or the end of the line. */
+static size_t json_element_length(const char *s)
+{
+    size_t n = 0;
+    for (bool quoted = false; s[n] && s[n] != '\n' && (quoted || s[n] != ','); n++) {
+        if (s[n] == '"') quoted = !quoted;
+        if (s[n] == '\\') n++;
+    }
+    return n + (s[n] == ',');
+}
+
+/* The same JSON with new lines between elements, so that it fits a terminal of
+ * 60 columns, except for elements that are longer. It has ASCII characters
+ * only. */
+static dsi_text wrap_json(const char *s)
+{
+    enum { WIDTH = 59 };
+    dsi_text t = {0};
+    for (size_t column = 0, n; *s; s += n) {
+        n = *s == '\n' ? 1 : json_element_length(s);
+        if (column && *s != '\n' && column + n > WIDTH) {
+            dsi_text_add(&t, "\n ");
+            column = 1;
+        }
+        dsi_text_add(&t, "%.*s", (int)n, s);
+        column = *s == '\n' ? 0 : column + n;
+    }
+    return t;
+}
+
 int plan_print(const launch_plan *p)
 {
     char *resources = hosts_json(p->hosts, p->n_hosts);
-    dsi_text t = dsi_text_of("{\"resources\": %s,\n \"world_info\": \"%s\",\n \"commands\": [",
-                             resources, p->world_info);
-    add_command_json(&t, p->command);
-    dsi_text_add(&t, "],\n \"environment\": {");
-    add_environment_json(&t, p->environment);
-    dsi_text_add(&t, "}}\n");
+    dsi_text json = dsi_text_of("{\"resources\": %s,\n \"world_info\": \"%s\",\n \"commands\": [",
+                                resources, p->world_info);
+    add_command_json(&json, p->command);
+    dsi_text_add(&json, "],\n \"environment\": {");
+    add_environment_json(&json, p->environment);
+    dsi_text_add(&json, "}}\n");
+    dsi_text t = wrap_json(json.s);
     bool bad = fwrite(t.s, 1, t.n, stdout) != t.n || fflush(stdout) != 0;
     if (bad) perror("deepspeed: stdout");
     dsi_text_free(&t);
+    dsi_text_free(&json);
     dsi_free(resources);
     return bad ? EXIT_FAILURE : EXIT_SUCCESS;
 }

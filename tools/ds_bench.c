@@ -154,20 +154,21 @@ static void rates(kind k, double bytes, double seconds, int ranks, double *throu
                                            : share);
 }
 
+/* Without long numbers the lines fit a terminal of 60 columns. */
+#define COLUMNS "%-8s %-12s %-10s %-10s %-9s %s\n"
+
 static void print_header(const plan *p, kind k, int ranks)
 {
-    const char *unit = p->bytes ? "GBps" : "Gbps";
-    char throughput[40], bus[40];
-    snprintf(throughput, sizeof throughput, "Throughput (%s)", unit);
-    snprintf(bus, sizeof bus, "BusBW (%s)", unit);
-    printf("\n---- Performance of %s on %d devices "
-           "---------------------------------------------------------\n\n",
-           names[k], k == PT2PT ? 2 : ranks);
-    printf("%-20s %-25s %-20s %-20s %-20s %s\n", "Size (Bytes)", "Description",
-           p->raw ? "Duration (us)" : "Duration", throughput, bus, "of memory copy");
-    puts("-----------------------------------------------------------------------------------------"
-         "---"
-         "--------");
+    const char *unit = p->bytes ? "(GBps)" : "(Gbps)";
+    char line[60], title[60];
+    memset(line, '-', sizeof line - 1);
+    line[sizeof line - 1] = 0;
+    snprintf(title, sizeof title, "Performance of %s on %d devices", names[k],
+             k == PT2PT ? 2 : ranks);
+    printf("\n---- %s %s\n\n", title, line + strlen(title) + strlen("----  "));
+    printf(COLUMNS, "Size", "Description", "Duration", "Throughput", "BusBW", "of");
+    printf(COLUMNS, "(Bytes)", "", p->raw ? "(us)" : "", unit, unit, "copy");
+    puts(line);
 }
 
 static void add_size(char *text, size_t n, double bytes)
@@ -190,7 +191,7 @@ static void add_duration(char *text, size_t n, double s)
 
 static void print_row(const plan *p, kind k, int64_t elements, double seconds)
 {
-    char size[40], what[60], duration[40];
+    char size[40], what[60], duration[40], rate[2][40], part[40];
     size_t each = ds_dtype_size(p->dtype);
     double bytes = (double)elements * (double)each, throughput, bus, unit = p->bytes ? 1e9 : 1.25e8;
     rates(k, bytes, seconds, ds_comm_size(ds_world()), &throughput, &bus);
@@ -199,8 +200,10 @@ static void print_row(const plan *p, kind k, int64_t elements, double seconds)
     if (p->raw) snprintf(size, sizeof size, "%.0f", bytes);
     if (p->raw) snprintf(duration, sizeof duration, "%.2f", seconds * 1e6);
     snprintf(what, sizeof what, "%lldx%zu", (long long)elements, each);
-    printf("%-20s %-25s %-20s %-20.3f %-20.3f %.2f\n", size, what, duration, throughput / unit,
-           bus / unit, bus / p->copy);
+    snprintf(rate[0], sizeof rate[0], "%.3f", throughput / unit);
+    snprintf(rate[1], sizeof rate[1], "%.3f", bus / unit);
+    snprintf(part, sizeof part, "%.2f", bus / p->copy);
+    printf(COLUMNS, size, what, duration, rate[0], rate[1], part);
     fflush(stdout);
 }
 
@@ -279,7 +282,7 @@ static ds_status bench(void *arg)
     ds_status status = measure_copies(&p);
     for (int k = 0; k < KINDS; k++) any = any || p.wanted[k];
     if (status == DS_OK && ds_comm_rank(world) == 0)
-        printf("%d ranks, %s; memory copies of all at once: %.2f GB/s each\n", ds_comm_size(world),
+        printf("%d ranks, %s; memory copies at once: %.2f GB/s each\n", ds_comm_size(world),
                ds_comm_backend(world), p.copy * 1e-9);
     for (int k = 0; k < KINDS && status == DS_OK; k++)
         if (!any || p.wanted[k]) status = table(&p, (kind)k);

@@ -323,7 +323,24 @@ static void names(void **state)
     HAS(dry_command(dry("--num_gpus=2", "train")), "orterun ");
 }
 
+/* Lines of a dry run fit a terminal of 60 columns, except for one word that is
+ * longer. */
+static void lines(void **state)
+{
+    (void)state;
+    char line[16384];
+    int n = 0;
+    Dry d = dry("--dry_run", "-H", "two", "train", "a, \"b\\", "ä, c", "",
+                "--a-word-that-is-longer-than-a-line-of-a-terminal-of-60-columns");
+    FILE *f = fopen(folder_path("out"), "r");
+    for (; f && fgets(line, sizeof line, f); n++)
+        if (strlen(line) > 60 && strstr(line, "\", \"")) fail_msg("it does not fit: %s", line);
+    if (f) fclose(f);
+    CHECK(n > 10);
+    HAS(dry_command(d), " a, \"b\\ ä, c  --a-word-that");
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, begin, dry_end)
 TEST_MAIN(TEST(program_words), TEST(one_machine), TEST(root), TEST(several_hosts), TEST(open_mpi_5),
           TEST(users_words), TEST(devices), TEST(nodes), TEST(slurm), TEST(empty_hosts),
-          TEST(missing), TEST(names))
+          TEST(missing), TEST(names), TEST(lines))

@@ -42,6 +42,11 @@ if command -v script >/dev/null; then
         awk 'length > 59' out >err
         lines err 0
     done
+    script -qec "stty cols 60; '$binary/deepspeed' --dry_run --num_gpus 2 '$binary/cifar10_deepspeed' --stage 2" \
+        /dev/null </dev/null | tr -d '\r' >out
+    has out '^{"resources": {"localhost": \[0, 1\]},$'
+    awk 'length > 59 && /", "/' out >err # longer words have lines of their own
+    lines err 0
 fi
 
 # ---- a shell of a container that belongs to rank 1
@@ -111,13 +116,16 @@ program=$binary/ds_bench
 status 0 --ranks 2 --trials 2 --warmups 1 --maxsize 8
 has out '^2 ranks, thread; memory copies'
 has out '^---- Performance of all_reduce on 2 devices -*$'
+has out '^Size  *Description  *Duration  *Throughput  *BusBW  *of$'
+awk 'length > 59' out >err
+lines err 0
 has out '^---- Performance of pt2pt on 2 devices -*$'
 has out '^1 KB  *256x4  *[0-9.]* [um]s  *[0-9.]*  *[0-9.]*  *[0-9.]*$'
 status 0 --ranks 3 --trials 2 --warmups 0 --maxsize 3 --scan --raw --bw-unit GBps --dtype torch.bfloat16 --all-gather
 has out '^6  *3x2 '
-has out 'BusBW (GBps)'
+has out '^(Bytes)  *(us)  *(GBps)  *(GBps)  *copy$'
 has_not out 'all_reduce'
-lines out 10
+lines out 11
 if have_mpich "$binary"; then
     program=$binary/deepspeed
     status 0 -q --launcher mpich --num_devs 2 "$binary/ds_bench" --trials 2 --maxsize 6 --broadcast
