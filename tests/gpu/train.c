@@ -69,7 +69,7 @@ static void trains_the_tutorial_network(void **state)
 static void a_step_takes_few_launches(void **state)
 {
     (void)state;
-    enum { AT_MOST = DSI_SANITIZED ? 18 : 12 };
+    enum { AT_MOST = DSI_SANITIZED ? 18 : 10 };
     if (!emulated()) skip();
     CHECK_INT(ds_set_device(gpu), DS_OK);
     ds_scope *scope = ds_scope_open();

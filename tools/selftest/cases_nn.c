@@ -116,6 +116,47 @@ static ds_status entropy_dx(Trial *t)
     if (status != DS_OK) return status;
     return CALL(t, cross_entropy_dx, &c, loss, x, label, weight, lse, divisor, OUT(t, n, k, 2));
 }
+static dsi_view transposed(dsi_view v)
+{
+    dsi_view t = v;
+    t.d[1] = v.d[2], t.d[2] = v.d[1], t.s[1] = v.s[2], t.s[2] = v.s[1];
+    return t;
+}
+
+/* dw = dy' x, and db. */
+static ds_status linear_dw(Trial *t, dsi_view dy, dsi_view x, dsi_view dw, dsi_view db)
+{
+    dsi_view wide = {db.p, db.dtype, 3, {1, db.d[0], 1}, {0, db.s[0], 0}};
+    if (t->device->type->kind != DS_CPU)
+        return CALL_FUSION(t, matmul_sums, transposed(dy), x, dw, db);
+    ds_status status = CALL(t, matmul, transposed(dy), x, ABSENT, dw);
+    return status == DS_OK ? CALL(t, reduce, DSI_SUM, 1, transposed(dy), wide, ABSENT) : status;
+}
+
+/* The last layer of a network, its cross entropy, and their gradients. */
+static ds_status entropy_linear(Trial *t)
+{
+    const dsi_cross_entropy c = {3, 0, 1};
+    int64_t n = BIG(t, 16, 4), k = 10, m = 84;
+    dsi_view x = IN(t, 1, n, m), w = IN(t, 1, k, m), y = OUT(t, 1, n, k), dy = OUT(t, 1, n, k),
+             dx = OUT(t, 1, n, m), dw = OUT(t, 1, k, m), label = INDEX(t, (double)k, n, 1);
+    dsi_view lse = OUT_STATS(t, n, 1), loss = OUT_STATS(t, 1), divisor = OUT_STATS(t, 1);
+    dsi_view seed = OUT_STATS(t, 1), rows = y, drows = dy, db = OUT(t, k), last = OUT(t, 1, n, m);
+    loss.n = divisor.n = seed.n = 0;
+    for (int i = 0; i < 2; i++)
+        rows.d[i] = y.d[i + 1], rows.s[i] = y.s[i + 1], drows.d[i] = rows.d[i],
+        drows.s[i] = dy.s[i + 1];
+    rows.d[2] = drows.d[2] = 1;
+    ds_status status = CALL(t, matmul, x, transposed(w), STATS(t, k), y);
+    if (status == DS_OK)
+        status = CALL(t, cross_entropy, &c, rows, label, ABSENT, loss, lse, divisor);
+    if (status == DS_OK) status = CALL(t, fill, 2, seed);
+    if (status == DS_OK)
+        status = CALL(t, cross_entropy_dx, &c, seed, rows, label, ABSENT, lse, divisor, drows);
+    if (status == DS_OK) status = CALL(t, matmul, dy, w, ABSENT, dx);
+    if (status == DS_OK) status = CALL(t, unary_dx, DSI_RELU, 0, dx, x, last);
+    return status == DS_OK ? linear_dw(t, dy, x, dw, db) : status;
+}
 static ds_status entropy_part(Trial *t)
 {
     int64_t n = BIG(t, 4096, 5), m = BIG(t, 4096, 1031);
@@ -478,6 +519,7 @@ const SelfCase selftest_nn[] = {
     {"cross_entropy", "none", entropy_none, 4, false},
     {"cross_entropy_dx", "mean, weights, smoothing", entropy_dx, 4, false},
     {"cross_entropy", "long rows", entropy_long, 12, true},
+    {"cross_entropy", "of a layer, and gradients", entropy_linear, 8, false},
     {"cross_entropy_part_dx", "", entropy_part, 4, true},
     {"cross_entropy_part_dx", "rows with gaps", entropy_part_aligned, 4, true},
     {"batch_stats", "", batch_stats, 2, false},

@@ -92,6 +92,7 @@ ds_status dsi_cuda_upload(dsi_stream *s, const void *host, size_t bytes, const v
     X(gemm_small, 75) \
     X(pool, 75) \
     X(softmax, 75) \
+    X(linear_entropy, 75) \
     X(normalize, 75) \
     X(batch_norm, 75) \
     X(batch_norm_last, 75) \

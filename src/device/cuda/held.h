@@ -7,7 +7,9 @@
  *                                  kernel's second output, and a second product the same launch
  *     a float32 convolution of      max-pooling of its result by windows of 2 x 2, with a ReLU,
  *     few channels                  is then computed by the same kernel
- *     a cross entropy of few rows  the loss's gradient, which backward fills, and that of x
+ *     a cross entropy of few rows  the loss's gradient, which backward fills, and that of x;
+ *                                  if x is a product that is held, the cross entropy joins
+ *                                  that, and its gradients, with a ReLU's, join too
  *
  * Whatever else the device is asked for launches it first (dsi_cuda_enter), so
  * all others see the order of the calls.
@@ -51,8 +53,9 @@ ds_status dsi_cuda_hold_entropy(dsi_stream *s, dsi_cuda_grid grid, const dsi_cud
  * dtype, which it then fills. */
 bool dsi_cuda_held_fill(dsi_stream *s, double value, const dsi_view *y);
 
-/* The gradient p: true if it is that of the held cross entropy, and p's loss what
- * it fills; it is launched then. */
+/* The gradient p: true if it is that of the held cross entropy, and p's loss
+ * what it fills; it is launched then, unless x is a product that is held
+ * too. */
 bool dsi_cuda_held_entropy_dx(dsi_stream *s, const dsi_cuda_entropy_args *p, ds_status *status);
 
 /* Launches what is held, if anything is. */

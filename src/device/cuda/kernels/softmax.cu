@@ -7,21 +7,8 @@
  *
  * A NaN makes its row NaN; so does a row of nothing but -inf, as in PyTorch.
  * SPDX-License-Identifier: MIT */
-#include "common.cuh"
-#include "softmax.h"
-#include "team.cuh"
+#include "entropy.cuh"
 #include "vector.cuh"
-
-enum { MEAN, SUM, NONE }; /* ds_reduction */
-
-DEVICE long long row_place(const long long *s, unsigned row, unsigned inner)
-{
-    return (long long)(row / inner) * s[0] + (long long)(row % inner) * s[2];
-}
-DEVICE long long pair_place(const long long *s, unsigned row, unsigned inner)
-{
-    return (long long)(row / inner) * s[0] + (long long)(row % inner) * s[1];
-}
 
 /* The row's maximum, and the sum of exp(x - max). */
 template <class C>
@@ -80,21 +67,6 @@ template <class C> DEVICE void softmax_dx(const dsi_cuda_softmax_args &P)
     }
 }
 FLOAT_AND_DOUBLE(softmax_dx, dsi_cuda_softmax_args, 128)
-
-/* Not a part of a multiply-add, so that all kernels of a gradient have its bits. */
-DEVICE float rounded_product(float a, float b) { return __fmul_rn(a, b); }
-DEVICE double rounded_product(double a, double b) { return __dmul_rn(a, b); }
-
-/* The row's label; -1: it is ignored, or bad, which sets the fault flag. */
-DEVICE long long row_label(const dsi_cuda_entropy_args &P, long long row)
-{
-    long long label = P.label[pair_place(P.label_s, (unsigned)row, P.inner)];
-    if (label == P.ignore_index) return -1;
-    if (label >= 0 && label < P.columns) return label;
-    if (threadIdx.x % P.team == 0)
-        set_fault(P.fault, K_FAULT_LABEL, label, row, -1, P.columns);
-    return -1;
-}
 
 template <class C> DEVICE C class_weight(const dsi_cuda_entropy_args &P, long long c)
 {
@@ -200,47 +172,25 @@ template <class C> DEVICE void entropy_dx(const dsi_cuda_entropy_args &P)
 }
 FLOAT_AND_DOUBLE(entropy_dx, dsi_cuda_entropy_args, 128)
 
-/* A cross entropy with P.lanes by one block: a warp a row, a lane a class. Nothing
- * that is written is read again, so that the block waits for memory once. */
+/* A cross entropy with P.lanes by one block. Nothing that is written is read
+ * again, so that the block waits for memory once. */
 KERNEL(entropy_lanes_f32, dsi_cuda_entropy_args, K_FEW_THREADS)
 {
     SHARED(float, losses, [K_FEW_ROWS]);
-    int lane = threadIdx.x % 32, count = 0;
-#pragma unroll 1
-    for (int first = 0; first < (int)P.rows; first += 32) {
-        long long row = min(first + lane, (int)P.rows - 1),
-                  label = P.label[pair_place(P.label_s, (unsigned)row, P.inner)];
-        bool counts = first + lane < (int)P.rows && label >= 0 && label < P.columns &&
-                      label != P.ignore_index;
-        count += __popc(__ballot_sync(ALL_LANES, counts));
-    }
-    float divisor = P.reduction == MEAN ? (float)count : 1.f, g = (float)P.seed_value / divisor;
+    int lane = threadIdx.x % 32;
+    lanes_labels labels = labels_of(P);
+    float divisor = lanes_divisor(P, labels), g = (float)P.seed_value / divisor;
 #pragma unroll 1
     for (int row = (int)threadIdx.x / 32; row < (int)P.rows; row += (int)blockDim.x / 32) {
         bool inside = lane < (int)P.columns;
         float v = -INFINITY;
         if (inside) v = load<float>(P.x, P.dtype, row_place(P.xs, row, P.inner) + lane * P.xs[1]);
-        long long label = row_label(P, row);
-        float most = lanes_max(v), e = inside ? exp_of(v - most) : 0.f, sum = lanes_sum(e),
-              log_sum = log_of(sum), own = __shfl_sync(ALL_LANES, v, (int)label & 31);
-        if (lane == 0) {
-            losses[row] = label < 0 ? 0.f : log_sum + (most - own);
-            ((float *)P.lse)[pair_place(P.lse_s, row, P.inner)] = most + log_sum;
-        }
+        float dx = lanes_row(P, row, v, g, losses);
         if (P.dx && inside)
-            store<float>(P.dx, P.dtype, row_place(P.dxs, row, P.inner) + lane * P.dxs[1],
-                         label < 0 ? 0.f : rounded_product(e, g / sum) - (lane == label ? g : 0.f));
+            store<float>(P.dx, P.dtype, row_place(P.dxs, row, P.inner) + lane * P.dxs[1], dx);
     }
     __syncthreads();
-    if (threadIdx.x >= 32) return;
-    double loss = 0;
-#pragma unroll 1
-    for (int row = lane; row < (int)P.rows; row += 32) loss += (double)losses[row];
-    loss = lanes_sum(loss);
-    if (lane) return;
-    *(float *)P.divisor = divisor;
-    *(float *)P.loss = (float)(loss / (double)divisor);
-    if (P.seed) *(float *)P.seed = (float)P.seed_value;
+    if (threadIdx.x < 32) lanes_total(P, divisor, losses);
 }
 
 /* All in one block: few rows, a warp a row. part may be memory of seed or of dx:

@@ -1,0 +1,71 @@
+/* device/cuda/held_own.h: what is held (held.h), as held*.c have it.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "held.h"
+#include "kernels/linear_entropy.h"
+#include "operands.h"
+
+typedef enum dsi_cuda_waits {
+    DSI_CUDA_NOTHING,
+    DSI_CUDA_PRODUCTS, /* kind, grid, pair: n of them, 1 or 2; 2 only of kind DSI_CUDA_COLUMNS */
+    DSI_CUDA_CONV,     /* conv, the suffix of its kernel, of_conv, grid */
+    DSI_CUDA_ENTROPY   /* last, grid; last.linear.m is 0 if its x is of no held product; else
+                        * n gradients of that product, 0 to 2 */
+} dsi_cuda_waits;
+
+struct dsi_cuda_held {
+    dsi_stream *s;
+    dsi_cuda_waits what;
+    int n;
+    dsi_cuda_small kind;
+    dsi_cuda_grid grid;
+    dsi_cuda_matmul_pair pair;
+    const char *conv;
+    dsi_cuda_conv_args of_conv;
+    dsi_cuda_linear_entropy last;
+};
+
+struct dsi_cuda_held *dsi_cuda_held_of(dsi_cuda_gpu *g);
+
+/* ---- memory of operands --------------------------------------------------- */
+
+typedef struct dsi_cuda_extent {
+    const char *begin, *end;
+} dsi_cuda_extent;
+
+static inline dsi_cuda_extent dsi_cuda_extent_of(const void *p, int dtype, int n,
+                                                 const long long *d, const long long *s)
+{
+    int64_t last = 0, size = (int64_t)ds_dtype_size((ds_dtype)dtype);
+    for (int i = 0; i < n; i++) last += (d[i] - 1) * s[i];
+    return (dsi_cuda_extent){p, p ? (const char *)p + (last + 1) * size : NULL};
+}
+
+static inline bool dsi_cuda_overlap(dsi_cuda_extent a, dsi_cuda_extent b)
+{
+    return a.begin < b.end && b.begin < a.end;
+}
+
+enum { DSI_CUDA_INPUTS = 4, DSI_CUDA_OUTPUTS = 3 };
+
+/* in: a, b, bias, mask; out: y, sums, second */
+void dsi_cuda_extents(const dsi_cuda_matmul_args *p, dsi_cuda_extent in[DSI_CUDA_INPUTS],
+                      dsi_cuda_extent out[DSI_CUDA_OUTPUTS]);
+
+/* Whether the order of a and b does not matter. */
+bool dsi_cuda_independent(const dsi_cuda_matmul_args *a, const dsi_cuda_matmul_args *b);
+
+/* ---- held_entropy.c ---------------------------------------------------------- */
+
+ds_status dsi_cuda_held_entropy_launch(struct dsi_cuda_held *h);
+
+/* Whether p is a gradient of the held cross entropy's product, by the kernel
+ * `kind`, and has joined it. */
+bool dsi_cuda_held_gradient(struct dsi_cuda_held *h, dsi_cuda_small kind,
+                            const dsi_cuda_matmul_args *p);
+
+/* The gradient whose result dy is, if dx can be its second output where mask is
+ * positive. */
+dsi_cuda_matmul_args *dsi_cuda_held_gradient_of(struct dsi_cuda_held *h, const dsi_view *dy,
+                                                const dsi_view *mask, const dsi_view *dx);
