@@ -35,7 +35,7 @@ static const dsi_device_type *const types[] = {
 static _Thread_local dsi_device *opened[KINDS][MAX_DEVICES];
 static _Thread_local ds_device current;
 static _Thread_local const dsi_device_type *pretended; /* dsi_device_pretend */
-static _Thread_local bool without_fusions;             /* dsi_device_set_fusions */
+static _Thread_local dsi_fusions_use fusions_use = DSI_FUSIONS_ON;
 
 static const dsi_fusions no_fusions;
 
@@ -98,7 +98,9 @@ static bool is_there(ds_device which)
 /* Sets the tables of kernels that ops call. */
 static void choose_tables(dsi_device *d)
 {
-    d->used_fusions = d->own_fusions && !without_fusions ? d->own_fusions : &no_fusions;
+    bool used = d->own_fusions && fusions_use != DSI_FUSIONS_OFF;
+    d->used_fusions = used ? d->own_fusions : &no_fusions;
+    d->joins = fusions_use == DSI_FUSIONS_ON;
     dsi_observe_device(d);
 }
 
@@ -117,19 +119,20 @@ dsi_device *dsi_device_recording(void)
     return NULL;
 }
 
-void dsi_device_set_fusions(bool on)
+void dsi_device_set_fusions(dsi_fusions_use use)
 {
-    without_fusions = !on;
+    fusions_use = use;
     dsi_devices_observe();
 }
 
 /* Of the environment, before the first device of a thread opens. */
 static ds_status read_fusions(void)
 {
-    static const char *const words[] = {"on", "off", NULL};
-    int off = without_fusions;
-    ds_status status = dsi_env_word("DS_FUSIONS", words, &off);
-    without_fusions = off;
+    static const char *const words[] = {
+        [DSI_FUSIONS_OFF] = "off", [DSI_FUSIONS_ON] = "on", [DSI_FUSIONS_ALONE] = "alone", NULL};
+    int use = (int)fusions_use;
+    ds_status status = dsi_env_word("DS_FUSIONS", words, &use);
+    fusions_use = (dsi_fusions_use)use;
     return status;
 }
 

@@ -11,9 +11,9 @@ typedef struct dsi_event {
     void *handle;
 } dsi_event;
 
-/* What a host that waits for a device looks at meanwhile, `waited` seconds after
- * it began to wait: whether the work that it waits for can still end. A failure
- * ends the wait. */
+/* What a host that waits for a device looks at meanwhile, `waited` seconds
+ * after it began to wait: whether the work that it waits for can still end. A
+ * failure ends the wait. */
 typedef struct dsi_device_watch {
     ds_status (*check)(struct dsi_device_watch *w, double waited);
     struct dsi_device_watch *next;
@@ -71,12 +71,13 @@ typedef struct dsi_device_type {
      * NULL without `keep`, and after a failure. */
     ds_status (*capture_begin)(dsi_stream *s);
     ds_status (*capture_end)(dsi_stream *s, bool keep, void **work);
-    /* Copies `bytes` from host to `slots`, then does the work; the host's memory
-     * may be written again when it returns. */
+    /* Copies `bytes` from host to `slots`, then does the work; the host's
+     * memory may be written again when it returns. */
     ds_status (*graph_launch)(dsi_stream *s, void *work, void *slots, const void *host,
                               size_t bytes);
     void (*graph_free)(dsi_device *d, void *work);
-    /* For self-tests: runs one instruction that kernels use, by its name. Optional. */
+    /* For self-tests: runs one instruction that kernels use, by its name.
+     * Optional. */
     ds_status (*probe)(dsi_stream *s, const char *name, void *memory);
     bool immediate; /* a kernel's work is done when it returns: ops look at the
                        flag right after it */
@@ -85,13 +86,14 @@ typedef struct dsi_device_type {
 struct dsi_device {
     const dsi_device_type *type;
     int index;
-    const dsi_kernels *kernels;           /* that ops call: own_kernels, or those that
+    const dsi_kernels *kernels;      /* that ops call: own_kernels, or those that
                                        observe them (observe.h) */
-    const dsi_fusions *fusions;           /* the same; never NULL */
-    const dsi_kernels *own_kernels;       /* of its kind */
-    const dsi_fusions *own_fusions;       /* of its kind; NULL: none */
-    const dsi_fusions *used_fusions;      /* those, or a table of NULLs where they are
+    const dsi_fusions *fusions;      /* the same; never NULL */
+    const dsi_kernels *own_kernels;  /* of its kind */
+    const dsi_fusions *own_fusions;  /* of its kind; NULL: none */
+    const dsi_fusions *used_fusions; /* those, or a table of NULLs where they are
                                         switched off */
+    bool joins; /* a small launch may wait for what follows, and be one with it */
     struct dsi_observed_tables *observed; /* once the thread was observed */
     dsi_fault fault;                      /* the flag, where kernels run on the host */
     void *own;                            /* of its kind */
@@ -185,9 +187,11 @@ ds_status dsi_no_kernel(const dsi_device *d, ds_dtype dtype, const char *kernel)
  * composition of core kernels. */
 #define dsi_fusion(device, name) ((device)->fusions->name)
 
-/* For tests: this thread's devices use their fusions, or do as if they had none
- * (DS_FUSIONS=off in the environment does it for a whole program). */
-void dsi_device_set_fusions(bool on);
+/* For tests: this thread's devices use their fusions, or do as if they had
+ * none; ALONE: they do, but no launch joins another (`joins`). DS_FUSIONS does
+ * it for a whole program. */
+typedef enum dsi_fusions_use { DSI_FUSIONS_OFF, DSI_FUSIONS_ON, DSI_FUSIONS_ALONE } dsi_fusions_use;
+void dsi_device_set_fusions(dsi_fusions_use use);
 
 /* Reports the device's fault flag, after waiting for its kernels, and clears
  * it: DS_EINVAL, and a message that names the op, the place and the value.

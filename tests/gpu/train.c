@@ -62,6 +62,27 @@ static void trains_the_tutorial_network(void **state)
     if (quick()) return;
     tutorial_train(gpu, steps, again);
     CHECK(!memcmp(got, again, sizeof got)); /* the same bits at each run */
+    dsi_device_set_fusions(DSI_FUSIONS_ALONE);
+    tutorial_train(gpu, steps, again);
+    dsi_device_set_fusions(DSI_FUSIONS_ON);
+    CHECK(!memcmp(got, again, sizeof got)); /* and if no launch joins another */
+}
+
+static long step_launches(void)
+{
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    ds_scope *scope = ds_scope_open();
+    ds_module *net = net_new();
+    ds_optim *sgd = ds_optim_sgd(net, 0.01, .momentum = 0.9);
+    long before = emulator_count("fake_cuda_launches");
+    CHECK_INT(ds_backward(step_loss(net, 0, false)), DS_OK);
+    CHECK_INT(ds_optim_step(sgd), DS_OK);
+    long taken = emulator_count("fake_cuda_launches") - before;
+    ds_optim_free(sgd);
+    ds_module_free(net);
+    ds_scope_close(scope);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+    return taken;
 }
 
 /* With a sanitizer memory is the driver's each time, and asking it launches what
@@ -71,20 +92,13 @@ static void a_step_takes_few_launches(void **state)
     (void)state;
     enum { AT_MOST = DSI_SANITIZED ? 18 : 10 };
     if (!emulated()) skip();
-    CHECK_INT(ds_set_device(gpu), DS_OK);
-    ds_scope *scope = ds_scope_open();
-    ds_module *net = net_new();
-    ds_optim *sgd = ds_optim_sgd(net, 0.01, .momentum = 0.9);
-    long before = emulator_count("fake_cuda_launches");
-    CHECK_INT(ds_backward(step_loss(net, 0, false)), DS_OK);
-    CHECK_INT(ds_optim_step(sgd), DS_OK);
-    long taken = emulator_count("fake_cuda_launches") - before;
-    printf("# a step of the tutorial's network is %ld launches\n", taken);
-    CHECK(taken > 0 && taken <= AT_MOST);
-    ds_optim_free(sgd);
-    ds_module_free(net);
-    ds_scope_close(scope);
-    CHECK_INT(ds_set_device(cpu), DS_OK);
+    long taken = step_launches();
+    dsi_device_set_fusions(DSI_FUSIONS_ALONE);
+    long alone = step_launches();
+    dsi_device_set_fusions(DSI_FUSIONS_ON);
+    printf("# a step of the tutorial's network is %ld launches, %ld if none joins another\n", taken,
+           alone);
+    CHECK(taken > 0 && taken <= AT_MOST && alone > AT_MOST);
 }
 
 /* ---- a cross entropy that waits for its gradient ----------------------------------------------------- */

@@ -51,9 +51,9 @@ static void trains_the_tutorial_network(void **state)
     (void)state;
     double fused[STEPS], plain[STEPS], core[STEPS];
     train(cpu, fused);
-    dsi_device_set_fusions(false);
+    dsi_device_set_fusions(DSI_FUSIONS_OFF);
     train(cpu, plain);
-    dsi_device_set_fusions(true);
+    dsi_device_set_fusions(DSI_FUSIONS_ON);
     train(gpu, core);
     for (int i = 0; i < STEPS; i++) {
         CHECK(plain[i] == core[i]);
@@ -188,7 +188,7 @@ static void dropout_by_counter(void **state)
     d->fusions->dropout(&d->stream, &moved, 0.5, 2, vx, vy,
                         (dsi_view){keep[1], DS_BOOL, 1, {N}, {1}});
     CHECK(!memcmp(keep[0], keep[1], N));
-    dsi_device_set_fusions(true);
+    dsi_device_set_fusions(DSI_FUSIONS_ON);
     ds_scope_close(scope);
 }
 

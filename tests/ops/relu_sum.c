@@ -67,17 +67,17 @@ enum { SAVE_ONE = 5 };
 /* The gradient of x; `launches` of the backward pass. */
 static ds_tensor *gradient(form *f, bool fusions, long *launches)
 {
-    dsi_device_set_fusions(true);
+    dsi_device_set_fusions(DSI_FUSIONS_ON);
     ds_seed(7);
     ds_tensor *x = ds_require_grad(ds_cast(ds_randn(DS_F32, planes), dtype), true);
     ds_tensor *z = f(ds_relu(image(x)));
     ds_tensor *dz = random_like(z);
-    dsi_device_set_fusions(fusions);
+    dsi_device_set_fusions(fusions ? DSI_FUSIONS_ON : DSI_FUSIONS_OFF);
     long before = emulator_count("fake_cuda_launches");
     CHECK_INT(ds_backward_from(z, dz), DS_OK);
     CHECK(ds_data(ds_grad(x)));
     *launches = emulator_count("fake_cuda_launches") - before;
-    dsi_device_set_fusions(true);
+    dsi_device_set_fusions(DSI_FUSIONS_ON);
     return ds_grad(x);
 }
 

@@ -86,6 +86,11 @@ struct dsi_cuda_held *dsi_cuda_held_of(dsi_cuda_gpu *g)
     return g->held;
 }
 
+ds_status dsi_cuda_held(dsi_stream *s, ds_status status)
+{
+    return status != DS_OK || s->device->joins ? status : dsi_cuda_held_launch(s->device->own);
+}
+
 ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
                         const dsi_cuda_matmul_args *p)
 {
@@ -105,7 +110,7 @@ ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
                                     .kind = kind,
                                     .grid = grid,
                                     .pair = {.of = {*p}, .blocks = grid.blocks[0]}};
-    return status;
+    return dsi_cuda_held(s, status);
 }
 
 /* The product whose result x is, if y can be its second output. */
@@ -156,7 +161,7 @@ ds_status dsi_cuda_hold_conv(dsi_stream *s, const char *suffix, dsi_cuda_grid gr
     if (status == DS_OK)
         *dsi_cuda_held_of(g) = (struct dsi_cuda_held){
             .s = s, .what = DSI_CUDA_CONV, .grid = grid, .conv = suffix, .of_conv = *p};
-    return status;
+    return dsi_cuda_held(s, status);
 }
 
 /* Whether p pools c's output by windows of 2 x 2 that cover it. */

@@ -11,7 +11,8 @@
  *                                  if x is a product that is held, the cross entropy joins
  *                                  that, and its gradients, with a ReLU's, join too
  *
- * Whatever else the device is asked for launches it first (dsi_cuda_enter), so
+ * With DS_FUSIONS=alone or off nothing waits. Whatever else the device is asked
+ * for launches it first (dsi_cuda_enter), so
  * all others see the order of the calls.
  *
  * Invariants: at most one launch is held. What joins it writes no memory that

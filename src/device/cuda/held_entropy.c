@@ -40,7 +40,7 @@ ds_status dsi_cuda_hold_entropy(dsi_stream *s, dsi_cuda_grid grid, const dsi_cud
         status = dsi_cuda_held_launch(g);
     if (status == DS_OK)
         *h = (struct dsi_cuda_held){.s = s, .what = DSI_CUDA_ENTROPY, .grid = grid, .last = last};
-    return status;
+    return dsi_cuda_held(s, status);
 }
 
 ds_status dsi_cuda_held_entropy_launch(struct dsi_cuda_held *h)

@@ -28,6 +28,9 @@ struct dsi_cuda_held {
 
 struct dsi_cuda_held *dsi_cuda_held_of(dsi_cuda_gpu *g);
 
+/* The end of what holds a launch: launches it where nothing joins. */
+ds_status dsi_cuda_held(dsi_stream *s, ds_status status);
+
 /* ---- memory of operands --------------------------------------------------- */
 
 typedef struct dsi_cuda_extent {
