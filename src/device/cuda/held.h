@@ -11,9 +11,9 @@
  *                                  if x is a product that is held, the cross entropy joins
  *                                  that, and its gradients, with a ReLU's, join too
  *
- * With DS_FUSIONS=alone or off nothing waits. Whatever else the device is asked
- * for launches it first (dsi_cuda_enter), so
- * all others see the order of the calls.
+ * Every other call of the device launches it first (dsi_cuda_enter), so all
+ * others see the order of the calls. With DS_FUSIONS=alone or off nothing
+ * waits.
  *
  * Invariants: at most one launch is held. What joins it writes no memory that
  * it reads, and reads none that it writes, unless it does so last.
