@@ -3,6 +3,10 @@
 # cmake/package.cmake: runtime, dev, sample, openmpi, mpich.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
+# Permissions of packages, 755 and 644, also with the umask 002 of Ubuntu's users.
+set(CMAKE_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE
+    GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+set(DS_CHMOD "execute_process(COMMAND chmod -R u=rwX,go=rX")
 install(TARGETS deepspeed_shared EXPORT deepspeed
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime NAMELINK_COMPONENT dev)
 install(TARGETS deepspeed_static EXPORT deepspeed_static
@@ -23,6 +27,7 @@ foreach(name ${DS_MPIS})
     add_dependencies(programs deepspeed_${name})
     install(TARGETS deepspeed_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/deepspeed COMPONENT ${name})
 endforeach()
+install(DIRECTORY DESTINATION ${DS_DATA_DIR}/cifar-10-sample COMPONENT sample)
 install(CODE "file(ARCHIVE_EXTRACT INPUT ${PROJECT_SOURCE_DIR}/assets/cifar10-sample.tar.xz
     DESTINATION \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${DS_DATA_DIR}/cifar-10-sample\")
 file(GLOB_RECURSE files RELATIVE \"\$ENV{DESTDIR}/\" \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${DS_DATA_DIR}/cifar-10-sample/*\")
@@ -30,7 +35,8 @@ list(TRANSFORM files PREPEND /)
 foreach(file \${files})
     file(TOUCH \"\$ENV{DESTDIR}\${file}\") # those in the archive are of 1970
 endforeach()
-list(APPEND CMAKE_INSTALL_MANIFEST_FILES \${files})" COMPONENT sample)
+list(APPEND CMAKE_INSTALL_MANIFEST_FILES \${files})
+${DS_CHMOD} \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${DS_DATA_DIR}/cifar-10-sample\")" COMPONENT sample)
 install(FILES ${PROJECT_SOURCE_DIR}/assets/devils_dictionary.txt DESTINATION ${DS_DATA_DIR} COMPONENT runtime)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT dev
     FILES_MATCHING PATTERN "*.h")
@@ -80,7 +86,8 @@ if(DS_GZIP)
 endif()
 install(CODE "set(DS_ROOT ${PROJECT_SOURCE_DIR})
 set(DS_DOC_DIR ${DS_DOC_DIR})
-include(${CMAKE_CURRENT_LIST_DIR}/install_documents.cmake)" COMPONENT dev)
+include(${CMAKE_CURRENT_LIST_DIR}/install_documents.cmake)
+${DS_CHMOD} \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${DS_DOC_DIR}\")" COMPONENT dev)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs/pictures DESTINATION ${DS_DOC_DIR}/docs COMPONENT dev)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples DESTINATION ${DS_DOC_DIR} COMPONENT dev)
 install(FILES ${PROJECT_SOURCE_DIR}/completions/_deepspeed

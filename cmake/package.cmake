@@ -10,6 +10,7 @@ set(CPACK_PACKAGE_VENDOR "deepspeed.c")
 set(CPACK_PACKAGE_CONTACT ${DS_MAINTAINER})
 set(CPACK_RESOURCE_FILE_LICENSE ${PROJECT_SOURCE_DIR}/LICENSE)
 set(CPACK_STRIP_FILES ON)
+set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS ${CMAKE_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS})
 set(CPACK_GENERATOR TGZ)
 set(CPACK_COMPONENTS_ALL runtime dev sample ${DS_MPIS})
 find_program(DS_DPKG dpkg)
@@ -27,7 +28,7 @@ set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR})
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME deepspeed)
-set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS "deepspeed-sample, libcurl4 | libcurl4t64, libarchive13 | libarchive13t64, ca-certificates, libpcre2-8-0, libutf8proc2 | libutf8proc3")
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS "deepspeed-sample, libcurl4 | libcurl4t64, libarchive13 | libarchive13t64, ca-certificates, libpcre2-8-0, libutf8proc2 | libutf8proc3, liburing2")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS "deepspeed-openmpi | deepspeed-mpich")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_LIST_DIR}/triggers) # Debian's: ldconfig runs
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "training system of DeepSpeed in C: library and commands
@@ -62,6 +63,6 @@ ${DS_MPI_TITLE_${name}}, on one host or on many.")
 endforeach()
 # ninja package_source
 set(CPACK_SOURCE_GENERATOR TXZ)
-set(CPACK_SOURCE_IGNORE_FILES "/[.]git(/|$)" "^${PROJECT_SOURCE_DIR}/(build[^/]*|data|install|deepspeed_runs)/" __pycache__
-    "^${PROJECT_BINARY_DIR}/" "^${PROJECT_SOURCE_DIR}/[^/]*\\.pth$")
+set(CPACK_SOURCE_IGNORE_FILES "/[.]git(/|$)" "^${PROJECT_SOURCE_DIR}/(build[^/]*|data|install|packages|deepspeed_runs)/" __pycache__
+    "^${PROJECT_BINARY_DIR}/" "^${PROJECT_SOURCE_DIR}/[^/]*[.]pth$")
 include(CPack)

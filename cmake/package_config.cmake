@@ -12,4 +12,5 @@ if(CPACK_GENERATOR STREQUAL "DEB")
         endif()
     endforeach()
     set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+    set(CMAKE_SUPPRESS_DEVELOPER_WARNINGS ON) # "missing soname": plugins have none
 endif()

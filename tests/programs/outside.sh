@@ -23,8 +23,14 @@ run()
 }
 
 cp "$root"/examples/outside/* .
+# permissions are those of packages, also with the umask of Ubuntu's users
+mask=$(umask)
+umask 002
 run 'install' env DESTDIR="$work/staged" cmake --install "$build" --prefix /opt/first
+umask "$mask"
 mv staged/opt/first moved
+find moved '(' -type d ! -perm 755 ')' -o '(' -type f ! -perm 644 ! -perm 755 ')' >out
+lines out 0
 home=$work/moved
 find moved -name deepspeed.pc >out
 export PKG_CONFIG_PATH="$work/$(dirname "$(cat out)")"
