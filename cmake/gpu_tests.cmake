@@ -107,7 +107,7 @@ foreach(source ${DS_TEST_SOURCES})
     target_link_libraries(test_gpu_${name} PRIVATE ${CMAKE_DL_LIBS})
     if(NOT name STREQUAL "driver")
         set(count 1)
-        if(name MATCHES "^(ranks|rank_graph|nccl|data_parallel|zero|offload)$")
+        if(name MATCHES "^(ranks|rank_graph|nccl|data_parallel|zero|offload|waits)$")
             set(count 4)
         endif()
         set_tests_properties(gpu/${name} PROPERTIES
@@ -136,15 +136,25 @@ if(DS_GPU_TESTS AND TARGET test_gpu_data_parallel)
 endif()
 
 # The same without NCCL; and with work that is done only at a synchronisation,
-# collectives that take long, and sums in another order of ranks.
+# NCCL's as late as it may (late) or as early (early), collectives that take
+# long, and sums in another order of ranks.
 if(DS_GPU_TESTS AND TARGET test_gpu_ranks)
-    set(DS_RANKS_ENVIRONMENT LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu FAKE_CUDA_COUNT=4 ${DS_TEST_ENVIRONMENT})
+    set(DS_RANKS_ENVIRONMENT LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu FAKE_CUDA_COUNT=4 FAKE_NCCL_ORDER=ring)
     add_test(NAME gpu/ranks.host COMMAND test_gpu_ranks)
-    add_test(NAME gpu/ranks.late COMMAND test_gpu_ranks)
     set_tests_properties(gpu/ranks.host PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
-        ENVIRONMENT "${DS_RANKS_ENVIRONMENT};DS_NCCL=off")
-    set_tests_properties(gpu/ranks.late PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
-        ENVIRONMENT "${DS_RANKS_ENVIRONMENT};FAKE_CUDA_LAZY=1;FAKE_NCCL_DELAY=2000;FAKE_NCCL_ORDER=ring")
+        ENVIRONMENT "${DS_RANKS_ENVIRONMENT};DS_NCCL=off;${DS_TEST_ENVIRONMENT}")
+    foreach(order ranks.late ranks.early nccl.late rank_graph.late rank_graph.early)
+        string(REGEX REPLACE "[.].*" "" name ${order})
+        set(how "FAKE_CUDA_LAZY=1;FAKE_NCCL_DELAY=2000")
+        if(order MATCHES "early")
+            set(how FAKE_CUDA_LAZY=2)
+        endif()
+        if(TARGET test_gpu_${name})
+            add_test(NAME gpu/${order} COMMAND test_gpu_${name})
+            set_tests_properties(gpu/${order} PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
+                ENVIRONMENT "${DS_RANKS_ENVIRONMENT};DS_TEST_QUICK=1;${how}")
+        endif()
+    endforeach()
 endif()
 
 if(DS_GPU_TESTS AND TARGET test_gpu_zero)

@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* False with NVIDIA's driver, and without one. */
@@ -26,6 +27,14 @@ static inline long emulator_count(const char *name)
     if (!f) return 0;
     memcpy(&count, &f, sizeof f);
     return count();
+}
+
+/* Whether kernels run while a collective is under way: with FAKE_CUDA_LAZY=1 it
+ * begins when a stream waits for it. */
+static inline bool emulator_overlaps(void)
+{
+    const char *lazy = getenv("FAKE_CUDA_LAZY");
+    return !lazy || strcmp(lazy, "1") != 0;
 }
 
 /* For main: the status of a program that cannot run here, after a line that

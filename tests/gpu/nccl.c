@@ -311,6 +311,7 @@ static void messages(void **state)
     (void)state;
     apart(messages_arrive, NULL, NULL, NULL);
     apart(messages_arrive, "FAKE_NCCL_DELAY=3000", "FAKE_CUDA_LAZY=1", NULL);
+    apart(messages_arrive, "FAKE_CUDA_LAZY=2", NULL, NULL);
     apart(an_answer_comes, "DS_TIMEOUT=20", NULL, NULL);
     apart(other_size, NULL, NULL, NULL);
     apart(no_sender, NULL, NULL, NULL);
@@ -352,6 +353,7 @@ static void groups(void **state)
     (void)state;
     apart(four_in_groups, NULL, NULL, NULL);
     apart(four_in_groups, "FAKE_NCCL_DELAY=3000", NULL, NULL);
+    apart(four_in_groups, "FAKE_CUDA_LAZY=2", NULL, NULL);
 }
 
 /* ---- a step: waits of the host, overlap ---------------------------------------------------------------- */
@@ -457,7 +459,7 @@ static void wait_once(int ranks, Steps s)
                   ranks, s.stage, s.reads_loss ? ", loss read" : "",
                   (double)s.syncs / (ranks * STEPS), (double)s.overlapped / (ranks * STEPS));
     CHECK_INT(s.syncs, ranks * STEPS);
-    CHECK(s.overlapped >= STEPS);
+    if (emulator_overlaps()) CHECK(s.overlapped >= STEPS);
 }
 
 /* Once: for the norm, with which the loss comes if the engine is to end on a NaN;

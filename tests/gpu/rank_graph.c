@@ -268,7 +268,7 @@ static void one_launch(void **state)
         CHECK_INT(run.syncs, configs[i] ? 2 * 2 : 2);
         print_message("%s: %g kernels beside collectives a step\n", configs[i] ? configs[i] : "DDP",
                       (double)run.overlapped / 4);
-        CHECK(run.overlapped > 0);
+        if (emulator_overlaps()) CHECK(run.overlapped > 0);
         for (int r = 0; r < 2; r++) free(run.values[r]);
     }
 }

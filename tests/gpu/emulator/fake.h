@@ -8,7 +8,10 @@
  *     FAKE_CUDA_VERSION=12040  what cuDriverGetVersion says
  *     FAKE_CUDA_FAIL=cuLaunchKernel=700    what fails, and with which CUresult; all=700: everything after cuInit
  *     FAKE_CUDA_LAZY=1         queued work is done at a synchronisation, and not before; collectives
- *                              that wait for other streams or processes are looked at now and then
+ *                              that wait for other streams or processes are looked at now and then.
+ *                              1: that of other streams as late as it may. 2: that of the newest
+ *                              stream first, as NCCL's. From 3 on: streams take turns, drawn with
+ *                              that seed
  *     FAKE_CUDA_GAP=0          bytes of addresses between allocations (a GPU has 32 GiB of addresses)
  *     FAKE_CUDA_MOST_YZ=65535  blocks along y, and along z, at most
  *     FAKE_CUDA_NO_CUBIN=200   a cubin is refused, with that CUresult
@@ -68,6 +71,8 @@ SHOWN long fake_cuda_peer_copies(void); /* and how many copies these were */
 /* Kernels that ran while a collective was under way on another stream of their
  * GPU, so far. */
 SHOWN long fake_cuda_overlapped(void);
+/* Kernels and copies that this thread has given to streams, so far. */
+SHOWN long fake_cuda_given(void);
 
 /* For the cublasLt of tests: queues a call whose argument is copied, which
  * graphs may hold; it returns true. */
@@ -145,10 +150,12 @@ typedef struct fake_work {
 } fake_work;
 
 CUresult fake_submit(CUstream stream, fake_work w);
+/* With the lock held once: waits for all that the stream has been given. */
+void fake_wait_for(CUstream stream);
 /* Whether the stream captures; then the capture is spoilt. */
 bool fake_spoil_capture(CUstream stream);
-/* With the lock held once: waits for all streams of all GPUs. */
-void fake_drain_all(void);
+/* With the lock held once: waits for all streams of a GPU; -1: of all GPUs. */
+void fake_drain(int gpu);
 
 /* ---- module.c ---- */
 

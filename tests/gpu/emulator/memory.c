@@ -140,7 +140,7 @@ CUresult cuMemFree_v2(CUdeviceptr p)
 {
     NEED(is_allocated(p, false), INVALID_VALUE);
     fake_lock();
-    fake_drain_all();
+    fake_drain(fake_now());
     fake_release(p);
     fake_unlock();
     return CUDA_SUCCESS;
@@ -180,7 +180,7 @@ CUresult cuMemHostAlloc(void **p, size_t bytes, unsigned flags)
 CUresult cuMemFreeHost(void *p)
 {
     fake_lock();
-    fake_drain_all();
+    fake_drain(-1);
     Pinned **at = &pinned;
     while (*at && (*at)->p != p) at = &(*at)->next;
     Pinned *one = *at;

@@ -37,23 +37,30 @@ typedef struct Event {
     long until;
     long capture; /* in which it was recorded, on that branch; 0: none */
     int branch;
+    int asked; /* how often since then, without being there */
 } Event;
 
+enum { MOST_ASKED = 50 }; /* then the host waits for the event, and work is done for it */
 #define NAP_US      50
 #define NAP_LAZY_US 20000
 
 static fake_stream *streams;
-static long syncs, event_syncs, graph_launches, copies, overlapped, captures;
+static long syncs, event_syncs, graph_launches, overlapped, captures;
 static bool has_calls; /* so far */
 static bool helper_runs;
+static uint64_t drawn; /* for the streams' turns */
+static _Thread_local long given;
 
 long fake_cuda_syncs(void) { return syncs; }
 long fake_cuda_event_syncs(void) { return event_syncs; }
 long fake_cuda_graph_launches(void) { return graph_launches; }
-long fake_cuda_copies(void) { return copies; }
 long fake_cuda_overlapped(void) { return overlapped; }
+long fake_cuda_given(void) { return given; }
 
-static bool is_lazy(void) { return fake_setting("FAKE_CUDA_LAZY", 0); }
+/* FAKE_CUDA_LAZY: from NEWEST on streams take turns, from SEEDED on drawn ones. */
+enum { NEWEST = 2, SEEDED = 3 };
+static long laziness(void) { return fake_setting("FAKE_CUDA_LAZY", 0); }
+static bool takes_turns(void) { return laziness() >= NEWEST; }
 
 /* ---- queued work: with the lock held ---- */
 
@@ -65,6 +72,13 @@ static bool call_is_open(const fake_stream *beside)
     for (const fake_stream *s = streams; s; s = s->next)
         if (s != beside && s->gpu == beside->gpu && s->first && s->first->called) return true;
     return false;
+}
+
+static bool is_known(const fake_stream *s)
+{
+    const fake_stream *t = streams;
+    while (t && t != s) t = t->next;
+    return t;
 }
 
 /* False: it is not ready. */
@@ -85,7 +99,8 @@ static bool work_do(const fake_stream *s, fake_work *w)
         fake_run_kernel(w, s->gpu);
         break;
     case FAKE_WAIT:
-        return drain(w->other, w->until);
+        if (!takes_turns()) return drain(w->other, w->until);
+        return !is_known(w->other) || w->other->done >= w->until;
     case FAKE_CALL:
         w->called = true;
         return w->call(w->own ? w->own : w->arg);
@@ -93,29 +108,67 @@ static bool work_do(const fake_stream *s, fake_work *w)
     return true;
 }
 
-/* False: its first work is not ready. */
-static bool drain(fake_stream *s, long until)
+/* The stream's first work. False: it is not ready, or there is none. */
+static bool stream_step(fake_stream *s)
 {
-    bool known = false; /* the stream may be gone, with its work done */
-    for (fake_stream *t = streams; t; t = t->next) known = known || t == s;
-    while (known && s->first && s->done < until) {
-        fake_work *w = s->first;
-        if (!work_do(s, w)) return false;
-        s->first = w->next;
-        if (!s->first) s->last = &s->first;
-        s->done++;
-        free(w->own);
-        free(w);
-    }
+    fake_work *w = s->first;
+    if (!w || !work_do(s, w)) return false;
+    s->first = w->next;
+    if (!s->first) s->last = &s->first;
+    s->done++;
+    free(w->own);
+    free(w);
     return true;
 }
 
-/* Does what is ready on all streams; whether that was all. */
-static bool drain_ready(void)
+/* False: its first work is not ready. */
+static bool drain(fake_stream *s, long until)
+{
+    bool known = is_known(s); /* the stream may be gone, with its work done */
+    while (known && s->first && s->done < until)
+        if (!stream_step(s)) return false;
+    return true;
+}
+
+/* One work of the newest stream that can go on, or of one that is drawn. False:
+ * none is ready. */
+static bool turn_take(void)
+{
+    fake_stream *first = streams, *s = first;
+    int n = 0;
+    if (laziness() >= SEEDED) {
+        for (; s; s = s->next) n++;
+        if (!drawn) drawn = (uint64_t)laziness();
+        drawn = drawn * 6364136223846793005u + 1442695040888963407u;
+        if (n) n = (int)((drawn >> 33) % (uint64_t)n);
+        while (n--) first = first->next;
+    }
+    for (s = first; s; s = s->next)
+        if (stream_step(s)) return true;
+    for (s = streams; s != first; s = s->next)
+        if (stream_step(s)) return true;
+    return false;
+}
+
+/* Does what is ready on all streams; whether that was all of a GPU (-1: of all
+ * GPUs). */
+static bool drain_ready(int gpu)
 {
     bool all = true;
-    for (fake_stream *s = streams; s; s = s->next) all = drain(s, s->submitted) && all;
+    while (takes_turns() && turn_take()) continue;
+    for (fake_stream *s = streams; s; s = s->next)
+        all = drain(s, s->submitted) || (gpu >= 0 && s->gpu != gpu) ? all : false;
     return all;
+}
+
+/* Does the stream's work up to `until`, as far as it is ready; whether it has
+ * ended. */
+static bool advance(fake_stream *s, long until)
+{
+    if (!takes_turns()) return drain(s, until) || (drain_ready(-1), drain(s, until));
+    while (is_known(s) && s->done < until)
+        if (!turn_take()) return false;
+    return true;
 }
 
 static void nap(unsigned us)
@@ -125,19 +178,20 @@ static void nap(unsigned us)
     fake_lock();
 }
 
-/* With the lock held once. */
-static void wait_for(fake_stream *s)
+static void wait_until(fake_stream *s, long until)
 {
-    long until = s->submitted;
-    while (!drain(s, until)) {
-        drain_ready();
-        nap(NAP_US);
-    }
+    while (!advance(s, until)) nap(NAP_US);
 }
 
-void fake_drain_all(void)
+void fake_wait_for(CUstream stream)
 {
-    while (!drain_ready()) nap(NAP_US);
+    fake_stream *s = (fake_stream *)stream;
+    wait_until(s, s->submitted);
+}
+
+void fake_drain(int gpu)
+{
+    while (!drain_ready(gpu)) nap(NAP_US);
 }
 
 /* Tries streams that are blocked, since a real GPU needs no call of its host. */
@@ -145,8 +199,8 @@ static void *helper_main(void *arg)
 {
     (void)arg;
     fake_lock();
-    do nap(is_lazy() ? NAP_LAZY_US : NAP_US);
-    while (!drain_ready());
+    do nap(laziness() ? NAP_LAZY_US : NAP_US);
+    while (!drain_ready(-1));
     helper_runs = false;
     fake_unlock();
     return NULL;
@@ -189,6 +243,7 @@ CUresult fake_submit(CUstream stream, fake_work w)
 {
     fake_stream *s = (fake_stream *)stream;
     NEED(fake_is_ours(stream), INVALID_HANDLE);
+    given += w.kind <= FAKE_KERNEL && w.kind != FAKE_FREE;
     fake_lock();
     fake_work *queued = malloc(sizeof *queued), ***last = s->graph ? &s->graph->last : &s->last;
     *queued = w;
@@ -200,70 +255,10 @@ CUresult fake_submit(CUstream stream, fake_work w)
         s->graph->given[s->branch]++;
     } else {
         s->submitted++;
-        if (!is_lazy()) drain(s, s->submitted);
+        if (!laziness()) drain(s, s->submitted);
     }
     fake_unlock();
     return CUDA_SUCCESS;
-}
-
-/* ---- copies ---- */
-
-static CUresult copy_submit(CUstream stream, fake_work w)
-{
-    fake_lock();
-    copies++;
-    CUresult result = fake_submit(stream, w);
-    fake_unlock();
-    return result;
-}
-
-/* Pageable memory is read at once, as the driver does; pinned memory when the
- * copy's turn comes. */
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream)
-{
-    MAY_FAIL();
-    char *to = fake_real(dst, bytes, fake_now());
-    NEED(to, INVALID_VALUE);
-    NEED(!fake_spoil_capture(stream),
-         STREAM_CAPTURE_UNSUPPORTED); /* pageable memory is gone later */
-    fake_work w = {.kind = FAKE_COPY, .to = to, .bytes = bytes};
-    if (!fake_is_pinned(src)) w.own = memcpy(malloc(bytes), src, bytes);
-    memcpy(&w.from, w.own ? &w.own : (const void *)&src, sizeof w.from);
-    return copy_submit(stream, w);
-}
-
-CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream stream)
-{
-    MAY_FAIL();
-    char *from = fake_real(src, bytes, fake_now());
-    NEED(from, INVALID_VALUE);
-    NEED(!fake_spoil_capture(stream), STREAM_CAPTURE_UNSUPPORTED);
-    CUresult result = copy_submit(
-        stream, (fake_work){.kind = FAKE_COPY, .to = dst, .from = from, .bytes = bytes});
-    if (result || fake_is_pinned(dst)) return result;
-    fake_lock();
-    wait_for((fake_stream *)stream);
-    fake_unlock();
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream)
-{
-    MAY_FAIL();
-    char *to = fake_real(dst, bytes, fake_now()), *from = fake_real(src, bytes, fake_now());
-    NEED(to && from, INVALID_VALUE);
-    return copy_submit(stream,
-                       (fake_work){.kind = FAKE_COPY, .to = to, .from = from, .bytes = bytes});
-}
-
-CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t n, CUstream stream)
-{
-    MAY_FAIL();
-    char *to = fake_real(dst, n, fake_now());
-    NEED(to, INVALID_VALUE);
-    fake_work w = {.kind = FAKE_SET, .to = to, .bytes = n, .own = malloc(1)};
-    w.from = memset(w.own, value, 1);
-    return copy_submit(stream, w);
 }
 
 /* ---- streams, events ---- */
@@ -311,7 +306,7 @@ CUresult cuStreamDestroy_v2(CUstream stream)
 {
     NEED(fake_is_ours(stream), INVALID_HANDLE);
     fake_lock();
-    wait_for((fake_stream *)stream);
+    fake_wait_for(stream);
     stream_free((fake_stream *)stream);
     orphans_free();
     fake_unlock();
@@ -326,7 +321,7 @@ CUresult cuStreamSynchronize(CUstream stream)
     NEED(!fake_spoil_capture(stream), STREAM_CAPTURE_UNSUPPORTED);
     fake_lock();
     syncs++;
-    wait_for((fake_stream *)stream);
+    fake_wait_for(stream);
     fake_unlock();
     return CUDA_SUCCESS;
 }
@@ -339,7 +334,7 @@ CUresult cuStreamQuery(CUstream stream)
     NEED(!fake_spoil_capture(stream), STREAM_CAPTURE_UNSUPPORTED);
     fake_stream *s = (fake_stream *)stream;
     fake_lock();
-    bool done = drain(s, s->submitted) || (drain_ready(), drain(s, s->submitted));
+    bool done = advance(s, s->submitted);
     fake_unlock();
     return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
@@ -399,12 +394,12 @@ CUresult cuEventQuery(CUevent event)
 {
     MAY_FAIL();
     NEED(fake_is_ours(event), INVALID_HANDLE);
-    const Event *e = (const Event *)event;
+    Event *e = (Event *)event;
     NEED(!e->capture, CAPTURED_EVENT);
-    bool done = true; /* as it was never recorded, or its stream is gone */
     fake_lock();
-    for (fake_stream *s = streams; s; s = s->next)
-        if (s == e->stream) done = s->done >= e->until;
+    if (is_known(e->stream) && ++e->asked > MOST_ASKED) advance(e->stream, e->until);
+    /* also if it was never recorded, or its stream is gone */
+    bool done = !is_known(e->stream) || e->stream->done >= e->until;
     fake_unlock();
     return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
@@ -417,10 +412,7 @@ CUresult cuEventSynchronize(CUevent event)
     NEED(!e->capture, CAPTURED_EVENT);
     fake_lock();
     event_syncs++;
-    while (e->stream && !drain(e->stream, e->until)) {
-        drain_ready();
-        nap(NAP_US);
-    }
+    if (e->stream) wait_until(e->stream, e->until);
     fake_unlock();
     return CUDA_SUCCESS;
 }
@@ -433,6 +425,7 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
     fake_stream *s = e->stream = (fake_stream *)stream;
     e->capture = s->graph ? s->graph->id : 0;
     e->branch = s->branch;
+    e->asked = 0;
     e->until = s->graph ? s->graph->given[s->branch] : s->submitted;
     fake_unlock();
     return CUDA_SUCCESS;
