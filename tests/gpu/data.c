@@ -1,10 +1,12 @@
-/* tests/gpu/data.c: a data set on the GPU beside the loader of the CPU: the same
- * batches, to the bit, in the same order; which data sets are not there; batches
- * as inputs of a step that is a graph.
+/* tests/gpu/data.c: a data set on the GPU beside the loader of the CPU: the
+ * same batches, to the bit, in the same order; which data sets are not there;
+ * batches as inputs of a step that is a graph.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "emulated.h"
 #include "folder.h"
+
+#include "device/device.h"
 
 #include <deepspeed/data.h>
 
@@ -209,6 +211,96 @@ static void what_a_batch_costs(void **state)
     CHECK_INT(ds_set_device(cpu), DS_OK);
 }
 
+/* The copy of a step's result waits for the next batch, and is no launch then. */
+static void keeping_a_result_costs_nothing(void **state)
+{
+    (void)state;
+    enum { STEPS = 8, FROM = 4 };
+    ds_batch b;
+    double want[STEPS];
+    long launches = 0, copies = 0;
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *kept = ds_zeros(DS_F32, ds_shape(2, STEPS));
+    for (int read = 1; read >= 0; read--) {
+        ds_seed(9);
+        ds_step_graph *g = ds_step_graph_new(sums, NULL);
+        ds_loader *l = ds_loader_new(images(PLAIN), 2, .shuffle = true);
+        for (int i = 0; i < STEPS; i++) {
+            CHECK(ds_loader_next(l, &b));
+            ds_tensor *out = ds_step_graph_run(g, (ds_tensor *[]){b.x, b.y}, 2);
+            CHECK(out);
+            if (read) want[i] = ds_item(out);
+            CHECK_INT(ds_copy(ds_select(ds_select(kept, 0, read), 0, i), ds_detach(out)), DS_OK);
+            if (i == FROM) launches = emulator_count("fake_cuda_launches");
+            if (i == FROM) copies = emulator_count("fake_cuda_copies");
+        }
+        if (emulated() && !read) {
+            CHECK_INT(emulator_count("fake_cuda_launches") - launches, STEPS - 1 - FROM);
+            CHECK_INT(emulator_count("fake_cuda_copies") - copies, 0);
+        }
+        ds_loader_free(l);
+        ds_step_graph_free(g);
+    }
+    for (int i = 0; i < 2 * STEPS; i++)
+        CHECK_CLOSE(ds_item(ds_select(ds_select(kept, 0, i / STEPS), 0, i % STEPS)),
+                    want[i % STEPS], 0);
+    ds_scope_close(scope);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
+/* A float is copied, and then a batch of 4 samples of 4 bytes and a float is
+ * gathered, all in `memory`; apart: the device is asked for something else in
+ * between. */
+enum {
+    ROWS = 6,
+    TAKEN = 4,
+    TABLE = 0,
+    INDEX = 256,
+    DATA = 264,
+    LABELS = 270,
+    IMAGES_OUT = 276,
+    LABELS_OUT = 292,
+    SPARE = 296,
+    MEMORY = 304
+}; /* in floats */
+static void copy_and_gather(const float *before, float *after, int from, int to, bool apart)
+{
+    dsi_device *d = dsi_device_get(gpu);
+    dsi_stream *s = &d->stream;
+    float *p = dsi_cache_alloc(d, MEMORY * sizeof *p);
+    CHECK(p && d->type->copy_in(s, p, before, MEMORY * sizeof *p) == DS_OK);
+    dsi_view one = {.p = p + from}, other = {.p = p + to},
+             index = {p + INDEX, DS_I64, 1, {TAKEN}, {1}},
+             table = {p + TABLE, DS_F32, 2, {1, 256}, {256, 1}},
+             x[] = {{p + DATA, DS_U8, 3, {ROWS, 1, 4}, {4, 4, 1}},
+                    {p + LABELS, DS_F32, 3, {ROWS, 1, 1}, {1, 1, 1}}},
+             y[] = {{p + IMAGES_OUT, DS_F32, 3, {TAKEN, 1, 4}, {4, 4, 1}},
+                    {p + LABELS_OUT, DS_F32, 3, {TAKEN, 1, 1}, {1, 1, 1}}};
+    CHECK_INT(d->own_kernels->copy(s, one, other), DS_OK);
+    if (apart) CHECK_INT(d->type->copy_out(s, after, p, sizeof *p), DS_OK);
+    CHECK_INT(d->own_fusions->gather_batch(s, index, table, 2, x, y), DS_OK);
+    CHECK_INT(d->type->copy_out(s, after, p, MEMORY * sizeof *p), DS_OK);
+    dsi_cache_free(d, p, MEMORY * sizeof *p);
+}
+
+static void a_copy_keeps_its_place_before_a_batch(void **state)
+{
+    (void)state;
+    static const int64_t index[TAKEN] = {5, 0, 3, 3};
+    float before[MEMORY], want[MEMORY], got[MEMORY];
+    for (int i = 0; i < MEMORY; i++) before[i] = (float)i;
+    memcpy(before + INDEX, index, sizeof index);
+    for (int to = 0; to < MEMORY; to++)
+        for (int from = SPARE; from >= 0; from -= SPARE - IMAGES_OUT - 2) {
+            if (to >= INDEX && to < DATA && to % 2) continue; /* not the upper half of an index */
+            before[SPARE] = to >= INDEX && to < DATA ? 2.8e-45f : 7; /* the bits of 2 */
+            copy_and_gather(before, want, from, to, true);
+            copy_and_gather(before, got, from, to, false);
+            if (memcmp(want, got, sizeof got)) fail_msg("a copy of float %d to %d", from, to);
+        }
+}
+
 /* labels: the images are an input, and the step reads the batch's labels. */
 static void check_hidden(bool labels)
 {
@@ -247,6 +339,8 @@ int main(void)
                                        cmocka_unit_test(kept_batches_have_values),
                                        cmocka_unit_test(step_graphs_take_batches),
                                        cmocka_unit_test(what_a_batch_costs),
+                                       cmocka_unit_test(keeping_a_result_costs_nothing),
+                                       cmocka_unit_test(a_copy_keeps_its_place_before_a_batch),
                                        cmocka_unit_test(a_batch_that_is_no_input_is_not_recorded)};
     folder = folder_make();
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

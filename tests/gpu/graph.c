@@ -249,7 +249,7 @@ static void what_keeping_a_loss_costs(void **state)
     CHECK_INT(ds_memory_peak(gpu), allocated);
     if (emulated()) {
         CHECK_INT(emulator_count("fake_cuda_launches") - launches, 0);
-        CHECK_INT(emulator_count("fake_cuda_copies") - copies, KEPT);
+        CHECK_INT(emulator_count("fake_cuda_copies") - copies, KEPT - 1); /* the last waits */
         CHECK_INT(emulator_count("fake_cuda_syncs") - syncs, 0);
     }
     losses_read(&l);

@@ -63,6 +63,9 @@ ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g)
     if (what == DSI_CUDA_NOTHING) return DS_OK;
     h->what = DSI_CUDA_NOTHING;
     if (what == DSI_CUDA_ENTROPY) return dsi_cuda_held_entropy_launch(h);
+    if (what == DSI_CUDA_COPY)
+        return h->s->device->type->copy(h->s, h->copy.to, h->s->device, h->copy.from,
+                                        (size_t)h->copy.bytes);
     if (what == DSI_CUDA_CONV)
         return dsi_cuda_launch(h->s, DSI_CUDA_conv_small, "conv2d_small", h->conv, h->grid,
                                &h->of_conv);
@@ -208,4 +211,38 @@ bool dsi_cuda_held_pool(dsi_stream *s, const dsi_cuda_pool_args *p, ds_status *s
     c->row = dsi_cuda_divisor_of(p->q);
     *status = dsi_cuda_held_launch(g);
     return true;
+}
+
+/* ---- the copy of an element --------------------------------------------------- */
+
+ds_status dsi_cuda_hold_copy(dsi_stream *s, const dsi_cuda_element *p)
+{
+    dsi_cuda_gpu *g = s->device->own;
+    ds_status status = dsi_cuda_held_launch(g);
+    if (status == DS_OK)
+        *dsi_cuda_held_of(g) = (struct dsi_cuda_held){.s = s, .what = DSI_CUDA_COPY, .copy = *p};
+    return dsi_cuda_held(s, status);
+}
+
+void dsi_cuda_held_copy(dsi_stream *s, dsi_cuda_batch *batch)
+{
+    struct dsi_cuda_held *h = ((dsi_cuda_gpu *)s->device->own)->held;
+    if (!h || h->what != DSI_CUDA_COPY) return;
+    const long long bytes[] = {h->copy.bytes}, one[] = {1}, index[] = {batch->n},
+                    table[] = {batch->field[0].elements / batch->plane * 256ll};
+    Extent from = dsi_cuda_extent_of(h->copy.from, DS_U8, 1, bytes, one),
+           to = dsi_cuda_extent_of(h->copy.to, DS_U8, 1, bytes, one);
+    bool apart = !dsi_cuda_overlap(to, dsi_cuda_extent_of(batch->index, DS_I64, 1, index, one)) &&
+                 !dsi_cuda_overlap(to, dsi_cuda_extent_of(batch->table, DS_F32, 1, table, one));
+    for (int f = 0; f < batch->fields && apart; f++) {
+        const long long rows[] = {batch->rows * batch->field[f].elements},
+                        of_batch[] = {batch->n * batch->field[f].elements};
+        int dtype = batch->field[f].dtype, stored = f ? dtype : (int)DS_U8;
+        Extent x = dsi_cuda_extent_of(batch->field[f].x, stored, 1, rows, one),
+               y = dsi_cuda_extent_of(batch->field[f].y, dtype, 1, of_batch, one);
+        apart = !dsi_cuda_overlap(to, x) && !dsi_cuda_overlap(to, y) && !dsi_cuda_overlap(from, y);
+    }
+    if (!apart) return;
+    batch->copy = h->copy;
+    h->what = DSI_CUDA_NOTHING;
 }

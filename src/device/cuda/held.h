@@ -7,6 +7,8 @@
  *                                  kernel's second output, and a second product the same launch
  *     a float32 convolution of      max-pooling of its result by windows of 2 x 2, with a ReLU,
  *     few channels                  is then computed by the same kernel
+ *     the copy of one element       is done by the kernel that gathers a loader's batch (a
+ *                                  loss is kept, and the next step begins)
  *     a cross entropy of few rows  the loss's gradient, which backward fills, and that of x;
  *                                  if x is a product that is held, the cross entropy joins
  *                                  that, and its gradients, with a ReLU's, join too
@@ -23,6 +25,7 @@
 #include "driver.h"
 #include "kernels/conv.h"
 #include "kernels/gemm.h"
+#include "kernels/index.h"
 #include "kernels/pool.h"
 #include "kernels/softmax.h"
 
@@ -46,6 +49,11 @@ ds_status dsi_cuda_hold_conv(dsi_stream *s, const char *suffix, dsi_cuda_grid gr
 /* The pooling p: true if it is of the held convolution's result, which then
  * computes it; it is launched then. */
 bool dsi_cuda_held_pool(dsi_stream *s, const dsi_cuda_pool_args *p, ds_status *status);
+
+ds_status dsi_cuda_hold_copy(dsi_stream *s, const dsi_cuda_element *p);
+
+/* A held copy -> batch->copy, unless it shares memory with the batch. */
+void dsi_cuda_held_copy(dsi_stream *s, dsi_cuda_batch *batch);
 
 /* The cross entropy p, by grid's one block. */
 ds_status dsi_cuda_hold_entropy(dsi_stream *s, dsi_cuda_grid grid, const dsi_cuda_entropy_args *p);

@@ -64,9 +64,11 @@ ds_status dsi_cuda_copy(dsi_stream *s, dsi_view x, dsi_view y)
 {
     dsi_cuda_elements e = DSI_CUDA_ELEMENTS(&x, &y);
     bool same = x.dtype == y.dtype;
+    size_t size = ds_dtype_size(x.dtype);
+    if (same && e.count == 1)
+        return dsi_cuda_hold_copy(s, &(dsi_cuda_element){x.p, y.p, (int)size});
     if (same && e.count && is_dense(&e, 0) && is_dense(&e, 1))
-        return s->device->type->copy(s, y.p, s->device, x.p,
-                                     (size_t)e.count * ds_dtype_size(x.dtype));
+        return s->device->type->copy(s, y.p, s->device, x.p, (size_t)e.count * size);
     if (same && is_lines(&e)) return copy_lines(s, &e);
     return dsi_cuda_launch(s, DSI_CUDA_copy, same ? "copy_same" : "copy_convert", "",
                            dsi_cuda_grid_of(e.count), &e);

@@ -11,6 +11,7 @@
  * sorted by row with a radix sort (8 bits a pass, stable, so that the positions
  * of a row keep their order), and a block adds one row.
  * SPDX-License-Identifier: MIT */
+#include "held.h"
 #include "kernels/index.h"
 #include "launch.h"
 #include "operands.h"
@@ -59,6 +60,7 @@ ds_status dsi_cuda_gather_batch(dsi_stream *s, dsi_view index, dsi_view table, i
         a.field[f].elements = (int)elements, a.field[f].dtype = (int)y[f].dtype;
         if (y[f].p && elements > most) most = elements;
     }
+    dsi_cuda_held_copy(s, &a);
     int64_t along = (most + THREADS - 1) / THREADS;
     dsi_cuda_grid grid = dsi_cuda_blocks(a.n < BLOCKS ? a.n : BLOCKS, THREADS);
     grid.blocks[1] = (unsigned)(along < BLOCKS_A_ROW ? along : BLOCKS_A_ROW);

@@ -34,6 +34,8 @@ KERNEL(gather_batch, dsi_cuda_batch, 256)
     const unsigned char *bytes = (const unsigned char *)P.field[0].x;
     const float *table = (const float *)P.table;
     int begin = blockIdx.y * blockDim.x + threadIdx.x, step = gridDim.y * blockDim.x;
+    if (P.copy.bytes && blockIdx.x == 0 && begin == 0)
+        store_bits(P.copy.to, P.copy.bytes, 0, load_bits(P.copy.from, P.copy.bytes, 0));
     for (long long b = blockIdx.x; b < P.n; b += gridDim.x) {
         long long row = ((const long long *)P.index)[b];
         bool good = row >= 0 && row < P.rows;

@@ -19,12 +19,21 @@ typedef struct dsi_cuda_index {
 
 enum { K_BATCH_FIELDS = 8 };
 
-/* gather_batch: rows of a data set. y NULL: the field is left out. */
+/* One element of 1, 2, 4 or 8 bytes. */
+typedef struct dsi_cuda_element {
+    const void *from;
+    void *to;
+    int bytes;
+} dsi_cuda_element;
+
+/* gather_batch: rows of a data set. y NULL: the field is left out. It also
+ * copies one element (bytes 0: none) of memory that is none of the batch's. */
 typedef struct dsi_cuda_batch {
     long long n, rows; /* of the batch, of the data set */
     const void *index, *table;
     void *fault;
     int fields, plane; /* elements of one channel */
+    dsi_cuda_element copy;
     struct {
         const void *x;
         void *y;
