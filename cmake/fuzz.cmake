@@ -14,7 +14,7 @@ set(DS_FUZZ_safetensors ${DS_FUZZ_pickle})
 set(DS_FUZZ_latest src/engine/checkpoint/folder.c src/engine/checkpoint/manifest.c)
 
 set(DS_FUZZ_tokenizer src/text/*.c)
-set(DS_FUZZ_lm_config src/models/config.c)
+set(DS_FUZZ_lm_config src/models/config*.c)
 
 file(GLOB DS_FUZZERS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/fuzz/*.c)
 foreach(source ${DS_FUZZERS})

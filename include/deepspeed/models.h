@@ -13,7 +13,8 @@
  * (ds_linear_cross_entropy).
  *
  * Architectures: GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM,
- * MistralForCausalLM, Qwen3ForCausalLM.
+ * MistralForCausalLM, Qwen3ForCausalLM, Phi3ForCausalLM, GemmaForCausalLM,
+ * Gemma2ForCausalLM, Gemma3ForCausalLM.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_MODELS_H
 #define DEEPSPEED_MODELS_H
@@ -138,7 +139,8 @@ typedef struct ds_lora_opts {
     bool use_rslora;            /* alpha / sqrt(r) */
     double dropout;             /* of the adapter's input, in training */
     const char *const *targets; /* ends of layers' paths ("q_proj"), n_targets; NULL: PEFT's for
-                                   the architecture: c_attn, or q_proj and v_proj */
+                                   the architecture: c_attn, or q_proj and v_proj; for Phi-3,
+                                   which PEFT has none for, qkv_proj and o_proj */
     int n_targets;
     bool use_dora;    /* DoRA, Liu et al., arXiv:2402.09353: each output has a magnitude */
     const char *bias; /* biases that are trained too: "all" of the model, "lora_only" those of

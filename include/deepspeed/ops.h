@@ -448,6 +448,10 @@ typedef struct ds_attention_opts {
      * to i (Beltagy et al., arXiv:2004.05150); 0: to all of them */
     int64_t window;
     double scale; /* 0: 1/sqrt(D) */
+    /* scores become softcap tanh(scores / softcap) before the mask (Gemma 2,
+     * arXiv:2408.00118); 0: they do not. Made of single ops, which keep scores
+     * [...,L,S]; with a window those of a block of queries at a time. */
+    double softcap;
     /* k and v have fewer heads: H of q are a multiple of theirs, and each of
      * theirs serves the heads of q that follow each other. */
     bool enable_gqa;

@@ -42,7 +42,13 @@ DS_API ds_tensor *ds_cross_entropy_with(ds_tensor *logits, ds_tensor *labels,
  *   x [N,D], w [V,D], labels int64 [N], -100: ignored -> [], float32 beside
  *   16-bit x and w
  * NaN if all labels are ignored. */
+typedef struct ds_linear_cross_entropy_opts {
+    double softcap; /* logits become softcap tanh(logits / softcap); 0: they do not */
+} ds_linear_cross_entropy_opts;
+
 DS_API ds_tensor *ds_linear_cross_entropy(ds_tensor *x, ds_tensor *w, ds_tensor *labels);
+DS_API ds_tensor *ds_linear_cross_entropy_with(ds_tensor *x, ds_tensor *w, ds_tensor *labels,
+                                               ds_linear_cross_entropy_opts opts);
 
 /* torch.nn.functional.mse_loss: the mean of (x - y)^2 -> [], or as reduction
  * says; for DS_NONE the shape is x's. x and y have the same shape. */

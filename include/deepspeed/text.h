@@ -10,7 +10,7 @@
  *
  * Ids and text are those of the Python package tokenizers, for models of type
  * BPE: byte-level (GPT-2, Llama 3, Qwen2, SmolLM2) and with byte fallback
- * (Llama 2, Mistral). A component of the file that would change the result and
+ * (Llama 2, Mistral, Phi-3, Gemma). A component of the file that would change the result and
  * is not implemented is refused by name when the file is loaded.
  *
  * A tokenizer is used by one thread at a time: it remembers words.

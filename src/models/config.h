@@ -9,18 +9,44 @@
 
 #define DSI_LM_MAX_LAYERS 4096
 
-typedef enum dsi_lm_family { DSI_GPT2, DSI_LLAMA, DSI_QWEN2, DSI_MISTRAL, DSI_QWEN3 } dsi_lm_family;
+typedef enum dsi_lm_family {
+    DSI_GPT2,
+    DSI_LLAMA,
+    DSI_QWEN2,
+    DSI_MISTRAL,
+    DSI_QWEN3,
+    DSI_PHI3,
+    DSI_GEMMA, /* the three of Gemma are the last ones */
+    DSI_GEMMA2,
+    DSI_GEMMA3
+} dsi_lm_family;
 typedef enum dsi_lm_activation {
     DSI_LM_GELU,
     DSI_LM_GELU_TANH,
     DSI_LM_RELU,
     DSI_LM_SILU
 } dsi_lm_activation;
-typedef enum dsi_rope {
+typedef enum dsi_rope_type {
     DSI_ROPE_DEFAULT,
     DSI_ROPE_LINEAR,
+    DSI_ROPE_DYNAMIC,
     DSI_ROPE_LLAMA3,
-    DSI_ROPE_YARN
+    DSI_ROPE_YARN,
+    DSI_ROPE_LONGROPE
+} dsi_rope_type;
+
+#define DSI_ROPE_FACTORS 256 /* of longrope, at most: pairs of a head */
+
+/* Rotary positions: pair i of a head turns by an angle in each position. */
+typedef struct dsi_rope {
+    dsi_rope_type type;
+    int64_t dim; /* elements of a head that turn, the first ones */
+    double theta, factor;
+    double low_freq, high_freq; /* Llama 3: turns in the original context that bound the mix */
+    double low_pair, high_pair; /* YaRN: indices of pairs that bound the mix */
+    double magnitude;           /* of cos and sin; 1 except with YaRN and longrope */
+    int64_t original_positions; /* longrope, dynamic: longer rows turn otherwise */
+    float pair_factor[2][DSI_ROPE_FACTORS]; /* longrope: of short rows, of long ones */
 } dsi_rope;
 
 typedef struct dsi_lm_config {
@@ -32,16 +58,18 @@ typedef struct dsi_lm_config {
     bool tied;                       /* the head is the table of embeddings */
     bool qkv_bias, o_bias, mlp_bias; /* of the Llama family */
     bool qk_norm;
-    double init_std; /* initializer_range */
+    bool fused;                      /* Phi-3: q, k and v are one matrix, and so are gate and up */
+    bool post_norms;                 /* Gemma 2 and 3: norms behind attention and MLP, too */
+    bool norm_plus_1;                /* Gemma: norms multiply by 1 + weight */
+    double embedding_scale;          /* Gemma: sqrt(hidden); 0: none */
+    double attention_cap, logit_cap; /* x becomes cap tanh(x / cap); 0: none */
+    double init_std;                 /* initializer_range */
     double embedding_dropout, attention_dropout, residual_dropout;
-    bool scale_by_layer, no_scale; /* GPT-2: scores also over layer + 1; not over sqrt(head_dim) */
-    dsi_rope rope;
-    double theta, factor;
-    double low_freq, high_freq; /* Llama 3: turns in the original context that bound the mix */
-    double low_pair, high_pair; /* YaRN: indices of pairs that bound the mix */
-    double rope_magnitude;      /* of cos and sin; 1 except with YaRN */
-    int64_t original_positions;
-    int64_t window;                  /* keys that a position of a sliding layer sees; 0: all */
+    double score_scale;  /* of scores; 1 / sqrt(head_dim), unless the file says otherwise */
+    bool scale_by_layer; /* GPT-2: scores also over layer + 1 */
+    int ropes;           /* 2 with Gemma 3: sliding layers have their own */
+    dsi_rope rope[2];    /* of all layers, or of full attention; of sliding layers */
+    int64_t window;      /* keys that a position of a sliding layer sees; 0: all */
     bool sliding[DSI_LM_MAX_LAYERS]; /* by layer */
     int64_t bos, eos, pad;           /* -1: none; eos: the first of several */
 } dsi_lm_config;

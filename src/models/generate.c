@@ -237,6 +237,14 @@ static ds_tensor *run_step(Run *r, int64_t n, int64_t wanted)
     return ds_cast(y, DS_F32);
 }
 
+/* Tokens that a draft behind column `at` - 1 may have: they fit, and turn by the
+ * same frequencies as if they came alone. */
+static int64_t draft_room(const Run *r, int64_t at)
+{
+    int64_t left = r->prompt + r->o->max_new_tokens - at;
+    return dsi_min(left, dsi_lm_rope_together(r->lm, at - 1 - r->cache.padding)) - 1;
+}
+
 /* Writes up to `most` tokens behind the n of a row: those that followed its
  * last words where they were before. The copy may reach into its own tokens, so
  * that a text that repeats itself is continued. Of several such places
@@ -259,7 +267,7 @@ static int64_t draft_row(int64_t *ids, int64_t n, int64_t most)
  * returns their length; 0 if a row has none: rows stay of one length. */
 static int64_t draft_lookup(Run *r, int64_t at, int64_t room)
 {
-    int64_t n = dsi_min(r->drafts, room - at - 1);
+    int64_t n = dsi_min(r->drafts, draft_room(r, at));
     for (int64_t row = 0; row < r->rows && n > 0; row++) {
         int64_t *ids = r->ids + row * room, pad = r->pads[row];
         if (!r->ended[row]) n = draft_row(ids + pad, at - pad, n);
@@ -292,7 +300,7 @@ static int64_t assist_length(const Run *r)
  * number, -1 after a failure. */
 static int64_t draft_assist(Run *r, int64_t at, int64_t room)
 {
-    int64_t n = 0, most = dsi_min(assist_length(r), room - at - 1), length = r->cache.length;
+    int64_t n = 0, most = dsi_min(assist_length(r), draft_room(r, at)), length = r->cache.length;
     bool ok = true;
     dsi_assistant_use(r->assistant, true);
     for (; ok && n < most; n += ok) {
@@ -373,8 +381,9 @@ static int64_t run_tokens(Run *r, int64_t n, bool *more)
     int64_t at = r->prompt + n, drafted = n ? run_draft(r, at) : 0, added = 0;
     bool right = true;
     if (drafted < 0) return -1;
+    if (n && dsi_lm_rope_restarts(r->lm, r->cache.length - r->cache.padding)) r->cache.length = 0;
     ds_scope *scope = ds_scope_open();
-    ds_tensor *y = run_step(r, n ? 1 + drafted : r->prompt, 1 + drafted);
+    ds_tensor *y = run_step(r, at + drafted - r->cache.length, 1 + drafted);
     const float *logits = y ? ds_data(y) : NULL;
     for (; logits && right && *more && added <= drafted; added++)
         *more = run_append(r, logits, added, at + added, &right);
@@ -478,6 +487,7 @@ static void run_open(Run *r, ds_tensor *ids)
         while (mask && r->pads[row] < r->prompt - 1 && !mask[row * r->prompt + r->pads[row]])
             r->pads[row]++;
         r->padded |= r->pads[row] > 0;
+        r->cache.padding = row ? dsi_min(r->cache.padding, r->pads[row]) : r->pads[row];
     }
 }
 

@@ -65,7 +65,7 @@ static ds_module *block_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *list, cons
     size_t in_block, in_part;
     ds_module *m = dsi_lm_enter(b, list, name, &block_type, &in_block);
     Block *block = ds_self(m);
-    block->ln_1 = dsi_lm_norm_new(b, m, "ln_1", c->hidden, false, c->eps);
+    block->ln_1 = dsi_lm_norm_new(b, m, "ln_1", c->hidden, DSI_LAYER_NORM, c->eps);
 
     block->attn = dsi_lm_enter(b, m, "attn", &attention_type, &in_part);
     Attention *a = ds_self(block->attn);
@@ -76,7 +76,7 @@ static ds_module *block_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *list, cons
                                   residual_std);
     dsi_lm_leave(b, in_part);
 
-    block->ln_2 = dsi_lm_norm_new(b, m, "ln_2", c->hidden, false, c->eps);
+    block->ln_2 = dsi_lm_norm_new(b, m, "ln_2", c->hidden, DSI_LAYER_NORM, c->eps);
     block->mlp = dsi_lm_enter(b, m, "mlp", &mlp_type, &in_part);
     Mlp *mlp = ds_self(block->mlp);
     mlp->lm = lm;
@@ -95,10 +95,10 @@ static void gpt2_build(dsi_lm *lm, ds_module *root, dsi_lm_builder *b)
     const dsi_lm_config *c = &lm->config;
     size_t in_body;
     lm->body = dsi_lm_enter(b, root, "transformer", &body_type, &in_body);
-    lm->embed = dsi_lm_embedding_new(b, lm->body, "wte", c->vocab, c->hidden);
-    lm->position = dsi_lm_embedding_new(b, lm->body, "wpe", c->positions, c->hidden);
+    lm->embed = dsi_lm_embedding_new(b, lm->body, "wte", c->vocab, c->hidden, 0, -1);
+    lm->position = dsi_lm_embedding_new(b, lm->body, "wpe", c->positions, c->hidden, 0, -1);
     dsi_lm_blocks_new(lm, b, "h", block_new);
-    lm->norm = dsi_lm_norm_new(b, lm->body, "ln_f", c->hidden, false, c->eps);
+    lm->norm = dsi_lm_norm_new(b, lm->body, "ln_f", c->hidden, DSI_LAYER_NORM, c->eps);
     dsi_lm_leave(b, in_body);
     if (!c->tied)
         lm->head = dsi_lm_linear_new(b, root, "lm_head", c->hidden, c->vocab, false, false, -1);

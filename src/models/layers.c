@@ -8,6 +8,7 @@
  * SPDX-License-Identifier: MIT */
 #include "assistant.h"
 #include "base/error.h"
+#include "ops/op.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -155,23 +156,29 @@ void dsi_lm_blocks_new(dsi_lm *lm, dsi_lm_builder *b, const char *name, dsi_lm_b
 
 typedef struct Embedding {
     ds_tensor *weight; /* [count, dim] */
+    double scale;      /* 0: none */
+    int64_t padding;   /* -1: none */
 } Embedding;
 
 static ds_tensor *embedding_forward(void *self, ds_tensor *ids)
 {
-    return ds_embedding(((Embedding *)self)->weight, ids, -1);
+    const Embedding *e = self;
+    ds_tensor *y = ds_embedding(e->weight, ids, e->padding);
+    return y && e->scale > 0 ? ds_mul(y, dsi_number_beside(y, e->scale)) : y;
 }
 
 ds_tensor *dsi_lm_embedding_weight(ds_module *m) { return ((Embedding *)ds_self(m))->weight; }
 
 ds_module *dsi_lm_embedding_new(dsi_lm_builder *b, ds_module *parent, const char *name,
-                                int64_t count, int64_t dim)
+                                int64_t count, int64_t dim, double scale, int64_t padding)
 {
     static const ds_module_type type = {"Embedding", sizeof(Embedding),
                                         .forward = embedding_forward};
     size_t was;
     ds_module *m = dsi_lm_enter(b, parent, name, &type, &was);
-    ((Embedding *)ds_self(m))->weight = dsi_lm_param(b, m, "weight", ds_shape(count, dim), b->std);
+    Embedding *e = ds_self(m);
+    e->scale = scale, e->padding = padding < count ? padding : -1;
+    e->weight = dsi_lm_param(b, m, "weight", ds_shape(count, dim), b->std);
     dsi_lm_leave(b, was);
     return m;
 }
@@ -195,18 +202,27 @@ static ds_tensor *rms_norm_forward(void *self, ds_tensor *x)
     return ds_rms_norm(x, 1, n->weight, n->eps);
 }
 
-ds_module *dsi_lm_norm_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t dim,
-                           bool rms, double eps)
+/* x weight / rms(x), with 1 + weight in place of weight. */
+static ds_tensor *rms_norm_plus_1_forward(void *self, ds_tensor *x)
 {
-    static const ds_module_type layer = {"LayerNorm", sizeof(Norm), .forward = layer_norm_forward};
-    static const ds_module_type root_mean_square = {"RMSNorm", sizeof(Norm),
-                                                    .forward = rms_norm_forward};
+    const Norm *n = self;
+    ds_tensor *y = ds_rms_norm(dsi_upcast(x), 1, ds_shift(dsi_upcast(n->weight), 1), n->eps);
+    return y ? ds_cast(y, ds_dtype_of(x)) : NULL;
+}
+
+ds_module *dsi_lm_norm_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t dim,
+                           dsi_lm_norm kind, double eps)
+{
+    static const ds_module_type types[] = {
+        [DSI_LAYER_NORM] = {"LayerNorm", sizeof(Norm), .forward = layer_norm_forward},
+        [DSI_RMS_NORM] = {"RMSNorm", sizeof(Norm), .forward = rms_norm_forward},
+        [DSI_RMS_NORM_PLUS_1] = {"RMSNorm", sizeof(Norm), .forward = rms_norm_plus_1_forward}};
     size_t was;
-    ds_module *m = dsi_lm_enter(b, parent, name, rms ? &root_mean_square : &layer, &was);
+    ds_module *m = dsi_lm_enter(b, parent, name, &types[kind], &was);
     Norm *n = ds_self(m);
     n->eps = eps == 0 ? DS_ZERO : eps;
-    n->weight = dsi_lm_param(b, m, "weight", ds_shape(dim), -2);
-    if (!rms) n->bias = dsi_lm_param(b, m, "bias", ds_shape(dim), -1);
+    n->weight = dsi_lm_param(b, m, "weight", ds_shape(dim), kind == DSI_RMS_NORM_PLUS_1 ? -1 : -2);
+    if (kind == DSI_LAYER_NORM) n->bias = dsi_lm_param(b, m, "bias", ds_shape(dim), -1);
     dsi_lm_leave(b, was);
     return m;
 }

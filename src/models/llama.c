@@ -1,11 +1,15 @@
 /* models/llama.c: LlamaForCausalLM (Touvron et al., arXiv:2302.13971), and the
- * models that differ from it in biases, norms and windows: Qwen2, Mistral,
- * Qwen3. Names are those of transformers.
+ * models that differ from it in biases, norms, windows and caps: Qwen2, Mistral,
+ * Qwen3, Phi-3, Gemma, Gemma 2, Gemma 3. Names are those of transformers.
  *
  *     x = embed_tokens[ids]
  *     each layer: x += o_proj(attention(rope(q), rope(k), v) of input_layernorm(x))
  *                 h = post_attention_layernorm(x); x += down_proj(silu(gate_proj(h)) up_proj(h))
  *     logits = lm_head(norm(x))
+ *
+ * Phi-3 has q, k and v in one matrix, qkv_proj, and gate and up in gate_up_proj.
+ * Gemma 2 and 3 have a norm on both sides of attention and MLP; there
+ * post_attention_layernorm is behind attention.
  *
  * Invariants:
  * - A module's struct borrows lm, the root's struct, which outlives it.
@@ -18,56 +22,91 @@
 typedef struct Attention {
     dsi_lm *lm;
     int64_t layer;
-    ds_module *q_proj, *k_proj, *v_proj, *o_proj;
-    ds_module *q_norm, *k_norm; /* Qwen3: over a head; else NULL */
+    ds_module *q_proj, *k_proj, *v_proj; /* NULL beside qkv_proj */
+    ds_module *qkv_proj;                 /* Phi-3: rows of q, k, v below each other */
+    ds_module *o_proj;
+    ds_module *q_norm, *k_norm; /* over a head; NULL: none */
 } Attention;
 
-/* x [B,L,hidden] -> [B,L,heads,head_dim]. norm (NULL: none) is over the last
- * dimension, so each head is normalised by itself, before the rotation. */
-static ds_tensor *attention_heads(const Attention *a, ds_module *proj, ds_module *norm,
-                                  ds_tensor *x, int64_t heads)
+/* x [B,L,heads head_dim] -> [B,L,heads,head_dim]. norm (NULL: none) is over the
+ * last dimension, so each head is normalised by itself, before the rotation. */
+static ds_tensor *attention_heads(const Attention *a, ds_module *norm, ds_tensor *x, int64_t heads)
 {
+    if (!x) return NULL;
     ds_tensor *y = ds_reshape(
-        ds_call(proj, x), ds_shape(ds_size(x, 0), ds_size(x, 1), heads, a->lm->config.head_dim));
+        x, ds_shape(ds_size(x, 0), ds_size(x, 1), heads, a->lm->config.head_dim));
     return norm ? ds_call(norm, y) : y;
 }
 
 /* x [B,L,hidden] -> the same shape. The width of the heads together,
- * heads head_dim, need not be `hidden` (Qwen3). */
+ * heads head_dim, need not be `hidden` (Qwen3, Gemma). */
 static ds_tensor *attention_forward(void *self, ds_tensor *x)
 {
     Attention *a = self;
     const dsi_lm_config *c = &a->lm->config;
-    ds_tensor *q = attention_heads(a, a->q_proj, a->q_norm, x, c->heads);
-    ds_tensor *k = attention_heads(a, a->k_proj, a->k_norm, x, c->kv_heads);
-    ds_tensor *v = attention_heads(a, a->v_proj, NULL, x, c->kv_heads);
+    int64_t width = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    ds_tensor *part[3];
+    if (a->qkv_proj) {
+        ds_tensor *y = ds_call(a->qkv_proj, x);
+        part[0] = ds_slice(y, -1, 0, width);
+        part[1] = ds_slice(y, -1, width, width + kv);
+        part[2] = ds_slice(y, -1, width + kv, width + 2 * kv);
+    } else {
+        part[0] = ds_call(a->q_proj, x);
+        part[1] = ds_call(a->k_proj, x);
+        part[2] = ds_call(a->v_proj, x);
+    }
+    ds_tensor *q = attention_heads(a, a->q_norm, part[0], c->heads);
+    ds_tensor *k = attention_heads(a, a->k_norm, part[1], c->kv_heads);
+    ds_tensor *v = attention_heads(a, NULL, part[2], c->kv_heads);
     return ds_call(a->o_proj, dsi_lm_attend(a->lm, a->layer, q, k, v));
 }
 
 typedef struct Mlp {
     dsi_lm *lm;
-    ds_module *gate_proj, *up_proj, *down_proj;
+    ds_module *gate_proj, *up_proj; /* NULL beside gate_up_proj */
+    ds_module *gate_up_proj;        /* Phi-3: rows of gate, then of up */
+    ds_module *down_proj;
 } Mlp;
 
-/* SwiGLU (Shazeer, arXiv:2002.05202). x [B,L,hidden] -> [B,L,inner] twice ->
- * [B,L,hidden]. */
+/* SwiGLU or GeGLU (Shazeer, arXiv:2002.05202). x [B,L,hidden] -> [B,L,inner]
+ * twice -> [B,L,hidden]. */
 static ds_tensor *mlp_forward(void *self, ds_tensor *x)
 {
     Mlp *m = self;
-    ds_tensor *gate = dsi_lm_activate(m->lm->config.activation, ds_call(m->gate_proj, x));
-    return ds_call(m->down_proj, ds_mul(gate, ds_call(m->up_proj, x)));
+    const dsi_lm_config *c = &m->lm->config;
+    ds_tensor *gate, *up;
+    if (m->gate_up_proj) {
+        ds_tensor *y = ds_call(m->gate_up_proj, x);
+        gate = ds_slice(y, -1, 0, c->inner), up = ds_slice(y, -1, c->inner, 2 * c->inner);
+    } else {
+        gate = ds_call(m->gate_proj, x), up = ds_call(m->up_proj, x);
+    }
+    return ds_call(m->down_proj, ds_mul(dsi_lm_activate(c->activation, gate), up));
 }
 
 typedef struct Layer {
-    ds_module *self_attn, *mlp, *input_layernorm, *post_attention_layernorm;
+    dsi_lm *lm;
+    ds_module *self_attn, *mlp;
+    ds_module *before_attn, *before_mlp; /* norms */
+    ds_module *after_attn, *after_mlp;   /* norms; NULL: none */
 } Layer;
+
+/* x + part(before(x)), with a norm behind the part if there is one. */
+static ds_tensor *layer_add(const Layer *l, ds_tensor *x, ds_module *before, ds_module *part,
+                            ds_module *after)
+{
+    ds_tensor *y = ds_call(part, ds_call(before, x));
+    if (after) y = ds_call(after, y);
+    return ds_add(x, dsi_lm_dropout(l->lm, y, l->lm->config.residual_dropout));
+}
 
 /* The sum x itself is normalised only by the body's last norm. */
 static ds_tensor *layer_forward(void *self, ds_tensor *x)
 {
     Layer *l = self;
-    x = ds_add(x, ds_call(l->self_attn, ds_call(l->input_layernorm, x)));
-    return ds_add(x, ds_call(l->mlp, ds_call(l->post_attention_layernorm, x)));
+    x = layer_add(l, x, l->before_attn, l->self_attn, l->after_attn);
+    return layer_add(l, x, l->before_mlp, l->mlp, l->after_mlp);
 }
 
 static const ds_module_type attention_type = {"Attention", sizeof(Attention),
@@ -82,6 +121,13 @@ static ds_module *projection_new(dsi_lm_builder *b, ds_module *parent, const cha
     return dsi_lm_linear_new(b, parent, name, in, out, bias, false, -1);
 }
 
+static ds_module *norm_new(const dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, const char *name,
+                           int64_t dim)
+{
+    dsi_lm_norm kind = lm->config.norm_plus_1 ? DSI_RMS_NORM_PLUS_1 : DSI_RMS_NORM;
+    return dsi_lm_norm_new(b, parent, name, dim, kind, lm->config.eps);
+}
+
 /* After a failure, such as a tensor that the file lacks, parameters are NULL
  * and the rest is made without values; dsi_lm_new frees the whole tree then. */
 static ds_module *attention_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, int64_t layer)
@@ -92,14 +138,38 @@ static ds_module *attention_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent
     ds_module *m = dsi_lm_enter(b, parent, "self_attn", &attention_type, &was);
     Attention *a = ds_self(m);
     a->lm = lm, a->layer = layer;
-    a->q_proj = projection_new(b, m, "q_proj", c->hidden, q, c->qkv_bias);
-    a->k_proj = projection_new(b, m, "k_proj", c->hidden, kv, c->qkv_bias);
-    a->v_proj = projection_new(b, m, "v_proj", c->hidden, kv, c->qkv_bias);
-    a->o_proj = projection_new(b, m, "o_proj", q, c->hidden, c->o_bias);
-    if (c->qk_norm) {
-        a->q_norm = dsi_lm_norm_new(b, m, "q_norm", c->head_dim, true, c->eps);
-        a->k_norm = dsi_lm_norm_new(b, m, "k_norm", c->head_dim, true, c->eps);
+    if (c->fused) {
+        a->o_proj = projection_new(b, m, "o_proj", q, c->hidden, c->o_bias);
+        a->qkv_proj = projection_new(b, m, "qkv_proj", c->hidden, q + 2 * kv, c->qkv_bias);
+    } else {
+        a->q_proj = projection_new(b, m, "q_proj", c->hidden, q, c->qkv_bias);
+        a->k_proj = projection_new(b, m, "k_proj", c->hidden, kv, c->qkv_bias);
+        a->v_proj = projection_new(b, m, "v_proj", c->hidden, kv, c->qkv_bias);
+        a->o_proj = projection_new(b, m, "o_proj", q, c->hidden, c->o_bias);
     }
+    if (c->qk_norm) {
+        a->q_norm = norm_new(lm, b, m, "q_norm", c->head_dim);
+        a->k_norm = norm_new(lm, b, m, "k_norm", c->head_dim);
+    }
+    dsi_lm_leave(b, was);
+    return m;
+}
+
+static ds_module *mlp_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent)
+{
+    const dsi_lm_config *c = &lm->config;
+    size_t was;
+    ds_module *m = dsi_lm_enter(b, parent, "mlp", &mlp_type, &was);
+    Mlp *mlp = ds_self(m);
+    mlp->lm = lm;
+    if (c->fused) {
+        mlp->gate_up_proj = projection_new(b, m, "gate_up_proj", c->hidden, 2 * c->inner,
+                                           c->mlp_bias);
+    } else {
+        mlp->gate_proj = projection_new(b, m, "gate_proj", c->hidden, c->inner, c->mlp_bias);
+        mlp->up_proj = projection_new(b, m, "up_proj", c->hidden, c->inner, c->mlp_bias);
+    }
+    mlp->down_proj = projection_new(b, m, "down_proj", c->inner, c->hidden, c->mlp_bias);
     dsi_lm_leave(b, was);
     return m;
 }
@@ -108,21 +178,22 @@ static ds_module *layer_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *list, cons
                             int64_t layer)
 {
     const dsi_lm_config *c = &lm->config;
-    size_t in_layer, in_mlp;
-    ds_module *m = dsi_lm_enter(b, list, name, &layer_type, &in_layer);
+    size_t was;
+    ds_module *m = dsi_lm_enter(b, list, name, &layer_type, &was), *second;
     Layer *l = ds_self(m);
+    l->lm = lm;
     l->self_attn = attention_new(lm, b, m, layer);
-    l->mlp = dsi_lm_enter(b, m, "mlp", &mlp_type, &in_mlp);
-    Mlp *mlp = ds_self(l->mlp);
-    mlp->lm = lm;
-    mlp->gate_proj = projection_new(b, l->mlp, "gate_proj", c->hidden, c->inner, c->mlp_bias);
-    mlp->up_proj = projection_new(b, l->mlp, "up_proj", c->hidden, c->inner, c->mlp_bias);
-    mlp->down_proj = projection_new(b, l->mlp, "down_proj", c->inner, c->hidden, c->mlp_bias);
-    dsi_lm_leave(b, in_mlp);
-    l->input_layernorm = dsi_lm_norm_new(b, m, "input_layernorm", c->hidden, true, c->eps);
-    l->post_attention_layernorm = dsi_lm_norm_new(b, m, "post_attention_layernorm", c->hidden, true,
-                                                  c->eps);
-    dsi_lm_leave(b, in_layer);
+    l->mlp = mlp_new(lm, b, m);
+    l->before_attn = norm_new(lm, b, m, "input_layernorm", c->hidden);
+    second = norm_new(lm, b, m, "post_attention_layernorm", c->hidden);
+    if (c->post_norms) {
+        l->after_attn = second;
+        l->before_mlp = norm_new(lm, b, m, "pre_feedforward_layernorm", c->hidden);
+        l->after_mlp = norm_new(lm, b, m, "post_feedforward_layernorm", c->hidden);
+    } else {
+        l->before_mlp = second;
+    }
+    dsi_lm_leave(b, was);
     return m;
 }
 
@@ -131,9 +202,10 @@ static void llama_build(dsi_lm *lm, ds_module *root, dsi_lm_builder *b)
     const dsi_lm_config *c = &lm->config;
     size_t in_body;
     lm->body = dsi_lm_enter(b, root, "model", &body_type, &in_body);
-    lm->embed = dsi_lm_embedding_new(b, lm->body, "embed_tokens", c->vocab, c->hidden);
+    lm->embed = dsi_lm_embedding_new(b, lm->body, "embed_tokens", c->vocab, c->hidden,
+                                     c->embedding_scale, c->pad);
     dsi_lm_blocks_new(lm, b, "layers", layer_new);
-    lm->norm = dsi_lm_norm_new(b, lm->body, "norm", c->hidden, true, c->eps);
+    lm->norm = norm_new(lm, b, lm->body, "norm", c->hidden);
     dsi_lm_leave(b, in_body);
     if (!c->tied) lm->head = projection_new(b, root, "lm_head", c->hidden, c->vocab, false);
 }

@@ -70,15 +70,18 @@ ds_tensor *dsi_lm_product(const dsi_lm_linear *l, ds_tensor *x, ds_tensor *bias)
  * dsi_lm_linear: these are the layers that an adapter may change. */
 bool dsi_lm_is_linear(const ds_module *m);
 /* A table [count,dim], of tokens or of positions; a new one is normal with
- * b->std. */
+ * b->std. Rows that are looked up are multiplied by scale, rounded to their dtype
+ * (0: not at all). Row `padding` gets no gradient from look-ups; outside of the
+ * table: each row does. */
 ds_module *dsi_lm_embedding_new(dsi_lm_builder *b, ds_module *parent, const char *name,
-                                int64_t count, int64_t dim);
+                                int64_t count, int64_t dim, double scale, int64_t padding);
 ds_tensor *dsi_lm_embedding_weight(ds_module *m);
-/* Layer norm with a bias, or RMS norm. It is over the last dimension, of size
- * dim; weight 1, bias 0 in a new model. eps 0 is meant as 0, and not as an
- * op's default. */
+/* Layer norm with a bias, RMS norm, or RMS norm that multiplies by 1 + weight,
+ * in float32. It is over the last dimension, of size dim. A new one multiplies by
+ * 1 and adds 0. eps 0 is meant as 0, and not as an op's default. */
+typedef enum dsi_lm_norm { DSI_LAYER_NORM, DSI_RMS_NORM, DSI_RMS_NORM_PLUS_1 } dsi_lm_norm;
 ds_module *dsi_lm_norm_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t dim,
-                           bool rms, double eps);
+                           dsi_lm_norm kind, double eps);
 ds_tensor *dsi_lm_activate(dsi_lm_activation a, ds_tensor *x);
 
 /* ---- the root ---------------------------------------------------------------------- */
@@ -91,6 +94,7 @@ ds_tensor *dsi_lm_activate(dsi_lm_activation a, ds_tensor *x);
  * rows; a layer's tensors are made by its first call. */
 typedef struct dsi_lm_cache {
     int64_t length, room;
+    int64_t padding;    /* positions on the left that are padding in all rows */
     int64_t wanted;     /* positions at the end of a call whose logits it returns */
     ds_tensor **k, **v; /* kept; of `layers` layers */
 } dsi_lm_cache;
@@ -107,7 +111,15 @@ typedef struct dsi_lm_type {
     const char *prefix; /* that published files leave out */
 } dsi_lm_type;
 
-enum { DSI_LM_TABLES = 64 }; /* two for each power of two of positions */
+/* cos and sin [T,R/2] of positions from `first` on. `rope` is its index in the
+ * configuration; length: of the rows that it serves (rope.c). */
+typedef struct dsi_lm_table {
+    ds_tensor *cos, *sin;
+    int rope;
+    int64_t first, length;
+} dsi_lm_table;
+
+enum { DSI_LM_TABLES = 64 };
 
 /* The struct of a root module. The modules are borrowed: the tree owns them. */
 struct dsi_lm {
@@ -120,9 +132,9 @@ struct dsi_lm {
     ds_module **blocks;                               /* [layers] */
     void *lora;                                       /* dsi_lora, or NULL */
 
-    ds_tensor *cos, *sin;             /* [T,D/2]; NULL without rotary positions */
-    ds_tensor *tables[DSI_LM_TABLES]; /* kept: these two and smaller ones */
+    dsi_lm_table table[DSI_LM_TABLES]; /* kept; the newest last (rope.c) */
     int n_tables;
+    dsi_lm_table step_table; /* of this call with a cache, whose length needs its own */
     const struct dsi_int8_matrix *head_int8; /* of a tied head, as in dsi_lm_linear */
 
     /* of a call of dsi_lm_step; NULL in training */
@@ -156,6 +168,18 @@ dsi_lm *dsi_lm_of(const ds_module *m);
 ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, ds_tensor *v);
 /* The same of qkv [B,L,3 H D], q's, k's and v's heads side by side. */
 ds_tensor *dsi_lm_attend_packed(dsi_lm *lm, int64_t layer, ds_tensor *qkv);
+/* Rotary positions (rope.c). dsi_lm_rope_begin makes the tables of a call of n
+ * positions on the device of ids, dsi_lm_rope_end ends what is of this call alone.
+ * Between them, x [B,H,L,D] turns by the positions of the call in layer `layer`. */
+ds_status dsi_lm_rope_begin(dsi_lm *lm, int64_t n, const ds_tensor *ids);
+void dsi_lm_rope_end(dsi_lm *lm);
+ds_tensor *dsi_lm_rotate(dsi_lm *lm, int64_t layer, ds_tensor *x);
+/* How many positions may follow `past` earlier ones in one call, so that each
+ * turns as if it came alone; at least 1. */
+int64_t dsi_lm_rope_together(const dsi_lm *lm, int64_t past);
+/* Whether the position behind `past` earlier ones changes how those turn, so that
+ * the model's class computes their keys again. */
+bool dsi_lm_rope_restarts(const dsi_lm *lm, int64_t past);
 /* int64 [L], or [B,L] with padding: what position embeddings are looked up by. */
 ds_tensor *dsi_lm_position_ids(dsi_lm *lm, ds_tensor *ids);
 /* x through block i, as a checkpoint if lm->recompute. */

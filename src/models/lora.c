@@ -345,14 +345,18 @@ static ds_status adapters_add(dsi_lm *lm, dsi_lora *lora, const ds_state *weight
 
 ds_status ds_lora_with(ds_module *model, ds_lora_opts o)
 {
-    static const char *const gpt2[] = {"c_attn"}, *const llama[] = {"q_proj", "v_proj"};
+    static const char *const gpt2[] = {"c_attn"}, *const phi3[] = {"qkv_proj", "o_proj"},
+                             *const llama[] = {"q_proj", "v_proj"};
     dsi_lm *lm = dsi_lm_of(model);
     if (!lm) return dsi_fail(DS_EINVAL, "lora: expected a language model");
     if (o.r < 0 || o.r > 1 << 20 || o.alpha < 0 || !(o.dropout >= 0 && o.dropout < 1))
         return dsi_fail(DS_EINVAL, "lora: r %lld, alpha %g, dropout %g: one is out of its range",
                         (long long)o.r, o.alpha, o.dropout);
     bool is_gpt2 = lm->config.family == DSI_GPT2;
-    if (!o.targets) o.targets = is_gpt2 ? gpt2 : llama, o.n_targets = is_gpt2 ? 1 : 2;
+    if (!o.targets) {
+        o.targets = is_gpt2 ? gpt2 : lm->config.fused ? phi3 : llama;
+        o.n_targets = is_gpt2 ? 1 : 2;
+    }
     dsi_lora *l = dsi_alloc(sizeof *l);
     l->r = o.r ? o.r : 8, l->alpha = dsi_option(o.alpha, 8);
     l->dropout = o.dropout, l->rslora = o.use_rslora, l->dora = o.use_dora;

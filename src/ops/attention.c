@@ -205,6 +205,8 @@ static bool attention_check(const ds_tensor *q, const ds_tensor *k, const ds_ten
     if (o.window < 0 || (o.window && !o.causal))
         return dsi_refuse("attention: window is %lld: expected 1 or more, with causal, or 0",
                           (long long)o.window);
+    if (!(o.softcap >= 0))
+        return dsi_refuse("attention: softcap is %g: expected 0 or more", o.softcap);
     if (!(o.dropout_p >= 0 && o.dropout_p <= 1))
         return dsi_refuse("attention: dropout_p is %g: expected 0 to 1", o.dropout_p);
     if (o.mask &&
@@ -304,12 +306,14 @@ static ds_tensor *scores_softmax(ds_tensor *scores, ds_attention_opts o)
 
 /* Attention made of single ops: for a mask that requires a gradient (a learned
  * position bias), which is the gradient of the scores, that the kernel never
- * stores; and for dropout where the device has no kernel with it. */
+ * stores; for a cap of the scores; and for dropout where the device has no kernel
+ * with it. */
 static ds_tensor *attention_composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attention_opts o,
                                      double scale)
 {
     ds_tensor *kt = ds_transpose(dsi_upcast(k), -2, -1);
     ds_tensor *scores = ds_scale(ds_matmul(dsi_upcast(q), kt), scale); /* [...,L,S] */
+    if (o.softcap > 0) scores = ds_scale(ds_tanh(ds_scale(scores, 1 / o.softcap)), o.softcap);
     ds_tensor *p = ds_dropout(scores_softmax(scores_masked(scores, o), o), o.dropout_p, true);
     return ds_cast(ds_matmul(p, dsi_upcast(v)), q->dtype);
 }
@@ -352,8 +356,11 @@ static ds_tensor *attention_window(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_
         int64_t begin = dsi_min(dsi_max(first, 0), keys), end = dsi_min(row + rows, keys);
         ds_tensor *seen = ds_slice(ds_slice(mask, 0, 0, rows), 1, dsi_max(begin - first, 0),
                                    dsi_max(end - first, 0));
-        ds_attention_opts of_block = {
-            .mask = seen, .scale = o.scale, .enable_gqa = o.enable_gqa, .dropout_p = o.dropout_p};
+        ds_attention_opts of_block = {.mask = seen,
+                                      .scale = o.scale,
+                                      .softcap = o.softcap,
+                                      .enable_gqa = o.enable_gqa,
+                                      .dropout_p = o.dropout_p};
         y[n++] = ds_attention_with(ds_slice(q, rows_at, row, row + rows),
                                    ds_slice(k, rows_at, begin, end),
                                    ds_slice(v, rows_at, begin, end), of_block);
@@ -376,9 +383,11 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
     int last = q->shape.n - 1;
     Attention a = attention_of(q->shape.d[last], o);
     if (o.mask && !(o.mask = attention_expand_mask(q, k, o.mask))) return NULL;
-    if (dsi_wants_grad(&o.mask, 1) || !attention_is_fused(q, o))
+    bool composed = dsi_wants_grad(&o.mask, 1) || !attention_is_fused(q, o);
+    bool windowed = o.window && o.window < q->shape.d[last - 1];
+    if (composed || (o.softcap > 0 && !windowed))
         return attention_composed(q, attention_repeat(k, q), attention_repeat(v, q), o, a.scale);
-    if (o.window && o.window < q->shape.d[last - 1]) return attention_window(q, k, v, o);
+    if (windowed) return attention_window(q, k, v, o);
     for (int i = 0; i < 3; i++)
         if (!(x[i] = attention_rows(x[i]))) return NULL;
     q = x[0], k = x[1], v = x[2], x[3] = o.mask;
@@ -488,7 +497,7 @@ ds_tensor *ds_attention_qkvpacked(ds_tensor *qkv, int64_t heads, ds_attention_op
         return dsi_refuse("attention_qkvpacked: qkv is %s, of %lld heads: expected [...,L,3E], E a "
                           "multiple of the heads",
                           dsi_shape_text(qkv->shape), (long long)heads);
-    bool plain = !o.mask && !o.window && qkv->stride[n - 1] == 1 && width &&
+    bool plain = !o.mask && !o.window && o.softcap == 0 && qkv->stride[n - 1] == 1 && width &&
                  attention_is_fused(qkv, o) && o.dropout_p >= 0 && o.dropout_p <= 1;
     if (plain && dsi_is_float(qkv)) return packed_attention(qkv, heads, o);
     ds_dims split = qkv->shape; /* [...,L,3,heads,D] */

@@ -13,6 +13,9 @@
  * Logits, d's sums and the loss are float32 beside 16-bit x and w; d is rounded
  * to 16 bits before the two products. Logits that are small are kept, and
  * backward need not repeat the first product.
+ *
+ * With a cap c, logits = c t with t = tanh(x w^T / c), and d is multiplied by
+ * 1 - t^2 before the products.
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -106,13 +109,22 @@ static ds_tensor *labels_count(ds_tensor *ignored, const ds_tensor *like)
     return dsi_result_if(done, sum);
 }
 
+/* x = cap tanh(x / cap) */
+static bool logits_cap(const ds_tensor *t, double cap, dsi_view x)
+{
+    return dsi_run(t, affine, 1 / cap, 0.0, x, x) && dsi_run_op(t, unary, DSI_TANH, 0.0, x, x) &&
+           dsi_run(t, affine, cap, 0.0, x, x);
+}
+
 /* ---- backward ---- */
 
 /* Saved tensors and buffers of one backward. */
 typedef struct Pass {
     ds_tensor *x, *w, *label, *lse, *row_scale;
     ds_tensor *kept;       /* [N,V] the logits; NULL: computed again */
-    ds_tensor *logits, *d; /* [N,columns]; one buffer where they have one dtype */
+    ds_tensor *logits, *d; /* [N,columns]; one buffer where they have one dtype, but with a cap */
+    ds_tensor *wide;       /* with a cap: d in the dtype of lse, perhaps d itself */
+    double cap;            /* 0: none */
     ds_tensor *dx, *term;  /* [N,D], in the dtype of lse */
     int64_t rows;
 } Pass;
@@ -131,15 +143,32 @@ static ds_tensor *row_scales(ds_tensor *label, ds_tensor *used, ds_tensor *dy)
     return dsi_result_if(done, y);
 }
 
+/* p->d = d of columns begin .. end-1, from logits that are capped. p->logits
+ * becomes t. */
+static bool pass_columns_capped(Pass *p, int64_t begin, int64_t m)
+{
+    int64_t n = p->rows;
+    dsi_view t = part_lines(p->logits, n, 0, m), wide = part_lines(p->wide, n, 0, m);
+    dsi_view x = p->kept ? part_lines(p->kept, n, begin, begin + m) : t;
+    return (p->kept || logits_cap(p->d, p->cap, t)) &&
+           dsi_run(p->d, cross_entropy_part_dx, begin, x, dsi_v(p->label), dsi_v(p->lse),
+                   dsi_v(p->row_scale), wide) &&
+           dsi_run(p->d, affine, 1 / p->cap, 0.0, x, t) &&
+           dsi_run_op(p->d, unary_dx, DSI_TANH, 0.0, wide, t, wide) &&
+           (p->wide == p->d || dsi_run(p->d, copy, wide, part_lines(p->d, n, 0, m)));
+}
+
 /* p->d = d of columns begin .. end-1 */
 static bool pass_columns(Pass *p, int64_t begin, int64_t end)
 {
     int64_t n = p->rows, m = end - begin;
+    if (!p->kept &&
+        !dsi_run(p->d, matmul, matrix_rows(p->x, 0, n, false), matrix_rows(p->w, begin, end, true),
+                 dsi_v(NULL), part_of(p->logits, n, 0, m, false)))
+        return false;
+    if (p->cap > 0) return pass_columns_capped(p, begin, m);
     dsi_view x = p->kept ? part_lines(p->kept, n, begin, end) : part_lines(p->logits, n, 0, m);
-    return (p->kept || dsi_run(p->d, matmul, matrix_rows(p->x, 0, n, false),
-                               matrix_rows(p->w, begin, end, true), dsi_v(NULL),
-                               part_of(p->logits, n, 0, m, false))) &&
-           dsi_run(p->d, cross_entropy_part_dx, begin, x, dsi_v(p->label), dsi_v(p->lse),
+    return dsi_run(p->d, cross_entropy_part_dx, begin, x, dsi_v(p->label), dsi_v(p->lse),
                    dsi_v(p->row_scale), part_lines(p->d, n, 0, m));
 }
 
@@ -161,10 +190,12 @@ static bool pass_run(Pass *p, ds_tensor *dw, bool want_dx)
     int64_t step = (on_host(p->x) ? BACKWARD_ELEMENTS : GPU_ELEMENTS) / n / COLUMNS * COLUMNS;
     step = step < COLUMNS ? COLUMNS : step;
     ds_dims block = ds_shape(n, line_of(p->x, step < v ? step : v));
-    if (!p->kept) p->logits = dsi_new(p->lse, block);
-    p->d = p->logits && p->x->dtype == p->lse->dtype ? p->logits : dsi_new(p->x, block);
+    bool capped = p->cap > 0, same = p->x->dtype == p->lse->dtype;
+    if (!p->kept || capped) p->logits = dsi_new(p->lse, block);
+    p->d = p->logits && same && !capped ? p->logits : dsi_new(p->x, block);
+    p->wide = capped && !same ? dsi_new(p->lse, block) : p->d;
     if (want_dx) p->dx = dsi_new(p->lse, p->x->shape), p->term = dsi_new(p->lse, p->x->shape);
-    bool done = (p->kept || p->logits) && p->d && (!want_dx || (p->dx && p->term));
+    bool done = (p->kept || p->logits) && p->d && p->wide && (!want_dx || (p->dx && p->term));
     for (int64_t begin = 0, end; begin < v && done; begin = end) {
         int64_t last = begin < whole ? whole : v;
         end = begin + step < last ? begin + step : last;
@@ -183,7 +214,8 @@ static void linear_cross_entropy_backward(dsi_node *n, ds_tensor *dy)
               .w = dsi_saved_tensor(n, 1),
               .label = dsi_saved_tensor(n, 2),
               .lse = dsi_saved_tensor(n, 3),
-              .kept = dsi_saved_tensor(n, 5)};
+              .kept = dsi_saved_tensor(n, 5),
+              .cap = *(const double *)dsi_attr(n)};
     p.rows = p.x->shape.d[0];
     bool want_dx = dsi_needs_input_grad(n, 0), want_dw = dsi_needs_input_grad(n, 1);
     p.row_scale = row_scales(p.label, dsi_saved_tensor(n, 4), dy);
@@ -210,7 +242,7 @@ static bool loss_logits(ds_tensor *x, ds_tensor *w, ds_tensor *logits, int64_t b
 }
 
 /* losses [N] and lse [N]; *kept: all logits, if they are small, else NULL */
-static bool loss_rows(ds_tensor *x, ds_tensor *w, ds_tensor *label, ds_tensor *losses,
+static bool loss_rows(ds_tensor *x, ds_tensor *w, ds_tensor *label, double cap, ds_tensor *losses,
                       ds_tensor *lse, ds_tensor **kept)
 {
     static const dsi_cross_entropy none = {.ignore_index = IGNORED, .reduction = DS_NONE};
@@ -225,9 +257,10 @@ static bool loss_rows(ds_tensor *x, ds_tensor *w, ds_tensor *label, ds_tensor *l
         dsi_view see = part_lines(logits, end - begin, 0, v);
         dsi_view each[3] = {line_part(label, begin, end), line_part(losses, begin, end),
                             line_part(lse, begin, end)};
+        dsi_view lines = see;
         see.n = 3, see.d[2] = see.s[2] = 1;
         for (int i = 0; i < 3; i++) each[i].n = 2, each[i].d[1] = each[i].s[1] = 1;
-        done = loss_logits(x, w, logits, begin, end) &&
+        done = loss_logits(x, w, logits, begin, end) && (cap == 0 || logits_cap(lse, cap, lines)) &&
                dsi_run_index(lse, cross_entropy, &none, see, each[0], dsi_v(NULL), each[1], each[2],
                              dsi_v(divisor));
     }
@@ -252,11 +285,14 @@ static bool linear_cross_entropy_check(const ds_tensor *x, const ds_tensor *w,
     return true;
 }
 
-ds_tensor *ds_linear_cross_entropy(ds_tensor *x, ds_tensor *w, ds_tensor *label)
+ds_tensor *ds_linear_cross_entropy_with(ds_tensor *x, ds_tensor *w, ds_tensor *label,
+                                        ds_linear_cross_entropy_opts o)
 {
     if (!dsi_live_all("linear_cross_entropy", x, w, label))
         return dsi_null_operand("linear_cross_entropy");
     if (!linear_cross_entropy_check(x, w, label)) return NULL;
+    if (!(o.softcap >= 0))
+        return dsi_refuse("linear_cross_entropy: softcap is %g: expected 0 or more", o.softcap);
     int64_t n = x->shape.d[0];
     if (!n || !w->shape.d[0])
         return dsi_refuse("linear_cross_entropy: x is %s, w %s: expected rows",
@@ -268,7 +304,7 @@ ds_tensor *ds_linear_cross_entropy(ds_tensor *x, ds_tensor *w, ds_tensor *label)
     ds_tensor *loss = dsi_new_upcast(x, (ds_dims){0}), *ignored = labels_ignored(label);
     ds_tensor *used = ignored && lse ? labels_count(ignored, lse) : NULL, *kept;
 
-    if (!losses || !lse || !loss || !used || !loss_rows(x, w, label, losses, lse, &kept))
+    if (!losses || !lse || !loss || !used || !loss_rows(x, w, label, o.softcap, losses, lse, &kept))
         return NULL;
     if (!dsi_run_op(loss, reduce, DSI_SUM, 1.0, dsi_v(losses), dsi_v_shape(loss, ds_shape(1)),
                     dsi_v(NULL)) ||
@@ -279,5 +315,11 @@ ds_tensor *ds_linear_cross_entropy(ds_tensor *x, ds_tensor *w, ds_tensor *label)
     dsi_node *node = dsi_record(&dsi_op_linear_cross_entropy, loss, x, w);
     ds_tensor *const saved[] = {x, w, label, lse, used, kept};
     for (size_t i = 0; i < sizeof saved / sizeof *saved; i++) dsi_save_for_backward(node, saved[i]);
+    dsi_set_attr(node, &o.softcap, sizeof o.softcap);
     return loss;
+}
+
+ds_tensor *ds_linear_cross_entropy(ds_tensor *x, ds_tensor *w, ds_tensor *label)
+{
+    return ds_linear_cross_entropy_with(x, w, label, (ds_linear_cross_entropy_opts){0});
 }

@@ -30,7 +30,7 @@ ds_status dsi_tokenizer_unsupported(const dsi_tokenizer_reader *r, const char *p
 {
     return dsi_fail(DS_EINVAL,
                     "tokenizer: %s: %s of type \"%.60s\" is not implemented: expected a tokenizer "
-                    "of GPT-2, Llama, Mistral, Qwen2, Qwen3 or SmolLM2",
+                    "of GPT-2, Llama, Mistral, Qwen2, Qwen3, SmolLM2, Phi-3 or Gemma",
                     r->name, part, dsi_json_type(component));
 }
 

@@ -60,10 +60,12 @@ static void models_equal_the_cpu(void **state)
 {
     (void)state;
     static const char *const folders[] = {
-        DS_GOLDEN "/lm/models/gpt2-tied", DS_GOLDEN "/lm/models/mistral-window",
+        DS_GOLDEN "/lm/models/gpt2-tied",   DS_GOLDEN "/lm/models/mistral-window",
         DS_GOLDEN "/lm/models/llama-rope3", DS_GOLDEN "/lm/models/qwen2-tied",
-        DS_GOLDEN "/lm/models/qwen3"};
-    for (int i = 0; i < (quick() ? 2 : 5); i++) {
+        DS_GOLDEN "/lm/models/qwen3",       DS_GOLDEN "/lm/models/gemma2",
+        DS_GOLDEN "/lm/models/gemma3",      DS_GOLDEN "/lm/models/phi3-longrope",
+        DS_GOLDEN "/lm/models/gemma"};
+    for (int i = 0; i < (quick() ? 2 : 9); i++) {
         int64_t want[ROWS * NEW], got[ROWS * NEW];
         double want_loss[STEPS], got_loss[STEPS];
         model_run(folders[i], cpu, want, want_loss);

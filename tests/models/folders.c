@@ -11,6 +11,8 @@
     "\"vocab_size\": 11, \"hidden_size\": 8, \"num_hidden_layers\": 1, " \
     "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"intermediate_size\": 12"
 #define LLAMA "\"architectures\": [\"LlamaForCausalLM\"], " SIZES
+#define PHI3  "\"architectures\": [\"Phi3ForCausalLM\"], " SIZES
+#define GEMMA "\"architectures\": [\"GemmaForCausalLM\"], " SIZES
 #define GPT2 \
     "\"architectures\": [\"GPT2LMHeadModel\"], \"vocab_size\": 11, \"n_embd\": 8, \"n_layer\": " \
     "1, \"n_head\": 2, \"n_positions\": 16"
@@ -49,8 +51,9 @@ static void configs_are_refused_by_name(void **state)
         {LLAMA ", \"vocab_size\": 4", "config.json: line 1"},
         {LLAMA ", \"hidden_act\": \"mish\"", "hidden_act \"mish\""},
         {LLAMA ", \"quantization_config\": {}", "quantization_config"},
-        {LLAMA ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}",
-         "rope_type \"dynamic\""},
+        {LLAMA ", \"rope_scaling\": {\"type\": \"dynamic\"}", "factor is missing"},
+        {LLAMA ", \"head_dim\": 2, \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}",
+         "head_dim is 2: expected 4"},
         {LLAMA ", \"rope_scaling\": {\"type\": \"longrope\"}", "rope_type \"longrope\""},
         {LLAMA ", \"rope_theta\": 1, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}",
          "rope_theta is 1, beta_fast 32, beta_slow 1: expected a theta above 1"},
@@ -97,6 +100,34 @@ static void configs_are_refused_by_name(void **state)
     folder_remove();
 }
 
+static void configs_of_families_are_refused(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {PHI3 ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}",
+         "\"linear\" is not implemented: expected default or longrope"},
+        {PHI3 ", \"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, 1]}",
+         "rope: long_factor has 0 numbers: expected 2, one for each pair"},
+        {PHI3 ", \"rope_scaling\": {\"type\": \"longrope\", \"short_factor\": [1, -1], "
+              "\"long_factor\": [1, 1]}",
+         "short_factor: number 1 is -1"},
+        {PHI3 ", \"partial_rotary_factor\": 0.8", "3 elements of a head turn"},
+        {GEMMA ", \"use_bidirectional_attention\": true", "use_bidirectional_attention is true"},
+        {"\"architectures\": [\"Gemma2ForCausalLM\"], " SIZES ", \"sliding_window\": null",
+         "sliding_window is null"},
+        {"\"architectures\": [\"Gemma2ForCausalLM\"], " SIZES ", \"attn_logit_softcapping\": 0",
+         "attn_logit_softcapping is 0"},
+        {"\"architectures\": [\"Gemma3ForCausalLM\"], " SIZES
+         ", \"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 2}",
+         "\"dynamic\" is not implemented: expected default, linear, llama3 or yarn"},
+        {"\"architectures\": [\"Gemma3ForCausalLM\"], " SIZES ", \"layer_types\": [\"chunked\"]",
+         "\"chunked\" is not implemented"},
+    };
+    folder_make();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) refused(cases[i][0], cases[i][1]);
+    folder_remove();
+}
+
 static void weights_that_do_not_fit(void **state)
 {
     (void)state;
@@ -140,9 +171,9 @@ static void weights_that_do_not_fit(void **state)
 static void new_models(void **state)
 {
     (void)state;
-    static const char *const configs[] = {GPT2, LLAMA};
+    static const char *const configs[] = {GPT2, LLAMA, PHI3, GEMMA};
     folder_make();
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) {
         ds_scope *scope = ds_scope_open();
         ds_seed(1);
         ds_module *m = model_of(configs[i]);
@@ -277,12 +308,18 @@ static void checkpoints_change_nothing(void **state)
     (void)state;
     folder_make();
     checkpoint_compare(GPT2 ", \"attn_pdrop\": 0.5");
+    checkpoint_compare(LLAMA ", \"max_position_embeddings\": 5, \"rope_scaling\": {\"type\": "
+                             "\"dynamic\", \"factor\": 2}");
+    checkpoint_compare("\"architectures\": [\"Gemma2ForCausalLM\"], " SIZES
+                       ", \"sliding_window\": 4, \"attention_dropout\": 0.5");
+    checkpoint_compare(PHI3 ", \"resid_pdrop\": 0.5");
     checkpoint_compare("\"architectures\": [\"MistralForCausalLM\"], " SIZES
                        ", \"sliding_window\": 4, \"attention_dropout\": 0.5");
     folder_remove();
 }
 
-TEST_MAIN(cmocka_unit_test(configs_are_refused_by_name), cmocka_unit_test(weights_that_do_not_fit),
-          cmocka_unit_test(new_models), cmocka_unit_test(adapters_are_refused),
-          cmocka_unit_test(adapters_by_path_and_pattern),
+TEST_MAIN(cmocka_unit_test(configs_are_refused_by_name),
+          cmocka_unit_test(configs_of_families_are_refused),
+          cmocka_unit_test(weights_that_do_not_fit), cmocka_unit_test(new_models),
+          cmocka_unit_test(adapters_are_refused), cmocka_unit_test(adapters_by_path_and_pattern),
           cmocka_unit_test(checkpoints_change_nothing))

@@ -42,8 +42,9 @@ static void penalty_with_padding(void **state)
 
 /* ---- prompt lookup ---- */
 
-static const char *const folders[] = {"gpt2-tied", "llama-rope3", "mistral-window", "qwen2-tied",
-                                      "qwen3"};
+static const char *const folders[] = {"gpt2-tied",  "llama-rope3", "mistral-window",
+                                      "qwen2-tied", "qwen3",       "gemma2",
+                                      "gemma3",     "gemma",       "phi3-longrope"};
 
 static ds_module *golden_model(size_t i, ds_dtype dtype)
 {
@@ -119,6 +120,10 @@ static void positions_together(void **state)
     for (size_t i = 0; i <= n; i++) {
         ds_scope *scope = ds_scope_open();
         ds_module *m = i < n ? golden_model(i, DS_F32) : odd_model();
+        if (dsi_lm_rope_together(dsi_lm_of(m), 9) < 16) { /* drafts are shorter there */
+            ds_module_free(m), ds_scope_close(scope);
+            continue;
+        }
         ds_tensor *ids = some_ids(m, 1, 25, (int64_t)i, 99);
         ds_tensor *want = stepwise_logits(m, ids, 16, 1);
         for (int64_t each = 2; each <= 8; each *= 2) {

@@ -145,8 +145,9 @@ static void write_tokenizer(void)
 static void folders_are_read_by_python(void **state)
 {
     (void)state;
-    static const char *const models[] = {"gpt2-tied", "llama-rope3", "mistral-window", "qwen2-tied",
-                                         "qwen3"};
+    static const char *const models[] = {"gpt2-tied",  "llama-rope3", "mistral-window",
+                                         "qwen2-tied", "qwen3",       "phi3-longrope",
+                                         "gemma",      "gemma2",      "gemma3"};
     const char *folder = folder_make();
     ds_scope *scope = ds_scope_open();
     ds_seed(5);
@@ -156,6 +157,10 @@ static void folders_are_read_by_python(void **state)
     write_gpt2();
     write_adapter("gpt2-tied", "gpt2-lora", (ds_lora_opts){0});
     write_adapter("llama-rope3", "llama-lora", (ds_lora_opts){0});
+    write_adapter("phi3-longrope", "phi3-lora", (ds_lora_opts){0});
+    write_adapter("gemma2", "gemma2-head",
+                  (ds_lora_opts){.modules_to_save = head, .n_modules_to_save = 1});
+    write_adapter("gemma3", "gemma3-dora", (ds_lora_opts){.use_dora = true});
     write_adapter(
         "gpt2-tied", "gpt2-dora",
         (ds_lora_opts){

@@ -174,15 +174,18 @@ CALL(cross_entropy_none,
 CALL(cross_entropy_sum,
      ds_cross_entropy_with(in[0], in[1], (ds_cross_entropy_opts){.reduction = DS_SUM}))
 /* [N] labels, of which the third is ignored; the loss in x's dtype */
-static ds_tensor *call_linear_cross_entropy(ds_tensor **in)
+static ds_tensor *linear_cross_entropy_of(ds_tensor **in, double softcap)
 {
     ds_tensor *labels = in[2] ? ds_to(ds_clone(in[2]), (ds_device){DS_CPU, 0}, DS_I64) : NULL;
     int64_t *p = labels ? ds_data_mut(labels) : NULL;
     if (p && ds_numel(labels) > 2) p[2] = -100;
     if (labels) labels = ds_to(labels, ds_device_of(in[2]), DS_I64);
-    ds_tensor *loss = ds_linear_cross_entropy(in[0], in[1], labels);
+    ds_linear_cross_entropy_opts o = {.softcap = softcap};
+    ds_tensor *loss = ds_linear_cross_entropy_with(in[0], in[1], labels, o);
     return loss ? ds_cast(loss, ds_dtype_of(in[0])) : NULL;
 }
+CALL(linear_cross_entropy, linear_cross_entropy_of(in, 0))
+CALL(linear_cross_entropy_softcap, linear_cross_entropy_of(in, 0.7))
 
 CALL(mse_none, ds_mse_loss_with(in[0], in[1], DS_NONE))
 CALL(batch_norm, ds_batch_norm_with(in[0], (ds_batch_norm_opts){
@@ -251,6 +254,13 @@ CALL(attention_gqa, ds_attention_with(in[0], in[1], in[2],
                                       (ds_attention_opts){.causal = true, .enable_gqa = true}))
 CALL(attention_gqa_mask,
      ds_attention_with(in[0], in[1], in[2], (ds_attention_opts){.mask = in[3], .enable_gqa = true}))
+
+CALL(attention_softcap,
+     ds_attention_with(in[0], in[1], in[2],
+                       (ds_attention_opts){.softcap = 0.5, .causal = true, .enable_gqa = true}))
+CALL(attention_softcap_window,
+     ds_attention_with(in[0], in[1], in[2],
+                       (ds_attention_opts){.softcap = 0.5, .causal = true, .window = 2}))
 
 CALL(attention_qkvpacked, ds_attention_qkvpacked(in[0], 2, (ds_attention_opts){.causal = true}))
 /* Views of one projection [N,L,3,H,D], as models have them; the heads are joined

@@ -26,7 +26,8 @@ static void check_near(ds_tensor *a, ds_tensor *b, double tolerance)
     CHECK_CLOSE(most / scale, 0, tolerance);
 }
 
-static void check_composition(Sizes s, ds_dtype dtype, double tolerance)
+/* softcap 0: none */
+static void check_composition(Sizes s, ds_dtype dtype, double softcap, double tolerance)
 {
     ds_scope *scope = ds_scope_open();
     ds_seed(3);
@@ -38,8 +39,11 @@ static void check_composition(Sizes s, ds_dtype dtype, double tolerance)
         leaf[2 + i] = ds_require_grad(
             ds_cast(value, DS_F32) == value ? ds_clone(value) : ds_cast(value, DS_F32), true);
     }
-    loss[0] = ds_linear_cross_entropy(leaf[0], leaf[1], y);
-    loss[1] = ds_cross_entropy(ds_linear(leaf[2], leaf[3], NULL), y);
+    loss[0] = ds_linear_cross_entropy_with(leaf[0], leaf[1], y,
+                                           (ds_linear_cross_entropy_opts){.softcap = softcap});
+    ds_tensor *logits = ds_linear(leaf[2], leaf[3], NULL);
+    if (softcap > 0) logits = ds_scale(ds_tanh(ds_scale(logits, 1 / softcap)), softcap);
+    loss[1] = ds_cross_entropy(logits, y);
     CHECK_INT(ds_dtype_of(loss[0]), DS_F32);
     CHECK_CLOSE(ds_item(loss[0]), ds_item(loss[1]), 1e-5 * ds_item(loss[1]));
     for (int i = 0; i < 2; i++) CHECK_INT(ds_backward(ds_scale(loss[i], 0.5)), DS_OK);
@@ -51,12 +55,15 @@ static void check_composition(Sizes s, ds_dtype dtype, double tolerance)
 static void equals_linear_and_cross_entropy(void **state)
 {
     (void)state;
-    check_composition((Sizes){37, 24, 150}, DS_F32, 1e-5);
-    check_composition((Sizes){37, 24, 150}, DS_BF16, 1e-2);
-    if (quick()) return;
-    check_composition((Sizes){90, 16, 48001}, DS_F32, 1e-5);
-    check_composition((Sizes){90, 16, 48001}, DS_BF16, 1e-2);
-    check_composition((Sizes){340, 2, 50003}, DS_F32, 1e-5); /* in blocks on a GPU too */
+    for (int capped = 0; capped < 2; capped++) {
+        double cap = capped ? 3 : 0;
+        check_composition((Sizes){37, 24, 150}, DS_F32, cap, 1e-5);
+        check_composition((Sizes){37, 24, 150}, DS_BF16, cap, 1e-2);
+        if (quick()) continue;
+        check_composition((Sizes){90, 16, 48001}, DS_F32, cap, 1e-5);
+        check_composition((Sizes){90, 16, 48001}, DS_BF16, cap, 1e-2);
+        check_composition((Sizes){340, 2, 50003}, DS_F32, cap, 1e-5); /* in blocks on a GPU too */
+    }
 }
 
 /* Vocabulary 50,000, 2,048 positions, bf16: less than 80 MB beside x, w and
@@ -90,6 +97,9 @@ static void refusals(void **state)
     CHECK_ERROR("int32");
     CHECK(!ds_data(ds_linear_cross_entropy(x, w, ds_full(DS_I64, ds_shape(4), 5))));
     CHECK_ERROR("5");
+    CHECK(!ds_linear_cross_entropy_with(x, w, ds_zeros(DS_I64, ds_shape(4)),
+                                        (ds_linear_cross_entropy_opts){.softcap = -1}));
+    CHECK_ERROR("softcap is -1");
     CHECK(isnan(ds_item(ds_linear_cross_entropy(x, w, ds_full(DS_I64, ds_shape(4), -100)))));
 }
 
