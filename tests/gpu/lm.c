@@ -16,7 +16,7 @@ static const ds_device cpu = {DS_CPU, 0}, gpu = {DS_CUDA, 0};
 /* Row 0 has two tokens of padding. */
 static void generate_tokens(ds_module *m, int64_t *tokens)
 {
-    static const int64_t prompt[ROWS][LENGTH] = {{0, 0, 36, 6, 66, 4}, {165, 115, 33, 70, 5, 25}};
+    static const int64_t prompt[ROWS][LENGTH] = {{0, 0, 36, 6, 66, 4}, {155, 115, 33, 70, 5, 25}};
     static const int64_t present[ROWS][LENGTH] = {{0, 0, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1}};
     ds_tensor *ids = ds_from_data(DS_I64, ds_shape(ROWS, LENGTH), prompt);
     ds_tensor *mask = ds_from_data(DS_I64, ds_shape(ROWS, LENGTH), present);
