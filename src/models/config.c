@@ -53,6 +53,7 @@ static void read_family(dsi_lm_reader *r, dsi_lm_config *c)
         if (!strcmp(name ? families[i].architecture : families[i].model_type, name ? name : type)) {
             c->family = (dsi_lm_family)i;
             c->architecture = families[i].architecture;
+            c->model_type = families[i].model_type;
             return;
         }
     dsi_lm_read_fail(r, DS_EINVAL,

@@ -52,6 +52,7 @@ typedef struct dsi_rope {
 typedef struct dsi_lm_config {
     dsi_lm_family family;
     const char *architecture; /* static: "LlamaForCausalLM" */
+    const char *model_type;   /* static: "llama" */
     int64_t vocab, hidden, inner, layers, heads, kv_heads, head_dim, positions;
     double eps; /* of the norms */
     dsi_lm_activation activation;

@@ -566,12 +566,14 @@ static double config_number(const json_t *json, const char *key)
 }
 
 /* A missing or damaged generation_config.json is no failure: the options then
- * come from config.json. The file's 0 of top_k is "no limit", ours -1. */
+ * come from config.json, or are the defaults of the model's class. The file's 0
+ * of top_k is "no limit", ours -1. */
 ds_generate_opts ds_generation_config(const ds_module *model)
 {
     const dsi_lm *lm = dsi_lm_of(model);
     ds_generate_opts o = {0};
     if (!lm) return o;
+    if (lm->config.eos >= 0) o.stop[o.n_stop++] = lm->config.eos;
     stop_read(&o, json_object_get(lm->json, "eos_token_id"));
     o.pad_token_id = lm->config.pad < 0 ? 0 : lm->config.pad;
     char path[4200];

@@ -181,12 +181,16 @@ static ds_status save_tokenizer(const char *from, const char *to)
     return status;
 }
 
-/* config.json with the dtype of the weights; adapters may have untied a head. */
+/* config.json with the dtype of the weights; adapters may have untied a head. A
+ * config.json that was written by hand may lack the model_type that transformers
+ * asks for. */
 static ds_status save_config(const dsi_lm *lm, const char *folder, ds_dtype dtype)
 {
     json_t *json = json_copy(lm->json);
     bool old = json_object_get(json, "torch_dtype") && !json_object_get(json, "dtype");
     json_object_set_new(json, old ? "torch_dtype" : "dtype", json_string(ds_dtype_name(dtype)));
+    if (!json_object_get(json, "model_type"))
+        json_object_set_new(json, "model_type", json_string(lm->config.model_type));
     if (lm->config.tied && lm->head) json_object_set_new(json, "tie_word_embeddings", json_false());
     char *text = json_dumps(json, JSON_INDENT(2)), *path = path_in(folder, "config.json");
     dsi_file *f = text ? dsi_file_replace(path) : NULL;

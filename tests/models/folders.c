@@ -137,6 +137,9 @@ static void weights_that_do_not_fit(void **state)
     ds_module *m = model_of(LLAMA);
     CHECK_INT(ds_pretrained_save(m, other), DS_OK);
     ds_module_free(m);
+    json_t *saved = json_load_file(folder_path("saved/config.json"), 0, NULL);
+    assert_string_equal(json_string_value(json_object_get(saved, "model_type")), "llama");
+    json_decref(saved);
 
     ds_module *again = ds_pretrained_load(other);
     CHECK(again);
