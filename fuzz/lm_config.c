@@ -26,6 +26,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     must(json && c.vocab > 0 && c.hidden > 0 && c.inner > 0 && c.layers > 0);
     must(c.layers <= DSI_LM_MAX_LAYERS && c.heads > 0 && c.heads % c.kv_heads == 0);
     must(c.head_dim > 0 && c.positions > 0);
+    for (int i = 0; i < c.ropes; i++)
+        must(c.rope[i].dim > 0 && c.rope[i].dim % 2 == 0 && c.rope[i].dim <= c.head_dim &&
+             c.rope[i].magnitude >= 0);
     json_decref(json);
     return 0;
 }

@@ -21,6 +21,8 @@ static double largest(ds_tensor *x)
     return ds_item(ds_max(ds_reshape(ds_abs(ds_cast(x, DS_F32)), ds_shape(-1)), 0, false));
 }
 
+static double softcap;
+
 static void check_window(int64_t length, int64_t keys, int64_t window, ds_dtype dtype,
                          double tolerance)
 {
@@ -29,8 +31,11 @@ static void check_window(int64_t length, int64_t keys, int64_t window, ds_dtype 
     const ds_dims shape[] = {ds_shape(2, 4, length, 8), ds_shape(2, 2, keys, 8),
                              ds_shape(2, 2, keys, 6)};
     ds_attention_opts o[] = {
-        {.mask = window_mask(length, keys, window), .scale = 0.5, .enable_gqa = true},
-        {.causal = true, .window = window, .scale = 0.5, .enable_gqa = true}};
+        {.mask = window_mask(length, keys, window),
+         .scale = 0.5,
+         .softcap = softcap,
+         .enable_gqa = true},
+        {.causal = true, .window = window, .scale = 0.5, .softcap = softcap, .enable_gqa = true}};
     for (int k = 0; k < 2; k++) {
         ds_seed(7);
         for (int i = 0; i < 3; i++)
@@ -54,6 +59,11 @@ static void as_with_a_mask(void **state)
     check_window(140, 10, 5, DS_F32, 1e-5); /* most queries see no key */
     check_window(5, 9, 20, DS_F32, 1e-5);
     check_window(200, 200, 64, DS_BF16, 0.05);
+    softcap = 0.7;
+    check_window(300, 300, 40, DS_F32, 1e-5);
+    check_window(140, 10, 5, DS_F32, 1e-5);
+    check_window(200, 200, 64, DS_BF16, 0.05);
+    softcap = 0;
 }
 
 static void refused(void **state)
@@ -65,7 +75,29 @@ static void refused(void **state)
     CHECK_ERROR("attention: window is 2: expected 1 or more, with causal");
     CHECK(!ds_attention_with(x, x, x, (ds_attention_opts){.window = -2, .causal = true}));
     CHECK_ERROR("attention: window is -2");
+    CHECK(!ds_attention_with(x, x, x, (ds_attention_opts){.softcap = -2}));
+    CHECK_ERROR("attention: softcap is -2: expected 0 or more");
     ds_scope_close(scope);
 }
 
-TEST_MAIN(cmocka_unit_test(as_with_a_mask), cmocka_unit_test(refused))
+/* softcap tanh(s / softcap) is s for a large cap, and below softcap for large s:
+ * the largest weight of three is then e^2c / (e^2c + 1 + 1) or less. */
+static void softcap_bounds_scores(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *q = ds_randn(DS_F32, ds_shape(2, 5, 8)), *v = ds_randn(DS_F32, ds_shape(2, 5, 8));
+    ds_tensor *plain = ds_attention_with(q, q, v, (ds_attention_opts){.causal = true});
+    ds_tensor *large = ds_attention_with(q, q, v,
+                                         (ds_attention_opts){.causal = true, .softcap = 1e4});
+    CHECK_CLOSE(ds_item(ds_sum(ds_abs(ds_sub(plain, large)))), 0, 1e-4);
+    ds_tensor *key = ds_from_data(DS_F32, ds_shape(3, 1), ((float[]){1000, -1000, -1000}));
+    ds_tensor *value = ds_from_data(DS_F32, ds_shape(3, 1), ((float[]){1, 0, 0}));
+    ds_tensor *y = ds_attention_with(ds_ones(DS_F32, ds_shape(1, 1)), key, value,
+                                     (ds_attention_opts){.softcap = 2});
+    CHECK_CLOSE(ds_item(y), exp(4) / (exp(4) + 2), 1e-6);
+    ds_scope_close(scope);
+}
+
+TEST_MAIN(cmocka_unit_test(softcap_bounds_scores), cmocka_unit_test(as_with_a_mask),
+          cmocka_unit_test(refused))
