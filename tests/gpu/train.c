@@ -441,6 +441,7 @@ static void fragmentation_is_bounded(void **state)
     dsi_cache_restart_peaks(d);
     CHECK_INT(d->type->room(d, &begun, &all), DS_OK);
     for (int i = 0; i < (quick() ? 100 : 1000); i++) step_of_shapes(&random);
+    CHECK_INT(d->type->sync(&d->stream), DS_OK); /* what was given back is there */
     CHECK_INT(d->type->room(d, &unused, &all), DS_OK);
     dsi_cache_usage use = dsi_cache_use(d);
     size_t most = 2 * use.peak_live + ((size_t)2 << 20);
