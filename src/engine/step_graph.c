@@ -38,9 +38,6 @@ static const char *why_no_graph(const ds_engine *e)
 {
     if (e->timers) return "parts of it are timed (wall_clock_breakdown)";
     if (e->config->memory_breakdown) return "its memory is printed (memory_breakdown)";
-    bool whole = !e->accumulated && ds_engine_is_gradient_accumulation_boundary(e);
-    if (e->config->zero.stage == 3 && ds_comm_size(e->comm) > 1 && !whole)
-        return "it gathers parameters in several micro steps (stage 3)";
     return dsi_zero_why_no_graph(e->zero);
 }
 

@@ -8,13 +8,14 @@
  *   partitioned have an entry too, which is never used.
  * - `home` holds this rank's shards of the units before first_on_disk, end to
  *   end as the layout says; the others are in `swap`.
- * - While `follows`, trace[0 .. at) are this step's uses and trace[at ..) those
- *   that are expected. Else the trace ends at `at` and is being recorded.
+ * - While `follows`, trace[0 .. at) are this micro step's uses and trace[at ..)
+ *   those that are expected. Else the trace ends at `at` and is being recorded.
  * SPDX-License-Identifier: MIT */
 #include "zero3.h"
 
 #include "autograd/node.h"
 #include "base/list.h"
+#include "base/map.h"
 #include "nn/module.h"
 #include "partition.h"
 #include "zero_init.h"
@@ -56,9 +57,9 @@ struct dsi_zero3 {
 
     struct {
         DSI_LIST(int)
-    } trace; /* units */
-    int at;  /* next use */
-    bool follows;
+    } trace;                /* units */
+    int at;                 /* next use */
+    bool follows, followed; /* followed: to the end of the latest backward pass */
     void (*after_use)(void *arg);
     void *after_use_arg;
 };
@@ -256,10 +257,22 @@ static void evict_all(dsi_zero3 *z)
         if (z->unit[k].partitioned) dsi_partition_evict(&z->unit[k].p);
 }
 
+/* The uses so far are those of a micro step: one that ended early was another
+ * one. */
+static void trace_end(dsi_zero3 *z)
+{
+    z->trace.n = z->at;
+    z->follows = true;
+    z->at = 0;
+}
+
 void dsi_zero3_set_backward(dsi_zero3 *z, bool runs)
 {
     z->backward = runs;
-    if (!runs) evict_all(z);
+    if (runs) return;
+    evict_all(z);
+    z->followed = z->follows && z->at == z->trace.n;
+    trace_end(z);
 }
 
 ds_status dsi_zero3_wait_gathers(dsi_zero3 *z)
@@ -270,19 +283,23 @@ ds_status dsi_zero3_wait_gathers(dsi_zero3 *z)
     return status;
 }
 
-bool dsi_zero3_is_idle(const dsi_zero3 *z)
+uint64_t dsi_zero3_followed(const dsi_zero3 *z)
+{
+    size_t bytes = (size_t)z->trace.n * sizeof *z->trace.at;
+    return z->followed ? dsi_fnv1a(DSI_FNV1A, z->trace.at, bytes) : 0;
+}
+
+bool dsi_zero3_will_follow(const dsi_zero3 *z, uint64_t trace)
 {
     for (int k = 0; k < z->f->units; k++)
         if (z->unit[k].partitioned && z->unit[k].p.state != DSI_EVICTED) return false;
-    return z->at == 0;
+    return !z->at && z->follows && trace && dsi_zero3_followed(z) == trace;
 }
 
 void dsi_zero3_shards_changed(dsi_zero3 *z)
 {
     evict_all(z);
-    z->trace.n = z->at; /* a step that ended early was another one */
-    z->follows = z->at > 0;
-    z->at = 0;
+    if (z->at) trace_end(z);
     for (int k = 0; k < z->f->units; k++) z->unit[k].read_ahead = false;
 }
 

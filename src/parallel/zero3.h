@@ -11,8 +11,8 @@
  *     otherwise  an op that reads one fails with an error that names ds_gathered:
  *                a gather that only some ranks begin never ends
  *
- * The uses of one step are the trace by which the next one prefetches: from
- * each use on, what comes next is gathered while this one computes, up to
+ * The uses of one micro step are the trace by which the next one prefetches:
+ * from each use on, what comes next is gathered while this one computes, up to
  * prefetch_bucket elements. A parameter stays when the trace says that it comes
  * again within max_reuse_distance elements, and there are not more than
  * max_live. A step that differs from the last one throws the trace away; as all
@@ -57,16 +57,18 @@ void dsi_zero3_shard_evict(dsi_zero3 *z, int i);
 /* fn is called in backward between two nodes, when one that used a partitioned
  * parameter has passed; NULL: nothing. */
 void dsi_zero3_set_after_use(dsi_zero3 *z, void (*fn)(void *arg), void *arg);
-/* Around a backward pass. At its end all that it gathered is evicted. */
+/* Around a backward pass. At its end all that it gathered is evicted, and the
+ * next micro step begins. */
 void dsi_zero3_set_backward(dsi_zero3 *z, bool runs);
 
 /* Before shards are written: waits for gathers that have begun, in which other
- * ranks read them. After it: what is gathered is out of date and is evicted,
- * and the next step begins. */
+ * ranks read them. After it: what is gathered is out of date and is evicted. */
 ds_status dsi_zero3_wait_gathers(dsi_zero3 *z);
 void dsi_zero3_shards_changed(dsi_zero3 *z);
-/* Whether nothing is gathered and no use of the step has come: a step begins. */
-bool dsi_zero3_is_idle(const dsi_zero3 *z);
+/* The trace that the latest micro step followed; 0: it was another one. Whether
+ * the micro step that begins now is to follow it, with nothing gathered. */
+uint64_t dsi_zero3_followed(const dsi_zero3 *z);
+bool dsi_zero3_will_follow(const dsi_zero3 *z, uint64_t trace);
 
 int64_t dsi_zero3_memory_bytes(const dsi_zero3 *z); /* shards, buffers of the swap */
 int64_t dsi_zero3_disk_bytes(const dsi_zero3 *z);

@@ -4,8 +4,8 @@
  * Invariants: a captured pass begins with the buckets and gradients that the
  * graph's record has, and ends when all its sums are in their place. On several
  * ranks it starts the collectives that a step without a graph starts, in the
- * same order, so ranks may differ in what they do: stage 3 begins each of these steps
- * with all parameters evicted and with the same trace.
+ * same order, so ranks may differ in what they do: stage 3 begins each of these
+ * micro steps with all parameters evicted and with the same trace.
  * SPDX-License-Identifier: MIT */
 #include "zero_state.h"
 
@@ -26,6 +26,7 @@ typedef struct MicroGrads {
     dsi_zero *z;
     int n;
     bool last;
+    uint64_t trace; /* of stage 3 */
     dsi_reduce_record *reduce_before, *reduce_after;
     struct {
         ds_tensor *before, *after; /* counted; NULL: none */
@@ -43,7 +44,7 @@ static bool micro_grads_hold(void *arg)
     for (int i = 0; i < m->n; i++)
         if (grad_address(ds_grad(m->z->flat->param[i].x)) != grad_address(m->of[i].before))
             return false;
-    if (m->z->zero3 && !dsi_zero3_is_idle(m->z->zero3)) return false;
+    if (m->z->zero3 && !dsi_zero3_will_follow(m->z->zero3, m->trace)) return false;
     return dsi_reduce_is_as(m->z->reduce, m->reduce_before);
 }
 
@@ -94,6 +95,7 @@ ds_status dsi_zero_capture_backward(dsi_zero *z, ds_tensor *loss, const double *
     if (z->zero3) dsi_zero3_set_backward(z->zero3, true);
     if (status == DS_OK) status = ds_backward_from(loss, seed);
     if (z->zero3) dsi_zero3_set_backward(z->zero3, false);
+    if (z->zero3) m->trace = dsi_zero3_followed(z->zero3);
     if (status == DS_OK && z->reduce) status = dsi_reduce_end(z->reduce);
     if (status == DS_OK && z->reduce) status = dsi_reduce_wait(z->reduce); /* within the capture */
     ds_scope_close(scope);

@@ -13,6 +13,7 @@ typedef struct Run {
     int accumulate, steps;
     int other_batch; /* a step with fewer samples on all ranks; on rank 1 alone: the next one */
     int overflow_at; /* of rank 1's gradients */
+    int stray_at;    /* before it, a forward pass of its own on all ranks */
     bool keeps_grads, count;
     bool graph;
     long launches, graphs, syncs, overlapped; /* of the last two steps, of all ranks */
@@ -145,6 +146,7 @@ static void rank_steps(Run *run, Rank *r, ds_step_graph *graph)
         if (run->count && i == run->steps - 2) run_count(run, -1);
         ds_scope *scope = ds_scope_open();
         if (!run->count) rank_inputs(r, i, in);
+        if (run->stray_at && i == run->stray_at) CHECK(ds_engine_forward(r->engine, in[0]));
         ds_tensor *loss = graph ? ds_step_graph_run(graph, in, 2) : rank_step(r, in, 2);
         if (!run->count || r->engine || i == run->steps - 1) run->loss[rank][i] = ds_item(loss);
         if (r->engine) run->norm[rank][i] = ds_engine_global_grad_norm(r->engine);
@@ -217,6 +219,9 @@ static void compare(Run run, int ranks)
 #define STAGE3 \
     ", \"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": 600, " \
     "\"stage3_param_persistence_threshold\": 0}"
+#define STAGE3_AGAIN /* what backward uses is gathered again */ \
+    ", \"zero_optimization\": {\"stage\": 3, \"stage3_param_persistence_threshold\": 0, " \
+    "\"stage3_max_reuse_distance\": 0}"
 #define CLIP ", \"gradient_clipping\": 0.5"
 #define BF16 ", \"bf16\": {\"enabled\": true}"
 #define FP16 \
@@ -237,6 +242,7 @@ static void engine_steps(void **state)
     compare((Run){.config = STAGE(1) FP16 CLIP, .steps = 9, .overflow_at = 5}, 2);
     compare((Run){.config = STAGE(2) BF16 CLIP, .steps = 6, .monitored = true}, RANKS);
     compare((Run){.config = STAGE3 FP16 CLIP, .steps = 12, .overflow_at = 5, .other_batch = 8}, 2);
+    compare((Run){.config = STAGE3_AGAIN, .steps = 16, .stray_at = 9, .other_batch = 9}, 2);
     if (quick()) return;
     compare((Run){.config = STAGE3 CLIP, .steps = 6}, RANKS);
     compare((Run){.config = STAGE(1) BF16, .steps = 6}, RANKS);
@@ -247,27 +253,30 @@ static void accumulation(void **state)
 {
     (void)state;
     compare((Run){.config = STAGE(2) CLIP, .steps = 12, .accumulate = 3}, 2);
+    compare((Run){.config = STAGE3 CLIP, .steps = 21, .accumulate = 3, .other_batch = 14}, 2);
     if (quick()) return;
     compare((Run){.config = STAGE(0) BF16 CLIP, .steps = 12, .accumulate = 3}, 2);
+    compare((Run){.config = STAGE3 FP16, .steps = 15, .accumulate = 2, .overflow_at = 11}, RANKS);
 }
 
 /* ---- what a step costs ------------------------------------------------------------------------------- */
 
-/* A launch a rank and step, collectives beside kernels; the host of an engine waits
+/* A launch a rank and micro step, collectives beside kernels; the host of an engine waits
  * once, of DDP when it reads the loss. */
 static void one_launch(void **state)
 {
     (void)state;
-    static const char *const configs[] = {NULL, STAGE(0) CLIP, STAGE(1) CLIP, STAGE(2) CLIP,
-                                          STAGE3 CLIP};
-    for (int i = 0; i < 5; i++) {
+    static const char *const configs[] = {NULL,          STAGE(0) CLIP, STAGE(1) CLIP,
+                                          STAGE(2) CLIP, STAGE3 CLIP,   STAGE3 CLIP};
+    for (int i = 0; i < 6; i++) {
         Run run = {.config = configs[i], .steps = 6, .graph = true, .count = true};
+        if (i == 5) run.accumulate = 3, run.steps = 12;
         CHECK_INT(ds_run_ranks(2, run_rank, &run), DS_OK);
         CHECK(!*run.why);
         CHECK_INT(run.graphs, 2 * 2);
         CHECK_INT(run.syncs, configs[i] ? 2 * 2 : 2);
-        print_message("%s: %g kernels beside collectives a step\n", configs[i] ? configs[i] : "DDP",
-                      (double)run.overlapped / 4);
+        print_message("%s: %g kernels beside collectives a micro step\n",
+                      configs[i] ? configs[i] : "DDP", (double)run.overlapped / 4);
         if (emulator_overlaps()) CHECK(run.overlapped > 0);
         for (int r = 0; r < 2; r++) free(run.values[r]);
     }
