@@ -1,6 +1,7 @@
 /* bench/gpu.c: the tutorial network's training step on cuda:0: samples a second
- * as a CUDA graph and kernel by kernel, the time from the program's start to the
- * end of its first step, and the host's memory. Without a GPU: one line.
+ * as a CUDA graph, as one in which no launch joins another (DS_FUSIONS=alone),
+ * and kernel by kernel; the time from the program's start to the end of its
+ * first step, and the host's memory. Without a GPU: one line.
  *
  *     bench_gpu [STEPS]     steps that are timed, at each batch size (2000)
  *
@@ -12,6 +13,7 @@
 
 #include "base/mem.h"
 #include "data/resident.h"
+#include "device/device.h"
 
 #include <deepspeed.h>
 #include <stdio.h>
@@ -113,12 +115,16 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_gpu: %s steps, expected at least 1\n", argv[1]);
         return 2;
     }
-    printf("%6s %18s %18s   samples/s\n", "batch", "graph", "kernel by kernel");
+    printf("samples/s\n%6s %14s %14s %18s\n", "batch", "graph", "joins off", "kernel by kernel");
     for (int k = 0; k < 4 && !ds_error(); k++) {
         double n = (double)batches[k] * steps,
                with = train(batches[k], steps, true, k ? NULL : &first);
         double without = train(batches[k], steps, false, NULL);
-        printf("%6lld %18.0f %18.0f\n", (long long)batches[k], n / with, n / without);
+        dsi_device_set_fusions(DSI_FUSIONS_ALONE);
+        double alone = train(batches[k], steps, true, NULL);
+        dsi_device_set_fusions(DSI_FUSIONS_ON);
+        printf("%6lld %14.0f %14.0f %18.0f\n", (long long)batches[k], n / with, n / alone,
+               n / without);
     }
     struct rusage use;
     getrusage(RUSAGE_SELF, &use);
