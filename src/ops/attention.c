@@ -361,9 +361,12 @@ static ds_tensor *attention_window(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_
                                       .softcap = o.softcap,
                                       .enable_gqa = o.enable_gqa,
                                       .dropout_p = o.dropout_p};
-        y[n++] = ds_attention_with(ds_slice(q, rows_at, row, row + rows),
-                                   ds_slice(k, rows_at, begin, end),
-                                   ds_slice(v, rows_at, begin, end), of_block);
+        ds_scope
+            *scope = ds_scope_open(); /* scores of a block end with it, if no node keeps them */
+        ds_tensor *part = ds_attention_with(ds_slice(q, rows_at, row, row + rows),
+                                            ds_slice(k, rows_at, begin, end),
+                                            ds_slice(v, rows_at, begin, end), of_block);
+        y[n++] = dsi_scope_return(scope, dsi_ref(part));
     }
     if (n) out = ds_cat(y, n, rows_at);
     dsi_free(y);
@@ -384,7 +387,10 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
     Attention a = attention_of(q->shape.d[last], o);
     if (o.mask && !(o.mask = attention_expand_mask(q, k, o.mask))) return NULL;
     bool composed = dsi_wants_grad(&o.mask, 1) || !attention_is_fused(q, o);
-    bool windowed = o.window && o.window < q->shape.d[last - 1];
+    int64_t length = q->shape.d[last - 1];
+    bool blocks = o.softcap > 0 && o.causal && length > WINDOW_ROWS; /* half of the scores */
+    if (blocks && (!o.window || o.window > length)) o.window = length;
+    bool windowed = o.window && (o.window < length || blocks);
     if (composed || (o.softcap > 0 && !windowed))
         return attention_composed(q, attention_repeat(k, q), attention_repeat(v, q), o, a.scale);
     if (windowed) return attention_window(q, k, v, o);

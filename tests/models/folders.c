@@ -321,7 +321,30 @@ static void checkpoints_change_nothing(void **state)
     folder_remove();
 }
 
-TEST_MAIN(cmocka_unit_test(configs_are_refused_by_name),
+/* dynamic: a table for each length beyond the context, of which a GPU keeps 64,
+ * as graphs may read them. Here some are dropped and made again. */
+static void dynamic_lengths(void **state)
+{
+    (void)state;
+    folder_make();
+    ds_scope *scope = ds_scope_open();
+    ds_module *m = model_of(LLAMA ", \"max_position_embeddings\": 5, \"rope_scaling\": {\"type\": "
+                                  "\"dynamic\", \"factor\": 2}");
+    ds_tensor *ids = ds_randint(DS_I64, 0, 11, ds_shape(1, 70));
+    ds_tensor *first = logits_of(m, ds_slice(ids, 1, 0, 6));
+    for (int64_t n = 7; n < 70; n++) CHECK(logits_of(m, ds_slice(ids, 1, 0, n)));
+    bool host = ds_current_device().kind == DS_CPU;
+    CHECK_INT(logits_of(m, ids) != NULL, host);
+    if (!host) CHECK_ERROR("rows of more than 64 lengths");
+    ds_error_clear();
+    ds_tensor *again = logits_of(m, ds_slice(ids, 1, 0, 6));
+    CHECK(!memcmp(ds_data(again), ds_data(first), 6 * 11 * sizeof(float)));
+    ds_module_free(m);
+    ds_scope_close(scope);
+    folder_remove();
+}
+
+TEST_MAIN(cmocka_unit_test(configs_are_refused_by_name), cmocka_unit_test(dynamic_lengths),
           cmocka_unit_test(configs_of_families_are_refused),
           cmocka_unit_test(weights_that_do_not_fit), cmocka_unit_test(new_models),
           cmocka_unit_test(adapters_are_refused), cmocka_unit_test(adapters_by_path_and_pattern),

@@ -61,6 +61,7 @@ static void as_with_a_mask(void **state)
     check_window(200, 200, 64, DS_BF16, 0.05);
     softcap = 0.7;
     check_window(300, 300, 40, DS_F32, 1e-5);
+    check_window(300, 300, 999, DS_F32, 1e-5);
     check_window(140, 10, 5, DS_F32, 1e-5);
     check_window(200, 200, 64, DS_BF16, 0.05);
     softcap = 0;
