@@ -2,7 +2,8 @@
  * parts, beside those of a set of instructions without it: errors to float64
  * are no larger; numbers that parts cannot hold give the same; results do not
  * depend on threads; a failed allocation is an error, and leaves no trace.
- * Skipped without the unit.
+ * With a sanitizer, where float64 takes minutes, the two are compared with each
+ * other. Skipped without the unit.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 
@@ -111,7 +112,8 @@ static void run_case(const Case *t, const dsi_kernels *plain, const int *order)
     free_all(&want);
     want = copy_of(&first, t, DS_F64, planes);
     Operands beside = copy_of(&first, t, DS_F32, order), again = copy_of(&first, t, DS_F32, order);
-    run(unit, t, &want), run(unit, t, &first), run(plain, t, &beside);
+    if (!quick()) run(unit, t, &want);
+    run(unit, t, &first), run(plain, t, &beside);
     ds_set_threads(3);
     run(unit, t, &again);
     ds_set_threads(1);
@@ -120,10 +122,11 @@ static void run_case(const Case *t, const dsi_kernels *plain, const int *order)
     const dsi_view *const other[] = {&beside.y, &beside.dx, &beside.dw};
     const dsi_view *const exact[] = {&want.y, &want.dx, &want.dw};
     for (int i = 0; i < 3; i++) {
-        double mine = error_of(got[i], exact[i]), its = error_of(other[i], exact[i]);
-        if (!(mine <= 1.02 * its && mine < 5e-7))
-            fail_msg("case %d, result %d: error %.3g, of avx2 %.3g", (int)(t - cases), i, mine,
-                     its);
+        double error = error_of(got[i], quick() ? other[i] : exact[i]);
+        double largest = quick() ? 1e-6 : fmin(1.02 * error_of(other[i], exact[i]), 5e-7);
+        if (!(error <= largest))
+            fail_msg("case %d, result %d: error %.3g, at most %.3g", (int)(t - cases), i, error,
+                     largest);
     }
     free_all(&want), free_all(&first), free_all(&beside), free_all(&again);
 }
