@@ -88,6 +88,8 @@ ds_tensor *dsi_lm_param(dsi_lm_builder *b, ds_module *m, const char *name, ds_di
         x = ds_cast(ds_init_normal(ds_empty(DS_F32, shape), 0, std), b->dtype);
     else
         x = ds_full(b->dtype, shape, -std - 1);
+    if (x && !b->weights && b->zero_row > 0)
+        x = dsi_fill(ds_slice(x, 0, b->zero_row - 1, b->zero_row), 0) ? x : NULL;
     x = x ? ds_module_param(m, name, x) : NULL;
     ds_scope_close(scope);
     return x;
@@ -177,8 +179,10 @@ ds_module *dsi_lm_embedding_new(dsi_lm_builder *b, ds_module *parent, const char
     size_t was;
     ds_module *m = dsi_lm_enter(b, parent, name, &type, &was);
     Embedding *e = ds_self(m);
-    e->scale = scale, e->padding = padding < count ? padding : -1;
+    e->scale = scale, e->padding = padding >= 0 && padding < count ? padding : -1;
+    b->zero_row = e->padding + 1;
     e->weight = dsi_lm_param(b, m, "weight", ds_shape(count, dim), b->std);
+    b->zero_row = 0;
     dsi_lm_leave(b, was);
     return m;
 }

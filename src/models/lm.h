@@ -23,6 +23,7 @@ typedef struct dsi_lm_builder {
     ds_dtype dtype;
     bool stored_dtype; /* as in weights, in place of dtype */
     double std;        /* of random values */
+    int64_t zero_row;  /* of a table that is drawn: 1 + its row of zeros; 0: none */
     char path[256];    /* of the module that is being made: "model.layers.0." */
     int used;          /* entries of weights that became parameters */
 } dsi_lm_builder;
@@ -71,8 +72,8 @@ ds_tensor *dsi_lm_product(const dsi_lm_linear *l, ds_tensor *x, ds_tensor *bias)
 bool dsi_lm_is_linear(const ds_module *m);
 /* A table [count,dim], of tokens or of positions; a new one is normal with
  * b->std. Rows that are looked up are multiplied by scale, rounded to their dtype
- * (0: not at all). Row `padding` gets no gradient from look-ups; outside of the
- * table: each row does. */
+ * (0: not at all). Row `padding` is 0 in a new table and gets no gradient from
+ * look-ups; outside of the table: there is no such row. */
 ds_module *dsi_lm_embedding_new(dsi_lm_builder *b, ds_module *parent, const char *name,
                                 int64_t count, int64_t dim, double scale, int64_t padding);
 ds_tensor *dsi_lm_embedding_weight(ds_module *m);

@@ -174,7 +174,8 @@ static void weights_that_do_not_fit(void **state)
 static void new_models(void **state)
 {
     (void)state;
-    static const char *const configs[] = {GPT2, LLAMA, PHI3, GEMMA};
+    static const char gemma[] = GEMMA;
+    static const char *const configs[] = {GPT2, LLAMA, PHI3, gemma};
     folder_make();
     for (int i = 0; i < 4; i++) {
         ds_scope *scope = ds_scope_open();
@@ -187,6 +188,8 @@ static void new_models(void **state)
         CHECK_CLOSE(ds_item(ds_call(m, ids, ids)), log(11), 0.1);
         CHECK(!ds_call(m, ds_zeros(DS_F32, ds_shape(2, 3))));
         CHECK_ERROR("ids are float32");
+        ds_tensor *padding = ds_slice(ds_module_param_at(m, 0, NULL), 0, 0, 1);
+        CHECK(!ds_item(ds_sum(ds_abs(padding))) == (configs[i] == gemma)); /* its pad_token_id */
         if (!i) CHECK(!ds_call(m, ds_zeros(DS_I64, ds_shape(1, 17))));
         if (!i) CHECK_ERROR("17 positions: n_positions is 16");
         CHECK(!ds_data(ds_call(m, ds_full(DS_I64, ds_shape(1, 2), 11))));
