@@ -180,7 +180,7 @@ ds_status dsi_no_kernel(const dsi_device *d, ds_dtype dtype, const char *kernel)
 
 /* ---- faults --------------------------------------------------------------------------------------- */
 
-ds_status dsi_device_check(dsi_device *d)
+static ds_status device_check(dsi_device *d, bool all)
 {
 #define FAULT_TEXT(constant, op, what, noun) [DSI_FAULT_##constant] = {#op, what, noun},
     static const struct {
@@ -190,7 +190,7 @@ ds_status dsi_device_check(dsi_device *d)
     dsi_fault f = {0};
     char place[64];
     if (!d->type->take_fault || dsi_graph_capturing(d)) return DS_OK;
-    ds_status status = d->type->take_fault(&d->stream, &f);
+    ds_status status = d->type->take_fault(&d->stream, all, &f);
     if (status != DS_OK || f.op <= DSI_NO_FAULT || f.op >= DSI_N_FAULTS) return status;
     if (f.place[1] < 0)
         snprintf(place, sizeof place, "%lld", (long long)f.place[0]);
@@ -200,6 +200,10 @@ ds_status dsi_device_check(dsi_device *d)
                     texts[f.op].what, (long long)f.value, texts[f.op].noun, place,
                     (long long)f.classes - 1);
 }
+
+ds_status dsi_device_check(dsi_device *d) { return device_check(d, true); }
+
+ds_status dsi_device_check_faults(dsi_device *d) { return device_check(d, false); }
 
 /* ---- names ------------------------------------------------------------------------------------------ */
 

@@ -49,8 +49,9 @@ typedef struct dsi_device_type {
     ds_status (*wait)(dsi_stream *s, dsi_event *e);   /* s, for what was recorded */
     void (*free_event)(dsi_device *d, dsi_event *e);  /* frees what record made */
     ds_status (*sync)(dsi_stream *s);
-    /* Waits for s; the fault flag -> *out; clears it. NULL: kernels set none. */
-    ds_status (*take_fault)(dsi_stream *s, dsi_fault *out);
+    /* Waits for s, or, if not `all`, for what may set the fault flag; it -> *out; clears
+     * it. NULL: kernels set none. */
+    ds_status (*take_fault)(dsi_stream *s, bool all, dsi_fault *out);
     /* ---- work beside that of the stream: all of these or none ---- */
     ds_status (*stream_open)(dsi_device *d,
                              dsi_stream *out); /* ordered with others by events alone */
@@ -195,10 +196,12 @@ void dsi_device_set_fusions(dsi_fusions_use use);
 
 /* Reports the device's fault flag, after waiting for its kernels, and clears
  * it: DS_EINVAL, and a message that names the op, the place and the value.
- * Called where the host waits anyway (ds_item, ds_data, copies to the host),
- * and before an optimizer's step, which must not use gradients that a fault has
- * spoilt. */
+ * Called where the host waits anyway (ds_item, ds_data, copies to the host). */
 ds_status dsi_device_check(dsi_device *d);
+
+/* The same before an optimizer's step, which must not use gradients that a fault
+ * has spoilt; it need not wait for work that sets none. */
+ds_status dsi_device_check_faults(dsi_device *d);
 
 /* The same where it costs nothing: right after a kernel of an immediate device. */
 static inline ds_status dsi_device_check_early(dsi_device *d)

@@ -355,7 +355,7 @@ static ds_status check_faults(const ds_optim *o)
     const dsi_device *seen = NULL;
     for (int i = 0; i < o->n; i++) {
         dsi_device *d = o->params[i].p ? o->params[i].p->device : NULL;
-        if (d && d != seen && dsi_device_check(d) != DS_OK) return ds_error_status();
+        if (d && d != seen && dsi_device_check_faults(d) != DS_OK) return ds_error_status();
         if (d) seen = d;
     }
     return DS_OK;

@@ -153,7 +153,7 @@ static void reference(const Shape *z, const Case *k)
                                            k->dx->cpu),
               DS_OK);
     dsi_fault fault;
-    CHECK_INT(d->type->take_fault(&d->stream, &fault), DS_OK);
+    CHECK_INT(d->type->take_fault(&d->stream, true, &fault), DS_OK);
 }
 
 static ds_status fill(double value, const Operand *o)

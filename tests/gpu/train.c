@@ -90,7 +90,7 @@ static long step_launches(void)
 static void a_step_takes_few_launches(void **state)
 {
     (void)state;
-    enum { AT_MOST = DSI_SANITIZED ? 18 : 10 };
+    enum { AT_MOST = DSI_SANITIZED ? 18 : 9 };
     if (!emulated()) skip();
     long taken = step_launches();
     dsi_device_set_fusions(DSI_FUSIONS_ALONE);

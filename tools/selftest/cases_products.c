@@ -336,8 +336,34 @@ static ds_status conv_pool_of(Trial *t, bool odd)
 static ds_status conv_pool(Trial *t) { return conv_pool_of(t, false); }
 static ds_status conv_pool_groups(Trial *t) { return conv_pool_of(t, true); }
 
-/* The host has no conv2d_back_pooled: the core's kernels that it replaces. */
-static ds_status conv_back_pooled_of(Trial *t, bool odd, bool relu)
+/* SGD's second step of w, whose gradient is dw, b, and a parameter of a
+ * gradient that is not here. */
+static ds_status step_of(Trial *t, const dsi_view *dw, const dsi_view *db)
+{
+    const dsi_optimizer c = {.rule = DSI_SGD, .sgd = {0.1, 0.9, 0, 0.01, true, false}};
+    dsi_view g = trial_operand(t, t->dtype, DENSE, -1, 1, false, DIMS(BIG(t, 50000, 2049)));
+    const dsi_view *of[] = {dw, db, &g};
+    dsi_span span[3];
+    for (int i = 0; i < 3; i++) {
+        int64_t n = 1;
+        for (int k = 0; k < of[i]->n; k++) n *= of[i]->d[k];
+        dsi_view p = trial_operand(t, t->dtype, DENSE, -1, 1, true, DIMS(n)),
+                 m = trial_operand(t, trial_wide(t), DENSE, -1, 1, true, DIMS(n));
+        span[i] = (dsi_span){.dtype = t->dtype,
+                             .p = p.p,
+                             .g = of[i]->p,
+                             .m = m.p,
+                             .n = n,
+                             .step = 2,
+                             .g_dtype = t->dtype,
+                             .g_scale = 0.5};
+    }
+    return CALL(t, optimizer, &c, 3, span);
+}
+
+/* The host has no conv2d_back_pooled: the core's kernels that it replaces. With
+ * `steps` there is no dx, and SGD follows. */
+static ds_status conv_back_pooled_of(Trial *t, bool odd, bool relu, bool steps)
 {
     Sizes z = pooled_conv(t, odd);
     int64_t p = out_size(&z, 0), q = out_size(&z, 1);
@@ -345,22 +371,31 @@ static ds_status conv_back_pooled_of(Trial *t, bool odd, bool relu)
              y = IN(t, z.n, z.k, p, q), value = IN(t, z.n, z.k, p / 2, q / 2);
     dsi_view max = OUT(t, z.n, z.k, p / 2, q / 2), dense = IN(t, z.n, z.k, p, q),
              index = OUT_INDEX(t, DS_I32, z.n, z.k, p / 2, q / 2);
-    dsi_view dx = OUT(t, z.n, z.c, z.h, z.w), dw = OUT(t, z.k, z.c / z.o.groups, z.r, z.s),
-             db = OUT(t, z.k), wide = {db.p, db.dtype, 4, {1, z.k, 1, 1}, {0, db.s[0], 0, 0}};
+    Layout layout = steps ? DENSE : t->layout;
+    dsi_view dx = steps ? ABSENT : OUT(t, z.n, z.c, z.h, z.w),
+             dw = trial_operand(t, t->dtype, layout, 0, 0, true,
+                                DIMS(z.k, z.c / z.o.groups, z.r, z.s)),
+             db = trial_operand(t, t->dtype, layout, 0, 0, true, DIMS(z.k));
+    dsi_view wide = {db.p, db.dtype, 4, {1, z.k, 1, 1}, {0, db.s[0], 0, 0}};
     dsi_pooled dy = {.value = value, .max = max, .index = index, .h = p, .w = q, .relu = relu};
     bool done = false;
     ds_status status = CALL(t, max_pool2d, &quads, y, max, index);
     if (status == DS_OK && t->device->type->kind != DS_CPU)
         status = CALL_FUSION(t, conv2d_back_pooled, &z.o, &dy, x, w, dx, dw, db, &done);
-    if (status != DS_OK || done) return status;
+    if (status != DS_OK || done) return status == DS_OK && steps ? step_of(t, &dw, &db) : status;
     if (relu) status = CALL(t, unary_dx, DSI_RELU, 0, value, max, value);
     if (status == DS_OK) status = CALL(t, max_pool2d_dx, value, index, dense);
-    if (status == DS_OK) status = CALL(t, conv2d_dx, &z.o, dense, w, dx);
+    if (status == DS_OK && !steps) status = CALL(t, conv2d_dx, &z.o, dense, w, dx);
     if (status == DS_OK) status = CALL(t, conv2d_dw, &z.o, dense, x, dw);
-    return status == DS_OK ? CALL(t, reduce, DSI_SUM, 1, dense, wide, ABSENT) : status;
+    if (status == DS_OK) status = CALL(t, reduce, DSI_SUM, 1, dense, wide, ABSENT);
+    return status == DS_OK && steps ? step_of(t, &dw, &db) : status;
 }
-static ds_status conv_back_pooled(Trial *t) { return conv_back_pooled_of(t, false, true); }
-static ds_status conv_back_pooled_groups(Trial *t) { return conv_back_pooled_of(t, true, false); }
+static ds_status conv_back_pooled(Trial *t) { return conv_back_pooled_of(t, false, true, false); }
+static ds_status conv_back_pooled_groups(Trial *t)
+{
+    return conv_back_pooled_of(t, true, false, false);
+}
+static ds_status conv_back_step(Trial *t) { return conv_back_pooled_of(t, false, true, true); }
 
 static ds_status matmul_sums_of(Trial *t, int64_t m, int64_t k, int64_t n)
 {
@@ -424,6 +459,7 @@ const SelfCase selftest_products[] = {
     {"conv2d, max_pool2d", "groups", conv_pool_groups, 4, false},
     {"conv2d_back_pooled", "", conv_back_pooled, 4, false},
     {"conv2d_back_pooled", "groups", conv_back_pooled_groups, 4, false},
+    {"conv2d_back_pooled", "sgd", conv_back_step, 4, false},
     {"matmul_sums", "", matmul_sums, 4, false},
     {"matmul_sums", "4 samples", matmul_sums_few, 4, false},
     {"matmul_sums", "3 samples", matmul_sums_odd, 4, false},

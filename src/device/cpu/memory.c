@@ -214,8 +214,9 @@ static ds_status cpu_sync(dsi_stream *s)
     return DS_OK;
 }
 
-static ds_status cpu_take_fault(dsi_stream *s, dsi_fault *out)
+static ds_status cpu_take_fault(dsi_stream *s, bool all, dsi_fault *out)
 {
+    (void)all;
     *out = s->device->fault;
     s->device->fault.op = DSI_NO_FAULT;
     return DS_OK;

@@ -101,6 +101,7 @@ ds_status dsi_cuda_upload(dsi_stream *s, const void *host, size_t bytes, const v
     X(conv_last, 80) \
     X(conv_wgmma, 90) \
     X(conv_small, 75) \
+    X(conv_step, 75) \
     X(attention, 75) \
     X(attention_mma, 80) \
     X(attention_flash, 80) \

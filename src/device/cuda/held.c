@@ -69,6 +69,9 @@ ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g)
     if (what == DSI_CUDA_CONV)
         return dsi_cuda_launch(h->s, DSI_CUDA_conv_small, "conv2d_small", h->conv, h->grid,
                                &h->of_conv);
+    if (what == DSI_CUDA_BACK)
+        return dsi_cuda_launch(h->s, DSI_CUDA_conv_small, "conv2d_back_scanned", "_f32", h->grid,
+                               &h->back);
     bool rows = h->kind == DSI_CUDA_ROWS;
     return dsi_cuda_launch(h->s, DSI_CUDA_gemm_small, rows ? "matmul_rows" : "matmul_columns",
                            dsi_cuda_dtype_suffix((ds_dtype)h->pair.of[0].dtype), h->grid,

@@ -12,6 +12,8 @@
  *     a cross entropy of few rows  the loss's gradient, which backward fills, and that of x;
  *                                  if x is a product that is held, the cross entropy joins
  *                                  that, and its gradients, with a ReLU's, join too
+ *     the backward of a small       a step of SGD: the same kernel applies the gradients
+ *     convolution without dx        that it computes, and others
  *
  * Every other call of the device launches it first (dsi_cuda_enter), so all
  * others see the order of the calls. With DS_FUSIONS=alone or off nothing
@@ -26,6 +28,7 @@
 #include "kernels/conv.h"
 #include "kernels/gemm.h"
 #include "kernels/index.h"
+#include "kernels/optimizer.h"
 #include "kernels/pool.h"
 #include "kernels/softmax.h"
 
@@ -66,6 +69,22 @@ bool dsi_cuda_held_fill(dsi_stream *s, double value, const dsi_view *y);
  * what it fills; it is launched then, unless x is a product that is held
  * too. */
 bool dsi_cuda_held_entropy_dx(dsi_stream *s, const dsi_cuda_entropy_args *p, ds_status *status);
+
+/* The backward p, without dx, of a gradient in pooled form. */
+ds_status dsi_cuda_hold_back(dsi_stream *s, dsi_cuda_grid grid, const dsi_cuda_conv_back *p);
+
+/* The step of SGD that a describes, on n spans x: true if a backward is held
+ * that does it too; it is launched then. */
+bool dsi_cuda_held_sgd(dsi_stream *s, const dsi_cuda_optimizer *a, int n, const dsi_span *x,
+                       ds_status *status);
+
+/* Whether a backward is held whose operands are not in y's memory, so that y
+ * may be written before it. */
+bool dsi_cuda_held_apart(dsi_stream *s, const dsi_view *y);
+
+/* A backward that is held, which sets no fault: until the caller puts it back
+ * to g->held, nothing launches it. NULL: none. */
+struct dsi_cuda_held *dsi_cuda_held_aside(dsi_cuda_gpu *g);
 
 /* Launches what is held, if anything is. */
 ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g);

@@ -11,6 +11,7 @@ typedef enum dsi_cuda_waits {
     DSI_CUDA_PRODUCTS, /* kind, grid, pair: n of them, 1 or 2; 2 only of kind DSI_CUDA_COLUMNS */
     DSI_CUDA_CONV,     /* conv, the suffix of its kernel, of_conv, grid */
     DSI_CUDA_COPY,     /* copy */
+    DSI_CUDA_BACK,     /* back, of which there is no dx, and grid */
     DSI_CUDA_ENTROPY   /* last, grid; last.linear.m is 0 if its x is of no held product; else
                         * n gradients of that product, 0 to 2 */
 } dsi_cuda_waits;
@@ -25,6 +26,7 @@ struct dsi_cuda_held {
     const char *conv;
     dsi_cuda_conv_args of_conv;
     dsi_cuda_element copy;
+    dsi_cuda_conv_back back;
     dsi_cuda_linear_entropy last;
 };
 

@@ -399,6 +399,7 @@ ds_status dsi_cuda_conv2d_back_pooled(dsi_stream *s, const dsi_conv2d *c, const 
             of_dw = K_BACK_HELD * 16 + K_BACK_WARPS * K_BACK_COLUMNS * (int64_t)sizeof(float);
     dsi_cuda_grid grid = dsi_cuda_blocks(p.dw_first + (dw.p ? blocks : 0), K_BACK_WARPS * 32);
     grid.shared = (unsigned)dsi_max(of_dx, of_dw);
+    if (!dx.p) return dsi_cuda_hold_back(s, grid, &p);
     return dsi_cuda_launch(s, DSI_CUDA_conv_small,
                            scans ? "conv2d_back_scanned" : "conv2d_back_pooled", "_f32", grid, &p);
 }

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "device/spans.h"
 
+#include "held.h"
 #include "kernels/optimizer.h"
 #include "launch.h"
 #include "operands.h"
@@ -148,6 +149,8 @@ ds_status dsi_cuda_optimizer_step(dsi_stream *s, const dsi_optimizer *c, int n, 
     ds_status status = dsi_spans_check("cuda", c->rule, n, x);
     set_options(&a, c);
     a.momentum = c->rule != DSI_ADAGRAD && c->rule != DSI_ADADELTA;
+    if (status == DS_OK && c->rule == DSI_SGD && dsi_cuda_held_sgd(s, &a, n, x, &status))
+        return status;
     for (int wide = 0; wide < 2; wide++)
         for (int at = 0; at < n && status == DS_OK;) {
             int64_t pieces = take_spans(&a, n, x, &at, wide);

@@ -356,7 +356,7 @@ static ds_status cuda_copy(dsi_stream *s, void *dst, dsi_device *from, const voi
 /* The flag is copied to pinned memory, which waits for the kernels before, unless
  * a copy to the host has brought it since the last of them. It is cleared only if
  * it was set: mostly it is not. */
-static ds_status cuda_take_fault(dsi_stream *s, dsi_fault *out)
+static ds_status stream_take_fault(dsi_stream *s, dsi_fault *out)
 {
     dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
     if (!g->fault_is_seen) {
@@ -370,6 +370,15 @@ static ds_status cuda_take_fault(dsi_stream *s, dsi_fault *out)
     g->fault_is_seen = false;
     CUresult result = g->f->set(g->fault, 0, sizeof *out, s->handle);
     return dsi_cuda_check(s->device->index, result, "clearing its faults");
+}
+
+static ds_status cuda_take_fault(dsi_stream *s, bool all, dsi_fault *out)
+{
+    dsi_cuda_gpu *g = s->device->own;
+    struct dsi_cuda_held *waits = all ? NULL : dsi_cuda_held_aside(g);
+    ds_status status = stream_take_fault(s, out);
+    if (waits) g->held = waits;
+    return status;
 }
 
 /* ---- events ---------------------------------------------------------------------------------------------- */

@@ -7,29 +7,13 @@
 #include "vector.cuh"
 
 #include "optimizer.h"
-
-/* What is the same for all elements of a span in this step. */
-struct Step {
-    double lr, b1, scale, sum_m, sum_v; /* sums: 1 - beta^step, or 1 */
-    double rate, root, shrink;          /* Adam's lr / sum_m, 1 / sqrt(sum_v), 1 - lr decay */
-    long long step;
-};
-
-/* Nothing is written: the same for all threads. */
-DEVICE bool skips(const dsi_cuda_optimizer &P) { return P.fault->op || (P.skip && *P.skip != 0); }
+#include "sgd.cuh"
 
 DEVICE double power(double b, long long n) { return pow(b, (double)n); }
 
 template <int RULE> DEVICE Step step_of(const dsi_cuda_optimizer &P, const dsi_cuda_span &x)
 {
-    Step s = {P.lr, P.b1, x.g_scale, 1, 1, 0, 0, 1, x.step};
-    if (P.scalars) {
-        s.lr = P.scalars->lr;
-        if (P.momentum) s.b1 = P.scalars->momentum;
-        s.step += P.scalars->steps;
-    }
-    if (P.g_factor) s.scale *= *P.g_factor;
-    if (P.maximize) s.scale = -s.scale;
+    Step s = step_begun(P, x, step_read(P));
     if ((RULE == K_ADAM || RULE == K_LAMB) && P.bias_correction) {
         s.sum_m = 1 - power(s.b1, s.step);
         s.sum_v = 1 - power(P.b2, s.step);
@@ -41,20 +25,6 @@ template <int RULE> DEVICE Step step_of(const dsi_cuda_optimizer &P, const dsi_c
 
 DEVICE float root(float x) { return sqrtf(x); }
 DEVICE double root(double x) { return sqrt(x); }
-
-/* The moments of an element; those that a rule does not have stay 0. */
-template <class C> struct Moments {
-    C m, v, vmax;
-};
-
-template <class C> DEVICE C sgd(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
-{
-    C keep = (C)s.b1;
-    g += (C)P.decay * p;
-    if (P.b1 == 0) return p - (C)s.lr * g;
-    e.m = s.step == 1 ? g : keep * e.m + (C)P.take * g;
-    return p - (C)s.lr * (P.nesterov ? g + keep * e.m : e.m);
-}
 
 template <class C>
 DEVICE C adam(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
@@ -176,11 +146,6 @@ template <class C> DEVICE Moments<C> read_moments(const dsi_cuda_span &x, long l
     if (x.vmax) e.vmax = ((const C *)x.vmax)[i];
     return e;
 }
-
-/* A moment without new gradients ends at 0, as on the CPU, where denormals
- * count as 0. */
-DEVICE float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? 0 : x; }
-DEVICE double flushed(double x) { return fabs(x) < 2.2250738585072014e-308 ? 0 : x; }
 
 template <class C>
 DEVICE void write_moments(const dsi_cuda_span &x, long long i, const Moments<C> &e)
