@@ -54,11 +54,15 @@ typedef struct dsi_cuda_gpu {
     struct dsi_cuda_upload *upload;
     struct dsi_cublas *cublas;  /* NULL: no large product so far */
     struct dsi_cuda_held *held; /* held.h; NULL: no small product so far */
+    ds_status lost;             /* of a held launch that failed; no call has said it so far */
 } dsi_cuda_gpu;
 
 /* The GPU behind d, whose context is then this thread's; what is held (held.h)
  * is launched. */
 dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d);
+/* After dsi_cuda_enter: the failure of a launch that was held, once, for a call
+ * that must not succeed without it: a launch, a wait, an event, a graph. */
+ds_status dsi_cuda_lost(const dsi_device *d);
 /* The same, but what is held stays so: for calls whose order does not matter. */
 dsi_cuda_gpu *dsi_cuda_context(const dsi_device *d);
 

@@ -41,15 +41,19 @@ ds_status dsi_cuda_capture_begin(dsi_stream *s)
  * graph is NULL. */
 ds_status dsi_cuda_capture_end(dsi_stream *s, bool keep, void **work)
 {
-    const dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
+    dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
     CUgraph graph = NULL;
     CUgraphExec compiled = NULL;
     CUresult result = g->f->capture_end(s->handle, &graph);
     *work = NULL;
-    if (result == CUDA_SUCCESS && keep) result = g->f->graph_compile(&compiled, graph, 0);
+    if (!keep) g->lost = DS_OK;
+    ds_status status = dsi_cuda_lost(s->device);
+    if (result == CUDA_SUCCESS && keep && status == DS_OK)
+        result = g->f->graph_compile(&compiled, graph, 0);
     if (graph) g->f->graph_free(graph);
     if (result == CUDA_SUCCESS) *work = compiled;
-    return keep ? dsi_cuda_check(s->device->index, result, "the graph of a step") : DS_OK;
+    if (!keep || status != DS_OK) return status;
+    return dsi_cuda_check(s->device->index, result, "the graph of a step");
 }
 
 /* Memory of the host that is not pinned is copied aside before copy_in
@@ -59,6 +63,7 @@ ds_status dsi_cuda_graph_launch(dsi_stream *s, void *work, void *slots, const vo
 {
     dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
     CUresult result = CUDA_SUCCESS;
+    if (dsi_cuda_lost(s->device) != DS_OK) return ds_error_status();
     g->fault_is_seen = false;
     if (bytes) result = g->f->copy_in((CUdeviceptr)(uintptr_t)slots, host, bytes, s->handle);
     if (result == CUDA_SUCCESS) result = g->f->graph_launch(work, s->handle);

@@ -230,7 +230,7 @@ ds_status dsi_cuda_hold_copy(dsi_stream *s, const dsi_cuda_element *p)
 void dsi_cuda_held_copy(dsi_stream *s, dsi_cuda_batch *batch)
 {
     struct dsi_cuda_held *h = ((dsi_cuda_gpu *)s->device->own)->held;
-    if (!h || h->what != DSI_CUDA_COPY) return;
+    if (!h || h->what != DSI_CUDA_COPY || !batch->n || !batch->plane) return;
     const long long bytes[] = {h->copy.bytes}, one[] = {1}, index[] = {batch->n},
                     table[] = {batch->field[0].elements / batch->plane * 256ll};
     Extent from = dsi_cuda_extent_of(h->copy.from, DS_U8, 1, bytes, one),

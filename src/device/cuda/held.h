@@ -55,7 +55,8 @@ bool dsi_cuda_held_pool(dsi_stream *s, const dsi_cuda_pool_args *p, ds_status *s
 
 ds_status dsi_cuda_hold_copy(dsi_stream *s, const dsi_cuda_element *p);
 
-/* A held copy -> batch->copy, unless it shares memory with the batch. */
+/* A held copy -> batch->copy, unless it shares memory with the batch, or the
+ * batch is empty, and has no launch. */
 void dsi_cuda_held_copy(dsi_stream *s, dsi_cuda_batch *batch);
 
 /* The cross entropy p, by grid's one block. */

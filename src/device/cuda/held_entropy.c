@@ -6,6 +6,16 @@ typedef dsi_cuda_extent Extent;
 
 #define MOST (1 << 15) /* multiplications of a product that one block computes */
 
+/* Whether places in all operands have 32 bits, as in linear_entropy. */
+static bool all_near(const Extent in[DSI_CUDA_INPUTS], const Extent out[DSI_CUDA_OUTPUTS])
+{
+    for (int i = 0; i < DSI_CUDA_INPUTS; i++)
+        if (!dsi_cuda_is_near(in[i])) return false;
+    for (int i = 0; i < DSI_CUDA_OUTPUTS; i++)
+        if (!dsi_cuda_is_near(out[i])) return false;
+    return true;
+}
+
 /* ---- the product before it ------------------------------------------------ */
 
 /* Whether e is of the held product, and linear_entropy takes both. */
@@ -21,7 +31,7 @@ static bool takes_product(const struct dsi_cuda_held *h, const dsi_cuda_entropy_
     Extent in[DSI_CUDA_INPUTS], out[DSI_CUDA_OUTPUTS];
     dsi_cuda_extents(p, in, out);
     return floats && same && p->batch == 1 && p->whole && p->also == K_NOTHING &&
-           p->m * p->n * p->k <= MOST &&
+           p->m * p->n * p->k <= MOST && all_near(in, out) &&
            !dsi_cuda_overlap(out[0],
                              dsi_cuda_extent_of(e->label, DS_I64, 1, &e->rows, e->label_s)) &&
            !dsi_cuda_overlap(out[0], dsi_cuda_extent_of(e->loss, e->loss_dtype, 1, one, one));
@@ -88,7 +98,7 @@ bool dsi_cuda_held_gradient(struct dsi_cuda_held *h, dsi_cuda_small kind,
     Extent in[DSI_CUDA_INPUTS], out[DSI_CUDA_OUTPUTS];
     dsi_cuda_extents(p, in, out);
     if (!(across || along) || p->dtype != DS_F32 || p->y_dtype != DS_F32 ||
-        p->m * p->n * p->k > MOST || written_before(&h->last, in[1]) ||
+        p->m * p->n * p->k > MOST || !all_near(in, out) || written_before(&h->last, in[1]) ||
         (h->n && !dsi_cuda_independent(&h->last.of[0], p)))
         return false;
     h->last.transposed[h->n] = !along;
@@ -175,7 +185,7 @@ bool dsi_cuda_held_entropy_dx(dsi_stream *s, const dsi_cuda_entropy_args *p, ds_
     if (!e || !e->seed || e->dx || !is_gradient(e, p)) return false;
     const long long d[] = {p->rows / p->inner, p->columns, p->inner}, one[] = {1};
     Extent dx = dsi_cuda_extent_of(p->dx, p->dtype, 3, d, p->dxs);
-    if (entropy_touches(e, dx) ||
+    if (entropy_touches(e, dx) || (h->last.linear.m && !dsi_cuda_is_near(dx)) ||
         dsi_cuda_overlap(dx, dsi_cuda_extent_of(p->loss, p->loss_dtype, 1, one, one)))
         return false;
     e->dx = p->dx;

@@ -54,6 +54,9 @@ static inline bool dsi_cuda_overlap(dsi_cuda_extent a, dsi_cuda_extent b)
     return a.begin < b.end && b.begin < a.end;
 }
 
+/* Whether places in it, from its first element on, have 32 bits. */
+static inline bool dsi_cuda_is_near(dsi_cuda_extent e) { return e.end - e.begin <= INT32_MAX; }
+
 enum { DSI_CUDA_INPUTS = 4, DSI_CUDA_OUTPUTS = 3 };
 
 /* in: a, b, bias, mask; out: y, sums, second */

@@ -37,13 +37,23 @@ dsi_cuda_gpu *dsi_cuda_context(const dsi_device *d)
     return g;
 }
 
-/* What is wrong with a context, or with the launch of what is held, the call that
- * follows says. */
+/* What is wrong with a context the call that follows says. */
 dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d)
 {
     dsi_cuda_gpu *g = dsi_cuda_context(d);
-    dsi_cuda_held_launch(g);
+    ds_status status = dsi_cuda_held_launch(g);
+    if (status != DS_OK) g->lost = status;
     return g;
+}
+
+ds_status dsi_cuda_lost(const dsi_device *d)
+{
+    dsi_cuda_gpu *g = d->own;
+    ds_status status = g->lost;
+    g->lost = DS_OK;
+    return status == DS_OK
+               ? DS_OK
+               : dsi_fail(status, "cuda:%d: a kernel before this call was not launched", d->index);
 }
 
 /* ---- the device ------------------------------------------------------------------------------------------ */
@@ -218,6 +228,7 @@ static ds_status stream_finish(dsi_stream *s)
 {
     if (dsi_cuda_await(s) != DS_OK) return ds_error_status();
     CUresult result = dsi_cuda_enter(s->device)->f->stream_sync(s->handle);
+    if (dsi_cuda_lost(s->device) != DS_OK) return ds_error_status();
     return dsi_cuda_check(s->device->index, result, "waiting for its stream");
 }
 
@@ -390,6 +401,7 @@ static ds_status cuda_record(dsi_stream *s, dsi_event *e)
     dsi_cuda_gpu *g = dsi_cuda_enter(s->device);
     CUevent event = e->handle;
     CUresult result = CUDA_SUCCESS;
+    if (dsi_cuda_lost(s->device) != DS_OK) return ds_error_status();
     if (!event) result = g->f->event_new(&event, CU_EVENT_DISABLE_TIMING);
     if (result == CUDA_SUCCESS) {
         e->handle = event;

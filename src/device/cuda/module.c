@@ -167,6 +167,7 @@ ds_status dsi_cuda_launch(dsi_stream *s, dsi_cuda_family family, const char *nam
         const void *in;
         void *out;
     } argument = {.in = args}; /* the driver only reads it */
+    if (dsi_cuda_lost(s->device) != DS_OK) return ds_error_status();
     if (!grid.blocks[0] || !grid.blocks[1] || !grid.blocks[2]) return DS_OK;
     Entry *e = find_kernel(s->device, family, name, suffix);
     if (!e) return ds_error_status();
