@@ -1,8 +1,8 @@
 /* tests/gpu/held.c: launches that wait for what follows (device/cuda/held.h)
  * beside the same calls with none that waits: random calls on random places of
  * one memory, where results take the memory of operands of earlier calls; all
- * of that memory is compared, to the bit. Also rows that are far apart, and
- * a batch that is empty.
+ * of that memory is compared, to the bit. Also rows that are far apart, a
+ * batch that is empty, and launches that fail.
  * SPDX-License-Identifier: MIT */
 #include "operand.h"
 
@@ -429,7 +429,7 @@ static void rows_far_apart(void **state)
     dsi_cache_free(d, p, sizeof values);
 }
 
-/* ---- launches that are left out ---- */
+/* ---- launches that are left out, or fail ---- */
 
 static void a_copy_is_done_without_a_batch(void **state)
 {
@@ -449,12 +449,44 @@ static void a_copy_is_done_without_a_batch(void **state)
     dsi_cache_free(d, p, 4096);
 }
 
+/* A call that needs it reports it, once. */
+static void a_failure_is_reported(void **state)
+{
+    (void)state;
+    enum { FREED, SYNC, READ, LAUNCH, EVENT, CALLS_AFTER };
+    static const char *const want = "a kernel before this call was not launched";
+    if (!emulated()) skip();
+    dsi_device *d = gpu_device();
+    dsi_stream *s = &d->stream;
+    float *p = dsi_cache_alloc(d, 4096), number;
+    dsi_event event = {NULL};
+    for (int after = FREED; after < CALLS_AFTER; after++) {
+        void *other = d->type->alloc(d, 4096);
+        Call c = {.kind = COLUMNS, .d = {4, 4, 4}, .in = {0, 64, -1}, .out = {128}};
+        CHECK_INT(product_run(&c, p), DS_OK);
+        setenv("FAKE_CUDA_FAIL", "cuLaunchKernel=2", 1);
+        d->type->free(d, other); /* launches it */
+        unsetenv("FAKE_CUDA_FAIL");
+        ds_error_clear();
+        ds_status status = after == READ     ? d->type->copy_out(s, &number, p, sizeof number)
+                           : after == LAUNCH ? d->own_kernels->fill(s, 2, F(256, 8))
+                           : after == EVENT  ? d->type->record(s, &event)
+                                             : d->type->sync(s);
+        CHECK_INT(status, DS_EDEVICE);
+        CHECK(ds_error() && strstr(ds_error(), want));
+        ds_error_clear();
+        CHECK_INT(d->type->sync(s), DS_OK);
+    }
+    d->type->free_event(d, &event);
+    dsi_cache_free(d, p, 4096);
+}
+
 int main(void)
 {
     int skip = skip_without_gpus(1);
     if (skip) return skip;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(as_if_none_waited),
-                                       cmocka_unit_test(rows_far_apart),
-                                       cmocka_unit_test(a_copy_is_done_without_a_batch)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(as_if_none_waited), cmocka_unit_test(rows_far_apart),
+        cmocka_unit_test(a_copy_is_done_without_a_batch), cmocka_unit_test(a_failure_is_reported)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
