@@ -29,23 +29,23 @@ typedef struct ds_cross_entropy_opts {
  *   logits [N,C] or [N,C,d1,...], labels int64 (or uint8) [N] or [N,d1,...], or
  *   probabilities of the logits' shape and dtype; or logits [C], a label []
  *   -> [], or [N] or [N,d1,...] for DS_NONE
- * Beside probabilities t it is -sum over c of weight[c] t[c] log softmax[c], the
- * mean is over N and d1,..., and .ignore_index is refused.
- * The mean is over the labels that are not ignored, weighted by .weight; NaN if
- * there are none. Refuses labels outside 0 to C - 1. */
+ * Beside probabilities t it is -sum over c of weight[c] t[c] log softmax[c],
+ * the mean is over N and d1,..., and .ignore_index is refused. The mean is over
+ * the labels that are not ignored, weighted by .weight; NaN if there are none.
+ * Refuses labels outside 0 to C - 1. */
 DS_API ds_tensor *ds_cross_entropy(ds_tensor *logits, ds_tensor *labels);
 DS_API ds_tensor *ds_cross_entropy_with(ds_tensor *logits, ds_tensor *labels,
                                         ds_cross_entropy_opts opts);
+
+typedef struct ds_linear_cross_entropy_opts {
+    double softcap; /* logits become softcap tanh(logits / softcap); 0: they do not */
+} ds_linear_cross_entropy_opts;
 
 /* cross_entropy(x w^T, labels), mean, for the head of a language model: the
  * logits [N,V] are never in memory, but for small ones.
  *   x [N,D], w [V,D], labels int64 [N], -100: ignored -> [], float32 beside
  *   16-bit x and w
  * NaN if all labels are ignored. */
-typedef struct ds_linear_cross_entropy_opts {
-    double softcap; /* logits become softcap tanh(logits / softcap); 0: they do not */
-} ds_linear_cross_entropy_opts;
-
 DS_API ds_tensor *ds_linear_cross_entropy(ds_tensor *x, ds_tensor *w, ds_tensor *labels);
 DS_API ds_tensor *ds_linear_cross_entropy_with(ds_tensor *x, ds_tensor *w, ds_tensor *labels,
                                                ds_linear_cross_entropy_opts opts);
@@ -77,9 +77,9 @@ typedef struct ds_binary_cross_entropy_opts {
 } ds_binary_cross_entropy_opts;
 
 /* torch.nn.functional.binary_cross_entropy: -(t log x + (1 - t) log(1 - x)) of
- * probabilities x, logarithms at least -100; and of logits x, with sigmoid(x) in
- * place of x. The target t has x's shape. The first refuses an x or t outside of
- * 0 to 1, for which it waits for the device. */
+ * probabilities x, logarithms at least -100; and of logits x, with sigmoid(x)
+ * in place of x. The target t has x's shape. The first refuses an x or t
+ * outside of 0 to 1, for which it waits for the device. */
 DS_API ds_tensor *ds_binary_cross_entropy(ds_tensor *x, ds_tensor *target);
 DS_API ds_tensor *ds_binary_cross_entropy_with(ds_tensor *x, ds_tensor *target,
                                                ds_binary_cross_entropy_opts opts);

@@ -10,8 +10,8 @@
  *
  * Ids and text are those of the Python package tokenizers, for models of type
  * BPE: byte-level (GPT-2, Llama 3, Qwen2, SmolLM2) and with byte fallback
- * (Llama 2, Mistral, Phi-3, Gemma). A component of the file that would change the result and
- * is not implemented is refused by name when the file is loaded.
+ * (Llama 2, Mistral, Phi-3, Gemma). A component of the file that would change
+ * the result and is not implemented is refused by name when the file is loaded.
  *
  * A tokenizer is used by one thread at a time: it remembers words.
  * SPDX-License-Identifier: MIT */

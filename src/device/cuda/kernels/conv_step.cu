@@ -4,8 +4,8 @@
  *
  * The thread that has a whole sum of dw or db stores it, and updates that
  * parameter; it asks for parameter, momentum and the step's scalars before the
- * sum. Blocks after those of the sums update what other
- * kernels have the gradients of. No block reads what another one writes.
+ * sum. Blocks after those of the sums update parameters whose gradients other
+ * kernels have made. No block reads memory that another one writes.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
 

@@ -20,9 +20,7 @@ typedef struct dsi_cuda_step_span {
 
 /* dw and db of a gradient in pooled form, by blocks of a dsi_cuda_conv_back,
  * then SGD: a block a piece of x, `n` spans of other gradients. own: the spans
- * whose gradients are dw and db. The members from nesterov to fault are those
- * of a
- * dsi_cuda_optimizer. */
+ * whose gradients are dw and db. nesterov to fault: see dsi_cuda_optimizer. */
 typedef struct dsi_cuda_conv_step {
     dsi_cuda_conv_args dw;
     unsigned dw_blocks;
