@@ -481,12 +481,38 @@ static void a_failure_is_reported(void **state)
     dsi_cache_free(d, p, 4096);
 }
 
+static void a_capture_with_a_failure_is_no_graph(void **state)
+{
+    (void)state;
+    if (!emulated()) skip();
+    dsi_device *d = gpu_device();
+    dsi_stream *s = &d->stream;
+    float *p = dsi_cache_alloc(d, 4096);
+    const Call c = {.kind = COLUMNS, .d = {4, 4, 4}, .in = {0, 64, -1}, .out = {128}};
+    for (int fails = 1; fails >= 0; fails--)
+        for (int keep = 1; keep >= 0; keep--) {
+            void *work = p;
+            CHECK_INT(d->type->capture_begin(s), DS_OK);
+            CHECK_INT(product_run(&c, p), DS_OK);
+            if (fails) setenv("FAKE_CUDA_FAIL", "cuLaunchKernel=2", 1);
+            ds_status status = d->type->capture_end(s, keep, &work);
+            unsetenv("FAKE_CUDA_FAIL");
+            CHECK_INT(status, fails && keep ? DS_EDEVICE : DS_OK);
+            CHECK((work != NULL) == (keep && !fails));
+            ds_error_clear();
+            CHECK_INT(d->type->sync(s), DS_OK);
+            if (work) d->type->graph_free(d, work);
+        }
+    dsi_cache_free(d, p, 4096);
+}
+
 int main(void)
 {
     int skip = skip_without_gpus(1);
     if (skip) return skip;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_if_none_waited), cmocka_unit_test(rows_far_apart),
-        cmocka_unit_test(a_copy_is_done_without_a_batch), cmocka_unit_test(a_failure_is_reported)};
+        cmocka_unit_test(a_copy_is_done_without_a_batch), cmocka_unit_test(a_failure_is_reported),
+        cmocka_unit_test(a_capture_with_a_failure_is_no_graph)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
