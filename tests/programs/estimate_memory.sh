@@ -1,7 +1,6 @@
 #!/bin/sh
 # tests/programs/estimate_memory.sh BINARY_DIR: deepspeed --estimate_memory: the
-# table, the JSON, what is
-# refused.
+# table, which fits 60 columns, the JSON, what is refused.
 # SPDX-License-Identifier: MIT
 set -u
 program=$(cd "$1" && pwd)/deepspeed
@@ -14,8 +13,10 @@ END
 
 # ---- 2 P + (2 + 12) P / 4; two buckets and the largest gradient
 status 0 --estimate_memory config.json --params 1000000 --world_size 4
-has out '1000000 parameters, 4 ranks, float16, ZeRO stage 2: bytes of each rank'
+has out '1000000 parameters, 4 ranks, float16, ZeRO stage 2$'
 has out 'model state *5500000 *5.5 MB'
+has out '^    moments, and what master weights add'
+if awk 'length > 60' out | grep -q .; then fail "a line has more than 60 columns"; else pass; fi
 has out 'peak *5506000'
 lines err 0
 status 0 --estimate-memory config.json --params 1000000 --world-size 4 --json --largest 2000 --activations 3000
