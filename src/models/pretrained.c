@@ -86,7 +86,10 @@ static ds_state *folder_weights(const char *folder)
     if (dsi_file_exists(one) || dsi_file_exists(index))
         weights = ds_load(dsi_file_exists(one) ? one : index);
     else
-        dsi_fail(DS_EIO, "pretrained: %s has neither model.safetensors nor its index.json", folder);
+        dsi_fail(DS_EIO,
+                 "pretrained: %s has neither model.safetensors nor its index.json; for a new "
+                 "model, name its config.json in place of the folder",
+                 folder);
     free(one), free(index);
     return weights;
 }

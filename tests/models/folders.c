@@ -92,7 +92,8 @@ static void configs_are_refused_by_name(void **state)
     CHECK_ERROR("/no/such/folder is no folder");
     ds_module_free(model_of(LLAMA));
     CHECK(!ds_pretrained_load(folder_path("")));
-    CHECK_ERROR("neither model.safetensors nor its index.json");
+    CHECK_ERROR(
+        "neither model.safetensors nor its index.json; for a new model, name its config.json");
     CHECK_INT(remove(folder_path("config.json")), 0);
     CHECK_INT(mkfifo(folder_path("config.json"), 0600), 0); /* nobody writes: it must not wait */
     CHECK(!ds_pretrained_load(folder_path("")));
