@@ -350,6 +350,7 @@ static ds_tensor *attention_window(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_
     uint8_t *p = mask ? ds_data_mut(mask) : NULL;
     for (int64_t r = 0; p && r < WINDOW_ROWS; r++) memset(p + r * most + r, 1, (size_t)w);
     mask = ds_to(mask, ds_device_of(q), DS_BOOL);
+    if (!mask) return NULL;
     ds_tensor **y = dsi_alloc((size_t)(blocks ? blocks : 1) * sizeof(ds_tensor *)), *out = NULL;
     for (int64_t row = 0; row < length; row += WINDOW_ROWS) {
         int64_t rows = dsi_min(WINDOW_ROWS, length - row), first = row - w + 1;
@@ -361,8 +362,8 @@ static ds_tensor *attention_window(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_
                                       .softcap = o.softcap,
                                       .enable_gqa = o.enable_gqa,
                                       .dropout_p = o.dropout_p};
-        ds_scope
-            *scope = ds_scope_open(); /* scores of a block end with it, if no node keeps them */
+        /* Scores of a block end with it, if no node keeps them. */
+        ds_scope *scope = ds_scope_open();
         ds_tensor *part = ds_attention_with(ds_slice(q, rows_at, row, row + rows),
                                             ds_slice(k, rows_at, begin, end),
                                             ds_slice(v, rows_at, begin, end), of_block);

@@ -195,7 +195,8 @@ static bool pass_run(Pass *p, ds_tensor *dw, bool want_dx)
     p->d = p->logits && same && !capped ? p->logits : dsi_new(p->x, block);
     p->wide = capped && !same ? dsi_new(p->lse, block) : p->d;
     if (want_dx) p->dx = dsi_new(p->lse, p->x->shape), p->term = dsi_new(p->lse, p->x->shape);
-    bool done = (p->kept || p->logits) && p->d && p->wide && (!want_dx || (p->dx && p->term));
+    bool done = (p->logits || (p->kept && !capped)) && p->d && p->wide &&
+                (!want_dx || (p->dx && p->term));
     for (int64_t begin = 0, end; begin < v && done; begin = end) {
         int64_t last = begin < whole ? whole : v;
         end = begin + step < last ? begin + step : last;
