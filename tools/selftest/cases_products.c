@@ -241,7 +241,7 @@ static Sizes last_long(const Trial *t)
 static Sizes last_deep(const Trial *t)
 {
     int64_t channels = BIG(t, 512, 128);
-    return (Sizes){BIG(t, 32, 2), channels, channels, 7, 6, 3, 3, {{1, 1}, {1, 1}, {1, 1}, 1}};
+    return (Sizes){BIG(t, 32, 1), channels, channels, 7, 6, 3, 3, {{1, 1}, {1, 1}, {1, 1}, 1}};
 }
 
 /* few channels of planes */

@@ -33,7 +33,7 @@ extern "C" void cuda_on_cpu_switch(void **from, void *to);
 asm(".text\n.globl cuda_on_cpu_switch\n.type cuda_on_cpu_switch,@function\ncuda_on_cpu_switch:\n"
     "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
     "mov %rsp,(%rdi)\nmov %rsi,%rsp\n"
-    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n"
+    "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\npop %rcx\njmp *%rcx\n"
     ".size cuda_on_cpu_switch,.-cuda_on_cpu_switch\n");
 #elif defined(__aarch64__)
 asm(".text\n.globl cuda_on_cpu_switch\ncuda_on_cpu_switch:\n"
