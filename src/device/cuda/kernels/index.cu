@@ -40,7 +40,7 @@ KERNEL(gather_batch, dsi_cuda_batch, 256)
         long long row = ((const long long *)P.index)[b];
         bool good = row >= 0 && row < P.rows;
         if (!good && begin == 0) set_fault(P.fault, K_FAULT_ROW, row, b, -1, P.rows);
-        long long from = row * P.field[0].elements, to = b * P.field[0].elements;
+        long long from = good ? row * P.field[0].elements : 0, to = b * P.field[0].elements;
         for (int i = begin; P.field[0].y && i < P.field[0].elements; i += step)
             store<float>(P.field[0].y, P.field[0].dtype, to + i,
                          good ? table[i / P.plane * 256 + bytes[from + i]] : 0);
