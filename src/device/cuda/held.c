@@ -42,7 +42,7 @@ bool dsi_cuda_independent(const dsi_cuda_matmul_args *a, const dsi_cuda_matmul_a
 static bool touches(const struct dsi_cuda_held *h, const dsi_view *x, bool inputs)
 {
     int64_t bytes = dsi_cuda_elements_in(x) * (int64_t)ds_dtype_size(x->dtype);
-    Extent own = {x->p, (const char *)x->p + bytes}, in[INPUTS], out[OUTPUTS];
+    Extent own = dsi_cuda_memory_of(x->p, bytes), in[INPUTS], out[OUTPUTS];
     for (int i = 0; i < h->n; i++) {
         dsi_cuda_extents(&h->pair.of[i], in, out);
         for (int j = 0; inputs && j < INPUTS; j++)
@@ -92,9 +92,20 @@ struct dsi_cuda_held *dsi_cuda_held_of(dsi_cuda_gpu *g)
     return g->held;
 }
 
-ds_status dsi_cuda_held(dsi_stream *s, ds_status status)
+ds_status dsi_cuda_held_new(dsi_stream *s, dsi_cuda_waits what, dsi_cuda_grid grid,
+                            struct dsi_cuda_held **h)
 {
-    return status != DS_OK || s->device->joins ? status : dsi_cuda_held_launch(s->device->own);
+    dsi_cuda_gpu *g = s->device->own;
+    ds_status status = dsi_cuda_held_launch(g);
+    if (status != DS_OK) return status;
+    *h = dsi_cuda_held_of(g);
+    (*h)->s = s, (*h)->what = what, (*h)->n = 0, (*h)->grid = grid;
+    return DS_OK;
+}
+
+ds_status dsi_cuda_held(dsi_stream *s)
+{
+    return s->device->joins ? DS_OK : dsi_cuda_held_launch(s->device->own);
 }
 
 ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
@@ -108,15 +119,12 @@ ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
         return DS_OK;
     }
     if (dsi_cuda_held_gradient(h, kind, p)) return DS_OK;
-    ds_status status = dsi_cuda_held_launch(g);
-    if (status == DS_OK && grid.blocks[0] && grid.blocks[1] && grid.blocks[2])
-        *h = (struct dsi_cuda_held){.s = s,
-                                    .what = DSI_CUDA_PRODUCTS,
-                                    .n = 1,
-                                    .kind = kind,
-                                    .grid = grid,
-                                    .pair = {.of = {*p}, .blocks = grid.blocks[0]}};
-    return dsi_cuda_held(s, status);
+    if (!grid.blocks[0] || !grid.blocks[1] || !grid.blocks[2]) return dsi_cuda_held_launch(g);
+    ds_status status = dsi_cuda_held_new(s, DSI_CUDA_PRODUCTS, grid, &h);
+    if (status != DS_OK) return status;
+    h->n = 1, h->kind = kind;
+    h->pair = (dsi_cuda_matmul_pair){.of = {*p}, .blocks = grid.blocks[0]};
+    return dsi_cuda_held(s);
 }
 
 /* The product whose result x is, if y can be its second output. */
@@ -162,12 +170,11 @@ bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *sa
 ds_status dsi_cuda_hold_conv(dsi_stream *s, const char *suffix, dsi_cuda_grid grid,
                              const dsi_cuda_conv_args *p)
 {
-    dsi_cuda_gpu *g = s->device->own;
-    ds_status status = dsi_cuda_held_launch(g);
-    if (status == DS_OK)
-        *dsi_cuda_held_of(g) = (struct dsi_cuda_held){
-            .s = s, .what = DSI_CUDA_CONV, .grid = grid, .conv = suffix, .of_conv = *p};
-    return dsi_cuda_held(s, status);
+    struct dsi_cuda_held *h;
+    ds_status status = dsi_cuda_held_new(s, DSI_CUDA_CONV, grid, &h);
+    if (status != DS_OK) return status;
+    h->conv = suffix, h->of_conv = *p;
+    return dsi_cuda_held(s);
 }
 
 /* Whether p pools c's output by windows of 2 x 2 that cover it. */
@@ -220,29 +227,28 @@ bool dsi_cuda_held_pool(dsi_stream *s, const dsi_cuda_pool_args *p, ds_status *s
 
 ds_status dsi_cuda_hold_copy(dsi_stream *s, const dsi_cuda_element *p)
 {
-    dsi_cuda_gpu *g = s->device->own;
-    ds_status status = dsi_cuda_held_launch(g);
-    if (status == DS_OK)
-        *dsi_cuda_held_of(g) = (struct dsi_cuda_held){.s = s, .what = DSI_CUDA_COPY, .copy = *p};
-    return dsi_cuda_held(s, status);
+    struct dsi_cuda_held *h;
+    ds_status status = dsi_cuda_held_new(s, DSI_CUDA_COPY, (dsi_cuda_grid){.shared = 0}, &h);
+    if (status != DS_OK) return status;
+    h->copy = *p;
+    return dsi_cuda_held(s);
 }
 
 void dsi_cuda_held_copy(dsi_stream *s, dsi_cuda_batch *batch)
 {
     struct dsi_cuda_held *h = ((dsi_cuda_gpu *)s->device->own)->held;
     if (!h || h->what != DSI_CUDA_COPY || !batch->n || !batch->plane) return;
-    const long long bytes[] = {h->copy.bytes}, one[] = {1}, index[] = {batch->n},
-                    table[] = {batch->field[0].elements / batch->plane * 256ll};
-    Extent from = dsi_cuda_extent_of(h->copy.from, DS_U8, 1, bytes, one),
-           to = dsi_cuda_extent_of(h->copy.to, DS_U8, 1, bytes, one);
-    bool apart = !dsi_cuda_overlap(to, dsi_cuda_extent_of(batch->index, DS_I64, 1, index, one)) &&
-                 !dsi_cuda_overlap(to, dsi_cuda_extent_of(batch->table, DS_F32, 1, table, one));
+    int64_t channels = batch->field[0].elements / batch->plane;
+    Extent from = dsi_cuda_memory_of(h->copy.from, h->copy.bytes),
+           to = dsi_cuda_memory_of(h->copy.to, h->copy.bytes),
+           index = dsi_cuda_memory_of(batch->index, batch->n * (int64_t)sizeof(int64_t)),
+           table = dsi_cuda_memory_of(batch->table, channels * 256 * (int64_t)sizeof(float));
+    bool apart = !dsi_cuda_overlap(to, index) && !dsi_cuda_overlap(to, table);
     for (int f = 0; f < batch->fields && apart; f++) {
-        const long long rows[] = {batch->rows * batch->field[f].elements},
-                        of_batch[] = {batch->n * batch->field[f].elements};
-        int dtype = batch->field[f].dtype, stored = f ? dtype : (int)DS_U8;
-        Extent x = dsi_cuda_extent_of(batch->field[f].x, stored, 1, rows, one),
-               y = dsi_cuda_extent_of(batch->field[f].y, dtype, 1, of_batch, one);
+        int64_t size = (int64_t)ds_dtype_size((ds_dtype)batch->field[f].dtype),
+                row = batch->field[f].elements;
+        Extent x = dsi_cuda_memory_of(batch->field[f].x, batch->rows * row * (f ? size : 1)),
+               y = dsi_cuda_memory_of(batch->field[f].y, batch->n * row * size);
         apart = !dsi_cuda_overlap(to, x) && !dsi_cuda_overlap(to, y) && !dsi_cuda_overlap(from, y);
     }
     if (!apart) return;

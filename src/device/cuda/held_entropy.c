@@ -39,18 +39,16 @@ static bool takes_product(const struct dsi_cuda_held *h, const dsi_cuda_entropy_
 
 ds_status dsi_cuda_hold_entropy(dsi_stream *s, dsi_cuda_grid grid, const dsi_cuda_entropy_args *p)
 {
-    dsi_cuda_gpu *g = s->device->own;
-    struct dsi_cuda_held *h = dsi_cuda_held_of(g);
+    struct dsi_cuda_held *h = dsi_cuda_held_of(s->device->own);
     dsi_cuda_linear_entropy last = {.entropy = *p};
-    bool takes = takes_product(h, p);
-    ds_status status = DS_OK;
-    if (takes)
+    if (takes_product(h, p)) {
         last.linear = h->pair.of[0], grid = dsi_cuda_blocks(1, K_LINEAR_ENTROPY_THREADS);
-    else
-        status = dsi_cuda_held_launch(g);
-    if (status == DS_OK)
-        *h = (struct dsi_cuda_held){.s = s, .what = DSI_CUDA_ENTROPY, .grid = grid, .last = last};
-    return dsi_cuda_held(s, status);
+        h->what = DSI_CUDA_NOTHING;
+    }
+    ds_status status = dsi_cuda_held_new(s, DSI_CUDA_ENTROPY, grid, &h);
+    if (status != DS_OK) return status;
+    h->last = last;
+    return dsi_cuda_held(s);
 }
 
 ds_status dsi_cuda_held_entropy_launch(struct dsi_cuda_held *h)
@@ -157,7 +155,7 @@ bool dsi_cuda_held_fill(dsi_stream *s, double value, const dsi_view *y)
     dsi_cuda_entropy_args *p = h && h->what == DSI_CUDA_ENTROPY ? &h->last.entropy : NULL;
     int64_t bytes = (int64_t)ds_dtype_size(y->dtype);
     if (!p || p->seed || dsi_cuda_elements_in(y) != 1 || (int)y->dtype != p->loss_dtype ||
-        entropy_touches(p, (Extent){y->p, (const char *)y->p + bytes}))
+        entropy_touches(p, dsi_cuda_memory_of(y->p, bytes)))
         return false;
     p->seed = y->p, p->seed_value = value;
     return true;

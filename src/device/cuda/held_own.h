@@ -22,18 +22,25 @@ struct dsi_cuda_held {
     int n;
     dsi_cuda_small kind;
     dsi_cuda_grid grid;
-    dsi_cuda_matmul_pair pair;
-    const char *conv;
-    dsi_cuda_conv_args of_conv;
-    dsi_cuda_element copy;
-    dsi_cuda_conv_back back;
-    dsi_cuda_linear_entropy last;
+    const char *conv; /* beside of_conv */
+    union {
+        dsi_cuda_matmul_pair pair;
+        dsi_cuda_conv_args of_conv;
+        dsi_cuda_element copy;
+        dsi_cuda_conv_back back;
+        dsi_cuda_linear_entropy last;
+    };
 };
 
 struct dsi_cuda_held *dsi_cuda_held_of(dsi_cuda_gpu *g);
 
+/* Launches what is held, and begins to hold a launch, *h: the caller sets the
+ * members of `what`, then calls dsi_cuda_held. */
+ds_status dsi_cuda_held_new(dsi_stream *s, dsi_cuda_waits what, dsi_cuda_grid grid,
+                            struct dsi_cuda_held **h);
+
 /* The end of what holds a launch: launches it where nothing joins. */
-ds_status dsi_cuda_held(dsi_stream *s, ds_status status);
+ds_status dsi_cuda_held(dsi_stream *s);
 
 /* ---- memory of operands --------------------------------------------------- */
 
@@ -47,6 +54,11 @@ static inline dsi_cuda_extent dsi_cuda_extent_of(const void *p, int dtype, int n
     int64_t last = 0, size = (int64_t)ds_dtype_size((ds_dtype)dtype);
     for (int i = 0; i < n; i++) last += (d[i] - 1) * s[i];
     return (dsi_cuda_extent){p, p ? (const char *)p + (last + 1) * size : NULL};
+}
+
+static inline dsi_cuda_extent dsi_cuda_memory_of(const void *p, int64_t bytes)
+{
+    return (dsi_cuda_extent){p, p ? (const char *)p + bytes : NULL};
 }
 
 static inline bool dsi_cuda_overlap(dsi_cuda_extent a, dsi_cuda_extent b)

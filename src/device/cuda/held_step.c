@@ -29,11 +29,6 @@ static void extents(const dsi_cuda_conv_args *c, Extent in[READS], Extent out[WR
     out[1] = dsi_cuda_extent_of(c->db, DS_F32, 1, &channels, &c->db_s);
 }
 
-static Extent memory_of(const void *p, int64_t bytes)
-{
-    return (Extent){p, p ? (const char *)p + bytes : NULL};
-}
-
 static bool written(const Extent out[WRITES], Extent x)
 {
     return dsi_cuda_overlap(out[0], x) || dsi_cuda_overlap(out[1], x);
@@ -51,11 +46,11 @@ static bool touched(const dsi_cuda_conv_args *c, Extent x)
 /* Adds a span to p: false if it must wait for the backward. */
 static bool span_joins(dsi_cuda_conv_step *p, const dsi_span *x)
 {
-    Extent in[READS], out[WRITES], g = memory_of(x->g, x->n * (int64_t)sizeof(float));
+    Extent in[READS], out[WRITES], g = dsi_cuda_memory_of(x->g, x->n * (int64_t)sizeof(float));
     int64_t bytes = x->n * (int64_t)sizeof(float);
     bool plain = x->dtype == DS_F32 && x->g_dtype == DS_F32 && !x->low && !x->rest;
-    if (!plain || touched(&p->dw, memory_of(x->p, bytes)) ||
-        touched(&p->dw, memory_of(x->m, bytes)))
+    if (!plain || touched(&p->dw, dsi_cuda_memory_of(x->p, bytes)) ||
+        touched(&p->dw, dsi_cuda_memory_of(x->m, bytes)))
         return false;
     extents(&p->dw, in, out);
     dsi_cuda_step_span span = {
@@ -85,12 +80,12 @@ static int pieces_count(dsi_cuda_conv_step *p)
 
 ds_status dsi_cuda_hold_back(dsi_stream *s, dsi_cuda_grid grid, const dsi_cuda_conv_back *p)
 {
-    dsi_cuda_gpu *g = s->device->own;
-    ds_status status = dsi_cuda_held_launch(g);
-    if (status == DS_OK && grid.blocks[0])
-        *dsi_cuda_held_of(g) = (struct dsi_cuda_held){
-            .s = s, .what = DSI_CUDA_BACK, .grid = grid, .back = *p};
-    return dsi_cuda_held(s, status);
+    struct dsi_cuda_held *h;
+    if (!grid.blocks[0]) return dsi_cuda_held_launch(s->device->own);
+    ds_status status = dsi_cuda_held_new(s, DSI_CUDA_BACK, grid, &h);
+    if (status != DS_OK) return status;
+    h->back = *p;
+    return dsi_cuda_held(s);
 }
 
 /* NULL: no backward is held. */
@@ -110,7 +105,7 @@ bool dsi_cuda_held_apart(dsi_stream *s, const dsi_view *y)
 {
     const struct dsi_cuda_held *h = held_back(s->device->own);
     int64_t bytes = dsi_cuda_elements_in(y) * (int64_t)ds_dtype_size(y->dtype);
-    return h && h->s == s && !touched(&h->back.dw, memory_of(y->p, bytes));
+    return h && h->s == s && !touched(&h->back.dw, dsi_cuda_memory_of(y->p, bytes));
 }
 
 bool dsi_cuda_held_sgd(dsi_stream *s, const dsi_cuda_optimizer *a, int n, const dsi_span *x,
@@ -138,9 +133,9 @@ bool dsi_cuda_held_sgd(dsi_stream *s, const dsi_cuda_optimizer *a, int n, const 
                             .skip = a->skip,
                             .fault = a->fault};
     extents(&p.dw, in, out);
-    if (written(out, memory_of(a->scalars, sizeof *a->scalars)) ||
-        written(out, memory_of(a->g_factor, sizeof *a->g_factor)) ||
-        written(out, memory_of(a->skip, sizeof *a->skip)))
+    if (written(out, dsi_cuda_memory_of(a->scalars, sizeof *a->scalars)) ||
+        written(out, dsi_cuda_memory_of(a->g_factor, sizeof *a->g_factor)) ||
+        written(out, dsi_cuda_memory_of(a->skip, sizeof *a->skip)))
         return false;
     for (int i = 0; i < n; i++)
         if (x[i].n && !span_joins(&p, &x[i])) return false;
