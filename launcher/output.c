@@ -17,11 +17,11 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/terminal.h"
 #include "base/text.h"
 
 #include <errno.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 enum {
@@ -145,11 +145,10 @@ void output_add(output *o, int rank, int fd, const char *bytes, size_t n)
  * ends in the next line if the cursor was not at the beginning of one. */
 static void output_begin_line(output *o)
 {
-    struct winsize w;
     target *t = &o->target[1];
     output_leave_line(o, t, NO_STREAM);
-    if (!t->terminal || ioctl(t->fd, TIOCGWINSZ, &w) || w.ws_col < 2) return;
-    dsi_text_add(&t->waiting, "%*s\r", w.ws_col - 1, "");
+    int columns = t->terminal ? dsi_terminal_columns(t->fd) : 0;
+    if (columns >= 2) dsi_text_add(&t->waiting, "%*s\r", columns - 1, "");
 }
 
 void output_print(output *o, const char *line)

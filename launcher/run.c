@@ -22,13 +22,13 @@
 #include "supervisor.h"
 
 #include "base/mem.h"
+#include "base/terminal.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -215,13 +215,12 @@ static void run_name_ranks(run *r)
  * 0: they are not a terminal. */
 static int run_columns(const run *r)
 {
-    struct winsize w;
     size_t longest = 0;
-    if (!isatty(STDOUT_FILENO) || !isatty(STDERR_FILENO) || ioctl(STDERR_FILENO, TIOCGWINSZ, &w))
-        return 0;
+    if (!isatty(STDOUT_FILENO) || !isatty(STDERR_FILENO)) return 0;
+    int columns = dsi_terminal_columns(STDERR_FILENO);
     for (int i = 0; i < r->p->world_size; i++)
         if (strlen(r->prefix[i]) > longest) longest = strlen(r->prefix[i]);
-    return w.ws_col > longest + 20 ? w.ws_col - (int)longest : 80;
+    return columns > (int)longest + 20 ? columns - (int)longest : 80;
 }
 
 /* A queue (srun outside of a job) may take hours to give hosts. */

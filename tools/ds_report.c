@@ -14,6 +14,7 @@
 
 #include "base/library.h"
 #include "base/mem.h"
+#include "base/terminal.h"
 #include "base/text.h"
 #include "comm/mpi_open.h"
 #include "comm/nccl.h"
@@ -38,6 +39,7 @@
 
 #define DOTS  23 /* DeepSpeed's columns */
 #define DOTS2 11
+#define VALUE (DOTS + 2)
 #define LINE  "--------------------------------------------------"
 #define MB    (1024.0 * 1024.0)
 #define GB    (1024.0 * MB)
@@ -48,7 +50,7 @@ typedef struct report {
     bool hide_parts, hide_warnings, colors;
     bool selftest;
     selftest_options selftest_options;
-    dsi_text warnings;
+    dsi_text warnings; /* each ends with a new line */
 } report;
 
 /* ---- the form -------------------------------------------------------------------------------------------- */
@@ -84,22 +86,33 @@ static void print_fact(const char *name, const char *format, ...) DS_PRINTF(2, 3
 static void print_fact(const char *name, const char *format, ...)
 {
     va_list args;
-    print_dots(name, DOTS);
+    dsi_text value = dsi_text_of("%s", "");
     va_start(args, format);
-    vprintf(format, args);
+    dsi_text_add_args(&value, format, args);
     va_end(args);
-    putchar('\n');
+    print_dots(name, DOTS);
+    dsi_print_wrapped(value.s, VALUE, VALUE);
+    dsi_text_free(&value);
 }
 
 static void report_warn(report *r, const char *format, ...) DS_PRINTF(2, 3);
 static void report_warn(report *r, const char *format, ...)
 {
     va_list args;
-    dsi_text_add(&r->warnings, "[WARNING] ");
     va_start(args, format);
     dsi_text_add_args(&r->warnings, format, args);
     va_end(args);
     dsi_text_add(&r->warnings, "\n");
+}
+
+static void print_warnings(const report *r)
+{
+    static const char mark[] = "[WARNING] ";
+    for (char *s = r->warnings.s, *end; s && (end = strchr(s, '\n')); s = end + 1) {
+        *end = 0;
+        fputs(mark, stdout);
+        dsi_print_wrapped(s, sizeof mark - 1, sizeof mark - 1);
+    }
 }
 
 /* ---- asking ---------------------------------------------------------------------------------------------- */
@@ -416,7 +429,7 @@ int main(int argc, char **argv)
     report_limits(&r);
     report_programs();
     report_gpus(&r);
-    if (!r.hide_warnings && r.warnings.n) fputs(r.warnings.s, stdout);
+    if (!r.hide_warnings) print_warnings(&r);
     dsi_text_free(&r.warnings);
     return fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -7,9 +7,9 @@
 #include "progress.h"
 
 #include "base/clock.h"
+#include "base/terminal.h"
 
 #include <stdio.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #define EVERY 0.1 /* seconds between two drawings */
@@ -73,9 +73,9 @@ void dsi_progress_line(char *line, int room, int width, int64_t done, int64_t to
  * erases what is right of it. */
 static void bar_draw(dsi_progress *p, int64_t done, int64_t total, double at)
 {
-    struct winsize w;
-    int width = ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 20 ? w.ws_col : 80;
+    int width = dsi_terminal_columns(STDERR_FILENO);
     char line[1024];
+    if (width <= 20) width = 80;
     if (width > 200) width = 200;
     dsi_progress_line(line, sizeof line, width, done, total, at - p->begun, done - p->first);
     fprintf(stderr, "\r%s\033[K", line);

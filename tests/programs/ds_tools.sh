@@ -47,6 +47,17 @@ if command -v script >/dev/null; then
     has out '^{"resources": {"localhost": \[0, 1\]},$'
     awk 'length > 59 && /", "/' out >err # longer words have lines of their own
     lines err 0
+
+    # ---- so do values of ds_report, under their column
+    for width in 40 60 200; do
+        script -qec "stty cols $width; '$binary/ds_report' --hide_operator_status" \
+            /dev/null </dev/null | tr -d '\r' >out
+        awk -v width=$width 'length >= width && NF > 4' out >err # a word may be longer
+        lines err 0
+    done
+    script -qec "stty cols 60; ulimit -n 100; '$binary/ds_report'" /dev/null </dev/null | tr -d '\r' >out
+    has out '^\[WARNING\] 100 open files are few for many ranks: ulimit -n$'
+    has out '^          4096$'
 fi
 
 # ---- a shell of a container that belongs to rank 1

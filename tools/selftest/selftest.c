@@ -11,6 +11,8 @@
 
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/terminal.h"
+#include "base/text.h"
 
 #include <deepspeed.h>
 
@@ -20,12 +22,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define SEED    20261122
 #define REPEATS 100 /* --quick: 2 */
 #define TIMED   20
 
-enum { LARGE_DTYPES = 2 }; /* of those below, that large sizes are run in */
+enum { NUMBERS = 46, RESULT = 88 }; /* columns of the table */
+enum { LARGE_DTYPES = 2 };          /* of those below, that large sizes are run in */
 
 typedef enum Verdict { SAME, DIFFERS, UNSTABLE, FAILS, MISSING, N_VERDICTS } Verdict;
 static const char *const verdicts[] = {"same", "DIFFERS", "NOT REPEATED", "FAILS", "no kernel"};
@@ -128,13 +132,26 @@ static Outcome run_case(const Selftest *s, const SelfCase *c)
     return out;
 }
 
+/* On a narrow terminal the numbers have a line of their own. */
+static void print_cells(const char *kernel, const char *what, const char *numbers,
+                        const char *result)
+{
+    int columns = dsi_terminal_columns(STDOUT_FILENO);
+    bool narrow = columns > 0 && columns <= RESULT + 8;
+    printf("%-18s %-26s %s%s", kernel, what, narrow ? "" : numbers, narrow ? "" : "  ");
+    dsi_print_wrapped(result, narrow ? NUMBERS : RESULT, narrow ? NUMBERS : RESULT);
+    if (narrow) printf("%s\n", numbers);
+    fflush(stdout);
+}
+
 static void print_row(const SelfCase *c, const Outcome *o)
 {
-    char time[32] = "";
+    char time[32] = "", numbers[64], result[sizeof o->why + 32];
     if (o->seconds > 0) snprintf(time, sizeof time, "%.1f us", 1e6 * o->seconds);
-    printf("%-18s %-26s %5d %10.2g %10.2g %12s  %s%s%s\n", c->kernel, c->what, o->runs, o->error,
-           o->tolerance, time, verdicts[o->verdict], *o->why ? ": " : "", o->why);
-    fflush(stdout);
+    snprintf(numbers, sizeof numbers, "%5d %10.2g %10.2g %12s", o->runs, o->error, o->tolerance,
+             time);
+    snprintf(result, sizeof result, "%s%s%s", verdicts[o->verdict], *o->why ? ": " : "", o->why);
+    print_cells(c->kernel, c->what, numbers, result);
 }
 
 static void add_row(json_t *rows, const SelfCase *c, const Outcome *o)
@@ -222,9 +239,11 @@ static int finish(Selftest *s, const char *name, size_t kept, double seconds)
         putchar('\n');
         json_decref(all);
     } else {
-        printf("%s: %d cases agree with the CPU, %d do not, %d have no kernel; %zu bytes of memory "
-               "not returned; %.1f s\n",
-               name, s->count[SAME], bad, s->count[MISSING], kept, seconds);
+        dsi_text t = dsi_text_of("%s: %d cases agree with the CPU, %d do not, %d have no kernel; "
+                                 "%zu bytes of memory not returned; %.1f s",
+                                 name, s->count[SAME], bad, s->count[MISSING], kept, seconds);
+        dsi_print_wrapped(t.s, 0, 0);
+        dsi_text_free(&t);
     }
     return bad || kept ? EXIT_FAILURE : EXIT_SUCCESS;
 }
@@ -248,8 +267,7 @@ int selftest_gpu(selftest_options o)
     if (o.json)
         s.rows = json_array();
     else
-        printf("%-18s %-26s %5s %10s %10s %12s  %s\n", "kernel", "case", "runs", "error",
-               "tolerance", "time", "result");
+        print_cells("kernel", "case", " runs      error  tolerance         time", "result");
     run_probes(&s);
     run_cases(&s, selftest_math);
     run_cases(&s, selftest_products);
