@@ -153,12 +153,13 @@ static void read_pattern(dsi_lm_reader *r, dsi_lm_config *c)
 }
 
 /* Which layers see a window of keys only; none if sliding_window is null. Qwen:
- * only with use_sliding_window. Qwen and Gemma: those of layer_types, if the file
- * has it. */
+ * only with use_sliding_window. Qwen, Gemma and Mistral: those of layer_types, if
+ * the file has it; transformers calls such a Mistral Ministral. */
 static void read_window(dsi_lm_reader *r, dsi_lm_config *c)
 {
     bool used = c->family != DSI_LLAMA && c->family != DSI_GEMMA;
-    const json_t *types = is_qwen(c) || c->post_norms ? dsi_lm_read_get(r, "layer_types") : NULL;
+    bool typed = is_qwen(c) || c->post_norms || c->family == DSI_MISTRAL;
+    const json_t *types = typed ? dsi_lm_read_get(r, "layer_types") : NULL;
     if (is_qwen(c)) used = dsi_lm_read_bool(r, "use_sliding_window", false);
     bool there = dsi_lm_read_get(r, "sliding_window");
     if (used && there) c->window = dsi_lm_read_int(r, "sliding_window", 1, 1 << 30, 1);

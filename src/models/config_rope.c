@@ -110,9 +110,8 @@ static const char *const types[] = {
     [DSI_ROPE_DEFAULT] = "default", [DSI_ROPE_LINEAR] = "linear", [DSI_ROPE_DYNAMIC] = "dynamic",
     [DSI_ROPE_LLAMA3] = "llama3",   [DSI_ROPE_YARN] = "yarn",     [DSI_ROPE_LONGROPE] = "longrope"};
 
-/* Types that change with the length of a row are those of one family or of one
- * object, as generation changes with them. Phi-3's class takes "su" and "yarn"
- * for older names of longrope. */
+/* Phi-3's class has longrope alone, and takes "su" and "yarn" for older names of
+ * it. dynamic makes tables of its own in generation, of one object only. */
 static dsi_rope_type read_type(dsi_lm_reader *r, const dsi_lm_config *c)
 {
     bool phi = c->family == DSI_PHI3;
@@ -120,15 +119,15 @@ static dsi_rope_type read_type(dsi_lm_reader *r, const dsi_lm_config *c)
     const char *name = phi && (!strcmp(type, "su") || !strcmp(type, "yarn")) ? "longrope" : type;
     int i = DSI_ROPE_DEFAULT;
     while (i <= DSI_ROPE_LONGROPE && strcmp(types[i], name) != 0) i++;
-    bool known = i <= DSI_ROPE_LONGROPE && phi == (i == DSI_ROPE_LONGROPE);
-    if (i == DSI_ROPE_DEFAULT) known = true;
-    if (i == DSI_ROPE_DYNAMIC && c->ropes == 2) known = false;
-    if (known) return (dsi_rope_type)i;
+    bool lacks = phi                     ? i != DSI_ROPE_DEFAULT && i != DSI_ROPE_LONGROPE
+                 : i == DSI_ROPE_DYNAMIC ? c->ropes == 2
+                                         : i > DSI_ROPE_LONGROPE;
+    if (!lacks) return (dsi_rope_type)i;
     dsi_lm_read_fail(r, DS_EINVAL, "rope_type \"%.40s\" is not implemented: expected default%s",
                      type,
                      phi             ? " or longrope"
-                     : c->ropes == 2 ? ", linear, llama3 or yarn"
-                                     : ", linear, dynamic, llama3 or yarn");
+                     : c->ropes == 2 ? ", linear, llama3, yarn or longrope"
+                                     : ", linear, dynamic, llama3, yarn or longrope");
     return DSI_ROPE_DEFAULT;
 }
 

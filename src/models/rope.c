@@ -11,6 +11,7 @@
  *   A call with a cache has no graph, and its table ends with it.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
+#include "base/int.h"
 #include "base/mem.h"
 #include "device/graph.h"
 #include "lm.h"
@@ -212,14 +213,19 @@ ds_tensor *dsi_lm_rotate(dsi_lm *lm, int64_t layer, ds_tensor *x)
 
 int64_t dsi_lm_rope_together(const dsi_lm *lm, int64_t past)
 {
-    const dsi_rope *r = lm->config.rope;
-    int64_t left = r->original_positions - past;
-    if (r->type == DSI_ROPE_DYNAMIC) return left > 1 ? left : 1;
-    return r->type == DSI_ROPE_LONGROPE && left > 0 ? left : INT64_MAX;
+    int64_t most = INT64_MAX;
+    for (int i = 0; i < lm->config.ropes; i++) {
+        const dsi_rope *r = &lm->config.rope[i];
+        int64_t left = r->original_positions - past;
+        if (r->type == DSI_ROPE_DYNAMIC) return left > 1 ? left : 1;
+        if (r->type == DSI_ROPE_LONGROPE && left > 0) most = dsi_min(most, left);
+    }
+    return most;
 }
 
 bool dsi_lm_rope_restarts(const dsi_lm *lm, int64_t past)
 {
     const dsi_rope *r = lm->config.rope;
-    return r->type == DSI_ROPE_LONGROPE && past == r->original_positions;
+    return lm->config.family == DSI_PHI3 && r->type == DSI_ROPE_LONGROPE &&
+           past == r->original_positions;
 }

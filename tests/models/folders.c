@@ -54,7 +54,9 @@ static void configs_are_refused_by_name(void **state)
         {LLAMA ", \"rope_scaling\": {\"type\": \"dynamic\"}", "factor is missing"},
         {LLAMA ", \"head_dim\": 2, \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}",
          "head_dim is 2: expected 4"},
-        {LLAMA ", \"rope_scaling\": {\"type\": \"longrope\"}", "rope_type \"longrope\""},
+        {LLAMA ", \"rope_scaling\": {\"type\": \"longrope\"}", "short_factor has 0 numbers"},
+        {LLAMA ", \"rope_scaling\": {\"type\": \"su\"}",
+         "\"su\" is not implemented: expected default, linear, dynamic, llama3, yarn or longrope"},
         {LLAMA ", \"rope_theta\": 1, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}",
          "rope_theta is 1, beta_fast 32, beta_slow 1: expected a theta above 1"},
         {LLAMA ", \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2, \"beta_slow\": 64}",
@@ -120,7 +122,7 @@ static void configs_of_families_are_refused(void **state)
          "attn_logit_softcapping is 0"},
         {"\"architectures\": [\"Gemma3ForCausalLM\"], " SIZES
          ", \"rope_scaling\": {\"rope_type\": \"dynamic\", \"factor\": 2}",
-         "\"dynamic\" is not implemented: expected default, linear, llama3 or yarn"},
+         "\"dynamic\" is not implemented: expected default, linear, llama3, yarn or longrope"},
         {"\"architectures\": [\"Gemma3ForCausalLM\"], " SIZES ", \"layer_types\": [\"chunked\"]",
          "\"chunked\" is not implemented"},
     };

@@ -40,6 +40,8 @@ MODELS = {
                dict(sliding_window_pattern=2, rope_local_base_freq=100.0,
                     rope_scaling=dict(rope_type="linear", factor=2.0))),
 }
+LONGROPE = dict(rope_type="longrope", short_factor=[1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 1.7, 2.0],
+                long_factor=[1.0, 1.2, 1.5, 1.9, 2.4, 3.2, 4.4, 5.5], original_max_position_embeddings=50)
 LLAMA = dict(architectures=["LlamaForCausalLM"], vocab_size=256, hidden_size=48, intermediate_size=80,
              num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1, max_position_embeddings=64,
              rms_norm_eps=1e-6, tie_word_embeddings=True)
@@ -55,6 +57,16 @@ ROPES = {
         SIZES, architectures=["Phi3ForCausalLM"], sliding_window=20, max_position_embeddings=120,
         original_max_position_embeddings=50, rope_parameters=dict(
             FACTORS, rope_type="longrope", partial_rotary_factor=0.75, attention_factor=1.3)), 40),
+    "longrope": ("llama-rope3", dict(LLAMA, rope_scaling=LONGROPE), 40),
+    "gemma3-longrope": ("gemma3", dict(
+        GEMMA, architectures=["Gemma3ForCausalLM"], sliding_window=8, query_pre_attn_scalar=16,
+        layer_types=["sliding_attention", "full_attention"], rope_parameters=dict(
+            sliding_attention=dict(rope_type="default", rope_theta=1e4),
+            full_attention=dict(LONGROPE, rope_theta=1e5, factor=4.0))), 40),
+    "mistral-layers": ("mistral-window", dict(
+        architectures=["MistralForCausalLM"], vocab_size=200, hidden_size=48, intermediate_size=88,
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16, max_position_embeddings=128,
+        sliding_window=8, layer_types=["full_attention", "sliding_attention"]), 30),
     "gemma3-pattern": ("gemma3", dict(
         GEMMA, architectures=["Gemma3ForCausalLM"], sliding_window=8, query_pre_attn_scalar=16, rope_theta=1e5,
         attn_logit_softcapping=2.0), 30),
@@ -224,6 +236,8 @@ def model_write(folder, name):
 def rope_write(folder, name):
     base, config, prompt = ROPES[name]
     kind = config["architectures"][0]
+    if kind.startswith("Mistral") and "layer_types" in config:
+        kind = "MinistralForCausalLM"  # as AutoConfig
     cls = getattr(transformers, "Gemma3TextConfig" if kind.startswith("Gemma3") else kind.replace("ForCausalLM", "Config"))
     def load():
         c = cls(**{k: copy.deepcopy(v) for k, v in config.items() if k != "architectures"})
