@@ -95,9 +95,9 @@ DS_API ds_status ds_tokens_pack_with(struct ds_tokenizer *t, const char *out,
                                      ds_tokens_pack_opts opts);
 
 /* The windows of `window` tokens of such a file, one after the other; a rest is
- * left out. Fields: ids int64 [window], labels int64 [window], the same ids, -100
- * where they do not count: the inputs of a language model. The file is mapped.
- * Refuses (NULL) a file that is damaged or shorter than a window. */
+ * left out. Fields: ids int64 [window], labels int64 [window], the same ids,
+ * -100 where they do not count: the inputs of a language model. The file is
+ * mapped. Refuses (NULL) a file that is damaged or shorter than a window. */
 DS_API ds_dataset *ds_token_dataset(const char *path, int64_t window);
 
 /* ---- transforms (torchvision.transforms) -------------------------------------------- */
@@ -134,6 +134,7 @@ typedef struct ds_loader_opts {
     bool drop_last;     /* leave out a smaller batch at the end */
     int workers;        /* threads that fill batches; 0: ds_loader_next does */
     int prefetch;       /* batches that they fill ahead, in all; 0: 2 for each worker */
+    bool no_pin_memory; /* pin_memory=False; see ds_loader_new */
     /* torch.utils.data.DistributedSampler for rank `rank` of `ranks`: its order
      * depends on seed and epoch alone. ranks 0: all samples, in the loader's
      * own order. */
@@ -157,7 +158,13 @@ typedef struct ds_batch {
 
 /* torch.utils.data.DataLoader. Takes data, also when it refuses (NULL). Tensors
  * of batches are on ds_current_device(). Freeing frees data and closes the
- * scope of the latest batch; NULL passes. */
+ * scope of the latest batch; NULL passes.
+ *
+ * On a GPU, batches of 64 KiB or more that the host makes are copied while the
+ * GPU computes, the one after the latest too if workers have it ready: that
+ * takes memory of the GPU for one batch more, and pinned host memory for all
+ * that are ahead. If there is not so much of either, or with .no_pin_memory,
+ * they are copied between steps. */
 #define ds_loader_new(data, ...) \
     ds_loader_new_with(data, (ds_loader_opts){.batch_size = __VA_ARGS__})
 DS_API ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts);
@@ -230,9 +237,9 @@ DS_API const char *ds_cifar10_class(int label);
 typedef struct ds_image_grid_opts {
     const char *path;
     int scale; /* pixels of the file for one of an image, in each direction; 0: 1 */
-    /* Texts below the images, [n] each, borrowed; NULL, also as an element: none.
-     * Predictions are green where they equal the label, else red. ASCII; letters
-     * that are wider than the image are cut. */
+    /* Texts below the images, [n] each, borrowed; NULL, also as an element:
+     * none. Predictions are green where they equal the label, else red. ASCII;
+     * letters that are wider than the image are cut. */
     const char *const *labels, *const *predictions;
 } ds_image_grid_opts;
 

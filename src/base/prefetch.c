@@ -115,21 +115,21 @@ void dsi_prefetch_begin(dsi_prefetch *p, int64_t first, int64_t end)
     pthread_cond_broadcast(&p->free_place);
 }
 
-static bool prefetch_is_done(dsi_prefetch *p, int64_t i)
+bool dsi_prefetch_is_done(const dsi_prefetch *p, int64_t i)
 {
     return atomic_load_explicit(&p->ready[i % p->places], memory_order_acquire) == i + 1;
 }
 
 void dsi_prefetch_wait(dsi_prefetch *p, int64_t i)
 {
-    if (prefetch_is_done(p, i)) return;
+    if (dsi_prefetch_is_done(p, i)) return;
     for (int64_t until = dsi_now_ns() + PATIENCE_NS; dsi_now_ns() < until;) {
         sched_yield();
-        if (prefetch_is_done(p, i)) return;
+        if (dsi_prefetch_is_done(p, i)) return;
     }
     pthread_mutex_lock(&p->lock);
     p->waiting = true;
-    while (!prefetch_is_done(p, i)) pthread_cond_wait(&p->done, &p->lock);
+    while (!dsi_prefetch_is_done(p, i)) pthread_cond_wait(&p->done, &p->lock);
     p->waiting = false;
     pthread_mutex_unlock(&p->lock);
 }

@@ -7,6 +7,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct dsi_prefetch dsi_prefetch;
@@ -20,6 +21,7 @@ void dsi_prefetch_free(dsi_prefetch *p);
 /* Pieces first .. end - 1 from now on; all places are free. Only at the start
  * and after a stop. */
 void dsi_prefetch_begin(dsi_prefetch *p, int64_t first, int64_t end);
-void dsi_prefetch_wait(dsi_prefetch *p, int64_t i);    /* returns when piece i is done */
-void dsi_prefetch_release(dsi_prefetch *p, int64_t i); /* its place may be used again */
+void dsi_prefetch_wait(dsi_prefetch *p, int64_t i);          /* returns when piece i is done */
+bool dsi_prefetch_is_done(const dsi_prefetch *p, int64_t i); /* and not released */
+void dsi_prefetch_release(dsi_prefetch *p, int64_t i);       /* its place may be used again */
 void dsi_prefetch_stop(dsi_prefetch *p); /* begins no more, and waits for those begun */

@@ -13,10 +13,13 @@
  * Without workers there is one slot, which ds_loader_next fills: a small batch
  * stays in the cache until it is used.
  *
- * On a GPU, samples of a data set that has a byte form are copied there when the
- * first epoch begins (resident.h), and batches are made there when they are
+ * On a GPU, samples of a data set that has a byte form are copied there when
+ * the first epoch begins (resident.h), and batches are made there when they are
  * read, of the same samples in the same order; then slots and workers are not
- * used.
+ * used. Other data sets have slots of pinned memory there, and the batch after
+ * the one in use is copied to the GPU meanwhile (copier.h); without workers it
+ * is not made before it is asked for, as its get may draw random numbers, and
+ * its copy then runs beside the step before.
  *
  * What an epoch draws from the thread's generator is what PyTorch's DataLoader
  * draws: one integer for its workers (unused here), and with `shuffle` one
@@ -28,13 +31,16 @@
  * Batch b uses slot b % n_slots, which belongs to a worker until
  * dsi_prefetch_wait(b) and to the consumer until dsi_prefetch_release(b). order
  * holds indices of the data set, [samples], valid while `running`. next is the
- * batch to hand out; unreleased is next - 1 while a turn is open, else -1. Only
- * ds_loader_next, _stop and _free wait for workers.
+ * batch to hand out; batches from `released` to next - 1 still have their
+ * slots: the turn's one, with a copier those whose copies run. Only
+ * ds_loader_next, _stop, _free, _seek and _set_epoch wait for workers and
+ * copies.
  * SPDX-License-Identifier: MIT */
 #include "loader.h"
 
 #include "base/mem.h"
 #include "base/prefetch.h"
+#include "copier.h"
 #include "resident.h"
 #include "sampler.h"
 #include "tensor/tensor.h"
@@ -63,8 +69,8 @@ struct ds_loader {
     int64_t batches; /* in an epoch */
     int64_t rows;    /* of the largest batch */
 
-    slot *slots;
-    int n_slots;
+    slot *slots;            /* [n_slots], 2 at least */
+    int n_slots;            /* in use */
     dsi_prefetch *prefetch; /* NULL: batches are made in ds_loader_next */
 
     int64_t epoch;           /* that runs, or that begins at the next call */
@@ -74,9 +80,11 @@ struct ds_loader {
     uint64_t seed;           /* of its order */
     int64_t *order;          /* [samples] */
     int64_t next;            /* the batch to hand out */
-    int64_t unreleased;      /* the batch of the turn, -1: none */
+    int64_t released;        /* slots of batches below it may be filled again */
     dsi_resident *resident;  /* NULL: none */
-    const dsi_device *asked; /* the device of which `resident` is, or which has none */
+    dsi_copier *copier;      /* NULL: none */
+    bool full;               /* the device has no memory for a batch ahead, in this epoch */
+    const dsi_device *asked; /* the device of which these are, or which has none */
     ds_scope *turn;          /* NULL: none */
     uint64_t turn_number;
 };
@@ -130,9 +138,15 @@ static void slot_drop_memory(slot *s, int f)
 
 /* Gives the slot memory for each field, at first and where the consumer has
  * kept the last batch. storage->refs > 1: somebody else holds the storage. */
-static ds_status slot_own_memory(ds_loader *l, slot *s)
+static ds_status slot_own_memory(ds_loader *l, int place)
 {
+    slot *s = &l->slots[place];
     for (int f = 0; f < l->n_fields; f++) {
+        if (l->copier) {
+            slot_drop_memory(s, f);
+            s->data[f] = dsi_copier_memory(l->copier, place, f);
+            continue;
+        }
         if (s->field[f] && s->field[f]->storage->refs > 1) slot_drop_memory(s, f);
         if (s->field[f]) continue;
         const ds_field *field = ds_dataset_field(l->data, f);
@@ -185,28 +199,37 @@ static void loader_make_order(ds_loader *l)
     dsi_free(all);
 }
 
-/* Whether the samples are on the current device. */
-static ds_status loader_choose_resident(ds_loader *l)
+/* How batches get to the current device. */
+static ds_status loader_choose_device(ds_loader *l)
 {
     dsi_device *d = dsi_device_current();
     if (!d || d == l->asked) return d ? DS_OK : ds_error_status();
     dsi_resident_free(l->resident);
+    dsi_copier_free(l->copier);
     l->resident = NULL;
+    l->copier = NULL;
     l->asked = d;
-    if (d->type->kind == DS_CPU) return DS_OK;
-    return dsi_resident_new(l->data, d, l->samples, &l->resident);
+    ds_status status = DS_OK;
+    if (d->type->kind != DS_CPU) status = dsi_resident_new(l->data, d, l->samples, &l->resident);
+    if (!l->prefetch) l->n_slots = 2;
+    if (status == DS_OK && d->type->kind != DS_CPU && !l->resident && !l->o.no_pin_memory)
+        status = dsi_copier_new(l->data, d, l->rows, l->n_slots, &l->copier);
+    if (!l->prefetch && !l->copier) l->n_slots = 1;
+    return status;
 }
 
 /* Starts the epoch at batch l->next; workers begin to fill slots. */
 static ds_status loader_begin_epoch(ds_loader *l)
 {
-    if (loader_choose_resident(l) != DS_OK) return ds_error_status();
+    if (loader_choose_device(l) != DS_OK) return ds_error_status();
     for (int k = 0; k < l->n_slots && !l->resident; k++)
-        if (slot_own_memory(l, &l->slots[k]) != DS_OK) return ds_error_status();
+        if (slot_own_memory(l, k) != DS_OK) return ds_error_status();
     loader_draw_seed(l);
     loader_make_order(l);
     ds_dataset_set_epoch(l->data, l->epoch);
     l->running = true;
+    l->released = l->next;
+    l->full = false;
     if (l->resident) return dsi_resident_set_order(l->resident, l->order, l->samples);
     if (l->prefetch) dsi_prefetch_begin(l->prefetch, l->next, l->batches);
     return DS_OK;
@@ -223,15 +246,15 @@ static void batch_end(ds_loader *l)
 }
 
 /* Stops the workers, which blocks until they have finished the batches that
- * they are filling, and sets next to 0. ds_loader_seek may change it
- * afterwards. */
+ * they are filling, and waits for copies of batches; sets next to 0, which
+ * ds_loader_seek may change afterwards. */
 static void loader_leave_epoch(ds_loader *l)
 {
     batch_end(l);
     if (l->running && l->prefetch && !l->resident) dsi_prefetch_stop(l->prefetch);
+    if (l->copier) dsi_copier_stop(l->copier);
     l->running = l->seeded = false;
-    l->unreleased = -1;
-    l->next = 0;
+    l->released = l->next = 0;
 }
 
 /* ---- the face -------------------------------------------------------------------------------------- */
@@ -294,7 +317,7 @@ ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts)
     ds_loader *l = dsi_alloc(sizeof *l);
     dsi_handle_call("loader_new");
     dsi_handle_made(l, &loader_kind);
-    *l = (ds_loader){.data = data, .o = opts, .len = len, .unreleased = -1};
+    *l = (ds_loader){.data = data, .o = opts, .len = len};
     l->n_fields = ds_dataset_fields(data);
     for (int f = 0; f < l->n_fields; f++) {
         const ds_field *field = ds_dataset_field(data, f);
@@ -306,7 +329,7 @@ ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts)
     l->rows = l->samples < opts.batch_size ? l->samples : opts.batch_size;
     l->order = dsi_alloc((size_t)l->samples * sizeof *l->order);
     l->n_slots = loader_count_slots(l);
-    l->slots = dsi_alloc((size_t)l->n_slots * sizeof *l->slots);
+    l->slots = dsi_alloc((size_t)(l->n_slots > 1 ? l->n_slots : 2) * sizeof *l->slots);
     if (opts.workers) l->prefetch = dsi_prefetch_new(opts.workers, l->n_slots, slot_fill, l);
     return l;
 }
@@ -323,6 +346,7 @@ void ds_loader_free(ds_loader *l)
     loader_leave_epoch(l);
     dsi_prefetch_free(l->prefetch);
     dsi_resident_free(l->resident);
+    dsi_copier_free(l->copier);
     for (int k = 0; k < l->n_slots; k++)
         for (int f = 0; f < l->n_fields; f++) slot_drop_memory(&l->slots[k], f);
     ds_dataset_free(l->data);
@@ -337,40 +361,81 @@ void dsi_loader_take(ds_loader *l, bool taken)
     if (l) l->taken = taken;
 }
 
-/* Opens the turn and makes the batch's handles: views of the slot's tensors
- * with n rows; without a slot, tensors of the device. */
-static bool batch_hand_out(ds_loader *l, const slot *s, ds_batch *out)
+/* The batch's tensors, of n rows: on the device, or views of its slot's
+ * tensors. */
+static bool batch_fields(ds_loader *l, int64_t n, ds_tensor **field)
 {
-    int64_t b = l->next, n = batch_len(l, b);
-    l->turn = ds_scope_open();
-    l->turn_number = dsi_scope_number(l->turn);
-    if (!s && !dsi_resident_batch(l->resident, b * l->o.batch_size, n, out->field)) return false;
-    for (int f = 0; !s && f < l->n_fields; f++)
-        if (!(out->field[f] = dsi_to_current(out->field[f]))) return false;
-    for (int f = 0; s && f < l->n_fields; f++) {
+    int place = (int)(l->next % l->n_slots);
+    const slot *s = &l->slots[place];
+    if (l->resident) return dsi_resident_batch(l->resident, l->next * l->o.batch_size, n, field);
+    if (l->copier) return dsi_copier_batch(l->copier, place, n, field);
+    for (int f = 0; f < l->n_fields; f++) {
         ds_dims shape = s->field[f]->shape;
         shape.d[0] = n;
-        out->field[f] = dsi_to_current(dsi_view_of(s->field[f], shape, s->field[f]->stride, 0));
-        if (!out->field[f]) return false;
+        field[f] = dsi_view_of(s->field[f], shape, s->field[f]->stride, 0);
     }
-    out->x = out->field[0];
-    out->y = out->field[1];
-    out->size = n;
-    out->index = l->order + b * l->o.batch_size;
     return true;
 }
 
-/* Ends the turn and returns its slot to the workers, after it has got new
- * memory for the fields that the consumer kept. */
-static ds_status slot_release(ds_loader *l)
+/* Opens the turn and makes the batch's handles in it. */
+static bool batch_hand_out(ds_loader *l, ds_batch *out)
 {
-    batch_end(l);
-    if (l->unreleased < 0 || l->resident) return DS_OK;
-    if (slot_own_memory(l, &l->slots[l->unreleased % l->n_slots]) != DS_OK)
-        return ds_error_status();
-    if (l->prefetch) dsi_prefetch_release(l->prefetch, l->unreleased);
-    l->unreleased = -1;
+    int64_t n = batch_len(l, l->next);
+    l->turn = ds_scope_open();
+    l->turn_number = dsi_scope_number(l->turn);
+    if (!batch_fields(l, n, out->field)) return false;
+    for (int f = 0; f < l->n_fields; f++)
+        if (!(out->field[f] = dsi_to_current(out->field[f]))) return false;
+    out->x = out->field[0];
+    out->y = out->field[1];
+    out->size = n;
+    out->index = l->order + l->next * l->o.batch_size;
+    return true;
+}
+
+/* Returns the slots of batches that were handed out to the workers: after they
+ * have got new memory for the fields that the consumer kept, or when they were
+ * copied, for which the host waits only if the next batch needs the slot. */
+static ds_status slots_release(ds_loader *l)
+{
+    for (; l->running && !l->resident && l->released < l->next; l->released++) {
+        int place = (int)(l->released % l->n_slots);
+        bool free = true, needed = l->next - l->released == l->n_slots;
+        ds_status status = l->copier ? dsi_copier_release(l->copier, place, needed, &free)
+                                     : slot_own_memory(l, place);
+        if (status != DS_OK || !free) return status;
+        if (l->prefetch) dsi_prefetch_release(l->prefetch, l->released);
+    }
     return DS_OK;
+}
+
+/* Batch l->next is in its slot, unless the copy that was begun ahead has read
+ * it. False, with the message, if one of its samples failed. */
+static bool slot_wait(ds_loader *l)
+{
+    int place = (int)(l->next % l->n_slots);
+    const slot *s = &l->slots[place];
+    if (l->copier && dsi_copier_is_queued(l->copier)) return true;
+    if (l->prefetch)
+        dsi_prefetch_wait(l->prefetch, l->next);
+    else
+        slot_fill(l, l->next, place);
+    return s->status == DS_OK || dsi_fail(s->status, "%s", s->message) == DS_OK;
+}
+
+/* The batch after the one that was handed out: gets memory of the device, and
+ * is copied to it if workers have filled its slot. Without memory it waits
+ * until the batch in use has gone. */
+static bool batch_prepare(ds_loader *l)
+{
+    int place = (int)(l->next % l->n_slots), before = dsi_error_count();
+    if (l->next == l->batches || l->full) return true;
+    bool filled = l->prefetch && dsi_prefetch_is_done(l->prefetch, l->next) &&
+                  l->slots[place].status == DS_OK;
+    ds_status status = dsi_copier_ahead(l->copier, filled ? place : -1, batch_len(l, l->next));
+    l->full = status == DS_ENOMEM;
+    if (l->full) dsi_error_forget(before);
+    return status == DS_OK || l->full;
 }
 
 /* A call ends the last turn also if it then fails. */
@@ -381,28 +446,16 @@ bool ds_loader_next(ds_loader *l, ds_batch *out)
     if (!dsi_live(l, "loader_next")) return dsi_null_operand("loader_next"), false;
     batch_end(l);
     if (ds_error()) return false; /* what failed in the turn ends the loop */
-    if (slot_release(l) != DS_OK) return false;
+    if (slots_release(l) != DS_OK) return false;
     if (!l->running && loader_begin_epoch(l) != DS_OK) return false;
     if (l->next >= l->batches) {
         loader_leave_epoch(l);
         l->epoch++;
         return false;
     }
-    if (l->resident) return batch_hand_out(l, NULL, out) && ++l->next;
-    int place = (int)(l->next % l->n_slots);
-    slot *s = &l->slots[place];
-    if (l->prefetch)
-        dsi_prefetch_wait(l->prefetch, l->next);
-    else
-        slot_fill(l, l->next, place);
-    l->unreleased = l->next;
-    bool ok = s->status == DS_OK;
-    if (ok)
-        ok = batch_hand_out(l, s, out);
-    else
-        dsi_fail(s->status, "%s", s->message);
-    l->next++; /* a batch that failed is left out if the caller goes on */
-    return ok;
+    bool ok = (l->resident || slot_wait(l)) && batch_hand_out(l, out);
+    if (ok || !l->resident) l->next++; /* a batch that failed is left out if the caller goes on */
+    return ok && (!l->copier || batch_prepare(l));
 }
 
 /* A stopped epoch counts: the next call of ds_loader_next begins the next

@@ -71,6 +71,9 @@ SHOWN long fake_cuda_peer_copies(void); /* and how many copies these were */
 /* Kernels that ran while a collective was under way on another stream of their
  * GPU, so far. */
 SHOWN long fake_cuda_overlapped(void);
+/* Copies that were done before work that another stream of their GPU had by
+ * then, so far. */
+SHOWN long fake_cuda_copied_beside(void);
 /* Kernels and copies that this thread has given to streams, so far. */
 SHOWN long fake_cuda_given(void);
 

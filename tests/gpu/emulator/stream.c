@@ -45,7 +45,7 @@ enum { MOST_ASKED = 50 }; /* then the host waits for the event, and work is done
 #define NAP_LAZY_US 20000
 
 static fake_stream *streams;
-static long syncs, event_syncs, graph_launches, overlapped, captures;
+static long syncs, event_syncs, graph_launches, overlapped, copied_beside, captures;
 static bool has_calls; /* so far */
 static bool helper_runs;
 static uint64_t drawn; /* for the streams' turns */
@@ -55,6 +55,7 @@ long fake_cuda_syncs(void) { return syncs; }
 long fake_cuda_event_syncs(void) { return event_syncs; }
 long fake_cuda_graph_launches(void) { return graph_launches; }
 long fake_cuda_overlapped(void) { return overlapped; }
+long fake_cuda_copied_beside(void) { return copied_beside; }
 long fake_cuda_given(void) { return given; }
 
 /* FAKE_CUDA_LAZY: from NEWEST on streams take turns, from SEEDED on drawn ones. */
@@ -74,6 +75,15 @@ static bool call_is_open(const fake_stream *beside)
     return false;
 }
 
+/* Whether another stream of the GPU has work that waits for nothing. */
+static bool has_work_beside(const fake_stream *beside)
+{
+    for (const fake_stream *s = streams; s; s = s->next)
+        if (s != beside && s->gpu == beside->gpu && s->first && s->first->kind != FAKE_WAIT)
+            return true;
+    return false;
+}
+
 static bool is_known(const fake_stream *s)
 {
     const fake_stream *t = streams;
@@ -86,6 +96,7 @@ static bool work_do(const fake_stream *s, fake_work *w)
 {
     switch (w->kind) {
     case FAKE_COPY:
+        copied_beside += has_work_beside(s);
         memmove(w->to, w->from, w->bytes);
         break;
     case FAKE_SET:
