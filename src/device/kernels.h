@@ -205,6 +205,14 @@ typedef struct dsi_philox {
                                    a replayed step draws new numbers */
 } dsi_philox;
 
+/* Attention of one new position. */
+typedef struct dsi_attention_step {
+    double scale, cap; /* of scores; cap tanh(score / cap), 0: none */
+    int64_t window;    /* keys that are seen, the new one among them; 0: all */
+} dsi_attention_step;
+
+enum { DSI_STEP_DEPTH = 256 }; /* elements of a head, at most */
+
 /* ---- the core ---------------------------------------------------------------
  * Pointwise kernels take views of equal shape (broadcast inputs have stride 0)
  * and any strides. */
@@ -561,6 +569,25 @@ typedef struct dsi_fusions {
     /* y[i] = begin + i step, computed in float64; y [n] of any dtype
      * = the host's values, copied */
     ds_status (*arange)(dsi_stream *s, double begin, double step, dsi_view y);
+    /* Attention of a new position of each row, behind those in a cache: q, y
+     * [B,H,D], k, v [B,G,D], rows of D contiguous; cache_k, cache_v [B,G,T,D]; at, pads
+     * int64 [B], contiguous, pads optional (zeros); cos, sin [T or more,R] float32, both
+     * or none. Not of float64. q and k turn by position at - pads; k and v go into row
+     * at of the caches; y is attention to rows pads .. at, the last `window` of them.
+     * Positions are read from memory: a graph may repeat it for the next one. A row
+     * outside of the cache: DSI_FAULT_ROW, place [b, -1].
+     * = binary MUL, ADD of the halves of q and k (ops/rotary.c); copy (k, its row),
+     * copy (v, its row); attention (q, cache_k, cache_v, mask of those rows); with a cap
+     * matmul, affine, unary TANH, softmax, matmul in its place */
+    ds_status (*attention_step)(dsi_stream *s, const dsi_attention_step *o, dsi_view q, dsi_view k,
+                                dsi_view v, dsi_view cache_k, dsi_view cache_v, dsi_view at,
+                                dsi_view pads, dsi_view cos, dsi_view sin, dsi_view y);
+    /* token[b] = the index of the largest element of row b of x [B,V], the first of
+     * equals; then counters += 1. token int64 [B], counters int64 [N] contiguous,
+     * optional. Rows of x are contiguous, not of float64. A NaN is smaller than all, but
+     * as the first element the largest.
+     * = reduce MAX (x, t, token), except for NaNs; binary ADD (counters, 1) */
+    ds_status (*choose_token)(dsi_stream *s, dsi_view x, dsi_view token, dsi_view counters);
 } dsi_fusions;
 
 /* The names that messages use: "relu", "adam". */

@@ -247,6 +247,11 @@ ENTRY(used_fusions, attention_dropout_dx, "attention_dropout_dx",
        V dq, V dk, V dv),
       (s, random, p, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv),
       2.5 * attention_flops(&q, &v, causal), &dy, &q, &k, &v, &mask, &y, &lse, &dq, &dk, &dv)
+ENTRY(used_fusions, attention_step, "attention_step",
+      (S, const dsi_attention_step *o, V q, V k, V v, V cache_k, V cache_v, V at, V pads, V cos, V sin, V y),
+      (s, o, q, k, v, cache_k, cache_v, at, pads, cos, sin, y), 0, &q, &k, &v, &y)
+ENTRY(used_fusions, choose_token, "choose_token", (S, V x, V token, V counters), (s, x, token, counters), 0,
+      &x, &token)
 ENTRY(used_fusions, arange, "arange", (S, double begin, double step, V y), (s, begin, step, y), 0, &y)
 /* clang-format on */
 
@@ -311,7 +316,8 @@ struct dsi_observed_tables {
     X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dx_bias) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(conv2d_back_pooled) X(sum_channels) X(batch_norm_stats) X(batch_norm_relu) X(batch_norm_relu_dx) X(relu_dx_of_sum) X(mul_add) \
     X(clamp) X(prelu) X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_batch) \
     X(arange) X(clamp_tensors) X(amax) X(scatter) X(scatter_dx) X(scatter_sum) X(nll_loss) X(nll_loss_dx) \
-    X(attention_dropout) X(attention_dropout_dx) X(vecdot) X(deviations) X(group_norm_dx)
+    X(attention_dropout) X(attention_dropout_dx) X(vecdot) X(deviations) X(group_norm_dx) \
+    X(attention_step) X(choose_token)
 /* clang-format on */
 
 #define COUNT(name) +1

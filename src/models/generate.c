@@ -23,6 +23,7 @@
 #include "base/mem.h"
 #include "base/option.h"
 #include "base/philox.h"
+#include "decode.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
@@ -177,6 +178,8 @@ typedef struct Run {
     double assist_right;               /* about how probably one of them is right */
     int64_t lookup[STEP_ROWS], looked; /* what was looked up for this step, [rows, looked] */
     bool lookup_right;                 /* the last that was looked up was what came */
+    dsi_lm_decoder *decoder;           /* NULL: none */
+    bool on_device;                    /* it chooses the tokens */
     bool padded, *ended;
     dsi_lm_choice *choices;
 } Run;
@@ -351,9 +354,11 @@ static void draft_learn(Run *r, int64_t at, int64_t drafted, int64_t added)
 
 /* Appends a token to each row, at column `at`: the padding token to rows that
  * have ended. A row ends with a stop token, which is kept, or when on_token
- * says so. logits: [B,wanted,V], of which position i is taken. as_drafted: all
- * tokens are those that the column had. false: all rows have ended. */
-static bool run_append(Run *r, const float *logits, int64_t i, int64_t at, bool *as_drafted)
+ * says so. logits: [B,wanted,V], of which position i is taken; or NULL, and
+ * tokens [B]. as_drafted: all tokens are those that the column had. false: all
+ * rows have ended. */
+static bool run_append(Run *r, const float *logits, const int64_t *tokens, int64_t i, int64_t at,
+                       bool *as_drafted)
 {
     int64_t room = r->prompt + r->o->max_new_tokens, left = 0;
     *as_drafted = true;
@@ -361,8 +366,9 @@ static bool run_append(Run *r, const float *logits, int64_t i, int64_t at, bool 
         int64_t *ids = r->ids + row * room, pad = r->pads[row], draft = ids[at];
         ids[at] = r->o->pad_token_id;
         if (r->ended[row]) continue;
-        ids[at] = choose(logits + (row * r->cache.wanted + i) * r->vocab, r->vocab, ids + pad,
-                         at - pad, r->o, row, r->choices);
+        ids[at] = tokens ? tokens[row]
+                         : choose(logits + (row * r->cache.wanted + i) * r->vocab, r->vocab,
+                                  ids + pad, at - pad, r->o, row, r->choices);
         *as_drafted &= ids[at] == draft;
         for (int k = 0; k < r->o->n_stop; k++) r->ended[row] |= ids[at] == r->o->stop[k];
         if (r->o->on_token && !r->o->on_token(r->o->arg, row, ids[at])) r->ended[row] = true;
@@ -386,11 +392,27 @@ static int64_t run_tokens(Run *r, int64_t n, bool *more)
     ds_tensor *y = run_step(r, at + drafted - r->cache.length, 1 + drafted);
     const float *logits = y ? ds_data(y) : NULL;
     for (; logits && right && *more && added <= drafted; added++)
-        *more = run_append(r, logits, added, at + added, &right);
+        *more = run_append(r, logits, NULL, added, at + added, &right);
     r->cache.length = at + added - 1;
     draft_learn(r, at, drafted, added);
     ds_scope_close(scope);
     return logits ? added : -1;
+}
+
+/* The step behind n > 0 new tokens by the decoder, as run_tokens. */
+static int64_t run_decoded(Run *r, int64_t n, bool *more)
+{
+    int64_t at = r->prompt + n;
+    bool right;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *y = dsi_lm_decoder_run(r->decoder, r->ids, at - 1);
+    const void *values = y ? ds_data(y) : NULL;
+    if (values)
+        *more = r->on_device ? run_append(r, NULL, values, 0, at, &right)
+                             : run_append(r, values, NULL, 0, at, &right);
+    r->cache.length = at;
+    ds_scope_close(scope);
+    return values ? 1 : -1;
 }
 
 /* All steps. Returns the number of new tokens, -1 after a failure. */
@@ -398,7 +420,7 @@ static int64_t run_all(Run *r)
 {
     int64_t n = 0;
     for (bool more = true; more && n < r->o->max_new_tokens;) {
-        int64_t added = run_tokens(r, n, &more);
+        int64_t added = n && r->decoder ? run_decoded(r, n, &more) : run_tokens(r, n, &more);
         if (added < 0) return -1;
         n += added;
     }
@@ -467,6 +489,16 @@ static bool run_drafts(Run *r)
     return true;
 }
 
+/* A decoder, where a step has no drafts and the device has its kernels. The
+ * device chooses the most probable tokens itself; false after a failure. */
+static bool run_decoder(Run *r)
+{
+    if (r->drafts || r->assistant) return true;
+    r->on_device = !r->o->do_sample && dsi_option(r->o->repetition_penalty, 1) == 1;
+    return dsi_lm_decoder_new(r->lm, &r->cache, r->rows, r->pads, r->on_device, &r->decoder) ==
+           DS_OK;
+}
+
 /* Copies the prompts and counts their padding on the left: a row of nothing but
  * padding keeps its last token. */
 static void run_open(Run *r, ds_tensor *ids)
@@ -500,6 +532,7 @@ static void run_close(Run *r)
     dsi_free(r->ids), dsi_free(r->pads), dsi_free(r->ended), dsi_free(r->choices);
     dsi_free(r->cache.k), dsi_free(r->cache.v);
     dsi_assistant_free(r->assistant);
+    dsi_lm_decoder_free(r->decoder);
 }
 
 /* The model is in evaluation mode and records no graph during the call; both
@@ -522,7 +555,7 @@ ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts o
     run_open(&r, ids);
     ds_scope_close(scope);
     dsi_lora_hold(lm, true);
-    int64_t n = run_drafts(&r) ? run_all(&r) : -1;
+    int64_t n = run_drafts(&r) && run_decoder(&r) ? run_all(&r) : -1;
     dsi_lora_hold(lm, false);
     ds_tensor *out = n < 0 ? NULL : dsi_new_host(DS_I64, ds_shape(r.rows, n));
     int64_t *p = out ? ds_data_mut(out) : NULL;
@@ -533,64 +566,4 @@ ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts o
     ds_module_train(model, training);
     ds_set_grad(recording);
     return ds_to(out, ds_device_of(ids), DS_I64);
-}
-
-/* ---- generation_config.json ---- */
-
-/* Values that are no integers, and ids beyond the table's end, are left out. */
-static void stop_add(ds_generate_opts *o, const json_t *id)
-{
-    if (json_is_integer(id) && o->n_stop < DS_MAX_STOP_TOKENS)
-        o->stop[o->n_stop++] = json_integer_value(id);
-}
-
-/* An id or a list of ids. A key that is there replaces earlier ids, an absent
- * one leaves them: so generation_config.json has precedence over
- * config.json. */
-static void stop_read(ds_generate_opts *o, const json_t *value)
-{
-    size_t i;
-    json_t *id;
-    if (!value || json_is_null(value)) return;
-    o->n_stop = 0;
-    stop_add(o, value);
-    json_array_foreach(value, i, id) stop_add(o, id);
-}
-
-/* A number of the file, where 0 is meant: DS_ZERO. */
-static double config_number(const json_t *json, const char *key)
-{
-    const json_t *value = json_object_get(json, key);
-    double x = json_number_value(value);
-    return json_is_number(value) && x == 0 ? DS_ZERO : x;
-}
-
-/* A missing or damaged generation_config.json is no failure: the options then
- * come from config.json, or are the defaults of the model's class. The file's 0
- * of top_k is "no limit", ours -1. */
-ds_generate_opts ds_generation_config(const ds_module *model)
-{
-    const dsi_lm *lm = dsi_lm_of(model);
-    ds_generate_opts o = {0};
-    if (!lm) return o;
-    if (lm->config.eos >= 0) o.stop[o.n_stop++] = lm->config.eos;
-    stop_read(&o, json_object_get(lm->json, "eos_token_id"));
-    o.pad_token_id = lm->config.pad < 0 ? 0 : lm->config.pad;
-    char path[4200];
-    snprintf(path, sizeof path, "%s/generation_config.json", lm->folder ? lm->folder : "");
-    json_t *json = lm->folder ? json_load_file(path, 0, NULL) : NULL;
-    if (!json) return o;
-    stop_read(&o, json_object_get(json, "eos_token_id"));
-    o.do_sample = json_is_true(json_object_get(json, "do_sample"));
-    o.temperature = config_number(json, "temperature");
-    o.top_p = config_number(json, "top_p");
-    o.repetition_penalty = config_number(json, "repetition_penalty");
-    const json_t *k = json_object_get(json, "top_k"), *pad = json_object_get(json, "pad_token_id");
-    if (json_is_integer(k)) o.top_k = json_integer_value(k) ? json_integer_value(k) : -1;
-    if (json_is_integer(pad)) o.pad_token_id = json_integer_value(pad);
-    o.prompt_lookup_num_tokens = json_integer_value(
-        json_object_get(json, "prompt_lookup_num_tokens"));
-    o.max_new_tokens = json_integer_value(json_object_get(json, "max_new_tokens"));
-    json_decref(json);
-    return o;
 }

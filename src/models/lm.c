@@ -13,6 +13,7 @@
 #include "assistant.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "decode.h"
 #include "ops/op.h"
 #include "tensor/tensor.h"
 
@@ -89,6 +90,7 @@ ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, 
 {
     const dsi_lm_config *c = &lm->config;
     if (!q || !k || !v) return NULL;
+    if (lm->places) return dsi_decode_attend(lm, layer, q, k, v);
     ds_dims out = ds_shape(ds_size(q, 0), ds_size(q, 1), c->heads * c->head_dim);
     ds_attention_opts o = attend_opts(lm, layer, ds_size(q, 1));
     q = dsi_lm_rotate(lm, layer, ds_transpose(q, 1, 2)),

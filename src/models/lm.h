@@ -100,6 +100,13 @@ typedef struct dsi_lm_cache {
     ds_tensor **k, **v; /* kept; of `layers` layers */
 } dsi_lm_cache;
 
+/* Where the one position of each row is that a call computes, in the memory of
+ * the device (decode.c). */
+typedef struct dsi_lm_places {
+    ds_tensor *at;   /* int64 [B]: its row of the cache */
+    ds_tensor *pads; /* int64 [B]: rows of the cache that are padding; NULL: none are */
+} dsi_lm_places;
+
 typedef struct dsi_lm dsi_lm;
 
 /* A family: makes its modules below the root and leaves their roles in lm.
@@ -138,10 +145,11 @@ struct dsi_lm {
     dsi_lm_table step_table; /* of this call with a cache, whose length needs its own */
     const struct dsi_int8_matrix *head_int8; /* of a tied head, as in dsi_lm_linear */
 
-    /* of a call of dsi_lm_step; NULL in training */
+    /* of a call of generate.c; NULL in training */
     dsi_lm_cache *cache;
-    ds_tensor *positions; /* int64 [B,L]; NULL: 0 to L - 1 */
-    ds_tensor *mask;      /* bool [B,1,L,S]; NULL: causal */
+    const dsi_lm_places *places; /* of one of decode.c */
+    ds_tensor *positions;        /* int64 [B,L]; NULL: 0 to L - 1 */
+    ds_tensor *mask;             /* bool [B,1,L,S]; NULL: causal */
     ds_tensor *window_mask;
 };
 
@@ -175,6 +183,10 @@ ds_tensor *dsi_lm_attend_packed(dsi_lm *lm, int64_t layer, ds_tensor *qkv);
 ds_status dsi_lm_rope_begin(dsi_lm *lm, int64_t n, const ds_tensor *ids);
 void dsi_lm_rope_end(dsi_lm *lm);
 ds_tensor *dsi_lm_rotate(dsi_lm *lm, int64_t layer, ds_tensor *x);
+/* The kept table by which layer `layer` turns positions 0 to n - 1, of rows of
+ * that length, on the device of `beside`; NULL with the message. */
+const dsi_lm_table *dsi_lm_rope_table(dsi_lm *lm, int64_t layer, int64_t n,
+                                      const ds_tensor *beside);
 /* How many positions may follow `past` earlier ones in one call, so that each
  * turns as if it came alone; at least 1. */
 int64_t dsi_lm_rope_together(const dsi_lm *lm, int64_t past);

@@ -181,6 +181,14 @@ void dsi_lm_rope_end(dsi_lm *lm) { lm->step_table = (dsi_lm_table){0}; }
 
 /* ---- rotation ---- */
 
+const dsi_lm_table *dsi_lm_rope_table(dsi_lm *lm, int64_t layer, int64_t n, const ds_tensor *beside)
+{
+    int rope = lm->config.ropes == 2 && lm->config.sliding[layer];
+    if (table_keep(lm, rope, n, beside) != DS_OK)
+        return NULL; /* makes one only if it was dropped */
+    return table_find(lm, rope, rope_length(&lm->config.rope[rope], n), n);
+}
+
 /* x [B,H,L,D] with the positions of this call. Rows with padding have
  * positions of their own and look them up; else all rows share a slice of the
  * table, which is a view and copies nothing. The table is float32, also for
@@ -188,13 +196,9 @@ void dsi_lm_rope_end(dsi_lm *lm) { lm->step_table = (dsi_lm_table){0}; }
 ds_tensor *dsi_lm_rotate(dsi_lm *lm, int64_t layer, ds_tensor *x)
 {
     if (lm->position || !x) return x;
-    int rope = lm->config.ropes == 2 && lm->config.sliding[layer];
-    int64_t n = ds_size(x, 2), length = row_length(lm, n);
+    int64_t n = ds_size(x, 2);
     const dsi_lm_table *t = &lm->step_table;
-    if (!t->cos) {
-        if (table_keep(lm, rope, length, x) != DS_OK) return NULL; /* only if it was dropped */
-        t = table_find(lm, rope, rope_length(&lm->config.rope[rope], length), length);
-    }
+    if (!t->cos && !(t = dsi_lm_rope_table(lm, layer, row_length(lm, n), x))) return NULL;
     ds_tensor *cosines, *sines;
     if (lm->positions) { /* [B,1,L,D/2] */
         cosines = ds_unsqueeze(ds_embedding(t->cos, lm->positions, -1), 1);

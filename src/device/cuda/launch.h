@@ -143,3 +143,10 @@ ds_status dsi_cuda_attention_dropout_dx(dsi_stream *s, const dsi_philox *random,
 /* launch_dropout.c */
 ds_status dsi_cuda_dropout(dsi_stream *s, const dsi_philox *random, double p, double factor,
                            dsi_view x, dsi_view y, dsi_view keep);
+
+/* launch_decode.c */
+ds_status dsi_cuda_attention_step_of(dsi_stream *s, const dsi_attention_step *o, dsi_view q,
+                                     dsi_view k, dsi_view v, dsi_view cache_k, dsi_view cache_v,
+                                     dsi_view at, dsi_view pads, dsi_view cos, dsi_view sin,
+                                     dsi_view y);
+ds_status dsi_cuda_choose_token(dsi_stream *s, dsi_view x, dsi_view token, dsi_view counters);

@@ -80,6 +80,8 @@ const dsi_fusions dsi_cuda_fusions = {
     .attention_dropout = dsi_cuda_attention_dropout,
     .attention_dropout_dx = dsi_cuda_attention_dropout_dx,
     .arange = dsi_cuda_arange,
+    .attention_step = dsi_cuda_attention_step_of,
+    .choose_token = dsi_cuda_choose_token,
     .gather_batch = dsi_cuda_gather_batch,
 };
 /* clang-format on */

@@ -1,0 +1,64 @@
+/* models/generation_config.c: a folder's generation_config.json as options of
+ * ds_generate.
+ * SPDX-License-Identifier: MIT */
+#include "lm.h"
+
+#include <stdio.h>
+
+/* Values that are no integers, and ids beyond the table's end, are left out. */
+static void stop_add(ds_generate_opts *o, const json_t *id)
+{
+    if (json_is_integer(id) && o->n_stop < DS_MAX_STOP_TOKENS)
+        o->stop[o->n_stop++] = json_integer_value(id);
+}
+
+/* An id or a list of ids. A key that is there replaces earlier ids, an absent
+ * one leaves them: so generation_config.json has precedence over
+ * config.json. */
+static void stop_read(ds_generate_opts *o, const json_t *value)
+{
+    size_t i;
+    json_t *id;
+    if (!value || json_is_null(value)) return;
+    o->n_stop = 0;
+    stop_add(o, value);
+    json_array_foreach(value, i, id) stop_add(o, id);
+}
+
+/* A number of the file, where 0 is meant: DS_ZERO. */
+static double config_number(const json_t *json, const char *key)
+{
+    const json_t *value = json_object_get(json, key);
+    double x = json_number_value(value);
+    return json_is_number(value) && x == 0 ? DS_ZERO : x;
+}
+
+/* A missing or damaged generation_config.json is no failure: the options then
+ * come from config.json, or are the defaults of the model's class. The file's 0
+ * of top_k is "no limit", ours -1. */
+ds_generate_opts ds_generation_config(const ds_module *model)
+{
+    const dsi_lm *lm = dsi_lm_of(model);
+    ds_generate_opts o = {0};
+    if (!lm) return o;
+    if (lm->config.eos >= 0) o.stop[o.n_stop++] = lm->config.eos;
+    stop_read(&o, json_object_get(lm->json, "eos_token_id"));
+    o.pad_token_id = lm->config.pad < 0 ? 0 : lm->config.pad;
+    char path[4200];
+    snprintf(path, sizeof path, "%s/generation_config.json", lm->folder ? lm->folder : "");
+    json_t *json = lm->folder ? json_load_file(path, 0, NULL) : NULL;
+    if (!json) return o;
+    stop_read(&o, json_object_get(json, "eos_token_id"));
+    o.do_sample = json_is_true(json_object_get(json, "do_sample"));
+    o.temperature = config_number(json, "temperature");
+    o.top_p = config_number(json, "top_p");
+    o.repetition_penalty = config_number(json, "repetition_penalty");
+    const json_t *k = json_object_get(json, "top_k"), *pad = json_object_get(json, "pad_token_id");
+    if (json_is_integer(k)) o.top_k = json_integer_value(k) ? json_integer_value(k) : -1;
+    if (json_is_integer(pad)) o.pad_token_id = json_integer_value(pad);
+    o.prompt_lookup_num_tokens = json_integer_value(
+        json_object_get(json, "prompt_lookup_num_tokens"));
+    o.max_new_tokens = json_integer_value(json_object_get(json, "max_new_tokens"));
+    json_decref(json);
+    return o;
+}

@@ -1,0 +1,362 @@
+/* tests/gpu/decode.c: tokens that are generated on the emulated GPU, one graph a
+ * token: those of the CPU, and of a run without graphs; what a token costs; steps
+ * that cannot be recorded; the two kernels beside sums in double.
+ * SPDX-License-Identifier: MIT */
+#include "base/env.h"
+#include "check.h"
+#include "device/device.h"
+#include "emulated.h"
+#include "tensor/tensor.h"
+
+#include <deepspeed.h>
+#include <math.h>
+
+enum { ROWS = 2, LENGTH = 6, NEW = 12 };
+
+static const ds_device cpu = {DS_CPU, 0}, gpu = {DS_CUDA, 0};
+
+/* ---- tokens ---- */
+
+typedef struct Costs {
+    long launches, graphs, copies, waits;
+} Costs;
+
+static Costs costs_now(void)
+{
+    return (Costs){emulator_count("fake_cuda_launches"), emulator_count("fake_cuda_graph_launches"),
+                   emulator_count("fake_cuda_copies"), emulator_count("fake_cuda_syncs")};
+}
+
+typedef struct Costly {
+    int n;
+    Costs at[NEW]; /* when token i of row 0 was there */
+} Costly;
+
+static bool note_costs(void *self, int64_t row, int64_t id)
+{
+    Costly *c = self;
+    (void)id;
+    if (row == 0 && c->n < NEW) c->at[c->n++] = costs_now();
+    return true;
+}
+
+/* Row 0 has two tokens of padding. Behind the tokens are -1 where rows ended
+ * early. Returns whether it worked. */
+static bool generate(ds_module *m, ds_generate_opts o, int64_t *tokens)
+{
+    static const int64_t prompt[ROWS][LENGTH] = {{0, 0, 36, 6, 66, 4}, {155, 115, 33, 70, 5, 25}};
+    static const int64_t present[ROWS][LENGTH] = {{0, 0, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1}};
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *ids = ds_from_data(DS_I64, ds_shape(ROWS, LENGTH), prompt);
+    o.attention_mask = ds_from_data(DS_I64, ds_shape(ROWS, LENGTH), present);
+    o.max_new_tokens = NEW;
+    ds_tensor *y = ds_generate_with(m, ids, o);
+    for (int i = 0; i < ROWS * NEW; i++) tokens[i] = -1;
+    if (y) memcpy(tokens, ds_data(y), (size_t)ds_numel(y) * sizeof *tokens);
+    ds_scope_close(scope);
+    return y;
+}
+
+static ds_module *model_on(const char *name, ds_device device, ds_dtype dtype)
+{
+    char folder[300];
+    snprintf(folder, sizeof folder, DS_GOLDEN "/lm/models/%s", name);
+    CHECK_INT(ds_set_device(device), DS_OK);
+    ds_module *m = ds_pretrained_load(folder);
+    CHECK(m && ds_module_to(m, dtype) == DS_OK);
+    return m;
+}
+
+static void tokens_of(const char *name, ds_device device, ds_dtype dtype, ds_generate_opts o,
+                      int64_t *tokens)
+{
+    ds_module *m = model_on(name, device, dtype);
+    CHECK(generate(m, o, tokens));
+    ds_module_free(m);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
+/* Greedy and drawn; a row that stops early continues as padding. */
+static void tokens_are_those_of_the_cpu(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"gpt2-tied", "llama-rope3", "mistral-window", "gemma2",
+                                        "qwen3",     "gemma3",      "phi3-longrope"};
+    for (int i = 0; i < (quick() ? 3 : 7); i++)
+        for (int drawn = 0; drawn < 2; drawn++) {
+            ds_generate_opts o = {.do_sample = drawn, .seed = 5, .pad_token_id = 1};
+            int64_t want[ROWS * NEW], got[ROWS * NEW], plain[ROWS * NEW];
+            tokens_of(names[i], cpu, DS_F32, o, want);
+            o.stop[0] = want[4], o.n_stop = 1;
+            tokens_of(names[i], cpu, DS_F32, o, want);
+            tokens_of(names[i], gpu, DS_F32, o, got);
+            CHECK_INT(setenv("DS_GRAPHS", "off", 1), 0);
+            tokens_of(names[i], gpu, DS_F32, o, plain);
+            unsetenv("DS_GRAPHS");
+            for (int k = 0; k < ROWS * NEW; k++) CHECK_INT(got[k], want[k]);
+            for (int k = 0; k < ROWS * NEW; k++) CHECK_INT(plain[k], want[k]);
+        }
+}
+
+/* In 16 bits a graph chooses what the same kernels do without. */
+static void tokens_of_16_bits(void **state)
+{
+    (void)state;
+    for (int half = DS_F16; half <= DS_BF16; half++) {
+        int64_t got[ROWS * NEW], plain[ROWS * NEW];
+        tokens_of("gpt2-tied", gpu, (ds_dtype)half, (ds_generate_opts){0}, got);
+        CHECK_INT(setenv("DS_GRAPHS", "off", 1), 0);
+        tokens_of("gpt2-tied", gpu, (ds_dtype)half, (ds_generate_opts){0}, plain);
+        unsetenv("DS_GRAPHS");
+        for (int k = 0; k < ROWS * NEW; k++) CHECK_INT(got[k], plain[k]);
+    }
+}
+
+/* From the fifth token on: a launch of the graph, a copy of the tokens and one of the
+ * fault flag, a wait; drawn, one more copy, of the ids. */
+static void a_token_is_one_launch(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        long most; /* kernels of a token without a graph */
+    } model[] = {{"gpt2-tied", 26}, {"llama-rope3", 32}, {"gemma2", 50}};
+    for (int i = 0; i < 6; i++) {
+        Costly c = {0};
+        int64_t tokens[ROWS * NEW];
+        int drawn = i % 2;
+        ds_generate_opts o = {.do_sample = drawn, .seed = 5, .on_token = note_costs, .arg = &c};
+        tokens_of(model[i / 2].name, gpu, DS_F32, o, tokens);
+        CHECK_INT(c.n, NEW);
+        long plain = c.at[2].launches - c.at[1].launches;
+        printf("# %s: %ld kernels a token\n", model[i / 2].name, plain);
+        CHECK(plain <= model[i / 2].most + drawn);
+        for (int k = 5; k < NEW; k++) {
+            CHECK_INT(c.at[k].launches - c.at[k - 1].launches, 0);
+            CHECK_INT(c.at[k].graphs - c.at[k - 1].graphs, 1);
+            CHECK_INT(c.at[k].copies - c.at[k - 1].copies, 2 + drawn);
+            CHECK_INT(c.at[k].waits - c.at[k - 1].waits, 1);
+        }
+    }
+}
+
+/* ---- steps that cannot be recorded ---- */
+
+static void what_is_not_recorded_is_launched(void **state)
+{
+    (void)state;
+    static const char *const calls[] = {"cuStreamBeginCapture_v2=801", "cuGraphLaunch=2",
+                                        "cuGraphInstantiateWithFlags=2"};
+    int64_t want[ROWS * NEW], got[ROWS * NEW];
+    tokens_of("llama-rope3", gpu, DS_F32, (ds_generate_opts){0}, want);
+    for (int i = 0; i < 3; i++) {
+        ds_module *m = model_on("llama-rope3", gpu, DS_F32);
+        CHECK_INT(setenv("FAKE_CUDA_FAIL", calls[i], 1), 0);
+        long before = emulator_count("fake_cuda_graph_launches");
+        CHECK(generate(m, (ds_generate_opts){0}, got) && !ds_error());
+        CHECK_INT(emulator_count("fake_cuda_graph_launches"), before);
+        unsetenv("FAKE_CUDA_FAIL");
+        for (int k = 0; k < ROWS * NEW; k++) CHECK_INT(got[k], want[k]);
+        ds_module_free(m);
+        CHECK_INT(ds_set_device(cpu), DS_OK);
+    }
+}
+
+/* Allocation number `fail` fails: the same tokens, or one message; nothing is lost. */
+static void memory_that_runs_out(void **state)
+{
+    (void)state;
+    ds_module *m = model_on("llama-rope3", gpu, DS_F32);
+    int64_t want[ROWS * NEW], got[ROWS * NEW];
+    CHECK(generate(m, (ds_generate_opts){0}, want));
+    size_t memory = ds_memory_allocated(gpu);
+    int64_t tensors = ds_live_tensors();
+    int failed = 0, fell_back = 0;
+    for (int fail = 1; fail < (quick() ? 40 : 260); fail += 13) {
+        dsi_cache_fail(fail, false);
+        bool done = generate(m, (ds_generate_opts){0}, got);
+        bool hit = dsi_cache_fail(0, false) >= fail;
+        if (done) CHECK(!ds_error() && !memcmp(got, want, sizeof got));
+        if (!done) CHECK_INT(ds_error_status(), DS_ENOMEM);
+        failed += !done, fell_back += done && hit;
+        ds_error_clear();
+        CHECK_INT((long)ds_memory_allocated(gpu), (long)memory);
+        CHECK_INT(ds_live_tensors(), tensors);
+    }
+    printf("# %d runs failed, %d went on\n", failed, fell_back);
+    ds_module_free(m);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+}
+
+/* ---- the kernels ---- */
+
+enum { B = 3, G = 2, T = 70 };
+
+typedef struct Step {
+    int heads, depth, pairs;
+    int64_t window;
+    double cap;
+    ds_dtype dtype;
+} Step;
+
+static ds_tensor *random_on_gpu(const Step *s, ds_dims shape, ds_tensor **host)
+{
+    ds_tensor *x = ds_cast(ds_cast(ds_randn(DS_F32, shape), s->dtype), DS_F32);
+    *host = x;
+    return ds_to(x, gpu, s->dtype);
+}
+
+/* Head x [D] at `position`, as the kernel has it. */
+static void turn(const Step *s, const float *x, const float *cos, const float *sin, double *y)
+{
+    for (int i = 0; i < s->depth; i++) y[i] = (double)x[i];
+    for (int i = 0; i < s->pairs; i++) {
+        y[i] = (double)x[i] * (double)cos[i] - (double)x[i + s->pairs] * (double)sin[i];
+        y[i + s->pairs] = (double)x[i + s->pairs] * (double)cos[i] + (double)x[i] * (double)sin[i];
+    }
+}
+
+static void check_step(const Step *s)
+{
+    ds_scope *scope = ds_scope_open();
+    static const int64_t at[B] = {0, 69, 33}, pads[B] = {0, 5, 33};
+    ds_tensor *host[8];
+    int h = s->heads, d = s->depth, r = s->pairs ? s->pairs : 1;
+    ds_tensor *q = random_on_gpu(s, ds_shape(B, h, d), &host[0]),
+              *k = random_on_gpu(s, ds_shape(B, G, d), &host[1]),
+              *v = random_on_gpu(s, ds_shape(B, G, d), &host[2]),
+              *keys = random_on_gpu(s, ds_shape(B, G, T, d), &host[3]),
+              *values = random_on_gpu(s, ds_shape(B, G, T, d), &host[4]),
+              *cos = ds_randn(DS_F32, ds_shape(T, r)), *sin = ds_randn(DS_F32, ds_shape(T, r)),
+              *places = ds_to(ds_from_data(DS_I64, ds_shape(B), at), gpu, DS_I64),
+              *padding = ds_to(ds_from_data(DS_I64, ds_shape(B), pads), gpu, DS_I64);
+    ds_tensor *cos_gpu = ds_to(cos, gpu, DS_F32), *sin_gpu = ds_to(sin, gpu, DS_F32);
+    ds_tensor *y = dsi_new(q, ds_shape(B, h, d));
+    dsi_attention_step o = {.scale = 0.3, .cap = s->cap, .window = s->window};
+    CHECK(dsi_run_fusion(y, attention_step, &o, dsi_v(q), dsi_v(k), dsi_v(v), dsi_v(keys),
+                         dsi_v(values), dsi_v(places), dsi_v(padding),
+                         dsi_v(s->pairs ? cos_gpu : NULL), dsi_v(s->pairs ? sin_gpu : NULL),
+                         dsi_v(y)));
+    const float *got = ds_data(ds_to(y, cpu, DS_F32)),
+                *new_keys = ds_data(ds_to(keys, cpu, DS_F32)),
+                *new_values = ds_data(ds_to(values, cpu, DS_F32));
+    const float *from[5], *c = ds_data(cos), *n = ds_data(sin);
+    for (int i = 0; i < 5; i++) from[i] = ds_data(host[i]);
+    double near = s->dtype == DS_F32 ? 2e-5 : s->dtype == DS_F16 ? 8e-3 : 6e-2;
+    for (int b = 0; b < B; b++)
+        for (int i = 0; i < h; i++) {
+            int g = i / (h / G);
+            int64_t turns = (at[b] - pads[b]) * r, first = pads[b];
+            if (s->window && at[b] + 1 - s->window > first) first = at[b] + 1 - s->window;
+            double query[256], key[256], sum = 0, score[T], most = -INFINITY, want[256] = {0};
+            turn(s, from[0] + (b * h + i) * d, c + turns, n + turns, query);
+            turn(s, from[1] + (b * G + g) * d, c + turns, n + turns, key);
+            for (int64_t j = first; j <= at[b]; j++) {
+                const float *old = from[3] + ((b * G + g) * T + j) * d;
+                score[j] = 0;
+                for (int e = 0; e < d; e++)
+                    score[j] += query[e] * (j < at[b] ? (double)old[e] : key[e]);
+                score[j] *= 0.3;
+                if (s->cap > 0) score[j] = s->cap * tanh(score[j] / s->cap);
+                most = fmax(most, score[j]);
+            }
+            for (int64_t j = first; j <= at[b]; j++) {
+                double p = exp(score[j] - most);
+                const float *x = j < at[b] ? from[4] + ((b * G + g) * T + j) * d
+                                           : from[2] + (b * G + g) * d;
+                sum += p;
+                for (int e = 0; e < d; e++) want[e] += p * (double)x[e];
+            }
+            for (int e = 0; e < d; e++) CHECK_CLOSE(got[(b * h + i) * d + e], want[e] / sum, near);
+            for (int64_t j = 0; j < T; j++)
+                for (int e = 0; e < d; e++) {
+                    int64_t place = ((b * G + g) * T + j) * d + e;
+                    bool here = j == at[b];
+                    CHECK_CLOSE(new_keys[place], here ? key[e] : (double)from[3][place],
+                                here ? near : 0);
+                    CHECK_CLOSE(new_values[place],
+                                (double)(here ? from[2][(b * G + g) * d + e] : from[4][place]), 0);
+                }
+        }
+    ds_scope_close(scope);
+}
+
+static void attention_of_a_position(void **state)
+{
+    (void)state;
+    ds_seed(7);
+    static const Step steps[] = {
+        {4, 16, 8, 0, 0, DS_F32},   {2, 64, 0, 20, 0, DS_F32}, {6, 80, 40, 0, 5, DS_F32},
+        {2, 256, 64, 3, 0, DS_F32}, {4, 64, 32, 0, 0, DS_F16}, {4, 128, 64, 9, 2, DS_BF16},
+        {2, 9, 2, 1, 0, DS_BF16},   {2, 200, 1, 0, 0, DS_F16},
+    };
+    for (int i = 0; i < (int)(sizeof steps / sizeof *steps); i++) check_step(&steps[i]);
+}
+
+/* A row outside of the cache is a fault, and writes nothing. */
+static void a_position_outside_of_the_cache(void **state)
+{
+    (void)state;
+    for (int64_t at = -1; at <= 4; at += 5) {
+        ds_scope *scope = ds_scope_open();
+        CHECK_INT(ds_set_device(gpu), DS_OK);
+        ds_tensor *x = ds_ones(DS_F32, ds_shape(1, 1, 8)),
+                  *cache = ds_zeros(DS_F32, ds_shape(1, 1, 4, 8)), *y = dsi_new(x, x->shape),
+                  *place = ds_to(ds_from_data(DS_I64, ds_shape(1), &at), gpu, DS_I64);
+        dsi_attention_step o = {.scale = 1};
+        dsi_view none = {.p = NULL};
+        CHECK(dsi_run_fusion(y, attention_step, &o, dsi_v(x), dsi_v(x), dsi_v(x), dsi_v(cache),
+                             dsi_v(cache), dsi_v(place), none, none, none, dsi_v(y)));
+        CHECK(!ds_data(cache) && strstr(ds_error(), "outside 0..3"));
+        ds_error_clear();
+        const float *p = ds_data(cache);
+        for (int i = 0; i < 32; i++) CHECK_CLOSE(p[i], 0, 0);
+        CHECK_INT(ds_set_device(cpu), DS_OK);
+        ds_scope_close(scope);
+    }
+}
+
+static void the_largest_is_chosen(void **state)
+{
+    (void)state;
+    enum { N = 2100, R = 5 };
+    static float x[R][N];
+    static const int64_t want[R] = {1700, 1023, 0, 0, 2099};
+    for (int i = 0; i < R; i++)
+        for (int k = 0; k < N; k++) x[i][k] = -(float)(k % 7) - 1;
+    x[0][1700] = x[0][1701] = 3, x[0][5] = NAN;
+    x[1][2047] = x[1][1023] = x[1][1024] = 0;
+    x[2][0] = NAN, x[2][9] = 5;
+    for (int i = 0; i < N; i++) x[3][i] = -INFINITY;
+    x[4][N - 1] = INFINITY;
+    for (int dtype = 0; dtype < 3; dtype++) {
+        ds_scope *scope = ds_scope_open();
+        ds_dtype of = dtype == 0 ? DS_F32 : dtype == 1 ? DS_F16 : DS_BF16;
+        ds_tensor *rows = ds_to(ds_from_data(DS_F32, ds_shape(R, N), x), gpu, of),
+                  *token = dsi_new_dtype(rows, DS_I64, ds_shape(R)),
+                  *counters = dsi_new_dtype(rows, DS_I64, ds_shape(3));
+        CHECK(dsi_fill(counters, 41));
+        CHECK(dsi_run_fusion(rows, choose_token, dsi_v(rows), dsi_v(token), dsi_v(counters)));
+        const int64_t *got = ds_data(token), *count = ds_data(counters);
+        for (int i = 0; i < R; i++) CHECK_INT(got[i], want[i]);
+        for (int i = 0; i < 3; i++) CHECK_INT(count[i], 42);
+        ds_scope_close(scope);
+    }
+}
+
+int main(void)
+{
+    int skip = skip_without_emulator();
+    if (skip) return skip;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_are_those_of_the_cpu),
+        cmocka_unit_test(tokens_of_16_bits),
+        cmocka_unit_test(a_token_is_one_launch),
+        cmocka_unit_test(what_is_not_recorded_is_launched),
+        cmocka_unit_test(memory_that_runs_out),
+        cmocka_unit_test(attention_of_a_position),
+        cmocka_unit_test(a_position_outside_of_the_cache),
+        cmocka_unit_test(the_largest_is_chosen),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
