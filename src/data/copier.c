@@ -35,7 +35,7 @@ struct dsi_copier {
     char *pinned;                             /* [slots][slot_bytes] */
     dsi_event given, *done;                   /* done: [slots] */
     ds_tensor *field[DS_MAX_FIELDS];          /* of the batch ahead, counted; [0] NULL: none is */
-    bool queued;                              /* its copy */
+    int queued;                               /* the slot from which its copy is queued; -1: none */
     bool pending;                             /* a copy was queued since the host has waited */
 };
 
@@ -58,7 +58,7 @@ ds_status dsi_copier_new(ds_dataset *d, dsi_device *device, int64_t rows, int sl
                          dsi_copier **out)
 {
     const dsi_device_type *type = device->type;
-    dsi_copier made = {.device = device, .slots = slots};
+    dsi_copier made = {.device = device, .slots = slots, .queued = -1};
     *out = NULL;
     layout_make(&made, d, rows);
     if (!type->stream_open || made.slot_bytes < LEAST_BYTES) return DS_OK;
@@ -103,7 +103,7 @@ char *dsi_copier_memory(const dsi_copier *c, int slot, int f)
 static void batch_drop(dsi_copier *c)
 {
     for (int f = 0; f < c->n_fields; f++) dsi_hold(&c->field[f], NULL);
-    c->queued = false;
+    c->queued = -1;
 }
 
 static ds_status batch_reserve(dsi_copier *c, int64_t n)
@@ -132,20 +132,21 @@ static ds_status batch_queue(dsi_copier *c, int slot)
         status = type->queue_in(&c->stream, dsi_v(c->field[f]).p, dsi_copier_memory(c, slot, f),
                                 (size_t)dsi_numel(c->field[f]->shape) * ds_dtype_size(c->dtype[f]));
     if (status == DS_OK) status = type->record(&c->stream, &c->done[slot]);
-    c->queued = status == DS_OK;
-    if (!c->queued) dsi_copier_stop(c);
+    c->queued = slot;
+    if (status != DS_OK) dsi_copier_stop(c);
     return status;
 }
 
 ds_status dsi_copier_ahead(dsi_copier *c, int slot, int64_t n)
 {
-    /* of a batch that failed */
+    /* of a batch before, which failed */
+    if (c->queued >= 0 && c->queued != slot) dsi_copier_stop(c);
     if (c->field[0] && c->field[0]->shape.d[0] != n) batch_drop(c);
     ds_status status = c->field[0] ? DS_OK : batch_reserve(c, n);
-    return status == DS_OK && slot >= 0 && !c->queued ? batch_queue(c, slot) : status;
+    return status == DS_OK && slot != c->queued ? batch_queue(c, slot) : status;
 }
 
-bool dsi_copier_is_queued(const dsi_copier *c) { return c->queued; }
+bool dsi_copier_is_queued(const dsi_copier *c, int slot) { return c->queued == slot; }
 
 bool dsi_copier_batch(dsi_copier *c, int slot, int64_t n, ds_tensor **field)
 {
@@ -158,7 +159,7 @@ bool dsi_copier_batch(dsi_copier *c, int slot, int64_t n, ds_tensor **field)
         field[f] = dsi_scope_add(c->field[f]);
         c->field[f] = NULL;
     }
-    c->queued = false;
+    c->queued = -1;
     return true;
 }
 

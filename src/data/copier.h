@@ -26,7 +26,7 @@ char *dsi_copier_memory(const dsi_copier *c, int slot, int f);
  * when the device's stream has done what it was given so far. If slot is not
  * -1, the batch is there, and its copy is queued. DS_ENOMEM: there is none. */
 ds_status dsi_copier_ahead(dsi_copier *c, int slot, int64_t n);
-bool dsi_copier_is_queued(const dsi_copier *c); /* the copy of the batch that is ahead */
+bool dsi_copier_is_queued(const dsi_copier *c, int slot); /* the copy of the batch in it */
 
 /* That batch -> field [n, ...] of each field, in the current scope, after what
  * dsi_copier_ahead has not done so far. The device's stream waits for the copy,

@@ -415,7 +415,7 @@ static bool slot_wait(ds_loader *l)
 {
     int place = (int)(l->next % l->n_slots);
     const slot *s = &l->slots[place];
-    if (l->copier && dsi_copier_is_queued(l->copier)) return true;
+    if (l->copier && dsi_copier_is_queued(l->copier, place)) return true;
     if (l->prefetch)
         dsi_prefetch_wait(l->prefetch, l->next);
     else
