@@ -60,9 +60,9 @@ unsigned draw(unsigned n)
 /* The i-th of n things; a shuffled order is that of a permutation by a random odd step and start. */
 struct Sequence {
     unsigned n, start, step;
-    explicit Sequence(unsigned n_) : n(n_), start(0), step(1)
+    Sequence(unsigned n_ = 0) : n(n_), start(0), step(1)
     {
-        if (order == RANDOM) {
+        if (order == RANDOM && n) {
             start = draw(n);
             for (step = draw(n) | 1;; step = draw(n) | 1) {
                 unsigned a = step, b = n;
@@ -104,6 +104,50 @@ void *shared(const void *tag, size_t bytes, size_t aligned)
     return memory + aligned;
 }
 
+/* Whose turn it is: lanes of a warp as long as one can go on, then the next
+ * warp's. Restarts a round of all warps until all threads have ended. */
+static struct Turn {
+    unsigned warp, lane; /* how many of the round, and of the warp's pass, have had theirs */
+    Sequence warps, lanes;
+    Warp *w;
+    bool moved, again; /* something in the round; in the pass */
+} turn;
+
+static void next_warp()
+{
+    unsigned n_warps = (n_threads + 31) / 32;
+    if (!turn.w || turn.warp == n_warps) {
+        if (turn.w && !turn.moved) fail("its threads wait for ever");
+        turn.moved = false;
+        turn.warps = Sequence(n_warps);
+        turn.warp = 0;
+    }
+    turn.w = &warps[turn.warps[turn.warp++]];
+}
+
+Fiber *next_fiber()
+{
+    for (;;) {
+        Warp *w = turn.w;
+        while (w && turn.lane < w->n) {
+            Fiber *f = &w->lanes[turn.lanes[turn.lane++]];
+            if (f->state > READY) continue;
+            turn.again = turn.moved = true;
+            return f;
+        }
+        bool overtaken = w && order == RANDOM && draw(4) == 0; /* another warp may */
+        if (!left) return nullptr;
+        bool stays = w && turn.again && w->left && !overtaken;
+        while (!stays) {
+            next_warp();
+            stays = turn.w->left;
+        }
+        turn.again = false;
+        turn.lanes = Sequence(turn.w->n);
+        turn.lane = 0;
+    }
+}
+
 static void run_block()
 {
     const dim3 &b = launch->block;
@@ -130,25 +174,8 @@ static void run_block()
     }
     block.dynamic = launch->dynamic_bytes ? take(launch->dynamic_bytes) : nullptr;
     block.dynamic_bytes = launch->dynamic_bytes;
-    while (left) {
-        bool moved = false;
-        Sequence ws(n_warps);
-        for (unsigned k = 0; k < n_warps; k++) {
-            Warp *w = &warps[ws[k]];
-            for (bool again = true; again && w->left;) {
-                again = false;
-                Sequence ls(w->n);
-                for (unsigned j = 0; j < w->n; j++) {
-                    Fiber *f = &w->lanes[ls[j]];
-                    if (f->state > READY) continue;
-                    enter(f);
-                    again = moved = true;
-                }
-                if (order == RANDOM && draw(4) == 0) break; /* another warp may overtake */
-            }
-        }
-        if (!moved) fail("its threads wait for ever");
-    }
+    turn = Turn();
+    enter_fibers();
     if (launch->dynamic_bytes) give(block.dynamic);
     for (auto &s : pieces) give(s.memory);
     pieces.clear();

@@ -12,6 +12,7 @@
 #endif
 #endif
 #ifdef ASAN
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -22,10 +23,11 @@ enum { STACK = 256 << 10 };
 
 Fiber *self;
 static std::vector<void *> stacks; /* free ones */
-static void *main_sp;
+static void *host_sp, *host_asan;
 #ifdef ASAN
-static const void *main_bottom;
-static size_t main_size;
+static const void *host_bottom;
+static size_t host_size;
+static bool from_host;
 #endif
 
 extern "C" void cuda_on_cpu_switch(void **from, void *to);
@@ -50,28 +52,31 @@ asm(".text\n.globl cuda_on_cpu_switch\ncuda_on_cpu_switch:\n"
 #error "a switch of stacks for this processor"
 #endif
 
-void leave(bool for_good)
+static void arrived(void *asan)
 {
-    Fiber *f = self;
-    (void)for_good;
 #ifdef ASAN
-    __sanitizer_start_switch_fiber(for_good ? nullptr : &f->asan, main_bottom, main_size);
-#endif
-    cuda_on_cpu_switch(&f->sp, main_sp);
-#ifdef ASAN
-    __sanitizer_finish_switch_fiber(f->asan, &main_bottom, &main_size);
+    __sanitizer_finish_switch_fiber(asan, from_host ? &host_bottom : nullptr,
+                                    from_host ? &host_size : nullptr);
+#else
+    (void)asan;
 #endif
 }
 
+static void switch_to(Fiber *to, bool for_good);
+
+/* Runs a thread, and on the same stack those that begin when it has ended. */
 static void body()
 {
-#ifdef ASAN
-    __sanitizer_finish_switch_fiber(nullptr, &main_bottom, &main_size);
-#endif
-    launch->thread(launch->args);
-    ended(self);
-    leave(true);
-    abort();
+    arrived(nullptr);
+    for (;;) {
+        launch->thread(launch->args);
+        ended(self);
+        Fiber *to = next_fiber();
+        if (!to || to->state != NEW) switch_to(to, true);
+        to->stack = self->stack;
+        to->state = READY;
+        self = to;
+    }
 }
 
 /* Tops of stacks are at different places in their pages, so that those of a
@@ -86,39 +91,60 @@ static void *fresh(size_t bytes)
     return p + made++ % 16 * 256;
 }
 
-void enter(Fiber *f)
+/* A stack for a new fiber, on which body() begins. */
+static void prepare(Fiber *f)
 {
-    if (f->state == NEW) {
-        if (stacks.empty()) stacks.push_back(fresh(STACK));
-        f->stack = stacks.back();
-        stacks.pop_back();
-        void **top = (void **)((char *)f->stack + STACK) -
-                     1; /* as after a call: 8 below a multiple of 16 */
-        *top = nullptr;
-        *--top = (void *)body;
+    if (stacks.empty()) stacks.push_back(fresh(STACK));
+    f->stack = stacks.back();
+    stacks.pop_back();
+    void **top = (void **)((char *)f->stack + STACK) -
+                 1; /* as after a call: 8 below a multiple of 16 */
+    *top = nullptr;
+    *--top = (void *)body;
 #if defined(__x86_64__)
-        f->sp = top - 6;
-        memset(f->sp, 0, 48);
+    f->sp = top - 6;
+    memset(f->sp, 0, 48);
 #else
-        f->sp = top - 21;
-        memset(f->sp, 0, 160);
-        ((void **)f->sp)[11] = (void *)body;
+    f->sp = top - 21;
+    memset(f->sp, 0, 160);
+    ((void **)f->sp)[11] = (void *)body;
 #endif
-    }
-    f->state = READY;
-    self = f;
+}
+
+/* From the running fiber to another, or to the host (NULL); returns when
+ * something switches back. */
+static void switch_to(Fiber *to, bool for_good)
+{
+    Fiber *from = self;
+    if (to && to->state == NEW) prepare(to);
+    if (to) to->state = READY;
+    self = to;
 #ifdef ASAN
-    void *fake;
-    __sanitizer_start_switch_fiber(&fake, f->stack, STACK);
+    if (for_good) __asan_handle_no_return(); /* the next thread's frames begin on clean ground */
+    from_host = !from;
+    __sanitizer_start_switch_fiber(for_good ? nullptr
+                                   : from   ? &from->asan
+                                            : &host_asan,
+                                   to ? to->stack : host_bottom, to ? (size_t)STACK : host_size);
 #endif
-    cuda_on_cpu_switch(&main_sp, f->sp);
-#ifdef ASAN
-    __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
-#endif
-    self = nullptr;
-    if (f->state == DONE) {
-        stacks.push_back(f->stack);
-    }
+    if (for_good) stacks.push_back(from->stack); /* nothing takes it before the switch */
+    cuda_on_cpu_switch(from ? &from->sp : &host_sp, to ? to->sp : host_sp);
+    arrived(self ? self->asan : host_asan);
+}
+
+void leave()
+{
+    Fiber *to = next_fiber();
+    if (to == self)
+        to->state = READY;
+    else
+        switch_to(to, false);
+}
+
+void enter_fibers()
+{
+    Fiber *first = next_fiber();
+    if (first) switch_to(first, false);
 }
 
 } // namespace cuda_on_cpu

@@ -37,8 +37,9 @@ extern int groups[MOST];
 extern Order order;
 
 unsigned draw(unsigned n); /* a random number below n */
-void enter(Fiber *f);      /* runs it until it leaves */
-void leave(bool for_good); /* from a fiber, to enter's caller */
+void enter_fibers();       /* from the host; returns when all have ended */
+void leave();              /* the running fiber waits, others continue */
+Fiber *next_fiber();       /* the one that continues; NULL: all have ended */
 void ended(Fiber *f);      /* a fiber is done: whoever waited for it may go on */
 
 /* ---- wgmma.cpp ---- */

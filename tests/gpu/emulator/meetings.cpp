@@ -117,7 +117,7 @@ static void meet(Fiber *f)
     if (complete(f->warp, f->m.mask, &came))
         finish(f->warp, f->m.mask, came);
     else
-        leave(false);
+        leave();
 }
 
 uint64_t meet(Kind kind, unsigned mask, uint64_t in, int arg, int width, const char *name, int line)
@@ -169,7 +169,7 @@ void barrier(int line)
     if (++waiting == left)
         open_barrier();
     else
-        leave(false);
+        leave();
 }
 
 void ended(Fiber *f)

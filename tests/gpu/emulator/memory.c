@@ -60,11 +60,18 @@ static void map_gpu(int gpu)
     close(fd);
 }
 
+/* mprotect takes as long as there are pages in the tables of the range: now and
+ * then they forget all, which come back from the file when a kernel touches
+ * them. */
 void fake_gates(int gpu, bool open)
 {
-    for (int i = 0; i < FAKE_MOST; i++)
-        if (gpus[i].top && (i == gpu || fake_has_access(i, gpu)))
-            mprotect(gpus[i].range, gpus[i].top, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+    static unsigned closed;
+    bool forget = !open && ++closed % 32 == 0;
+    for (int i = 0; i < FAKE_MOST; i++) {
+        if (!gpus[i].top || (i != gpu && !fake_has_access(i, gpu))) continue;
+        if (forget) madvise(gpus[i].range, gpus[i].top, MADV_DONTNEED);
+        mprotect(gpus[i].range, gpus[i].top, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+    }
 }
 
 long fake_cuda_allocs(void) { return allocs; }

@@ -42,8 +42,10 @@ void products_forget(unsigned n)
 bool products_pending(const Fiber *f) { return !of_warp[f->warp - warps].pending.empty(); }
 void products_written(size_t thread) { written[thread] = true; }
 
-/* Bits of the element of an operand: of its line (row of a, column of b) and k. */
-static uint16_t element(unsigned long long descriptor, bool across, int line, int k)
+/* Bits of 8 elements of an operand, which are neighbours in memory: of a line
+ * (row of a, column of b) from k on, or `across` lines from that one on, at k.
+ * Where they begin is a multiple of 8. */
+static const uint16_t *piece(unsigned long long descriptor, bool across, int line, int k)
 {
     unsigned kind = (unsigned)(descriptor >> 62),
              width = kind ? 16u >> kind : 0; /* 16 bytes each */
@@ -59,35 +61,43 @@ static uint16_t element(unsigned long long descriptor, bool across, int line, in
     else
         at += l % 8 * width * 16 + l / 8 * stride + depth * 2;
     at ^= (at >> 7 & (width - 1)) << 4;
-    if (at < SHARED_AT || at + 2 > SHARED_AT + block.dynamic_bytes)
+    if (at < SHARED_AT || at + 16 > SHARED_AT + block.dynamic_bytes)
         fail("wgmma: an operand outside of shared memory");
-    return *(const uint16_t *)((const char *)block.dynamic + (at - SHARED_AT));
+    return (const uint16_t *)((const char *)block.dynamic + (at - SHARED_AT));
 }
 
-static float number(uint16_t bits, bool bf16)
+/* K elements of each of some lines, to to[line * line_step + k * k_step]. */
+static void read_lines(float *to, int line_step, int k_step, unsigned long long descriptor,
+                       bool across, int first, int lines, bool bf16)
 {
-    return bf16 ? __bfloat162float({bits}) : __half2float({bits});
+    int rows = across ? K : lines, row_step = across ? k_step : line_step;
+    int columns = across ? lines : K, column_step = across ? line_step : k_step;
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < columns; j += 8) {
+            const uint16_t *p = across ? piece(descriptor, true, first + j, i)
+                                       : piece(descriptor, false, first + i, j);
+            for (int e = 0; e < 8; e++)
+                to[i * row_step + (j + e) * column_step] = bf16 ? __bfloat162float({p[e]})
+                                                                : __half2float({p[e]});
+        }
 }
 
 static void compute(const Pending &p, unsigned warp)
 {
-    static float a[ROWS][K], b[K][MOST_COLUMNS], c[ROWS][MOST_COLUMNS];
+    typedef float Four __attribute__((vector_size(16)));
+    static float a[ROWS][K];
+    static Four b[K][MOST_COLUMNS / 4];
     int n = p.kind.columns;
-    for (int k = 0; k < K; k++) {
-        for (int i = 0; i < ROWS; i++)
-            a[i][k] = number(element(p.a, p.kind.a_across, (int)warp % 4 * ROWS + i, k),
-                             p.kind.bf16);
-        for (int j = 0; j < n; j++)
-            b[k][j] = number(element(p.b, p.kind.b_across, j, k), p.kind.bf16);
-    }
-    for (int i = 0; i < ROWS; i++) {
-        for (int j = 0; j < n; j++) c[i][j] = 0;
-        for (int k = 0; k < K; k++)
-            for (int j = 0; j < n; j++) c[i][j] += a[i][k] * b[k][j];
-    }
-    for (int l = 0; l < 32; l++)
-        for (int e = 0; e < n / 2; e++)
-            p.d[l][e] += c[l / 4 + e / 2 % 2 * 8][e / 4 * 8 + l % 4 * 2 + e % 2];
+    read_lines(a[0], K, 1, p.a, p.kind.a_across, (int)warp % 4 * ROWS, ROWS, p.kind.bf16);
+    read_lines((float *)b[0], 1, MOST_COLUMNS, p.b, p.kind.b_across, 0, n, p.kind.bf16);
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < n / 8; j++) {
+            Four c[2] = {};
+            for (int k = 0; k < K; k++)
+                c[0] += a[i][k] * b[k][j * 2], c[1] += a[i][k] * b[k][j * 2 + 1];
+            for (int e = 0; e < 8; e++)
+                p.d[i % 8 * 4 + e / 2][j * 4 + i / 8 * 2 + e % 2] += c[e / 4][e % 4];
+        }
 }
 
 /* The warp's products of groups before that one, in order. */
