@@ -62,13 +62,14 @@ endif()
 set_source_files_properties(${PROJECT_SOURCE_DIR}/src/comm/mpi_open.c PROPERTIES COMPILE_DEFINITIONS
     "DSI_PLUGIN_DIR=\"${CMAKE_INSTALL_FULL_LIBDIR}/deepspeed\";DSI_LIBDIR=\"${CMAKE_INSTALL_LIBDIR}\"")
 
+# The shared library's file has its SONAME, libdeepspeed.so.0: of a link to it
+# cpack would count the library again (Installed-Size).
 foreach(kind STATIC SHARED)
     string(TOLOWER ${kind} k)
     add_library(deepspeed_${k} ${kind} $<TARGET_OBJECTS:ds_core> ${DS_OBJECTS})
     target_include_directories(deepspeed_${k} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
     target_link_libraries(deepspeed_${k} PRIVATE ${DS_LINKED} Threads::Threads m ${CMAKE_DL_LIBS} $<BUILD_INTERFACE:ds_options>)
-    set_target_properties(deepspeed_${k} PROPERTIES OUTPUT_NAME deepspeed VERSION ${PROJECT_VERSION}
-        SOVERSION 0)
+    set_target_properties(deepspeed_${k} PROPERTIES OUTPUT_NAME deepspeed SOVERSION 0)
 endforeach()
 set(DS_MAP ${PROJECT_SOURCE_DIR}/cmake/libdeepspeed.map)
 target_link_options(deepspeed_shared PRIVATE -Wl,-Bsymbolic-functions -Wl,--version-script=${DS_MAP})
