@@ -11,7 +11,8 @@
 
 #include "base/error.h"
 
-#define FEW_ROWS 512 /* of a cache: 8 warps a head, not K_STEP_WARPS */
+#define FEW_ROWS   512  /* of a cache: 8 warps a head, not K_STEP_WARPS */
+#define FEW_TOKENS 2048 /* to choose from: 4 warps */
 
 static void strides_of(long long *to, int n, const dsi_view *v)
 {
@@ -77,6 +78,6 @@ ds_status dsi_cuda_choose_token(dsi_stream *s, dsi_view x, dsi_view token, dsi_v
     if (x.dtype == DS_F64 || x.dtype > DS_BF16)
         return dsi_fail(DS_EINVAL, "choose_token: %s: expected float32, float16 or bfloat16",
                         ds_dtype_name(x.dtype));
-    return dsi_cuda_launch(s, DSI_CUDA_decode, "choose_token", "", dsi_cuda_blocks(x.d[0], 1024),
-                           &a);
+    return dsi_cuda_launch(s, DSI_CUDA_decode, "choose_token", "",
+                           dsi_cuda_blocks(x.d[0], a.n < FEW_TOKENS ? 128 : 1024), &a);
 }

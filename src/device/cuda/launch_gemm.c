@@ -2,7 +2,8 @@
  * one of these kernels:
  *
  *     cublasLt      large products, where it is installed
- *     gemm_small.cu few multiplications
+ *     gemm_small.cu few multiplications; few rows, as a step of generation has,
+ *                   whose time is that of reading b
  *     tensor cores  16 bits, compute capability 8.0 (launch_gemm_lines.c)
  *     matmul_few    few elements with long sums: a warp an element
  *     matmul        all else: tiles of 64 x 64 (float64: 32 x 32)
@@ -28,6 +29,7 @@
 #define LONG_SUM 32
 #define SMALL    (1 << 23) /* multiplications: below, a GPU is not full of tiles */
 #define ROWS     4         /* of a warp of gemm_small.cu */
+#define FEW_ROWS 8         /* of y: tiles would be an eighth full */
 #define MMA_FULL 64        /* rows and columns, from which tensor cores take few multiplications */
 
 static unsigned tiles(int64_t n, int64_t tile) { return (unsigned)((n + tile - 1) / tile); }
@@ -68,14 +70,27 @@ static bool whole_lines(const void *p, int dtype, int64_t stride, int64_t batch_
            batch_stride % 4 == 0;
 }
 
-/* Few multiplications, which gemm_small.cu takes, unless there are tensor cores
- * and tiles of them are half full. Steps along k have 32 bits. */
-static bool is_small(const dsi_cuda_matmul_args *p, bool mma)
+/* Steps along k, and k itself, have 32 bits in gemm_small.cu. */
+static bool has_short_steps(const dsi_cuda_matmul_args *p)
 {
     int64_t step = dsi_max(dsi_max(p->as[1], p->as[2]), p->bs[1]);
-    return p->batch * p->m * p->n * p->k <= SMALL && step <= INT32_MAX / 8 &&
+    return step <= INT32_MAX / 8 && p->k <= INT32_MAX / 8;
+}
+
+/* Few multiplications, which gemm_small.cu takes, unless there are tensor cores
+ * and tiles of them are half full. */
+static bool is_small(const dsi_cuda_matmul_args *p, bool mma)
+{
+    return p->batch * p->m * p->n * p->k <= SMALL && has_short_steps(p) &&
            (p->m + ROWS - 1) / ROWS <= dsi_cuda_most_yz() &&
            !(mma && p->m >= MMA_FULL && p->n >= MMA_FULL);
+}
+
+/* Few rows of more than a few elements. */
+static bool is_low(const dsi_cuda_matmul_args *p)
+{
+    return p->m <= FEW_ROWS && p->k >= LONG_SUM && p->batch * p->m * p->n > FEW &&
+           p->n < INT32_MAX && has_short_steps(p);
 }
 
 /* Places are of 32 bits: is_small bounds steps, and sizes by the product. */
@@ -117,7 +132,7 @@ static ds_status launch_matmul(dsi_stream *s, const dsi_view *a, const dsi_view 
 {
     bool mma = dsi_cuda_matmul_lines_takes(s, a, b);
     const char *suffix = dsi_cuda_suffix(a->dtype);
-    bool small = is_small(p, mma);
+    bool small = is_small(p, mma) || is_low(p);
     if (small && p->k >= LONG_SUM && p->as[2] == 1 && p->bs[1] == 1) return launch_rows(s, p);
     if (small && p->bs[2] == 1) return launch_columns(s, p);
     int64_t count = p->batch * p->m * p->n;

@@ -194,7 +194,7 @@ template <class T> DEVICE void thread_largest(const T *x, int n, float *v, int *
     }
 }
 
-/* Blocks of 32 warps, a row each: the largest element, the first of equals; a NaN
+/* Blocks of at most 32 warps, a row each: the largest element, the first of equals; a NaN
  * counts only as the first element, which it makes the choice, as on the host. */
 KERNEL(choose_token, dsi_cuda_choose, 1024)
 {
@@ -217,7 +217,9 @@ KERNEL(choose_token, dsi_cuda_choose, 1024)
         if (round) break;
         if (threadIdx.x % 32 == 0) value[threadIdx.x / 32] = v, index[threadIdx.x / 32] = at;
         __syncthreads();
-        v = value[threadIdx.x % 32], at = index[threadIdx.x % 32];
+        bool there = threadIdx.x % 32 < blockDim.x / 32;
+        v = there ? value[threadIdx.x % 32] : -INFINITY;
+        at = there ? index[threadIdx.x % 32] : NO_CHOICE;
     }
     if (threadIdx.x == 0) {
         float start = load<float>(x, P.dtype, row * P.xs);
