@@ -284,16 +284,19 @@ static bool loader_check_opts(ds_dataset *data, const ds_loader_opts *o, int64_t
     return true;
 }
 
-/* Places of the ring: what is ahead of use, and the batch in use. */
+/* Places of the ring: what is ahead of use, and the batch in use; no more than
+ * there are batches. */
 static int loader_count_slots(const ds_loader *l)
 {
     if (!l->o.workers) return 1;
-    if (l->o.prefetch) return l->o.prefetch + 1;
     size_t bytes = 1;
     for (int f = 0; f < l->n_fields; f++) bytes += l->row_bytes[f] * (size_t)l->rows;
     int64_t ahead = (int64_t)(AHEAD_BYTES / bytes), least = 2 * (int64_t)l->o.workers;
     if (ahead > AHEAD_MOST) ahead = AHEAD_MOST;
-    return (int)(ahead > least ? ahead : least) + 1;
+    if (ahead < least) ahead = least;
+    if (l->o.prefetch) ahead = l->o.prefetch;
+    if (ahead >= l->batches) ahead = l->batches ? l->batches - 1 : 0;
+    return (int)ahead + 1;
 }
 
 static int64_t loader_rank_samples(const ds_loader_opts *o, int64_t len)

@@ -348,6 +348,31 @@ static void loaders_and_ranks_beside_each_other(void **state)
     in_each_mode(3, two_loaders, NULL);
 }
 
+/* Three epochs of one batch, which has one slot with workers. */
+static ds_status one_batch(void *arg)
+{
+    const int *workers = arg;
+    ds_batch b;
+    if (ds_set_device(gpu) != DS_OK) return ds_error_status();
+    ds_scope *scope = ds_scope_open();
+    Seen *s = seen_new();
+    ds_loader *l = ds_loader_new(rows_new(-1), 2 * SAMPLES, .shuffle = true, .workers = *workers);
+    for (int64_t epoch = 0; epoch < 3; epoch++)
+        while (ds_loader_next(l, &b)) seen_add(s, NULL, epoch, &b);
+    bool all = s->n == 3 * SAMPLES;
+    ds_loader_free(l);
+    int wrong = seen_wrong(s);
+    ds_scope_close(scope);
+    if (wrong || !all) return ds_fail(DS_ESTATE, "%d rows are wrong", wrong);
+    return ds_error_status();
+}
+
+static void epochs_of_one_batch(void **state)
+{
+    (void)state;
+    for (int workers = 0; workers < 3; workers += 2) in_each_mode(1, one_batch, &workers);
+}
+
 /* Whether x [rows, WIDTH] has the samples from `begin` on of an epoch that is
  * not shuffled. */
 static bool has_rows(ds_tensor *x, int64_t epoch, int64_t begin)
@@ -538,6 +563,7 @@ int main(void)
         cmocka_unit_test(copies_run_beside_steps),
         cmocka_unit_test(the_host_does_not_wait_for_a_batch),
         cmocka_unit_test(loaders_and_ranks_beside_each_other),
+        cmocka_unit_test(epochs_of_one_batch),
         cmocka_unit_test(batches_are_kept_and_loaders_move),
         cmocka_unit_test(failures_are_reported_once),
         cmocka_unit_test(a_step_that_takes_the_batch_is_not_recorded)};
