@@ -213,6 +213,21 @@ typedef struct dsi_attention_step {
 
 enum { DSI_STEP_DEPTH = 256 }; /* elements of a head, at most */
 
+/* Which tokens a full expert does without: the last ones; those of the least
+ * score, of equal ones the last; random ones. */
+typedef enum dsi_drop { DSI_DROP_LAST, DSI_DROP_LEAST, DSI_DROP_RANDOM } dsi_drop;
+
+enum { DSI_ROUTE_EXPERTS = 2048 }; /* of route, at most */
+
+typedef struct dsi_route {
+    int64_t capacity; /* tokens that an expert takes, at most */
+    int64_t rows;     /* of each expert: slot = expert rows + place */
+    dsi_drop drop;
+    bool by_choice;           /* all first choices have their places before any second one;
+                                 only with DSI_DROP_LAST */
+    const dsi_philox *random; /* of DSI_DROP_RANDOM; else NULL */
+} dsi_route;
+
 /* ---- the core ---------------------------------------------------------------
  * Pointwise kernels take views of equal shape (broadcast inputs have stride 0)
  * and any strides. */
@@ -566,6 +581,29 @@ typedef struct dsi_fusions {
      * = the host's loop over the bytes (data/transform.c), copied */
     ds_status (*gather_batch)(dsi_stream *s, dsi_view index, dsi_view table, int n,
                               const dsi_view *x, const dsi_view *y);
+    /* Tokens to experts (nn/gate.h): score, second [S,E] float32, second optional: score;
+     * used int64 [S] optional -> expert, place, slot (optional) int64 [S,k], counts
+     * int64 [3,E]; all without gaps.
+     *   expert[s,j]: of the experts that are not expert[s,0..j-1] the first largest by
+     *   score[s], for j > 0 by second[s]; NaN is not larger than a number, nor a
+     *   number larger than NaN, in a loop from the lowest expert on
+     *   counts[0]: tokens whose used is not 0 and that chose the expert; counts[1]: by
+     *   choice 0 alone if by_choice, else the same; counts[2]: min(counts[0], capacity)
+     *   place[s,j]: 0, 1, ... of the tokens that the expert takes, in the order of the
+     *   tokens; by_choice: of the choices, then the tokens; -1: dropped, or not used
+     * RANDOM keeps those of the lowest word s mod 4 of Philox(seed, offset + s / 4), of
+     * equal ones the first; LEAST: NaN is a score of -1.
+     * = the same on the host (nn/gate.c), where random tokens are drawn by PyTorch's
+     * CPU generator (the same distribution, others) */
+    ds_status (*route)(dsi_stream *s, const dsi_route *c, dsi_view score, dsi_view second,
+                       dsi_view used, dsi_view expert, dsi_view place, dsi_view slot,
+                       dsi_view counts);
+    /* u[i] = low + (high - low) (word i mod 4 of Philox(seed, offset + i / 4)
+     * without its last 8 bits) 2^-32; y = u or, of Gumbel's distribution,
+     * -log(-log u); y float32, contiguous
+     * = the host's draws, copied; unary */
+    ds_status (*noise)(dsi_stream *s, const dsi_philox *random, bool gumbel, double low,
+                       double high, dsi_view y);
     /* y[i] = begin + i step, computed in float64; y [n] of any dtype
      * = the host's values, copied */
     ds_status (*arange)(dsi_stream *s, double begin, double step, dsi_view y);

@@ -1,16 +1,19 @@
 /* nn/gate.c: Note [Gate] of gate.h: probabilities in ops, so that they have a
- * gradient; choices, which have none, on the host.
+ * gradient; choices, which have none, by the device (ops/route.h) or on the
+ * host.
  *
- * Invariants: arrays of a Plan are addresses in a dsi_routes, all in the
- * host's memory, so that choices are plain loops. Token s's choice j is
- * element s k + j. Choices read float32 copies of logits and probabilities;
- * the gradient takes its way through the originals. Each route function leaves
- * chosen, first and taken complete, and place -1 for every dropped choice.
+ * Invariants: both make the same choices, except random ones. On the host
+ * arrays of a Plan are addresses in a dsi_routes, so that choices are plain
+ * loops. Token s's choice j is element s k + j. Choices read float32 copies of
+ * logits and probabilities; the gradient takes its way through the originals.
+ * Each route function leaves chosen, first and taken complete, and place -1 for
+ * every dropped choice.
  * SPDX-License-Identifier: MIT */
 #include "gate.h"
 
 #include "base/error.h"
 #include "base/log.h"
+#include "ops/route.h"
 #include "tensor/tensor.h"
 
 #include <deepspeed/autograd.h>
@@ -24,7 +27,7 @@
 
 /* ---- options ----------------------------------------------------------------------------------------- */
 
-static dsi_route_fn gate_route_1, gate_route_2, gate_route_k;
+static dsi_route_fn gate_route;
 
 /* 0 is the default of most; of min_capacity too, so that none is -1. */
 static void gate_set_defaults(ds_moe_opts *o)
@@ -69,7 +72,7 @@ bool dsi_gate_open(dsi_gate *g, const char *name, const ds_moe_opts *opts)
             "MoE %s: capacity_factor is %g, eval_capacity_factor %g: expected more than 0", name,
             o->capacity_factor, o->eval_capacity_factor);
     }
-    g->route = o->k == 1 ? gate_route_1 : o->k == 2 ? gate_route_2 : gate_route_k;
+    g->route = gate_route;
     return gate_set_noise(g, name);
 }
 
@@ -112,13 +115,25 @@ void dsi_gate_make_wg(dsi_gate *g, ds_module *parent, int64_t hidden)
     ds_init_kaiming_uniform(w->weight, sqrt(5), DS_FAN_IN, DS_GAIN_LEAKY_RELU);
 }
 
-/* float32 [S,E] of -log(-log(u)). The largest of logits + noise is a sample of
- * their softmax (Gumbel-max trick). Both ends of u are excluded, where a
- * logarithm would be infinite. */
-static ds_tensor *gumbel_noise(ds_dims shape)
+/* logits + -log(-log(u)), float32 [S,E], whose largest is a sample of their
+ * softmax (Gumbel-max trick). Both ends of u are excluded, where a logarithm
+ * would be
+ * infinite. */
+static ds_tensor *gumbel_noise(ds_tensor *logits, bool there)
 {
-    ds_tensor *u = ds_init_uniform(ds_empty(DS_F32, shape), FLT_EPSILON, 1 - FLT_EPSILON);
-    return ds_neg(ds_log(ds_neg(ds_log(u))));
+    if (there) return ds_add(logits, dsi_noise_like(logits, true, FLT_EPSILON, 1 - FLT_EPSILON));
+    ds_tensor *u = ds_init_uniform(ds_empty(DS_F32, ds_shape_of(logits)), FLT_EPSILON,
+                                   1 - FLT_EPSILON);
+    return ds_add(logits, ds_neg(ds_log(ds_neg(ds_log(u)))));
+}
+
+/* x times U(1 - JITTER, 1 + JITTER), with a gradient. */
+static ds_tensor *gate_jitter(ds_tensor *x, bool there)
+{
+    ds_tensor *u = there
+                       ? dsi_noise_like(x, false, 1 - JITTER, 1 + JITTER)
+                       : ds_init_uniform(ds_empty(DS_F32, ds_shape_of(x)), 1 - JITTER, 1 + JITTER);
+    return ds_mul(x, ds_cast(u, ds_dtype_of(x)));
 }
 
 /* ---- choices: shared --------------------------------------------------------------------------------- */
@@ -146,21 +161,35 @@ static bool plan_open(const dsi_gate *g, dsi_routes *r, Plan *p)
 
 /* As float32 computes it in DeepSpeed. A double would sometimes round the
  * product to the other side of a whole number, and drop other tokens than
- * DeepSpeed. Without dropping, chosen must be complete. */
-static int64_t gate_capacity(const dsi_gate *g, const Plan *p)
+ * DeepSpeed. */
+static int64_t gate_capacity_of(const dsi_gate *g, int64_t tokens)
 {
     double factor = g->training ? g->o.capacity_factor : g->o.eval_capacity_factor;
-    int64_t most = 0;
-    if (g->o.no_drop_tokens) {
-        for (int e = 0; e < p->experts; e++)
-            if (p->chosen[e] > most) most = p->chosen[e];
-        return most;
-    }
-    float share = (float)((double)p->tokens / p->experts);
-    float places = ceilf(share * (float)(factor * p->k));
-    int64_t all = p->tokens * p->k; /* a factor may be infinite */
+    float share = (float)((double)tokens / g->o.num_experts);
+    float places = ceilf(share * (float)(factor * g->o.k));
+    int64_t all = tokens * g->o.k; /* a factor may be infinite */
     int64_t room = places < 0x1p62F ? (int64_t)places : all;
     return room > g->o.min_capacity ? room : g->o.min_capacity;
+}
+
+/* The same, or without dropping what is needed; then chosen must be complete. */
+static int64_t gate_capacity(const dsi_gate *g, const Plan *p)
+{
+    int64_t most = 0;
+    if (!g->o.no_drop_tokens) return gate_capacity_of(g, p->tokens);
+    for (int e = 0; e < p->experts; e++)
+        if (p->chosen[e] > most) most = p->chosen[e];
+    return most;
+}
+
+/* Too few tokens for min_capacity are refused for k = 1, as in DeepSpeed. */
+static bool gate_want_tokens(const dsi_gate *g, int64_t tokens)
+{
+    if (g->o.k > 1 || tokens >= g->o.min_capacity) return true;
+    return dsi_invalid(
+        "MoE: %lld tokens, but min_capacity is %lld: expected at least as many tokens: a "
+        "larger batch, or a lower min_capacity",
+        (long long)tokens, (long long)g->o.min_capacity);
 }
 
 /* The largest of row[0..n-1] without `except`; the first of equal ones. except
@@ -198,22 +227,15 @@ static bool gate_take_tokens(Plan *p, int64_t room, bool random)
     return true;
 }
 
-/* Switch: the best expert of each token, chosen with noise if RSample is on.
- * Too few tokens for min_capacity are refused, as in DeepSpeed. */
-static bool gate_route_1(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
-                         const int64_t *used, dsi_routes *r)
+/* Switch: the best expert of each token, chosen with noise if RSample is on. */
+static bool gate_route_1(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs, ds_tensor *flags,
+                         dsi_routes *r)
 {
     Plan p;
-    ds_tensor *by = probs;
-    if (g->rsample && g->training) by = ds_add(logits, gumbel_noise(ds_shape_of(logits)));
+    ds_tensor *by = g->rsample && g->training ? gumbel_noise(logits, false) : probs;
     const float *score = ds_data(by);
-    if (!plan_open(g, r, &p) || !score) return false;
-    if (p.tokens < g->o.min_capacity) {
-        return dsi_invalid(
-            "MoE: %lld tokens, but min_capacity is %lld: expected at least as many tokens: a "
-            "larger batch, or a lower min_capacity",
-            (long long)p.tokens, (long long)g->o.min_capacity);
-    }
+    const int64_t *used = flags ? ds_data(flags) : NULL;
+    if (!plan_open(g, r, &p) || !score || (flags && !used)) return false;
     for (int64_t s = 0; s < p.tokens; s++) {
         int e = row_argmax(score + s * p.experts, p.experts, -1);
         bool goes = !used || used[s];
@@ -234,13 +256,11 @@ static bool gate_route_1(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
  * choices before any second one. The second expert is sampled by Gumbel noise
  * on all logits without the first one's; used_token is ignored, as in
  * DeepSpeed. */
-static bool gate_route_2(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
-                         const int64_t *used, dsi_routes *r)
+static bool gate_route_2(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs, dsi_routes *r)
 {
     Plan p;
-    (void)used;
     bool sample = g->training && !g->o.no_top2_2nd_expert_sampling;
-    ds_tensor *rest = sample ? ds_add(logits, gumbel_noise(ds_shape_of(logits))) : logits;
+    ds_tensor *rest = sample ? gumbel_noise(logits, false) : logits;
     const float *score = ds_data(probs), *second = rest ? ds_data(rest) : NULL;
     if (!plan_open(g, r, &p) || !score || !second) return false;
     for (int64_t s = 0; s < p.tokens; s++) {
@@ -290,12 +310,10 @@ static void gate_drop_least_probable(Plan *p, const float *probs, int e, int64_t
 
 /* The k best experts one after the other; each expert then keeps its most
  * probable tokens, in the tokens' order. */
-static bool gate_route_k(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
-                         const int64_t *used, dsi_routes *r)
+static bool gate_route_k(const dsi_gate *g, ds_tensor *probs, dsi_routes *r)
 {
     Plan p;
     const float *score = ds_data(probs);
-    (void)logits, (void)used;
     if (!plan_open(g, r, &p) || !score) return false;
     for (int64_t s = 0; s < p.tokens; s++)
         for (int j = 0; j < p.k; j++) {
@@ -321,6 +339,43 @@ static bool gate_route_k(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
     for (int64_t i = 0; i < routes; i++)
         if (p.place[i] == 0) p.place[i] = p.taken[p.expert[i]]++;
     return true;
+}
+
+/* ---- on the device -------------------------------------------------------------------------------------- */
+
+/* The same choices, without a word to the host. Nothing is drawn if no expert
+ * can be full. */
+static bool gate_route_there(const dsi_gate *g, ds_tensor *logits, ds_tensor *p, ds_tensor *used,
+                             dsi_routes *r)
+{
+    const ds_moe_opts *o = &g->o;
+    int64_t tokens = ds_size(p, 0);
+    dsi_routed out;
+    r->capacity = gate_capacity_of(g, tokens);
+    r->rows = r->capacity > tokens ? tokens : r->capacity > 0 ? r->capacity : 1;
+    dsi_route c = {.capacity = r->capacity, .rows = r->rows, .by_choice = o->k == 2};
+    if (o->k == 1 && g->training && !o->no_rts && r->capacity < tokens) c.drop = DSI_DROP_RANDOM;
+    if (o->k > 2) c.drop = DSI_DROP_LEAST;
+    bool sample = g->training && (o->k == 1 ? g->rsample : !o->no_top2_2nd_expert_sampling);
+    ds_tensor *by = sample && o->k <= 2 ? gumbel_noise(logits, true) : o->k == 2 ? logits : p;
+    if (!by || !dsi_route_tokens(c, o->k, o->k == 1 ? by : p, o->k == 2 ? by : NULL,
+                                 o->k == 1 ? used : NULL, &out))
+        return false;
+    r->expert = out.expert, r->place = out.place, r->slot = out.slot;
+    r->chosen = ds_select(out.counts, 0, 0);
+    r->first = ds_select(out.counts, 0, 1);
+    r->taken = ds_select(out.counts, 0, 2);
+    return r->chosen && r->first && r->taken;
+}
+
+/* r's tensors are there if the host routes. */
+static bool gate_route(const dsi_gate *g, ds_tensor *logits, ds_tensor *p, ds_tensor *used,
+                       dsi_routes *r)
+{
+    if (!gate_want_tokens(g, ds_size(p, 0))) return false;
+    if (!r->expert) return gate_route_there(g, logits, p, used, r);
+    if (g->o.k == 1) return gate_route_1(g, logits, p, used, r);
+    return g->o.k == 2 ? gate_route_2(g, logits, p, r) : gate_route_k(g, p, r);
 }
 
 /* ---- all of it --------------------------------------------------------------------------------------- */
@@ -366,47 +421,47 @@ static bool open_routes(const dsi_gate *g, int64_t tokens, dsi_routes *r)
     return r->expert && r->place && r->chosen && r->first && r->taken;
 }
 
-/* The flags of the tokens as int64 [S]; false, with the message, if they do not
- * fit. */
-static bool read_used(ds_tensor *used, int64_t tokens, const int64_t **out)
+/* True if there is a flag for each token, or none. */
+static bool want_used(const ds_tensor *used, int64_t tokens)
 {
-    *out = NULL;
-    if (!used) return true;
-    if (ds_numel(used) != tokens) {
-        return dsi_invalid("used_token has %lld elements: expected one for each of %lld tokens",
-                           (long long)ds_numel(used), (long long)tokens);
-    }
-    *out = ds_data(ds_cast(ds_detach(used), DS_I64));
-    return *out || !tokens;
+    if (!used || ds_numel(used) == tokens) return true;
+    return dsi_invalid("used_token has %lld elements: expected one for each of %lld tokens",
+                       (long long)ds_numel(used), (long long)tokens);
 }
 
-/* Choices are made without a graph; weights and loss depend on the
- * probabilities by ops, so wg learns from both. */
+/* Choices are made without a graph. */
+static bool gate_choose(const dsi_gate *g, ds_tensor *logits, ds_tensor *p, ds_tensor *used,
+                        bool there, dsi_routes *r)
+{
+    ds_device from = ds_device_of(p), to = there ? from : host, now = ds_current_device();
+    *r = (dsi_routes){0};
+    if (!there && !open_routes(g, ds_size(p, 0), r)) return false;
+    if (to.kind != from.kind)
+        dsi_log_once(DSI_INFO,
+                     "MoE: tokens are routed on the CPU, as the host needs to know how many an "
+                     "expert takes: probabilities are copied from %s, slots to it",
+                     ds_device_name(from));
+    bool was = ds_set_grad(false);
+    ds_set_device(to);
+    logits = ds_to(ds_cast(logits, DS_F32), to, DS_F32);
+    p = ds_to(ds_cast(p, DS_F32), to, DS_F32);
+    ds_tensor *flags = used ? ds_to(ds_reshape(used, ds_shape(-1)), to, DS_I64) : NULL;
+    bool done = logits && p && (flags || !used) && g->route(g, logits, p, flags, r);
+    ds_set_device(now);
+    ds_set_grad(was);
+    return done;
+}
+
+/* Weights and loss depend on the probabilities by ops, so wg learns from both. */
 bool dsi_gate_run(dsi_gate *g, ds_tensor *x, ds_tensor *used, dsi_routes *r, ds_tensor **weights,
                   ds_tensor **aux)
 {
-    int64_t tokens = ds_size(x, 0);
-    const int64_t *goes;
     ds_tensor *in = gate_upcast(x);
-    if (g->jitter && g->training)
-        in = ds_mul(
-            in, ds_cast(ds_init_uniform(ds_empty(DS_F32, ds_shape_of(in)), 1 - JITTER, 1 + JITTER),
-                        ds_dtype_of(in)));
+    bool there = !g->counted && !g->o.no_drop_tokens && dsi_can_route(x, g->o.k, g->o.num_experts);
+    if (in && g->jitter && g->training) in = gate_jitter(in, there);
     ds_tensor *logits = ds_call(g->wg, in), *p = ds_softmax(logits, 1);
-    if (!p || !open_routes(g, tokens, r) || !read_used(used, tokens, &goes)) return false;
-    bool was = ds_set_grad(false);
-    ds_device now = ds_current_device();
-    ds_set_device(host);
-    if (ds_device_of(x).kind != DS_CPU)
-        dsi_log_once(DSI_INFO,
-                     "MoE: tokens are routed on the CPU: their probabilities are copied from %s, "
-                     "their slots to it",
-                     ds_device_name(ds_device_of(x)));
-    bool done = g->route(g, ds_to(ds_cast(logits, DS_F32), host, DS_F32),
-                         ds_to(ds_cast(p, DS_F32), host, DS_F32), goes, r);
-    ds_set_device(now);
-    ds_set_grad(was);
-    if (!done) return false;
+    if (!p || !want_used(used, ds_size(x, 0))) return false;
+    if (!gate_choose(g, logits, p, used, there, r)) return false;
     *weights = weigh(g, p, r);
     *aux = gate_aux_loss(g, p, r);
     return *weights && *aux;

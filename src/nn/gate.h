@@ -20,6 +20,10 @@
  * no
  * gradient.
  *
+ * On a device that routes tokens itself (ops/route.h) nothing of this is known
+ * to the host but the capacity, so each expert has as many rows; those without
+ * a token are 0. Random numbers there are the device's.
+ *
  * Noise, in training: Jitter multiplies x by U(0.99, 1.01); RSample (k = 1)
  * adds Gumbel noise to the logits that choose; with k = 2 the second expert is
  * sampled from the others by its probability, with Gumbel noise too.
@@ -31,28 +35,33 @@
 
 typedef struct dsi_gate dsi_gate;
 
-/* The routes of one batch. All tensors are int64, in the host's memory: tokens
- * are routed there, also those of a GPU, whose probabilities are copied. */
+/* The routes of one batch. All tensors are int64, in the memory of the device
+ * that routes the tokens: theirs, if it can and the host does not need the
+ * counts; else the host, to which probabilities are copied. */
 typedef struct dsi_routes {
     ds_tensor *expert; /* [S,k]: the choices */
     ds_tensor *place;  /* [S,k]: row of the expert's batch, 0 .. taken-1; -1: dropped */
     ds_tensor *chosen; /* [E]: tokens that chose e, before dropping (exp_counts) */
     ds_tensor *first;  /* [E]: those that count in f */
     ds_tensor *taken;  /* [E]: tokens that it takes */
+    ds_tensor *slot;   /* [S,k]: expert rows + place, or -1; NULL: routed on the host */
     int64_t capacity;
+    int64_t rows; /* of each expert, where there is a slot */
 } dsi_routes;
 
-/* p, logits: float32 [S,E]; used: NULL or [S], 0 for tokens that go nowhere (k
- * = 1). Fills r, whose tensors are there and 0; false with the message. */
-typedef bool dsi_route_fn(const dsi_gate *g, ds_tensor *logits, ds_tensor *p, const int64_t *used,
+/* p, logits: float32 [S,E]; used: NULL or int64 [S], 0 for tokens that go
+ * nowhere (k = 1), all where they are routed. Fills r, whose tensors are there
+ * and 0 on the host, and NULL elsewhere; false with the message. */
+typedef bool dsi_route_fn(const dsi_gate *g, ds_tensor *logits, ds_tensor *p, ds_tensor *used,
                           dsi_routes *r);
 
 struct dsi_gate {
     ds_moe_opts o;
     bool training;
     bool jitter, rsample;
+    bool counted; /* the host needs the numbers of tokens: of experts on other ranks */
     ds_module *wg;
-    dsi_route_fn *route; /* by k; a test may set another one */
+    dsi_route_fn *route; /* a test may set another one */
 };
 
 /* Sets all but wg; false, with the message, which begins with the layer's name,

@@ -6,8 +6,10 @@
  *             -experts->   each on its rows, as many as there are
  *             -exchange, combine->  y [S,M], the answers times their weights
  *
- * Only rows that hold a token are moved, exchanged and computed: capacity
- * limits how many tokens an expert takes, and is not the size of a buffer.
+ * Where the host knows the routes, only rows that hold a token are moved,
+ * exchanged and computed: capacity limits how many tokens an expert takes, and
+ * is not the size of a buffer. Where the device alone knows them, each expert
+ * has as many rows as it may take, and those without a token are 0.
  *
  * Invariants:
  *  - An expert without a token is called with a row of zeros whose output is not
@@ -27,6 +29,7 @@
 #include "moe.h"
 
 #include "base/error.h"
+#include "ops/route.h"
 #include "tensor/tensor.h"
 
 #include <deepspeed/autograd.h>
@@ -119,14 +122,24 @@ static ds_tensor *moe_slots(const dsi_routes *r, const int64_t *begin)
     return slots;
 }
 
+/* The same where each has r->rows. */
+static int64_t *moe_equal_offsets(const dsi_routes *r, int n)
+{
+    int64_t *begin = moe_int64s(n + 1);
+    for (int e = 0; begin && e <= n; e++) begin[e] = e * r->rows;
+    return begin;
+}
+
 /* ep_size 1: all experts are on this rank. */
 static ds_tensor *moe_local(const MoE *l, ds_tensor *x, const dsi_routes *r, ds_tensor *w)
 {
-    const int64_t *begin = moe_row_offsets(ds_data(r->taken), l->mark.all, 1);
-    ds_tensor *slots = moe_slots(r, begin);
-    if (!slots) return NULL;
-    ds_tensor *rows = ds_dispatch(x, slots, begin[l->mark.all]);
-    return ds_combine(moe_run_experts(l, rows, begin), slots, w);
+    int n = l->mark.all;
+    const int64_t *begin = r->slot ? moe_equal_offsets(r, n)
+                                   : moe_row_offsets(ds_data(r->taken), n, 1);
+    ds_tensor *slots = r->slot ? r->slot : moe_slots(r, begin);
+    if (!slots || !begin) return NULL;
+    ds_tensor *rows = dsi_dispatch_to(x, slots, begin[n]);
+    return dsi_combine_from(moe_run_experts(l, rows, begin), slots, w);
 }
 
 /* rows: received from all ranks, by rank and then by expert: count [ranks][n].
@@ -149,8 +162,8 @@ static ds_tensor *moe_run_received(const MoE *l, ds_tensor *rows, const int64_t 
     if (!next || (!slot && ds_size(rows, 0))) return NULL;
     for (int i = 0; slot && i < ranks * n; i++)
         for (int64_t k = 0; k < count[i]; k++) slot[at++] = next[i % n]++;
-    ds_tensor *sorted = ds_dispatch(rows, slots, begin[n]);
-    return ds_combine(moe_run_experts(l, sorted, begin), slots, NULL);
+    ds_tensor *sorted = dsi_dispatch_to(rows, slots, begin[n]);
+    return dsi_combine_from(moe_run_experts(l, sorted, begin), slots, NULL);
 }
 
 /* ep_size > 1: the ranks exchange the numbers of rows, then the rows. taken
@@ -171,10 +184,10 @@ static ds_tensor *moe_expert_parallel(const MoE *l, ds_tensor *x, const dsi_rout
         to[e / n] += taken[e];
         from[e / n] += count[e];
     }
-    ds_tensor *rows = ds_dispatch(x, slots, begin[all]);
+    ds_tensor *rows = dsi_dispatch_to(x, slots, begin[all]);
     ds_tensor *arrived = ds_exchange_rows(rows, l->mark.expert, to, from);
     ds_tensor *answers = moe_run_received(l, arrived, count);
-    return ds_combine(ds_exchange_rows(answers, l->mark.expert, from, to), slots, w);
+    return dsi_combine_from(ds_exchange_rows(answers, l->mark.expert, from, to), slots, w);
 }
 
 /* c[...,0] y + c[...,1] mlp(x), c the softmax of two coefficients */
@@ -435,6 +448,7 @@ ds_module *ds_nn_moe_with(ds_module *parent, const char *name, int64_t hidden, d
     const ds_moe_opts *o = &l->gate.o;
     l->mark = (dsi_experts){.all = o->num_experts, .ep_size = o->ep_size};
     if (!moe_join_groups(l, m, name)) return m;
+    l->gate.counted = l->groups != NULL;
     if (l->mark.expert) l->mark.first = ds_comm_rank(l->mark.expert) * moe_local_experts(l);
 
     ds_scope *scope = ds_scope_open();

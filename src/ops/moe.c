@@ -10,6 +10,8 @@
  * matrices
  * [S,E,C] instead.
  * SPDX-License-Identifier: MIT */
+#include "route.h"
+
 #include "op.h"
 
 #include "base/mem.h"
@@ -69,7 +71,7 @@ const dsi_op dsi_op_dispatch = {.name = "dispatch", .backward = dispatch_backwar
 
 /* x [S,M], slots [S,k] -> [rows,M]: token s is copied to each of its slots, -1:
  * to none; rows without a token are 0. */
-ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows)
+static ds_tensor *dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows, bool made_here)
 {
     if (!dsi_live_all("dispatch", x, slots)) return dsi_null_operand("dispatch");
     if (!want_rows("dispatch", x, slots)) return NULL;
@@ -78,8 +80,8 @@ ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows)
                           "row of x",
                           dsi_shape_text(x->shape), dsi_shape_text(slots->shape), (long long)rows);
     if (!(x = ds_contiguous(x)) || !(slots = ds_contiguous(slots))) return NULL;
-    if (!slots_fit("dispatch", slots, rows) || !(slots = slots_beside(x, slots))) return NULL;
-    if (!dsi_acquire(x, slots)) return NULL;
+    if (!made_here && !slots_fit("dispatch", slots, rows)) return NULL;
+    if (!(slots = slots_beside(x, slots)) || !dsi_acquire(x, slots)) return NULL;
 
     ds_tensor *y = dsi_new(x, ds_shape(rows, x->shape.d[1]));
 
@@ -87,6 +89,15 @@ ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows)
 
     dsi_save_for_backward(dsi_record(&dsi_op_dispatch, y, x), slots);
     return y;
+}
+
+ds_tensor *ds_dispatch(ds_tensor *x, ds_tensor *slots, int64_t rows)
+{
+    return dispatch(x, slots, rows, false);
+}
+ds_tensor *dsi_dispatch_to(ds_tensor *x, ds_tensor *slots, int64_t rows)
+{
+    return dispatch(x, slots, rows, true);
 }
 
 /* ---- combine ----------------------------------------------------------------------------------------- */
@@ -129,15 +140,14 @@ static bool want_weights(const ds_tensor *x, const ds_tensor *slots, const ds_te
 
 /* x [rows,M], slots [S,k], weights [S,k] or NULL (1) -> [S,M]: the weighted sum
  * of a token's slots. The gradient of the weights is a dot product. */
-ds_tensor *ds_combine(ds_tensor *x, ds_tensor *slots, ds_tensor *weights)
+static ds_tensor *combine(ds_tensor *x, ds_tensor *slots, ds_tensor *weights, bool made_here)
 {
     if (!dsi_live_all("combine", x, slots)) return dsi_null_operand("combine");
     if (!want_rows("combine", x, slots) || !want_weights(x, slots, weights)) return NULL;
     if (!(x = ds_contiguous(x)) || !(slots = ds_contiguous(slots))) return NULL;
     if (weights && !(weights = ds_contiguous(weights))) return NULL;
-    if (!slots_fit("combine", slots, x->shape.d[0]) || !(slots = slots_beside(x, slots)))
-        return NULL;
-    if (!dsi_acquire(x, slots, weights)) return NULL;
+    if (!made_here && !slots_fit("combine", slots, x->shape.d[0])) return NULL;
+    if (!(slots = slots_beside(x, slots)) || !dsi_acquire(x, slots, weights)) return NULL;
 
     ds_tensor *y = dsi_new(x, ds_shape(slots->shape.d[0], x->shape.d[1]));
 
@@ -148,4 +158,13 @@ ds_tensor *ds_combine(ds_tensor *x, ds_tensor *slots, ds_tensor *weights)
         dsi_set_attr(n, &x->shape, sizeof x->shape);
     if (n && dsi_needs_input_grad(n, 1)) dsi_save_for_backward(n, x);
     return y;
+}
+
+ds_tensor *ds_combine(ds_tensor *x, ds_tensor *slots, ds_tensor *weights)
+{
+    return combine(x, slots, weights, false);
+}
+ds_tensor *dsi_combine_from(ds_tensor *x, ds_tensor *slots, ds_tensor *weights)
+{
+    return combine(x, slots, weights, true);
 }

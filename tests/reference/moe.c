@@ -1,11 +1,13 @@
-/* tests/reference/moe.c: a layer of experts beside DeepSpeed's: output, loss for balance, counts, routes, and
- * gradients of sum(output * grad_output) + l_aux_coefficient * l_aux.
+/* tests/reference/moe.c: a layer of experts beside DeepSpeed's: output, loss
+ * for balance, counts, routes, and gradients of sum(output * grad_output) +
+ * l_aux_coefficient * l_aux.
  *
- * The case's tolerances come from its run in float64, in which DeepSpeed's gate is float32 nevertheless: what the
- * rounding of probabilities does to gradients is not in them, and is added here.
+ * The case's tolerances come from its run in float64, in which DeepSpeed's gate
+ * is float32 nevertheless: what the rounding of probabilities does to gradients
+ * is not in them, and is added here.
  *
- * Which tokens of a full expert stay, where DeepSpeed leaves it to the order of equal values, is taken from the
- * case; that as many stay is compared first.
+ * Which tokens of a full expert stay, where DeepSpeed leaves it to the order of
+ * equal values, is taken from the case; that as many stay is compared first.
  * SPDX-License-Identifier: MIT */
 #include "nn/moe.h"
 #include "check.h"
@@ -115,20 +117,32 @@ static void compare_routes(const dsi_routes *r, const ds_tensor *index, const ds
         }
 }
 
+/* Writes x, of the CPU, over *to. */
+static void put(ds_tensor *to, ds_tensor *x)
+{
+    if (to) CHECK_INT(ds_copy(to, x), DS_OK);
+}
+
 static void take_routes(dsi_routes *r, const ds_tensor *index, const ds_tensor *place)
 {
-    int64_t *e = ds_data_mut(r->expert), *p = ds_data_mut(r->place), *taken = ds_data_mut(r->taken);
-    memset(taken, 0, (size_t)ds_numel(r->taken) * sizeof *taken);
-    for (int64_t s = 0; s < ds_size(r->expert, 0); s++) { /* k = 1 */
-        p[s] = -1;
+    const ds_device cpu = {DS_CPU, 0};
+    ds_tensor *expert = ds_clone(ds_to(r->expert, cpu, DS_I64)), *at = ds_clone(expert),
+              *slot = ds_clone(expert), *taken = ds_clone(ds_to(r->taken, cpu, DS_I64));
+    int64_t *e = ds_data_mut(expert), *p = ds_data_mut(at), *row = ds_data_mut(slot),
+            *n = ds_data_mut(taken);
+    memset(n, 0, (size_t)ds_numel(taken) * sizeof *n);
+    for (int64_t s = 0; s < ds_numel(expert); s++) { /* k = 1 */
+        p[s] = row[s] = -1;
         if (stored(index, s, 0) < 0) continue;
         e[s] = stored(index, s, 0);
         p[s] = stored(place, s, 0);
-        taken[e[s]]++;
+        row[s] = e[s] * r->rows + p[s];
+        n[e[s]]++;
     }
+    put(r->expert, expert), put(r->place, at), put(r->slot, slot), put(r->taken, taken);
 }
 
-static bool decide(const dsi_gate *g, ds_tensor *logits, ds_tensor *p, const int64_t *used,
+static bool decide(const dsi_gate *g, ds_tensor *logits, ds_tensor *p, ds_tensor *used,
                    dsi_routes *r)
 {
     ds_tensor *index = reference_tensor(given.r, "route.indices"),
@@ -175,7 +189,8 @@ static void compare_counts(Reference *r, ds_module *moe)
                        (long long)dropped);
 }
 
-/* Half an ulp of a probability that counts as much as the largest gradient, a few times over. */
+/* Half an ulp of a probability that counts as much as the largest gradient, a
+ * few times over. */
 static double gate_rounding(const Reference *r)
 {
     double most = 0;

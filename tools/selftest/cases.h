@@ -16,4 +16,4 @@ typedef struct SelfCase {
 #define BIG(t, large, small) ((t)->big ? (large) : (small))
 
 /* end with kernel NULL */
-extern const SelfCase selftest_math[], selftest_products[], selftest_nn[];
+extern const SelfCase selftest_math[], selftest_products[], selftest_nn[], selftest_route[];

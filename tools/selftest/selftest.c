@@ -272,6 +272,7 @@ int selftest_gpu(selftest_options o)
     run_cases(&s, selftest_math);
     run_cases(&s, selftest_products);
     run_cases(&s, selftest_nn);
+    run_cases(&s, selftest_route);
     run_graphs(&s);
     int rows = 0;
     for (int k = 0; k < N_VERDICTS; k++) rows += s.count[k];

@@ -140,6 +140,13 @@ ds_status dsi_cuda_attention_dropout_dx(dsi_stream *s, const dsi_philox *random,
                                         dsi_view k, dsi_view v, dsi_view mask, dsi_view y,
                                         dsi_view lse, dsi_view dq, dsi_view dk, dsi_view dv);
 
+/* launch_route.c */
+ds_status dsi_cuda_route(dsi_stream *s, const dsi_route *c, dsi_view score, dsi_view second,
+                         dsi_view used, dsi_view expert, dsi_view place, dsi_view slot,
+                         dsi_view counts);
+ds_status dsi_cuda_noise(dsi_stream *s, const dsi_philox *random, bool gumbel, double low,
+                         double high, dsi_view y);
+
 /* launch_dropout.c */
 ds_status dsi_cuda_dropout(dsi_stream *s, const dsi_philox *random, double p, double factor,
                            dsi_view x, dsi_view y, dsi_view keep);

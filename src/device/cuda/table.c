@@ -83,5 +83,7 @@ const dsi_fusions dsi_cuda_fusions = {
     .attention_step = dsi_cuda_attention_step_of,
     .choose_token = dsi_cuda_choose_token,
     .gather_batch = dsi_cuda_gather_batch,
+    .route = dsi_cuda_route,
+    .noise = dsi_cuda_noise,
 };
 /* clang-format on */
