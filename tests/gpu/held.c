@@ -178,7 +178,7 @@ static void call_pick(Call *c, const Last *last)
             c->kind = FILL, c->out[0] = any_place(1);
         break;
     case FILL:
-        c->out[0] = any_place(1), c->value = (double)pick(-300, 300) / 16;
+        c->out[0] = any_place(1), c->value = one_in(6) ? -0.0 : (double)pick(-300, 300) / 16;
         break;
     case COPY:
         places_pick(c, (const int64_t[]){1}, 1, (const int64_t[]){1}, 1);

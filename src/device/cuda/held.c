@@ -81,15 +81,15 @@ ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g)
 static bool joins(const struct dsi_cuda_held *h, dsi_cuda_small kind, const dsi_cuda_matmul_args *p)
 {
     const dsi_cuda_matmul_args *first = &h->pair.of[0];
-    return h->what == DSI_CUDA_PRODUCTS && h->n == 1 && h->kind == DSI_CUDA_COLUMNS &&
-           kind == DSI_CUDA_COLUMNS && first->dtype == p->dtype && first->batch == 1 &&
-           p->batch == 1 && dsi_cuda_independent(first, p);
+    return h->n == 1 && h->kind == DSI_CUDA_COLUMNS && kind == DSI_CUDA_COLUMNS &&
+           first->dtype == p->dtype && first->batch == 1 && p->batch == 1 &&
+           dsi_cuda_independent(first, p);
 }
 
-struct dsi_cuda_held *dsi_cuda_held_of(dsi_cuda_gpu *g)
+struct dsi_cuda_held *dsi_cuda_held_as(const dsi_stream *s, dsi_cuda_waits what)
 {
-    if (!g->held) g->held = dsi_alloc(sizeof *g->held);
-    return g->held;
+    struct dsi_cuda_held *h = ((dsi_cuda_gpu *)s->device->own)->held;
+    return h && h->what == what && h->s == s ? h : NULL;
 }
 
 ds_status dsi_cuda_held_new(dsi_stream *s, dsi_cuda_waits what, dsi_cuda_grid grid,
@@ -98,7 +98,8 @@ ds_status dsi_cuda_held_new(dsi_stream *s, dsi_cuda_waits what, dsi_cuda_grid gr
     dsi_cuda_gpu *g = s->device->own;
     ds_status status = dsi_cuda_held_launch(g);
     if (status != DS_OK) return status;
-    *h = dsi_cuda_held_of(g);
+    if (!g->held) g->held = dsi_alloc(sizeof *g->held);
+    *h = g->held;
     (*h)->s = s, (*h)->what = what, (*h)->n = 0, (*h)->grid = grid;
     return DS_OK;
 }
@@ -111,15 +112,15 @@ ds_status dsi_cuda_held(dsi_stream *s)
 ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
                         const dsi_cuda_matmul_args *p)
 {
-    dsi_cuda_gpu *g = s->device->own;
-    struct dsi_cuda_held *h = dsi_cuda_held_of(g);
-    if (joins(h, kind, p)) {
+    struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS);
+    if (h && joins(h, kind, p)) {
         h->pair.of[h->n++] = *p;
         h->grid.blocks[0] += grid.blocks[0];
         return DS_OK;
     }
-    if (dsi_cuda_held_gradient(h, kind, p)) return DS_OK;
-    if (!grid.blocks[0] || !grid.blocks[1] || !grid.blocks[2]) return dsi_cuda_held_launch(g);
+    if (dsi_cuda_held_gradient(s, kind, p)) return DS_OK;
+    if (!grid.blocks[0] || !grid.blocks[1] || !grid.blocks[2])
+        return dsi_cuda_held_launch(s->device->own);
     ds_status status = dsi_cuda_held_new(s, DSI_CUDA_PRODUCTS, grid, &h);
     if (status != DS_OK) return status;
     h->n = 1, h->kind = kind;
@@ -130,9 +131,8 @@ ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
 /* The product whose result x is, if y can be its second output. */
 static dsi_cuda_matmul_args *held_result(const dsi_stream *s, const dsi_view *x, const dsi_view *y)
 {
-    const dsi_cuda_gpu *g = s->device->own;
-    struct dsi_cuda_held *h = g->held;
-    if (!h || h->what != DSI_CUDA_PRODUCTS) return NULL;
+    struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS);
+    if (!h) return NULL;
     dsi_cuda_matmul_args *p = &h->pair.of[0];
     if (h->kind == DSI_CUDA_COLUMNS && !p->parts) return NULL; /* has no second output */
     int64_t count = dsi_cuda_elements_in(x);
@@ -156,10 +156,9 @@ bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *sa
                            const dsi_view *dx)
 {
     if (!dsi_cuda_contiguous(saved) || saved->dtype != dy->dtype) return false;
-    struct dsi_cuda_held *h = ((dsi_cuda_gpu *)s->device->own)->held;
     dsi_cuda_matmul_args *p = held_result(s, dy, dx);
-    if (p && touches(h, saved, false)) return false;
-    if (!p && h) p = dsi_cuda_held_gradient_of(h, dy, saved, dx);
+    if (p && touches(dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS), saved, false)) return false;
+    if (!p) p = dsi_cuda_held_gradient_of(s, dy, saved, dx);
     if (!p) return false;
     p->also = K_WHERE_POSITIVE, p->second = dx->p, p->mask = saved->p;
     return true;
@@ -210,16 +209,14 @@ static bool conv_touches(const dsi_cuda_conv_args *c, const dsi_cuda_pool_args *
 /* The four pixels of a window become neighbours, which the kernel wants. */
 bool dsi_cuda_held_pool(dsi_stream *s, const dsi_cuda_pool_args *p, ds_status *status)
 {
-    dsi_cuda_gpu *g = s->device->own;
-    struct dsi_cuda_held *h = g->held;
-    if (!h || h->what != DSI_CUDA_CONV || !pools(&h->of_conv, p) || conv_touches(&h->of_conv, p))
-        return false;
+    struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_CONV);
+    if (!h || !pools(&h->of_conv, p) || conv_touches(&h->of_conv, p)) return false;
     dsi_cuda_conv_args *c = &h->of_conv;
     c->pooled = (dsi_cuda_pooled){
         .value = p->to, .index = p->index, .p = p->p, .q = p->q, .relu = p->relu};
     for (int i = 0; i < 4; i++) c->pooled.vs[i] = p->ys[i], c->pooled.is[i] = p->is[i];
     c->row = dsi_cuda_divisor_of(p->q);
-    *status = dsi_cuda_held_launch(g);
+    *status = dsi_cuda_held_launch(s->device->own);
     return true;
 }
 
@@ -236,8 +233,8 @@ ds_status dsi_cuda_hold_copy(dsi_stream *s, const dsi_cuda_element *p)
 
 void dsi_cuda_held_copy(dsi_stream *s, dsi_cuda_batch *batch)
 {
-    struct dsi_cuda_held *h = ((dsi_cuda_gpu *)s->device->own)->held;
-    if (!h || h->what != DSI_CUDA_COPY || !batch->n || !batch->plane) return;
+    struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_COPY);
+    if (!h || !batch->n || !batch->plane) return;
     int64_t channels = batch->field[0].elements / batch->plane;
     Extent from = dsi_cuda_memory_of(h->copy.from, h->copy.bytes),
            to = dsi_cuda_memory_of(h->copy.to, h->copy.bytes),

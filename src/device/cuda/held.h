@@ -84,8 +84,8 @@ bool dsi_cuda_held_sgd(dsi_stream *s, const dsi_cuda_optimizer *a, int n, const 
 bool dsi_cuda_held_apart(dsi_stream *s, const dsi_view *y);
 
 /* A backward that is held, which sets no fault: until the caller puts it back
- * to g->held, nothing launches it. NULL: none. */
-struct dsi_cuda_held *dsi_cuda_held_aside(dsi_cuda_gpu *g);
+ * to the GPU's held, nothing launches it. NULL: none. */
+struct dsi_cuda_held *dsi_cuda_held_aside(dsi_stream *s);
 
 /* Launches what is held, if anything is. */
 ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g);

@@ -22,7 +22,7 @@ static bool all_near(const Extent in[DSI_CUDA_INPUTS], const Extent out[DSI_CUDA
 static bool takes_product(const struct dsi_cuda_held *h, const dsi_cuda_entropy_args *e)
 {
     const dsi_cuda_matmul_args *p = &h->pair.of[0];
-    if (h->what != DSI_CUDA_PRODUCTS || h->kind != DSI_CUDA_ROWS || !e->lanes) return false;
+    if (h->kind != DSI_CUDA_ROWS || !e->lanes) return false;
     bool floats = p->dtype == DS_F32 && p->y_dtype == DS_F32 && e->dtype == DS_F32 &&
                   (!p->bias || p->bias_dtype == DS_F32);
     bool same = e->x == p->y && e->rows == p->m && e->columns == p->n && e->inner == 1 &&
@@ -39,9 +39,9 @@ static bool takes_product(const struct dsi_cuda_held *h, const dsi_cuda_entropy_
 
 ds_status dsi_cuda_hold_entropy(dsi_stream *s, dsi_cuda_grid grid, const dsi_cuda_entropy_args *p)
 {
-    struct dsi_cuda_held *h = dsi_cuda_held_of(s->device->own);
+    struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS);
     dsi_cuda_linear_entropy last = {.entropy = *p};
-    if (takes_product(h, p)) {
+    if (h && takes_product(h, p)) {
         last.linear = h->pair.of[0], grid = dsi_cuda_blocks(1, K_LINEAR_ENTROPY_THREADS);
         h->what = DSI_CUDA_NOTHING;
     }
@@ -82,12 +82,12 @@ static bool written_before(const dsi_cuda_linear_entropy *last, Extent own)
     return false;
 }
 
-bool dsi_cuda_held_gradient(struct dsi_cuda_held *h, dsi_cuda_small kind,
-                            const dsi_cuda_matmul_args *p)
+bool dsi_cuda_held_gradient(const dsi_stream *s, dsi_cuda_small kind, const dsi_cuda_matmul_args *p)
 {
-    const dsi_cuda_entropy_args *e = &h->last.entropy;
-    if (h->what != DSI_CUDA_ENTROPY || !e->dx || !h->last.linear.m || h->n == 2 ||
-        kind != DSI_CUDA_COLUMNS || p->a != e->dx || p->batch != 1 || p->bias)
+    struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_ENTROPY);
+    const dsi_cuda_entropy_args *e = h ? &h->last.entropy : NULL;
+    if (!h || !e->dx || !h->last.linear.m || h->n == 2 || kind != DSI_CUDA_COLUMNS ||
+        p->a != e->dx || p->batch != 1 || p->bias)
         return false;
     bool across = p->m == e->columns && p->k == e->rows && p->as[1] == e->dxs[1] &&
                   p->as[2] == e->dxs[0];
@@ -104,15 +104,16 @@ bool dsi_cuda_held_gradient(struct dsi_cuda_held *h, dsi_cuda_small kind,
     return true;
 }
 
-dsi_cuda_matmul_args *dsi_cuda_held_gradient_of(struct dsi_cuda_held *h, const dsi_view *dy,
+dsi_cuda_matmul_args *dsi_cuda_held_gradient_of(const dsi_stream *s, const dsi_view *dy,
                                                 const dsi_view *mask, const dsi_view *dx)
 {
+    struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_ENTROPY);
     const long long n = dsi_cuda_elements_in(dy), one[] = {1};
     Extent masks = dsi_cuda_extent_of(mask->p, DS_F32, 1, &n, one),
            second = dsi_cuda_extent_of(dx->p, DS_F32, 1, &n, one);
     dsi_cuda_matmul_args *p = NULL;
-    if (h->what != DSI_CUDA_ENTROPY || !n || dy->dtype != DS_F32 || dx->dtype != DS_F32 ||
-        !dsi_cuda_contiguous(dy) || !dsi_cuda_contiguous(dx) || dsi_cuda_overlap(masks, second))
+    if (!h || !n || dy->dtype != DS_F32 || dx->dtype != DS_F32 || !dsi_cuda_contiguous(dy) ||
+        !dsi_cuda_contiguous(dx) || dsi_cuda_overlap(masks, second))
         return NULL;
     for (int i = 0; i < h->n; i++) {
         Extent in[DSI_CUDA_INPUTS], out[DSI_CUDA_OUTPUTS];
@@ -151,8 +152,8 @@ static bool entropy_touches(const dsi_cuda_entropy_args *p, Extent own)
 
 bool dsi_cuda_held_fill(dsi_stream *s, double value, const dsi_view *y)
 {
-    struct dsi_cuda_held *h = ((dsi_cuda_gpu *)s->device->own)->held;
-    dsi_cuda_entropy_args *p = h && h->what == DSI_CUDA_ENTROPY ? &h->last.entropy : NULL;
+    struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_ENTROPY);
+    dsi_cuda_entropy_args *p = h ? &h->last.entropy : NULL;
     int64_t bytes = (int64_t)ds_dtype_size(y->dtype);
     if (!p || p->seed || dsi_cuda_elements_in(y) != 1 || (int)y->dtype != p->loss_dtype ||
         entropy_touches(p, dsi_cuda_memory_of(y->p, bytes)))
@@ -177,9 +178,8 @@ static bool is_gradient(const dsi_cuda_entropy_args *e, const dsi_cuda_entropy_a
 
 bool dsi_cuda_held_entropy_dx(dsi_stream *s, const dsi_cuda_entropy_args *p, ds_status *status)
 {
-    dsi_cuda_gpu *g = s->device->own;
-    struct dsi_cuda_held *h = g->held;
-    dsi_cuda_entropy_args *e = h && h->what == DSI_CUDA_ENTROPY ? &h->last.entropy : NULL;
+    struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_ENTROPY);
+    dsi_cuda_entropy_args *e = h ? &h->last.entropy : NULL;
     if (!e || !e->seed || e->dx || !is_gradient(e, p)) return false;
     const long long d[] = {p->rows / p->inner, p->columns, p->inner}, one[] = {1};
     Extent dx = dsi_cuda_extent_of(p->dx, p->dtype, 3, d, p->dxs);
@@ -188,6 +188,6 @@ bool dsi_cuda_held_entropy_dx(dsi_stream *s, const dsi_cuda_entropy_args *p, ds_
         return false;
     e->dx = p->dx;
     for (int i = 0; i < 3; i++) e->dxs[i] = p->dxs[i];
-    if (!h->last.linear.m) *status = dsi_cuda_held_launch(g);
+    if (!h->last.linear.m) *status = dsi_cuda_held_launch(s->device->own);
     return true;
 }

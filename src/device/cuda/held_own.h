@@ -32,7 +32,8 @@ struct dsi_cuda_held {
     };
 };
 
-struct dsi_cuda_held *dsi_cuda_held_of(dsi_cuda_gpu *g);
+/* The held launch, if it is a `what` of this stream; else NULL. */
+struct dsi_cuda_held *dsi_cuda_held_as(const dsi_stream *s, dsi_cuda_waits what);
 
 /* Launches what is held, and begins to hold a launch, *h: the caller sets the
  * members of `what`, then calls dsi_cuda_held. */
@@ -84,10 +85,10 @@ ds_status dsi_cuda_held_entropy_launch(struct dsi_cuda_held *h);
 
 /* Whether p is a gradient of the held cross entropy's product, by the kernel
  * `kind`, and has joined it. */
-bool dsi_cuda_held_gradient(struct dsi_cuda_held *h, dsi_cuda_small kind,
+bool dsi_cuda_held_gradient(const dsi_stream *s, dsi_cuda_small kind,
                             const dsi_cuda_matmul_args *p);
 
 /* The gradient whose result dy is, if dx can be its second output where mask is
  * positive. */
-dsi_cuda_matmul_args *dsi_cuda_held_gradient_of(struct dsi_cuda_held *h, const dsi_view *dy,
+dsi_cuda_matmul_args *dsi_cuda_held_gradient_of(const dsi_stream *s, const dsi_view *dy,
                                                 const dsi_view *mask, const dsi_view *dx);

@@ -88,34 +88,28 @@ ds_status dsi_cuda_hold_back(dsi_stream *s, dsi_cuda_grid grid, const dsi_cuda_c
     return dsi_cuda_held(s);
 }
 
-/* NULL: no backward is held. */
-static struct dsi_cuda_held *held_back(const dsi_cuda_gpu *g)
+struct dsi_cuda_held *dsi_cuda_held_aside(dsi_stream *s)
 {
-    return g->held && g->held->what == DSI_CUDA_BACK ? g->held : NULL;
-}
-
-struct dsi_cuda_held *dsi_cuda_held_aside(dsi_cuda_gpu *g)
-{
-    struct dsi_cuda_held *h = held_back(g);
-    if (h) g->held = NULL;
+    struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_BACK);
+    if (h) ((dsi_cuda_gpu *)s->device->own)->held = NULL;
     return h;
 }
 
 bool dsi_cuda_held_apart(dsi_stream *s, const dsi_view *y)
 {
-    const struct dsi_cuda_held *h = held_back(s->device->own);
+    const struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_BACK);
     int64_t bytes = dsi_cuda_elements_in(y) * (int64_t)ds_dtype_size(y->dtype);
-    return h && h->s == s && !touched(&h->back.dw, dsi_cuda_memory_of(y->p, bytes));
+    return h && !touched(&h->back.dw, dsi_cuda_memory_of(y->p, bytes));
 }
 
 bool dsi_cuda_held_sgd(dsi_stream *s, const dsi_cuda_optimizer *a, int n, const dsi_span *x,
                        ds_status *status)
 {
-    struct dsi_cuda_held *h = held_back(s->device->own);
+    struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_BACK);
     Extent in[READS], out[WRITES];
     int64_t elements = 0;
     for (int i = 0; i < n; i++) elements += x[i].n;
-    if (!h || h->s != s || !elements || elements > MOST) return false;
+    if (!h || !elements || elements > MOST) return false;
     dsi_cuda_conv_step p = {.dw = h->back.dw,
                             .dw_blocks = h->grid.blocks[0],
                             .team_bits = h->back.team_bits,

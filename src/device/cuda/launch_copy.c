@@ -11,6 +11,8 @@
 #include "launch.h"
 #include "operands.h"
 
+#include <math.h>
+
 /* Whether a view of e is one run of memory: no dimensions (one element), or one
  * whose elements are neighbours. */
 static bool is_dense(const dsi_cuda_elements *e, int view)
@@ -75,12 +77,12 @@ ds_status dsi_cuda_copy(dsi_stream *s, dsi_view x, dsi_view y)
 }
 
 /* y = value, converted to y's dtype. Zero is all bits 0 in every dtype: the
- * driver's memset does it. -0.0 too compares equal, and becomes 0. */
+ * driver's memset does it. -0.0 has a bit in floats. */
 ds_status dsi_cuda_fill(dsi_stream *s, double value, dsi_view y)
 {
     if (dsi_cuda_held_fill(s, value, &y)) return DS_OK;
     dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&y), .a = value};
-    if (value == 0 && a.e.count && is_dense(&a.e, 0)) {
+    if (value == 0 && !signbit(value) && a.e.count && is_dense(&a.e, 0)) {
         const dsi_cuda_gpu *g = dsi_cuda_held_apart(s, &y) ? dsi_cuda_context(s->device)
                                                            : dsi_cuda_enter(s->device);
         CUresult result = g->f->set((CUdeviceptr)(uintptr_t)y.p, 0,

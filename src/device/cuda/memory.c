@@ -386,7 +386,7 @@ static ds_status stream_take_fault(dsi_stream *s, dsi_fault *out)
 static ds_status cuda_take_fault(dsi_stream *s, bool all, dsi_fault *out)
 {
     dsi_cuda_gpu *g = s->device->own;
-    struct dsi_cuda_held *waits = all ? NULL : dsi_cuda_held_aside(g);
+    struct dsi_cuda_held *waits = all ? NULL : dsi_cuda_held_aside(s);
     ds_status status = stream_take_fault(s, out);
     if (waits) g->held = waits;
     return status;
