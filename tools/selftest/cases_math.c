@@ -1,5 +1,5 @@
 /* tools/selftest/cases_math.c: copies, pointwise ops, reductions, indices,
- * experts, optimizers.
+ * experts, optimizers, a step of generation.
  * SPDX-License-Identifier: MIT */
 #include "cases.h"
 
@@ -300,6 +300,68 @@ OPTIMIZER(adadelta, .rule = DSI_ADADELTA, .adadelta = {0.1, 0.9, 1e-8, 0.01, fal
 OPTIMIZER(lion, .rule = DSI_LION, .lion = {0.1, 0.9, 0.99, 0.01})
 OPTIMIZER(lamb, .rule = DSI_LAMB, .lamb = {0.1, 0.9, 0.99, 1e-8, 0.01, 10, 0.01, true, false})
 
+/* ---- a step of generation ---- */
+
+/* Row b of x [B,..] as [1,..], from row `first` of dimension 2 on, n of them (0: all). */
+static dsi_view step_part(dsi_view x, int64_t b, int64_t first, int64_t n)
+{
+    x.p = (char *)x.p + (size_t)(b * x.s[0] + first * x.s[2]) * ds_dtype_size(x.dtype);
+    x.d[0] = 1;
+    if (n) x.d[2] = n;
+    return x;
+}
+
+/* x [B,H,D] as [B,H,1,D]. */
+static dsi_view step_heads(dsi_view x)
+{
+    return (dsi_view){
+        x.p, x.dtype, 4, {x.d[0], x.d[1], 1, x.d[2]}, {x.s[0], x.s[1], x.s[1], x.s[2]}};
+}
+
+/* Attention to a cache; of float64, for which it has no kernel, to all rows. On the
+ * host the core's kernels, row by row. */
+static ds_status attention_step(Trial *t)
+{
+    int64_t n = 3, h = 4, d = BIG(t, 64, 72), rows = BIG(t, 2048, 67);
+    const dsi_attention_step o = {.scale = 0.25, .window = BIG(t, 1500, 40)};
+    dsi_view q = IN(t, n, h, d), k = IN(t, n, h / 2, d), v = IN(t, n, h / 2, d),
+             keys = INOUT(t, n, h / 2, rows, d), values = INOUT(t, n, h / 2, rows, d),
+             at = INDEX(t, (double)rows, n), y = OUT(t, n, h, d), sums = STATS(t, n, h, 1);
+    dsi_view query = step_heads(q), to = step_heads(y);
+    if (t->dtype == DS_F64)
+        return CALL(t, attention, o.scale, false, query, keys, values, ABSENT, to, sums);
+    if (t->device->type->kind != DS_CPU)
+        return CALL_FUSION(t, attention_step, &o, q, k, v, keys, values, at, ABSENT, ABSENT, ABSENT,
+                           y);
+    ds_status status = DS_OK;
+    for (int64_t b = 0; b < n && status == DS_OK; b++) {
+        int64_t last = ((const int64_t *)at.p)[b],
+                first = last + 1 > o.window ? last + 1 - o.window : 0;
+        status = CALL(t, copy, step_part(step_heads(k), b, 0, 0), step_part(keys, b, last, 1));
+        if (status == DS_OK)
+            status = CALL(t, copy, step_part(step_heads(v), b, 0, 0),
+                          step_part(values, b, last, 1));
+        if (status == DS_OK)
+            status = CALL(t, attention, o.scale, false, step_part(query, b, 0, 0),
+                          step_part(keys, b, first, last + 1 - first),
+                          step_part(values, b, first, last + 1 - first), ABSENT,
+                          step_part(to, b, 0, 0), step_part(sums, b, 0, 0));
+    }
+    return status;
+}
+
+/* On the host, and of float64, the core's maximum. */
+static ds_status choose_token(Trial *t)
+{
+    int64_t n = 5, tokens = BIG(t, 50257, 1030);
+    dsi_view x = IN(t, n, tokens, 1), index = OUT_INDEX(t, DS_I64, n, 1, 1);
+    if (t->dtype == DS_F64 || t->device->type->kind == DS_CPU)
+        return CALL(t, reduce, DSI_MAX, 1, x, ABSENT, index);
+    dsi_view token = index;
+    x.n = 2, token.n = 1;
+    return CALL_FUSION(t, choose_token, x, token, ABSENT);
+}
+
 /* Float32 in two halves. */
 static ds_status halves_join(Trial *t)
 {
@@ -369,6 +431,8 @@ const SelfCase selftest_math[] = {
     {"dispatch", "", dispatch, 2, true},
     {"combine", "", combine, 4, true},
     {"combine_dw", "", combine_dw, 4, true},
+    {"attention_step", "", attention_step, 4, true},
+    {"choose_token", "", choose_token, 1, true},
     {"optimizer", "sgd", sgd, 4, true},
     {"optimizer", "adam", adam, 8, true},
     {"optimizer", "adam, master weights", adam_master, 8, true},
