@@ -15,7 +15,9 @@ target_compile_definitions(ds_options INTERFACE _GNU_SOURCE)
 target_include_directories(ds_options INTERFACE ${PROJECT_SOURCE_DIR}/include)
 if(DS_SANITIZE STREQUAL "address")
     target_compile_options(ds_options INTERFACE
-        -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+        # a later -fno-sanitize=undefined of a target would come before this one
+        $<IF:$<BOOL:$<TARGET_PROPERTY:DS_ADDRESS_ONLY>>,-fsanitize=address,-fsanitize=address$<COMMA>undefined>
+        -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(ds_options INTERFACE -fsanitize=address,undefined)
 elseif(DS_SANITIZE)
     target_compile_options(ds_options INTERFACE -fsanitize=${DS_SANITIZE} -fno-omit-frame-pointer)
