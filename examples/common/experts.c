@@ -134,10 +134,11 @@ ds_tensor *experts_loss(const Experts *x, ds_module *net, ds_tensor *loss)
 
 /* ---- load of the experts ----------------------------------------------------------------------------- */
 
-static void add_to(int64_t *sum, ds_tensor *counts)
+/* load[row] += counts, where they are, so that a step on a GPU does not wait. */
+static void add_to(ds_tensor *load, int row, ds_tensor *counts)
 {
-    const int64_t *n = ds_data(counts);
-    for (int64_t e = 0; n && e < ds_numel(counts); e++) sum[e] += n[e];
+    ds_tensor *sum = ds_select(load, 0, row);
+    ds_copy(sum, ds_add(sum, counts));
 }
 
 void experts_count(Experts *x, ds_module *net)
@@ -148,12 +149,11 @@ void experts_count(Experts *x, ds_module *net)
         if (!chosen || !taken) return;
         if (!x->load[i]) {
             ds_tensor *none = ds_zeros(DS_I64, ds_shape(2, ds_numel(chosen)));
-            x->load[i] = ds_keep(ds_to(none, (ds_device){DS_CPU, 0}, DS_I64));
+            x->load[i] = ds_keep(ds_to(none, ds_device_of(chosen), DS_I64));
         }
-        int64_t *load = x->load[i] ? ds_data_mut(x->load[i]) : NULL;
-        if (!load) return;
-        add_to(load, chosen);
-        add_to(load + ds_numel(chosen), taken);
+        if (!x->load[i]) return;
+        add_to(x->load[i], 0, chosen);
+        add_to(x->load[i], 1, taken);
     }
 }
 
@@ -175,8 +175,9 @@ static void print_layer(int layer, const int64_t *load, int64_t experts)
 void experts_print(Experts *x, bool first)
 {
     for (int i = 0; i < x->layers && x->load[i] && !ds_error(); i++) {
-        if (ds_all_reduce(NULL, x->load[i], DS_REDUCE_SUM) != DS_OK) return;
-        if (first) print_layer(i, ds_data(x->load[i]), ds_size(x->load[i], 1));
+        ds_tensor *load = ds_clone(ds_to(x->load[i], (ds_device){DS_CPU, 0}, DS_I64));
+        if (ds_all_reduce(NULL, load, DS_REDUCE_SUM) != DS_OK) return;
+        if (first) print_layer(i, ds_data(load), ds_size(load, 1));
     }
     experts_free(x);
 }

@@ -97,15 +97,20 @@ for options in '--stage 0' '--stage 1 --dtype fp16' '--stage 2 --dtype bf16 --us
     status 0 $run $few --with_cuda $options
     if [ -n "${DS_TEST_QUICK-}" ]; then break; fi
 done
-status 0 $run $few --with_cuda --moe --num_experts 2
-has out 'step_graph: each step is launched kernel by kernel: it reads a value on the host'
-
 # ---- steps as graphs, from the fourth on: the same numbers as without
 for graphs in on off; do
     status 0 DS_GRAPHS=$graphs $run $sample --max_steps 5 --no_eval --batch_size 4 --dtype fp16 \
         --with_cuda --trace $graphs.csv
 done
 same on.csv off.csv
+for graphs in on off; do
+    status 0 DS_GRAPHS=$graphs $run $sample --max_steps 6 --no_eval --with_cuda --moe --num_experts 2 4 --top_k 2         --trace $graphs.csv
+    has_not out 'kernel by kernel'
+    grep '^Experts' out >$graphs.experts
+done
+same on.csv off.csv
+same on.experts off.experts
+has on.experts '^Experts of layer 2: '
 status 1 LOCAL_RANK=1 FAKE_CUDA_FAIL=cuDevicePrimaryCtxRetain=46 $run $sample --with_cuda
 has err 'cuda:1: this GPU cannot be used: .*(CUDA_ERROR_DEVICE_UNAVAILABLE)'
 
