@@ -205,8 +205,8 @@ static bool attention_check(const ds_tensor *q, const ds_tensor *k, const ds_ten
     if (o.window < 0 || (o.window && !o.causal))
         return dsi_refuse("attention: window is %lld: expected 1 or more, with causal, or 0",
                           (long long)o.window);
-    if (!(o.softcap >= 0))
-        return dsi_refuse("attention: softcap is %g: expected 0 or more", o.softcap);
+    if (!(o.softcap >= 0 && isfinite(o.softcap)))
+        return dsi_refuse("attention: softcap is %g: expected 0 or more, finite", o.softcap);
     if (!(o.dropout_p >= 0 && o.dropout_p <= 1))
         return dsi_refuse("attention: dropout_p is %g: expected 0 to 1", o.dropout_p);
     if (o.mask &&

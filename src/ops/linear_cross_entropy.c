@@ -19,6 +19,8 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
+#include <math.h>
+
 #define FORWARD_ELEMENTS  (8 << 20)  /* of logits at a time, on the CPU: 32 MiB */
 #define BACKWARD_ELEMENTS (2 << 20)  /* the same, beside d's */
 #define GPU_ELEMENTS      (16 << 20) /* both, where small parts would be launches alone */
@@ -292,8 +294,9 @@ ds_tensor *ds_linear_cross_entropy_with(ds_tensor *x, ds_tensor *w, ds_tensor *l
     if (!dsi_live_all("linear_cross_entropy", x, w, label))
         return dsi_null_operand("linear_cross_entropy");
     if (!linear_cross_entropy_check(x, w, label)) return NULL;
-    if (!(o.softcap >= 0))
-        return dsi_refuse("linear_cross_entropy: softcap is %g: expected 0 or more", o.softcap);
+    if (!(o.softcap >= 0 && isfinite(o.softcap)))
+        return dsi_refuse("linear_cross_entropy: softcap is %g: expected 0 or more, finite",
+                          o.softcap);
     int64_t n = x->shape.d[0];
     if (!n || !w->shape.d[0])
         return dsi_refuse("linear_cross_entropy: x is %s, w %s: expected rows",

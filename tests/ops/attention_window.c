@@ -78,6 +78,8 @@ static void refused(void **state)
     CHECK_ERROR("attention: window is -2");
     CHECK(!ds_attention_with(x, x, x, (ds_attention_opts){.softcap = -2}));
     CHECK_ERROR("attention: softcap is -2: expected 0 or more");
+    CHECK(!ds_attention_with(x, x, x, (ds_attention_opts){.softcap = INFINITY}));
+    CHECK_ERROR("attention: softcap is inf: expected 0 or more, finite");
     ds_scope_close(scope);
 }
 

@@ -100,6 +100,9 @@ static void refusals(void **state)
     CHECK(!ds_linear_cross_entropy_with(x, w, ds_zeros(DS_I64, ds_shape(4)),
                                         (ds_linear_cross_entropy_opts){.softcap = -1}));
     CHECK_ERROR("softcap is -1");
+    CHECK(!ds_linear_cross_entropy_with(x, w, ds_zeros(DS_I64, ds_shape(4)),
+                                        (ds_linear_cross_entropy_opts){.softcap = INFINITY}));
+    CHECK_ERROR("softcap is inf");
     CHECK(isnan(ds_item(ds_linear_cross_entropy(x, w, ds_full(DS_I64, ds_shape(4), -100)))));
 }
 
