@@ -216,6 +216,21 @@ static void turn(const Step *s, const float *x, const float *cos, const float *s
     }
 }
 
+/* Of a row and group: the new key and value are in row `at`, others are as before. */
+static void check_cache(const Step *s, int group, int64_t at, const double *key,
+                        const float *const *from, const float *keys, const float *values,
+                        double near)
+{
+    for (int64_t j = 0; j < T; j++)
+        for (int e = 0; e < s->depth; e++) {
+            int64_t place = (group * T + j) * s->depth + e;
+            bool here = j == at;
+            CHECK_CLOSE(keys[place], here ? key[e] : (double)from[3][place], here ? near : 0);
+            CHECK_CLOSE(values[place],
+                        (double)(here ? from[2][group * s->depth + e] : from[4][place]), 0);
+        }
+}
+
 static void check_step(const Step *s)
 {
     ds_scope *scope = ds_scope_open();
@@ -268,15 +283,7 @@ static void check_step(const Step *s)
                 for (int e = 0; e < d; e++) want[e] += p * (double)x[e];
             }
             for (int e = 0; e < d; e++) CHECK_CLOSE(got[(b * h + i) * d + e], want[e] / sum, near);
-            for (int64_t j = 0; j < T; j++)
-                for (int e = 0; e < d; e++) {
-                    int64_t place = ((b * G + g) * T + j) * d + e;
-                    bool here = j == at[b];
-                    CHECK_CLOSE(new_keys[place], here ? key[e] : (double)from[3][place],
-                                here ? near : 0);
-                    CHECK_CLOSE(new_values[place],
-                                (double)(here ? from[2][(b * G + g) * d + e] : from[4][place]), 0);
-                }
+            check_cache(s, b * G + g, at[b], key, from, new_keys, new_values, near);
         }
     ds_scope_close(scope);
 }
