@@ -44,13 +44,13 @@ ALWAYS_INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 ALWAYS_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); } /* b if either is NaN */
 ALWAYS_INLINE float vf_sum(vf v) { return _mm512_reduce_add_ps(v); }
 ALWAYS_INLINE float vf_largest(vf v) { return _mm512_reduce_max_ps(v); } /* no lane is NaN */
-/* gcc 12 may spill a mask as 16 bits and count the bits of 32 there: this
- * brings it to a register first */
+/* gcc 12 may spill a mask as 16 bits and read 32 there, to count them or into a
+ * register: this leaves the upper ones out behind its back */
 ALWAYS_INLINE unsigned mask_bits(__mmask16 m)
 {
     unsigned bits = m;
     __asm__("" : "+r"(bits));
-    return bits;
+    return bits & 0xffff;
 }
 /* the first n < VF lanes; the others load as 0 and are not stored */
 ALWAYS_INLINE vf vf_load_n(const float *p, int n)
