@@ -16,14 +16,14 @@
  * SPDX-License-Identifier: MIT */
 #include "copier.h"
 
+#include "base/int.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "device/graph.h"
-
-#include <string.h>
+#include "resident.h"
 
 #define LEAST_BYTES ((size_t)64 << 10) /* copies of less cost less than the events around them */
-#define ALIGN       ((size_t)64)
+#define ALIGN       64
 
 struct dsi_copier {
     dsi_device *device;
@@ -45,12 +45,11 @@ static void layout_make(dsi_copier *c, const ds_dataset *d, int64_t rows)
     c->n_fields = ds_dataset_fields(d);
     for (int f = 0; f < c->n_fields; f++) {
         const ds_field *of = ds_dataset_field(d, f);
-        c->shape[f] = (ds_dims){of->shape.n + 1, {rows}};
-        memcpy(c->shape[f].d + 1, of->shape.d, (size_t)of->shape.n * sizeof *of->shape.d);
+        c->shape[f] = dsi_dataset_batch_shape(d, f, rows);
         c->dtype[f] = of->dtype;
         c->offset[f] = c->slot_bytes;
-        size_t bytes = (size_t)dsi_numel(c->shape[f]) * ds_dtype_size(of->dtype);
-        c->slot_bytes += (bytes + ALIGN - 1) / ALIGN * ALIGN;
+        int64_t bytes = dsi_numel(c->shape[f]) * (int64_t)ds_dtype_size(of->dtype);
+        c->slot_bytes += (size_t)dsi_round_up(bytes, ALIGN);
     }
 }
 

@@ -119,6 +119,14 @@ void dsi_dataset_set_byte_form(ds_dataset *d, const dsi_byte_form *form)
 
 const dsi_byte_form *dsi_dataset_byte_form(const ds_dataset *d) { return d ? d->bytes : NULL; }
 
+ds_dims dsi_dataset_batch_shape(const ds_dataset *d, int f, int64_t n)
+{
+    const ds_dims *sample = &ds_dataset_field(d, f)->shape;
+    ds_dims shape = {sample->n + 1, {n}};
+    memcpy(shape.d + 1, sample->d, (size_t)sample->n * sizeof *sample->d);
+    return shape;
+}
+
 /* ---- a part of a data set ------------------------------------------------------------------------- */
 
 /* Samples begin .. begin + n - 1 of `whole`, which it owns. */

@@ -150,8 +150,7 @@ static ds_status slot_own_memory(ds_loader *l, int place)
         if (s->field[f] && s->field[f]->storage->refs > 1) slot_drop_memory(s, f);
         if (s->field[f]) continue;
         const ds_field *field = ds_dataset_field(l->data, f);
-        ds_dims shape = {field->shape.n + 1, {l->rows}};
-        memcpy(shape.d + 1, field->shape.d, (size_t)field->shape.n * sizeof *shape.d);
+        ds_dims shape = dsi_dataset_batch_shape(l->data, f, l->rows);
         ds_scope *here = ds_scope_open();
         s->field[f] = ds_keep(dsi_new_host(field->dtype, shape));
         ds_scope_close(here);
@@ -211,10 +210,9 @@ static ds_status loader_choose_device(ds_loader *l)
     l->asked = d;
     ds_status status = DS_OK;
     if (d->type->kind != DS_CPU) status = dsi_resident_new(l->data, d, l->samples, &l->resident);
-    if (!l->prefetch) l->n_slots = 2;
     if (status == DS_OK && d->type->kind != DS_CPU && !l->resident && !l->o.no_pin_memory)
-        status = dsi_copier_new(l->data, d, l->rows, l->n_slots, &l->copier);
-    if (!l->prefetch && !l->copier) l->n_slots = 1;
+        status = dsi_copier_new(l->data, d, l->rows, l->prefetch ? l->n_slots : 2, &l->copier);
+    if (!l->prefetch) l->n_slots = l->copier ? 2 : 1;
     return status;
 }
 

@@ -11,8 +11,6 @@
 #include "base/mem.h"
 #include "tensor/lazy.h"
 
-#include <string.h>
-
 #define COPY_BYTES ((size_t)1 << 20) /* samples that are read before they are copied */
 
 struct dsi_resident {
@@ -214,9 +212,8 @@ bool dsi_resident_batch(dsi_resident *r, int64_t begin, int64_t n, ds_tensor **f
     r->begin = begin, r->rows = n;
     for (int f = 0; f < r->n_fields; f++) {
         const ds_field *of = ds_dataset_field(r->data, f);
-        ds_dims shape = {of->shape.n + 1, {n}};
-        memcpy(shape.d + 1, of->shape.d, (size_t)of->shape.n * sizeof *shape.d);
-        field[f] = dsi_new_owned(r->order->device, of->dtype, shape, &r->owner);
+        field[f] = dsi_new_owned(r->order->device, of->dtype,
+                                 dsi_dataset_batch_shape(r->data, f, n), &r->owner);
         if (!field[f]) return false;
         r->batch[f] = dsi_ref(field[f]);
     }

@@ -22,6 +22,9 @@ typedef struct dsi_byte_form {
 void dsi_dataset_set_byte_form(ds_dataset *d, const dsi_byte_form *form);
 const dsi_byte_form *dsi_dataset_byte_form(const ds_dataset *d); /* NULL: none */
 
+/* The shape of field f of a batch of n samples. */
+ds_dims dsi_dataset_batch_shape(const ds_dataset *d, int f, int64_t n);
+
 typedef struct dsi_resident dsi_resident;
 
 /* Copies all samples of d, for orders of up to `most` samples, to the device;

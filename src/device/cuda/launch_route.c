@@ -12,6 +12,7 @@
  * same numbers at each replay.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
+#include "base/int.h"
 #include "kernels/route.h"
 #include "launch.h"
 #include "operands.h"
@@ -44,10 +45,9 @@ static dsi_cuda_route_args route_args(const dsi_route *c, const dsi_view *score,
 static ds_status route_launch(dsi_stream *s, const dsi_cuda_route_args *a)
 {
     enum { MOST = 8192, WARPS = 8 };
-    int64_t blocks = (a->tokens + WARPS - 1) / WARPS;
+    int64_t blocks = dsi_min(dsi_div_up(a->tokens, WARPS), MOST);
     ds_status status = dsi_cuda_launch(s, DSI_CUDA_route, "route_choose", "",
-                                       dsi_cuda_blocks(blocks < MOST ? blocks : MOST, 32 * WARPS),
-                                       a);
+                                       dsi_cuda_blocks(blocks, 32 * WARPS), a);
     if (status != DS_OK) return status;
     return dsi_cuda_launch(s, DSI_CUDA_route, "route_place", "",
                            dsi_cuda_blocks(a->experts, K_ROUTE_THREADS), a);
