@@ -117,8 +117,7 @@ void dsi_gate_make_wg(dsi_gate *g, ds_module *parent, int64_t hidden)
 
 /* logits + -log(-log(u)), float32 [S,E], whose largest is a sample of their
  * softmax (Gumbel-max trick). Both ends of u are excluded, where a logarithm
- * would be
- * infinite. */
+ * would be infinite. */
 static ds_tensor *gumbel_noise(ds_tensor *logits, bool there)
 {
     if (there) return ds_add(logits, dsi_noise_like(logits, true, FLT_EPSILON, 1 - FLT_EPSILON));

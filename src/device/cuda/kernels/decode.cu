@@ -11,17 +11,8 @@
  * SPDX-License-Identifier: MIT */
 #include "decode.h"
 #include "common.cuh"
+#include "pack.cuh"
 #include "team.cuh"
-
-DEVICE float rounded(const float *, float v) { return v; }
-DEVICE float rounded(const __half *, float v) { return __half2float(__float2half_rn(v)); }
-DEVICE float rounded(const __nv_bfloat16 *, float v)
-{
-    return __bfloat162float(__float2bfloat16_rn(v));
-}
-DEVICE void put(float *p, float v) { *p = v; }
-DEVICE void put(__half *p, float v) { *p = __float2half_rn(v); }
-DEVICE void put(__nv_bfloat16 *p, float v) { *p = __float2bfloat16_rn(v); }
 
 /* Element i of a head at `position`, turned, in the precision of T. */
 template <class T>
@@ -33,7 +24,9 @@ DEVICE float turned(const dsi_cuda_attention_step &P, const T *x, long long posi
     float a = up(x[pair]) * cos[pair], b = up(x[pair + P.pairs]) * sin[pair];
     if (i >= P.pairs)
         a = up(x[pair + P.pairs]) * cos[pair], b = -(up(x[pair]) * sin[pair]);
-    return rounded(x, a - b);
+    T t;
+    down(a - b, &t);
+    return up(t);
 }
 
 /* The running softmax of a warp: lane's elements lane + 32 e of the output. */
@@ -111,7 +104,7 @@ template <class T, int E> DEVICE void attention_step(const dsi_cuda_attention_st
         query[i] = turned<T>(P, q, at - pad, i);
         key[i] = turned<T>(P, k, at - pad, i);
         if (head % P.group) continue;
-        put(&keys[at * P.cache_ks[2] + i], key[i]);
+        down(key[i], &keys[at * P.cache_ks[2] + i]);
         values[at * P.cache_vs[2] + i] = v[i];
     }
     __syncthreads();
@@ -154,7 +147,7 @@ template <class T, int E> DEVICE void attention_step(const dsi_cuda_attention_st
             float factor = exp_of(most[w] - top);
             total += factor * sum[w], y += factor * part[w][i];
         }
-        put((T *)P.y + batch * P.ys[0] + head * P.ys[1] + i, y / total);
+        down(y / total, (T *)P.y + batch * P.ys[0] + head * P.ys[1] + i);
     }
 }
 
