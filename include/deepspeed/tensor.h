@@ -139,15 +139,17 @@ typedef struct ds_step_graph ds_step_graph;
  * without calling the function. Learning rates, step counts, seeds of dropout
  * and the inputs may change; what else the function decides on the host is that
  * of the record, and what it keeps from one run to the next must be tensors
- * that it writes in place (ds_copy). The same bits as without a graph.
+ * that it writes in place (ds_copy). A ds_schedule_step after its optimizer's
+ * step is repeated. The same bits as without a graph.
  *
- * A step that a graph cannot repeat (it reads a value on the host, say) and one
- * with other shapes is run by the function, and one line of the log says why. On
- * the CPU, and with DS_GRAPHS=off, each run is the function.
+ * A step that a graph cannot repeat (it reads a value on the host, or sets a
+ * learning rate: do that before the run) and one with other shapes is run by
+ * the function, and one line of the log says why. On the CPU, and with
+ * DS_GRAPHS=off, each run is the function.
  *
  * The caller owns the result of _new, and self; NULL if step is NULL. One step
  * graph belongs to one thread and one device: that of its first input. It is
- * freed before the optimizers that it steps. */
+ * freed before the optimizers and schedules that it steps. */
 DS_API ds_step_graph *ds_step_graph_new(ds_step_fn *step, void *self);
 DS_API void ds_step_graph_free(ds_step_graph *g);
 

@@ -284,8 +284,6 @@ static _Thread_local void *mine;
 
 dsi_rng *dsi_rng_default(void)
 {
-    if (!mine) ds_seed(67280421310721);
+    if (!mine) dsi_rng_seed(dsi_thread_memory(&mine, sizeof(dsi_rng)), 67280421310721);
     return mine;
 }
-
-void ds_seed(uint64_t seed) { dsi_rng_seed(dsi_thread_memory(&mine, sizeof(dsi_rng)), seed); }

@@ -105,6 +105,7 @@ ds_status dsi_graph_begin(dsi_graph *g, bool capture)
     g->decision = (dsi_graph_decision){0};
     g->unnoted = g->accumulates = false;
     d->recording = g;
+    d->recordings++;
     if (capture && g->common) dsi_pool_lend(g->pool, g->common);
     dsi_pool_use(d, g->pool);
     if (capture && g->common) dsi_pool_share(d, g->common);
@@ -201,6 +202,14 @@ ds_status dsi_graph_forbid(dsi_device *d, const char *why)
     if (!g->forbidden) snprintf(g->why, sizeof g->why, "%s", why);
     g->forbidden = true;
     return DS_OK;
+}
+
+void dsi_graph_forbid_call(const char *call)
+{
+    dsi_device *d = dsi_device_recording();
+    char why[sizeof d->recording->why];
+    snprintf(why, sizeof why, "it calls ds_%s, which a replay would not", call);
+    if (d) (void)dsi_graph_forbid(d, why);
 }
 
 bool dsi_graph_note(dsi_device *d, bool on)

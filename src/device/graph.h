@@ -78,6 +78,11 @@ dsi_device *dsi_device_recording(void); /* one of this thread's that does; NULL:
  * otherwise. */
 ds_status dsi_graph_forbid(dsi_device *d, const char *why);
 
+/* The same for the device of this thread that records, if one does: the public
+ * function ds_<call> sets a value of the host, another one at each step
+ * maybe. */
+void dsi_graph_forbid_call(const char *call);
+
 /* Until it is set back, what d does while it is observed is not noted: a
  * capture does it in another way. Returns how it was. */
 bool dsi_graph_note(dsi_device *d, bool on);

@@ -16,6 +16,7 @@ bool ds_engine_is_gradient_accumulation_boundary(const ds_engine *e)
 
 void ds_engine_set_gradient_accumulation_boundary(ds_engine *e, bool boundary)
 {
+    dsi_graph_forbid_call("engine_set_gradient_accumulation_boundary");
     if (e) e->ends = boundary ? DSI_ENDS_NOW : DSI_ENDS_LATER;
 }
 
@@ -34,6 +35,7 @@ static ds_status batch_check_between_updates(const ds_engine *e, const char *op)
 static ds_status batch_set_sizes(ds_engine *e, const char *op, int64_t micro, int64_t accumulate)
 {
     dsi_config *c = e->config;
+    dsi_graph_forbid_call(op);
     if (batch_check_between_updates(e, op) != DS_OK) return ds_error_status();
     if (c->zero.deterministic)
         return dsi_fail(DS_ESTATE,

@@ -66,7 +66,7 @@ ds_status dsi_engine_updated(ds_engine *e, const dsi_zero_step_result *r)
     } else {
         dsi_phases_log_update(e->timers, (int)c->zero.stage, r->gather_s, r->gradients_s,
                               r->update_s);
-        if (e->schedule) ds_schedule_step(e->schedule);
+        if (e->schedule) dsi_schedule_advance(e->schedule);
     }
     return dsi_scaler_update(&e->scaler, r->overflow);
 }

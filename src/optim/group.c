@@ -7,6 +7,7 @@
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
+#include "device/graph.h"
 #include "nn/module.h"
 
 #include <string.h>
@@ -140,6 +141,7 @@ double ds_optim_group_lr(const ds_optim *o, int group)
 void ds_optim_set_group_lr(ds_optim *o, int group, double lr)
 {
     ds_optim_values *v = group_values(o, group);
+    dsi_graph_forbid_call("optim_set_group_lr");
     if (v) v->lr = lr;
 }
 
@@ -148,6 +150,7 @@ double ds_optim_lr(const ds_optim *o) { return ds_optim_group_lr(o, 0); }
 /* Of all groups, as a schedule without lists does. */
 void ds_optim_set_lr(ds_optim *o, double lr)
 {
+    dsi_graph_forbid_call("optim_set_lr");
     for (int g = 0; g < ds_optim_groups(o); g++) o->groups[g].lr = lr;
 }
 
@@ -160,6 +163,7 @@ double ds_optim_group_weight_decay(const ds_optim *o, int group)
 void ds_optim_set_group_weight_decay(ds_optim *o, int group, double weight_decay)
 {
     ds_optim_values *v = group_values(o, group);
+    dsi_graph_forbid_call("optim_set_group_weight_decay");
     if (v) v->weight_decay = weight_decay;
 }
 
@@ -174,6 +178,7 @@ bool ds_optim_group_betas(const ds_optim *o, int group, double betas[2])
 bool ds_optim_set_group_betas(ds_optim *o, int group, const double betas[2])
 {
     ds_optim_values *v = group_values(o, group);
+    dsi_graph_forbid_call("optim_set_group_betas");
     if (!v || !o->type->has_betas) return false;
     memcpy(v->betas, betas, sizeof v->betas);
     return true;
@@ -190,6 +195,7 @@ bool ds_optim_group_momentum(const ds_optim *o, int group, double *momentum)
 bool ds_optim_set_group_momentum(ds_optim *o, int group, double momentum)
 {
     ds_optim_values *v = group_values(o, group);
+    dsi_graph_forbid_call("optim_set_group_momentum");
     if (!v || !o->type->has_momentum) return false;
     v->momentum = momentum;
     return true;

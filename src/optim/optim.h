@@ -42,10 +42,13 @@ struct ds_optim {
     void *keeper_arg;
     bool taken;          /* an engine frees it */
     int64_t scalar_uses; /* replay.c: when the step of a group began */
+    int64_t scheduled;   /* the recording in which a schedule last set its values; 0: none */
 };
 
 /* Whether an engine has s, so that other code may not free it. */
 void dsi_schedule_take(ds_schedule *s, bool taken);
+/* ds_schedule_step for an engine, whose hook does it at replays. */
+void dsi_schedule_advance(ds_schedule *s);
 
 /* Whether moment i is needed by parameters of that group. i: 0 ..
  * DS_OPTIM_MOMENTS - 1. It may depend on the group's values, so an answer is

@@ -155,8 +155,11 @@ ds_status dsi_replay_begin(ds_optim *o, int group, const int *updated, int n)
                                         .after = replay_after,
                                         .release = replay_release,
                                         .undo = replay_undo};
+    static const char before[] = "a schedule is stepped before its optimizer (ds_schedule_step)";
     dsi_device *d = n ? o->params[updated[0]].p->device : NULL;
     if (!dsi_graph_recording(d)) return DS_OK;
+    if (o->scheduled == d->recordings && dsi_graph_forbid(d, before) != DS_OK)
+        return ds_error_status();
     o->scalar_uses = dsi_graph_scalar_uses(d);
     if (!dsi_graph_capturing(d)) return DS_OK;
     dsi_step_scalars *host = NULL;

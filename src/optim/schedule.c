@@ -13,6 +13,7 @@
 #include "schedule.h"
 
 #include "base/text.h"
+#include "device/graph.h"
 #include "optim.h"
 
 #include <string.h>
@@ -77,10 +78,36 @@ double ds_schedule_lr(const ds_schedule *s, int group)
     return s ? ds_optim_group_lr(s->o, group) : 0;
 }
 
-/* Called after the optimizer's step: the first call is iteration 0. */
+/* A step that is recorded notes the optimizer's setters, but a schedule's calls
+ * of these are repeated by a hook. */
+void dsi_schedule_advance(ds_schedule *s)
+{
+    dsi_device *recording = dsi_device_recording();
+    bool noted = dsi_graph_note(recording, false);
+    s->type->apply(s->self, s->o, ++s->last);
+    dsi_graph_note(recording, noted);
+}
+
+static ds_status schedule_after(void *arg)
+{
+    dsi_schedule_advance(arg);
+    return DS_OK;
+}
+
+static void schedule_release(void *arg) { (void)arg; }
+
+/* Called after the optimizer's step: the first call is iteration 0. In a step
+ * that is captured it comes after the launch, as at each replay. */
 void ds_schedule_step(ds_schedule *s)
 {
-    if (s) s->type->apply(s->self, s->o, ++s->last);
+    static const dsi_graph_hook hook = {.after = schedule_after, .release = schedule_release};
+    dsi_device *recording = dsi_device_recording();
+    if (!s) return;
+    if (recording) s->o->scheduled = recording->recordings;
+    if (dsi_graph_capturing(recording))
+        dsi_graph_add_hook(recording, &hook, s);
+    else
+        dsi_schedule_advance(s);
 }
 
 /* Also writes the values of that step into the groups: resuming sets the rates

@@ -8,6 +8,7 @@
  * it whole.
  * SPDX-License-Identifier: MIT */
 #include "base/text.h"
+#include "device/graph.h"
 #include "optim.h"
 
 #include <inttypes.h>
@@ -252,6 +253,7 @@ ds_status ds_optim_load_state_dict(ds_optim *o, const ds_value *state_dict)
     if (!o || !state_dict) return dsi_null_argument("optim_load_state_dict");
     const ds_value *state = ds_value_get(state_dict, "state"),
                    *groups = ds_value_get(state_dict, "param_groups");
+    dsi_graph_forbid_call("optim_load_state_dict");
     if (ds_value_kind_of(state) != DS_VALUE_DICT || ds_value_kind_of(groups) != DS_VALUE_LIST)
         return state_dict_refuse(
             "no state dict of an optimizer: it wants \"state\" and \"param_groups\"");

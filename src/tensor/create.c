@@ -6,6 +6,7 @@
  * bfloat16 values are drawn as float32.
  * SPDX-License-Identifier: MIT */
 #include "base/rng.h"
+#include "device/graph.h"
 #include "tensor.h"
 
 #include <math.h>
@@ -193,6 +194,12 @@ ds_tensor *ds_randperm(int64_t n)
     return staging_flush(x, host);
 }
 
+void ds_seed(uint64_t seed)
+{
+    dsi_graph_forbid_call("seed");
+    dsi_rng_seed(dsi_rng_default(), seed);
+}
+
 ds_tensor *ds_rng_state(void)
 {
     unsigned char bytes[DSI_RNG_STATE_BYTES];
@@ -207,6 +214,7 @@ ds_status ds_set_rng_state(ds_tensor *state)
         return dsi_fail(DS_EINVAL, "set_rng_state: the state is %s %s: expected uint8 [%d]",
                         ds_dtype_name(state->dtype), dsi_shape_text(state->shape),
                         DSI_RNG_STATE_BYTES);
+    dsi_graph_forbid_call("set_rng_state");
     const void *bytes = ds_data(state);
     if (!bytes) return ds_error_status();
     if (!dsi_rng_load(dsi_rng_default(), bytes))

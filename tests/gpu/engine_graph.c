@@ -206,12 +206,17 @@ static void nothing_is_updated(void **state)
     }
 }
 
+static void set_rate(ds_engine *e) { ds_engine_set_lr(e, 0.01); }
+static void set_boundary(ds_engine *e) { ds_engine_set_gradient_accumulation_boundary(e, true); }
+static void set_batch(ds_engine *e) { CHECK_INT(ds_engine_set_train_batch_size(e, BATCH), DS_OK); }
+
 static void what_cannot_be_recorded(void **state)
 {
     (void)state;
     static const struct {
         const char *config, *why;
         int steps;
+        void (*set)(ds_engine *e);
     } rows[] = {{ADAM ", \"wall_clock_breakdown\": true",
                  "parts of it are timed (wall_clock_breakdown)", 2},
                 {ADAM BF16 ", \"zero_optimization\": {\"stage\": 1, \"offload_optimizer\": "
@@ -224,9 +229,12 @@ static void what_cannot_be_recorded(void **state)
                 {ADAM BF16 ", \"zero_optimization\": {\"stage\": 2, \"deterministic\": true}",
                  "gradients are added up in a fixed order", 2},
                 {"\"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 0.01}}",
-                 "its optimizer is made of ops", 2}};
+                 "its optimizer is made of ops", 2},
+                {ADAM, "it calls ds_optim_set_group_lr, which", 2, set_rate},
+                {ADAM, "it calls ds_engine_set_gradient_accumulation_boundary", 2, set_boundary},
+                {ADAM, "it calls ds_engine_set_train_batch_size", 2, set_batch}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        Run r = {.plan = {.config = rows[i].config}};
+        Run r = {.plan = {.config = rows[i].config, .set = rows[i].set}};
         run_begin(&r, true);
         for (int k = 0; k < rows[i].steps; k++) run_micro_step(&r, k, NULL);
         const char *why = ds_step_graph_why_not(r.graph);

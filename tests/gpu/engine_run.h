@@ -20,6 +20,7 @@ typedef struct Plan {
     int keep_at;    /* the call of the step's function that keeps a tensor, from 1 on; 0: none */
     int read_at;    /* the call that reads its loss on the host; 0: none */
     int read_after; /* ... after backward and update, 0 to 2 of these */
+    void (*set)(ds_engine *e);         /* called by the step's function; NULL: nothing */
     int overflow_at, save_at, eval_at; /* micro steps; 0: none */
 } Plan;
 
@@ -56,6 +57,7 @@ static inline ds_tensor *engine_step(void *self, ds_tensor *const *in, int n)
     if (reads == 1) ds_item(loss);
     if (ds_engine_step(r->e) != DS_OK) return NULL;
     if (reads == 2) ds_item(loss);
+    if (r->plan.set) r->plan.set(r->e);
     return loss;
 }
 

@@ -20,8 +20,10 @@ typedef struct Training {
     ds_step_graph *graph;
     bool image;                             /* the tutorial's network; else dropout_net */
     bool reads, draws, keeps, zero_outside; /* what spoils a graph, and what does not */
-    int bad_step;                           /* its labels are no classes; -1: none */
-    int other_batch;                        /* the step with another batch size; -1: none */
+    enum { NOTHING, RATE, DECAY, MOMENTUM, SEED, EARLY_SCHEDULE, SCHEDULE } sets; /* in the step */
+    ds_schedule *schedule;
+    int bad_step;    /* its labels are no classes; -1: none */
+    int other_batch; /* the step with another batch size; -1: none */
     double loss[STEPS];
     float *values; /* of all parameters, at the end */
     size_t bytes;
@@ -37,16 +39,31 @@ static ds_module *dropout_net(void)
     return net;
 }
 
+/* Sets values on the host: before the update, or after it. */
+static void training_set(Training *t, bool updated)
+{
+    double now = ds_optim_lr(t->optim);
+    if (t->sets == RATE && !updated) ds_optim_set_lr(t->optim, now * 0.75);
+    if (t->sets == DECAY && updated)
+        ds_optim_set_group_weight_decay(t->optim, 0,
+                                        ds_optim_group_weight_decay(t->optim, 0) + 0.01);
+    if (t->sets == MOMENTUM && updated) CHECK(ds_optim_set_group_momentum(t->optim, 0, 0.5 + now));
+    if (t->sets == SEED && !updated) ds_seed(5);
+    if (updated == (t->sets == SCHEDULE)) ds_schedule_step(t->schedule);
+}
+
 static ds_tensor *training_step(void *self, ds_tensor *const *in, int n)
 {
     Training *t = self;
     CHECK_INT(n, 2);
     if (!t->keeps && !t->zero_outside) ds_optim_zero_grad(t->optim);
     ds_tensor *x = in[0];
+    training_set(t, false);
     if (t->draws) x = ds_add(x, ds_randn(DS_F32, ds_shape_of(x)));
     ds_tensor *loss = ds_cross_entropy(ds_call(t->net, x), in[1]);
     if (t->reads && ds_item(loss) > 1e9) return NULL;
     if (ds_backward(loss) != DS_OK || ds_optim_step(t->optim) != DS_OK) return NULL;
+    training_set(t, true);
     return loss;
 }
 
@@ -70,7 +87,7 @@ static ds_tensor *training_run(Training *t, int step)
     if (step == t->bad_step) labels[1] = 10;
     ds_dims shape = t->image ? ds_shape(batch, 3, 32, 32) : ds_shape(batch, WIDTH);
     ds_tensor *in[] = {ds_randn(DS_F32, shape), ds_from_data(DS_I64, ds_shape(batch), labels)};
-    training_cycle(t, step);
+    if (!t->sets) training_cycle(t, step);
     if (t->zero_outside) ds_module_zero_grad(t->net);
     return t->graph ? ds_step_graph_run(t->graph, in, 2) : training_step(t, in, 2);
 }
@@ -82,12 +99,15 @@ static void training_begin(Training *t, int rule, bool with_graph)
     t->net = t->image ? net_new() : dropout_net();
     t->optim = optimizer_new(rule, t->net);
     t->graph = with_graph ? ds_step_graph_new(training_step, t) : NULL;
+    if (t->sets >= EARLY_SCHEDULE)
+        t->schedule = ds_schedule_by_name(t->optim, "StepLR", "{\"step_size\": 2, \"gamma\": 0.5}");
     CHECK(t->optim && (t->graph || !with_graph));
 }
 
 static void training_end(Training *t)
 {
     ds_step_graph_free(t->graph);
+    ds_schedule_free(t->schedule);
     ds_optim_free(t->optim);
     ds_module_free(t->net);
     CHECK_INT(ds_set_device(cpu), DS_OK);
@@ -104,7 +124,7 @@ static void train(Training *t, int rule, bool with_graph)
         ds_scope_close(scope);
     }
     if (with_graph) {
-        bool recorded = !t->reads && !t->draws && !t->keeps;
+        bool recorded = !t->reads && !t->draws && !t->keeps && (!t->sets || t->sets == SCHEDULE);
         CHECK_INT(ds_step_graph_replays(t->graph), recorded);
         CHECK_INT(ds_step_graph_why_not(t->graph) != NULL, !recorded);
     }
@@ -151,11 +171,19 @@ static void other_shapes_fall_back(void **state)
 static void what_cannot_be_recorded(void **state)
 {
     (void)state;
-    const Training cases[] = {
-        {NO_STEP, .reads = true}, {NO_STEP, .draws = true}, {NO_STEP, .keeps = true}};
-    const char *const why[] = {"it reads a value on the host", "it copies from host memory",
-                               "it adds to gradients of an earlier step"};
-    for (int k = 0; k < 3; k++) {
+    const Training cases[] = {{NO_STEP, .reads = true}, {NO_STEP, .draws = true},
+                              {NO_STEP, .keeps = true}, {NO_STEP, .sets = RATE},
+                              {NO_STEP, .sets = DECAY}, {NO_STEP, .sets = MOMENTUM},
+                              {NO_STEP, .sets = SEED},  {NO_STEP, .sets = EARLY_SCHEDULE}};
+    const char *const why[] = {"it reads a value on the host",
+                               "it copies from host memory",
+                               "it adds to gradients of an earlier step",
+                               "it calls ds_optim_set_lr, which a replay would not",
+                               "it calls ds_optim_set_group_weight_decay, which",
+                               "it calls ds_optim_set_group_momentum, which",
+                               "it calls ds_seed, which",
+                               "a schedule is stepped before its optimizer"};
+    for (int k = 0; k < 8; k++) {
         Training t = cases[k];
         compare(t, 0);
         train(&t, 0, true);
@@ -163,6 +191,18 @@ static void what_cannot_be_recorded(void **state)
         training_end(&t);
         free(t.values);
     }
+}
+
+/* After its optimizer's step: a hook of the graph steps it. */
+static void a_schedule_inside_of_the_step(void **state)
+{
+    (void)state;
+    for (int rule = 0; rule < 2; rule++) compare((Training){NO_STEP, .sets = SCHEDULE}, rule);
+    Training t = {NO_STEP, .sets = SCHEDULE};
+    train(&t, 0, true);
+    CHECK_INT(ds_schedule_last(t.schedule), STEPS - 1);
+    training_end(&t);
+    free(t.values);
 }
 
 /* A momentum that becomes 0, as by a state dict: recorded again. */
@@ -325,6 +365,7 @@ int main(void)
         cmocka_unit_test(every_rule),
         cmocka_unit_test(other_shapes_fall_back),
         cmocka_unit_test(what_cannot_be_recorded),
+        cmocka_unit_test(a_schedule_inside_of_the_step),
         cmocka_unit_test(what_changes_is_recorded_anew),
         cmocka_unit_test(a_bad_label_updates_nothing),
         cmocka_unit_test(a_step_is_one_launch),
