@@ -6,9 +6,9 @@
  * DS_CPU chooses the instruction set, DS_THREADS the threads (1). DS_BLAS names
  * a shared library that has sgemm_ (libopenblas.so.0; PyTorch's
  * libtorch_cpu.so, for MKL; OMP_NUM_THREADS for its threads): both are timed in
- * turns of 3 ms or more, in one process and on the same memory. The last columns
- * are the median of the turns' ratios, above 1 where ours is faster, and the
- * ratio of the least times: what a core without other load would show.
+ * turns of 3 ms or more, in one process and on the same memory. The last
+ * columns are the median of the turns' ratios, above 1 where ours is faster,
+ * and the ratio of the least times: what a core without other load would show.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "device/cpu/cpu.h"
@@ -59,7 +59,7 @@ static double peak_of(const char *isa)
         double (*run)(float) = peak_generic;
 #ifdef __x86_64__
         if (!strcmp(isa, "avx2")) run = peak_avx2;
-        if (!strcmp(isa, "avx512") || !strcmp(isa, "amx")) run = peak_avx512;
+        if (!strncmp(isa, "avx512", 6) || !strcmp(isa, "amx")) run = peak_avx512;
 #endif
         double got = run(0.5f);
         if (got > best) best = got;

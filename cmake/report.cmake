@@ -1,7 +1,7 @@
 # Prints what was found.
 string(REPLACE ";" " " DS_ISAS_TEXT "${DS_ISAS}")
 message(STATUS "deepspeed.c ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, ${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}")
-message(STATUS "  kernels    ${DS_ISAS_TEXT} (chosen at run time; DS_CPU=generic|avx2|avx512|amx forces one)")
+message(STATUS "  kernels    ${DS_ISAS_TEXT} (chosen at run time; DS_CPU=generic|avx2|avx512|avx512_bf16|amx forces one)")
 message(STATUS "  libraries  jansson ${JANSSON_VERSION}, curl ${CURL_VERSION}, archive ${ARCHIVE_VERSION}, crypto ${CRYPTO_VERSION}, pcre2 ${PCRE2_VERSION}, png ${PNG_VERSION}, utf8proc ${UTF8PROC_VERSION}, zlib ${ZLIB_VERSION}")
 if(DS_MPIS)
     string(REPLACE ";" ", " DS_MPIS_TEXT "${DS_MPI_VERSIONS}")

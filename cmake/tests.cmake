@@ -54,7 +54,7 @@ foreach(source ${DS_TEST_SOURCES})
     endif()
     # The same test with the kernels of every instruction set; skipped, with the
     # library's message, if the processor lacks it.
-    foreach(isa ${DS_ISAS} amx)
+    foreach(isa ${DS_ISAS} avx512_bf16 amx)
         add_test(NAME ${folder}/${name}.${isa} COMMAND ${target})
         set_tests_properties(${folder}/${name}.${isa} PROPERTIES LABELS ${folder} TIMEOUT ${DS_TEST_SECONDS}
             ENVIRONMENT "DS_CPU=${isa};${environment}"

@@ -178,7 +178,7 @@ static int count_nodes(void)
  * it. */
 static void report_kernels(const report *r)
 {
-    static const char *const sets[] = {"generic", "avx2", "avx512", "amx"};
+    static const char *const sets[] = {"generic", "avx2", "avx512", "avx512_bf16", "amx"};
 #if defined(__x86_64__)
     const int n = 4;
 #else

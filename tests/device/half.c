@@ -182,8 +182,8 @@ static dsi_view rows_named(int64_t n, int64_t of)
 }
 CALL(scatter_rows_, scatter_rows(s, x[0], rows_named(x[0].d[0], 9), 4, y[0]))
 
-/* x[0] [outer,K,inner] -> y[0] [outer,C,inner], by an index of each element or, of
- * long lines, of slices. */
+/* x[0] [outer,K,inner] -> y[0] [outer,C,inner], by an index of each element or,
+ * of long lines, of slices. */
 static ds_status scatter_add_(const dsi_kernels *k, dsi_stream *s, const dsi_view *x,
                               const dsi_view *y)
 {
@@ -347,7 +347,7 @@ static void compare(const dsi_kernels *k, dsi_stream *s, const Row *row, const d
     dsi_view rounded = view_new(got->dtype, got->n, got->d, NULL);
     dsi_view w = view_new(DS_F32, got->n, got->d, NULL), g = view_new(DS_F32, got->n, got->d, NULL);
     double place = got->dtype == DS_BF16 ? 0x1p-7 : 0x1p-10, largest = 0;
-    /* the matrix unit takes weights as two bfloat16 numbers (attention_amx.c) */
+    /* products take weights as two bfloat16 numbers (attention_bf16.c) */
     bool split = got->dtype == DS_BF16 && strstr(row->name, "attention");
     CHECK_INT(k->copy(s, *want, rounded), DS_OK);
     CHECK_INT(k->copy(s, rounded, w), DS_OK);

@@ -21,7 +21,8 @@ typedef struct dsi_cpu_table {
     dsi_cpu_sum_ranks *sum_ranks;
 } dsi_cpu_table;
 
-/* For "generic", "avx2", "avx512" or "amx" (which has the kernels of avx512).
+/* For "generic", "avx2", "avx512", "avx512_bf16" or "amx" (which both have the
+ * kernels of avx512).
  * NULL, without a message, if this processor or this build does not have it. */
 DSI_SHARED const dsi_cpu_table *dsi_cpu_table_of(const char *isa);
 
@@ -32,8 +33,11 @@ static inline const dsi_cpu_table *dsi_cpu_table_in(const dsi_device *cpu) { ret
  * the message, if $DS_CPU names one that cannot run here. */
 DSI_SHARED const char *dsi_cpu_isa(void);
 
-/* Whether that is "amx": kernels of avx512, and products of bfloat16 by the
- * matrix unit. As it was when first asked. */
+/* Whether that is "avx512_bf16" or "amx": kernels of avx512, and products of
+ * bfloat16 by the processor's instructions for them (gemm/tiles.h); and whether
+ * it is "amx", where they are those of the matrix unit. As it was when first
+ * asked. */
+bool dsi_cpu_bf16(void);
 bool dsi_cpu_amx(void);
 
 /* Bytes of the second cache, of one core. */

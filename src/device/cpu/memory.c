@@ -40,46 +40,60 @@ static bool has_avx512(void)
 #endif
 static bool has_generic(void) { return true; }
 
-/* ---- the matrix unit, AMX ------------------------------------------------------------------------------ */
+/* ---- instructions for bfloat16: AVX512_BF16, and the matrix unit, AMX --------------------------------------- */
 
 #if defined(DSI_HAVE_avx512) && defined(DSI_KNOWS_AMX) && defined(SYS_arch_prctl)
+static bool has_avx512_bf16(void)
+{
+    enum { AVX512_BF16 = 1 << 5 };
+    unsigned a, b, c, d;
+    return has_avx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & AVX512_BF16);
+}
+
 /* The unit with bfloat16, its tiles saved by the system, and the system's leave
  * to use them, which it gives to a process that asks (Linux 5.16,
  * Documentation/arch/x86/xstate.rst). */
 static bool ask_for_amx(void)
 {
-    enum { OSXSAVE = 1 << 27, AVX512_BF16 = 1 << 5, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
-    enum { TILES = 18, STATES = 0x60000, ARCH_REQ_XCOMP_PERM = 0x1023 };
+    enum { OSXSAVE = 1 << 27, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
+    enum { TILE_DATA = 18, STATES = 0x60000, ARCH_REQ_XCOMP_PERM = 0x1023 };
     unsigned a, b, c, d, low, high;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE)) return false;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_BF16) || !(d & AMX_TILE))
         return false;
-    if (!__get_cpuid_count(7, 1, &a, &b, &c, &d) || !(a & AVX512_BF16)) return false;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     if ((low & STATES) != STATES) return false;
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILES) == 0;
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
 }
 
 /* Asked once. */
 static bool has_amx(void)
 {
     static _Atomic int asked; /* 1: no, 2: yes */
-    if (!asked) asked = 1 + (has_avx512() && ask_for_amx());
+    if (!asked) asked = 1 + (has_avx512_bf16() && ask_for_amx());
     return asked == 2;
 }
 #elif defined(DSI_HAVE_avx512)
+static bool has_avx512_bf16(void) { return false; }
 static bool has_amx(void) { return false; }
 #endif
 
-bool dsi_cpu_amx(void)
+enum { NEITHER = 1, VECTORS, TILES };
+
+static int bf16_by(void)
 {
-    static _Atomic int chosen; /* 1: no, 2: yes */
+    static _Atomic int chosen;
     if (!chosen) {
         const char *isa = dsi_cpu_isa();
-        chosen = 1 + (isa && !strcmp(isa, "amx"));
+        bool tiles = isa && !strcmp(isa, "amx"), vectors = isa && !strcmp(isa, "avx512_bf16");
+        chosen = tiles ? TILES : vectors ? VECTORS : NEITHER;
     }
-    return chosen == 2;
+    return chosen;
 }
+
+bool dsi_cpu_bf16(void) { return bf16_by() != NEITHER; }
+
+bool dsi_cpu_amx(void) { return bf16_by() == TILES; }
 
 /* ---- sets of instructions ------------------------------------------------------------------------------ */
 
@@ -92,6 +106,7 @@ static const struct {
 } isas[] = {
 #ifdef DSI_HAVE_avx512
     {"amx", &dsi_cpu_table_avx512, &dsi_cpu_int8_avx512, has_amx},
+    {"avx512_bf16", &dsi_cpu_table_avx512, &dsi_cpu_int8_avx512, has_avx512_bf16},
     {"avx512", &dsi_cpu_table_avx512, &dsi_cpu_int8_avx512, has_avx512},
 #endif
 #ifdef DSI_HAVE_avx2
@@ -123,9 +138,10 @@ const char *dsi_cpu_isa(void)
         if (isas[i].has() && (!wish || !*wish || !strcmp(wish, isas[i].name))) return isas[i].name;
     for (int i = 0; i < N_ISAS; i++)
         if (isas[i].has())
-            return dsi_refuse("DS_CPU=%s: expected generic, avx2, avx512 or amx; the best this "
-                              "processor has is %s",
-                              wish, isas[i].name);
+            return dsi_refuse(
+                "DS_CPU=%s: expected generic, avx2, avx512, avx512_bf16 or amx; the best "
+                "this processor has is %s",
+                wish, isas[i].name);
     return NULL;
 }
 

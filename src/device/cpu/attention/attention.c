@@ -21,8 +21,8 @@
  * that attends to nothing (its scores are all -inf) gives 0 and no gradient, as
  * in PyTorch.
  *
- * attention_amx.c and attention_parts.c compute the same in bfloat16 and in
- * float32 by the matrix unit.
+ * attention_bf16.c and attention_parts.c compute the same in bfloat16, by the
+ * instructions for it, and in float32, by the matrix unit.
  * SPDX-License-Identifier: MIT */
 #include "attention.h"
 
@@ -286,7 +286,7 @@ ds_status KERNEL(attention)(dsi_stream *s, double scale, bool causal, dsi_view q
     x.q = q, x.k = k, x.v = v, x.mask = mask, x.y = y, x.lse = lse;
     if (q.n == 4) return attention_run_front(s, &x, false);
     const dsi_view *all[] = {&q, &k, &v, &y};
-    if (attention_amx_takes(&x, 4, all)) return attention_amx_forward(s, &x);
+    if (attention_bf16_takes(&x, 4, all)) return attention_bf16_forward(s, &x);
     if (attention_parts_takes(&x, 4, all)) {
         bool exact;
         ds_status status = attention_parts_forward(s, &x, &exact);
@@ -323,7 +323,7 @@ ds_status KERNEL(attention_dx)(dsi_stream *s, double scale, bool causal, dsi_vie
     attention_job x = {scale, causal, group, q, k, v, mask, y, lse, dy, dq, dk, dv, NULL, NULL};
     if (q.n == 4) return attention_run_front(s, &x, true);
     const dsi_view *all[] = {&q, &k, &v, &y, &dy, &dq, &dk, &dv};
-    if (attention_amx_takes(&x, 8, all)) return attention_amx_backward(s, &x);
+    if (attention_bf16_takes(&x, 8, all)) return attention_bf16_backward(s, &x);
     if (attention_parts_takes(&x, 8, all)) {
         bool exact;
         ds_status status = attention_parts_backward(s, &x, &exact);

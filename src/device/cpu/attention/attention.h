@@ -57,18 +57,18 @@ static inline float dot_f32(const float *a, const float *b, int64_t n)
     return vf_sum(sum);
 }
 
-/* ---- attention_amx.c: bfloat16 by the matrix unit ------------------------------------------------------ */
+/* ---- attention_bf16.c: bfloat16 by its instructions ------------------------------------------------------ */
 
-#define attention_amx_takes    KERNEL(dsi_attention_amx_takes)
-#define attention_amx_forward  KERNEL(dsi_attention_amx_forward)
-#define attention_amx_backward KERNEL(dsi_attention_amx_backward)
+#define attention_bf16_takes    KERNEL(dsi_attention_bf16_takes)
+#define attention_bf16_forward  KERNEL(dsi_attention_bf16_forward)
+#define attention_bf16_backward KERNEL(dsi_attention_bf16_backward)
 
 /* False if one of n operands has another dtype or a stride along its last
- * dimension, if x is too small or too wide, or the processor has no matrix
- * unit. */
-bool attention_amx_takes(const attention_job *x, int n, const dsi_view *const *operands);
-ds_status attention_amx_forward(dsi_stream *s, const attention_job *x);
-ds_status attention_amx_backward(dsi_stream *s, const attention_job *x);
+ * dimension, if x is too small or too wide, or the processor has no
+ * instructions for bfloat16. */
+bool attention_bf16_takes(const attention_job *x, int n, const dsi_view *const *operands);
+ds_status attention_bf16_forward(dsi_stream *s, const attention_job *x);
+ds_status attention_bf16_backward(dsi_stream *s, const attention_job *x);
 
 /* ---- attention_parts.c: float32 by the matrix unit ---------------------------------------------------- */
 
@@ -76,7 +76,7 @@ ds_status attention_amx_backward(dsi_stream *s, const attention_job *x);
 #define attention_parts_forward  KERNEL(dsi_attention_parts_forward)
 #define attention_parts_backward KERNEL(dsi_attention_parts_backward)
 
-/* As attention_amx_takes, for float32. */
+/* As attention_bf16_takes, for float32. */
 bool attention_parts_takes(const attention_job *x, int n, const dsi_view *const *operands);
 /* !*exact: results are not to be used, because some numbers are not finite, or
  * so large or small that parts of them are not. */

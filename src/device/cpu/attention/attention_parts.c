@@ -2,10 +2,10 @@
  * unit, in blocks as attention.c computes them.
  *
  * Each number that is multiplied is the sum of three bfloat16 ones, of whose
- * products six count (gemm_amx.c says why that is as exact). A thread packs the
- * keys and values of one batch of k at a time, which stay in the second cache;
- * then queries and gradients for each block of ROWS queries, and weights of the
- * softmax and their gradients for each block of scores.
+ * products six count (gemm_bf16.c says why that is as exact). A thread packs
+ * the keys and values of one batch of k at a time, which stay in the second
+ * cache; then queries and gradients for each block of ROWS queries, and weights
+ * of the softmax and their gradients for each block of scores.
  *
  *     forward    s = q k^T         p = exp(s - max)         y += p v
  *     backward   s = q k^T, d = dy v^T -> p, ds
@@ -75,8 +75,8 @@ static const float *parts_line(const dsi_view *v, int64_t batch, int64_t row)
 static void parts_pack(const dsi_view *v, int64_t batch, int64_t row, int64_t lines, bool pairs,
                        uint16_t *to, _Atomic uint32_t *largest)
 {
-    amx_pack(&(Packing){parts_line(v, batch, row), DS_F32, v->s[1], 1, lines, v->d[2], pairs, to,
-                        largest});
+    bf16_pack(&(Packing){parts_line(v, batch, row), DS_F32, v->s[1], 1, lines, v->d[2], pairs, to,
+                         largest});
 }
 
 /* The same transposed: elements are rows of a or columns of b, [panels of
@@ -84,8 +84,8 @@ static void parts_pack(const dsi_view *v, int64_t batch, int64_t row, int64_t li
 static void parts_pack_turned(const dsi_view *v, int64_t batch, int64_t row, int64_t lines,
                               bool pairs, uint16_t *to, _Atomic uint32_t *largest)
 {
-    amx_pack(&(Packing){parts_line(v, batch, row), DS_F32, 1, v->s[1], v->d[2], lines, pairs, to,
-                        largest});
+    bf16_pack(&(Packing){parts_line(v, batch, row), DS_F32, 1, v->s[1], v->d[2], lines, pairs, to,
+                         largest});
 }
 
 /* Two rows of SIDE numbers of a block -> lines of the parts of each in `lines`,
@@ -155,9 +155,9 @@ USES_TILES static void parts_scores(const uint16_t *a, bool lower, int64_t steps
 {
     const uint16_t *b = columns + key / SIDE * steps * PACKED;
     for (int64_t c = 0; c < keys; c += SIDE, b += steps * PACKED) {
-        square_begin(NULL, KEYS);
+        Square q = square_begin(s + c, KEYS, true);
         square_parts(PARTS, a, b, steps, lower, true, NULL, 0);
-        square_end(s + c, KEYS);
+        square_end(&q);
     }
 }
 
@@ -170,9 +170,9 @@ USES_TILES static void parts_add_weighted(const uint16_t *block, bool lower, con
     int64_t line = SIDE * panels, steps = dsi_div_up(keys, SIDE);
     b += key / SIDE * PACKED;
     for (int64_t j = 0; j < panels; j++, sums += SIDE, b += all * PACKED) {
-        square_begin(sums, line);
+        Square q = square_begin(sums, line, false);
         square_parts(PARTS, block, b, steps, lower, true, NULL, 0);
-        square_end(sums, line);
+        square_end(&q);
     }
 }
 
@@ -185,9 +185,9 @@ USES_TILES static void parts_add_turned(const uint16_t *a, int64_t panels, const
     for (int64_t c = 0; c < keys; c += SIDE, block += PACKED)
         for (int64_t j = 0; j < panels; j++) {
             float *to = sums + j * SIDE * line + key + c;
-            square_begin(to, line);
+            Square q = square_begin(to, line, false);
             square_parts(PARTS, a + j * PACKED, block, 1, true, true, NULL, 0);
-            square_end(to, line);
+            square_end(&q);
         }
 }
 

@@ -195,10 +195,10 @@ typedef bool conv_dw_if(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_vie
 #define point_forward KERNEL(conv_point_forward)
 #define point_dx      KERNEL(conv_point_dx)
 #define point_dw      KERNEL(conv_point_dw)
-/* conv_amx.c: bfloat16 */
-#define amx_forward KERNEL(conv_amx_forward)
-#define amx_dx      KERNEL(conv_amx_dx)
-#define amx_dw      KERNEL(conv_amx_dw)
+/* conv_bf16.c: bfloat16 */
+#define bf16_forward KERNEL(conv_bf16_forward)
+#define bf16_dx      KERNEL(conv_bf16_dx)
+#define bf16_dw      KERNEL(conv_bf16_dw)
 /* conv_depthwise.c */
 #define depth_forward KERNEL(conv_depth_forward)
 #define depth_dx      KERNEL(conv_depth_dx)
@@ -208,9 +208,9 @@ typedef bool conv_dw_if(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_vie
 #define winograd_dx      KERNEL(conv_winograd_dx)
 #define winograd_dw      KERNEL(conv_winograd_dw)
 
-conv_forward_if point_forward, amx_forward, depth_forward, winograd_forward;
+conv_forward_if point_forward, bf16_forward, depth_forward, winograd_forward;
 conv_dx_if point_dx, depth_dx, winograd_dx;
 /* dx + b; b.p is NULL if there is none */
-bool amx_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view b, dsi_view dx,
-            ds_status *status);
-conv_dw_if point_dw, amx_dw, depth_dw, winograd_dw;
+bool bf16_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view b, dsi_view dx,
+             ds_status *status);
+conv_dw_if point_dw, bf16_dw, depth_dw, winograd_dw;

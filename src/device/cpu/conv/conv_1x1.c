@@ -12,7 +12,7 @@
  * pixel; these are copied first if they have no single stride.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
-#include "device/cpu/gemm/gemm_amx.h"
+#include "device/cpu/gemm/gemm_bf16.h"
 #include "device/cpu/table.h"
 
 static bool is_point(const dsi_conv2d *c, const dsi_view *w)

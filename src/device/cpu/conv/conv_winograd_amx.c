@@ -1,5 +1,5 @@
 /* device/cpu/conv/conv_winograd_amx.c: the products of conv_winograd.c by the
- * matrix unit, in three bfloat16 parts of each float32 (gemm_amx.c says why
+ * matrix unit, in three bfloat16 parts of each float32 (gemm_bf16.c says why
  * that is as exact).
  *
  * For y and dx, V is written as packed groups of SIDE tiles, U as packed panels
@@ -98,9 +98,9 @@ USES_TILES void winograd_amx_products(void *block, int64_t begin, int64_t end)
         const char *next = (const char *)(b + step);
         float *m = x->m + i * o->mstep + panel * SIDE * SIDE;
         for (int64_t t = 0; t < x->count; t += SIDE, a += step, m += panels * SIDE * SIDE) {
-            square_begin(NULL, SIDE);
+            Square q = square_begin(m, SIDE, true);
             square_parts(PARTS, a, b, o->C / DEEP, x->count - t > LINES, true, next, lines);
-            square_end(m, SIDE);
+            square_end(&q);
             next += o->C / DEEP * products_of(PARTS) * lines * 64;
         }
     }
@@ -123,10 +123,10 @@ USES_TILES static void add_squares(const Block *x, const uint16_t *a, const uint
     for (int64_t c = 0; c < x->channels; c += SIDE, a += step)
         for (int64_t k = 0; k < K; k += SIDE) {
             int64_t rows = dsi_min(SIDE, x->channels - c);
-            square_begin(NULL, SIDE);
+            Square q = square_begin(sums, SIDE, true);
             square_parts(PARTS, a, b + k / SIDE * step, dsi_div_up(x->count, DEEP), rows > LINES,
                          true, NULL, 0);
-            square_end(sums, SIDE);
+            square_end(&q);
             put_sums(sums, u + c * K + k, K, rows, x->first > 0);
         }
     tiles_end();
@@ -136,9 +136,9 @@ void winograd_amx_add(const Block *x, int i, int j)
 {
     Job *o = x->job;
     uint16_t *a = x->packed, *b = a + dsi_div_up(x->channels, SIDE) * packed_step(x->count);
-    amx_pack(&(Packing){x->v + j * o->vstep, DS_F32, 1, x->channels, x->channels, x->count, false,
-                        a, &o->largest_a});
-    amx_pack(
+    bf16_pack(&(Packing){x->v + j * o->vstep, DS_F32, 1, x->channels, x->channels, x->count, false,
+                         a, &o->largest_a});
+    bf16_pack(
         &(Packing){x->m + j * o->mstep, DS_F32, 1, o->K, o->K, x->count, true, b, &o->largest_b});
     add_squares(x, a, b, o->u + i * o->ustep + x->c * o->K);
 }

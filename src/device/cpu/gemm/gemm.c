@@ -21,8 +21,9 @@
  * The lines of y, and of an a whose rows lie along k, are prefetched while the
  * tile above is computed.
  *
- * The processor's matrix unit, if there is one, multiplies bfloat16, and float32
- * and float16 where m, n and k are at least 64 (gemm_amx.c). Otherwise, few
+ * The processor's instructions for bfloat16, if it has them, multiply bfloat16;
+ * its matrix unit float32 and float16 too, where m, n and k are at least 64
+ * (gemm_bf16.c). Otherwise, few
  * rows of bfloat16 times a large matrix, which memory limits, are multiplied as
  * they are (few_half). Of other 16-bit matrices, small ones are copied to
  * float32. Large ones become float32 while they are packed, so there
@@ -41,7 +42,7 @@
 #include "device/cpu/table.h"
 #include "dots.h"
 #include "few_rows.h"
-#include "gemm_amx.h"
+#include "gemm_bf16.h"
 #include "gemm_pack.h"
 #include "tile.h"
 
@@ -544,7 +545,7 @@ static bool takes_parts(const dsi_view *a, const dsi_view *b, const dsi_view *y)
     int64_t m = y->d[1] * (is_one_matrix(a, b, y) ? y->d[0] : 1), n = y->d[2], k = a->d[2];
     bool large = m * n + m * k + k * n > SMALL_HALF;
     return y->d[0] && (a->dtype == DS_F32 || (a->dtype == DS_F16 && large)) &&
-           b->dtype == a->dtype && amx_takes_parts(m, n, k);
+           b->dtype == a->dtype && bf16_takes_parts(m, n, k);
 }
 
 ds_status KERNEL(matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
@@ -553,10 +554,11 @@ ds_status KERNEL(matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, d
     if (few_half_takes(&a, &b, &y)) return few_half(s, a, b, bias, y);
     /* one row goes the way of a few, so that it has the same bits among them */
     int64_t rows = y.d[0] == 1 ? dsi_max(m, FEW_HALF_ROWS) : m;
-    if (a.dtype == DS_BF16 && y.d[0] && amx_takes(rows, n, k)) return amx_matmul(s, a, b, bias, y);
+    if (a.dtype == DS_BF16 && y.d[0] && bf16_takes(rows, n, k))
+        return bf16_matmul(s, a, b, bias, y);
     if (takes_parts(&a, &b, &y)) {
         bool exact;
-        ds_status status = amx_matmul_parts(s, a, b, bias, y, &exact);
+        ds_status status = bf16_matmul_parts(s, a, b, bias, y, &exact);
         if (status != DS_OK || exact) return status;
     }
     if (is_half(a.dtype) && rows * n + rows * k + k * n <= SMALL_HALF)

@@ -1,4 +1,5 @@
-/* device/cpu/simd/amx.h: whether this compiler knows the matrix unit, AMX.
+/* device/cpu/simd/amx.h: whether this compiler knows the matrix unit, AMX,
+ * and AVX512_BF16.
  * SPDX-License-Identifier: MIT */
 #pragma once
 

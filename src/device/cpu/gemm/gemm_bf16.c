@@ -1,7 +1,8 @@
-/* device/cpu/gemm/gemm_amx.c: matrix products by AMX: y [B,M,N] = a [B,M,K] b
- * [B,K,N] + bias [N].
+/* device/cpu/gemm/gemm_bf16.c: matrix products of bfloat16: y [B,M,N] = a
+ * [B,M,K] b [B,K,N] + bias [N].
  *
- * tiles.h says how the unit works, amx_pack.c how operands are packed. As in
+ * By the matrix unit or by vectors: tiles.h says how they work, bf16_pack.c how
+ * operands are packed. As in
  * gemm.c, panels that fill half of the second cache, a width, are multiplied
  * with one group of rows after another. If all panels fit there, threads share
  * them and divide the groups, each of which is packed right before. Else each
@@ -9,7 +10,7 @@
  * cache, at a third of the speed. A long k is cut into blocks; between them,
  * the sums are in memory.
  *
- * The unit multiplies bfloat16 alone. A float32 is the sum of three such
+ * The unit multiplies bfloat16 alone. There, a float32 is the sum of three such
  * numbers, a = a0 + a1 + a2 with 8 bits each, and
  *
  *     a b = a0 b0 + (a0 b1 + a1 b0) + (a1 b1 + a0 b2 + a2 b0) + terms below 2^-23 |a b|
@@ -21,16 +22,16 @@
  * products.
  *
  * Invariants: each element is a float32 sum in the order of k, in blocks that
- * depend on K alone, not on threads, caches, M or N. The unit rounds to nearest
- * and takes subnormal operands and sums for 0, whatever the processor's modes
- * are. So numbers in parts that come near its ends are refused (parts.h), and
- * gemm.c computes the product in vectors.
+ * depend on K alone, not on threads, caches, M or N. Subnormal operands and
+ * sums are 0. So numbers in parts that come near its ends are refused
+ * (parts.h), and gemm.c computes the product in vectors.
  *
- * Source: Intel, Architectures Optimization Reference Manual, chapter on AMX;
+ * Source: Intel, Architectures Optimization Reference Manual, chapters on AMX and
+ * AVX512_BF16;
  * Henry, Tang and Heinecke, Leveraging the bfloat16 Artificial Intelligence
  * Datatype For Higher-Precision Computations, arXiv:1904.06376.
  * SPDX-License-Identifier: MIT */
-#include "gemm_amx.h"
+#include "gemm_bf16.h"
 #include "parts.h"
 
 #include "base/int.h"
@@ -168,9 +169,10 @@ USES_TILES static void run_square(const Block *x, const uint16_t *a, int64_t row
     float local[SIDE * SIDE], *sums = local;
     if (x->sums) sums = x->sums + (row / SIDE * x->sums_row + col / SIDE) * SIDE * SIDE;
     /* else the second half of the rows, or columns, is zeros */
-    bool lower = x->of.m - row > LINES, right = x->of.n - col > LINES;
+    int rows = (int)dsi_min(SIDE, x->of.m - row);
+    bool lower = rows > LINES, right = x->of.n - col > LINES;
     bool split = x->of.parts > 1, more = !x->first && split;
-    square_begin(x->first || split ? NULL : sums, SIDE);
+    Square q = square_begin(more ? local : sums, SIDE, x->first || split);
     const char *next = NULL;
     int64_t lines = split ? fetched_lines(x, a, row, col, steps, &next) : 0;
     if (x->of.parts == 3)
@@ -178,10 +180,10 @@ USES_TILES static void run_square(const Block *x, const uint16_t *a, int64_t row
     else if (split)
         square_parts(2, a, b, steps, lower, right, next, lines);
     else if (x->stream)
-        square_stream(a, x->a_line, x->a_step, x->a_lower, b, steps, lower, right);
+        square_stream(&q, a, x->a_line, x->a_step, x->a_lower, b, x->of.k, rows, right);
     else
-        square_add(a, x->a_line, x->a_step, x->a_lower, b, steps, lower, right);
-    square_end(more ? local : sums, SIDE);
+        square_add(&q, a, x->a_line, x->a_step, x->a_lower, b, x->of.k, rows, right);
+    square_end(&q);
     for (int i = 0; more && i < SIDE * SIDE; i += VF)
         vf_store(sums + i, vf_add(vf_load(sums + i), vf_load(local + i)));
     if (x->last) put_square(&x->of, row, col, sums);
@@ -194,7 +196,7 @@ static const uint16_t *pack_group(const Block *x, int64_t row, uint16_t *to)
     group.from = (const char *)group.from +
                  row * group.across * (int64_t)ds_dtype_size(group.dtype);
     group.n = dsi_min(SIDE, group.n - row), group.to = to;
-    amx_pack(&group);
+    bf16_pack(&group);
     return to;
 }
 
@@ -216,7 +218,7 @@ USES_TILES static void run_items(void *arg, int64_t begin, int64_t end)
     if (x->rows) slot_release(x->taken, slot);
 }
 
-static void amx_multiply(Block *x)
+static void bf16_multiply(Block *x)
 {
     int64_t groups = dsi_div_up(x->of.m, SIDE), panels = dsi_div_up(x->of.n, SIDE);
     x->panels = groups < ITEMS && !x->rows ? dsi_div_up(panels * groups, ITEMS) : panels;
@@ -227,7 +229,7 @@ static void amx_multiply(Block *x)
 
 /* ---- the product ---------------------------------------------------------------------------------------- */
 
-static dsi_view amx_moved(dsi_view v, int64_t batch, int64_t i, int64_t j)
+static dsi_view bf16_moved(dsi_view v, int64_t batch, int64_t i, int64_t j)
 {
     int64_t by = batch * v.s[0] + i * v.s[1] + j * v.s[2];
     v.p = (char *)v.p + by * (int64_t)ds_dtype_size(v.dtype);
@@ -235,7 +237,7 @@ static dsi_view amx_moved(dsi_view v, int64_t batch, int64_t i, int64_t j)
 }
 
 /* Elements of each block of k: equal blocks, which depend on k alone. */
-static int64_t amx_depth(int64_t k, int parts)
+static int64_t bf16_depth(int64_t k, int parts)
 {
     int64_t most = parts > 1 ? K_SPLIT : K_BLOCK;
     return dsi_round_up(dsi_div_up(k, dsi_div_up(k, most)), DEEP);
@@ -276,7 +278,7 @@ static void run_width(const Product *p, Buffers *buffers, uint16_t *b_to, int64_
                .a_lower = STEP / 2,
                .direct = buffers->direct,
                .taken = &buffers->taken};
-    dsi_view a = amx_moved(p->a, 0, 0, k), b = amx_moved(p->b, 0, k, j);
+    dsi_view a = bf16_moved(p->a, 0, 0, k), b = bf16_moved(p->b, 0, k, j);
     x.first = k == 0, x.last = k + buffers->each >= p->k;
     x.of.k = dsi_min(buffers->each, p->k - k), x.of.n = dsi_min(buffers->width, p->n - j);
     if (x.direct) {
@@ -284,7 +286,7 @@ static void run_width(const Product *p, Buffers *buffers, uint16_t *b_to, int64_
         x.a_line = p->a.s[1], x.a_step = DEEP, x.a_lower = LINES * p->a.s[1];
     }
     x.stream = x.of.k > FIRST_K && p->m * x.of.k <= dsi_cpu_l2_bytes();
-    x.of.y = amx_moved(p->y, 0, 0, j);
+    x.of.y = bf16_moved(p->y, 0, 0, j);
     if (p->bias && !p->bias_of_rows) x.of.bias = p->bias + j;
     x.sums_row = dsi_div_up(p->n, SIDE);
     if (buffers->sums) x.sums = buffers->sums + j * SIDE;
@@ -292,9 +294,9 @@ static void run_width(const Product *p, Buffers *buffers, uint16_t *b_to, int64_
     Packing rows = {
         a.p, a.dtype, a.s[1], a.s[2], p->m, x.of.k, false, buffers->a, &buffers->largest_a};
     if (buffers->by_group) x.rows = &rows;
-    amx_pack(
+    bf16_pack(
         &(Packing){b.p, b.dtype, b.s[2], b.s[1], x.of.n, x.of.k, true, b_to, &buffers->largest_b});
-    amx_multiply(&x);
+    bf16_multiply(&x);
 }
 
 typedef struct Widths {
@@ -336,9 +338,9 @@ static void run_block(const Product *p, Buffers *buffers)
     }
     for (int64_t k = 0; k < p->k; k += buffers->each) {
         int64_t deep = dsi_min(buffers->each, p->k - k);
-        dsi_view a = amx_moved(p->a, 0, 0, k);
-        amx_pack(&(Packing){a.p, a.dtype, a.s[1], a.s[2], p->m, deep, false, buffers->a,
-                            &buffers->largest_a});
+        dsi_view a = bf16_moved(p->a, 0, 0, k);
+        bf16_pack(&(Packing){a.p, a.dtype, a.s[1], a.s[2], p->m, deep, false, buffers->a,
+                             &buffers->largest_a});
         run_all_widths(p, buffers, k, k + deep);
     }
 }
@@ -353,9 +355,9 @@ static bool reads_in_place(const Product *p)
     return full && (p->n <= 4 * SIDE || p->a.s[1] % PAGE);
 }
 
-static ds_status amx_run(dsi_stream *s, const Product *p, bool *exact)
+static ds_status bf16_run(dsi_stream *s, const Product *p, bool *exact)
 {
-    Buffers buffers = {.each = amx_depth(p->k, p->parts)};
+    Buffers buffers = {.each = bf16_depth(p->k, p->parts)};
     bool one = buffers.each >= p->k; /* block of k: no sums are kept */
     int64_t across = one ? p->n : BLOCK, threads = ds_threads(),
             m = dsi_round_up(dsi_min(p->m, BLOCK), SIDE),
@@ -378,9 +380,9 @@ static ds_status amx_run(dsi_stream *s, const Product *p, bool *exact)
             for (int64_t i = 0; i < p->m; i += BLOCK) {
                 Product x = *p;
                 x.m = dsi_min(BLOCK, p->m - i), x.n = dsi_min(across, p->n - j);
-                x.a = amx_moved(p->a, batch, i, 0);
-                x.b = amx_moved(p->b, batch, 0, j);
-                x.y = amx_moved(p->y, batch, i, j);
+                x.a = bf16_moved(p->a, batch, i, 0);
+                x.b = bf16_moved(p->b, batch, 0, j);
+                x.y = bf16_moved(p->y, batch, i, j);
                 if (p->bias) x.bias += p->bias_of_rows ? i : j;
                 run_block(&x, &buffers);
             }
@@ -389,16 +391,19 @@ static ds_status amx_run(dsi_stream *s, const Product *p, bool *exact)
     return DS_OK;
 }
 
-bool amx_takes(int64_t m, int64_t n, int64_t k) { return k && m * n * k >= WORTH && dsi_cpu_amx(); }
+bool bf16_takes(int64_t m, int64_t n, int64_t k)
+{
+    return k && m * n * k >= WORTH && dsi_cpu_bf16();
+}
 
-bool amx_takes_parts(int64_t m, int64_t n, int64_t k)
+bool bf16_takes_parts(int64_t m, int64_t n, int64_t k)
 {
     bool wide = m >= SPLIT_LEAST && n >= SPLIT_LEAST && k >= SPLIT_LEAST;
     return wide && m * n * k >= SPLIT_WORTH && dsi_cpu_amx();
 }
 
-ds_status amx_matmul_parts(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y,
-                           bool *exact)
+ds_status bf16_matmul_parts(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y,
+                            bool *exact)
 {
     if (is_one_matrix(&a, &b, &y)) y.d[1] *= y.d[0], y.d[0] = 1;
     Product p = {y.d[0], y.d[1], y.d[2], a.d[2], a, b, y, NULL, false, parts_of(a.dtype)};
@@ -414,7 +419,7 @@ ds_status amx_matmul_parts(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias,
                       true,
                       p.parts};
     p.bias_of_rows = p.bias_of_rows && bias.p;
-    if (!bias.p) return amx_run(s, &p, exact);
+    if (!bias.p) return bf16_run(s, &p, exact);
 
     int64_t n = y.d[2];
     float *dense = dsi_scratch(s, (size_t)(n + SIDE) * sizeof *dense);
@@ -422,38 +427,38 @@ ds_status amx_matmul_parts(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias,
     memset(dense + n, 0, SIDE * sizeof *dense);
     KERNEL(copy)(s, bias, (dsi_view){dense, DS_F32, 1, {n}, {1}});
     p.bias = dense;
-    ds_status status = amx_run(s, &p, exact);
+    ds_status status = bf16_run(s, &p, exact);
     dsi_scratch_release(s, dense);
     return status;
 }
 
-ds_status amx_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
+ds_status bf16_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
 {
     bool exact;
-    return amx_matmul_parts(s, a, b, bias, y, &exact);
+    return bf16_matmul_parts(s, a, b, bias, y, &exact);
 }
 
 #else /* another processor, system or an older compiler */
 
-bool amx_takes(int64_t m, int64_t n, int64_t k)
+bool bf16_takes(int64_t m, int64_t n, int64_t k)
 {
     (void)m, (void)n, (void)k;
     return false;
 }
 
-bool amx_takes_parts(int64_t m, int64_t n, int64_t k) { return amx_takes(m, n, k); }
+bool bf16_takes_parts(int64_t m, int64_t n, int64_t k) { return bf16_takes(m, n, k); }
 
-ds_status amx_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
+ds_status bf16_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
 {
     (void)s, (void)a, (void)b, (void)bias;
     return no_dtype("matmul", y.dtype);
 }
 
-ds_status amx_matmul_parts(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y,
-                           bool *exact)
+ds_status bf16_matmul_parts(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y,
+                            bool *exact)
 {
     *exact = false;
-    return amx_matmul(s, a, b, bias, y);
+    return bf16_matmul(s, a, b, bias, y);
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* device/cpu/gemm/amx_pack.c: packing of matrices for the matrix unit
- * (tiles.h).
+/* device/cpu/gemm/bf16_pack.c: packing of matrices for products of
+ * bfloat16 (tiles.h).
  *
  *     a -> groups of SIDE rows     [steps][parts][2][16 rows][32 k]
  *     b -> panels of SIDE columns  [steps][parts][2][16 pairs of k][16 columns][2]
@@ -29,7 +29,7 @@ static void load_vectors(const uint16_t *from, int64_t across, int n, int k, vf 
 
 /* line[p] = elements 2 p and 2 p + 1 of each vector, side by side. For vectors
  * that are neighbours in memory. */
-static void amx_load_pairs(const uint16_t *from, int64_t along, int n, int k, vf line[LINES])
+static void bf16_load_pairs(const uint16_t *from, int64_t along, int n, int k, vf line[LINES])
 {
     __mmask16 wide = (__mmask16)((1u << n) - 1);
     for (int p = 0; p < LINES; p++) {
@@ -50,7 +50,7 @@ static void pack_tile(const Packing *x, const uint16_t *from, int n, int k, uint
     vf line[LINES];
     bool pairs = x->along != 1 && x->across == 1;
     if (pairs) {
-        amx_load_pairs(from, x->along, n, k, line);
+        bf16_load_pairs(from, x->along, n, k, line);
     } else if (x->along == 1) {
         load_vectors(from, x->across, n, k, line);
     } else {
@@ -288,7 +288,7 @@ static void pack_pieces(void *arg, int64_t begin, int64_t end)
     note_largest(x->largest, largest);
 }
 
-void amx_pack(const Packing *x)
+void bf16_pack(const Packing *x)
 {
     int64_t depth = depth_of(x), pieces = dsi_div_up(x->n, SIDE) * dsi_div_up(x->k, depth),
             elements = SIDE * dsi_min(x->k, depth), least = parts_of(x->dtype) == 1 ? 16384 : 8192;

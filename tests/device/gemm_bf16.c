@@ -1,7 +1,7 @@
-/* tests/device/gemm_amx.c: products by the matrix unit, beside plain sums of
- * the same values in float64: edges of tiles and of blocks, strides, batches,
- * infinities and NaNs, numbers too large or too small for parts.
- * Skipped where the unit is not, or DS_CPU forbids it.
+/* tests/device/gemm_bf16.c: products of bfloat16 by AMX or AVX512_BF16, beside
+ * plain sums of the same values in float64: edges of tiles and of blocks,
+ * strides, batches, infinities and NaNs, numbers too large or too small for
+ * parts. Skipped where the unit is not, or DS_CPU forbids it.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 
@@ -114,17 +114,21 @@ static void run_with(Case c, ds_dtype dtype)
 
 static void run_case(Case c) { run_with(c, DS_BF16); }
 
-static bool no_unit(void)
+static bool lacks(bool there)
 {
-    if (dsi_cpu_amx()) return false;
-    print_message("no AMX here, or DS_CPU names another set: skipped\n");
-    return true;
+    if (!there) print_message("no AMX or AVX512_BF16 here, or DS_CPU names another set: skipped\n");
+    return !there;
 }
+
+static bool no_bf16(void) { return lacks(dsi_cpu_bf16()); }
+
+/* Numbers in parts are the matrix unit's alone. */
+static bool no_unit(void) { return lacks(dsi_cpu_amx()); }
 
 static void edges(void **state)
 {
     (void)state;
-    if (no_unit()) skip();
+    if (no_bf16()) skip();
     static const int64_t sizes[] = {1, 2, 15, 16, 17, 31, 32, 33, 65},
                          depths[] = {1, 2, 31, 33, 97};
     for (int i = 0; i < 9; i++)
@@ -139,7 +143,7 @@ static void edges(void **state)
 static void layouts(void **state)
 {
     (void)state;
-    if (no_unit()) skip();
+    if (no_bf16()) skip();
     for (int a = 0; a < LAYOUTS; a++)
         for (int b = 0; b < LAYOUTS; b++)
             for (int y = 0; y < LAYOUTS; y++) {
@@ -153,7 +157,7 @@ static void layouts(void **state)
 static void blocks(void **state)
 {
     (void)state;
-    if (no_unit()) skip();
+    if (no_bf16()) skip();
     run_case((Case){1, 40, 50, 2049, ROWS, COLS, ROWS, true, false, DS_BF16}); /* two blocks of k */
     run_case((Case){2, 33, 100, 6001, COLS, ROWS, COLS, true, false, DS_BF16});
     run_case((Case){1, 33, 600, 2100, ROWS, ROWS, ROWS, true, false, DS_F32}); /* several of n */
@@ -170,7 +174,7 @@ static void blocks(void **state)
 static void rows_alone(void **state)
 {
     (void)state;
-    if (no_unit()) skip();
+    if (no_bf16()) skip();
     dsi_view a = make(DS_BF16, 1, 100, 2500, ROWS), b = make(DS_BF16, 1, 2500, 70, COLS);
     dsi_view y = make(DS_F32, 1, 100, 70, ROWS), part = make(DS_F32, 1, 100, 70, ROWS), none = {0};
     fill(&a, 1), fill(&b, 2);
@@ -186,7 +190,7 @@ static void rows_alone(void **state)
 static void special_values(void **state)
 {
     (void)state;
-    if (no_unit()) skip();
+    if (no_bf16()) skip();
     dsi_view a = make(DS_BF16, 1, 33, 35, ROWS), b = make(DS_BF16, 1, 35, 37, ROWS);
     dsi_view y = make(DS_BF16, 1, 33, 37, ROWS), none = {0};
     uint16_t *at_a = a.p, *at_b = b.p, one = dsi_f32_to_bf16(1);
@@ -212,7 +216,7 @@ static void special_values(void **state)
 static void without_memory(void **state)
 {
     (void)state;
-    if (no_unit()) skip();
+    if (no_bf16()) skip();
     dsi_view a = make(DS_BF16, 1, 300, 3000, ROWS), b = make(DS_BF16, 1, 3000, 900, ROWS);
     dsi_view y = make(DS_BF16, 1, 300, 900, ROWS), none = {0};
     dsi_cache_fail(1, true);

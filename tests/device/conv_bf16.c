@@ -1,4 +1,4 @@
-/* tests/device/conv_amx.c: convolutions of bfloat16 by the matrix unit, and
+/* tests/device/conv_bf16.c: convolutions of bfloat16 by AMX or AVX512_BF16, and
  * their gradients, beside float64's plain loops on the same values: borders,
  * strides, dilations, groups, orders of memory, blocks of pixels. Skipped
  * without the unit.
@@ -158,8 +158,8 @@ static void run_with_bias(const Case *t, const int *order)
 static void beside_float64(void **state)
 {
     (void)state;
-    if (!dsi_cpu_amx()) {
-        print_message("no AMX here, or DS_CPU names another set: skipped\n");
+    if (!dsi_cpu_bf16()) {
+        print_message("no AMX or AVX512_BF16 here, or DS_CPU names another set: skipped\n");
         skip();
     }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

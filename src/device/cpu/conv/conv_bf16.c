@@ -1,5 +1,5 @@
-/* device/cpu/conv/conv_amx.c: convolutions of bfloat16 as products by the
- * matrix unit (gemm_amx.c). Unfolding (PyTorch's unfold, im2col) copies all
+/* device/cpu/conv/conv_bf16.c: convolutions of bfloat16 as products
+ * (gemm_bf16.c). Unfolding (PyTorch's unfold, im2col) copies all
  * inputs of one output pixel to a line of R S C numbers, channels fastest:
  *
  *     y [pixels, K] = lines of x [pixels, R S C] w [K, R S C]^T + bias
@@ -19,7 +19,7 @@
  * in order, so no result depends on threads or caches.
  * SPDX-License-Identifier: MIT */
 #include "conv.h"
-#include "device/cpu/gemm/gemm_amx.h"
+#include "device/cpu/gemm/gemm_bf16.h"
 #include "device/cpu/simd/half.h"
 #include "device/cpu/simd/strided.h"
 #include "device/cpu/table.h"
@@ -316,7 +316,7 @@ static void correlate_blocks(void *arg, int64_t begin, int64_t end)
     for (int64_t i = begin, row, rows; i < end && lines; i++) {
         dsi_view a = lines_of_block(o, i, lines, &row, &rows);
         dsi_view to = matrix_of_rows(&o->to, row, rows, o->c, o->weights.d[1]);
-        if (amx_matmul(o->s, a, view_transposed(o->weights), o->bias, to)) o->failed = true;
+        if (bf16_matmul(o->s, a, view_transposed(o->weights), o->bias, to)) o->failed = true;
     }
     dsi_scratch_release(o->s, lines);
 }
@@ -383,21 +383,21 @@ static Unfolding lines_of_x(const dsi_conv2d *c, const dsi_view *x, const dsi_vi
 }
 
 /* from: channels of a group of what is unfolded; to: of the product. */
-static bool conv_amx_takes(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w,
-                           const dsi_view *y, int64_t from, int64_t to)
+static bool conv_bf16_takes(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w,
+                            const dsi_view *y, int64_t from, int64_t to)
 {
     int64_t pixels = y->d[0] * y->d[2] * y->d[3], S = w->d[3];
     bool rows = c->dilation[1] == 1 && c->groups == 1; /* whole kernel rows are copied at once */
     return x->dtype == DS_BF16 && w->dtype == DS_BF16 && y->dtype == DS_BF16 &&
            (rows ? S * from : from) >= FEW && to >= FEW &&
-           amx_takes(pixels, w->d[0] / c->groups, w->d[2] * S * w->d[1]);
+           bf16_takes(pixels, w->d[0] / c->groups, w->d[2] * S * w->d[1]);
 }
 
-bool amx_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b, dsi_view y,
-                 ds_status *status)
+bool bf16_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
+                  dsi_view y, ds_status *status)
 {
     int64_t K = w.d[0] / c->groups;
-    if (!conv_amx_takes(c, &x, &w, &y, w.d[1], K)) return false;
+    if (!conv_bf16_takes(c, &x, &w, &y, w.d[1], K)) return false;
     if (point_forward(s, c, x, w, b, y, status)) return true;
     Unfolding u = lines_of_x(c, &x, &w, &y);
     Weights weights = {w, false, c->groups, K * w.s[0]};
@@ -452,10 +452,10 @@ static ds_status dx_phase(dsi_stream *s, const dsi_conv2d *c, const dsi_view *dy
     return correlate(s, &u, *dy, &turned, b, dx);
 }
 
-bool amx_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view b, dsi_view dx,
-            ds_status *status)
+bool bf16_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view b, dsi_view dx,
+             ds_status *status)
 {
-    if (!conv_amx_takes(c, &dx, &w, &dy, w.d[0] / c->groups, w.d[1])) return false;
+    if (!conv_bf16_takes(c, &dx, &w, &dy, w.d[0] / c->groups, w.d[1])) return false;
     if (!b.p && point_dx(s, c, dy, w, dx, status)) return true;
     dsi_view from;
     void *spare;
@@ -481,7 +481,7 @@ static void gradient_blocks(void *arg, int64_t begin, int64_t end)
         dsi_view gradient = view_transposed(matrix_of_rows(&o->dy, row, rows, o->c, K));
         dsi_view to = {sum, DS_F32, 3, {1, K, length}, {0, length, 1}};
         a.d[2] = length;
-        if (amx_matmul(o->s, gradient, a, (dsi_view){0}, to)) o->failed = true;
+        if (bf16_matmul(o->s, gradient, a, (dsi_view){0}, to)) o->failed = true;
     }
     dsi_scratch_release(o->s, lines);
 }
@@ -530,11 +530,11 @@ static ds_status sum_group(dsi_stream *s, Products *o, int64_t g, dsi_view x, ds
     return status ? status : copy_taps(s, moved(dw, g * K * dw.s[0]), false, sum, true);
 }
 
-bool amx_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
-            ds_status *status)
+bool bf16_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
+             ds_status *status)
 {
     int64_t K = dw.d[0] / c->groups;
-    if (!conv_amx_takes(c, &x, &dw, &dy, dw.d[1], K)) return false;
+    if (!conv_bf16_takes(c, &x, &dw, &dy, dw.d[1], K)) return false;
     if (point_dw(s, c, dy, x, dw, status)) return true;
     void *spare;
     Products o = {.s = s, .lines = lines_of_x(c, &x, &dw, &dy)};

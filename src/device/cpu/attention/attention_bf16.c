@@ -1,9 +1,9 @@
-/* device/cpu/attention/attention_amx.c: attention of bfloat16 by the matrix unit
- * (gemm/tiles.h), in blocks as attention.c computes them.
+/* device/cpu/attention/attention_bf16.c: attention of bfloat16, by the matrix
+ * unit or vectors (gemm/tiles.h), in blocks as attention.c computes them.
  *
  * Operands are read as they are; keys and values are packed once for a call, in
  * bfloat16. Scores, their softmax and all sums are float32. A weight of the
- * softmax, or its gradient, goes into the unit as the sum of two bfloat16
+ * softmax, or its gradient, is multiplied as the sum of two bfloat16
  * numbers, high and low, so the result is what float32 gives except the last
  * rounding: 2^-17 of a weight is lost, where one bfloat16 would lose 2^-9.
  *
@@ -11,8 +11,8 @@
  *     backward   s = q k^T, d = dy v^T -> p, ds
  *                dv += p^T dy      dq += ds k               dk += ds^T q
  *
- * Invariants: as in attention.c. Elements of a block behind its rows or keys are
- * 0 in p and ds, so that they add nothing. dk and dv of a batch of keys are
+ * Invariants: as in attention.c. Elements of a block behind its rows or keys
+ * are 0 in p and ds, so that they add nothing. dk and dv of a batch of keys are
  * summed in float32 in a thread's working memory, and rounded once.
  * SPDX-License-Identifier: MIT */
 #include "attention.h"
@@ -36,7 +36,7 @@
 #undef T
 #undef NAMED
 
-typedef struct AmxJob {
+typedef struct Bf16Job {
     const attention_job *x;
     int64_t keys, depth, width; /* S, D and E in panels of SIDE */
     /* Packed as b, of each batch of k. Columns are keys: [keys][depth or
@@ -44,7 +44,7 @@ typedef struct AmxJob {
     const uint16_t *k_columns, *v_columns, *k_rows, *v_rows;
     Slots slots; /* backward */
     float *work; /* of all slots: dk and dv [SIDE keys][SIDE depth or width] */
-} AmxJob;
+} Bf16Job;
 
 /* A block of float32 numbers as the sums of two bfloat16 ones. */
 typedef struct Split {
@@ -148,38 +148,39 @@ USES_TILES static void soften_split(const float *s, float scale, int64_t rows, i
     memset(o->low + rows * KEYS, 0, (size_t)((ROWS - rows) * KEYS) * sizeof *o->low);
 }
 
-/* from [ROWS][columns], `line` elements from row to row, as a^T: [columns / SIDE][STEP]. */
+/* from [ROWS][columns], `line` elements from row to row, as a^T: [columns /
+ * SIDE][STEP]. */
 static void turn(const uint16_t *from, int64_t line, int64_t columns, bool pairs, uint16_t *to)
 {
-    amx_pack(&(Packing){from, DS_BF16, 1, line, columns, ROWS, pairs, to, NULL});
+    bf16_pack(&(Packing){from, DS_BF16, 1, line, columns, ROWS, pairs, to, NULL});
 }
 
 /* ---- products ------------------------------------------------------------------------------------------- */
 
 /* s = a b^T for the panels of keys from `key` on: a [ROWS][SIDE steps]. */
 USES_TILES static void scores_of(const uint16_t *a, int64_t steps, const uint16_t *columns,
-                                 int64_t key, int64_t keys, bool lower, float *s)
+                                 int64_t key, int64_t keys, int64_t rows, float *s)
 {
     const uint16_t *b = columns + key / SIDE * steps * STEP;
     int64_t line = SIDE * steps;
     for (int64_t c = 0; c < keys; c += SIDE, b += steps * STEP) {
-        square_begin(NULL, KEYS);
-        square_add(a, line, DEEP, LINES * line, b, steps, lower, true);
-        square_end(s + c, KEYS);
+        Square q = square_begin(s + c, KEYS, true);
+        square_add(&q, a, line, DEEP, LINES * line, b, steps * DEEP, (int)rows, true);
+        square_end(&q);
     }
 }
 
 /* sums [ROWS][SIDE panels] += the weights of `keys` keys times rows of b. */
 USES_TILES static void add_weighted(const Split *w, const uint16_t *rows, int64_t all, int64_t key,
-                                    int64_t keys, int64_t panels, bool lower, float *sums)
+                                    int64_t keys, int64_t panels, int64_t queries, float *sums)
 {
-    int64_t steps = dsi_div_up(keys, SIDE), line = SIDE * panels;
+    int64_t line = SIDE * panels;
     for (int64_t j = 0; j < panels; j++) {
         const uint16_t *b = rows + (j * all + key / SIDE) * STEP;
-        square_begin(sums + j * SIDE, line);
-        square_add(w->high, KEYS, DEEP, LINES * KEYS, b, steps, lower, true);
-        square_add(w->low, KEYS, DEEP, LINES * KEYS, b, steps, lower, true);
-        square_end(sums + j * SIDE, line);
+        Square q = square_begin(sums + j * SIDE, line, false);
+        square_add(&q, w->high, KEYS, DEEP, LINES * KEYS, b, keys, (int)queries, true);
+        square_add(&q, w->low, KEYS, DEEP, LINES * KEYS, b, keys, (int)queries, true);
+        square_end(&q);
     }
 }
 
@@ -194,29 +195,30 @@ USES_TILES static void add_turned(const Split *w, const uint16_t *rows, int64_t 
     for (int64_t i = 0; i < dsi_div_up(keys, SIDE); i++)
         for (int64_t j = 0; j < panels; j++) {
             float *to = sums + (key + i * SIDE) * line + j * SIDE;
-            square_begin(to, line);
-            square_add(t.high + i * STEP, DEEP, 0, LINES * DEEP, rows + j * STEP, 1, true, true);
-            square_add(t.low + i * STEP, DEEP, 0, LINES * DEEP, rows + j * STEP, 1, true, true);
-            square_end(to, line);
+            Square q = square_begin(to, line, false);
+            square_add(&q, t.high + i * STEP, DEEP, 0, LINES * DEEP, rows + j * STEP, DEEP, SIDE,
+                       true);
+            square_add(&q, t.low + i * STEP, DEEP, 0, LINES * DEEP, rows + j * STEP, DEEP, SIDE,
+                       true);
+            square_end(&q);
         }
 }
 
 /* ---- forward -------------------------------------------------------------------------------------------- */
 
-static void amx_forward_rows(const AmxJob *o, int64_t batch, int64_t row, int64_t rows)
+static void bf16_forward_rows(const Bf16Job *o, int64_t batch, int64_t row, int64_t rows)
 {
     const attention_job *x = o->x;
     uint16_t q[ROWS * MOST];
     float s[BLOCK], y[ROWS * MOST], max[ROWS], sum[ROWS], factor[ROWS];
     Split p;
     int64_t shared = batch / x->group, line = SIDE * o->width, all = keys_seen(x, row + rows);
-    bool lower = rows > LINES;
     load_rows(&x->q, batch, row, rows, o->depth, q);
     memset(y, 0, (size_t)(ROWS * line) * sizeof *y);
     for (int64_t r = 0; r < rows; r++) max[r] = -INFINITY, sum[r] = 0;
     for (int64_t key = 0; key < all; key += KEYS) {
         int64_t keys = dsi_min(KEYS, all - key);
-        scores_of(q, o->depth, o->k_columns + shared * o->keys * o->depth * STEP, key, keys, lower,
+        scores_of(q, o->depth, o->k_columns + shared * o->keys * o->depth * STEP, key, keys, rows,
                   s);
         bool plain = x->scale > 0 && !x->mask.p && (!x->causal || key + keys <= row + 1);
         if (!plain) mask_scores_f32(x, batch, row, rows, key, keys, s);
@@ -224,7 +226,7 @@ static void amx_forward_rows(const AmxJob *o, int64_t batch, int64_t row, int64_
         for (int64_t r = 0; r < rows; r++)
             for (int64_t e = 0; factor[r] != 1 && e < line; e++) y[r * line + e] *= factor[r];
         add_weighted(&p, o->v_rows + shared * o->keys * o->width * STEP, o->keys, key, keys,
-                     o->width, lower, y);
+                     o->width, rows, y);
     }
     for (int64_t r = 0; r < rows; r++) {
         bool none = sum[r] == 0;
@@ -238,14 +240,14 @@ static void amx_forward_rows(const AmxJob *o, int64_t batch, int64_t row, int64_
 }
 
 /* Items begin .. end-1, counted over [B][blocks of ROWS queries]. */
-static void amx_run_forward(void *arg, int64_t begin, int64_t end)
+static void bf16_run_forward(void *arg, int64_t begin, int64_t end)
 {
-    const AmxJob *o = arg;
+    const Bf16Job *o = arg;
     int64_t length = o->x->q.d[1], blocks = dsi_div_up(length, ROWS);
     tiles_begin();
     for (int64_t i = begin; i < end; i++) {
         int64_t row = i % blocks * ROWS;
-        amx_forward_rows(o, i / blocks, row, dsi_min(ROWS, length - row));
+        bf16_forward_rows(o, i / blocks, row, dsi_min(ROWS, length - row));
     }
     tiles_end();
 }
@@ -253,15 +255,15 @@ static void amx_run_forward(void *arg, int64_t begin, int64_t end)
 /* ---- backward ------------------------------------------------------------------------------------------- */
 
 /* p: scores -> softmax, d: dy v^T -> ds. */
-static void amx_gradients(const AmxJob *o, int64_t batch, int64_t row, int64_t rows, int64_t key,
-                          int64_t keys, const float *dot, float *p, float *d)
+static void bf16_gradients(const Bf16Job *o, int64_t batch, int64_t row, int64_t rows, int64_t key,
+                           int64_t keys, const float *dot, float *p, float *d)
 {
     mask_scores_f32(o->x, batch, row, rows, key, keys, p);
     softmax_back_f32(o->x, batch, row, rows, keys, dot, p, d);
 }
 
-static void amx_backward_rows(const AmxJob *o, int64_t batch, int64_t row, int64_t rows, float *dk,
-                              float *dv)
+static void bf16_backward_rows(const Bf16Job *o, int64_t batch, int64_t row, int64_t rows,
+                               float *dk, float *dv)
 {
     const attention_job *x = o->x;
     uint16_t q[ROWS * MOST], dy[ROWS * MOST], q_rows[ROWS * MOST], dy_rows[ROWS * MOST];
@@ -272,7 +274,6 @@ static void amx_backward_rows(const AmxJob *o, int64_t batch, int64_t row, int64
     const uint16_t *k_columns = o->k_columns + shared * o->keys * depth * STEP,
                    *k_rows = o->k_rows + shared * o->keys * depth * STEP,
                    *v_columns = o->v_columns + shared * o->keys * width * STEP;
-    bool lower = rows > LINES;
     load_rows(&x->y, batch, row, rows, width, q);
     load_rows(&x->dy, batch, row, rows, width, dy);
     for (int64_t r = 0; r < rows; r++) {
@@ -286,22 +287,22 @@ static void amx_backward_rows(const AmxJob *o, int64_t batch, int64_t row, int64
     memset(dq, 0, (size_t)(ROWS * SIDE * depth) * sizeof *dq);
     for (int64_t key = 0; key < all; key += KEYS) {
         int64_t keys = dsi_min(KEYS, all - key);
-        scores_of(q, depth, k_columns, key, keys, lower, p);
-        scores_of(dy, width, v_columns, key, keys, lower, d);
-        amx_gradients(o, batch, row, rows, key, keys, dot, p, d);
+        scores_of(q, depth, k_columns, key, keys, rows, p);
+        scores_of(dy, width, v_columns, key, keys, rows, d);
+        bf16_gradients(o, batch, row, rows, key, keys, dot, p, d);
         split_block(p, rows, keys, &w);
         add_turned(&w, dy_rows, key, keys, width, dv);
         split_block(d, rows, keys, &w);
         add_turned(&w, q_rows, key, keys, depth, dk);
-        add_weighted(&w, k_rows, o->keys, key, keys, depth, lower, dq);
+        add_weighted(&w, k_rows, o->keys, key, keys, depth, rows, dq);
     }
     store_rows(dq, NULL, depth, &x->dq, batch, row, rows);
 }
 
 /* Batches of k begin .. end-1. */
-static void amx_run_backward(void *arg, int64_t begin, int64_t end)
+static void bf16_run_backward(void *arg, int64_t begin, int64_t end)
 {
-    AmxJob *o = arg;
+    Bf16Job *o = arg;
     const attention_job *x = o->x;
     int slot = slot_take(&o->slots);
     int64_t of_k = o->keys * o->depth * SIDE * SIDE, of_v = o->keys * o->width * SIDE * SIDE;
@@ -311,7 +312,7 @@ static void amx_run_backward(void *arg, int64_t begin, int64_t end)
         memset(dk, 0, (size_t)(of_k + of_v) * sizeof *dk);
         for (int64_t batch = shared * x->group; batch < (shared + 1) * x->group; batch++)
             for (int64_t row = 0; row < x->q.d[1]; row += ROWS)
-                amx_backward_rows(o, batch, row, dsi_min(ROWS, x->q.d[1] - row), dk, dv);
+                bf16_backward_rows(o, batch, row, dsi_min(ROWS, x->q.d[1] - row), dk, dv);
         store_rows(dk, NULL, o->depth, &x->dk, shared, 0, x->k.d[1]);
         store_rows(dv, NULL, o->width, &x->dv, shared, 0, x->k.d[1]);
     }
@@ -322,7 +323,7 @@ static void amx_run_backward(void *arg, int64_t begin, int64_t end)
 /* ---- the kernels ----------------------------------------------------------------------------------------- */
 
 /* Packs v [B,S,D] for each batch, D in `panels`; columns: keys are columns. */
-static const uint16_t *pack_all(const AmxJob *o, const dsi_view *v, int64_t panels, bool columns,
+static const uint16_t *pack_all(const Bf16Job *o, const dsi_view *v, int64_t panels, bool columns,
                                 uint16_t **memory)
 {
     uint16_t *to = *memory;
@@ -330,45 +331,45 @@ static const uint16_t *pack_all(const AmxJob *o, const dsi_view *v, int64_t pane
         const uint16_t *from = (const uint16_t *)v->p + b * v->s[0];
         uint16_t *at = to + b * o->keys * panels * STEP;
         if (columns)
-            amx_pack(&(Packing){from, DS_BF16, v->s[1], 1, v->d[1], v->d[2], true, at, NULL});
+            bf16_pack(&(Packing){from, DS_BF16, v->s[1], 1, v->d[1], v->d[2], true, at, NULL});
         else
-            amx_pack(&(Packing){from, DS_BF16, 1, v->s[1], v->d[2], v->d[1], true, at, NULL});
+            bf16_pack(&(Packing){from, DS_BF16, 1, v->s[1], v->d[2], v->d[1], true, at, NULL});
     }
     *memory += v->d[0] * o->keys * panels * STEP;
     return to;
 }
 
-static AmxJob amx_job(const attention_job *x)
+static Bf16Job bf16_job(const attention_job *x)
 {
-    return (AmxJob){.x = x,
-                    .keys = dsi_div_up(x->k.d[1], SIDE),
-                    .depth = dsi_div_up(x->k.d[2], SIDE),
-                    .width = dsi_div_up(x->v.d[2], SIDE)};
+    return (Bf16Job){.x = x,
+                     .keys = dsi_div_up(x->k.d[1], SIDE),
+                     .depth = dsi_div_up(x->k.d[2], SIDE),
+                     .width = dsi_div_up(x->v.d[2], SIDE)};
 }
 
 /* Multiplications and additions of one row in forward. */
-static double amx_flops(const attention_job *x)
+static double bf16_flops(const attention_job *x)
 {
     return 2 * (double)x->k.d[1] * (double)(x->q.d[2] + x->v.d[2] + 100);
 }
 
-ds_status attention_amx_forward(dsi_stream *s, const attention_job *x)
+ds_status attention_bf16_forward(dsi_stream *s, const attention_job *x)
 {
-    AmxJob o = amx_job(x);
+    Bf16Job o = bf16_job(x);
     int64_t packed = x->k.d[0] * o.keys * (o.depth + o.width) * STEP;
     uint16_t *memory = dsi_scratch(s, (size_t)packed * sizeof *memory), *next = memory;
     if (!memory) return DS_ENOMEM;
     o.k_columns = pack_all(&o, &x->k, o.depth, true, &next);
     o.v_rows = pack_all(&o, &x->v, o.width, false, &next);
     int64_t items = x->q.d[0] * dsi_div_up(x->q.d[1], ROWS);
-    dsi_parallel(items, 1 + (int64_t)(GRAIN_FLOPS / ROWS / amx_flops(x)), amx_run_forward, &o);
+    dsi_parallel(items, 1 + (int64_t)(GRAIN_FLOPS / ROWS / bf16_flops(x)), bf16_run_forward, &o);
     dsi_scratch_release(s, memory);
     return DS_OK;
 }
 
-ds_status attention_amx_backward(dsi_stream *s, const attention_job *x)
+ds_status attention_bf16_backward(dsi_stream *s, const attention_job *x)
 {
-    AmxJob o = amx_job(x);
+    Bf16Job o = bf16_job(x);
     int64_t packed = x->k.d[0] * o.keys * (2 * o.depth + o.width) * STEP;
     int64_t sums = o.keys * (o.depth + o.width) * SIDE * SIDE;
     int64_t slots = dsi_min(ds_threads(), x->k.d[0]);
@@ -379,36 +380,36 @@ ds_status attention_amx_backward(dsi_stream *s, const attention_job *x)
     o.k_columns = pack_all(&o, &x->k, o.depth, true, &next);
     o.k_rows = pack_all(&o, &x->k, o.depth, false, &next);
     o.v_columns = pack_all(&o, &x->v, o.width, true, &next);
-    double each = 2.5 * amx_flops(x) * (double)(x->group * x->q.d[1]);
-    dsi_parallel(x->k.d[0], 1 + (int64_t)(GRAIN_FLOPS / each), amx_run_backward, &o);
+    double each = 2.5 * bf16_flops(x) * (double)(x->group * x->q.d[1]);
+    dsi_parallel(x->k.d[0], 1 + (int64_t)(GRAIN_FLOPS / each), bf16_run_backward, &o);
     dsi_scratch_release(s, o.work);
     return DS_OK;
 }
 
-bool attention_amx_takes(const attention_job *x, int n, const dsi_view *const *operands)
+bool attention_bf16_takes(const attention_job *x, int n, const dsi_view *const *operands)
 {
     for (int i = 0; i < n; i++)
         if (operands[i]->dtype != DS_BF16 || (operands[i]->s[2] != 1 && operands[i]->d[2] > 1))
             return false;
-    return dsi_cpu_amx() && x->lse.dtype == DS_F32 && x->q.d[0] && x->q.d[1] >= FEW_ROWS &&
+    return dsi_cpu_bf16() && x->lse.dtype == DS_F32 && x->q.d[0] && x->q.d[1] >= FEW_ROWS &&
            x->k.d[1] && x->k.d[2] && x->v.d[2] && x->k.d[2] <= MOST && x->v.d[2] <= MOST;
 }
 
 #else /* another processor, system or an older compiler */
 
-bool attention_amx_takes(const attention_job *x, int n, const dsi_view *const *operands)
+bool attention_bf16_takes(const attention_job *x, int n, const dsi_view *const *operands)
 {
     (void)x, (void)n, (void)operands;
     return false;
 }
 
-ds_status attention_amx_forward(dsi_stream *s, const attention_job *x)
+ds_status attention_bf16_forward(dsi_stream *s, const attention_job *x)
 {
     (void)s;
     return no_dtype("attention", x->q.dtype);
 }
 
-ds_status attention_amx_backward(dsi_stream *s, const attention_job *x)
+ds_status attention_bf16_backward(dsi_stream *s, const attention_job *x)
 {
     (void)s;
     return no_dtype("attention_dx", x->q.dtype);
