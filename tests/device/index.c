@@ -237,6 +237,37 @@ static void indices_outside_are_refused(void **state)
     }
 }
 
+/* Indices are checked group by group, and in parts of a long inner dimension;
+ * the fault has the place in the whole index. */
+static void elements_outside_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t d[3], bad;
+        const char *message;
+    } cases[] = {{{600, 3, 1}, 1204, "gather: index 4 at [401, 1] is outside 0..3"},
+                 {{1, 3, 160}, 471, "gather: index 4 at [0, 471] is outside 0..3"}};
+    FOR_EACH_ISA(k)
+    for (int i = 0; i < 2; i++) {
+        const int64_t *d = cases[i].d;
+        const dsi_fusions *f = &table_with(k)->fusions;
+        dsi_view x = view_new(DS_F32, 3, (int64_t[]){d[0], 4, d[2]}, NULL),
+                 src = view_new(DS_F32, 3, d, NULL), y = view_new(DS_F32, 3, x.d, NULL),
+                 index = view_new(DS_I64, 3, d, NULL);
+        view_random(&x, 1), view_random(&src, 2);
+        memset(index.p, 0, (size_t)view_count(&index) * sizeof(int64_t));
+        *(int64_t *)view_at(&index, cases[i].bad) = 4;
+        for (int op = 0; op < 2; op++) {
+            CHECK_INT(op ? f->scatter(stream(), x, index, src, y)
+                         : f->scatter_sum(stream(), 1, x, index, src, y),
+                      DS_OK);
+            CHECK_FAULT(cases[i].message);
+            for (int64_t e = 0; e < view_count(&y); e++) CHECK_CLOSE(view_get(&y, e), 0, 0);
+        }
+        view_free(&x), view_free(&src), view_free(&y), view_free(&index);
+    }
+}
+
 /* Many rows share few places, so that the order of the sums shows. */
 static void results_do_not_depend_on_threads(void **state)
 {
@@ -269,4 +300,5 @@ TEST_MAIN(cmocka_unit_test(gathers_rows_of_any_dtype),
           cmocka_unit_test(gathers_short_lines), cmocka_unit_test(scatters_along_one_line),
           cmocka_unit_test(sums_of_16_bits_are_rounded_once),
           cmocka_unit_test(scatter_takes_the_last), cmocka_unit_test(indices_outside_are_refused),
+          cmocka_unit_test(elements_outside_are_refused),
           cmocka_unit_test(results_do_not_depend_on_threads))

@@ -16,9 +16,22 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* True if all of the index is in 0 .. classes-1. Has no branch in its inner
- * loop, and joins contiguous dimensions into one long line. */
-static bool all_inside(dsi_view v, int64_t classes)
+/* True if one of n places is not in 0 .. classes-1. Without a branch, so that
+ * compilers vectorise the loop of places that follow each other. */
+static bool line_outside(const int64_t *place, int64_t n, int64_t stride, uint64_t classes)
+{
+    uint64_t most = 0;
+    if (stride == 1)
+        for (int64_t i = 0; i < n; i++)
+            most = (uint64_t)place[i] > most ? (uint64_t)place[i] : most;
+    else
+        for (int64_t i = 0; i < n; i++)
+            most = (uint64_t)place[i * stride] > most ? (uint64_t)place[i * stride] : most;
+    return n && most >= classes;
+}
+
+/* Joins contiguous dimensions into one long line. */
+bool elements_inside(dsi_view v, int64_t classes)
 {
     bool outside = false;
     for (int i = 0; i < 3; i++) /* what repeats is looked at once */
@@ -28,15 +41,14 @@ static bool all_inside(dsi_view v, int64_t classes)
     for (int64_t o = 0; o < v.d[0]; o++)
         for (int64_t k = 0; k < v.d[1]; k++) {
             const int64_t *line = (const int64_t *)v.p + o * v.s[0] + k * v.s[1];
-            for (int64_t i = 0; i < v.d[2]; i++)
-                outside |= (uint64_t)line[i * v.s[2]] >= (uint64_t)classes;
+            outside |= line_outside(line, v.d[2], v.s[2], (uint64_t)classes);
         }
     return !outside;
 }
 
 bool elements_valid(dsi_stream *s, const dsi_view *index, int64_t classes)
 {
-    if (all_inside(*index, classes)) return true;
+    if (elements_inside(*index, classes)) return true;
     for (int64_t o = 0; o < index->d[0]; o++)
         for (int64_t k = 0; k < index->d[1]; k++)
             for (int64_t i = 0; i < index->d[2]; i++) {
@@ -94,9 +106,7 @@ GATHER(uint64_t, 64)
             const int64_t *place = (const int64_t *)j->index.p + o * K; \
             const T *x = (const T *)j->x.p + o * j->x.s[0]; \
             T *restrict y = (T *)j->y.p + o * K; \
-            bool outside = false; \
-            for (int64_t e = 0; e < n; e++) outside |= (uint64_t)place[e] >= classes; \
-            if (outside) { \
+            if (line_outside(place, n, 1, classes)) { \
                 atomic_store(j->bad, true); \
                 return; \
             } \

@@ -7,11 +7,11 @@
  *
  * Rows are gathered as bits, of any dtype of their size.
  *
- * Invariants: all indices are checked before anything is written; a bad one
- * sets the device's fault flag (fault_set). Scattering adds in the order of the
- * index. Its threads divide the rows of dw (scatter_rows), or `outer` or parts of
- * `inner` (scatter_add), never the index, so the sum of a row that is named twice
- * does not depend on them.
+ * Invariants: an index is checked before it is used; a bad one sets the
+ * device's fault flag (fault_set), and results are 0. Scattering adds in the
+ * order of the index. Its threads divide the rows of dw (scatter_rows), or
+ * `outer` or parts of `inner` (scatter_add), never the index, so the sum of a
+ * row that is named twice does not depend on them.
  * SPDX-License-Identifier: MIT */
 #include "index.h"
 #include "base/int.h"
@@ -19,6 +19,7 @@
 #include "device/cpu/simd/upcast.h"
 #include "device/cpu/table.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 typedef struct {
@@ -30,6 +31,8 @@ typedef struct {
     dsi_view base;                /* scatter, scatter_sum: what w is without src */
     double alpha;                 /* scatter_sum */
     bool back;                    /* scatter_dx */
+    int64_t at_once;              /* scatter, scatter_sum: `outer`s that are checked together */
+    atomic_bool *bad;             /* and that an index of some of them is outside */
     const int64_t *first, *named; /* scatter_rows: sort_by_row */
 } job;
 
@@ -89,7 +92,8 @@ ds_status KERNEL(gather_rows)(dsi_stream *s, dsi_view w, dsi_view index, dsi_vie
     return DS_OK;
 }
 
-/* Columns c .. c+n-1 of row v of dw: 0, then the sum of the rows of dy that name
+/* Columns c .. c+n-1 of row v of dw: 0, then the sum of the rows of dy that
+ * name
  * it. */
 #define SCATTER_ROW(T, suffix) \
     static void scatter_row_##suffix(const job *j, int64_t v, int64_t c, int64_t n) \
@@ -109,8 +113,8 @@ ds_status KERNEL(gather_rows)(dsi_stream *s, dsi_view w, dsi_view index, dsi_vie
 SCATTER_ROW(float, f32)
 SCATTER_ROW(double, f64)
 
-/* n 16-bit elements of w from element `at` on: sums of the others, or base + alpha sum,
- * rounded once. */
+/* n 16-bit elements of w from element `at` on: sums of the others, or base +
+ * alpha sum, rounded once. */
 static void sums_store(const job *j, int64_t at, int64_t stride, int64_t n, float *sum)
 {
     float x[HALF_PIECE];
@@ -222,9 +226,9 @@ ds_status KERNEL(scatter_rows)(dsi_stream *s, dsi_view dy, dsi_view index, int64
 
 /* ---- elements ------------------------------------------------------------------------------------ */
 
-/* Both loops over the elements of an index [K,inner], of which the longer is the
- * inner one; from, to: strides of the elements that it moves from or to along
- * each loop. */
+/* Both loops over the elements of an index [K,inner], of which the longer is
+ * the inner one; from, to: strides of the elements that it moves from or to
+ * along each loop. */
 typedef struct {
     int64_t n[2], index[2], from[2], to[2];
 } element_loops;
@@ -236,6 +240,33 @@ static element_loops loops_of(const dsi_view *index, const dsi_view *from, const
                            .index = {index->s[out], index->s[in]},
                            .from = {from->s[out], from->s[in]},
                            .to = {out == 2 ? to->s[2] : 0, in == 2 ? to->s[2] : 0}};
+}
+
+#define AT_ONCE \
+    2048 /* about as many elements are checked and moved while they are in the first cache */
+
+/* Runs `part` over all of `outer`, which it divides by outers_checked; false if
+ * an index is outside: the fault flag is set. index: that of j, or what it is a
+ * part of. */
+static bool outers_run(dsi_stream *s, job *j, const dsi_view *index,
+                       void (*part)(void *, int64_t, int64_t))
+{
+    atomic_bool bad = false;
+    int64_t work = (j->w.d[1] + j->y.d[1]) * j->w.d[2] + 1;
+    j->at_once = AT_ONCE / work + 1, j->bad = &bad;
+    dsi_parallel(j->w.d[0], PARALLEL_ELEMENTS / work + 1, part, j);
+    return !bad || elements_valid(s, index, j->w.d[1]);
+}
+
+/* Where those of `outer` from `begin` on end that are done together; 0 if an
+ * index of theirs is
+ * outside. */
+static int64_t outers_checked(const job *j, int64_t begin, int64_t end)
+{
+    int64_t n = dsi_min(end - begin, j->at_once);
+    if (elements_inside(view_slice(j->index, begin, n), j->w.d[1])) return begin + n;
+    atomic_store(j->bad, true);
+    return 0;
 }
 
 #define SCATTER_ADD(T, suffix) \
@@ -327,8 +358,8 @@ static ds_status slices_run(dsi_stream *s, job *j)
 
 #define SUMS 4096 /* float32 sums of a line of dx that are on the stack */
 
-/* 16-bit dx and dy, at most SUMS classes: sums of a line of dx, or of many short ones
- * that follow each other, in float32. */
+/* 16-bit dx and dy, at most SUMS classes: sums of a line of dx, or of many
+ * short ones that follow each other, in float32. */
 static void scatter_add_half(void *arg, int64_t begin, int64_t end)
 {
     const job *j = arg;
@@ -351,7 +382,8 @@ static void scatter_add_half(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* The same if a line has few places: dx is the base, or 0, and they alone are rounded. */
+/* The same if a line has few places: dx is the base, or 0, and they alone are
+ * rounded. */
 static void scatter_add_few(void *arg, int64_t begin, int64_t end)
 {
     const job *j = arg;
@@ -428,7 +460,8 @@ static void add_to_base(ds_dtype dtype, double alpha, int64_t n, const void *x, 
             ((double *)y)[i] = ((const double *)x)[i] + alpha * ((double *)y)[i];
 }
 
-/* scatter_sum: each `outer` while it is in the first cache; w and base have the same
+/* scatter_sum: each `outer` while it is in the first cache; w and base have the
+ * same
  * strides. */
 static void scatter_sums(void *arg, int64_t begin, int64_t end)
 {
@@ -436,15 +469,16 @@ static void scatter_sums(void *arg, int64_t begin, int64_t end)
     const dsi_view *w = &j->w;
     bool dense = w->s[1] == w->d[2];
     int64_t lines = dense ? 1 : w->d[1], n = (dense ? w->d[1] : 1) * w->d[2];
-    for (int64_t o = begin; o < end; o++) {
-        int64_t at = o * w->s[0] * j->size, step = w->s[1] * j->size;
-        char *y = (char *)w->p + at;
-        const char *x = (const char *)j->base.p + at;
-        for (int64_t c = 0; c < lines; c++) memset(y + c * step, 0, (size_t)(n * j->size));
-        (w->dtype == DS_F32 ? scatter_add_f32 : scatter_add_f64)(arg, o, o + 1);
-        for (int64_t c = 0; c < lines; c++)
-            add_to_base(w->dtype, j->alpha, n, x + c * step, y + c * step);
-    }
+    for (int64_t o = begin, next; o < end && (next = outers_checked(j, o, end)); o = next)
+        for (int64_t i = o; i < next; i++) {
+            int64_t at = i * w->s[0] * j->size, step = w->s[1] * j->size;
+            char *y = (char *)w->p + at;
+            const char *x = (const char *)j->base.p + at;
+            for (int64_t c = 0; c < lines; c++) memset(y + c * step, 0, (size_t)(n * j->size));
+            (w->dtype == DS_F32 ? scatter_add_f32 : scatter_add_f64)(arg, i, i + 1);
+            for (int64_t c = 0; c < lines; c++)
+                add_to_base(w->dtype, j->alpha, n, x + c * step, y + c * step);
+        }
 }
 
 ds_status KERNEL(scatter_sum)(dsi_stream *s, double alpha, dsi_view x, dsi_view index, dsi_view src,
@@ -454,17 +488,14 @@ ds_status KERNEL(scatter_sum)(dsi_stream *s, double alpha, dsi_view x, dsi_view 
     j.size = (int64_t)ds_dtype_size(y.dtype);
     if (is_half(y.dtype)) return scatter_half(s, &j);
     if (y.dtype != DS_F32 && y.dtype != DS_F64) return no_dtype("scatter_sum", y.dtype);
-    if (!elements_valid(s, &index, y.d[1])) return KERNEL(fill)(s, 0, y);
     split_inner(&j);
-    dsi_parallel(j.w.d[0], PARALLEL_ELEMENTS / ((y.d[1] + src.d[1]) * j.w.d[2] + 1) + 1,
-                 scatter_sums, &j);
-    return DS_OK;
+    return outers_run(s, &j, &index, scatter_sums) ? DS_OK : KERNEL(fill)(s, 0, y);
 }
 
 /* ---- elements that take the place of others ------------------------------------------------------- */
 
-/* scatter: w is y, already x, and y is src. With `back`, of scatter_dx, w is dx and y is
- * dsrc: from the last k on, so that the last takes the gradient. */
+/* scatter: w is y, already x, and y is src. With `back`, of scatter_dx, w is dx
+ * and y is dsrc: from the last k on, so that the last takes the gradient. */
 #define SCATTER(T, suffix) \
     static void scatter_##suffix(void *arg, int64_t begin, int64_t end) \
     { \
@@ -492,30 +523,28 @@ SCATTER(uint16_t, 16)
 SCATTER(uint32_t, 32)
 SCATTER(uint64_t, 64)
 
-/* Copies each `outer` of the base, and scatters it while it is in the first cache. */
+/* Copies each `outer` of the base, and scatters it while it is in the first
+ * cache. */
 static void scatter_places(void *arg, int64_t begin, int64_t end)
 {
     const job *j = arg;
     int64_t bytes = j->w.d[1] * j->w.d[2] * j->size;
-    for (int64_t o = begin; o < end; o++) {
-        memcpy((char *)j->w.p + o * bytes, (const char *)j->base.p + o * bytes, (size_t)bytes);
+    for (int64_t o = begin, next; o < end && (next = outers_checked(j, o, end)); o = next) {
+        memcpy((char *)j->w.p + o * bytes, (const char *)j->base.p + o * bytes,
+               (size_t)((next - o) * bytes));
         (j->size == 1   ? scatter_8
          : j->size == 2 ? scatter_16
          : j->size == 4 ? scatter_32
-                        : scatter_64)(arg, o, o + 1);
+                        : scatter_64)(arg, o, next);
     }
 }
 
 static ds_status scatter_run(dsi_stream *s, job j)
 {
     j.size = (int64_t)ds_dtype_size(j.w.dtype);
-    if (!elements_valid(s, &j.index, j.w.d[1])) {
-        ds_status status = KERNEL(fill)(s, 0, j.w);
-        return status || !j.back ? status : KERNEL(fill)(s, 0, j.y);
-    }
-    int64_t work = (j.w.d[1] + j.y.d[1]) * j.w.d[2];
-    dsi_parallel(j.w.d[0], PARALLEL_ELEMENTS / (work + 1) + 1, scatter_places, &j);
-    return DS_OK;
+    if (outers_run(s, &j, &j.index, scatter_places)) return DS_OK;
+    ds_status status = KERNEL(fill)(s, 0, j.w);
+    return status || !j.back ? status : KERNEL(fill)(s, 0, j.y);
 }
 
 ds_status KERNEL(scatter)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view src, dsi_view y)
