@@ -42,3 +42,8 @@ bool dsi_cpu_amx(void);
 
 /* Bytes of the second cache, of one core. */
 int64_t dsi_cpu_l2_bytes(void);
+
+/* Whether loops should fetch what comes next: processors of AMD do so by
+ * themselves also beyond the page, and then the instructions cost a tenth of a
+ * simple loop. */
+bool dsi_cpu_should_fetch(void);

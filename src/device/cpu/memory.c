@@ -160,6 +160,15 @@ int64_t dsi_cpu_l2_bytes(void)
     return known;
 }
 
+bool dsi_cpu_should_fetch(void)
+{
+#if defined(__x86_64__)
+    return !__builtin_cpu_is("amd");
+#else
+    return true;
+#endif
+}
+
 static int cpu_count(void) { return 1; }
 
 static ds_status cpu_open(dsi_device *d, int index)

@@ -15,6 +15,7 @@
  * of pieces in their order. So no result depends on the number of threads.
  * Denormals count as 0 during a pass.
  * SPDX-License-Identifier: MIT */
+#include "device/cpu/cpu.h"
 #include "device/cpu/simd/half.h"
 #include "device/cpu/simd/vmath.h"
 #include "device/cpu/table.h"

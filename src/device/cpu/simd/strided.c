@@ -232,7 +232,7 @@ void strided_run(const strided *w, strided_line *line, const void *arg)
         r.dense &= w->s[v][inner] == w->size[v];
         bytes += w->d[inner] * w->size[v];
     }
-    r.large = w->n_views > 1 && bytes > dsi_cpu_l2_bytes() / 2;
+    r.large = w->n_views > 1 && bytes > dsi_cpu_l2_bytes() / 2 && dsi_cpu_should_fetch();
 
     if (lines * w->d[inner] < 2 * PARALLEL_ELEMENTS) {
         if (inner == 0 && r.dense)
