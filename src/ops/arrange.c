@@ -123,32 +123,57 @@ ds_tensor *ds_flip(ds_tensor *x, ds_dims dims)
     return y;
 }
 
-/* x with its last `shift` elements along dim in front. */
-static ds_tensor *rolled(ds_tensor *x, int dim, int64_t shift)
+typedef struct Roll {
+    ds_dims shifts, dims;
+} Roll;
+
+/* x with its last `shift` elements along dim in front, or, to go back, its
+ * first ones
+ * behind. */
+static ds_tensor *rolled(ds_tensor *x, int dim, int64_t shift, bool back)
 {
-    int64_t size = x->shape.d[dim], cut = size ? size - (shift % size + size) % size : 0;
-    if (cut == size) return x;
+    int64_t size = x->shape.d[dim], by = size ? (shift % size + size) % size : 0;
+    int64_t cut = back ? by : size - by;
+    if (by == 0) return x;
     ds_tensor *parts[] = {ds_slice(x, dim, cut, size), ds_slice(x, dim, 0, cut)};
     return ds_cat(parts, 2, dim);
 }
+
+/* Without a record. x itself, if nothing moves. */
+static ds_tensor *rolled_all(ds_tensor *x, const Roll *r, bool back)
+{
+    bool recording = ds_set_grad(false);
+    for (int i = 0; i < r->dims.n && x; i++) x = rolled(x, (int)r->dims.d[i], r->shifts.d[i], back);
+    ds_set_grad(recording);
+    return x;
+}
+
+static void roll_backward(dsi_node *n, ds_tensor *dy)
+{
+    dsi_accumulate_grad(n, 0, rolled_all(dy, dsi_attr(n), true));
+}
+
+const dsi_op dsi_op_roll = {.name = "roll", .backward = roll_backward};
 
 ds_tensor *ds_roll(ds_tensor *x, ds_dims shifts, ds_dims dims)
 {
     if (!dsi_live(x, "roll")) return dsi_null_operand("roll");
     if (!dims.n && shifts.n == 1) {
-        ds_dims all = ds_shape(dsi_numel(x->shape));
-        ds_tensor *flat = ds_reshape(x, all);
-        return flat ? ds_reshape(rolled(flat, 0, shifts.d[0]), x->shape) : NULL;
+        ds_tensor *flat = ds_reshape(x, ds_shape(dsi_numel(x->shape)));
+        return flat ? ds_reshape(ds_roll(flat, shifts, ds_shape(0)), x->shape) : NULL;
     }
     if (shifts.n != dims.n || !dims.n)
         return dsi_refuse("roll: shifts are %s, dims %s: expected a shift for each dimension",
                           dsi_shape_text(shifts), dsi_shape_text(dims));
-    ds_tensor *y = x;
-    for (int i = 0; i < dims.n && y; i++) {
+    Roll roll = {shifts, dims};
+    for (int i = 0; i < dims.n; i++) {
         int dim = x->shape.n ? dsi_want_dim("roll", x, (int)dims.d[i]) : -1;
         if (dim < 0) return x->shape.n ? NULL : dsi_refuse("roll: x is []: expected dimensions");
-        y = rolled(y, dim, shifts.d[i]);
+        roll.dims.d[i] = dim;
     }
+    ds_tensor *y = rolled_all(x, &roll, false);
+    if (!y || y == x) return y;
+    dsi_set_attr(dsi_record(&dsi_op_roll, y, x), &roll, sizeof roll);
     return y;
 }
 

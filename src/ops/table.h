@@ -91,6 +91,7 @@
     X(scatter_add) \
     X(pad) \
     X(flip) \
+    X(roll) \
     X(prelu) \
     X(dispatch) \
     X(combine) \
