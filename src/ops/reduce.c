@@ -38,7 +38,9 @@ static void sum_backward(dsi_node *n, ds_tensor *dy)
 {
     const Sum *s = dsi_attr(n);
     ds_tensor *g = ds_contiguous(dy), *dx = dsi_new(dy, s->x);
-    bool done = g && dsi_run(dx, affine, s->factor, 0.0, repeated(g, s), dsi_v(dx));
+    bool done = g &&
+                (s->factor == 1 ? dsi_run(dx, copy, repeated(g, s), dsi_v(dx))
+                                : dsi_run(dx, affine, s->factor, 0.0, repeated(g, s), dsi_v(dx)));
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
