@@ -23,6 +23,7 @@
 #define COLUMNS       256 /* neighbouring outputs that are summed together */
 #define LEAST_COLUMNS 64  /* the same, for few outputs: so that there are UNITS */
 #define UNITS         8
+#define FEW           4    /* elements of which a line has the same sum as lines of one */
 #define ROWS          256  /* lines whose sum is kept in T: 64 additions an element */
 #define GATHER        512  /* elements of a line that is not dense, at a time */
 #define SHORT         64   /* elements of lines that are gathered together */
@@ -165,6 +166,14 @@ static plan plan_of(const dsi_view *x, const dsi_view *y)
             add_dim(&p.kept_y, d[i], sy[i]);
             p.outputs *= d[i];
         }
+    }
+    int last = p.kept_x.n - 1;
+    if (p.inner_summed && p.inner <= FEW && p.lines == 1 && last >= 0 &&
+        p.kept_x.d[last] >= LEAST_COLUMNS) { /* the same sums, of outputs that are neighbours */
+        add_dim(&p.summed, p.inner, p.inner_x);
+        p.lines = p.inner, p.inner_summed = false;
+        p.inner = p.kept_x.d[last], p.inner_x = p.kept_x.s[last], p.inner_y = p.kept_y.s[last];
+        p.kept_x.n = p.kept_y.n = last, p.outputs /= p.inner;
     }
     return p;
 }
