@@ -26,14 +26,14 @@ typedef struct {
     /* w [V,D], index [N], y [N,D]; or x [outer,C,inner], index and y
      * [outer,K,inner] */
     dsi_view w, index, y;
-    int64_t skip;                 /* scatter_rows: an index that gets no gradient (padding_idx) */
-    int64_t size;                 /* bytes of an element */
-    dsi_view base;                /* scatter, scatter_sum: what w is without src */
-    double alpha;                 /* scatter_sum */
-    bool back;                    /* scatter_dx */
-    int64_t at_once;              /* scatter, scatter_sum: `outer`s that are checked together */
-    atomic_bool *bad;             /* and that an index of some of them is outside */
-    const int64_t *first, *named; /* scatter_rows: sort_by_row */
+    int64_t skip;           /* scatter_rows: an index that gets no gradient (padding_idx) */
+    int64_t size;           /* bytes of an element */
+    dsi_view base;          /* scatter, scatter_sum: what w is without src */
+    double alpha;           /* scatter_sum */
+    bool back;              /* scatter_dx */
+    int64_t at_once;        /* scatter, scatter_sum: `outer`s that are checked together */
+    atomic_bool *bad;       /* and that an index of some of them is outside */
+    int64_t *first, *named; /* scatter_rows: sort_by_row */
 } job;
 
 ALWAYS_INLINE int64_t index_of(const job *j, int64_t i)
@@ -129,6 +129,7 @@ static void sums_store(const job *j, int64_t at, int64_t stride, int64_t n, floa
 /* Columns c .. c+n-1 of row v, of bfloat16 side by side; n is at most WIDE, so
  * that sums stay in registers. */
 #define WIDE 32
+#define NEXT 8 /* places, before which a row of dy is fetched */
 ALWAYS_INLINE void scatter_columns_bf16(const job *j, int64_t v, int64_t c, const int64_t n)
 {
     const dsi_view *w = &j->w, *dy = &j->y;
@@ -138,6 +139,7 @@ ALWAYS_INLINE void scatter_columns_bf16(const job *j, int64_t v, int64_t c, cons
     float sum[WIDE] = {0}, alpha = (float)j->alpha;
     for (int64_t k = j->first[v]; k < j->first[v + 1]; k++) {
         const uint16_t *x = (const uint16_t *)dy->p + j->named[k] * dy->s[0] + c;
+        __builtin_prefetch((const uint16_t *)dy->p + j->named[k + NEXT] * dy->s[0] + c);
         for (int64_t i = 0; i < n; i++) sum[i] += dsi_bf16_to_f32(x[i]);
     }
     for (int64_t i = 0; i < n; i++)
@@ -153,8 +155,10 @@ static void scatter_row_half(const job *j, int64_t v, int64_t c, int64_t n)
     if (named < 2 - base && w->s[1] == 1 && dy->s[1] == 1) { /* no sum */
         const uint16_t *from = base ? (const uint16_t *)j->base.p + at : NULL;
         if (named) from = (const uint16_t *)dy->p + j->named[first] * dy->s[0] + c;
-        memset((uint16_t *)w->p + at, 0, (size_t)n * sizeof *from);
-        if (from) memcpy((uint16_t *)w->p + at, from, (size_t)n * sizeof *from);
+        if (from)
+            memcpy((uint16_t *)w->p + at, from, (size_t)n * sizeof *from);
+        else
+            memset((uint16_t *)w->p + at, 0, (size_t)n * sizeof *from);
         return;
     }
     if (w->s[1] == 1 && dy->s[1] == 1 && w->dtype == DS_BF16 && dy->dtype == DS_BF16) {
@@ -193,10 +197,15 @@ static void scatter_part(void *arg, int64_t begin, int64_t end)
 }
 
 /* Sorts the index by rows: named[first[v]] to named[first[v + 1] - 1] are the
- * places, in their order, of row v. first [V+1] is all 0; named [N]. */
-static void sort_by_row(const job *j, int64_t *first, int64_t *named)
+ * places, in their order, of row v; behind the last are NEXT zeros. False without
+ * scratch memory, which begins at `first`. */
+static bool sort_by_row(dsi_stream *s, job *j)
 {
-    int64_t n = j->y.d[0], rows = j->w.d[0];
+    int64_t n = j->y.d[0], rows = j->w.d[0], all = rows + 1 + n + NEXT;
+    int64_t *first = dsi_scratch(s, (size_t)all * sizeof *first);
+    if (!first) return false;
+    int64_t *named = first + rows + 1;
+    memset(first, 0, (size_t)all * sizeof *first);
     for (int64_t i = 0; i < n; i++)
         if (index_of(j, i) != j->skip) first[index_of(j, i) + 1]++;
     for (int64_t v = 0; v < rows; v++) first[v + 1] += first[v];
@@ -204,6 +213,8 @@ static void sort_by_row(const job *j, int64_t *first, int64_t *named)
         if (index_of(j, i) != j->skip) named[first[index_of(j, i)]++] = i;
     for (int64_t v = rows; v > 0; v--) first[v] = first[v - 1];
     first[0] = 0;
+    j->first = first, j->named = named;
+    return true;
 }
 
 ds_status KERNEL(scatter_rows)(dsi_stream *s, dsi_view dy, dsi_view index, int64_t skip,
@@ -213,14 +224,10 @@ ds_status KERNEL(scatter_rows)(dsi_stream *s, dsi_view dy, dsi_view index, int64
     job j = {.w = dw, .index = index, .y = dy, .skip = skip};
     if (!rows_valid(s, &j, dy.d[0])) return KERNEL(fill)(s, 0, dw);
     int64_t rows = dw.d[0], n = dy.d[0];
-    int64_t *first = dsi_scratch(s, (size_t)(rows + 1 + n) * sizeof *first);
-    if (!first) return DS_ENOMEM;
-    memset(first, 0, (size_t)(rows + 1) * sizeof *first);
-    sort_by_row(&j, first, first + rows + 1);
-    j.first = first, j.named = first + rows + 1;
+    if (!sort_by_row(s, &j)) return DS_ENOMEM;
     dsi_parallel(rows, PARALLEL_ELEMENTS / ((rows + n) / (rows + 1) * dw.d[1] + 1) + 1,
                  scatter_part, &j);
-    dsi_scratch_release(s, first);
+    dsi_scratch_release(s, j.first);
     return DS_OK;
 }
 
@@ -342,15 +349,12 @@ static ds_status slices_run(dsi_stream *s, job *j)
 {
     int64_t outer = j->w.d[0], classes = j->w.d[1], inner = j->w.d[2], places = j->y.d[1];
     if (!outer || !classes) return DS_OK;
-    int64_t *first = dsi_scratch(s, (size_t)(classes + 1 + places) * sizeof *first);
-    if (!first) return DS_ENOMEM;
-    memset(first, 0, (size_t)(classes + 1) * sizeof *first);
     job m = slices_of(j, 0);
-    sort_by_row(&m, first, first + classes + 1);
-    j->first = first, j->named = first + classes + 1;
+    if (!sort_by_row(s, &m)) return DS_ENOMEM;
+    j->first = m.first, j->named = m.named;
     dsi_parallel(outer * classes, PARALLEL_ELEMENTS / ((places / classes + 1) * inner + 1) + 1,
                  slices_part, j);
-    dsi_scratch_release(s, first);
+    dsi_scratch_release(s, j->first);
     return DS_OK;
 }
 
