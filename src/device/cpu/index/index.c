@@ -506,7 +506,8 @@ ds_status KERNEL(scatter_sum)(dsi_stream *s, double alpha, dsi_view x, dsi_view 
         const job *j = arg; \
         const element_loops l = loops_of(&j->index, &j->y, &j->w); \
         const int64_t ws = j->w.s[1], at = l.index[1], step = l.from[1], across = l.to[1]; \
-        const bool back = j->back; \
+        const bool back = j->back, \
+                   dense = at == 1 && step == 1 && ws == 1 && across == 0 && !back; \
         for (int64_t o = begin; o < end; o++) \
             for (int64_t k = 0; k < l.n[0]; k++) { \
                 int64_t line = back ? l.n[0] - 1 - k : k; \
@@ -514,7 +515,8 @@ ds_status KERNEL(scatter_sum)(dsi_stream *s, double alpha, dsi_view x, dsi_view 
                                        line * l.index[0]; \
                 T *src = (T *)j->y.p + o * j->y.s[0] + line * l.from[0]; \
                 T *to = (T *)j->w.p + o * j->w.s[0] + line * l.to[0]; \
-                for (int64_t i = 0; i < l.n[1] && !back; i++) \
+                for (int64_t i = 0; i < l.n[1] && dense; i++) to[place[i]] = src[i]; \
+                for (int64_t i = 0; i < l.n[1] && !back && !dense; i++) \
                     to[place[i * at] * ws + i * across] = src[i * step]; \
                 for (int64_t i = l.n[1] - 1; i >= 0 && back; i--) { \
                     T *taken = &to[place[i * at] * ws + i * across]; \
