@@ -303,6 +303,16 @@ static ds_status request_forbid_graph(const dsi_request *r, bool on_gpu)
                                       : "it exchanges tensors of the host with other ranks");
 }
 
+/* Counts of rows have the whole of this rank's. */
+static ds_status request_copy(const dsi_request *r)
+{
+    int64_t n = r->what == DSI_ALL_TO_ALL_ROWS ? r->counts[0] : r->n;
+    size_t bytes = (size_t)n * ds_dtype_size(r->dtype);
+    dsi_stream *s = &r->device->stream;
+    if (!bytes || !r->in || r->in == r->out) return DS_OK;
+    return r->device->type->copy(s, r->out, r->device, r->in, bytes);
+}
+
 /* DS_DEBUG=comm compares the calls of all ranks first, by a collective of its
  * own that is not compared. */
 static ds_status request_begin(dsi_request *r)
@@ -317,6 +327,8 @@ static ds_status request_begin(dsi_request *r)
     r->begun = dsi_now();
     if (dsi_trace_on()) dsi_trace_async_begin(dsi_request_text(r), (uint64_t)(uintptr_t)r);
     if (r->nccl) return dsi_nccl_start(r);
+    r->alone = on_gpu && c->size == 1 && !r->squares;
+    if (r->alone) return request_copy(r);
     if (request_forbid_graph(r, on_gpu) != DS_OK) return ds_error_status();
     if (!dsi_is_message(r)) r->number = c->begun++;
     /* whoever reads or writes the GPU's memory then is not on its stream */
@@ -345,7 +357,11 @@ static ds_status request_wait_and_log(dsi_request *r)
     double begun = dsi_now();
     dsi_trace_begin("wait for others");
     ds_status status = dsi_is_message(r) && !r->nccl ? dsi_nccl_queue(r->comm->nccl) : DS_OK;
-    ds_status ended = r->nccl ? dsi_nccl_wait(r) : r->comm->type->wait(r);
+    ds_status ended = DS_OK;
+    if (r->alone)
+        dsi_request_done(r);
+    else
+        ended = r->nccl ? dsi_nccl_wait(r) : r->comm->type->wait(r);
     if (ended != DS_OK) status = ended;
     dsi_trace_end();
     if (r->staged && dsi_staged_close(r, status == DS_OK) != DS_OK) status = ds_error_status();

@@ -52,6 +52,7 @@ typedef struct dsi_request {
     double begun, ended; /* dsi_now() */
     void *own;           /* the backend's */
     bool nccl;           /* carried by NCCL, not by the backend */
+    bool alone;          /* of one rank's tensor on a GPU: a copy there, which the host queues */
     struct dsi_staged *staged; /* in and out are this copy's; NULL: the caller's */
     ds_message *message;       /* what the caller of isend or irecv has of it; or NULL */
     bool waited;               /* with status, by start already: see ds_comm_log_start */

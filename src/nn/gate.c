@@ -352,6 +352,8 @@ static bool gate_route_there(const dsi_gate *g, ds_tensor *logits, ds_tensor *p,
     dsi_routed out;
     r->capacity = gate_capacity_of(g, tokens);
     r->rows = r->capacity > tokens ? tokens : r->capacity > 0 ? r->capacity : 1;
+    if (g->ranks) r->rows = dsi_agree_on_rows(g->ranks, p->device, r->rows);
+    if (!r->rows) return false;
     dsi_route c = {.capacity = r->capacity, .rows = r->rows, .by_choice = o->k == 2};
     if (o->k == 1 && g->training && !o->no_rts && r->capacity < tokens) c.drop = DSI_DROP_RANDOM;
     if (o->k > 2) c.drop = DSI_DROP_LEAST;
@@ -456,7 +458,7 @@ bool dsi_gate_run(dsi_gate *g, ds_tensor *x, ds_tensor *used, dsi_routes *r, ds_
                   ds_tensor **aux)
 {
     ds_tensor *in = gate_upcast(x);
-    bool there = !g->counted && !g->o.no_drop_tokens && dsi_can_route(x, g->o.k, g->o.num_experts);
+    bool there = !g->o.no_drop_tokens && dsi_can_route(x, g->o.k, g->o.num_experts);
     if (in && g->jitter && g->training) in = gate_jitter(in, there);
     ds_tensor *logits = ds_call(g->wg, in), *p = ds_softmax(logits, 1);
     if (!p || !want_used(used, ds_size(x, 0))) return false;

@@ -21,8 +21,8 @@
  * gradient.
  *
  * On a device that routes tokens itself (ops/route.h) nothing of this is known
- * to the host but the capacity, so each expert has as many rows; those without
- * a token are 0. Random numbers there are the device's.
+ * to the host but the capacity, so each expert has as many rows, or as the
+ * largest capacity of the ranks that share it; those without a token are 0. Random numbers there are the device's.
  *
  * Noise, in training: Jitter multiplies x by U(0.99, 1.01); RSample (k = 1)
  * adds Gumbel noise to the logits that choose; with k = 2 the second expert is
@@ -30,6 +30,8 @@
  * Source: GShard, arXiv 2006.16668; Switch Transformers, arXiv 2101.03961; DeepSpeed's TopKGate.
  * SPDX-License-Identifier: MIT */
 #pragma once
+
+#include "ops/route.h"
 
 #include <deepspeed/nn.h>
 
@@ -46,7 +48,7 @@ typedef struct dsi_routes {
     ds_tensor *taken;  /* [E]: tokens that it takes */
     ds_tensor *slot;   /* [S,k]: expert rows + place, or -1; NULL: routed on the host */
     int64_t capacity;
-    int64_t rows; /* of each expert, where there is a slot */
+    int64_t rows; /* of each expert, where there is a slot: the same on all ranks */
 } dsi_routes;
 
 /* p, logits: float32 [S,E]; used: NULL or int64 [S], 0 for tokens that go
@@ -59,7 +61,7 @@ struct dsi_gate {
     ds_moe_opts o;
     bool training;
     bool jitter, rsample;
-    bool counted; /* the host needs the numbers of tokens: of experts on other ranks */
+    dsi_row_agreement *ranks; /* of the ranks that share the experts; NULL: this one alone */
     ds_module *wg;
     dsi_route_fn *route; /* a test may set another one */
 };

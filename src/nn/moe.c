@@ -46,6 +46,7 @@ typedef struct MoE {
     dsi_gate gate;
     dsi_experts mark;
     Groups *groups; /* NULL: ep_size is 1 */
+    dsi_row_agreement agreement;
     int64_t hidden;
     ds_module *experts;              /* its children are this rank's */
     ds_module *mlp, *coefficient;    /* residual; else NULL */
@@ -122,11 +123,11 @@ static ds_tensor *moe_slots(const dsi_routes *r, const int64_t *begin)
     return slots;
 }
 
-/* The same where each has r->rows. */
-static int64_t *moe_equal_offsets(const dsi_routes *r, int n)
+/* The same where each has `rows`. */
+static int64_t *moe_equal_offsets(int64_t rows, int n)
 {
     int64_t *begin = moe_int64s(n + 1);
-    for (int e = 0; begin && e <= n; e++) begin[e] = e * r->rows;
+    for (int e = 0; begin && e <= n; e++) begin[e] = e * rows;
     return begin;
 }
 
@@ -134,7 +135,7 @@ static int64_t *moe_equal_offsets(const dsi_routes *r, int n)
 static ds_tensor *moe_local(const MoE *l, ds_tensor *x, const dsi_routes *r, ds_tensor *w)
 {
     int n = l->mark.all;
-    const int64_t *begin = r->slot ? moe_equal_offsets(r, n)
+    const int64_t *begin = r->slot ? moe_equal_offsets(r->rows, n)
                                    : moe_row_offsets(ds_data(r->taken), n, 1);
     ds_tensor *slots = r->slot ? r->slot : moe_slots(r, begin);
     if (!slots || !begin) return NULL;
@@ -166,12 +167,37 @@ static ds_tensor *moe_run_received(const MoE *l, ds_tensor *rows, const int64_t 
     return dsi_combine_from(moe_run_experts(l, sorted, begin), slots, NULL);
 }
 
-/* ep_size > 1: the ranks exchange the numbers of rows, then the rows. taken
- * [all] is by expert, and n experts in a row are one rank's, so it is also the
- * list of counts by rank. Answers return by the same exchange with both lists
- * swapped. */
+/* x [a b, rest] -> [b a, rest]: the order of two indices is exchanged. */
+static ds_tensor *moe_transpose(ds_tensor *x, int64_t a, int64_t b)
+{
+    int64_t rows = x ? ds_size(x, 0) / (a * b) : 0, hidden = x ? ds_size(x, 1) : 0;
+    ds_tensor *y = ds_transpose(ds_reshape(x, ds_shape(a, b, rows * hidden)), 0, 1);
+    return ds_reshape(y, ds_shape(a * b * rows, hidden));
+}
+
+/* ep_size > 1, routed on the device: each rank sends r->rows rows for each
+ * expert, by rank and then by expert, and an expert has those of all ranks. */
+static ds_tensor *moe_equal_rows(const MoE *l, ds_tensor *x, const dsi_routes *r, ds_tensor *w)
+{
+    int n = moe_local_experts(l), ranks = l->mark.ep_size;
+    int64_t *each = moe_int64s(ranks);
+    const int64_t *begin = moe_equal_offsets(ranks * r->rows, n);
+    if (!each || !begin) return NULL;
+    for (int q = 0; q < ranks; q++) each[q] = n * r->rows;
+    ds_tensor *rows = dsi_dispatch_to(x, r->slot, l->mark.all * r->rows);
+    ds_tensor *arrived = ds_exchange_rows(rows, l->mark.expert, each, each);
+    ds_tensor *answers = moe_run_experts(l, moe_transpose(arrived, ranks, n), begin);
+    answers = ds_exchange_rows(moe_transpose(answers, n, ranks), l->mark.expert, each, each);
+    return dsi_combine_from(answers, r->slot, w);
+}
+
+/* The same, routed on the host: the ranks exchange the numbers of rows, then
+ * the rows. taken [all] is by expert, and n experts in a row are one rank's, so
+ * it is also the list of counts by rank. Answers return by the same exchange
+ * with both lists swapped. */
 static ds_tensor *moe_expert_parallel(const MoE *l, ds_tensor *x, const dsi_routes *r, ds_tensor *w)
 {
+    if (r->slot) return moe_equal_rows(l, x, r, w);
     int n = moe_local_experts(l), all = l->mark.all;
     ds_tensor *counts = dsi_new_host(DS_I64, ds_shape(all)); /* [ranks][n]: from each rank */
     if (!counts || ds_all_to_all(l->mark.expert, counts, r->taken) != DS_OK) return NULL;
@@ -385,6 +411,7 @@ static void moe_free(void *self)
     ds_drop(l->aux);
     ds_drop(l->chosen);
     ds_drop(l->taken);
+    dsi_list_free(&l->agreement.agreed);
     moe_release_groups(l->groups);
 }
 
@@ -448,7 +475,8 @@ ds_module *ds_nn_moe_with(ds_module *parent, const char *name, int64_t hidden, d
     const ds_moe_opts *o = &l->gate.o;
     l->mark = (dsi_experts){.all = o->num_experts, .ep_size = o->ep_size};
     if (!moe_join_groups(l, m, name)) return m;
-    l->gate.counted = l->groups != NULL;
+    l->agreement.comm = l->mark.expert;
+    l->gate.ranks = l->groups ? &l->agreement : NULL;
     if (l->mark.expert) l->mark.first = ds_comm_rank(l->mark.expert) * moe_local_experts(l);
 
     ds_scope *scope = ds_scope_open();

@@ -3,10 +3,22 @@
  * Random numbers are the device's: their seed is one draw of the host's
  * generator, as for dropout (dropout.c), so that ds_seed repeats them, and a
  * recorded step draws new ones at each replay.
+ *
+ * Note [Equal rows] How many rows an expert has is known to the host: its
+ * capacity, which depends on the number of tokens of a batch. Ranks with other
+ * numbers have other capacities, so their hosts agree on the largest in each
+ * call. Of two ranks one may replay a step that the other runs kernel by
+ * kernel, so a replay agrees too, before it is launched, once for each call of
+ * the captured step. If that gives another number the step's function runs; it
+ * does not agree again for calls for which the replay has.
  * SPDX-License-Identifier: MIT */
 #include "route.h"
 
 #include "op.h"
+
+#include "base/mem.h"
+#include "comm/comm.h"
+#include "device/graph.h"
 
 bool dsi_can_route(const ds_tensor *x, int k, int experts)
 {
@@ -40,4 +52,52 @@ ds_tensor *dsi_noise_like(const ds_tensor *x, bool gumbel, double low, double hi
     bool done = y && dsi_seed_take(y->device, &random) &&
                 dsi_run_fusion(y, noise, &random, gumbel, low, high, dsi_v(y));
     return dsi_result_if(done, y);
+}
+
+/* ---- Note [Equal rows] -------------------------------------------------------------------------------- */
+
+/* A call in a captured step. */
+typedef struct Agreed {
+    dsi_row_agreement *a;
+    int64_t mine, rows;
+} Agreed;
+
+static int64_t rows_exchange(const dsi_row_agreement *a, int64_t rows)
+{
+    ds_status status = dsi_request_run(
+        &(dsi_request){DSI_NUMBERS(a->comm, DSI_ALL_REDUCE, DS_I64, &rows, &rows, 1),
+                       .op = DS_REDUCE_MAX, .internal = true});
+    return status == DS_OK ? rows : 0;
+}
+
+static bool agreed_holds(void *arg)
+{
+    const Agreed *x = arg;
+    int64_t rows = rows_exchange(x->a, x->mine);
+    dsi_list_add(&x->a->agreed, rows);
+    return rows == x->rows;
+}
+
+static void agreed_forget(dsi_row_agreement *a) { a->next = a->agreed.n = 0; }
+
+/* The step is replayed: its function takes none. */
+static void agreed_before(void *arg) { agreed_forget(((const Agreed *)arg)->a); }
+
+static void agreed_release(void *arg) { dsi_free(arg); }
+
+int64_t dsi_agree_on_rows(dsi_row_agreement *a, dsi_device *d, int64_t rows)
+{
+    static const dsi_graph_hook hook = {
+        .holds = agreed_holds, .before = agreed_before, .release = agreed_release};
+    int64_t most = 0;
+    if (a->next < a->agreed.n)
+        most = a->agreed.at[a->next++];
+    else
+        most = rows_exchange(a, rows);
+    if (a->next == a->agreed.n) agreed_forget(a);
+    if (!most || !dsi_graph_capturing(d)) return most;
+    Agreed *x = dsi_alloc(sizeof *x);
+    *x = (Agreed){a, rows, most};
+    dsi_graph_add_hook(d, &hook, x);
+    return most;
 }

@@ -14,6 +14,8 @@ typedef struct Run {
     int other_batch; /* a step with fewer samples on all ranks; on rank 1 alone: the next one */
     int overflow_at; /* of rank 1's gradients */
     int stray_at;    /* before it, a forward pass of its own on all ranks */
+    int experts;     /* of each token, of 4, which 2 ranks have; 0: a network without them */
+    bool more;       /* other_batch has more samples, not fewer */
     bool keeps_grads, count;
     bool graph;
     long launches, graphs, syncs, overlapped; /* of the last two steps, of all ranks */
@@ -34,8 +36,15 @@ typedef struct Rank {
     ds_engine *engine;
 } Rank;
 
-/* Buckets of one parameter and of several, dropout, and buffers. */
-static ds_module *deep_net(void)
+static ds_module *expert_new(ds_module *parent, const char *name, void *arg)
+{
+    (void)arg;
+    return ds_nn_linear(parent, name, WIDTH, WIDTH);
+}
+
+/* Buckets of one parameter and of several, dropout, and buffers. Of 3, 4 and 5
+ * tokens an expert takes as many, if k is 2. */
+static ds_module *deep_net(int k)
 {
     ds_seed(5);
     ds_module *net = ds_nn_sequential(NULL, "net");
@@ -43,7 +52,11 @@ static ds_module *deep_net(void)
     ds_nn_batch_norm1d(net, "n", WIDTH);
     ds_nn_relu(net, "b");
     ds_nn_dropout(net, "d", 0.25);
-    ds_nn_linear(net, "e", WIDTH, WIDTH);
+    if (k)
+        ds_nn_moe(net, "e", WIDTH, expert_new, .num_experts = 4, .ep_size = 2, .k = k,
+                  .capacity_factor = 2, .min_capacity = -1, .noisy_gate_policy = "RSample");
+    else
+        ds_nn_linear(net, "e", WIDTH, WIDTH);
     ds_nn_linear(net, "c", WIDTH, 10);
     return net;
 }
@@ -86,7 +99,7 @@ static void rank_begin(Rank *r)
 {
     char config[900];
     if (!r->run->config) {
-        r->net = deep_net();
+        r->net = deep_net(r->run->experts);
         r->ddp = ds_ddp_new_with(r->net, (ds_ddp_opts){.bucket_bytes = WIDTH * WIDTH * 4,
                                                        .no_broadcast_buffers = r->run->count});
         r->optim = ds_optim_adamw(r->net, 0.01);
@@ -96,7 +109,7 @@ static void rank_begin(Rank *r)
              "{\"train_micro_batch_size_per_gpu\": %d, \"gradient_accumulation_steps\": %d, "
              "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}%s}",
              BATCH, r->run->accumulate ? r->run->accumulate : 1, r->run->config);
-    r->engine = ds_initialize(.model = deep_net(), .config = config);
+    r->engine = ds_initialize(.model = deep_net(r->run->experts), .config = config);
     r->net = ds_engine_module(r->engine);
     CHECK(r->engine);
 }
@@ -115,7 +128,7 @@ static void rank_inputs(const Rank *r, int step, ds_tensor *in[2])
     int rank = ds_comm_rank(NULL);
     bool other = run->other_batch &&
                  (step == run->other_batch || (step == run->other_batch + 1 && rank == 1));
-    int64_t labels[BATCH], batch = other ? BATCH - 1 : BATCH;
+    int64_t labels[BATCH + 1], batch = !other ? BATCH : run->more ? BATCH + 1 : BATCH - 1;
     for (int i = 0; i < batch; i++) labels[i] = (step * 7 + i * 3 + rank) % 10;
     ds_seed((uint64_t)(step * RANKS + rank));
     bool overflow = run->overflow_at && step == run->overflow_at && rank == 1;
@@ -249,6 +262,21 @@ static void engine_steps(void **state)
     compare((Run){.config = STAGE(2) FP16, .steps = 9, .overflow_at = 6}, 2);
 }
 
+/* Their hosts agree on the rows of an expert: rank 1 alone has fewer tokens than
+ * rank 0, which replays, or more, so that this replay does not hold. */
+static void experts_of_other_ranks(void **state)
+{
+    (void)state;
+    for (int k = 1; k <= 2; k++)
+        for (int more = 0; more <= 1; more++)
+            compare((Run){.experts = k, .more = more, .steps = 12, .other_batch = 6}, 2);
+    compare((Run){.experts = 2, .config = STAGE(1) BF16 CLIP, .steps = 9, .other_batch = 6}, 2);
+    compare((Run){.experts = 2, .config = STAGE3, .steps = 12, .other_batch = 7, .more = true}, 2);
+    if (quick()) return;
+    compare((Run){.experts = 2, .config = STAGE(2) CLIP, .steps = 12, .accumulate = 3}, 2);
+    compare((Run){.experts = 2, .config = STAGE(2) CLIP, .steps = 6}, RANKS);
+}
+
 static void accumulation(void **state)
 {
     (void)state;
@@ -268,16 +296,19 @@ static void one_launch(void **state)
     (void)state;
     static const char *const configs[] = {NULL,          STAGE(0) CLIP, STAGE(1) CLIP,
                                           STAGE(2) CLIP, STAGE3 CLIP,   STAGE3 CLIP};
-    for (int i = 0; i < 6; i++) {
-        Run run = {.config = configs[i], .steps = 6, .graph = true, .count = true};
+    long plain = 0;
+    for (int i = 0; i < 9; i++) { /* 7, 8: without a graph; 6, 8: experts of other ranks */
+        Run run = {.steps = 6, .graph = i < 7, .count = true, .experts = i == 6 || i == 8};
+        if (i < 6) run.config = configs[i];
         if (i == 5) run.accumulate = 3, run.steps = 12;
         CHECK_INT(ds_run_ranks(2, run_rank, &run), DS_OK);
         CHECK(!*run.why);
-        CHECK_INT(run.graphs, 2 * 2);
-        CHECK_INT(run.syncs, configs[i] ? 2 * 2 : 2);
+        CHECK_INT(run.graphs, run.graph ? 2 * 2 : 0);
+        if (i == 7) plain = run.syncs;
+        CHECK_INT(run.syncs, !run.graph ? plain : run.config ? 2 * 2 : 2);
         print_message("%s: %g kernels beside collectives a micro step\n",
-                      configs[i] ? configs[i] : "DDP", (double)run.overlapped / 4);
-        if (emulator_overlaps()) CHECK(run.overlapped > 0);
+                      run.config ? run.config : "DDP", (double)run.overlapped / 4);
+        if (emulator_overlaps() && run.graph) CHECK(run.overlapped > 0);
         for (int r = 0; r < 2; r++) free(run.values[r]);
     }
 }
@@ -356,6 +387,7 @@ int main(void)
         cmocka_unit_test(ddp_steps),
         cmocka_unit_test(engine_steps),
         cmocka_unit_test(accumulation),
+        cmocka_unit_test(experts_of_other_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,9 +13,9 @@ enum { RANKS = 4, BATCH = 2, STEPS = 3, ROOM = 4096, HIDDEN = 8 };
 typedef struct Run {
     ds_device_kind kind;
     int stage, accumulate;
-    const char *precision, *zero; /* parts of the configuration */
-    bool experts, recompute;
-    const char *save, *load; /* after, or before, the steps */
+    const char *precision, *zero;   /* parts of the configuration */
+    bool experts, drops, recompute; /* drops: experts take some tokens, routed on the GPU */
+    const char *save, *load;        /* after, or before, the steps */
     /* of rank 0 */
     double loss[STEPS], next; /* next: of the step after saving or loading */
     float state[ROOM];
@@ -65,7 +65,8 @@ static ds_module *net_of(const Run *run)
     ds_module *net = ds_nn_sequential(NULL, "net");
     ds_nn_linear(net, "a", WIDTH, HIDDEN);
     ds_nn_moe(net, "moe", HIDDEN, expert, .num_experts = 4, .ep_size = 2, .k = 2, .no_rts = true,
-              .no_top2_2nd_expert_sampling = true, .min_capacity = -1, .no_drop_tokens = true);
+              .no_top2_2nd_expert_sampling = true, .min_capacity = -1,
+              .no_drop_tokens = !run->drops);
     ds_nn_linear(net, "c", HIDDEN, 1);
     return net;
 }
@@ -249,6 +250,9 @@ static void experts(void **state)
     for (int stage = 0; stage <= 3; stage++) {
         compare(2, (Run){.experts = true, .stage = stage, .precision = "", .zero = ""}, 1e-6);
         compare(RANKS, (Run){.experts = true, .stage = stage, .precision = BF16, .zero = ""}, 3e-2);
+        Run drops = {.experts = true, .drops = true, .stage = stage, .precision = "", .zero = ""};
+        compare(2, drops, 1e-6);
+        if (stage % 2) compare(RANKS, drops, 1e-6);
     }
 }
 
