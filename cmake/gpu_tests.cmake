@@ -172,8 +172,9 @@ endif()
 # Some kernels in two other orders of threads, with work that is done as late as
 # it may.
 if(DS_GPU_TESTS AND TARGET test_gpu_conv_back AND TARGET test_gpu_small_entropy AND TARGET test_gpu_conv_parts AND
-   TARGET test_gpu_linear_entropy AND TARGET test_gpu_data AND TARGET test_gpu_conv_step AND TARGET test_gpu_held AND TARGET test_gpu_route)
-    foreach(name conv_back small_entropy conv_parts linear_entropy data conv_step held route)
+   TARGET test_gpu_linear_entropy AND TARGET test_gpu_data AND TARGET test_gpu_conv_step AND TARGET test_gpu_held AND TARGET test_gpu_route AND
+   TARGET test_gpu_decode)
+    foreach(name conv_back small_entropy conv_parts linear_entropy data conv_step held route decode)
         foreach(order backward seeded)
             add_test(NAME gpu/${name}.${order} COMMAND test_gpu_${name})
             set_tests_properties(gpu/${name}.${order} PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}

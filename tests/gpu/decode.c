@@ -190,14 +190,17 @@ static void memory_that_runs_out(void **state)
 
 /* ---- the kernels ---- */
 
-enum { B = 3, G = 2, T = 70 };
+enum { B = 3, G = 2, T = 70, LONG = 1100 }; /* rows of a cache */
 
 typedef struct Step {
     int heads, depth, pairs;
     int64_t window;
     double cap;
     ds_dtype dtype;
+    int64_t rows; /* 0: T */
 } Step;
+
+static int64_t rows_of(const Step *s) { return s->rows ? s->rows : T; }
 
 static ds_tensor *random_on_gpu(const Step *s, ds_dims shape, ds_tensor **host)
 {
@@ -221,9 +224,9 @@ static void check_cache(const Step *s, int group, int64_t at, const double *key,
                         const float *const *from, const float *keys, const float *values,
                         double near)
 {
-    for (int64_t j = 0; j < T; j++)
+    for (int64_t j = 0; j < rows_of(s); j++)
         for (int e = 0; e < s->depth; e++) {
-            int64_t place = (group * T + j) * s->depth + e;
+            int64_t place = (group * rows_of(s) + j) * s->depth + e;
             bool here = j == at;
             CHECK_CLOSE(keys[place], here ? key[e] : (double)from[3][place], here ? near : 0);
             CHECK_CLOSE(values[place],
@@ -234,24 +237,27 @@ static void check_cache(const Step *s, int group, int64_t at, const double *key,
 static void check_step(const Step *s)
 {
     ds_scope *scope = ds_scope_open();
-    static const int64_t at[B] = {0, 69, 33}, pads[B] = {0, 5, 33};
+    const int64_t rows = rows_of(s), at[B] = {0, rows - 1, 33}, pads[B] = {0, 5, 33};
     ds_tensor *host[8];
     int h = s->heads, d = s->depth, r = s->pairs ? s->pairs : 1;
     ds_tensor *q = random_on_gpu(s, ds_shape(B, h, d), &host[0]),
               *k = random_on_gpu(s, ds_shape(B, G, d), &host[1]),
               *v = random_on_gpu(s, ds_shape(B, G, d), &host[2]),
-              *keys = random_on_gpu(s, ds_shape(B, G, T, d), &host[3]),
-              *values = random_on_gpu(s, ds_shape(B, G, T, d), &host[4]),
-              *cos = ds_randn(DS_F32, ds_shape(T, r)), *sin = ds_randn(DS_F32, ds_shape(T, r)),
+              *keys = random_on_gpu(s, ds_shape(B, G, rows, d), &host[3]),
+              *values = random_on_gpu(s, ds_shape(B, G, rows, d), &host[4]),
+              *cos = ds_randn(DS_F32, ds_shape(rows, r)),
+              *sin = ds_randn(DS_F32, ds_shape(rows, r)),
               *places = ds_to(ds_from_data(DS_I64, ds_shape(B), at), gpu, DS_I64),
               *padding = ds_to(ds_from_data(DS_I64, ds_shape(B), pads), gpu, DS_I64);
     ds_tensor *cos_gpu = ds_to(cos, gpu, DS_F32), *sin_gpu = ds_to(sin, gpu, DS_F32);
     ds_tensor *y = dsi_new(q, ds_shape(B, h, d));
     dsi_attention_step o = {.scale = 0.3, .cap = s->cap, .window = s->window};
+    long before = emulator_count("fake_cuda_launches");
     CHECK(dsi_run_fusion(y, attention_step, &o, dsi_v(q), dsi_v(k), dsi_v(v), dsi_v(keys),
                          dsi_v(values), dsi_v(places), dsi_v(padding),
                          dsi_v(s->pairs ? cos_gpu : NULL), dsi_v(s->pairs ? sin_gpu : NULL),
                          dsi_v(y)));
+    CHECK_INT(emulator_count("fake_cuda_launches") - before, s->rows ? 2 : 1);
     const float *got = ds_data(ds_to(y, cpu, DS_F32)),
                 *new_keys = ds_data(ds_to(keys, cpu, DS_F32)),
                 *new_values = ds_data(ds_to(values, cpu, DS_F32));
@@ -263,11 +269,11 @@ static void check_step(const Step *s)
             int g = i / (h / G);
             int64_t turns = (at[b] - pads[b]) * r, first = pads[b];
             if (s->window && at[b] + 1 - s->window > first) first = at[b] + 1 - s->window;
-            double query[256], key[256], sum = 0, score[T], most = -INFINITY, want[256] = {0};
+            double query[256], key[256], sum = 0, score[LONG], most = -INFINITY, want[256] = {0};
             turn(s, from[0] + (b * h + i) * d, c + turns, n + turns, query);
             turn(s, from[1] + (b * G + g) * d, c + turns, n + turns, key);
             for (int64_t j = first; j <= at[b]; j++) {
-                const float *old = from[3] + ((b * G + g) * T + j) * d;
+                const float *old = from[3] + ((b * G + g) * rows + j) * d;
                 score[j] = 0;
                 for (int e = 0; e < d; e++)
                     score[j] += query[e] * (j < at[b] ? (double)old[e] : key[e]);
@@ -277,7 +283,7 @@ static void check_step(const Step *s)
             }
             for (int64_t j = first; j <= at[b]; j++) {
                 double p = exp(score[j] - most);
-                const float *x = j < at[b] ? from[4] + ((b * G + g) * T + j) * d
+                const float *x = j < at[b] ? from[4] + ((b * G + g) * rows + j) * d
                                            : from[2] + (b * G + g) * d;
                 sum += p;
                 for (int e = 0; e < d; e++) want[e] += p * (double)x[e];
@@ -293,31 +299,94 @@ static void attention_of_a_position(void **state)
     (void)state;
     ds_seed(7);
     static const Step steps[] = {
-        {4, 16, 8, 0, 0, DS_F32},   {2, 64, 0, 20, 0, DS_F32}, {6, 80, 40, 0, 5, DS_F32},
-        {2, 256, 64, 3, 0, DS_F32}, {4, 64, 32, 0, 0, DS_F16}, {4, 128, 64, 9, 2, DS_BF16},
-        {2, 9, 2, 1, 0, DS_BF16},   {2, 200, 1, 0, 0, DS_F16},
+        {4, 16, 8, 0, 0, DS_F32, 0},        {2, 64, 0, 20, 0, DS_F32, 0},
+        {6, 80, 40, 0, 5, DS_F32, 0},       {2, 256, 64, 3, 0, DS_F32, 0},
+        {4, 64, 32, 0, 0, DS_F16, 0},       {4, 128, 64, 9, 2, DS_BF16, 0},
+        {2, 9, 2, 1, 0, DS_BF16, 0},        {2, 200, 1, 0, 0, DS_F16, 0},
+        {4, 64, 32, 0, 0, DS_F32, LONG},    {2, 80, 40, 900, 5, DS_F32, LONG},
+        {2, 128, 64, 40, 0, DS_BF16, 1024}, {2, 200, 1, 0, 0, DS_F16, LONG},
     };
     for (int i = 0; i < (int)(sizeof steps / sizeof *steps); i++) check_step(&steps[i]);
+}
+
+/* Attention at the position that the counter says, which it then advances. */
+typedef struct Growing {
+    ds_tensor *q, *keys, *values, *at, *y, *token;
+} Growing;
+
+static ds_tensor *growing_step(void *self, ds_tensor *const *in, int n)
+{
+    const Growing *g = self;
+    (void)in, (void)n;
+    const dsi_attention_step o = {.scale = 0.25};
+    const dsi_view none = {.p = NULL};
+    dsi_view row = dsi_v(g->q);
+    row.n = 2, row.d[0] = 1, row.d[1] = row.s[0] = 8, row.s[1] = 1;
+    return dsi_run_fusion(g->y, attention_step, &o, dsi_v(g->q), dsi_v(g->q), dsi_v(g->q),
+                          dsi_v(g->keys), dsi_v(g->values), dsi_v(g->at), none, none, none,
+                          dsi_v(g->y)) &&
+                   dsi_run_fusion(g->y, choose_token, row, dsi_v(g->token), dsi_v(g->at))
+               ? g->y
+               : NULL;
+}
+
+static void growing_run(bool with_graph, float *got, int steps)
+{
+    ds_scope *scope = ds_scope_open();
+    ds_seed(9);
+    int64_t at = LONG - steps;
+    Growing g = {.q = ds_randn(DS_F32, ds_shape(1, 2, 8)),
+                 .keys = ds_randn(DS_F32, ds_shape(1, 2, LONG, 8)),
+                 .values = ds_randn(DS_F32, ds_shape(1, 2, LONG, 8))};
+    g.at = ds_from_data(DS_I64, ds_shape(1), &at);
+    g.y = dsi_new(g.q, g.q->shape);
+    g.token = dsi_new_dtype(g.q, DS_I64, ds_shape(1));
+    ds_step_graph *graph = ds_step_graph_new(growing_step, &g);
+    for (int i = 0; i < steps; i++) {
+        ds_tensor *y = with_graph ? ds_step_graph_run(graph, NULL, 0) : growing_step(&g, NULL, 0);
+        CHECK(y);
+        memcpy(got + (ptrdiff_t)16 * i, ds_data(ds_to(y, cpu, DS_F32)), 16 * sizeof *got);
+    }
+    CHECK_INT(ds_step_graph_replays(graph), with_graph);
+    ds_step_graph_free(graph);
+    ds_scope_close(scope);
+}
+
+/* Several blocks a head: a graph has the same bits at each position. */
+static void a_context_that_grows(void **state)
+{
+    (void)state;
+    enum { MANY = 9 };
+    float plain[MANY * 16], graph[MANY * 16];
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    growing_run(false, plain, MANY);
+    growing_run(true, graph, MANY);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+    CHECK(!memcmp(plain, graph, sizeof plain));
+    for (int i = 1; i < MANY; i++) CHECK(memcmp(plain, plain + i * 16, 16 * sizeof *plain) != 0);
 }
 
 /* A row outside of the cache is a fault, and writes nothing. */
 static void a_position_outside_of_the_cache(void **state)
 {
     (void)state;
-    for (int64_t at = -1; at <= 4; at += 5) {
+    for (int i = 0; i < 4; i++) {
+        const int64_t rows = i < 2 ? 4 : LONG, at = i % 2 ? rows : -1;
+        char message[40];
         ds_scope *scope = ds_scope_open();
         CHECK_INT(ds_set_device(gpu), DS_OK);
         ds_tensor *x = ds_ones(DS_F32, ds_shape(1, 1, 8)),
-                  *cache = ds_zeros(DS_F32, ds_shape(1, 1, 4, 8)), *y = dsi_new(x, x->shape),
+                  *cache = ds_zeros(DS_F32, ds_shape(1, 1, rows, 8)), *y = dsi_new(x, x->shape),
                   *place = ds_to(ds_from_data(DS_I64, ds_shape(1), &at), gpu, DS_I64);
         dsi_attention_step o = {.scale = 1};
         dsi_view none = {.p = NULL};
         CHECK(dsi_run_fusion(y, attention_step, &o, dsi_v(x), dsi_v(x), dsi_v(x), dsi_v(cache),
                              dsi_v(cache), dsi_v(place), none, none, none, dsi_v(y)));
-        CHECK(!ds_data(cache) && strstr(ds_error(), "outside 0..3"));
+        snprintf(message, sizeof message, "outside 0..%d", (int)rows - 1);
+        CHECK(!ds_data(cache) && strstr(ds_error(), message));
         ds_error_clear();
         const float *p = ds_data(cache);
-        for (int i = 0; i < 32; i++) CHECK_CLOSE(p[i], 0, 0);
+        for (int64_t k = 0; k < rows * 8; k++) CHECK_CLOSE(p[k], 0, 0);
         CHECK_INT(ds_set_device(cpu), DS_OK);
         ds_scope_close(scope);
     }
@@ -393,6 +462,7 @@ int main(void)
         cmocka_unit_test(what_is_not_recorded_is_launched),
         cmocka_unit_test(memory_that_runs_out),
         cmocka_unit_test(attention_of_a_position),
+        cmocka_unit_test(a_context_that_grows),
         cmocka_unit_test(a_position_outside_of_the_cache),
         cmocka_unit_test(the_largest_is_chosen),
         cmocka_unit_test(few_rows_need_no_tiles),

@@ -320,9 +320,9 @@ static dsi_view step_heads(dsi_view x)
 
 /* Attention to a cache; of float64, for which it has no kernel, to all rows. On the
  * host the core's kernels, row by row. */
-static ds_status attention_step(Trial *t)
+static ds_status step_of(Trial *t, int64_t rows)
 {
-    int64_t n = 3, h = 4, d = BIG(t, 64, 72), rows = BIG(t, 2048, 67);
+    int64_t n = 3, h = 4, d = BIG(t, 64, 72);
     const dsi_attention_step o = {.scale = 0.25, .window = BIG(t, 1500, 40)};
     dsi_view q = IN(t, n, h, d), k = IN(t, n, h / 2, d), v = IN(t, n, h / 2, d),
              keys = INOUT(t, n, h / 2, rows, d), values = INOUT(t, n, h / 2, rows, d),
@@ -349,6 +349,9 @@ static ds_status attention_step(Trial *t)
     }
     return status;
 }
+
+static ds_status attention_step(Trial *t) { return step_of(t, BIG(t, 900, 67)); }
+static ds_status attention_step_long(Trial *t) { return step_of(t, BIG(t, 8192, 1027)); }
 
 /* On the host, and of float64, the core's maximum. */
 static ds_status choose_token(Trial *t)
@@ -432,6 +435,7 @@ const SelfCase selftest_math[] = {
     {"combine", "", combine, 4, true},
     {"combine_dw", "", combine_dw, 4, true},
     {"attention_step", "", attention_step, 4, true},
+    {"attention_step", "several blocks a head", attention_step_long, 4, true},
     {"choose_token", "", choose_token, 1, true},
     {"optimizer", "sgd", sgd, 4, true},
     {"optimizer", "adam", adam, 8, true},

@@ -1,17 +1,22 @@
 /* device/cuda/launch_decode.c: a new position of each row of a language model:
  * attention_step and choose_token of kernels.h.
  *
- * Invariants: the number of warps, and so the order of sums, depends on the
- * size of the cache, not on how much of it is filled: a graph that was recorded
- * at one position has the bits of a launch at another.
+ * Invariants: the numbers of warps and of blocks of a head, and so the order of
+ * sums, depend on the size of the cache and the number of heads, not on how
+ * much of the cache is filled: a graph that was recorded at one position has the
+ * bits of a launch at another.
  * SPDX-License-Identifier: MIT */
 #include "kernels/decode.h"
 #include "launch.h"
 #include "operands.h"
 
 #include "base/error.h"
+#include "base/int.h"
 
 #define FEW_ROWS   512  /* of a cache: 8 warps a head, not K_STEP_WARPS */
+#define LONG_ROWS  1024 /* several blocks a head from here on */
+#define SPLIT_ROWS 256  /* of each of them, at least */
+#define BLOCKS     256  /* about, of all heads: two for each processor of an H100 */
 #define FEW_TOKENS 2048 /* to choose from: 4 warps */
 
 static void strides_of(long long *to, int n, const dsi_view *v)
@@ -25,6 +30,30 @@ static const char *step_kernel(int64_t depth)
     return depth <= 64    ? "attention_step_64"
            : depth <= 128 ? "attention_step_128"
                           : "attention_step_256";
+}
+
+/* Blocks of each of `heads` heads. */
+static int splits_of(int64_t rows, int64_t heads)
+{
+    if (rows < LONG_ROWS || heads < 1) return 1;
+    return (int)dsi_min(rows / SPLIT_ROWS, dsi_div_up(BLOCKS, heads));
+}
+
+/* One launch, or two where a head has several blocks. */
+static ds_status step_launch(dsi_stream *s, dsi_cuda_attention_step *a, int64_t heads)
+{
+    const ds_dtype dtype = (ds_dtype)a->dtype;
+    size_t bytes = (size_t)heads * (size_t)a->splits * (size_t)(a->depth + 2) * sizeof *a->part;
+    if (a->splits > 1 && !(a->part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
+    ds_status status = dsi_cuda_launch(
+        s, DSI_CUDA_decode, step_kernel(a->depth), dsi_cuda_dtype_suffix(dtype),
+        dsi_cuda_blocks(heads * a->splits, a->rows < FEW_ROWS ? 256 : 32 * K_STEP_WARPS), a);
+    if (a->splits == 1) return status;
+    if (status == DS_OK)
+        status = dsi_cuda_launch(s, DSI_CUDA_decode, "attention_join", "",
+                                 dsi_cuda_blocks(heads, a->depth <= 64 ? 64 : 256), a);
+    dsi_cuda_scratch_free(s, a->part, bytes);
+    return status;
 }
 
 ds_status dsi_cuda_attention_step_of(dsi_stream *s, const dsi_attention_step *o, dsi_view q,
@@ -50,6 +79,8 @@ ds_status dsi_cuda_attention_step_of(dsi_stream *s, const dsi_attention_step *o,
                                  .group = (int)(q.d[1] / k.d[1]),
                                  .depth = (int)q.d[2],
                                  .pairs = cos.p ? (int)cos.d[1] : 0,
+                                 .splits = splits_of(cache_k.d[2], q.d[0] * q.d[1]),
+                                 .dtype = (int)q.dtype,
                                  .scale = (float)o->scale,
                                  .cap = (float)o->cap};
     strides_of(a.qs, 2, &q), strides_of(a.ks, 2, &k), strides_of(a.vs, 2, &v);
@@ -60,9 +91,7 @@ ds_status dsi_cuda_attention_step_of(dsi_stream *s, const dsi_attention_step *o,
                         "attention_step: %s heads of %d elements: expected at most %d "
                         "of float32, float16 or bfloat16",
                         ds_dtype_name(q.dtype), a.depth, DSI_STEP_DEPTH);
-    return dsi_cuda_launch(
-        s, DSI_CUDA_decode, step_kernel(a.depth), dsi_cuda_dtype_suffix(q.dtype),
-        dsi_cuda_blocks(q.d[0] * q.d[1], a.rows < FEW_ROWS ? 256 : 32 * K_STEP_WARPS), &a);
+    return step_launch(s, &a, q.d[0] * q.d[1]);
 }
 
 ds_status dsi_cuda_choose_token(dsi_stream *s, dsi_view x, dsi_view token, dsi_view counters)

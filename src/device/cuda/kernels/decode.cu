@@ -3,11 +3,12 @@
  * change from position to position are read from the GPU's memory, so that one
  * graph serves all of them.
  *
- * Attention: a block for each head of queries. A warp takes every n-th group of
- * KEYS keys, with a maximum and a sum of its own (FlashAttention's running
- * softmax, arXiv:2205.14135); then the warps' sums are added in order. The new
- * key and value are read from k and v, not from the cache, to which the first
- * head of a group writes them: no block waits for another.
+ * Attention: `splits` blocks for each head of queries. A warp takes every n-th
+ * group of KEYS keys, with a maximum and a sum of its own (FlashAttention's
+ * running softmax, arXiv:2205.14135); then the warps' sums are added in order,
+ * and those of several blocks by attention_join (flash decoding). The new key
+ * and value are read from k and v, not from the cache, to which the first head
+ * of a group writes them: no block waits for another.
  * SPDX-License-Identifier: MIT */
 #include "decode.h"
 #include "common.cuh"
@@ -76,7 +77,13 @@ template <class T, int E> DEVICE void lane_load(float (&to)[E], const T *p, int 
     }
 }
 
-/* Blocks: batches times heads. depth <= 32 E */
+/* Whether row `at` is in the cache, behind its padding. */
+DEVICE bool step_fits(const dsi_cuda_attention_step &P, long long at, long long pad)
+{
+    return at >= 0 && at < P.rows && pad >= 0 && pad <= at;
+}
+
+/* Blocks: batches times heads times splits. depth <= 32 E */
 template <class T, int E> DEVICE void attention_step(const dsi_cuda_attention_step &P)
 {
     enum { KEYS = 8 / E };
@@ -85,11 +92,12 @@ template <class T, int E> DEVICE void attention_step(const dsi_cuda_attention_st
     SHARED(float, part, [K_STEP_WARPS][32 * E]);
     SHARED(float, most, [K_STEP_WARPS]);
     SHARED(float, sum, [K_STEP_WARPS]);
-    long long batch = blockIdx.x / (unsigned)P.heads;
-    int head = (int)(blockIdx.x % (unsigned)P.heads), shared = head / P.group;
+    unsigned split = blockIdx.x % (unsigned)P.splits, block = blockIdx.x / (unsigned)P.splits;
+    long long batch = block / (unsigned)P.heads;
+    int head = (int)(block % (unsigned)P.heads), shared = head / P.group;
     int warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32;
     long long at = P.at[batch], pad = P.pads ? P.pads[batch] : 0, first = pad;
-    if (at < 0 || at >= P.rows || pad < 0 || pad > at) {
+    if (!step_fits(P, at, pad)) {
         if (threadIdx.x == 0) set_fault(P.fault, K_FAULT_ROW, at, batch, -1, P.rows);
         return;
     }
@@ -103,7 +111,7 @@ template <class T, int E> DEVICE void attention_step(const dsi_cuda_attention_st
     for (int i = threadIdx.x; i < P.depth; i += blockDim.x) {
         query[i] = turned<T>(P, q, at - pad, i);
         key[i] = turned<T>(P, k, at - pad, i);
-        if (head % P.group) continue;
+        if (head % P.group || split) continue;
         down(key[i], &keys[at * P.cache_ks[2] + i]);
         values[at * P.cache_vs[2] + i] = v[i];
     }
@@ -112,7 +120,8 @@ template <class T, int E> DEVICE void attention_step(const dsi_cuda_attention_st
     lane_load<float, E>(x, query, P.depth, true);
     running<E> r = {-INFINITY, 0.f, {}};
 #pragma unroll 1
-    for (long long j = first + warp * KEYS; j < at; j += warps * KEYS) {
+    for (long long j = first + (split * warps + warp) * KEYS; j < at;
+         j += (long long)P.splits * warps * KEYS) {
         float a[KEYS][E], b[KEYS][E], score[KEYS];
 #pragma unroll
         for (int u = 0; u < KEYS; u++) {
@@ -124,7 +133,7 @@ template <class T, int E> DEVICE void attention_step(const dsi_cuda_attention_st
             score[u] = j + u < at ? score_of<E>(P, x, a[u]) : -INFINITY;
         running_add<E, KEYS>(r, score, b);
     }
-    if (warp == 0) {
+    if (warp == 0 && split == 0) {
         float a[E], b[1][E];
         lane_load<float, E>(a, key, P.depth, true);
         lane_load<T, E>(b[0], v, P.depth, true);
@@ -138,6 +147,8 @@ template <class T, int E> DEVICE void attention_step(const dsi_cuda_attention_st
     float top = -INFINITY;
 #pragma unroll 1
     for (int w = 0; w < warps; w++) top = most[w] > top ? most[w] : top;
+    float *to = P.splits > 1 ? P.part + (long long)blockIdx.x * (P.depth + 2) : NULL;
+    if (to && threadIdx.x == 0) to[0] = top;
     if (top == -INFINITY) top = 0;
 #pragma unroll 1
     for (int i = threadIdx.x; i < P.depth; i += blockDim.x) {
@@ -146,6 +157,11 @@ template <class T, int E> DEVICE void attention_step(const dsi_cuda_attention_st
         for (int w = 0; w < warps; w++) {
             float factor = exp_of(most[w] - top);
             total += factor * sum[w], y += factor * part[w][i];
+        }
+        if (to) {
+            if (i == 0) to[1] = total;
+            to[2 + i] = y;
+            continue;
         }
         down(y / total, (T *)P.y + batch * P.ys[0] + head * P.ys[1] + i);
     }
@@ -167,6 +183,30 @@ template <class T, int E> DEVICE void attention_step(const dsi_cuda_attention_st
 ATTENTION_STEP(64, 2)
 ATTENTION_STEP(128, 4)
 ATTENTION_STEP(256, 8)
+
+/* Blocks: batches times heads. Adds what the splits of a head have, in order. */
+KERNEL(attention_join, dsi_cuda_attention_step, 256)
+{
+    long long batch = blockIdx.x / (unsigned)P.heads;
+    int head = (int)(blockIdx.x % (unsigned)P.heads), stride = P.depth + 2;
+    if (!step_fits(P, P.at[batch], P.pads ? P.pads[batch] : 0)) return;
+    const float *part = P.part + (long long)blockIdx.x * P.splits * stride;
+    float top = -INFINITY;
+#pragma unroll 1
+    for (int s = 0; s < P.splits; s++) top = part[s * stride] > top ? part[s * stride] : top;
+    if (top == -INFINITY) top = 0;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < P.depth; i += blockDim.x) {
+        float total = 0, y = 0;
+#pragma unroll 1
+        for (int s = 0; s < P.splits; s++) {
+            const float *x = part + s * stride;
+            float factor = exp_of(x[0] - top);
+            total += factor * x[1], y += factor * x[2 + i];
+        }
+        store<float>(P.y, P.dtype, batch * P.ys[0] + head * P.ys[1] + i, y / total);
+    }
+}
 
 /* The larger one; of equals the first. NaNs are smaller than all. */
 DEVICE void take_larger(float *v, int *i, float other, int at)

@@ -7,7 +7,8 @@
 enum { K_STEP_WARPS = 32 }; /* of attention_step, at most */
 
 /* Strides, in elements, of batch, head and (caches) row; that of an element of a head
- * is 1. cos NULL: heads do not turn. */
+ * is 1. cos NULL: heads do not turn. part: of each block its largest score, its sum of
+ * exp(score - largest), and `depth` sums of these times values; splits 1: not used. */
 typedef struct dsi_cuda_attention_step {
     const void *q, *k, *v;
     void *cache_k, *cache_v, *y, *fault;
@@ -15,7 +16,8 @@ typedef struct dsi_cuda_attention_step {
     const float *cos, *sin;
     long long qs[2], ks[2], vs[2], ys[2], cache_ks[3], cache_vs[3], turn_s;
     long long rows, window; /* of a cache; keys that are seen, 0: all */
-    int heads, group, depth, pairs;
+    float *part; /* [batches,heads,splits,2 + depth] */
+    int heads, group, depth, pairs, splits, dtype;
     float scale, cap;
 } dsi_cuda_attention_step;
 
