@@ -74,6 +74,10 @@ ds_status dsi_copier_new(ds_dataset *d, dsi_device *device, int64_t rows, int sl
         type->free_host(device, made.pinned);
         return ds_error_status();
     }
+    dsi_log(DSI_DEBUG,
+            "loader of %s: %zu bytes of host memory are pinned for %s: %d batches of %zu bytes",
+            ds_dataset_name(d), (size_t)slots * made.slot_bytes,
+            ds_device_name(dsi_device_id(device)), slots, made.slot_bytes);
     *out = dsi_alloc(sizeof **out);
     **out = made;
     (*out)->done = dsi_alloc((size_t)slots * sizeof *made.done);

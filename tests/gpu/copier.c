@@ -3,6 +3,7 @@
  * does queued work; each wait left out; overlap and waits of the host counted;
  * failures.
  * SPDX-License-Identifier: MIT */
+#include "caught.h"
 #include "check.h"
 #include "emulated.h"
 
@@ -14,6 +15,7 @@
 
 /* A batch has 96 KiB, an epoch 6 batches, the last of which is short. */
 enum { WIDTH = 512, BATCH = 48, SAMPLES = 5 * BATCH + 17, BATCHES = 6, MOST = 3 * SAMPLES };
+enum { BATCH_BYTES = BATCH * (WIDTH * 4 + 8) };
 
 static const ds_device gpu = {DS_CUDA, 0};
 
@@ -348,6 +350,32 @@ static void loaders_and_ranks_beside_each_other(void **state)
     in_each_mode(3, two_loaders, NULL);
 }
 
+/* Two without workers; with 2 workers all 6 of an epoch. */
+static void one_of_pinned_batches(void)
+{
+    ds_batch b;
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    for (int i = 0; i < 3; i++) {
+        ds_loader *l = ds_loader_new(rows_new(-1), BATCH, .workers = i, .prefetch = i == 1 ? 3 : 0);
+        CHECK(l && ds_loader_next(l, &b));
+        ds_loader_free(l);
+    }
+}
+
+static void what_is_pinned_is_logged(void **state)
+{
+    (void)state;
+    const char *text = caught_of("debug", one_of_pinned_batches);
+    const char *const want[] = {"2 batches", "4 batches", "6 batches"};
+    for (int i = 0; i < 3; i++) {
+        char line[200];
+        snprintf(line, sizeof line,
+                 "loader of Rows: %d bytes of host memory are pinned for cuda:0: %s of %d bytes",
+                 atoi(want[i]) * BATCH_BYTES, want[i], BATCH_BYTES);
+        if (!strstr(text, line)) fail_msg("%s: not in %s", line, text);
+    }
+}
+
 /* Three epochs of one batch, which has one slot with workers. */
 static ds_status one_batch(void *arg)
 {
@@ -562,6 +590,7 @@ int main(void)
         cmocka_unit_test(each_wait_is_needed),
         cmocka_unit_test(copies_run_beside_steps),
         cmocka_unit_test(the_host_does_not_wait_for_a_batch),
+        cmocka_unit_test(what_is_pinned_is_logged),
         cmocka_unit_test(loaders_and_ranks_beside_each_other),
         cmocka_unit_test(epochs_of_one_batch),
         cmocka_unit_test(batches_are_kept_and_loaders_move),
