@@ -1,7 +1,7 @@
-/* tests/device/conv_bf16.c: convolutions of bfloat16 by AMX or AVX512_BF16, and
- * their gradients, beside float64's plain loops on the same values: borders,
- * strides, dilations, groups, orders of memory, blocks of pixels. Skipped
- * without the unit.
+/* tests/device/conv_bf16.c: convolutions of bfloat16 by AMX, AVX512_BF16 or in
+ * float32, and their gradients, beside float64's plain loops on the same
+ * values: borders, strides, dilations, groups, orders of memory, blocks of
+ * pixels.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 
@@ -33,6 +33,9 @@ static const Case cases[] = {
     {1, 12, 17, 19, 16, 2, 3, {{4, 3}, {0, 1}, {1, 2}, 1}, true}, /* some without taps */
     {2, 16, 16, 23, 16, 4, 5, {{2, 4}, {3, 2}, {3, 2}, 1}, false},
     {2, 9, 1, 70, 16, 1, 4, {{1, 2}, {0, 1}, {1, 1}, 1}, true},
+    {2, 64, 9, 12, 80, 3, 3, {{1, 1}, {1, 1}, {1, 1}, 1}, true}, /* Winograd's, without the unit */
+    {3, 80, 8, 7, 64, 3, 3, {{1, 1}, {2, 0}, {1, 1}, 1}, false},
+    {5, 160, 5, 6, 128, 3, 3, {{1, 1}, {0, 1}, {1, 1}, 1}, true}, /* dw by rows of positions */
 };
 
 typedef struct Operands {
@@ -158,10 +161,6 @@ static void run_with_bias(const Case *t, const int *order)
 static void beside_float64(void **state)
 {
     (void)state;
-    if (!dsi_cpu_bf16()) {
-        print_message("no AMX or AVX512_BF16 here, or DS_CPU names another set: skipped\n");
-        skip();
-    }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         run_with_bias(&cases[i], i % 2 ? planes : pixels);
         if (!quick() || i % 2) run_case(&cases[i], planes);

@@ -11,7 +11,7 @@
  *     conv_winograd_amx.c  the same by the matrix unit
  *     conv_1x1.c       1x1: matrix products
  *     conv_depthwise.c a group for each channel
- *     conv_bf16.c      bfloat16: products of unfolded images
+ *     conv_bf16.c      bfloat16: products of unfolded images, where Winograd is not faster
  *     conv_plain.h     plain loops: float64
  *
  * SPDX-License-Identifier: MIT */
@@ -55,6 +55,7 @@ ds_status KERNEL(conv2d)(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_vie
 {
     ds_status status;
     if (y.dtype == DS_F32) return best_forward(s, c, x, w, b, y);
+    if (winograd_forward(s, c, x, w, b, y, &status)) return status;
     if (bf16_forward(s, c, x, w, b, y, &status)) return status;
     if (is_half(y.dtype) && depth_forward(s, c, x, w, b, y, &status)) return status;
     if (is_half(y.dtype)) IN_F32(s, 1, KERNEL(conv2d)(s, c, x, w, b, y), &y, &x, &w, &b);
@@ -68,6 +69,7 @@ ds_status KERNEL(conv2d_dx)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi
 {
     ds_status status;
     if (dx.dtype == DS_F32) return best_dx(s, c, dy, w, dx);
+    if (winograd_dx(s, c, dy, w, dx, &status)) return status;
     if (bf16_dx(s, c, dy, w, (dsi_view){0}, dx, &status)) return status;
     if (is_half(dx.dtype) && depth_dx(s, c, dy, w, dx, &status)) return status;
     if (is_half(dx.dtype)) IN_F32(s, 1, KERNEL(conv2d_dx)(s, c, dy, w, dx), &dx, &dy, &w);
@@ -94,6 +96,7 @@ ds_status KERNEL(conv2d_dw)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi
 {
     ds_status status;
     if (dw.dtype == DS_F32) return best_dw(s, c, dy, x, dw);
+    if (winograd_dw(s, c, dy, x, dw, &status)) return status;
     if (bf16_dw(s, c, dy, x, dw, &status)) return status;
     if (is_half(dw.dtype) && depth_dw(s, c, dy, x, dw, &status)) return status;
     if (is_half(dw.dtype)) IN_F32(s, 1, KERNEL(conv2d_dw)(s, c, dy, x, dw), &dw, &dy, &x);

@@ -17,7 +17,8 @@
  * (conv_winograd_amx.c). V = B^T d B, U = G w G^T, M = their product.
  * All buffers have channels innermost, so that the small transforms are
  * additions of vectors of channels. x and y are in pixel order; other layouts
- * are copied first.
+ * are copied first. Tensors of bfloat16 become float32 where the transforms
+ * read them, and results are rounded where these write them.
  *
  * Loop order: weights are transformed once. Then, for each block of tiles whose
  * V and M stay in the second cache: V from x, the 16 products, y from M. For
@@ -38,11 +39,12 @@
 #include "device/cpu/simd/transpose.h"
 #include "device/cpu/table.h"
 
-#define FLOATS      131072 /* of V and M in a block of tiles: 512 KB */
-#define ROWS        64     /* rows of a product that a thread computes at a time */
-#define DW_CHANNELS 32     /* input channels of dw that a thread computes, at least */
-#define MANY        256    /* channels of both sides from which dw takes rows of positions */
-#define GRAIN_FLOPS 1e6    /* of an iteration of a parallel loop, at least */
+#define FLOATS        131072 /* of V and M in a block of tiles: 512 KB */
+#define ROWS          64     /* rows of a product that a thread computes at a time */
+#define DW_CHANNELS   32     /* input channels of dw that a thread computes, at least */
+#define HALF_CHANNELS 64     /* of both sides, at least, of bfloat16 */
+#define MANY          256    /* channels of both sides from which dw takes rows of positions */
+#define GRAIN_FLOPS   1e6    /* of an iteration of a parallel loop, at least */
 /* Tiles of a block for the matrix unit; many where U does not fit in the second
  * cache, so that it is read seldom: where C K > FEW_WEIGHTS. */
 #define AMX_TILES      32
@@ -62,18 +64,29 @@ static float *u_at(const Job *o, int64_t in, int64_t out)
  * transposition. */
 #define LANES (10 * VF)
 
+/* Weights of VF kernels one after the other: a row. */
+#define ROW (9 * VF)
+
 /* The kernels from VF input channels on to as many output channels: lanes[9 i +
  * j][l] is element j of (in + i, out + l). A weight has the kernels of an
  * output channel (of an input channel, if flipped) one after the other. */
 static void load_kernels(const Job *o, int64_t in, int64_t out, float lanes[LANES][VF])
 {
-    const float *w = o->w + in * o->win + out * o->wout;
+    float rows[VF][ROW]; /* in float32 */
+    int64_t at = in * o->win + out * o->wout, step = o->flipped ? o->win : o->wout;
+    const float *w = o->half ? rows[0] : (const float *)o->w + at;
+    if (o->half) {
+        for (int i = 0; i < VF; i++)
+            bf16_to_floats((const uint16_t *)o->w + at + i * step, rows[i], ROW);
+        step = ROW;
+    }
     if (!o->flipped) {
-        for (int f = 0; f < 9; f++) transpose(w + f * VF, o->wout, VF, lanes[f * VF], VF);
+        for (int f = 0; f < 9; f++) transpose(w + f * VF, step, VF, lanes[f * VF], VF);
         return;
     }
-    for (int i = 0; i < VF; i++, w += o->win) {
-        bool last = in + i == o->C - 1 && out + VF == o->K; /* the end of w's memory */
+    for (int i = 0; i < VF; i++, w += step) {
+        /* the end of w's memory */
+        bool last = i == VF - 1 && (o->half || (in + VF == o->C && out + VF == o->K));
         if (VF >= 9 && !last) {
             /* reads rows of VF where there are 9 weights; the next iteration
              * overwrites the vectors that are too many */
@@ -112,7 +125,7 @@ static void transform_weights(void *arg, int64_t begin, int64_t end)
 static void gather_weights(void *arg, int64_t begin, int64_t end)
 {
     const Job *o = arg;
-    float *dw = (float *)(uintptr_t)o->w, lanes[9 * VF][VF];
+    float lanes[ROW][VF], rows[VF][ROW]; /* rows: of bfloat16, in float32 */
     for (int64_t out = begin * VF; out < end * VF; out += VF)
         for (int64_t in = 0; in < o->C; in++) {
             const float *from = o->u + in * o->K + out;
@@ -122,45 +135,56 @@ static void gather_weights(void *arg, int64_t begin, int64_t end)
             from_u(u, g);
             UNROLL for (int j = 0; j < 9; j++) vf_store(lanes[9 * (in % VF) + j], g[j / 3][j % 3]);
             if (in % VF != VF - 1) continue;
-            float *to = dw + (in - VF + 1) * o->win + out * o->wout;
-            for (int f = 0; f < 9; f++) transpose(lanes[f * VF], VF, VF, to + f * VF, o->wout);
+            int64_t at = (in - VF + 1) * o->win + out * o->wout, step = o->half ? ROW : o->wout;
+            float *to = o->half ? rows[0] : (float *)o->w + at;
+            for (int f = 0; f < 9; f++) transpose(lanes[f * VF], VF, VF, to + f * VF, step);
+            for (int i = 0; i < VF && o->half; i++)
+                floats_to_bf16(rows[i], (uint16_t *)o->w + at + i * o->wout, ROW);
         }
 }
 
 /* ---- tiles begin .. end-1 of the block: x to V, dy to M, M to y ------------------------------------------------- */
 
-ALWAYS_INLINE void v_of_tile(const Job *o, bool whole, Place p, float *v)
+ALWAYS_INLINE void v_of_tile(const Job *o, bool half, bool whole, Place p, float *v)
 {
     int64_t row = p.row - o->pad[0], col = p.col - o->pad[1];
-    const float *x = (const float *)o->x.p + p.n * o->x.s[0] + row * o->x.s[2] + col * o->x.s[3];
+    int64_t at = p.n * o->x.s[0] + row * o->x.s[2] + col * o->x.s[3];
     for (int64_t c = 0; c < o->C; c += VF) {
         vf d[4][4];
-        load_patch(4, &o->x, x + c, row, col, whole, d);
+        load_patch(4, half, &o->x, at + c, row, col, whole, d);
         to_v(d);
         UNROLL for (int i = 0; i < POSITIONS; i++) vf_store(v + i * o->vstep + c, d[i / 4][i % 4]);
+    }
+}
+
+ALWAYS_INLINE void v_of_tiles(const Block *b, bool half, int64_t begin, int64_t end)
+{
+    const Job *o = b->job;
+    for (int64_t t = begin; t < end; t++) {
+        Place p = winograd_place(o, b->first + t);
+        int64_t row = p.row - o->pad[0], col = p.col - o->pad[1];
+        if (row >= 0 && row + 4 <= o->H && col >= 0 && col + 4 <= o->W)
+            v_of_tile(o, half, true, p, b->v + t * o->C);
+        else
+            v_of_tile(o, half, false, p, b->v + t * o->C);
     }
 }
 
 static void make_v(void *arg, int64_t begin, int64_t end)
 {
     const Block *b = arg;
-    const Job *o = b->job;
-    for (int64_t t = begin; t < end; t++) {
-        Place p = winograd_place(o, b->first + t);
-        int64_t row = p.row - o->pad[0], col = p.col - o->pad[1];
-        if (row >= 0 && row + 4 <= o->H && col >= 0 && col + 4 <= o->W)
-            v_of_tile(o, true, p, b->v + t * o->C);
-        else
-            v_of_tile(o, false, p, b->v + t * o->C);
-    }
+    if (b->job->half)
+        v_of_tiles(b, true, begin, end);
+    else
+        v_of_tiles(b, false, begin, end);
 }
 
 /* The bias of VF output channels from k on. */
 static vf bias_of(const Job *o, int64_t k)
 {
     float lanes[VF];
-    if (!o->bias) return vf_zero();
-    for (int i = 0; i < VF; i++) lanes[i] = o->bias[(k + i) * o->bk];
+    if (!o->bias.p) return vf_zero();
+    for (int i = 0; i < VF; i++) lanes[i] = (float)view_value(&o->bias, (k + i) * o->bias.s[0]);
     return vf_load(lanes);
 }
 
@@ -173,13 +197,12 @@ static int64_t m_at(const Job *o, int64_t t, int64_t k)
     return (square * M_SIDE + t % M_SIDE) * M_SIDE + k % M_SIDE;
 }
 
-static void make_y(void *arg, int64_t begin, int64_t end)
+ALWAYS_INLINE void y_of_tiles(const Block *b, const bool half, int64_t begin, int64_t end)
 {
-    const Block *b = arg;
     const Job *o = b->job;
     for (int64_t t = begin; t < end; t++) {
         Place p = winograd_place(o, b->first + t);
-        float *to = (float *)o->y.p + p.n * o->y.s[0] + p.row * o->y.s[2] + p.col * o->y.s[3];
+        int64_t to = p.n * o->y.s[0] + p.row * o->y.s[2] + p.col * o->y.s[3];
         bool below = p.row + 1 < o->P, right = p.col + 1 < o->Q;
         for (int64_t k = 0; k < o->K; k += VF) {
             const float *from = b->m + m_at(o, t, k);
@@ -187,12 +210,23 @@ static void make_y(void *arg, int64_t begin, int64_t end)
             UNROLL for (int i = 0; i < POSITIONS; i++)
                 m[i / 4][i % 4] = vf_load(from + i * o->mstep);
             from_m(m, y);
-            vf_store(to + k, vf_add(y[0][0], bias));
-            if (right) vf_store(to + k + o->y.s[3], vf_add(y[0][1], bias));
-            if (below) vf_store(to + k + o->y.s[2], vf_add(y[1][0], bias));
-            if (below && right) vf_store(to + k + o->y.s[2] + o->y.s[3], vf_add(y[1][1], bias));
+            UNROLL for (int i = 0; i < 4; i++)
+            {
+                if ((i / 2 && !below) || (i % 2 && !right)) continue;
+                winograd_store(half, o->y.p, to + k + i / 2 * o->y.s[2] + i % 2 * o->y.s[3],
+                               vf_add(y[i / 2][i % 2], bias));
+            }
         }
     }
+}
+
+static void make_y(void *arg, int64_t begin, int64_t end)
+{
+    const Block *b = arg;
+    if (b->job->half)
+        y_of_tiles(b, true, begin, end);
+    else
+        y_of_tiles(b, false, begin, end);
 }
 
 /* ---- products: (position, ROWS rows) units begin .. end-1 -------------------------------------------------------- */
@@ -228,24 +262,24 @@ static void make_products(void *arg, int64_t begin, int64_t end)
 /* ---- dw: the rows of positions and the input channels of a block ------------------------------------------------ */
 
 /* Row i of V of tile t. */
-ALWAYS_INLINE void v_row_of_tile(const Block *b, const int i, int64_t t, float *v)
+ALWAYS_INLINE void v_row_of_tile(const Block *b, bool half, const int i, int64_t t, float *v)
 {
     static const int of[4][2] = {{0, 2}, {1, 2}, {2, 1}, {1, 3}};
     const Job *o = b->job;
     Place p = winograd_place(o, b->first + t);
     int64_t row = p.row - o->pad[0], col = p.col - o->pad[1], step = o->x.s[3];
     bool whole = col >= 0 && col + 4 <= o->W;
-    const float *x = (const float *)o->x.p + p.n * o->x.s[0] + row * o->x.s[2] + col * step;
+    int64_t x = p.n * o->x.s[0] + row * o->x.s[2] + col * step;
     for (int64_t c = 0; c < b->channels; c += VF) {
         vf d[2][4], to[4];
         UNROLL for (int r = 0; r < 2; r++)
         {
             int64_t h = row + of[i][r];
-            const float *line = x + of[i][r] * o->x.s[2] + b->c + c;
+            int64_t line = x + of[i][r] * o->x.s[2] + b->c + c;
             UNROLL for (int j = 0; j < 4; j++)
             {
                 bool inside = h >= 0 && h < o->H && (whole || (col + j >= 0 && col + j < o->W));
-                d[r][j] = inside ? vf_load(line + j * step) : vf_zero();
+                d[r][j] = inside ? winograd_load(half, o->x.p, line + j * step) : vf_zero();
             }
         }
         to_v_row(i, d, to);
@@ -254,15 +288,14 @@ ALWAYS_INLINE void v_row_of_tile(const Block *b, const int i, int64_t t, float *
 }
 
 /* Row i of M of tile t, in panels of columns. */
-ALWAYS_INLINE void m_row_of_tile(const Block *b, const int i, int64_t t, float *m)
+ALWAYS_INLINE void m_row_of_tile(const Block *b, bool half, const int i, int64_t t, float *m)
 {
     const Job *o = b->job;
     Place p = winograd_place(o, b->first + t);
-    const float *dy = (const float *)o->y.p + p.n * o->y.s[0] + p.row * o->y.s[2] +
-                      p.col * o->y.s[3];
+    int64_t dy = p.n * o->y.s[0] + p.row * o->y.s[2] + p.col * o->y.s[3];
     for (int64_t k = 0; k < o->K; k += VF) {
         vf g[2][2], to[4];
-        load_patch(2, &o->y, dy + k, p.row, p.col, false, g);
+        load_patch(2, half, &o->y, dy + k, p.row, p.col, false, g);
         to_m_row(i, g, to);
         float *at = m + k / o->width * o->width * b->count + t * o->width + k % o->width;
         UNROLL for (int j = 0; j < 4; j++) vf_store(at + j * o->mstep, to[j]);
@@ -270,11 +303,11 @@ ALWAYS_INLINE void m_row_of_tile(const Block *b, const int i, int64_t t, float *
 }
 
 /* V and M of the block, for row i of positions. */
-ALWAYS_INLINE void make_row(const Block *b, const int i, float *v, float *m)
+ALWAYS_INLINE void make_row(const Block *b, bool half, const int i, float *v, float *m)
 {
     for (int64_t t = 0; t < b->count; t++) {
-        v_row_of_tile(b, i, t, v + t * b->channels);
-        m_row_of_tile(b, i, t, m);
+        v_row_of_tile(b, half, i, t, v + t * b->channels);
+        m_row_of_tile(b, half, i, t, m);
     }
 }
 
@@ -302,25 +335,34 @@ static void add_product(const Block *block, int i, int j)
     }
 }
 
+/* V and M of all rows of positions of the block. */
+ALWAYS_INLINE void make_rows(const Block *b, bool half)
+{
+    for (int r = 0; r < b->rows; r++) {
+        float *v = b->v + 4 * r * b->job->vstep, *m = b->m + 4 * r * b->job->mstep;
+        switch (b->row + r) {
+        case 0:
+            make_row(b, half, 0, v, m);
+            break;
+        case 1:
+            make_row(b, half, 1, v, m);
+            break;
+        case 2:
+            make_row(b, half, 2, v, m);
+            break;
+        default:
+            make_row(b, half, 3, v, m);
+        }
+    }
+}
+
 static void add_block(const Block *b)
 {
     const Job *o = b->job;
-    for (int r = 0; r < b->rows; r++) {
-        float *v = b->v + 4 * r * o->vstep, *m = b->m + 4 * r * o->mstep;
-        switch (b->row + r) {
-        case 0:
-            make_row(b, 0, v, m);
-            break;
-        case 1:
-            make_row(b, 1, v, m);
-            break;
-        case 2:
-            make_row(b, 2, v, m);
-            break;
-        default:
-            make_row(b, 3, v, m);
-        }
-    }
+    if (o->half)
+        make_rows(b, true);
+    else
+        make_rows(b, false);
     for (int j = 0; j < 4 * b->rows; j++)
         if (o->amx)
             winograd_amx_add(b, 4 * b->row + j, j);
@@ -331,16 +373,22 @@ static void add_block(const Block *b)
 /* ---- jobs ---------------------------------------------------------------------------------------------------------- */
 
 /* True if the shape is supported and this is faster: whole vectors of at least
- * 16 channels, and enough outputs to outweigh the transform of the weights. */
+ * 16 channels, and enough outputs to outweigh the transform of the weights;
+ * bfloat16 where products of it are not much faster than those of float32. */
 static bool winograd_fits(const dsi_conv2d *c, const dsi_view *x, const dsi_view *w,
                           const dsi_view *y)
 {
-    int64_t C = w->d[1], K = w->d[0];
+    int64_t C = w->d[1], K = w->d[0], least = 16;
+    if (y->dtype != DS_F32) {
+        if (x->dtype != DS_BF16 || w->dtype != DS_BF16 || y->dtype != DS_BF16 || dsi_cpu_amx())
+            return false;
+        least = HALF_CHANNELS;
+    }
     bool plain = c->groups == 1 && w->d[2] == 3 && w->d[3] == 3 && w->s[3] == 1 && w->s[2] == 3 &&
                  w->s[1] == 9;
     for (int i = 0; i < 2; i++)
         plain &= c->stride[i] == 1 && c->dilation[i] == 1 && c->padding[i] <= 2;
-    return plain && C % VF == 0 && K % VF == 0 && C >= 16 && K >= 16 && y->d[2] >= 2 &&
+    return plain && C % VF == 0 && K % VF == 0 && C >= least && K >= least && y->d[2] >= 2 &&
            y->d[3] >= 2 && x->d[0] * y->d[2] * y->d[3] >= 64;
 }
 
@@ -356,6 +404,7 @@ static void winograd_sizes(Job *o, const dsi_view *x, const dsi_view *y)
     o->width = dsi_round_up((o->K + o->panels - 1) / o->panels, VF);
     o->panels = (o->K + o->width - 1) / o->width;
     o->part = o->C, o->rows = 4;
+    o->half = x->dtype == DS_BF16;
     atomic_init(&o->taken, 0), atomic_init(&o->largest_a, 0), atomic_init(&o->largest_b, 0);
 }
 
@@ -454,12 +503,8 @@ bool winograd_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w
                       dsi_view y, ds_status *status)
 {
     if (!winograd_fits(c, &x, &w, &y)) return false;
-    Job o = {.pad = {c->padding[0], c->padding[1]},
-             .bias = b.p,
-             .bk = b.p ? b.s[0] : 0,
-             .w = w.p,
-             .win = w.s[1],
-             .wout = w.s[0]};
+    Job o = {
+        .pad = {c->padding[0], c->padding[1]}, .bias = b, .w = w.p, .win = w.s[1], .wout = w.s[0]};
     *status = winograd_run(s, &o, x, y);
     return true;
 }

@@ -49,12 +49,12 @@ void winograd_amx_put_u(Job *o, int64_t in, int64_t out, vf even[4][4], vf odd[4
 ALWAYS_INLINE __m512i put_v(const Job *o, bool whole, Place p, uint16_t *to, __m512i largest)
 {
     int64_t row = p.row - o->pad[0], col = p.col - o->pad[1];
-    const float *x = (const float *)o->x.p + p.n * o->x.s[0] + row * o->x.s[2] + col * o->x.s[3];
+    int64_t at = p.n * o->x.s[0] + row * o->x.s[2] + col * o->x.s[3];
     for (int64_t c = 0; c < o->C; c += DEEP, to += PARTS * STEP) {
         vf low[4][4], high[4][4];
-        load_patch(4, &o->x, x + c, row, col, whole, low);
+        load_patch(4, false, &o->x, at + c, row, col, whole, low);
         to_v(low);
-        load_patch(4, &o->x, x + c + VF, row, col, whole, high);
+        load_patch(4, false, &o->x, at + c + VF, row, col, whole, high);
         to_v(high);
         UNROLL for (int i = 0; i < POSITIONS; i++)
         {

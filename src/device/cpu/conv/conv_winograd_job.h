@@ -4,6 +4,7 @@
 #pragma once
 
 #include "conv.h"
+#include "device/cpu/simd/half.h"
 
 #define POSITIONS 16
 /* Rows, and columns, of squares of M (SIDE of tiles.h). */
@@ -13,9 +14,9 @@ typedef struct Job {
     int64_t N, C, K;             /* channels of the source and of the result */
     int64_t H, W, P, Q, pad[2];  /* planes of source and result; padding */
     int64_t down, across, tiles; /* rows and columns of tiles of a sample; all tiles */
-    dsi_view x, y;               /* in pixel order */
-    const float *bias;           /* or NULL */
-    int64_t bk;                  /* from one bias to the next */
+    dsi_view x, y;               /* in pixel order; of one dtype, as w and bias */
+    dsi_view bias;               /* [K]; p may be NULL */
+    bool half;                   /* that dtype is bfloat16, else float32 */
     int64_t block;               /* tiles of a block */
     int64_t panels, width;       /* panels of U's columns; columns of each */
     int64_t ustep, vstep, mstep; /* floats from position to position */
@@ -23,7 +24,7 @@ typedef struct Job {
     float *blocks;               /* V and M of each slot, `each` floats */
     int64_t each;
     Slots taken;
-    const float *w; /* weight of (in, out, j): w[in win + out wout + (flipped ? 8 - j : j)] */
+    void *w; /* weight of (in, out, j): w[in win + out wout + (flipped ? 8 - j : j)] */
     int64_t win, wout;
     bool flipped;
     int64_t part, rows; /* dw: input channels, and rows of positions, of an item */
@@ -54,16 +55,44 @@ static inline Place winograd_place(const Job *o, int64_t tile)
     return (Place){tile / each, 2 * (at / o->across), 2 * (at % o->across)};
 }
 
+/* VF neighbours in memory, from element `at` of p on, and back, rounded. */
+ALWAYS_INLINE vf winograd_load(bool half, const void *p, int64_t at)
+{
+    if (!half) return vf_load((const float *)p + at);
+#if defined(DSI_ISA_avx512)
+    return bf16_load((const uint16_t *)p + at);
+#else
+    float lanes[VF];
+    bf16_to_floats((const uint16_t *)p + at, lanes, VF);
+    return vf_load(lanes);
+#endif
+}
+
+ALWAYS_INLINE void winograd_store(bool half, void *p, int64_t at, vf x)
+{
+    if (!half) {
+        vf_store((float *)p + at, x);
+        return;
+    }
+#if defined(DSI_ISA_avx512)
+    bf16_store_n((uint16_t *)p + at, x, VF);
+#else
+    float lanes[VF];
+    vf_store(lanes, x);
+    floats_to_bf16(lanes, (uint16_t *)p + at, VF);
+#endif
+}
+
 /* d = VF channels of size x size pixels from (row, col) on, zeros outside the
- * plane. at: address of (row, col). whole: no pixel is outside. */
-ALWAYS_INLINE void load_patch(int size, const dsi_view *x, const float *at, int64_t row,
+ * plane. at: element of (row, col) in x. whole: no pixel is outside. */
+ALWAYS_INLINE void load_patch(int size, bool half, const dsi_view *x, int64_t at, int64_t row,
                               int64_t col, bool whole, vf d[size][size])
 {
     UNROLL for (int r = 0; r < size; r++) UNROLL for (int c = 0; c < size; c++)
     {
         bool inside = whole ||
                       (row + r >= 0 && row + r < x->d[2] && col + c >= 0 && col + c < x->d[3]);
-        d[r][c] = inside ? vf_load(at + r * x->s[2] + c * x->s[3]) : vf_zero();
+        d[r][c] = inside ? winograd_load(half, x->p, at + r * x->s[2] + c * x->s[3]) : vf_zero();
     }
 }
 

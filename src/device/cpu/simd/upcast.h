@@ -4,11 +4,11 @@
  * and is rounded once. A kernel does it in one of three ways: by the bits
  * (relu, and all that only moves elements); piece by piece in the first cache
  * (pointwise, sums, norms, softmax, losses, rows by index, pooling, depthwise
- * convolutions, the packing of products: half.h; products and attention
- * of bfloat16); or, where neither was worth its lines, IN_F32:
- * itself, called for float32 copies of its operands, or of a slice of them at a
- * time. Statistics that a backward gets from its forward (mean, rstd, lse,
- * divisor) are float32.
+ * convolutions, Winograd's transforms, the packing of products: half.h;
+ * products and attention of bfloat16); or, where neither was worth its lines,
+ * IN_F32: itself, called for float32 copies of its operands, or of a slice of
+ * them at a time. Statistics that a backward gets from its forward (mean, rstd,
+ * lse, divisor) are float32.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
