@@ -83,7 +83,6 @@ static void trace_add_event(dsi_text *t, const Event *e, int tid)
     }
     if (e->phase == 'b' || e->phase == 'e')
         dsi_text_add(t, ",\"cat\":\"request\",\"id\":\"0x%llx\"", (unsigned long long)e->id);
-    if (e->phase == 'C') dsi_text_add(t, ",\"args\":{\"value\":%llu}", (unsigned long long)e->id);
     dsi_text_add(t, "}");
 }
 

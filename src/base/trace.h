@@ -49,12 +49,6 @@ static inline void dsi_trace_async_end(const char *name, uint64_t id)
     if (dsi_trace_on()) dsi_trace_add('e', name, id);
 }
 
-/* A number over time: bytes in use, requests under way. */
-static inline void dsi_trace_count(const char *name, uint64_t value)
-{
-    if (dsi_trace_on()) dsi_trace_add('C', name, value);
-}
-
 /* What the viewer calls this thread: "rank 3". */
 static inline void dsi_trace_name_thread(const char *name)
 {

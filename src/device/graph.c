@@ -131,7 +131,6 @@ ds_status dsi_graph_end(dsi_graph *g, bool keep)
 }
 
 const char *dsi_graph_why_not(const dsi_graph *g) { return g->forbidden ? g->why : NULL; }
-bool dsi_graph_captured(const dsi_graph *g) { return g->work != NULL; }
 
 bool dsi_graph_holds(const dsi_graph *g)
 {

@@ -54,7 +54,6 @@ ds_status dsi_graph_end(dsi_graph *g, bool keep);
 /* The first reason why the step cannot be captured; NULL: none was found. */
 const char *dsi_graph_why_not(const dsi_graph *g);
 
-bool dsi_graph_captured(const dsi_graph *g);
 /* Whether memory of the common pool is in use after a capture: it must be
  * launched at most once, and no other graph of the pool any more.
  * dsi_graph_part: without a common pool from now on; for a graph without
