@@ -361,6 +361,42 @@ static void any_layout_gives_the_same(void **state)
                 }
 }
 
+/* A column beside a matrix, or before it, gives the bits that the same numbers in a
+ * whole matrix give. */
+static void columns_change_no_bits(void **state)
+{
+    (void)state;
+    enum { ROWS = 5, COLS = 67 };
+    static const int64_t d[] = {ROWS, COLS};
+    uint16_t numbers[ROWS] = {0};
+    FOR_EACH_ISA(k)
+    {
+        dsi_view x = view_new(DS_BF16, 2, d, NULL), whole = view_new(DS_BF16, 2, d, NULL),
+                 y = view_new(DS_BF16, 2, d, NULL), want = view_new(DS_BF16, 2, d, NULL),
+                 column = {numbers, DS_BF16, 2, {ROWS, COLS}, {1, 0}};
+        for (int64_t i = 0; i < ROWS * COLS; i++) {
+            numbers[i / COLS] = dsi_f32_to_bf16((float)(i / COLS) * 1.37F - 3);
+            ((uint16_t *)whole.p)[i] = numbers[i / COLS];
+            ((uint16_t *)x.p)[i] = dsi_f32_to_bf16((float)(i * 37 % 101) / 7 - 6);
+        }
+        for (int op = 0; op < DSI_N_BINARY; op++)
+            for (int alpha = -1; alpha <= 2; alpha++)
+                for (int first = 0; first < 2; first++) {
+                    CHECK_INT(k->binary(NULL, (dsi_binary_op)op, alpha, first ? whole : x,
+                                        first ? x : whole, want),
+                              DS_OK);
+                    CHECK_INT(k->binary(NULL, (dsi_binary_op)op, alpha, first ? column : x,
+                                        first ? x : column, y),
+                              DS_OK);
+                    CHECK(memcmp(y.p, want.p, ROWS * COLS * sizeof(uint16_t)) == 0);
+                }
+        CHECK_INT(table_with(k)->fusions.prelu(NULL, whole, x, want), DS_OK);
+        CHECK_INT(table_with(k)->fusions.prelu(NULL, column, x, y), DS_OK);
+        CHECK(memcmp(y.p, want.p, ROWS * COLS * sizeof(uint16_t)) == 0);
+        view_free(&x), view_free(&whole), view_free(&y), view_free(&want);
+    }
+}
+
 static void numbers_go_in(void **state)
 {
     (void)state;
@@ -540,7 +576,7 @@ TEST_MAIN(cmocka_unit_test(integers_divide_rounded_down), cmocka_unit_test(clamp
           cmocka_unit_test(floats_of_all_sizes_match), cmocka_unit_test(gelu_of_all_bfloat16),
           cmocka_unit_test(two_operands_match_plain_formulas),
           cmocka_unit_test(remainders_are_exact), cmocka_unit_test(neighbours_change_no_bits),
-          cmocka_unit_test(any_layout_gives_the_same), cmocka_unit_test(numbers_go_in),
-          cmocka_unit_test(comparisons_and_where_take_any_dtype),
+          cmocka_unit_test(any_layout_gives_the_same), cmocka_unit_test(columns_change_no_bits),
+          cmocka_unit_test(numbers_go_in), cmocka_unit_test(comparisons_and_where_take_any_dtype),
           cmocka_unit_test(nan_equals_nothing), cmocka_unit_test(integers_do_not_compute),
           cmocka_unit_test(results_do_not_depend_on_threads))

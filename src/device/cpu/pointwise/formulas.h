@@ -250,7 +250,7 @@ UNARY(mish, _Generic((x), float : mish_f32, double : mish_f64)(x))
     BINARY_LINE(name, double, f64, formula) \
     BINARY_LINE_BF16(name, formula)
 
-/* The same of float, where b is one number for the line. */
+/* The same of float and of bfloat16, where b is one number for the line. */
 #define BINARY_NUMBER(name, formula) \
     static void name##_number_f32(const void *arg, int64_t n, void *const *p) \
     { \
@@ -261,6 +261,18 @@ UNARY(mish, _Generic((x), float : mish_f32, double : mish_f64)(x))
         for (int64_t i = 0; i < n; i++) { \
             float a = left[i]; \
             y[i] = formula; \
+        } \
+    } \
+    static void name##_number_bf16(const void *arg, int64_t n, void *const *p) \
+    { \
+        const uint16_t *left = p[0]; \
+        const float b = dsi_bf16_to_f32(*(const uint16_t *)p[1]); \
+        uint16_t *y = p[2]; \
+        (void)arg; \
+        INDEPENDENT \
+        for (int64_t i = 0; i < n; i++) { \
+            float a = dsi_bf16_to_f32(left[i]), result = formula; \
+            y[i] = bf16_of(result); \
         } \
     } \
     BINARY(name, formula)

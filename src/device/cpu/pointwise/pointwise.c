@@ -279,13 +279,24 @@ ds_status KERNEL(unary_dx)(dsi_stream *s, dsi_unary_op op, double p, dsi_view dy
                             (const dsi_view *const[]){&dy, &saved, &dx});
 }
 
-/* Runs `line`, for which the second view is one number, if a's and y's lines are dense
- * and b repeats along them, as a column does beside a matrix. */
-static bool binary_number(strided_line *line, const double *alpha, const dsi_view *a,
+/* Loops of an operation for which the second view is one number. */
+typedef struct {
+    strided_line *f32, *bf16;
+} number_lines;
+
+#define NUMBER(name) \
+    { \
+        name##_number_f32, name##_number_bf16 \
+    }
+
+/* Runs them if a's and y's lines are dense and b repeats along them, as a
+ * column does beside a matrix. */
+static bool binary_number(const number_lines *lines, const double *alpha, const dsi_view *a,
                           const dsi_view *b, const dsi_view *y)
 {
     strided w;
-    if (a->dtype != DS_F32 || b->dtype != DS_F32 || y->dtype != DS_F32) return false;
+    strided_line *line = a->dtype == DS_F32 ? lines->f32 : a->dtype == DS_BF16 ? lines->bf16 : NULL;
+    if (!line || b->dtype != a->dtype || y->dtype != a->dtype) return false;
     strided_plan(&w, 3, (const dsi_view *const[]){a, b, y});
     int inner = w.n - 1;
     bool fits = inner > 0 && w.s[0][inner] == w.size[0] && w.s[1][inner] == 0 &&
@@ -300,8 +311,9 @@ BINARY_NUMBER(prelu, a > 0 ? a : b * a)
 
 ds_status KERNEL(prelu)(dsi_stream *s, dsi_view w, dsi_view x, dsi_view y)
 {
+    static const number_lines number = NUMBER(prelu);
     (void)s;
-    if (binary_number(prelu_number_f32, NULL, &x, &w, &y)) return DS_OK;
+    if (binary_number(&number, NULL, &x, &w, &y)) return DS_OK;
     return RUN_OP(prelu, NULL, 3, &x, &w, &y);
 }
 
@@ -318,15 +330,17 @@ ds_status KERNEL(binary)(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view
         [DSI_REMAINDER] = LINES_I64_UPCAST(remainder),
     };
     static const op_lines plain_add = LINES(plain_add);
-    static strided_line *const number[DSI_N_BINARY] = {
-        [DSI_MUL] = mul_number_f32, [DSI_DIV] = div_number_f32};
+    static const number_lines number[DSI_N_BINARY] =
+        {[DSI_MUL] = NUMBER(mul), [DSI_DIV] = NUMBER(div)},
+                              plain_number = NUMBER(plain_add), add_number = NUMBER(add);
     bool plain = op == DSI_ADD && alpha == 1 && a.dtype != DS_I64;
-    strided_line *line = plain ? plain_add_number_f32 : number[op];
-    /* Other multiples of the number would be rounded before the sum, which they are not else. */
-    if (op == DSI_ADD && alpha == -1) line = add_number_f32;
+    const number_lines *lines = plain ? &plain_number : &number[op];
+    /* Other multiples of the number would be rounded before the sum, which they
+     * are not else. */
+    if (op == DSI_ADD && alpha == -1) lines = &add_number;
     (void)s;
-    if (line && binary_number(line, &alpha, &a, &b, &y)) return DS_OK;
-    if ((plain || op == DSI_MUL) && binary_number(line, &alpha, &b, &a, &y)) return DS_OK;
+    if (binary_number(lines, &alpha, &a, &b, &y)) return DS_OK;
+    if ((plain || op == DSI_MUL) && binary_number(lines, &alpha, &b, &a, &y)) return DS_OK;
     return pointwise_run_op(dsi_binary_name(op), plain ? &plain_add : &ops[op], &alpha, 3,
                             (const dsi_view *const[]){&a, &b, &y});
 }
