@@ -164,34 +164,33 @@ static void worlds_in_worlds(void **state)
     CHECK_INT(ds_comm_size(ds_world()), 1);
 }
 
-/* Order matters to the last bit: every rank has the bits of rank 0's plain
- * loop, each time. */
-static ds_status same_bits(void *arg)
+enum { MANY = 64, LENGTH = 50000 };
+
+/* Order matters to the last bit: every rank has the bits of a plain loop over
+ * ranks. */
+static ds_status same_bits(void *want)
 {
-    (void)arg;
-    enum { N = 50000 };
-    int ranks = ds_comm_size(ds_world());
-    float *want = malloc(N * sizeof *want);
-    for (int r = 0; r < ranks; r++) {
-        ds_scope *scope = ds_scope_open();
-        ds_seed((uint64_t)r);
-        const float *x = ds_data(ds_randn(DS_F32, ds_shape(N)));
-        for (int i = 0; i < N; i++) want[i] = r ? want[i] + x[i] : x[i];
-        ds_scope_close(scope);
-    }
     ds_seed((uint64_t)rank());
-    ds_tensor *x = ds_randn(DS_F32, ds_shape(N));
-    ds_status status = ds_all_reduce(NULL, x, DS_REDUCE_SUM);
-    bool same = status == DS_OK && !memcmp(ds_data(x), want, N * sizeof *want);
-    free(want);
-    RANK_CHECK(same);
+    ds_tensor *x = ds_randn(DS_F32, ds_shape(LENGTH));
+    RANK_CHECK(ds_all_reduce(NULL, x, DS_REDUCE_SUM) == DS_OK);
+    RANK_CHECK(!memcmp(ds_data(x), want, LENGTH * sizeof(float)));
     return DS_OK;
 }
 
 static void many_ranks(void **state)
 {
     (void)state;
-    CHECK_INT(run_ranks(on_gpu() ? 8 : 64, same_bits, NULL), DS_OK);
+    int ranks = on_gpu() ? 8 : MANY;
+    float *want = malloc(LENGTH * sizeof *want);
+    for (int r = 0; r < ranks; r++) {
+        ds_scope *scope = ds_scope_open();
+        ds_seed((uint64_t)r);
+        const float *x = ds_data(ds_randn(DS_F32, ds_shape(LENGTH)));
+        for (int i = 0; i < LENGTH; i++) want[i] = r ? want[i] + x[i] : x[i];
+        ds_scope_close(scope);
+    }
+    CHECK_INT(run_ranks(ranks, same_bits, want), DS_OK);
+    free(want);
 }
 
 TEST_MAIN(cmocka_unit_test(a_failing_rank_ends_all), cmocka_unit_test(a_rank_that_leaves_is_named),

@@ -6,10 +6,23 @@
 
 #include "device.h"
 
+typedef float Four __attribute__((vector_size(16)));
+
+/* c += a b, all of them the emulator's own: the kernel's memory is read before
+ * and written after, where a sanitizer sees it. */
+template <int K>
+__attribute__((no_sanitize("address", "undefined"))) static void
+add_product(Four (&c)[16][2], const float (&a)[16][K], const Four (&b)[K][2])
+{
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < K; k++)
+            for (int j = 0; j < 2; j++) c[i][j] += a[i][k] * b[k][j];
+}
 /* mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32, with the layout of lanes that the PTX manual gives */
 template <bool BF16> static void mma_16816(void **const *p, unsigned)
 {
-    float a[16][16], b[16][8], c[16][8];
+    float a[16][16];
+    Four b[16][2], c[16][2];
     for (unsigned l = 0; l < 32; l++) {
         const uint16_t *pa = (const uint16_t *)p[l][0], *pb = (const uint16_t *)p[l][1];
         unsigned g = l / 4, t = l % 4;
@@ -18,15 +31,14 @@ template <bool BF16> static void mma_16816(void **const *p, unsigned)
         };
         for (unsigned i = 0; i < 8; i++)
             a[g + (i / 2 % 2) * 8][t * 2 + i % 2 + (i / 4) * 8] = f(pa[i]);
-        for (unsigned i = 0; i < 4; i++) b[t * 2 + i % 2 + (i / 2) * 8][g] = f(pb[i]);
-        for (unsigned i = 0; i < 4; i++) c[g + (i / 2) * 8][t * 2 + i % 2] = ((float *)p[l][2])[i];
+        for (unsigned i = 0; i < 4; i++) b[t * 2 + i % 2 + (i / 2) * 8][g / 4][g % 4] = f(pb[i]);
+        for (unsigned i = 0; i < 4; i++)
+            c[g + (i / 2) * 8][t / 2][t % 2 * 2 + i % 2] = ((float *)p[l][2])[i];
     }
-    for (int i = 0; i < 16; i++)
-        for (int k = 0; k < 16; k++)
-            for (int j = 0; j < 8; j++) c[i][j] += a[i][k] * b[k][j];
+    add_product<16>(c, a, b);
     for (unsigned l = 0; l < 32; l++)
         for (unsigned i = 0; i < 4; i++)
-            ((float *)p[l][3])[i] = c[l / 4 + (i / 2) * 8][l % 4 * 2 + i % 2];
+            ((float *)p[l][3])[i] = c[l / 4 + (i / 2) * 8][l % 4 / 2][l % 2 * 2 + i % 2];
 }
 static inline void mma_f16_16816(float *d, const unsigned *a, const unsigned *b, const float *c,
                                  HERE)
@@ -41,21 +53,22 @@ static inline void mma_bf16_16816(float *d, const unsigned *a, const unsigned *b
 /* mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32: the last 13 bits of a and b do not count */
 static void mma_1688(void **const *p, unsigned)
 {
-    float a[16][8], b[8][8], c[16][8];
+    float a[16][8];
+    Four b[8][2], c[16][2];
     auto f = [](const void *bits) { return bits_as<float>(*(const uint32_t *)bits & 0xffffe000u); };
     for (unsigned l = 0; l < 32; l++) {
         unsigned g = l / 4, t = l % 4;
         for (unsigned i = 0; i < 4; i++)
             a[g + i % 2 * 8][t + i / 2 * 4] = f((const uint32_t *)p[l][0] + i);
-        for (unsigned i = 0; i < 2; i++) b[t + i * 4][g] = f((const uint32_t *)p[l][1] + i);
-        for (unsigned i = 0; i < 4; i++) c[g + (i / 2) * 8][t * 2 + i % 2] = ((float *)p[l][2])[i];
+        for (unsigned i = 0; i < 2; i++)
+            b[t + i * 4][g / 4][g % 4] = f((const uint32_t *)p[l][1] + i);
+        for (unsigned i = 0; i < 4; i++)
+            c[g + (i / 2) * 8][t / 2][t % 2 * 2 + i % 2] = ((float *)p[l][2])[i];
     }
-    for (int i = 0; i < 16; i++)
-        for (int k = 0; k < 8; k++)
-            for (int j = 0; j < 8; j++) c[i][j] += a[i][k] * b[k][j];
+    add_product<8>(c, a, b);
     for (unsigned l = 0; l < 32; l++)
         for (unsigned i = 0; i < 4; i++)
-            ((float *)p[l][3])[i] = c[l / 4 + (i / 2) * 8][l % 4 * 2 + i % 2];
+            ((float *)p[l][3])[i] = c[l / 4 + (i / 2) * 8][l % 4 / 2][l % 2 * 2 + i % 2];
 }
 static inline void mma_tf32_1688(float *d, const unsigned *a, const unsigned *b, const float *c,
                                  HERE)
