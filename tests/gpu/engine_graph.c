@@ -218,18 +218,18 @@ static void what_cannot_be_recorded(void **state)
         int steps;
         void (*set)(ds_engine *e);
     } rows[] = {{ADAM ", \"wall_clock_breakdown\": true",
-                 "parts of it are timed (wall_clock_breakdown)", 2},
+                 "parts of it are timed (wall_clock_breakdown)", 2, NULL},
                 {ADAM BF16 ", \"zero_optimization\": {\"stage\": 1, \"offload_optimizer\": "
                            "{\"device\": \"cpu\"}}",
-                 "its state is in host memory", 2},
+                 "its state is in host memory", 2, NULL},
                 {ADAM BF16
                  ", \"zero_optimization\": {\"stage\": 3, \"offload_param\": {\"device\": "
                  "\"cpu\"}, \"stage3_param_persistence_threshold\": 0}",
-                 "its state is in host memory", 2},
+                 "its state is in host memory", 2, NULL},
                 {ADAM BF16 ", \"zero_optimization\": {\"stage\": 2, \"deterministic\": true}",
-                 "gradients are added up in a fixed order", 2},
+                 "gradients are added up in a fixed order", 2, NULL},
                 {"\"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 0.01}}",
-                 "its optimizer is made of ops", 2},
+                 "its optimizer is made of ops", 2, NULL},
                 {ADAM, "it calls ds_optim_set_group_lr, which", 2, set_rate},
                 {ADAM, "it calls ds_engine_set_gradient_accumulation_boundary", 2, set_boundary},
                 {ADAM, "it calls ds_engine_set_train_batch_size", 2, set_batch}};
