@@ -180,7 +180,7 @@ static void report_kernels(const report *r)
 {
     static const char *const sets[] = {"generic", "avx2", "avx512", "avx512_bf16", "amx"};
 #if defined(__x86_64__)
-    const int n = 4;
+    const int n = (int)(sizeof sets / sizeof *sets);
 #else
     const int n = 1;
 #endif

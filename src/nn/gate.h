@@ -17,12 +17,12 @@
  *     aux = E sum over e of mean(p_e) f_e      (for k > 2 divided by k),
  * is 1 if all experts are chosen equally often. f_e, the fraction of tokens
  * that chose e (as first choice, for k = 2), is counted before dropping and has
- * no
- * gradient.
+ * no gradient.
  *
  * On a device that routes tokens itself (ops/route.h) nothing of this is known
  * to the host but the capacity, so each expert has as many rows, or as the
- * largest capacity of the ranks that share it; those without a token are 0. Random numbers there are the device's.
+ * largest capacity of the ranks that share it; those without a token are 0.
+ * Random numbers there are the device's.
  *
  * Noise, in training: Jitter multiplies x by U(0.99, 1.01); RSample (k = 1)
  * adds Gumbel noise to the logits that choose; with k = 2 the second expert is

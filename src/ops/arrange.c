@@ -128,8 +128,7 @@ typedef struct Roll {
 } Roll;
 
 /* x with its last `shift` elements along dim in front, or, to go back, its
- * first ones
- * behind. */
+ * first ones behind. */
 static ds_tensor *rolled(ds_tensor *x, int dim, int64_t shift, bool back)
 {
     int64_t size = x->shape.d[dim], by = size ? (shift % size + size) % size : 0;

@@ -26,9 +26,9 @@ bool dsi_can_route(const ds_tensor *x, int k, int experts);
 bool dsi_route_tokens(dsi_route c, int k, ds_tensor *score, ds_tensor *second, ds_tensor *used,
                       dsi_routed *out);
 
-/* Ranks that share experts exchange equally many rows for each of them: the most
- * that one of them has places for. `agreed` are numbers that the replay of a
- * step has agreed on, from `next` on, which the step's function takes if the
+/* Ranks that share experts exchange equally many rows for each of them: the
+ * most that one of them has places for. `agreed` are numbers that the replay of
+ * a step has agreed on, from `next` on, which the step's function takes if the
  * replay does not hold. Freed by dsi_list_free(&agreed), after all graphs. */
 typedef struct dsi_row_agreement {
     ds_comm *comm; /* borrowed */
@@ -38,8 +38,9 @@ typedef struct dsi_row_agreement {
     } agreed;
 } dsi_row_agreement;
 
-/* The most of the ranks' `rows`, at least 1; 0 with the message. A collective of
- * the hosts, which no device waits for. While d captures, replays do it too. */
+/* The most of the ranks' `rows`, at least 1; 0 with the message. A collective
+ * of the hosts, which no device waits for. While d captures, replays do it
+ * too. */
 int64_t dsi_agree_on_rows(dsi_row_agreement *a, dsi_device *d, int64_t rows);
 
 /* float32, of x's shape, drawn on x's device, which can route; kernels.h:

@@ -1,7 +1,7 @@
 /* tests/device/gemm_bf16.c: products of bfloat16 by AMX or AVX512_BF16, beside
  * plain sums of the same values in float64: edges of tiles and of blocks,
  * strides, batches, infinities and NaNs, numbers too large or too small for
- * parts. Skipped where the unit is not, or DS_CPU forbids it.
+ * parts. Skipped where these instructions are not, or DS_CPU forbids them.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 

@@ -11,6 +11,7 @@ export ASAN_OPTIONS=detect_leaks=0 # of MPI libraries
 # ---- ds_report
 status 0
 has out '^kernels generic \.* \[YES\] \.* \[OKAY\]$'
+case $(uname -m) in x86_64) has out '^kernels amx \.* \[YES\] \.* \[\(OKAY\|NO\)\]$' ;; esac
 has out '^ranks thread \.* \[YES\] \.* \[OKAY\]$'
 has out '^deepspeed.c version \.* [0-9]'
 has out '^/dev/shm \.* .*GB of it free$'

@@ -23,13 +23,13 @@
  *
  * The processor's instructions for bfloat16, if it has them, multiply bfloat16;
  * its matrix unit float32 and float16 too, where m, n and k are at least 64
- * (gemm_bf16.c). Otherwise, few
- * rows of bfloat16 times a large matrix, which memory limits, are multiplied as
- * they are (few_half). Of other 16-bit matrices, small ones are copied to
- * float32. Large ones become float32 while they are packed, so there
- * is never a float32 copy of a large matrix. Their block of y is kept in
- * float32 until its sums are complete; then each item is rounded while it is in
- * the first cache. float64 serves gradient checks and takes plain loops.
+ * (gemm_bf16.c). Otherwise, few rows of bfloat16 times a large matrix, which
+ * memory limits, are multiplied as they are (few_half). Of other 16-bit
+ * matrices, small ones are copied to float32. Large ones become float32 while
+ * they are packed, so there is never a float32 copy of a large matrix. Their
+ * block of y is kept in float32 until its sums are complete; then each item is
+ * rounded while it is in the first cache. float64 serves gradient checks and
+ * takes plain loops.
  *
  * Invariants: each element of y is summed in the order of k, by one thread, in
  * blocks of k that depend on K alone. So results depend neither on the number

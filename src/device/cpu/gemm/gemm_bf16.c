@@ -2,13 +2,12 @@
  * [B,M,K] b [B,K,N] + bias [N].
  *
  * By the matrix unit or by vectors: tiles.h says how they work, bf16_pack.c how
- * operands are packed. As in
- * gemm.c, panels that fill half of the second cache, a width, are multiplied
- * with one group of rows after another. If all panels fit there, threads share
- * them and divide the groups, each of which is packed right before. Else each
- * thread packs widths of its own: what another one has packed comes from its
- * cache, at a third of the speed. A long k is cut into blocks; between them,
- * the sums are in memory.
+ * operands are packed. As in gemm.c, panels that fill half of the second cache,
+ * a width, are multiplied with one group of rows after another. If all panels
+ * fit there, threads share them and divide the groups, each of which is packed
+ * right before. Else each thread packs widths of its own: what another one has
+ * packed comes from its cache, at a third of the speed. A long k is cut into
+ * blocks; between them, the sums are in memory.
  *
  * The unit multiplies bfloat16 alone. There, a float32 is the sum of three such
  * numbers, a = a0 + a1 + a2 with 8 bits each, and

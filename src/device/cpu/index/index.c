@@ -93,8 +93,7 @@ ds_status KERNEL(gather_rows)(dsi_stream *s, dsi_view w, dsi_view index, dsi_vie
 }
 
 /* Columns c .. c+n-1 of row v of dw: 0, then the sum of the rows of dy that
- * name
- * it. */
+ * name it. */
 #define SCATTER_ROW(T, suffix) \
     static void scatter_row_##suffix(const job *j, int64_t v, int64_t c, int64_t n) \
     { \
@@ -197,8 +196,8 @@ static void scatter_part(void *arg, int64_t begin, int64_t end)
 }
 
 /* Sorts the index by rows: named[first[v]] to named[first[v + 1] - 1] are the
- * places, in their order, of row v; behind the last are NEXT zeros. False without
- * scratch memory, which begins at `first`. */
+ * places, in their order, of row v; behind the last are NEXT zeros. False
+ * without scratch memory, which begins at `first`. */
 static bool sort_by_row(dsi_stream *s, job *j)
 {
     int64_t n = j->y.d[0], rows = j->w.d[0], all = rows + 1 + n + NEXT;
@@ -249,8 +248,9 @@ static element_loops loops_of(const dsi_view *index, const dsi_view *from, const
                            .to = {out == 2 ? to->s[2] : 0, in == 2 ? to->s[2] : 0}};
 }
 
-#define AT_ONCE \
-    2048 /* about as many elements are checked and moved while they are in the first cache */
+/* About as many elements are checked and moved while they are in the first
+ * cache. */
+#define AT_ONCE 2048
 
 /* Runs `part` over all of `outer`, which it divides by outers_checked; false if
  * an index is outside: the fault flag is set. index: that of j, or what it is a
@@ -266,8 +266,7 @@ static bool outers_run(dsi_stream *s, job *j, const dsi_view *index,
 }
 
 /* Where those of `outer` from `begin` on end that are done together; 0 if an
- * index of theirs is
- * outside. */
+ * index of theirs is outside. */
 static int64_t outers_checked(const job *j, int64_t begin, int64_t end)
 {
     int64_t n = dsi_min(end - begin, j->at_once);
@@ -465,8 +464,7 @@ static void add_to_base(ds_dtype dtype, double alpha, int64_t n, const void *x, 
 }
 
 /* scatter_sum: each `outer` while it is in the first cache; w and base have the
- * same
- * strides. */
+ * same strides. */
 static void scatter_sums(void *arg, int64_t begin, int64_t end)
 {
     const job *j = arg;

@@ -152,7 +152,7 @@ typedef struct {
     strided_line *line;
     const void *arg;
     bool dense; /* all inner strides are one element */
-    bool large; /* the first caches do not hold all views */
+    bool large; /* the first caches do not hold all views, so what comes next is fetched */
 } run;
 
 /* n elements of dense views, in pieces, while the lines ahead are fetched. */
