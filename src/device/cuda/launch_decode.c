@@ -2,9 +2,9 @@
  * attention_step and choose_token of kernels.h.
  *
  * Invariants: the numbers of warps and of blocks of a head, and so the order of
- * sums, depend on the size of the cache and the number of heads, not on how
- * much of the cache is filled: a graph that was recorded at one position has the
- * bits of a launch at another.
+ * sums, depend on the size of the cache and the number of heads of all batches,
+ * not on how much of the cache is filled: a graph that was recorded at one
+ * position has the bits of a launch at another.
  * SPDX-License-Identifier: MIT */
 #include "kernels/decode.h"
 #include "launch.h"
