@@ -41,6 +41,7 @@ GETTER(int64_t, ds_engine_steps_per_print, const ds_engine, e->config->steps_per
 bool ds_engine_was_step_applied(const ds_engine *e) { return e && e->applied; }
 void ds_engine_set_lr(ds_engine *e, double lr)
 {
+    dsi_graph_forbid_call("engine_set_lr");
     for (int g = 0; e && g < ds_optim_groups(e->optim); g++) ds_optim_set_group_lr(e->optim, g, lr);
 }
 

@@ -230,7 +230,7 @@ static void what_cannot_be_recorded(void **state)
                  "gradients are added up in a fixed order", 2, NULL},
                 {"\"optimizer\": {\"type\": \"Muon\", \"params\": {\"lr\": 0.01}}",
                  "its optimizer is made of ops", 2, NULL},
-                {ADAM, "it calls ds_optim_set_group_lr, which", 2, set_rate},
+                {ADAM, "it calls ds_engine_set_lr, which", 2, set_rate},
                 {ADAM, "it calls ds_engine_set_gradient_accumulation_boundary", 2, set_boundary},
                 {ADAM, "it calls ds_engine_set_train_batch_size", 2, set_batch}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
