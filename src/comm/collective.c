@@ -292,6 +292,15 @@ static bool count_rows(const char *which, const ds_tensor *x, const int64_t *row
     return true;
 }
 
+/* What this rank sends to itself is copied, whatever the backend. */
+static bool own_counts_match(const ds_comm *c, const int64_t *counts)
+{
+    int64_t sent = counts[c->rank], expected = counts[c->size + c->rank];
+    if (sent == expected) return true;
+    return dsi_refuse("all_to_all_rows: rank %d sends %lld elements to itself, but expects %lld",
+                      c->rank, (long long)sent, (long long)expected);
+}
+
 /* The counts of a pair must be equal on both ranks; backends that see both
  * compare them, others notice by the size of the message. */
 ds_status ds_all_to_all_rows(ds_comm *c, ds_tensor *out, const int64_t *out_rows, ds_tensor *in,
@@ -304,7 +313,8 @@ ds_status ds_all_to_all_rows(ds_comm *c, ds_tensor *out, const int64_t *out_rows
                         ds_dtype_name(in->dtype), ds_dtype_name(out->dtype));
     int64_t *counts = dsi_alloc(2 * (size_t)c->size * sizeof *counts);
     if (!count_rows("in", in, in_rows, c->size, counts) ||
-        !count_rows("out", out, out_rows, c->size, counts + c->size)) {
+        !count_rows("out", out, out_rows, c->size, counts + c->size) ||
+        !own_counts_match(c, counts)) {
         dsi_free(counts);
         return ds_error_status();
     }

@@ -505,6 +505,9 @@ static ds_status refusals(void *arg)
     RANK_CHECK(refused(ds_all_to_all_rows(c, f, bad, f, good), "out_rows are"));
     RANK_CHECK(refused(ds_all_to_all_rows(c, f, good, f, bad), "in_rows are"));
     RANK_CHECK(refused(ds_all_to_all_rows(c, f, good, f, negative), "in_rows[0] is -1"));
+    int64_t own[64] = {0}, less[64] = {0};
+    own[ds_comm_rank(c)] = size, less[ds_comm_rank(c)] = size + 1;
+    RANK_CHECK(refused(ds_all_to_all_rows(c, f, own, more, less), "elements to itself, but"));
     return ds_barrier(c); /* nobody was left behind */
 }
 

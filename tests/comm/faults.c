@@ -130,8 +130,8 @@ static ds_status unequal_rows(void *arg)
 {
     (void)arg;
     int64_t sent[2] = {1, 1}, received[2] = {1, 1};
-    if (rank()) sent[0] = 2, sent[1] = 0; /* rank 0 expects 1 */
-    return ds_all_to_all_rows(NULL, ds_zeros(DS_F32, ds_shape(2, 3)), received,
+    if (rank()) sent[0] = 2, sent[1] = received[1] = 0; /* rank 0 expects 1 */
+    return ds_all_to_all_rows(NULL, ds_zeros(DS_F32, ds_shape(2 - rank(), 3)), received,
                               ds_zeros(DS_F32, ds_shape(2, 3)), sent);
 }
 
