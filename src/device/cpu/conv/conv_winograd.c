@@ -180,10 +180,11 @@ static void make_v(void *arg, int64_t begin, int64_t end)
 }
 
 /* The bias of VF output channels from k on. */
-static vf bias_of(const Job *o, int64_t k)
+ALWAYS_INLINE vf bias_of(const Job *o, const bool half, int64_t k)
 {
     float lanes[VF];
     if (!o->bias.p) return vf_zero();
+    if (o->bias.s[0] == 1 && o->bias.dtype == o->y.dtype) return winograd_load(half, o->bias.p, k);
     for (int i = 0; i < VF; i++) lanes[i] = (float)view_value(&o->bias, (k + i) * o->bias.s[0]);
     return vf_load(lanes);
 }
@@ -206,7 +207,7 @@ ALWAYS_INLINE void y_of_tiles(const Block *b, const bool half, int64_t begin, in
         bool below = p.row + 1 < o->P, right = p.col + 1 < o->Q;
         for (int64_t k = 0; k < o->K; k += VF) {
             const float *from = b->m + m_at(o, t, k);
-            vf m[4][4], y[2][2], bias = bias_of(o, k);
+            vf m[4][4], y[2][2], bias = bias_of(o, half, k);
             UNROLL for (int i = 0; i < POSITIONS; i++)
                 m[i / 4][i % 4] = vf_load(from + i * o->mstep);
             from_m(m, y);
