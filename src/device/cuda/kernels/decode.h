@@ -16,7 +16,7 @@ typedef struct dsi_cuda_attention_step {
     const float *cos, *sin;
     long long qs[2], ks[2], vs[2], ys[2], cache_ks[3], cache_vs[3], turn_s;
     long long rows, window; /* of a cache; keys that are seen, 0: all */
-    float *part; /* [batches,heads,splits,2 + depth] */
+    float *part;            /* [batches,heads,splits,2 + depth] */
     int heads, group, depth, pairs, splits, dtype;
     float scale, cap;
 } dsi_cuda_attention_step;
