@@ -206,9 +206,10 @@ ds_status dsi_graph_forbid(dsi_device *d, const char *why)
 void dsi_graph_forbid_call(const char *call)
 {
     dsi_device *d = dsi_device_recording();
+    if (!d) return;
     char why[sizeof d->recording->why];
     snprintf(why, sizeof why, "it calls ds_%s, which a replay would not", call);
-    if (d) (void)dsi_graph_forbid(d, why);
+    (void)dsi_graph_forbid(d, why);
 }
 
 bool dsi_graph_note(dsi_device *d, bool on)

@@ -7,6 +7,8 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
+#include "base/int.h"
+
 /* ---- parts ------------------------------------------------------------------------------------------- */
 
 int ds_split_sizes(ds_tensor *x, int n, const int64_t *sizes, int dim, ds_tensor **out)
@@ -124,32 +126,31 @@ ds_tensor *ds_flip(ds_tensor *x, ds_dims dims)
 }
 
 typedef struct Roll {
-    ds_dims shifts, dims;
+    ds_dims shifts, dims; /* each shift is smaller than its dimension */
 } Roll;
 
-/* x with its last `shift` elements along dim in front, or, to go back, its
- * first ones behind. */
-static ds_tensor *rolled(ds_tensor *x, int dim, int64_t shift, bool back)
+/* x with its last `shift` elements along dim in front. */
+static ds_tensor *rolled(ds_tensor *x, int dim, int64_t shift)
 {
-    int64_t size = x->shape.d[dim], by = size ? (shift % size + size) % size : 0;
-    int64_t cut = back ? by : size - by;
-    if (by == 0) return x;
+    int64_t size = x->shape.d[dim], cut = size ? size - (shift % size + size) % size : 0;
+    if (cut == size) return x;
     ds_tensor *parts[] = {ds_slice(x, dim, cut, size), ds_slice(x, dim, 0, cut)};
     return ds_cat(parts, 2, dim);
 }
 
-/* Without a record. x itself, if nothing moves. */
-static ds_tensor *rolled_all(ds_tensor *x, const Roll *r, bool back)
+/* Without a record; backwards if sign is -1. x itself, if nothing moves. */
+static ds_tensor *rolled_all(ds_tensor *x, const Roll *r, int sign)
 {
     bool recording = ds_set_grad(false);
-    for (int i = 0; i < r->dims.n && x; i++) x = rolled(x, (int)r->dims.d[i], r->shifts.d[i], back);
+    for (int i = 0; i < r->dims.n && x; i++)
+        x = rolled(x, (int)r->dims.d[i], sign * r->shifts.d[i]);
     ds_set_grad(recording);
     return x;
 }
 
 static void roll_backward(dsi_node *n, ds_tensor *dy)
 {
-    dsi_accumulate_grad(n, 0, rolled_all(dy, dsi_attr(n), true));
+    dsi_accumulate_grad(n, 0, rolled_all(dy, dsi_attr(n), -1));
 }
 
 const dsi_op dsi_op_roll = {.name = "roll", .backward = roll_backward};
@@ -169,8 +170,9 @@ ds_tensor *ds_roll(ds_tensor *x, ds_dims shifts, ds_dims dims)
         int dim = x->shape.n ? dsi_want_dim("roll", x, (int)dims.d[i]) : -1;
         if (dim < 0) return x->shape.n ? NULL : dsi_refuse("roll: x is []: expected dimensions");
         roll.dims.d[i] = dim;
+        roll.shifts.d[i] %= dsi_max(x->shape.d[dim], 1);
     }
-    ds_tensor *y = rolled_all(x, &roll, false);
+    ds_tensor *y = rolled_all(x, &roll, 1);
     if (!y || y == x) return y;
     dsi_set_attr(dsi_record(&dsi_op_roll, y, x), &roll, sizeof roll);
     return y;

@@ -114,16 +114,16 @@ static void run_with(Case c, ds_dtype dtype)
 
 static void run_case(Case c) { run_with(c, DS_BF16); }
 
-static bool lacks(bool there)
+static bool lacks(bool there, const char *what)
 {
-    if (!there) print_message("no AMX or AVX512_BF16 here, or DS_CPU names another set: skipped\n");
+    if (!there) print_message("no %s here, or DS_CPU names another set: skipped\n", what);
     return !there;
 }
 
-static bool no_bf16(void) { return lacks(dsi_cpu_bf16()); }
+static bool no_bf16(void) { return lacks(dsi_cpu_bf16(), "AMX or AVX512_BF16"); }
 
 /* Numbers in parts are the matrix unit's alone. */
-static bool no_unit(void) { return lacks(dsi_cpu_amx()); }
+static bool no_unit(void) { return lacks(dsi_cpu_amx(), "AMX"); }
 
 static void edges(void **state)
 {

@@ -165,7 +165,7 @@ USES_TILES static void scores_of(const uint16_t *a, int64_t steps, const uint16_
     int64_t line = SIDE * steps;
     for (int64_t c = 0; c < keys; c += SIDE, b += steps * STEP) {
         Square q = square_begin(s + c, KEYS, true);
-        square_add(&q, a, line, DEEP, LINES * line, b, steps * DEEP, (int)rows, true);
+        square_add(&q, a, line, DEEP, LINES * line, b, steps * DEEP, rows, true);
         square_end(&q);
     }
 }
@@ -178,8 +178,8 @@ USES_TILES static void add_weighted(const Split *w, const uint16_t *rows, int64_
     for (int64_t j = 0; j < panels; j++) {
         const uint16_t *b = rows + (j * all + key / SIDE) * STEP;
         Square q = square_begin(sums + j * SIDE, line, false);
-        square_add(&q, w->high, KEYS, DEEP, LINES * KEYS, b, keys, (int)queries, true);
-        square_add(&q, w->low, KEYS, DEEP, LINES * KEYS, b, keys, (int)queries, true);
+        square_add(&q, w->high, KEYS, DEEP, LINES * KEYS, b, keys, queries, true);
+        square_add(&q, w->low, KEYS, DEEP, LINES * KEYS, b, keys, queries, true);
         square_end(&q);
     }
 }

@@ -168,7 +168,7 @@ USES_TILES static void run_square(const Block *x, const uint16_t *a, int64_t row
     float local[SIDE * SIDE], *sums = local;
     if (x->sums) sums = x->sums + (row / SIDE * x->sums_row + col / SIDE) * SIDE * SIDE;
     /* else the second half of the rows, or columns, is zeros */
-    int rows = (int)dsi_min(SIDE, x->of.m - row);
+    int64_t rows = dsi_min(SIDE, x->of.m - row);
     bool lower = rows > LINES, right = x->of.n - col > LINES;
     bool split = x->of.parts > 1, more = !x->first && split;
     Square q = square_begin(more ? local : sums, SIDE, x->first || split);

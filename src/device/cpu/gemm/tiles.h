@@ -161,11 +161,12 @@ DOT_ROWS(dot_rows_left, LINES)
  * group of rows after another. */
 #define FIRST_STEPS 8
 USES_TILES static void square_dots(Square *q, const uint16_t *a, int64_t line, int64_t step,
-                                   int64_t below, const uint16_t *b, int64_t k, int n, bool right)
+                                   int64_t below, const uint16_t *b, int64_t k, int64_t n,
+                                   bool right)
 {
     while (k > 0) {
         int64_t deep = k < FIRST_STEPS * DEEP ? k : FIRST_STEPS * DEEP;
-        for (int i = 0; i < n; i += ROWS_AT_ONCE) {
+        for (int64_t i = 0; i < n; i += ROWS_AT_ONCE) {
             const uint16_t *rows = a + i / LINES * below + i % LINES * line;
             (right ? dot_rows : dot_rows_left)(q, rows, line, step, b, deep, q->sums + i * q->line);
         }
@@ -181,7 +182,7 @@ USES_TILES static void square_dots(Square *q, const uint16_t *a, int64_t line, i
  * behind its n rows up to a multiple of LINES. */
 #define SQUARE(name, load) \
     USES_TILES static inline void name(Square *q, const uint16_t *a, int64_t line, int64_t step, \
-                                       int64_t below, const uint16_t *b, int64_t k, int n, \
+                                       int64_t below, const uint16_t *b, int64_t k, int64_t n, \
                                        bool right) \
     { \
         if (!q->tiles) { \
