@@ -26,6 +26,8 @@ enum { NAMES = sizeof names / sizeof *names };
 
 static _Thread_local int rank;
 static _Thread_local int least_level = -1; /* -1: DS_LOG was not looked at yet */
+static _Thread_local dsi_text *collected;  /* NULL: lines go to stdout */
+static _Thread_local const char *collected_prefix;
 
 static void log_read_level(void)
 {
@@ -46,6 +48,12 @@ bool dsi_log_on(dsi_level level)
     if (least_level < 0) log_read_level();
     if (level == DSI_WARNING || level == DSI_ERROR) return (int)level >= least_level;
     return !rank && (level == DSI_REQUESTED || (int)level >= least_level);
+}
+
+void dsi_log_collect(dsi_text *to, const char *prefix)
+{
+    collected = to;
+    collected_prefix = prefix;
 }
 
 void dsi_log_set_rank(int r) { rank = r; }
@@ -99,12 +107,18 @@ void dsi_log_at(dsi_level level, const char *file, int line, const char *func, c
     int kept = errno; /* a line about a failure must not change what it is about */
     dsi_text t = {0};
     va_list args;
-    log_add_prefix(&t, level, file, line, func);
+    if (collected)
+        dsi_text_add(&t, "%s", collected_prefix);
+    else
+        log_add_prefix(&t, level, file, line, func);
     va_start(args, format);
     dsi_text_add_args(&t, format, args);
     va_end(args);
     dsi_text_add_bytes(&t, "\n", 1);
-    log_write_line(t.s, t.n);
+    if (collected)
+        dsi_text_add_bytes(collected, t.s, t.n);
+    else
+        log_write_line(t.s, t.n);
     dsi_text_free(&t);
     errno = kept;
 }

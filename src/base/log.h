@@ -5,7 +5,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
-#include <deepspeed/types.h>
+#include "text.h"
 
 /* DSI_REQUESTED is what a config key asked for (steps_per_print,
  * wall_clock_breakdown, memory_breakdown): printed as [INFO] whatever DS_LOG
@@ -26,6 +26,10 @@ void dsi_log_at(dsi_level level, const char *file, int line, const char *func, c
         if (!said) dsi_log(level, __VA_ARGS__); \
         said = true; \
     } while (0)
+
+/* From now on this thread's lines are added to *to, as "PREFIXtext\n", in place
+ * of stdout. Both are borrowed until the call with NULL, which ends it. */
+void dsi_log_collect(dsi_text *to, const char *prefix);
 
 bool dsi_log_on(dsi_level level); /* whether such a line would be printed: for long texts */
 void dsi_log_set_rank(int rank);  /* of this thread; 0 at first */

@@ -317,8 +317,9 @@ static int word_parts_more(const char *a, const char *b)
 const char *dsi_nearest(const char *to, const char *const *words, int n)
 {
     const char *best = NULL;
-    int least_distance = (int)strnlen(to, LONGEST) / 3 +
-                         2; /* near: a third of the letters, and one */
+    /* near: a third of the letters, and one; of three letters one */
+    int letters = (int)strnlen(to, LONGEST);
+    int least_distance = letters == 3 ? 2 : letters / 3 + 2;
     for (int i = 0; i < n; i++) {
         /* letters; where whole parts are left out or put in, one, and one for each */
         int parts = int_min(word_parts_more(to, words[i]), word_parts_more(words[i], to));

@@ -167,6 +167,14 @@ static ds_value *make_object(dsi_unpickler *u, const Global *g, const ds_value *
 
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
 
+/* Whether a tensor's metadata, {"neg": True}, say that its elements are those
+ * of the storage with the other sign: torch's x._neg_view(), z.conj().imag. */
+static bool is_negative_view(const ds_value *metadata)
+{
+    const ds_value *neg = is_kind(metadata, DS_VALUE_DICT) ? ds_value_get(metadata, "neg") : NULL;
+    return is_kind(neg, DS_VALUE_BOOL) && neg->b;
+}
+
 /* _rebuild_tensor(storage, offset, size, stride); _v2(..., requires_grad,
  * hooks, metadata); _v3(..., requires_grad, hooks, dtype, metadata) */
 static ds_value *make_tensor(dsi_unpickler *u, const Global *g, const ds_value *args)
@@ -187,6 +195,9 @@ static ds_value *make_tensor(dsi_unpickler *u, const Global *g, const ds_value *
                                        size->items.n, DS_MAX_DIMS);
         return refuse_call_args(u, g);
     }
+    if (is_negative_view(dsi_pickle_arg(args, v3 ? 7 : 6)))
+        return dsi_unpickle_refuse(u, "a tensor whose elements are negated when they are read: "
+                                      "save x.resolve_neg() in Python");
     r.storage = dsi_value_ref((ds_value *)(uintptr_t)storage);
     r.offset = offset->i;
     memcpy(r.stride, stride.d, sizeof r.stride);

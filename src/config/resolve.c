@@ -457,7 +457,8 @@ static json_t *group_from_bool(dsi_config_reader *r, const char *path, json_t *v
     }
     if (!json_is_boolean(value) || strcmp(path, "zero_optimization") != 0) return NULL;
     dsi_config_add_warning(
-        r, "\"zero_optimization\": true or false is deprecated; use {\"stage\": 1}");
+        r, "\"zero_optimization\": true or false is deprecated; use {\"stage\": %d}",
+        json_is_true(value));
     if (!json_is_true(value)) return json_object();
     json_t *group = json_pack("{s:i}", "stage", 1);
     json_t *size = json_object_get(r->c->trees->given, "allgather_size");

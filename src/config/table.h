@@ -107,7 +107,7 @@ SUPPORTED("bf16.check_grad_overflow", BOOL, "true", bf16.check_grad_overflow,
 UNSUPPORTED("bf16.bf16_master_weights_and_grads", "false", "master weights are float32")
 UNSUPPORTED("bf16.bf16_optimizer_states", "false", "moments are float32")
 DEPRECATED("bfloat16", "bf16")
-GROUP_NO_AUTO("torch_autocast", NULL_NO, "types chosen op by op")
+IGNORED_GROUP("torch_autocast", NULL_NO, "types chosen op by op")
 UNSUPPORTED("torch_autocast.enabled", "false", "fp16 or bf16 make the whole model 16-bit")
 GROUP_NO_AUTO("data_types", NULL_NO, "types of what the engine keeps")
 SUPPORTED("data_types.grad_accum_dtype", WORD(dtypes), "null", data_types.grad_accum_dtype,

@@ -8,6 +8,7 @@
  * SPDX-License-Identifier: MIT */
 #include <deepspeed/config.h>
 
+#include "base/log.h"
 #include "config/reader.h"
 #include "engine.h"
 
@@ -20,12 +21,14 @@ ds_module *dsi_trial_model(void)
 
 /* Whether the optimizer and the schedule can be made: their options are known
  * to those who make them. A schedule for an optimizer of the program's is tried
- * with Adam. */
-static ds_status config_check_parts(const dsi_config *c)
+ * with Adam. Their warnings are added to *warnings. */
+static ds_status config_check_parts(const dsi_config *c, dsi_text *warnings)
 {
     bool named = c->optimizer.type != NULL;
     if (!named && !c->scheduler.type) return DS_OK;
     ds_scope *scope = ds_scope_open();
+    dsi_text prefix = dsi_text_of("config: %s: ", c->trees->name);
+    dsi_log_collect(warnings, prefix.s);
     ds_module *any = dsi_trial_model();
     ds_optim *optim = ds_optim_by_name(any, named ? c->optimizer.type : "Adam",
                                        named ? c->optimizer.params : NULL);
@@ -36,6 +39,8 @@ static ds_status config_check_parts(const dsi_config *c)
     ds_schedule_free(schedule);
     ds_optim_free(optim);
     ds_module_free(any);
+    dsi_log_collect(NULL, NULL);
+    dsi_text_free(&prefix);
     ds_scope_close(scope);
     return good ? DS_OK : dsi_config_fail_at(c, ds_error_status());
 }
@@ -51,14 +56,17 @@ ds_status ds_config_check_auto(const char *config, const ds_auto_values *auto_va
                                int world_size, char **resolved, char **warnings)
 {
     dsi_config *c = dsi_config_read_auto(config, auto_values, world_size);
-    if (c && config_check_parts(c) != DS_OK) {
+    dsi_text lines = dsi_text_of("%s", "");
+    if (c && config_check_parts(c, &lines) != DS_OK) {
         dsi_config_free(c);
         c = NULL;
     }
     if (resolved) *resolved = c ? dsi_config_json(c) : NULL;
     if (warnings) *warnings = NULL;
-    if (!c) return ds_error_status();
-    dsi_text lines = dsi_text_of("%s", "");
+    if (!c) {
+        dsi_text_free(&lines);
+        return ds_error_status();
+    }
     if (c->trees->filled.n)
         dsi_text_add(
             &lines,

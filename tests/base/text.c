@@ -174,7 +174,7 @@ static void nearest_word_is_found(void **state)
 {
     (void)state;
     static const char *const words[] = {
-        "zero_optimization", "optimizer", "scheduler", "fp16", "bf16", "lr", "batch_size"};
+        "zero_optimization", "optimizer", "scheduler", "fp16", "bf16", "lr", "batch_size", "aio"};
     enum { N = sizeof words / sizeof *words };
     assert_string_equal(dsi_nearest("zero_optimisation", words, N), "zero_optimization");
     assert_string_equal(dsi_nearest("Optimiser", words, N), "optimizer");
@@ -184,6 +184,8 @@ static void nearest_word_is_found(void **state)
     assert_string_equal(dsi_nearest("rl", words, N), "lr");
     CHECK(!dsi_nearest("gradient_clipping", words, N));
     CHECK(!dsi_nearest("qqqqqqqq", words, N));
+    assert_string_equal(dsi_nearest("aik", words, N), "aio");
+    CHECK(!dsi_nearest("foo", words, N));
     CHECK(!dsi_nearest("lr", words, 0));
     char lengthy[1000];
     memset(lengthy, 'x', sizeof lengthy - 1);

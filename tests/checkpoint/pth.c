@@ -330,10 +330,11 @@ static const char *pickled(const char *pickle, size_t n)
             fail_msg("%s:%d: \"%s\", want \"%s\"", __FILE__, __LINE__, said, part); \
     } while (0)
 
-#define TENSOR(type, rest) \
+#define TENSOR_WITH(type, rest, metadata) \
     "\x80\2}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\n" type \
     "\nX\1\0\0\0" \
-    "0X\3\0\0\0cpuK\2tQ" rest "\x89}tRs."
+    "0X\3\0\0\0cpuK\2tQ" rest "\x89}" metadata "tRs."
+#define TENSOR(type, rest) TENSOR_WITH(type, rest, "")
 
 static void pickles(void **unused)
 {
@@ -346,6 +347,9 @@ static void pickles(void **unused)
                  "7X\3\0\0\0cpuK\2tQ0N.",
                  "storage data/7 is missing");
     CHECK_PICKLE(TENSOR("FloatStorage", "K\0K\2\x85K\1\x85"), "");
+    CHECK_PICKLE(TENSOR_WITH("FloatStorage", "K\0K\2\x85K\1\x85", "}X\3\0\0\0neg\x89s"), "");
+    CHECK_PICKLE(TENSOR_WITH("FloatStorage", "K\0K\2\x85K\1\x85", "}X\3\0\0\0neg\x88s"),
+                 "a tensor whose elements are negated when they are read: save x.resolve_neg()");
     CHECK_PICKLE(TENSOR("FloatStorage", "K\11K\0\x85K\1\x85"), ""); /* empty, behind its storage */
     CHECK_PICKLE(TENSOR("FloatStorage", "K\1K\2\x85K\1\x85"),
                  "w [2] at element 1 is outside of its storage of 2");

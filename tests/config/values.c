@@ -486,6 +486,17 @@ static void unknown_keys_softened(void **state)
     c = must_read("{" B "'log': {'steps_per_print': 50}, 'comms_config': {'verbose': false}}");
     has_warning(c, "unknown keys are left out: \"log\", \"comms_config\""); /* near as words only */
     dsi_config_free(c);
+    c = must_read("{" B "'foo': 3, 'fp8': {'enabled': false}}"); /* as short as "aio" and "fp16" */
+    has_warning(c, "unknown keys are left out: \"foo\", \"fp8\"");
+    dsi_config_free(c);
+    c = must_read("{" B "'zero_optimization': false}");
+    has_warning(c, "use {\"stage\": 0}");
+    dsi_config_free(c);
+    c = must_read("{" B "'torch_autocast': {'enabled': false, 'dtype': 'bfloat16',"
+                  " 'lower_precision_safe_modules': ['torch.nn.Linear']}}");
+    dsi_config_free(c);
+    CHECK(!read_quoted("{" B "'torch_autocast': {'enabled': true, 'dtype': 'bfloat16'}}", 1));
+    CHECK_ERROR("\"torch_autocast.enabled\": is not supported");
     CHECK(!read_quoted("{" B "'zero_optimisation': {'stage': 1}}", 1));
     CHECK_ERROR("\"zero_optimisation\": did you mean \"zero_optimization\"?");
     CHECK(!read_quoted("{" B "'offload_optimizer': {'device': 'none'}}", 1));

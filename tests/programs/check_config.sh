@@ -20,6 +20,14 @@ mv out resolved.json
 status 0 --check_config resolved.json --world_size 2
 same out resolved.json
 
+# ---- so are warnings of a schedule on stderr
+echo '{"train_batch_size": 8, "scheduler": {"type": "WarmupDecayLR",
+ "params": {"total_num_steps": 5, "warmup_num_steps": 10}}}' >short.json
+status 0 --check_config short.json
+has err '^config: short.json: total_num_steps 5 is less than warmup_num_steps 10$'
+lines err 1
+lines out "$(grep -c '^[{} ]' out)"
+
 # ---- what is wrong is on stderr
 status 2 --check_config bad.json
 has err 'bad.json: line 3: "zero_optimization.reduce_bukcet_size": did you mean "reduce_bucket_size"?'
