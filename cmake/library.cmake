@@ -2,7 +2,7 @@
 # with its name as suffix (src/device/cpu/simd/isa.h), and chosen at run time.
 file(GLOB_RECURSE DS_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*.c)
 file(GLOB_RECURSE DS_KERNELS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/device/cpu/*.c)
-list(REMOVE_ITEM DS_KERNELS ${PROJECT_SOURCE_DIR}/src/device/cpu/memory.c)
+list(REMOVE_ITEM DS_KERNELS ${PROJECT_SOURCE_DIR}/src/device/cpu/memory.c ${PROJECT_SOURCE_DIR}/src/device/cpu/find_amx.c)
 list(REMOVE_ITEM DS_SOURCES ${DS_KERNELS})
 list(REMOVE_ITEM DS_SOURCES ${PROJECT_SOURCE_DIR}/src/comm/mpi_plugin.c) # mpi.cmake
 

@@ -20,6 +20,17 @@ list(TRANSFORM DS_TEST_ON_GPU REPLACE "^[+]" "")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/gpu/on.txt)
 set(DS_TEST_EACH_ISA reference/ops reference/ops_next_index reference/ops_next_layers
     reference/ops_next_loss reference/ops_next_pointwise ops/gradients ops/values)
+# These also run with an emulated matrix unit (tests/device/emulator/amx.h):
+# NAME.amx_emulated.
+set(DS_TEST_AMX "")
+if("avx512" IN_LIST DS_ISAS AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
+    set(DS_TEST_AMX ${DS_TEST_EACH_ISA} device/amx device/attention device/attention_parts
+        device/conv_bf16 device/gemm_bf16)
+    add_library(amx_emulator OBJECT ${PROJECT_SOURCE_DIR}/tests/device/emulator/amx.c)
+    target_link_libraries(amx_emulator PRIVATE ds_options)
+    target_compile_definitions(amx_emulator PRIVATE _GNU_SOURCE)
+    target_link_options(amx_emulator INTERFACE -Wl,--wrap=dsi_cpu_find_amx)
+endif()
 file(GLOB DS_TEST_HELPERS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*.c)
 if(DS_TEST_HELPERS)
     add_library(test_helpers STATIC ${DS_TEST_HELPERS})
@@ -45,6 +56,13 @@ foreach(source ${DS_TEST_SOURCES})
     set(environment ${DS_TEST_ENVIRONMENT})
     if(NOT ${folder}/${name} IN_LIST DS_TEST_ON_GPU)
         list(APPEND environment DS_TEST_DEVICE=cpu)
+    endif()
+    if(${folder}/${name} IN_LIST DS_TEST_AMX)
+        target_link_libraries(${target} PRIVATE amx_emulator)
+        add_test(NAME ${folder}/${name}.amx_emulated COMMAND ${target})
+        set_tests_properties(${folder}/${name}.amx_emulated PROPERTIES LABELS ${folder} TIMEOUT ${DS_TEST_SECONDS}
+            ENVIRONMENT "DS_CPU=amx;DS_TEST_AMX=emulated;DS_TEST_QUICK=1;${environment}"
+            SKIP_REGULAR_EXPRESSION "the best this processor has is")
     endif()
     if(NOT ${folder}/${name} IN_LIST DS_TEST_EACH_ISA)
         add_test(NAME ${folder}/${name} COMMAND ${target})

@@ -73,9 +73,11 @@ void *dsi_thread_memory(void **slot, size_t bytes)
 
 int dsi_thread_create(pthread_t *thread, void *(*run)(void *arg), void *arg)
 {
-    sigset_t all, was;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &was);
+    static const int own[] = {SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV}; /* by an instruction */
+    sigset_t others, was;
+    sigfillset(&others);
+    for (int i = 0; i < 5; i++) sigdelset(&others, own[i]);
+    pthread_sigmask(SIG_SETMASK, &others, &was);
     int error = pthread_create(thread, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &was, NULL);
     return error;

@@ -20,7 +20,8 @@ void dsi_at_thread_end(dsi_end when, void (*fn)(void));
 void *dsi_thread_memory(void **slot, size_t bytes);
 
 /* pthread_create of a thread that takes no signals: those are for the program's
- * own threads. Returns 0, or the error. */
+ * own threads. Signals of its own mistakes (SIGSEGV) are not blocked: then the
+ * system would end the program without its handler. Returns 0, or the error. */
 int dsi_thread_create(pthread_t *thread, void *(*run)(void *arg), void *arg);
 
 int dsi_processors(void); /* that this process may run on */

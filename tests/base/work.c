@@ -2,9 +2,11 @@
  * ranks and nested calls.
  * SPDX-License-Identifier: MIT */
 #include "base/work.h"
+#include "base/thread.h"
 #include "check.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -209,9 +211,29 @@ static void subnormal_numbers_are_zero_on_demand(void **state)
     ds_set_threads(1);
 }
 
+/* Signals for the program do not go to helpers; those that a helper's own
+ * instructions cause do. */
+static void *blocked_signals(void *set)
+{
+    pthread_sigmask(SIG_BLOCK, NULL, set);
+    return NULL;
+}
+
+static void helpers_have_the_signals_of_their_mistakes(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    sigset_t set;
+    CHECK_INT(dsi_thread_create(&thread, blocked_signals, &set), 0);
+    CHECK_INT(pthread_join(thread, NULL), 0);
+    CHECK(sigismember(&set, SIGTERM) && sigismember(&set, SIGCHLD) && sigismember(&set, SIGALRM));
+    CHECK(!sigismember(&set, SIGSEGV) && !sigismember(&set, SIGBUS) && !sigismember(&set, SIGILL));
+}
+
 TEST_MAIN(cmocka_unit_test(every_item_is_done_once), cmocka_unit_test(a_limit_is_kept),
           cmocka_unit_test(negative_sizes_do_nothing),
           cmocka_unit_test(jobs_see_what_jobs_before_wrote),
           cmocka_unit_test(nested_calls_run_inline), cmocka_unit_test(wrong_numbers_are_refused),
           cmocka_unit_test(ranks_have_their_own_helpers), cmocka_unit_test(a_forked_child_works_on),
-          cmocka_unit_test(subnormal_numbers_are_zero_on_demand))
+          cmocka_unit_test(subnormal_numbers_are_zero_on_demand),
+          cmocka_unit_test(helpers_have_the_signals_of_their_mistakes))

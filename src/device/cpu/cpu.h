@@ -40,6 +40,10 @@ DSI_SHARED const char *dsi_cpu_isa(void);
 bool dsi_cpu_bf16(void);
 bool dsi_cpu_amx(void);
 
+/* Whether the processor has the matrix unit, and the system lets this process
+ * use it, which this asks for. */
+bool dsi_cpu_find_amx(void);
+
 /* Bytes of the second cache, of one core. */
 int64_t dsi_cpu_l2_bytes(void);
 

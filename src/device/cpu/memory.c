@@ -13,7 +13,6 @@
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <cpuid.h>
-#include <sys/syscall.h>
 #endif
 
 extern const dsi_cpu_table dsi_cpu_table_generic;
@@ -42,7 +41,7 @@ static bool has_generic(void) { return true; }
 
 /* ---- instructions for bfloat16: AVX512_BF16, and the matrix unit, AMX --------------------------------------- */
 
-#if defined(DSI_HAVE_avx512) && defined(DSI_KNOWS_AMX) && defined(SYS_arch_prctl)
+#if defined(DSI_HAVE_avx512) && defined(DSI_KNOWS_AMX)
 static bool has_avx512_bf16(void)
 {
     enum { AVX512_BF16 = 1 << 5 };
@@ -50,27 +49,11 @@ static bool has_avx512_bf16(void)
     return has_avx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & AVX512_BF16);
 }
 
-/* The unit with bfloat16, its tiles saved by the system, and the system's leave
- * to use them, which it gives to a process that asks (Linux 5.16,
- * Documentation/arch/x86/xstate.rst). */
-static bool ask_for_amx(void)
-{
-    enum { OSXSAVE = 1 << 27, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
-    enum { TILE_DATA = 18, STATES = 0x60000, ARCH_REQ_XCOMP_PERM = 0x1023 };
-    unsigned a, b, c, d, low, high;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE)) return false;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_BF16) || !(d & AMX_TILE))
-        return false;
-    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    if ((low & STATES) != STATES) return false;
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
-}
-
 /* Asked once. */
 static bool has_amx(void)
 {
     static _Atomic int asked; /* 1: no, 2: yes */
-    if (!asked) asked = 1 + (has_avx512_bf16() && ask_for_amx());
+    if (!asked) asked = 1 + (has_avx512_bf16() && dsi_cpu_find_amx());
     return asked == 2;
 }
 #elif defined(DSI_HAVE_avx512)
