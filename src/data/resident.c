@@ -175,6 +175,12 @@ static ds_status batch_write(dsi_lazy_owner *owner, int n, ds_tensor *const *x,
     return batch_gather(r, y);
 }
 
+/* It takes the place of a launch, as what joins one does. */
+static bool batch_is_recorded(const dsi_lazy_owner *owner)
+{
+    return ((const dsi_resident *)owner)->order->device->joins;
+}
+
 /* ---- the loader's ---------------------------------------------------------------------------------------- */
 
 ds_status dsi_resident_new(ds_dataset *d, dsi_device *device, int64_t most, dsi_resident **out)
@@ -187,7 +193,7 @@ ds_status dsi_resident_new(ds_dataset *d, dsi_device *device, int64_t most, dsi_
         return DS_OK;
     ds_scope *scope = ds_scope_open();
     dsi_resident *r = dsi_alloc(sizeof *r);
-    r->owner = (dsi_lazy_owner){batch_materialize, batch_write};
+    r->owner = (dsi_lazy_owner){batch_materialize, batch_write, batch_is_recorded};
     r->data = d;
     ds_status status = memory_make(r, device, most);
     if (status == DS_OK) status = samples_upload(r);

@@ -103,6 +103,7 @@ struct dsi_device {
     dsi_device_watch *watches;   /* what waits of the host look at */
     struct dsi_graph *recording; /* graph.h: the graph that a step is recorded for; NULL: none */
     int64_t recordings;          /* begun so far */
+    struct dsi_graph *fed;       /* graph.h: the graph whose inputs get values; NULL: none */
 };
 
 /* This thread's handle on a device, opened at first use; NULL with the message

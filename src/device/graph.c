@@ -27,7 +27,7 @@ struct dsi_graph {
     _Alignas(ALIGNMENT) char host[SLOT_BYTES + RESULT_BYTES]; /* values of slots and results */
     char *slots;                                              /* the same in the device's memory */
     size_t used, results;                                     /* bytes of slots, of results */
-    char sent[SLOT_BYTES]; /* what the first sent_bytes of `slots` hold */
+    _Alignas(ALIGNMENT) char sent[SLOT_BYTES]; /* what the first sent_bytes of `slots` hold */
     size_t sent_bytes;
     const dsi_step_scalars *scalars;
     dsi_graph_decision decision;
@@ -141,9 +141,29 @@ bool dsi_graph_holds(const dsi_graph *g)
     return g->work != NULL;
 }
 
+void dsi_graph_feed(dsi_graph *g)
+{
+    for (int i = 0; i < g->hooks.n; i++) {
+        const Hook *h = &g->hooks.at[i];
+        if (h->type->give) (void)h->type->give(h->arg, NULL);
+    }
+    g->d->fed = g;
+}
+
+void dsi_graph_fed(dsi_graph *g) { g->d->fed = NULL; }
+
+bool dsi_graph_give(const dsi_device *d, const dsi_graph_hook *type, const void *what)
+{
+    const dsi_graph *g = d->fed;
+    for (int i = 0; g && i < g->hooks.n; i++)
+        if (g->hooks.at[i].type == type && type->give(g->hooks.at[i].arg, what)) return true;
+    return false;
+}
+
 /* ---- launching ---------------------------------------------------------------------------------------- */
 
-/* Slots are copied only if a value changed: a copy takes about as long as a small
+/* Slots are copied only if a value changed: a copy takes about as long as a
+ * small
  * kernel. */
 static ds_status graph_work_launch(dsi_graph *g)
 {
@@ -256,6 +276,13 @@ void *dsi_graph_slot(dsi_device *d, size_t bytes, void *host)
     dsi_graph *g = d->recording;
     DSI_ASSERT(dsi_graph_capturing(d));
     return graph_memory(g, bytes, 0, SLOT_BYTES, &g->used, host);
+}
+
+void *dsi_graph_slot_sent(const dsi_device *d, const void *host)
+{
+    dsi_graph *g = d->recording;
+    DSI_ASSERT(dsi_graph_capturing(d));
+    return g->sent + ((const char *)host - g->host);
 }
 
 void *dsi_graph_result(dsi_device *d, size_t bytes, void *host)

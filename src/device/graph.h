@@ -38,6 +38,9 @@ typedef struct dsi_graph_hook {
     ds_status (*queued)(void *arg); /* the work is queued; the host has not waited; optional */
     void (*undo)(void *arg);        /* the capture, or the launch, has failed, and nothing was done:
                                        the host's part of the step was not either; optional */
+    bool (*give)(void *arg, const void *what); /* `what` is for work of this graph, which does it at
+                                       its next launch: true. NULL: what was given before is not
+                                       for that any more. Optional */
 } dsi_graph_hook;
 
 /* An empty graph of d; NULL if d has no graphs. common: the caller's, freed
@@ -61,6 +64,10 @@ const char *dsi_graph_why_not(const dsi_graph *g);
 bool dsi_graph_collides(const dsi_graph *g);
 void dsi_graph_part(dsi_graph *g);
 bool dsi_graph_holds(const dsi_graph *g); /* by its hooks */
+/* Between these two, inputs of the next replay get their values: work that
+ * makes them may be part of the graph (dsi_graph_give). */
+void dsi_graph_feed(dsi_graph *g);
+void dsi_graph_fed(dsi_graph *g);
 ds_status dsi_graph_launch(dsi_graph *g); /* right after the capture: without `before` */
 ds_status dsi_graph_replay(dsi_graph *g); /* `before`, launch, `after` */
 void dsi_graph_reset(dsi_graph *g);       /* drops the work, its hooks and slots */
@@ -102,6 +109,15 @@ void *dsi_graph_slot(dsi_device *d, size_t bytes, void *host);
  * before `after`. */
 void *dsi_graph_result(dsi_device *d, size_t bytes, void *host);
 bool dsi_graph_has_results(const dsi_device *d); /* of the step that d captures */
+
+/* A copy of the device's memory of the slot at `host`: work that changes its
+ * slot is followed there, by its hook's `queued`, so that slots are not copied
+ * before each launch. */
+void *dsi_graph_slot_sent(const dsi_device *d, const void *host);
+
+/* Whether a graph of d is fed, and takes `what` by a hook of this type: it is
+ * not to be done now. */
+bool dsi_graph_give(const dsi_device *d, const dsi_graph_hook *type, const void *what);
 
 /* Whether p was allocated since the recording of d began. */
 bool dsi_graph_allocated(const dsi_device *d, const void *p);

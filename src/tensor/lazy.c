@@ -91,6 +91,19 @@ static dsi_lazy_owner *writer_of(const ds_tensor *x, const ds_tensor *to)
     return fits ? h->materialize_arg : NULL;
 }
 
+void dsi_copies_recorded(int n, ds_tensor *const *to, ds_tensor *const *x, bool *recorded)
+{
+    const dsi_lazy_owner *owner = NULL;
+    for (int i = 0; i < n; i++) {
+        const dsi_lazy_owner *writer = writer_of(x[i], to[i]);
+        bool twice = false;
+        for (int j = 0; j < i; j++) twice |= x[j] == x[i];
+        recorded[i] = writer && !twice && (!owner || writer == owner) && writer->is_recorded &&
+                      writer->is_recorded(writer);
+        if (recorded[i]) owner = writer;
+    }
+}
+
 /* A tensor that is named twice is written once, and then copied, which
  * materializes it. */
 ds_status dsi_copy_all(int n, ds_tensor *const *to, ds_tensor *const *x)

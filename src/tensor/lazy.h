@@ -14,6 +14,10 @@ typedef struct dsi_lazy_owner {
      * row-major tensor of the same shape and dtype. They stay lazy. */
     ds_status (*write)(struct dsi_lazy_owner *owner, int n, ds_tensor *const *x,
                        ds_tensor *const *to);
+    /* Whether a step that is recorded may write them itself: write is then
+     * called while it is captured, and before each replay (dsi_graph_feed).
+     * Optional. */
+    bool (*is_recorded)(const struct dsi_lazy_owner *owner);
 } dsi_lazy_owner;
 
 /* A new lazy tensor (dsi_new_lazy) of that owner, which ends it with
@@ -25,3 +29,7 @@ ds_tensor *dsi_new_owned(dsi_device *d, ds_dtype dtype, ds_dims shape, dsi_lazy_
  * tensors of one owner by one call of its write. A pair of one tensor is left
  * out. */
 ds_status dsi_copy_all(int n, ds_tensor *const *to, ds_tensor *const *x);
+
+/* recorded[i]: to[i] = x[i] is one that a step writes itself. The values of
+ * these come from one owner, and each has them once. */
+void dsi_copies_recorded(int n, ds_tensor *const *to, ds_tensor *const *x, bool *recorded);

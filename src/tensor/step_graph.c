@@ -3,22 +3,21 @@
  * Steps of one kind (step_graph.h; most programs have one):
  *   run 1, 2   the step's function, while the device observes (device/graph.h)
  *   run 3      it is captured, and launched
- *   from 4 on  inputs are copied to those of the capture (a loader's batch is made
- *              there), hooks, launch, hooks
+ *   from 4 on  inputs are copied to those of the capture, unless its own work makes
+ *              them (a loader's batch), hooks, launch, hooks
  *
- * A capture that does not hold at one step is kept, since a step that was run by
- * the function may have come between; at the second in a row it is dropped.
+ * A capture that does not hold at one step is kept, since a step that was run
+ * by the function may have come between; at the second in a row it is dropped.
  *
  * Steps of several kinds never run at once: their captures have the memory of
  * what a step takes and gives back in common.
  *
  * Invariants: in[] and out are those of the capture, held as long as its work
- * may be launched; all other storage of the captured step is the graph's pool, or
- * the common one, of which nothing is in use between runs.
- * A run that cannot be a replay is the function itself. `observed` counts runs
- * of the function, with inputs like `like` each, since the last capture was
- * dropped: so what is captured was observed, as small tables that a step makes for
- * a longer input.
+ * may be launched; all other storage of the captured step is the graph's pool,
+ * or the common one, of which nothing is in use between runs. A run that cannot
+ * be a replay is the function itself. `observed` counts runs of the function,
+ * with inputs like `like` each, since the last capture was dropped: so what is
+ * captured was observed, as small tables that a step makes for a longer input.
  * SPDX-License-Identifier: MIT */
 #include "step_graph.h"
 #include "base/env.h"
@@ -125,8 +124,8 @@ static void turn_off(ds_step_graph *g, const char *why)
     snprintf(g->why, sizeof g->why, "%s", why);
 }
 
-/* One line, once, if there could have been a graph; rank 0's, as the others mostly
- * have the same reason. */
+/* One line, once, if there could have been a graph; rank 0's, as the others
+ * mostly have the same reason. */
 static void tell(ds_step_graph *g, const char *what, const char *why)
 {
     if (!g->told && !dsi_log_rank()) dsi_log(DSI_WARNING, "step_graph: %s: %s", what, why);
@@ -174,8 +173,17 @@ static ds_tensor *observe(ds_step_graph *g, Recording *r, ds_tensor *const *in, 
     return dsi_graph_end(r->graph, false) == DS_OK ? out : NULL;
 }
 
-/* Tensors of the capture's own, with the values of in. */
-static bool inputs_make(Recording *r, ds_tensor *const *in, int n)
+/* Of r->in = in, those that the captured work writes itself, or the others. */
+static bool inputs_copy(const Recording *r, ds_tensor *const *in, const bool *recorded, bool those)
+{
+    ds_tensor *from[MOST_INPUTS];
+    for (int i = 0; i < r->n; i++) from[i] = recorded[i] == those ? in[i] : r->in[i];
+    return dsi_copy_all(r->n, r->in, from) == DS_OK;
+}
+
+/* Tensors of the capture's own; those that it does not write itself get the
+ * values of in. */
+static bool inputs_make(Recording *r, ds_tensor *const *in, int n, bool *recorded)
 {
     ds_scope *scope = ds_scope_open();
     bool good = true;
@@ -184,7 +192,8 @@ static bool inputs_make(Recording *r, ds_tensor *const *in, int n)
         good = own != NULL;
         if (good) r->in[r->n++] = dsi_ref(own);
     }
-    good = good && dsi_copy_all(n, r->in, in) == DS_OK;
+    if (good) dsi_copies_recorded(n, r->in, in, recorded);
+    good = good && inputs_copy(r, in, recorded, false);
     ds_scope_close(scope);
     return good;
 }
@@ -225,11 +234,12 @@ static void captures_part(ds_step_graph *g)
 
 static ds_tensor *capture(ds_step_graph *g, Recording *r, ds_tensor *const *in, int n)
 {
-    if (!inputs_make(r, in, n) || dsi_graph_begin(r->graph, true) != DS_OK) {
+    bool recorded[MOST_INPUTS];
+    if (!inputs_make(r, in, n, recorded) || dsi_graph_begin(r->graph, true) != DS_OK) {
         capture_drop(r);
         return NULL;
     }
-    ds_tensor *out = call(g, r->in, r->n);
+    ds_tensor *out = inputs_copy(r, in, recorded, true) ? call(g, r->in, r->n) : NULL;
     if (out && !item_capture(r, out)) out = NULL;
     ds_status status = dsi_graph_end(r->graph, out != NULL);
     if (out && status == DS_OK) status = dsi_graph_launch(r->graph);
@@ -271,7 +281,10 @@ static void inputs_note(Recording *r, ds_tensor *const *in, int n)
 
 static ds_tensor *replay(Recording *r, ds_tensor *const *in, int n)
 {
-    if (dsi_copy_all(n, r->in, in) != DS_OK) return NULL;
+    dsi_graph_feed(r->graph);
+    ds_status status = dsi_copy_all(n, r->in, in);
+    dsi_graph_fed(r->graph);
+    if (status != DS_OK) return NULL;
     r->failed = 0;
     r->replays++;
     return dsi_graph_replay(r->graph) == DS_OK ? result(r) : NULL;

@@ -79,6 +79,27 @@ static void steps_run(ds_loader *l, ds_step_graph *g)
     CHECK(ds_step_graph_replays(g) && !ds_error());
 }
 
+/* Of a step that keeps its loss, calls of the driver: its graph, with its
+ * batch, and the copy of the loss of the step before it. */
+static void step_costs_one_launch(ds_loader *l, ds_step_graph *g)
+{
+    enum { WARM_UP = 2, KEPT = 6 };
+    static const char *const counts[] = {"fake_cuda_launches", "fake_cuda_copies",
+                                         "fake_cuda_syncs", "fake_cuda_graph_launches"};
+    long before[4] = {0};
+    ds_batch b;
+    ds_tensor *kept = ds_keep(ds_zeros(DS_F32, ds_shape(KEPT)));
+    for (int i = 0; i < KEPT; i++) {
+        for (int k = 0; k < 4 && i == WARM_UP; k++) before[k] = emulator_count(counts[k]);
+        CHECK(ds_loader_next(l, &b));
+        ds_tensor *loss = ds_step_graph_run(g, (ds_tensor *[]){b.x, b.y}, 2);
+        CHECK_INT(ds_copy(ds_select(kept, 0, i), ds_detach(loss)), DS_OK);
+    }
+    for (int k = 0; k < 4; k++)
+        CHECK_INT(emulator_count(counts[k]) - before[k], k == 3 ? KEPT - WARM_UP : 0);
+    ds_drop(kept);
+}
+
 /* One wait for an earlier copy for each megabyte of images: 3900 of them are
  * 12. An optimizer looks for faults before a step that is not recorded. */
 static void the_tutorial(void **state)
@@ -93,6 +114,7 @@ static void the_tutorial(void **state)
     ds_step_graph *g = ds_step_graph_new(tutorial_step, &t);
     steps_run(l, g);
     check_counts("tutorial, 4 steps", counted(&begun), (Counts){5, 2, 12});
+    step_costs_one_launch(l, g);
     ds_step_graph_free(g);
     ds_loader_free(l);
     ds_optim_free(t.optim);

@@ -68,7 +68,7 @@ ds_status dsi_cuda_copy(dsi_stream *s, dsi_view x, dsi_view y)
     bool same = x.dtype == y.dtype;
     size_t size = ds_dtype_size(x.dtype);
     if (same && e.count == 1)
-        return dsi_cuda_hold_copy(s, &(dsi_cuda_element){x.p, y.p, (int)size});
+        return dsi_cuda_hold_copy(s, &(dsi_cuda_element){x.p, y.p, (long long)size});
     if (same && e.count && is_dense(&e, 0) && is_dense(&e, 1))
         return s->device->type->copy(s, y.p, s->device, x.p, (size_t)e.count * size);
     if (same && is_lines(&e)) return copy_lines(s, &e);

@@ -11,12 +11,9 @@
  * sorted by row with a radix sort (8 bits a pass, stable, so that the positions
  * of a row keep their order), and a block adds one row.
  * SPDX-License-Identifier: MIT */
-#include "held.h"
 #include "kernels/index.h"
 #include "launch.h"
 #include "operands.h"
-
-_Static_assert((int)K_BATCH_FIELDS == (int)DSI_BATCH_FIELDS, "gather_batch");
 
 #define BLOCKS   8192
 #define FEW_ROWS 2048 /* up to so many, each block looks at all of them */
@@ -38,33 +35,6 @@ ds_status dsi_cuda_gather_rows(dsi_stream *s, dsi_view w, dsi_view index, dsi_vi
     dsi_cuda_index a = index_args(s, &w, &index, NULL, &y);
     return dsi_cuda_launch(s, DSI_CUDA_index, "gather_rows", "",
                            dsi_cuda_grid_of(dsi_cuda_elements_in(&y)), &a);
-}
-
-/* One launch for all fields: a block for 256 elements of a row, up to
- * BLOCKS_A_ROW. */
-ds_status dsi_cuda_gather_batch(dsi_stream *s, dsi_view index, dsi_view table, int n,
-                                const dsi_view *x, const dsi_view *y)
-{
-    enum { THREADS = 256, BLOCKS_A_ROW = 64 };
-    dsi_cuda_batch a = {.n = index.d[0],
-                        .rows = x[0].d[0],
-                        .index = index.p,
-                        .table = table.p,
-                        .fault = dsi_cuda_fault(s),
-                        .fields = n,
-                        .plane = (int)x[0].d[2]};
-    int64_t most = 1;
-    for (int f = 0; f < n; f++) {
-        int64_t elements = x[f].d[1] * x[f].d[2];
-        a.field[f].x = x[f].p, a.field[f].y = y[f].p;
-        a.field[f].elements = (int)elements, a.field[f].dtype = (int)y[f].dtype;
-        if (y[f].p && elements > most) most = elements;
-    }
-    dsi_cuda_held_copy(s, &a);
-    int64_t along = (most + THREADS - 1) / THREADS;
-    dsi_cuda_grid grid = dsi_cuda_blocks(a.n < BLOCKS ? a.n : BLOCKS, THREADS);
-    grid.blocks[1] = (unsigned)(along < BLOCKS_A_ROW ? along : BLOCKS_A_ROW);
-    return dsi_cuda_launch(s, DSI_CUDA_index, "gather_batch", "", grid, &a);
 }
 
 /* Sorts the positions by their row, from the lowest 8 bits of the row's number

@@ -27,28 +27,49 @@ KERNEL(gather_rows, dsi_cuda_index, 256)
     }
 }
 
+/* *next of the launch that follows, by the block that is the last to have read
+ * it; `now` is what they read. */
+DEVICE void batch_advance(dsi_cuda_batch *next, const dsi_cuda_batch &now)
+{
+    __threadfence();
+    if (atomicAdd(&next->taken, 1ull) + 1 < gridDim.x * gridDim.y) return;
+    __threadfence();
+    next->taken = 0;
+    next->index = (const long long *)now.index + now.n;
+    if (now.copy.bytes) next->copy.to = (char *)now.copy.to + now.copy.bytes;
+}
+
 /* Field 0 is images as bytes; the table has the float of each channel's bytes.
  * Other fields are moved as bits. Blocks along y share a row. */
-KERNEL(gather_batch, dsi_cuda_batch, 256)
+KERNEL(gather_batch, dsi_cuda_batch_args, 256)
 {
-    const unsigned char *bytes = (const unsigned char *)P.field[0].x;
-    const float *table = (const float *)P.table;
-    int begin = blockIdx.y * blockDim.x + threadIdx.x, step = gridDim.y * blockDim.x;
-    if (P.copy.bytes && blockIdx.x == 0 && begin == 0)
-        store_bits(P.copy.to, P.copy.bytes, 0, load_bits(P.copy.from, P.copy.bytes, 0));
-    for (long long b = blockIdx.x; b < P.n; b += gridDim.x) {
-        long long row = ((const long long *)P.index)[b];
-        bool good = row >= 0 && row < P.rows;
-        if (!good && begin == 0) set_fault(P.fault, K_FAULT_ROW, row, b, -1, P.rows);
-        long long from = good ? row * P.field[0].elements : 0, to = b * P.field[0].elements;
-        for (int i = begin; P.field[0].y && i < P.field[0].elements; i += step)
-            store<float>(P.field[0].y, P.field[0].dtype, to + i,
-                         good ? table[i / P.plane * 256 + bytes[from + i]] : 0);
-        for (int f = 1; f < P.fields; f++) {
-            int n = P.field[f].elements, size = size_of(P.field[f].dtype);
-            for (int i = begin; P.field[f].y && i < n; i += step)
-                store_bits(P.field[f].y, size, b * n + i,
-                           good ? load_bits(P.field[f].x, size, row * n + i) : 0);
+    SHARED(dsi_cuda_batch, shared, [1]);
+    dsi_cuda_batch &batch = shared[0];
+    int t = threadIdx.x, words = sizeof batch / sizeof(int);
+    if (!P.next && t == 0) batch = P.batch;
+    for (int i = t; P.next && i < words; i += blockDim.x)
+        ((int *)shared)[i] = ((const int *)P.next)[i];
+    __syncthreads();
+    if (P.next && t == 0) batch_advance(P.next, batch);
+    const unsigned char *bytes = (const unsigned char *)batch.field[0].x;
+    const float *table = (const float *)batch.table;
+    int begin = blockIdx.y * blockDim.x + t, step = gridDim.y * blockDim.x;
+    if (batch.copy.bytes && blockIdx.x == 0 && begin == 0)
+        store_bits(batch.copy.to, (int)batch.copy.bytes, 0,
+                   load_bits(batch.copy.from, (int)batch.copy.bytes, 0));
+    for (long long b = blockIdx.x; b < batch.n; b += gridDim.x) {
+        long long row = ((const long long *)batch.index)[b];
+        bool good = row >= 0 && row < batch.rows;
+        if (!good && begin == 0) set_fault(batch.fault, K_FAULT_ROW, row, b, -1, batch.rows);
+        long long from = good ? row * batch.field[0].elements : 0, to = b * batch.field[0].elements;
+        for (int i = begin; batch.field[0].y && i < batch.field[0].elements; i += step)
+            store<float>(batch.field[0].y, batch.field[0].dtype, to + i,
+                         good ? table[i / batch.plane * 256 + bytes[from + i]] : 0);
+        for (int f = 1; f < batch.fields; f++) {
+            int n = batch.field[f].elements, size = size_of(batch.field[f].dtype);
+            for (int i = begin; batch.field[f].y && i < n; i += step)
+                store_bits(batch.field[f].y, size, b * n + i,
+                           good ? load_bits(batch.field[f].x, size, row * n + i) : 0);
         }
     }
 }

@@ -23,16 +23,18 @@ enum { K_BATCH_FIELDS = 8 };
 typedef struct dsi_cuda_element {
     const void *from;
     void *to;
-    int bytes;
+    long long bytes;
 } dsi_cuda_element;
 
-/* gather_batch: rows of a data set. y NULL: the field is left out. It also
- * copies one element (bytes 0: none) of memory that is none of the batch's. */
+/* Rows of a data set, without padding, since graphs compare its bytes. y NULL:
+ * the field is left out. Beside them one element (bytes 0: none) is copied, of
+ * memory that is none of the batch's. */
 typedef struct dsi_cuda_batch {
     long long n, rows; /* of the batch, of the data set */
     const void *index, *table;
     void *fault;
-    int fields, plane; /* elements of one channel */
+    int fields, plane;        /* elements of one channel */
+    unsigned long long taken; /* blocks that have read this as `next`; 0 between launches */
     dsi_cuda_element copy;
     struct {
         const void *x;
@@ -40,5 +42,13 @@ typedef struct dsi_cuda_batch {
         int elements, dtype; /* of a row; of y */
     } field[K_BATCH_FIELDS];
 } dsi_cuda_batch;
+
+/* gather_batch: the batch, or, in a graph, *next in the GPU's memory. The
+ * launch then moves `index` and `copy.to` of that on, to the batch and the
+ * element that follow. */
+typedef struct dsi_cuda_batch_args {
+    dsi_cuda_batch batch;
+    dsi_cuda_batch *next;
+} dsi_cuda_batch_args;
 
 enum { K_SORT_CHUNK = 1024, K_SORT_DIGITS = 256 };
