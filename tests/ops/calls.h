@@ -126,6 +126,8 @@ CALL(conv_transpose2d_wide,
                          .output_padding = 1, .output_padding_w = -1, .groups = 2))
 CALL(conv_transpose2d_dilated,
      ds_conv_transpose2d(in[0], in[1], NULL, .dilation = 3, .output_padding = 2))
+CALL(conv_transpose2d_point, ds_conv_transpose2d(in[0], in[1], in[2], .dilation = 3,
+                                                 .output_padding = 2, .output_padding_w = 1))
 CALL(conv_transpose1d,
      ds_conv_transpose1d(in[0], in[1], in[2], .stride = 2, .padding = 1, .output_padding = 1))
 CALL(conv_transpose3d,

@@ -207,6 +207,8 @@ static const Case op_cases[] = {
      .in = {X(4, 2, 4, 3, 4), X(4, 4, 3, 3, 2), X(1, 6)}},
     {"conv_transpose2d", "output padding above the stride", call_conv_transpose2d_dilated,
      .in = {X(4, 1, 2, 4, 3), X(4, 2, 3, 2, 3)}},
+    {"conv_transpose2d", "1x1, output padding above the stride", call_conv_transpose2d_point,
+     .in = {X(4, 2, 3, 4, 3), X(4, 3, 2, 1, 1), X(1, 2)}},
     {"conv_transpose2d", "conv_transpose1d", call_conv_transpose1d,
      .in = {X(3, 2, 3, 5), X(3, 3, 4, 3), X(1, 4)},
      .bench = {X(3, 16, 64, 256), X(3, 64, 32, 4), X(1, 32)}, .flops = flops_conv_transpose2d,
