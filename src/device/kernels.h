@@ -529,6 +529,11 @@ typedef struct dsi_fusions {
      * as the first element the largest.
      * = reduce MAX (x, t, token), except for NaNs; binary ADD (counters, 1) */
     ds_status (*choose_token)(dsi_stream *s, dsi_view x, dsi_view token, dsi_view counters);
+    /* y = x rstd (weight + term), rstd = (mean of x^2 over D + eps)^-1/2, of x [M,D];
+     * contiguous, of one dtype; 16 bits are rounded once
+     * = in float32 at least: affine (weight + term, t); layer_norm (x, t, y) without mean */
+    ds_status (*rms_norm_shifted)(dsi_stream *s, double eps, double term, dsi_view x,
+                                  dsi_view weight, dsi_view y);
 } dsi_fusions;
 
 /* The names that messages use: "relu", "adam". */

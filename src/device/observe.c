@@ -252,6 +252,8 @@ ENTRY(used_fusions, attention_step, "attention_step",
       (s, o, q, k, v, cache_k, cache_v, at, pads, cos, sin, y), 0, &q, &k, &v, &y)
 ENTRY(used_fusions, choose_token, "choose_token", (S, V x, V token, V counters), (s, x, token, counters), 0,
       &x, &token)
+ENTRY(used_fusions, rms_norm_shifted, "rms_norm", (S, double eps, double term, V x, V weight, V y),
+      (s, eps, term, x, weight, y), 0, &x, &weight, &y)
 ENTRY(used_fusions, route, "route",
       (S, const dsi_route *c, V score, V second, V used, V expert, V place, V slot, V counts),
       (s, c, score, second, used, expert, place, slot, counts), 0, &score, &second, &used, &expert, &place, &slot)
@@ -322,7 +324,7 @@ struct dsi_observed_tables {
     X(clamp) X(prelu) X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_batch) \
     X(arange) X(clamp_tensors) X(amax) X(scatter) X(scatter_dx) X(scatter_sum) X(nll_loss) X(nll_loss_dx) \
     X(attention_dropout) X(attention_dropout_dx) X(vecdot) X(deviations) X(group_norm_dx) \
-    X(attention_step) X(choose_token) X(route) X(noise)
+    X(attention_step) X(choose_token) X(rms_norm_shifted) X(route) X(noise)
 /* clang-format on */
 
 #define COUNT(name) +1

@@ -210,8 +210,7 @@ static ds_tensor *rms_norm_forward(void *self, ds_tensor *x)
 static ds_tensor *rms_norm_plus_1_forward(void *self, ds_tensor *x)
 {
     const Norm *n = self;
-    ds_tensor *y = ds_rms_norm(dsi_upcast(x), 1, ds_shift(dsi_upcast(n->weight), 1), n->eps);
-    return y ? ds_cast(y, ds_dtype_of(x)) : NULL;
+    return dsi_rms_norm_shifted(x, n->weight, 1, n->eps);
 }
 
 ds_module *dsi_lm_norm_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t dim,

@@ -360,10 +360,35 @@ ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor 
     return rows_norm(&dsi_op_layer_norm, x, n_dims, weight, bias, dsi_option(eps, 1e-5));
 }
 
+static double rms_norm_eps(const ds_tensor *x, double eps)
+{
+    return dsi_option(eps, x && x->dtype == DS_F64 ? DBL_EPSILON : FLT_EPSILON);
+}
+
 ds_tensor *ds_rms_norm(ds_tensor *x, int n_dims, ds_tensor *weight, double eps)
 {
-    double least = x && x->dtype == DS_F64 ? DBL_EPSILON : FLT_EPSILON;
-    return rows_norm(&dsi_op_rms_norm, x, n_dims, weight, NULL, dsi_option(eps, least));
+    return rows_norm(&dsi_op_rms_norm, x, n_dims, weight, NULL, rms_norm_eps(x, eps));
+}
+
+/* One kernel, where a device has it and no gradient is wanted. */
+ds_tensor *dsi_rms_norm_shifted(ds_tensor *x, ds_tensor *weight, double term, double eps)
+{
+    if (!dsi_live(x, "rms_norm") || !dsi_live(weight, "rms_norm"))
+        return dsi_null_operand("rms_norm");
+    bool fits = x->shape.n && weight->shape.n == 1 && x->dtype == weight->dtype &&
+                weight->shape.d[0] == x->shape.d[x->shape.n - 1];
+    if (!fits || dsi_wants_grad((ds_tensor *[]){x, weight}, 2) ||
+        !dsi_fusion(x->device, rms_norm_shifted)) {
+        ds_tensor *y = ds_rms_norm(dsi_upcast(x), 1, ds_shift(dsi_upcast(weight), term), eps);
+        return y ? ds_cast(y, ds_dtype_of(x)) : NULL;
+    }
+    x = ds_contiguous(x), weight = ds_contiguous(weight);
+    if (!x || !weight || !dsi_acquire(x, weight)) return NULL;
+    ds_dims md = row_shape(x, 1);
+    ds_tensor *y = dsi_new(x, x->shape);
+    return dsi_result_if(y && dsi_run_fusion(y, rms_norm_shifted, rms_norm_eps(x, eps), term,
+                                             dsi_v_shape(x, md), dsi_v(weight), dsi_v_shape(y, md)),
+                         y);
 }
 
 /* ---- group_norm -------------------------------------------------------------------------------------- */

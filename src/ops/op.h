@@ -167,6 +167,10 @@ typedef struct dsi_norm_values {
 dsi_node *dsi_record_batch_norm(ds_tensor *y, ds_tensor *x, const dsi_norm_values *v,
                                 ds_tensor *weight, ds_tensor *bias, bool batch, dsi_node *norm);
 
+/* norm.c: ds_rms_norm over the last dimension with weight + term [D] in place of its
+ * weight; 16 bits are rounded once, at the end. */
+ds_tensor *dsi_rms_norm_shifted(ds_tensor *x, ds_tensor *weight, double term, double eps);
+
 /* norm_relu.c: whether batch norm of x may be deferred; tries to defer y, which is
  * new, and was recorded. */
 bool dsi_may_defer_norm(ds_tensor *x, ds_tensor *weight, ds_tensor *bias);

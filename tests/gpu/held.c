@@ -22,6 +22,8 @@ typedef enum Kind {
     CONV,
     POOL,
     MOVE,
+    NORM, /* layer norm, or RMS norm, which may have a term */
+    ADD,
     KINDS
 } Kind;
 
@@ -79,7 +81,8 @@ static void places_pick(Call *c, const int64_t *in, int n_in, const int64_t *out
 /* Calls whose results the next one may use. */
 typedef struct Last {
     Call product, layer, entropy, conv; /* layer: of ROWS */
-    bool has_product, has_layer, has_entropy, has_conv;
+    Call norm, sum;
+    bool has_product, has_layer, has_entropy, has_conv, has_norm, has_sum;
     int64_t fill, dx; /* -1: none */
 } Last;
 
@@ -107,7 +110,8 @@ static void entropy_pick(Call *c, const Last *last)
 {
     const Call *p = &last->product;
     c->d[0] = pick(1, 9), c->d[1] = pick(1, 12);
-    if (last->has_product && !one_in(5)) c->d[0] = p->d[0], c->d[1] = p->d[1], c->in[0] = p->out[0];
+    bool small = last->has_product && p->d[0] <= 12 && p->d[1] <= 12;
+    if (small && !one_in(5)) c->d[0] = p->d[0], c->d[1] = p->d[1], c->in[0] = p->out[0];
     c->c = (dsi_cross_entropy){one_in(3) ? 0 : -100, 0, (int)pick(0, 1)};
     int64_t rows = c->d[0];
     places_pick(c, (const int64_t[]){rows * c->d[1], 2 * rows}, 2, (const int64_t[]){1, rows, 1},
@@ -156,6 +160,33 @@ static void relu_pick(Call *c, const Last *last)
         c->in[1] = c->out[0];
 }
 
+/* Rows of 4 columns or more, of the last sum or of any place. */
+static void norm_pick(Call *c, const Last *last)
+{
+    int64_t n = 4 * pick(1, 30);
+    if (last->has_sum && !one_in(4)) n = last->sum.d[0], c->in[0] = last->sum.out[0];
+    c->d[0] = n % 3 == 0 && one_in(2) ? 3 : 1;
+    c->d[1] = n / c->d[0];
+    if (last->has_norm && last->norm.d[0] * last->norm.d[1] == n)
+        c->d[0] = last->norm.d[0], c->d[1] = last->norm.d[1];
+    c->turned = one_in(2); /* an RMS norm */
+    c->value = one_in(3) ? 1 : 0;
+    places_pick(c, (const int64_t[]){n, c->d[1], c->d[1]}, 3,
+                (const int64_t[]){n, c->d[0], c->d[0]}, 3);
+}
+
+/* Of the last norm's result, on one side, or of any place; also in place. */
+static void sum_pick(Call *c, const Last *last)
+{
+    int64_t n = 4 * pick(1, 30);
+    if (last->has_norm && !one_in(3))
+        n = last->norm.d[0] * last->norm.d[1], c->in[one_in(2)] = last->norm.out[0];
+    c->d[0] = n;
+    places_pick(c, (const int64_t[]){n, n}, 2, (const int64_t[]){n}, 1);
+    int64_t same = c->in[one_in(2)], other = same == c->in[0] ? c->in[1] : c->in[0];
+    if (one_in(4) && !meet((Range){same, n}, (Range){other, n})) c->out[0] = same;
+}
+
 static void call_pick(Call *c, const Last *last)
 {
     switch (c->kind) {
@@ -192,6 +223,12 @@ static void call_pick(Call *c, const Last *last)
         places_pick(c, (const int64_t[]){CHANNELS * PLANE * PLANE, FILTERS * CHANNELS * 9, FILTERS},
                     3, (const int64_t[]){FILTERS * INNER * INNER}, 1);
         break;
+    case NORM:
+        norm_pick(c, last);
+        break;
+    case ADD:
+        sum_pick(c, last);
+        break;
     case POOL:
         if (last->has_conv) c->in[0] = last->conv.out[0];
         places_pick(c, (const int64_t[]){FILTERS * INNER * INNER}, 1,
@@ -211,6 +248,8 @@ static void last_note(Last *last, const Call *c)
         last->entropy = *c, last->has_entropy = true, last->fill = last->dx = -1;
     if (c->kind == ENTROPY_DX) last->dx = c->out[2];
     if (c->kind == FILL && last->fill < 0) last->fill = c->out[0];
+    if (c->kind == NORM) last->norm = *c, last->has_norm = true;
+    if (c->kind == ADD) last->sum = *c, last->has_sum = true;
     if (c->kind == CONV) last->conv = *c, last->has_conv = true;
 }
 
@@ -228,6 +267,8 @@ static int calls_pick(Call *call)
         {CONV, POOL, COPY, GATHER, KINDS},
         {ENTROPY, FILL, ENTROPY_DX, COPY, GATHER, KINDS},
         {COPY, GATHER, COPY, COPY, GATHER, KINDS},
+        {ADD, NORM, ADD, NORM, NORM, ADD, KINDS},
+        {NORM, ADD, NORM, NORM, ADD, NORM, KINDS},
     };
     Last last = {.fill = -1, .dx = -1};
     int n = 0;
@@ -274,6 +315,19 @@ static ds_status gather_run(const Call *c, const float *p)
                                         F(c->in[1], 1, 256), 2, x, y);
 }
 
+static ds_status norm_run(const Call *c, const float *p)
+{
+    dsi_device *d = gpu_device();
+    const int64_t m = c->d[0], n = c->d[1];
+    dsi_view none = {.p = NULL}, x = F(c->in[0], m, n), weight = F(c->in[1], n),
+             y = F(c->out[0], m, n);
+    if (c->turned && c->value > 0)
+        return d->own_fusions->rms_norm_shifted(&d->stream, 1e-5, 1, x, weight, y);
+    return d->own_kernels->layer_norm(&d->stream, 1e-5, x, weight,
+                                      c->value > 0 ? F(c->in[2], n) : none, y,
+                                      c->turned ? none : F(c->out[1], m), F(c->out[2], m));
+}
+
 static ds_status call_run(const Call *c, const float *p)
 {
     static const dsi_conv2d conv = {{1, 1}, {0, 0}, {1, 1}, 1};
@@ -310,6 +364,10 @@ static ds_status call_run(const Call *c, const float *p)
         return k->max_pool2d(s, &pool, F(c->in[0], 1, FILTERS, INNER, INNER),
                              F(c->out[0], 1, FILTERS, POOLED, POOLED),
                              dense(p, c->out[1], DS_I32, DIMS(1, FILTERS, POOLED, POOLED)));
+    case NORM:
+        return norm_run(c, p);
+    case ADD:
+        return k->binary(s, DSI_ADD, 1, F(c->in[0], m), F(c->in[1], m), F(c->out[0], m));
     case MOVE:
         return k->copy(s, F(c->in[0], m), F(c->out[0], m));
     default:

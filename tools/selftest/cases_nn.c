@@ -255,6 +255,25 @@ static ds_status rms_norm_aligned(Trial *t)
     return CALL(t, layer_norm, 1e-5, IN(t, m, d), OWN(t, d), ABSENT, OUT(t, m, d), ABSENT,
                 OUT_STATS(t, m));
 }
+/* A norm, a sum of its result, and an RMS norm of that, with a term: one launch. The core
+ * adds the term. */
+static ds_status norm_sum_norm(Trial *t)
+{
+    int64_t m = BIG(t, 8192, 9), d = BIG(t, 768, 72);
+    dsi_view x = IN(t, m, d), other = IN(t, m, d), weight = OWN(t, d), bias = OWN(t, d),
+             w = OWN(t, d), shifted = OUT_STATS(t, d);
+    dsi_view first = OUT(t, m, d), sum = OUT(t, m, d), y = OUT(t, m, d), none = ABSENT,
+             rstd = STATS(t, m);
+    ds_status status = CALL(t, affine, 1, 1, w, shifted);
+    if (status == DS_OK)
+        status = CALL(t, layer_norm, 1e-5, x, weight, bias, first, OUT_STATS(t, m),
+                      OUT_STATS(t, m));
+    if (status == DS_OK) status = CALL(t, binary, DSI_ADD, 1, other, first, sum);
+    if (status != DS_OK) return status;
+    if (t->device->type->kind == DS_CPU)
+        return CALL(t, layer_norm, 1e-5, sum, shifted, none, y, none, rstd);
+    return CALL_FUSION(t, rms_norm_shifted, 1e-5, 1, sum, w, y);
+}
 static ds_status layer_norm_dx_aligned(Trial *t)
 {
     int64_t m = BIG(t, 8192, 130), d = BIG(t, 768, 264);
@@ -534,6 +553,7 @@ const SelfCase selftest_nn[] = {
     {"layer_norm", "aligned rows", layer_norm_aligned, 4, true},
     {"layer_norm", "rms, aligned long rows", rms_norm_aligned, 4, true},
     {"layer_norm_dx", "aligned rows", layer_norm_dx_aligned, 8, true},
+    {"rms_norm_shifted", "of a sum of a norm", norm_sum_norm, 8, true},
     {"attention", "", attention_plain, 4, true},
     {"attention", "causal, mask", attention_causal, 4, true},
     {"attention", "bool mask", attention_bool, 4, true},

@@ -63,6 +63,7 @@ ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g)
     if (what == DSI_CUDA_NOTHING) return DS_OK;
     h->what = DSI_CUDA_NOTHING;
     if (what == DSI_CUDA_ENTROPY) return dsi_cuda_held_entropy_launch(h);
+    if (what == DSI_CUDA_NORM) return dsi_cuda_held_norm_launch(h);
     if (what == DSI_CUDA_COPY)
         return h->s->device->type->copy(h->s, h->copy.to, h->s->device, h->copy.from,
                                         (size_t)h->copy.bytes);

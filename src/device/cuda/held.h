@@ -14,6 +14,8 @@
  *                                  that, and its gradients, with a ReLU's, join too
  *     the backward of a small       a step of SGD: the same kernel applies the gradients
  *     convolution without dx        that it computes, and others
+ *     a sum a + b                  its layer or RMS norm is the same kernel's second output; so
+ *                                  is the norm of which a or b is the result, if that is held
  *
  * Every other call of the device launches it first (dsi_cuda_enter), so all
  * others see the order of the calls. With DS_FUSIONS=alone or off nothing
@@ -28,6 +30,7 @@
 #include "kernels/conv.h"
 #include "kernels/gemm.h"
 #include "kernels/index.h"
+#include "kernels/normalize.h"
 #include "kernels/optimizer.h"
 #include "kernels/pool.h"
 #include "kernels/softmax.h"
@@ -73,6 +76,17 @@ bool dsi_cuda_held_entropy_dx(dsi_stream *s, const dsi_cuda_entropy_args *p, ds_
 
 /* The backward p, without dx, of a gradient in pooled form. */
 ds_status dsi_cuda_hold_back(dsi_stream *s, dsi_cuda_grid grid, const dsi_cuda_conv_back *p);
+
+/* The sum p of two operands of one dtype, without gaps, of aligned vectors: of a held
+ * norm's result, or it waits for its norm. */
+ds_status dsi_cuda_hold_sum(dsi_stream *s, const dsi_cuda_pointwise *p);
+
+/* launch_pointwise.c: that sum alone. */
+ds_status dsi_cuda_sum_launch(dsi_stream *s, const dsi_cuda_pointwise *p);
+
+/* The norm p, by layer_norm_rows: with the held sum, of which it is, or it waits for a
+ * sum of its result. */
+ds_status dsi_cuda_hold_norm(dsi_stream *s, dsi_cuda_grid grid, const dsi_cuda_norm_args *p);
 
 /* The step of SGD that a describes, on n spans x: true if a backward is held
  * that does it too; it is launched then. */

@@ -12,9 +12,17 @@ typedef enum dsi_cuda_waits {
     DSI_CUDA_CONV,     /* conv, the suffix of its kernel, of_conv, grid */
     DSI_CUDA_COPY,     /* copy */
     DSI_CUDA_BACK,     /* back, of which there is no dx, and grid */
+    DSI_CUDA_NORM,     /* norm; grid, unless it is a sum alone */
     DSI_CUDA_ENTROPY   /* last, grid; last.linear.m is 0 if its x is of no held product; else
                         * n gradients of that product, 0 to 2 */
 } dsi_cuda_waits;
+
+/* A norm, then a sum of its result, then a norm of that; the first may be absent, and
+ * those that have not come yet: joined.sum, joined.of[1].y are NULL then. */
+typedef struct dsi_cuda_held_norm {
+    dsi_cuda_norm_sum joined;
+    dsi_cuda_pointwise sum; /* where there is no first norm: the sum alone */
+} dsi_cuda_held_norm;
 
 struct dsi_cuda_held {
     dsi_stream *s;
@@ -29,6 +37,7 @@ struct dsi_cuda_held {
         dsi_cuda_element copy;
         dsi_cuda_conv_back back;
         dsi_cuda_linear_entropy last;
+        dsi_cuda_held_norm norm;
     };
 };
 
@@ -92,3 +101,7 @@ bool dsi_cuda_held_gradient(const dsi_stream *s, dsi_cuda_small kind,
  * positive. */
 dsi_cuda_matmul_args *dsi_cuda_held_gradient_of(const dsi_stream *s, const dsi_view *dy,
                                                 const dsi_view *mask, const dsi_view *dx);
+
+/* ---- held_norm.c -------------------------------------------------------------- */
+
+ds_status dsi_cuda_held_norm_launch(struct dsi_cuda_held *h);

@@ -109,6 +109,8 @@ ds_status dsi_cuda_batch_norm_relu_dx(dsi_stream *s, dsi_view dy, dsi_view x, ds
 /* launch_normalize.c */
 ds_status dsi_cuda_layer_norm(dsi_stream *s, double eps, dsi_view x, dsi_view weight, dsi_view bias,
                               dsi_view y, dsi_view mean, dsi_view rstd);
+ds_status dsi_cuda_rms_norm_shifted(dsi_stream *s, double eps, double term, dsi_view x,
+                                    dsi_view weight, dsi_view y);
 ds_status dsi_cuda_layer_norm_dx(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view weight,
                                  dsi_view mean, dsi_view rstd, dsi_view dx, dsi_view dw,
                                  dsi_view db);

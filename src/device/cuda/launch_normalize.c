@@ -9,6 +9,7 @@
  * Invariants: which threads add which elements depends on shapes alone, so
  * results have the same bits on each run. dw and db are optional.
  * SPDX-License-Identifier: MIT */
+#include "held.h"
 #include "kernels/normalize.h"
 #include "launch.h"
 #include "operands.h"
@@ -37,7 +38,7 @@ static bool has_vectors(const dsi_cuda_norm_args *p, const dsi_view *x)
 }
 
 /* A row is summed by a team: a warp, or the whole block where it is long. Rows
- * without columns need no kernel. */
+ * without columns need no kernel. A norm by vectors may wait. */
 static ds_status rows_launch(dsi_stream *s, const char *kernel, const char *by_vectors,
                              const dsi_view *x, dsi_cuda_norm_args *p)
 {
@@ -45,10 +46,12 @@ static ds_status rows_launch(dsi_stream *s, const char *kernel, const char *by_v
     p->team = p->columns > LONG ? ROW_BLOCK : 32;
     bool vectors = has_vectors(p, x) && p->columns <= 32 * p->team;
     if (!p->columns) return DS_OK;
-    return dsi_cuda_launch(
-        s, DSI_CUDA_normalize, vectors ? by_vectors : kernel,
-        vectors ? dsi_cuda_dtype_suffix(x->dtype) : dsi_cuda_suffix(x->dtype),
-        dsi_cuda_blocks((p->rows * p->team + ROW_BLOCK - 1) / ROW_BLOCK, ROW_BLOCK), p);
+    dsi_cuda_grid grid = dsi_cuda_blocks((p->rows * p->team + ROW_BLOCK - 1) / ROW_BLOCK,
+                                         ROW_BLOCK);
+    if (vectors && !p->b) return dsi_cuda_hold_norm(s, grid, p);
+    return dsi_cuda_launch(s, DSI_CUDA_normalize, vectors ? by_vectors : kernel,
+                           vectors ? dsi_cuda_dtype_suffix(x->dtype) : dsi_cuda_suffix(x->dtype),
+                           grid, p);
 }
 
 ds_status dsi_cuda_layer_norm(dsi_stream *s, double eps, dsi_view x, dsi_view weight, dsi_view bias,
@@ -62,6 +65,15 @@ ds_status dsi_cuda_layer_norm(dsi_stream *s, double eps, dsi_view x, dsi_view we
                             .bias = dsi_cuda_line_of(&bias),
                             .eps = eps};
     ds_status status = dsi_cuda_floating("layer_norm", x.dtype);
+    return status == DS_OK ? rows_launch(s, "layer_norm", "layer_norm_rows", &x, &p) : status;
+}
+
+ds_status dsi_cuda_rms_norm_shifted(dsi_stream *s, double eps, double term, dsi_view x,
+                                    dsi_view weight, dsi_view y)
+{
+    dsi_cuda_norm_args p = {
+        .a = x.p, .y = y.p, .weight = dsi_cuda_line_of(&weight), .eps = eps, .term = term};
+    ds_status status = dsi_cuda_floating("rms_norm", x.dtype);
     return status == DS_OK ? rows_launch(s, "layer_norm", "layer_norm_rows", &x, &p) : status;
 }
 

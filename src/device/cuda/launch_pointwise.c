@@ -30,21 +30,22 @@ static bool is_common(int op)
 }
 
 /* Whether all of `views` operands are of one dtype of at most 32 bits, without
- * gaps, and aligned to 16 bytes; where there are few elements, vectors would
- * leave most of a GPU idle. */
+ * gaps, and aligned to 16 bytes. */
 static bool is_dense(const dsi_cuda_elements *e, int views)
 {
-    bool dense = e->n == 1 && e->count >= DENSE && e->dtype[0] <= K_BF16 && e->dtype[0] != K_F64;
+    bool dense = e->n == 1 && e->dtype[0] <= K_BF16 && e->dtype[0] != K_F64;
     for (int v = 0; v < views && dense; v++)
         dense = e->s[v][0] == 1 && e->dtype[v] == e->dtype[0] && (uintptr_t)e->p[v] % 16 == 0;
     return dense;
 }
 
-/* As pointwise_launch, by kernel_dense, if it has the op, for dense operands. */
+/* As pointwise_launch, by kernel_dense, if it has the op, for dense operands; where
+ * there are few elements, vectors would leave most of a GPU idle. */
 static ds_status dense_launch(dsi_stream *s, const char *kernel, const char *kernel_dense,
                               bool has_op, int views, ds_dtype dtype, const dsi_cuda_pointwise *a)
 {
-    if (!has_op || !is_dense(&a->e, views)) return pointwise_launch(s, kernel, dtype, a);
+    if (!has_op || a->e.count < DENSE || !is_dense(&a->e, views))
+        return pointwise_launch(s, kernel, dtype, a);
     int64_t blocks = (a->e.count * (int64_t)ds_dtype_size(dtype) / 16 + 255) / 256;
     return dsi_cuda_launch(s, DSI_CUDA_pointwise, kernel_dense, dsi_cuda_dtype_suffix(dtype),
                            dsi_cuda_blocks(blocks < DENSE_BLOCKS ? blocks : DENSE_BLOCKS, 256), a);
@@ -82,6 +83,11 @@ ds_status dsi_cuda_unary_dx(dsi_stream *s, dsi_unary_op op, double p, dsi_view d
                : status;
 }
 
+ds_status dsi_cuda_sum_launch(dsi_stream *s, const dsi_cuda_pointwise *p)
+{
+    return dense_launch(s, "binary", "binary_dense", true, 3, (ds_dtype)p->e.dtype[2], p);
+}
+
 ds_status dsi_cuda_binary(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view a, dsi_view b,
                           dsi_view y)
 {
@@ -90,9 +96,11 @@ ds_status dsi_cuda_binary(dsi_stream *s, dsi_binary_op op, double alpha, dsi_vie
         return dsi_cuda_launch(s, DSI_CUDA_pointwise, "binary", "_i64", dsi_cuda_grid_of(p.e.count),
                                &p);
     ds_status status = dsi_cuda_floating(dsi_binary_name(op), y.dtype);
-    return status == DS_OK ? dense_launch(s, "binary", "binary_dense",
-                                          p.op == K_ADD || p.op == K_MUL, 3, y.dtype, &p)
-                           : status;
+    if (status != DS_OK) return status;
+    if (op == DSI_ADD && alpha == 1 && p.e.count && is_dense(&p.e, 3))
+        return dsi_cuda_hold_sum(s, &p);
+    return dense_launch(s, "binary", "binary_dense", p.op == K_ADD || p.op == K_MUL, 3, y.dtype,
+                        &p);
 }
 
 /* The dtype of a, not of y, which is bool, selects the instance. Dtypes above

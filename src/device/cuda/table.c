@@ -82,6 +82,7 @@ const dsi_fusions dsi_cuda_fusions = {
     .arange = dsi_cuda_arange,
     .attention_step = dsi_cuda_attention_step_of,
     .choose_token = dsi_cuda_choose_token,
+    .rms_norm_shifted = dsi_cuda_rms_norm_shifted,
     .gather_batch = dsi_cuda_gather_batch,
     .route = dsi_cuda_route,
     .noise = dsi_cuda_noise,

@@ -34,11 +34,12 @@ template <class C> DEVICE void layer_norm(const dsi_cuda_norm_args &P)
 #pragma unroll 1
     for (long long c = lane; c < P.columns; c += P.team) {
         C v = (load<C>(P.a, P.dtype, x + c) - mean) * rstd;
-        store<C>(P.y, P.dtype, x + c, v * line_at<C>(P.weight, c, 1) + line_at<C>(P.bias, c, 0));
+        C w = line_at<C>(P.weight, c, 1) + (C)P.term;
+        store<C>(P.y, P.dtype, x + c, v * w + line_at<C>(P.bias, c, 0));
     }
     if (lane) return;
     if (P.mean.p) store<C>(P.mean.p, P.mean.dtype, row * P.mean.s, mean);
-    store<C>(P.rstd.p, P.rstd.dtype, row * P.rstd.s, rstd);
+    if (P.rstd.p) store<C>(P.rstd.p, P.rstd.dtype, row * P.rstd.s, rstd);
 }
 FLOAT_AND_DOUBLE(layer_norm, dsi_cuda_norm_args, 256)
 
@@ -139,6 +140,15 @@ UNROLL
     }
 }
 
+/* Stores v, and rounds it to T as it is stored. */
+template <class T>
+DEVICE void vector_round(void *p, long long i, float (&v)[vector_of<T>::N])
+{
+    uint4 bits = vector_pack<T>(v);
+    *(uint4 *)((T *)p + i) = bits;
+    vector_unpack<T>(v, bits);
+}
+
 template <class T>
 DEVICE void line_vector(float (&to)[vector_of<T>::N], const dsi_cuda_line &w, int c, float missing)
 {
@@ -147,14 +157,14 @@ UNROLL
     if (w.p) vector_load<T>(to, w.p, c);
 }
 
-template <class T> DEVICE void layer_norm_rows(const dsi_cuda_norm_args &P)
+/* x, a row, becomes its norm, as it is stored. */
+template <class T>
+DEVICE void row_normalise(const dsi_cuda_norm_args &P,
+                          float (&x)[32 / vector_of<T>::N][vector_of<T>::N], long long row,
+                          float *part)
 {
     IN_ROW(T);
-    SHARED(float, part, [8]);
-    long long row = team_item(P.team);
-    if (row >= P.rows) return;
-    float x[K][N], mean = 0, squares = 0;
-    row_load<T>(P, x, P.a, row * P.columns);
+    float mean = 0, squares = 0;
     if (P.mean.p) {
 UNROLL
         for (int k = 0; k < K; k++)
@@ -174,12 +184,47 @@ UNROLL
         if (COLUMN(k) >= P.columns) continue;
         line_vector<T>(w, P.weight, COLUMN(k), 1), line_vector<T>(b, P.bias, COLUMN(k), 0);
 UNROLL
-        for (int e = 0; e < N; e++) x[k][e] = x[k][e] * rstd * w[e] + b[e];
-        vector_store<T>(P.y, row * P.columns + COLUMN(k), x[k]);
+        for (int e = 0; e < N; e++) x[k][e] = x[k][e] * rstd * (w[e] + (float)P.term) + b[e];
+        vector_round<T>(P.y, row * P.columns + COLUMN(k), x[k]);
     }
     if (lane) return;
     if (P.mean.p) store<float>(P.mean.p, P.mean.dtype, row * P.mean.s, mean);
-    store<float>(P.rstd.p, P.rstd.dtype, row * P.rstd.s, rstd);
+    if (P.rstd.p) store<float>(P.rstd.p, P.rstd.dtype, row * P.rstd.s, rstd);
+}
+
+template <class T> DEVICE void layer_norm_rows(const dsi_cuda_norm_args &P)
+{
+    SHARED(float, part, [8]);
+    float x[32 / vector_of<T>::N][vector_of<T>::N];
+    long long row = team_item(P.team);
+    if (row >= P.rows) return;
+    row_load<T>(P, x, P.a, row * P.columns);
+    row_normalise<T>(P, x, row, part);
+}
+
+/* A row, which stays in registers from the first norm to the last. */
+template <class T> DEVICE void layer_norm_sum(const dsi_cuda_norm_sum &S)
+{
+    const dsi_cuda_norm_args &P = S.of[S.first];
+    IN_ROW(T);
+    SHARED(float, part, [8]);
+    float x[K][N];
+    long long row = team_item(P.team);
+    if (row >= P.rows) return;
+    row_load<T>(P, x, S.a, row * P.columns);
+#pragma unroll 1
+    for (int i = S.first; i < 2; i++) {
+UNROLL
+        for (int k = 0; k < K && i; k++) {
+            float other[N];
+            if (COLUMN(k) >= P.columns) continue;
+            vector_load<T>(other, S.other, row * P.columns + COLUMN(k));
+UNROLL
+            for (int e = 0; e < N; e++) x[k][e] += other[e];
+            vector_round<T>(S.sum, row * P.columns + COLUMN(k), x[k]);
+        }
+        if (S.of[i].y) row_normalise<T>(S.of[i], x, row, part);
+    }
 }
 
 template <class T> DEVICE void layer_norm_rows_dx(const dsi_cuda_norm_args &P)
@@ -258,6 +303,7 @@ UNROLL
 
 #define LAYER_NORM_ROWS(suffix, T) \
     KERNEL(layer_norm_rows_##suffix, dsi_cuda_norm_args, 256) { layer_norm_rows<T>(P); } \
+    KERNEL(layer_norm_sum_##suffix, dsi_cuda_norm_sum, 256) { layer_norm_sum<T>(P); } \
     KERNEL(layer_norm_rows_dx_##suffix, dsi_cuda_norm_args, 256) { layer_norm_rows_dx<T>(P); } \
     KERNEL(layer_norm_rows_dw_##suffix, dsi_cuda_norm_args, 256) { layer_norm_rows_dw<T>(P); }
 LAYER_NORM_ROWS(f32, float)
