@@ -87,10 +87,10 @@ DS_API ds_status ds_lm_set_checkpointing(ds_module *model, bool on);
 typedef struct ds_generate_opts {
     int64_t max_new_tokens;           /* 0: 20 */
     bool do_sample;                   /* draw tokens; else the most probable one (greedy) */
-    double temperature;               /* logits are divided by it; 0: 1 */
+    double temperature;               /* logits are divided by it; 0: 1; DS_ZERO: greedy */
     int64_t top_k;                    /* draw among the k most probable tokens; 0: 50, -1: all */
     double top_p;                     /* draw among the fewest that have this probability; 0: 1 */
-    double repetition_penalty;        /* of tokens that the row has already; 0: 1 */
+    double repetition_penalty;        /* of tokens that the row has already, above 0; 0: 1 */
     int64_t stop[DS_MAX_STOP_TOKENS]; /* ids that end a row, and are its last one */
     int n_stop;
     int64_t pad_token_id; /* fills rows that ended, and marks padding of ids */
@@ -128,7 +128,9 @@ typedef struct ds_generate_opts {
 DS_API ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts opts);
 
 /* What generation_config.json of the model's folder says, and config.json's end
- * and padding tokens; other options are 0. */
+ * and padding tokens; other options are 0. A line of the log names the keys of
+ * the file that change the tokens in transformers and have no option here
+ * ("min_p"). */
 DS_API ds_generate_opts ds_generation_config(const ds_module *model);
 
 /* ---- LoRA: Hu et al., arXiv:2106.09685; PEFT's files ---------------------------------- */

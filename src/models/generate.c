@@ -134,6 +134,10 @@ static int64_t choose_greedy(const float *logits, int64_t vocab, const int64_t *
     return best;
 }
 
+/* Logits divided by less than this may be infinite. It gives all probability to
+ * the largest logit. */
+#define LEAST_TEMPERATURE 1e-30
+
 /* One token of a row. Sampling draws word n of the row's own stream, so that a
  * row's tokens depend neither on the other rows nor on their number. The word
  * becomes a number within (0, 1), never 0 or 1; the first choice whose
@@ -141,7 +145,7 @@ static int64_t choose_greedy(const float *logits, int64_t vocab, const int64_t *
 static int64_t choose(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
                       const ds_generate_opts *o, int64_t row, dsi_lm_choice *c)
 {
-    if (!o->do_sample)
+    if (!o->do_sample || dsi_option(o->temperature, 1) < LEAST_TEMPERATURE)
         return choose_greedy(logits, vocab, past, n, dsi_option(o->repetition_penalty, 1), c);
     int64_t kept = dsi_lm_choices(logits, vocab, past, n, o, c);
     uint32_t word = dsi_philox_word(o->seed, (uint64_t)row << 32, (uint64_t)n);
@@ -453,7 +457,7 @@ static bool generate_check(const dsi_lm *lm, ds_tensor *ids, const ds_generate_o
                            (long long)ds_size(ids, 1), (long long)o->max_new_tokens,
                            (long long)lm->config.positions);
     if (o->temperature < 0 || o->top_p < 0 || o->top_p > 1 || o->repetition_penalty < 0 ||
-        o->n_stop < 0 || o->n_stop > DS_MAX_STOP_TOKENS)
+        o->repetition_penalty == DS_ZERO || o->n_stop < 0 || o->n_stop > DS_MAX_STOP_TOKENS)
         return dsi_invalid("generate: temperature %g, top_p %g, repetition_penalty %g, %d stop "
                            "tokens: one is out of its range",
                            o->temperature, o->top_p, o->repetition_penalty, o->n_stop);

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #include "lm.h"
 
+#include "base/log.h"
+
 #include <stdio.h>
 
 /* Values that are no integers, and ids beyond the table's end, are left out. */
@@ -33,6 +35,55 @@ static double config_number(const json_t *json, const char *key)
     return json_is_number(value) && x == 0 ? DS_ZERO : x;
 }
 
+/* Keys that change the tokens in transformers and have no option here, and the
+ * value at which they do not; null, false and empty values never do. */
+static const struct {
+    const char *key;
+    double neutral;
+} unsupported[] = {{"bad_words_ids", 0},
+                   {"begin_suppress_tokens", 0},
+                   {"constraints", 0},
+                   {"dola_layers", 0},
+                   {"encoder_no_repeat_ngram_size", 0},
+                   {"encoder_repetition_penalty", 1},
+                   {"epsilon_cutoff", 0},
+                   {"eta_cutoff", 0},
+                   {"exponential_decay_length_penalty", 0},
+                   {"force_words_ids", 0},
+                   {"forced_bos_token_id", -1},
+                   {"forced_eos_token_id", -1},
+                   {"guidance_scale", 1},
+                   {"min_length", 0},
+                   {"min_new_tokens", 0},
+                   {"min_p", 0},
+                   {"no_repeat_ngram_size", 0},
+                   {"num_beams", 1},
+                   {"penalty_alpha", 0},
+                   {"sequence_bias", 0},
+                   {"stop_strings", 0},
+                   {"suppress_tokens", 0},
+                   {"top_h", 0},
+                   {"typical_p", 1},
+                   {"watermarking_config", 0}};
+
+static bool is_neutral(const json_t *value, double neutral)
+{
+    if (!value || json_is_null(value) || json_is_false(value)) return true;
+    if (json_is_number(value)) return json_number_value(value) == neutral;
+    return json_is_string(value) ? !json_string_length(value)
+                                 : !json_array_size(value) && !json_object_size(value);
+}
+
+static void warn_of_unsupported(const json_t *json, const char *path)
+{
+    dsi_text keys = {0};
+    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++)
+        if (!is_neutral(json_object_get(json, unsupported[i].key), unsupported[i].neutral))
+            dsi_text_add(&keys, "%s%s", keys.n ? ", " : "", unsupported[i].key);
+    if (keys.n) dsi_log(DSI_WARNING, "%s: not implemented, and without effect: %s", path, keys.s);
+    dsi_text_free(&keys);
+}
+
 /* A missing or damaged generation_config.json is no failure: the options then
  * come from config.json, or are the defaults of the model's class. The file's 0
  * of top_k is "no limit", ours -1. */
@@ -59,6 +110,7 @@ ds_generate_opts ds_generation_config(const ds_module *model)
     o.prompt_lookup_num_tokens = json_integer_value(
         json_object_get(json, "prompt_lookup_num_tokens"));
     o.max_new_tokens = json_integer_value(json_object_get(json, "max_new_tokens"));
+    warn_of_unsupported(json, path);
     json_decref(json);
     return o;
 }

@@ -1,6 +1,7 @@
 /* tests/models/folders.c: folders that are damaged, hostile or not implemented:
  * one line each; and models of a config.json alone.
  * SPDX-License-Identifier: MIT */
+#include "base/log.h"
 #include "check.h"
 #include "folder.h"
 
@@ -203,6 +204,32 @@ static void new_models(void **state)
     folder_remove();
 }
 
+static void generation_configs(void **state)
+{
+    (void)state;
+    folder_make();
+    dsi_text lines = {0};
+    write_file("generation_config.json",
+               "{\"eos_token_id\": [2, 5], \"do_sample\": true, \"temperature\": 0, \"top_k\": 0,"
+               " \"min_p\": 0.1, \"num_beams\": 1, \"typical_p\": 1.0, \"no_repeat_ngram_size\": 3,"
+               " \"suppress_tokens\": [], \"bad_words_ids\": [[1]], \"stop_strings\": null,"
+               " \"forced_eos_token_id\": 0}");
+    ds_module *m = model_of(LLAMA ", \"eos_token_id\": 1");
+    dsi_log_collect(&lines, "");
+    ds_generate_opts o = ds_generation_config(m);
+    CHECK(o.n_stop == 2 && o.stop[0] == 2 && o.stop[1] == 5 && o.do_sample && o.top_k == -1);
+    CHECK(o.temperature == DS_ZERO);
+    CHECK(strstr(lines.s, "generation_config.json: not implemented, and without effect: "
+                          "bad_words_ids, forced_eos_token_id, min_p, no_repeat_ngram_size\n"));
+    dsi_text_free(&lines);
+    write_file("generation_config.json", "{\"num_beams\": 1, \"min_p\": 0.0}");
+    o = ds_generation_config(m);
+    CHECK(o.n_stop == 1 && o.stop[0] == 1 && !lines.n);
+    dsi_log_collect(NULL, NULL);
+    ds_module_free(m);
+    folder_remove();
+}
+
 static void adapters_are_refused(void **state)
 {
     (void)state;
@@ -353,5 +380,6 @@ static void dynamic_lengths(void **state)
 TEST_MAIN(cmocka_unit_test(configs_are_refused_by_name), cmocka_unit_test(dynamic_lengths),
           cmocka_unit_test(configs_of_families_are_refused),
           cmocka_unit_test(weights_that_do_not_fit), cmocka_unit_test(new_models),
-          cmocka_unit_test(adapters_are_refused), cmocka_unit_test(adapters_by_path_and_pattern),
+          cmocka_unit_test(generation_configs), cmocka_unit_test(adapters_are_refused),
+          cmocka_unit_test(adapters_by_path_and_pattern),
           cmocka_unit_test(checkpoints_change_nothing))

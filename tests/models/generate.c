@@ -300,7 +300,26 @@ static void drafts_refused(void **state)
     ds_scope_close(scope);
 }
 
-TEST_MAIN(cmocka_unit_test(penalty_with_padding), cmocka_unit_test(positions_together),
-          cmocka_unit_test(lookup_changes_nothing), cmocka_unit_test(assistant_changes_nothing),
-          cmocka_unit_test(assistant_with_adapters), cmocka_unit_test(assistant_without_memory),
-          cmocka_unit_test(drafts_refused))
+/* The limit of falling temperatures: the largest logit has all probability. */
+static void no_temperature_is_greedy(void **state)
+{
+    (void)state;
+    static const double temperatures[] = {DS_ZERO, 1e-40, 1e-30, 1e-6};
+    ds_scope *scope = ds_scope_open();
+    ds_module *m = golden_model(0, DS_F32);
+    ds_tensor *ids = some_ids(m, 2, 5, 0, 99), *greedy = ds_generate(m, ids, 8);
+    CHECK_INT(ds_size(greedy, 1), 8);
+    for (int i = 0; i < 4; i++) {
+        ds_tensor *y = ds_generate(m, ids, 8, .do_sample = true, .temperature = temperatures[i]);
+        CHECK(!memcmp(ds_data(y), ds_data(greedy), bytes_of(greedy)));
+    }
+    CHECK(!ds_generate(m, ids, 8, .repetition_penalty = DS_ZERO));
+    CHECK_ERROR("repetition_penalty 2.22507e-308, 0 stop tokens: one is out of its range");
+    ds_module_free(m);
+    ds_scope_close(scope);
+}
+
+TEST_MAIN(cmocka_unit_test(no_temperature_is_greedy), cmocka_unit_test(penalty_with_padding),
+          cmocka_unit_test(positions_together), cmocka_unit_test(lookup_changes_nothing),
+          cmocka_unit_test(assistant_changes_nothing), cmocka_unit_test(assistant_with_adapters),
+          cmocka_unit_test(assistant_without_memory), cmocka_unit_test(drafts_refused))
