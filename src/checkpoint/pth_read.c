@@ -266,15 +266,24 @@ static ds_value *refuse_file(const Reader *r)
     return NULL;
 }
 
-/* Tells whether the next pickle is an int of those digits. */
-static bool old_expect_int(Reader *r, const char *digits)
+static ds_value *refuse_version(const Reader *r)
+{
+    dsi_fail(DS_EFORMAT, "%s: a version of the old format that is not 1001", r->what);
+    return NULL;
+}
+
+/* Whether the next pickle is an int of those digits; else false with the
+ * message, which is that of `refuse` for another value. */
+static bool old_expect_int(Reader *r, const char *digits, ds_value *(*refuse)(const Reader *r))
 {
     ds_value *v = dsi_unpickle(&r->u);
+    if (!v) return false;
     char small[24] = "";
-    if (v && v->kind == DS_VALUE_INT) snprintf(small, sizeof small, "%" PRId64, v->i);
-    const char *text = v && v->kind == DS_VALUE_BIG_INT ? v->text.s : small;
+    if (v->kind == DS_VALUE_INT) snprintf(small, sizeof small, "%" PRId64, v->i);
+    const char *text = v->kind == DS_VALUE_BIG_INT ? v->text.s : small;
     bool ok = !strcmp(text, digits);
     ds_value_free(v);
+    if (!ok) refuse(r);
     return ok;
 }
 
@@ -343,10 +352,9 @@ static ds_value *old_load(Reader *r)
 {
     r->u.p = r->file->p;
     r->u.bytes = r->file->bytes;
-    if (r->u.bytes < 2 || r->u.p[0] != 0x80 || !old_expect_int(r, MAGIC)) return refuse_file(r);
-    if (!old_expect_int(r, "1001"))
-        return dsi_fail(DS_EFORMAT, "%s: a version of the old format that is not 1001", r->what),
-               NULL;
+    if (r->u.bytes < 2 || r->u.p[0] != 0x80) return refuse_file(r);
+    if (!old_expect_int(r, MAGIC, refuse_file) || !old_expect_int(r, "1001", refuse_version))
+        return NULL;
     ds_value *v = old_read_system(r) ? dsi_unpickle(&r->u) : NULL;
     if (!v || old_read_storages(r)) return v;
     r->u.failed = true;

@@ -79,6 +79,23 @@ static void long_texts_are_cut(void **state)
     ds_error_clear();
 }
 
+static void bytes_of_files_are_printable(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"a\33[31m\nb\tc\177", "a?[31m?b c?"},
+        {"caf\303\251 \344\270\255 \360\237\230\200", "caf\303\251 \344\270\255 \360\237\230\200"},
+        {"\303", "?"},
+        {"\233m \302\233m \302\240", "?m ??m \302\240"}, /* U+009B begins a sequence, too */
+        {"\344\270x \360\237\230", "??x ???"},
+        {"\300\257 \355\240\200 \377", "?? ??? ?"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dsi_fail(DS_EIO, "%s", cases[i][0]);
+        assert_string_equal(ds_error(), cases[i][1]);
+        ds_error_clear();
+    }
+}
+
 static void *other_thread(void *arg)
 {
     dsi_fail(DS_EIO, "mine");
@@ -114,5 +131,6 @@ static void begins_with_the_path(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(the_first_stays_until_cleared), cmocka_unit_test(a_quote_adds_context),
-          cmocka_unit_test(what_has_another_way_is_forgotten), cmocka_unit_test(long_texts_are_cut),
+          cmocka_unit_test(what_has_another_way_is_forgotten),
+          cmocka_unit_test(bytes_of_files_are_printable), cmocka_unit_test(long_texts_are_cut),
           cmocka_unit_test(belongs_to_a_thread), cmocka_unit_test(begins_with_the_path))

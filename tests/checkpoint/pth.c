@@ -295,13 +295,22 @@ static void cut_old(void **unused)
         if (ds_value_load(folder_path("cut.pth")))
             fail_msg("cut after %zu of %zu bytes it loads", i, n);
         CHECK_INT(ds_error_status(), DS_EFORMAT);
+        CHECK(!strstr(ds_error(), "more failure"));
+        ds_error_clear();
     }
-    ds_error_clear();
     char *keys = memmem(bytes, n, "\x80\2]", 3); /* of the storages: not a list */
     memcpy(keys, "\x80\2U\1a.", 6);
     write_file(folder_path("cut.pth"), bytes, n);
     CHECK(ds_value_load(folder_path("cut.pth")) == NULL);
     CHECK_ERROR("the keys of its storages are of class str");
+    write_file(folder_path("cut.pth"), "\x80\2K\1.", 5);
+    CHECK(ds_value_load(folder_path("cut.pth")) == NULL);
+    CHECK_ERROR("not a file of torch.save");
+    bytes[1] = 9; /* the protocol */
+    write_file(folder_path("cut.pth"), bytes, n);
+    CHECK(ds_value_load(folder_path("cut.pth")) == NULL);
+    CHECK(!strstr(ds_error(), "more failure"));
+    CHECK_ERROR("protocol 9: 2 to 5 are read");
     dsi_free(bytes);
 }
 
