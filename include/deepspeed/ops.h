@@ -449,8 +449,7 @@ typedef struct ds_attention_opts {
     int64_t window;
     double scale; /* 0: 1/sqrt(D) */
     /* scores become softcap tanh(scores / softcap) before the mask (Gemma 2,
-     * arXiv:2408.00118); 0: they do not. Made of single ops, which store scores
-     * [...,L,S]; with causal of 128 queries at a time, unless backward needs all. */
+     * arXiv:2408.00118); 0: they do not */
     double softcap;
     /* k and v have fewer heads: H of q are a multiple of theirs, and each of
      * theirs serves the heads of q that follow each other. */

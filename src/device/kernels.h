@@ -79,6 +79,14 @@ typedef struct dsi_pool2d {
                         other field counts */
 } dsi_pool2d;
 
+/* How products of q and k become scores. */
+typedef struct dsi_attention {
+    double scale;
+    double softcap; /* a score x becomes softcap tanh(x / softcap); 0: it stays */
+    bool causal;    /* of query l the keys s <= l alone count */
+    int64_t window; /* and of these, if > 0, the last `window`; only with causal */
+} dsi_attention;
+
 /* A gradient in pooled form: of a plane [N,C,H,W] only the maxima of its
  * windows have one.
  *   dense[n,c,index[n,c,p,q]] = value[n,c,p,q], 0 elsewhere;
@@ -274,17 +282,17 @@ typedef struct dsi_kernels {
     ds_status (*combine_dw)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view slot, dsi_view dw);
 
     /* ---- attention: q [B,L,D], k [K,S,D], v [K,S,E], y [B,L,E]; mask [B,L,S]
-     * optional, bool or q's dtype; unit stride along D and E. K divides B: batch
+     * optional, bool or, of scores without a cap, q's dtype; unit stride along D and E. K divides B: batch
      * b of q attends to batch b / (B / K) of k and v, whose gradients are sums
      * over the B / K. All may have one more dimension in front, of one size, over
      * which the same is done for each index ---- */
 
-    /* y = softmax(scale q k^T + mask) v; causal: s <= l alone counts. lse [B,L]
-     * = log of the sum of e^score of a row. A row whose scores are all -inf
-     * gives 0. */
-    ds_status (*attention)(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
+    /* y = softmax(capped(scale q k^T) + mask) v, of the keys that count. lse
+     * [B,L] = log of the sum of e^score of a row. A row whose scores are all
+     * -inf, or of which no key counts, gives 0. */
+    ds_status (*attention)(dsi_stream *s, const dsi_attention *c, dsi_view q, dsi_view k,
                            dsi_view v, dsi_view mask, dsi_view y, dsi_view lse);
-    ds_status (*attention_dx)(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,
+    ds_status (*attention_dx)(dsi_stream *s, const dsi_attention *c, dsi_view dy, dsi_view q,
                               dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
                               dsi_view dq, dsi_view dk, dsi_view dv);
 
@@ -459,21 +467,21 @@ typedef struct dsi_fusions {
                          dsi_view x, dsi_view y, dsi_view keep);
     /* Both, or neither: attention and attention_dx of the core with dropout of the
      * weights, whose mask is drawn again in each direction:
-     *   y = w v, w = softmax(scale q k^T + mask) keep / (1 - p), p = 1: w = 0
+     *   y = w v, w = softmax(scores + mask) keep / (1 - p), p = 1: w = 0
      *   keep[b,i,j] = (word 2 (i / 8 mod 2) + j / 8 mod 2 of Philox(seed, {key,
      *   query, offset + b})) < (1 - p) 2^32, query = i / 16 * 8 + i mod 8, key the
      *   same of j; b counts the batches of q, those of a dimension in front too.
      * lse is that without dropout. A row whose scores are all -inf gives 0.
-     * = matmul (q, k^T, t); affine (scale t, t); binary ADD (t, mask, t); softmax
-     * (t), 0 in such rows; dropout of it by other numbers; matmul (t, v, y); and their
-     * gradients */
-    ds_status (*attention_dropout)(dsi_stream *s, const dsi_philox *random, double p, double scale,
-                                   bool causal, dsi_view q, dsi_view k, dsi_view v, dsi_view mask,
-                                   dsi_view y, dsi_view lse);
+     * = matmul (q, k^T, t); affine (scale t, t); unary TANH between two affine of
+     * the cap; binary ADD (t, mask, t); softmax (t), 0 in such rows; dropout of it
+     * by other numbers; matmul (t, v, y); and their gradients */
+    ds_status (*attention_dropout)(dsi_stream *s, const dsi_philox *random, double p,
+                                   const dsi_attention *c, dsi_view q, dsi_view k, dsi_view v,
+                                   dsi_view mask, dsi_view y, dsi_view lse);
     ds_status (*attention_dropout_dx)(dsi_stream *s, const dsi_philox *random, double p,
-                                      double scale, bool causal, dsi_view dy, dsi_view q,
-                                      dsi_view k, dsi_view v, dsi_view mask, dsi_view y,
-                                      dsi_view lse, dsi_view dq, dsi_view dk, dsi_view dv);
+                                      const dsi_attention *c, dsi_view dy, dsi_view q, dsi_view k,
+                                      dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
+                                      dsi_view dq, dsi_view dk, dsi_view dv);
     /* A batch of a data set: index int64 [B], n fields, all contiguous, less than
      * 2^31 elements a row: x [N,C,I], y [B,C,I].
      * Field 0: y[b,c,i] = table[c, x[index[b],c,i]], rounded to y's dtype;

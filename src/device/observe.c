@@ -11,6 +11,8 @@
 
 #include <deepspeed/profile.h>
 
+#include <math.h>
+
 /* ---- sizes ------------------------------------------------------------------------------------------- */
 
 /* Elements; what is repeated counts once. */
@@ -34,12 +36,14 @@ static double conv_flops(const dsi_view *w, const dsi_view *y)
     return 2 * view_elements(w) * view_elements(y) / (double)(w->d[0] ? w->d[0] : 1);
 }
 
-/* Of products of q and k, and of their softmax with v; causal: half of them. */
-static double attention_flops(const dsi_view *q, const dsi_view *v, bool causal)
+/* Of products of q and k, and of their softmax with v; causal: half of them, or
+ * those of the window. */
+static double attention_flops(const dsi_attention *c, const dsi_view *q, const dsi_view *v)
 {
     int depth = q->n - 1;
     double queries = view_elements(q) / (double)(q->d[depth] ? q->d[depth] : 1);
-    double pairs = queries * (double)v->d[depth - 1] * (causal ? 0.5 : 1);
+    double keys = (double)v->d[depth - 1] * (c->causal ? 0.5 : 1);
+    double pairs = queries * (c->window ? fmin((double)c->window, keys) : keys);
     return 2 * pairs * (double)(q->d[depth] + v->d[depth]);
 }
 
@@ -155,13 +159,13 @@ ENTRY(own_kernels, combine, "combine", (S, V x, V slot, V w, V y), (s, x, slot, 
 ENTRY(own_kernels, combine_dw, "combine_dw", (S, V dy, V x, V slot, V dw), (s, dy, x, slot, dw), 0,
       &dy, &x, &slot, &dw)
 ENTRY(own_kernels, attention, "attention",
-      (S, double scale, bool causal, V q, V k, V v, V mask, V y, V lse),
-      (s, scale, causal, q, k, v, mask, y, lse), attention_flops(&q, &v, causal),
+      (S, const dsi_attention *c, V q, V k, V v, V mask, V y, V lse),
+      (s, c, q, k, v, mask, y, lse), attention_flops(c, &q, &v),
       &q, &k, &v, &mask, &y, &lse)
 ENTRY(own_kernels, attention_dx, "attention_dx",
-      (S, double scale, bool causal, V dy, V q, V k, V v, V mask, V y, V lse, V dq, V dk, V dv),
-      (s, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv),
-      2.5 * attention_flops(&q, &v, causal), &dy, &q, &k, &v, &mask, &y, &lse, &dq, &dk, &dv)
+      (S, const dsi_attention *c, V dy, V q, V k, V v, V mask, V y, V lse, V dq, V dk, V dv),
+      (s, c, dy, q, k, v, mask, y, lse, dq, dk, dv),
+      2.5 * attention_flops(c, &q, &v), &dy, &q, &k, &v, &mask, &y, &lse, &dq, &dk, &dv)
 
 ENTRY(own_kernels, step_result, "step_result",
       (S, const dsi_step_limits *c, V unscale, V loss, V norm, V result),
@@ -239,14 +243,14 @@ ENTRY(used_fusions, mask_scale, "mask_scale", (S, double factor, V x, V keep, V 
 ENTRY(used_fusions, dropout, "dropout", (S, const dsi_philox *random, double p, double factor, V x, V y, V keep),
       (s, random, p, factor, x, y, keep), 0, &x, &y, &keep)
 ENTRY(used_fusions, attention_dropout, "attention_dropout",
-      (S, const dsi_philox *random, double p, double scale, bool causal, V q, V k, V v, V mask, V y, V lse),
-      (s, random, p, scale, causal, q, k, v, mask, y, lse), attention_flops(&q, &v, causal),
+      (S, const dsi_philox *random, double p, const dsi_attention *c, V q, V k, V v, V mask, V y, V lse),
+      (s, random, p, c, q, k, v, mask, y, lse), attention_flops(c, &q, &v),
       &q, &k, &v, &mask, &y, &lse)
 ENTRY(used_fusions, attention_dropout_dx, "attention_dropout_dx",
-      (S, const dsi_philox *random, double p, double scale, bool causal, V dy, V q, V k, V v, V mask, V y, V lse,
+      (S, const dsi_philox *random, double p, const dsi_attention *c, V dy, V q, V k, V v, V mask, V y, V lse,
        V dq, V dk, V dv),
-      (s, random, p, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv),
-      2.5 * attention_flops(&q, &v, causal), &dy, &q, &k, &v, &mask, &y, &lse, &dq, &dk, &dv)
+      (s, random, p, c, dy, q, k, v, mask, y, lse, dq, dk, dv),
+      2.5 * attention_flops(c, &q, &v), &dy, &q, &k, &v, &mask, &y, &lse, &dq, &dk, &dv)
 ENTRY(used_fusions, attention_step, "attention_step",
       (S, const dsi_attention_step *o, V q, V k, V v, V cache_k, V cache_v, V at, V pads, V cos, V sin, V y),
       (s, o, q, k, v, cache_k, cache_v, at, pads, cos, sin, y), 0, &q, &k, &v, &y)

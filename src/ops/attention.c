@@ -19,8 +19,7 @@
 
 /* What backward must know beside the saved tensors. */
 typedef struct Attention {
-    double scale;
-    bool causal;
+    dsi_attention c;
     double dropout_p;  /* 0: none, and no random */
     dsi_philox random; /* of the first call; the next ones' offsets are behind it */
 } Attention;
@@ -129,10 +128,9 @@ static bool attention_run(const Attention *a, ds_tensor *const *x, ds_tensor *ls
                  v = attention_part(x[V], from, i), mask = attention_part(x[MASK], from, i),
                  y = attention_part(x[Y], from, i), sums = attention_lse(lse, &q, i);
         dsi_philox random = attention_random(a, &q, i);
-        done = a->dropout_p > 0
-                   ? dsi_run_fusion(x[Y], attention_dropout, &random, a->dropout_p, a->scale,
-                                    a->causal, q, k, v, mask, y, sums)
-                   : dsi_run(x[Y], attention, a->scale, a->causal, q, k, v, mask, y, sums);
+        done = a->dropout_p > 0 ? dsi_run_fusion(x[Y], attention_dropout, &random, a->dropout_p,
+                                                 &a->c, q, k, v, mask, y, sums)
+                                : dsi_run(x[Y], attention, &a->c, q, k, v, mask, y, sums);
     }
     return done;
 }
@@ -153,10 +151,9 @@ static bool attention_run_dx(const Attention *a, ds_tensor *const *x, const ds_t
                  dv = attention_part(grad[2], from, i), sums = attention_lse(lse, &q, i);
         dsi_philox random = attention_random(a, &q, i);
         done = a->dropout_p > 0
-                   ? dsi_run_fusion(grad[0], attention_dropout_dx, &random, a->dropout_p, a->scale,
-                                    a->causal, dy, q, k, v, mask, y, sums, dq, dk, dv)
-                   : dsi_run(grad[0], attention_dx, a->scale, a->causal, dy, q, k, v, mask, y, sums,
-                             dq, dk, dv);
+                   ? dsi_run_fusion(grad[0], attention_dropout_dx, &random, a->dropout_p, &a->c, dy,
+                                    q, k, v, mask, y, sums, dq, dk, dv)
+                   : dsi_run(grad[0], attention_dx, &a->c, dy, q, k, v, mask, y, sums, dq, dk, dv);
     }
     return done;
 }
@@ -177,6 +174,19 @@ static void attention_backward(dsi_node *n, ds_tensor *dy)
 }
 
 const dsi_op dsi_op_attention = {.name = "attention", .backward = attention_backward};
+
+/* Options by themselves; false with the message. */
+static bool attention_opts_check(ds_attention_opts o)
+{
+    if (o.window < 0 || (o.window && !o.causal))
+        return dsi_refuse("attention: window is %lld: expected 1 or more, with causal, or 0",
+                          (long long)o.window);
+    if (!(o.softcap >= 0 && isfinite(o.softcap)))
+        return dsi_refuse("attention: softcap is %g: expected 0 or more, finite", o.softcap);
+    if (!(o.dropout_p >= 0 && o.dropout_p <= 1))
+        return dsi_refuse("attention: dropout_p is %g: expected 0 to 1", o.dropout_p);
+    return true;
+}
 
 /* q [...,L,D], k [...,S,D], v [...,S,E] with equal leading dimensions; a mask
  * has q's device, and is bool (true: attend) or of q's dtype (added to the
@@ -202,13 +212,7 @@ static bool attention_check(const ds_tensor *q, const ds_tensor *k, const ds_ten
     if (o.mask && o.causal)
         return dsi_refuse(
             "attention: a mask and causal exclude each other: put both into the mask");
-    if (o.window < 0 || (o.window && !o.causal))
-        return dsi_refuse("attention: window is %lld: expected 1 or more, with causal, or 0",
-                          (long long)o.window);
-    if (!(o.softcap >= 0 && isfinite(o.softcap)))
-        return dsi_refuse("attention: softcap is %g: expected 0 or more, finite", o.softcap);
-    if (!(o.dropout_p >= 0 && o.dropout_p <= 1))
-        return dsi_refuse("attention: dropout_p is %g: expected 0 to 1", o.dropout_p);
+    if (!attention_opts_check(o)) return false;
     if (o.mask &&
         (o.mask->device != q->device || (o.mask->dtype != DS_BOOL && o.mask->dtype != q->dtype)))
         return dsi_refuse("attention: the mask is %s on %s: expected bool or %s on %s",
@@ -306,8 +310,8 @@ static ds_tensor *scores_softmax(ds_tensor *scores, ds_attention_opts o)
 
 /* Attention made of single ops: for a mask that requires a gradient (a learned
  * position bias), which is the gradient of the scores, that the kernel never
- * stores; for a cap of the scores; and for dropout where the device has no kernel
- * with it. */
+ * stores; for terms that are added to capped scores; and for dropout where the
+ * device has no kernel with it. */
 static ds_tensor *attention_composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attention_opts o,
                                      double scale)
 {
@@ -318,11 +322,13 @@ static ds_tensor *attention_composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, d
     return ds_cast(ds_matmul(p, dsi_upcast(v)), q->dtype);
 }
 
-/* That of heads of `depth` elements. */
-static Attention attention_of(int64_t depth, ds_attention_opts o)
+/* That of `length` queries with heads of `depth` elements. */
+static Attention attention_of(int64_t length, int64_t depth, ds_attention_opts o)
 {
-    return (Attention){.scale = dsi_option(o.scale, 1 / sqrt(depth ? (double)depth : 1)),
-                       .causal = o.causal,
+    return (Attention){.c = {.scale = dsi_option(o.scale, 1 / sqrt(depth ? (double)depth : 1)),
+                             .softcap = o.softcap,
+                             .causal = o.causal,
+                             .window = o.window < length ? o.window : 0},
                        .dropout_p = o.dropout_p};
 }
 
@@ -336,44 +342,6 @@ static bool attention_seed(Attention *a, const ds_tensor *q)
     return a->dropout_p == 0 || dsi_seed_take(q->device, &a->random);
 }
 
-#define WINDOW_ROWS 128 /* queries of a block */
-
-/* Queries in blocks, each with the keys that its rows see: neither scores nor a
- * mask of [L,S]. One mask [rows, rows + window - 1] serves all blocks: key c of a
- * block is the c-th behind the one that its first query sees first. */
-static ds_tensor *attention_window(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attention_opts o)
-{
-    int rows_at = q->shape.n - 2, n = 0;
-    int64_t length = q->shape.d[rows_at], keys = k->shape.d[rows_at], w = o.window;
-    int64_t most = WINDOW_ROWS + w - 1, blocks = (length + WINDOW_ROWS - 1) / WINDOW_ROWS;
-    ds_tensor *mask = dsi_fill(dsi_new_host(DS_BOOL, ds_shape(WINDOW_ROWS, most)), 0);
-    uint8_t *p = mask ? ds_data_mut(mask) : NULL;
-    for (int64_t r = 0; p && r < WINDOW_ROWS; r++) memset(p + r * most + r, 1, (size_t)w);
-    mask = ds_to(mask, ds_device_of(q), DS_BOOL);
-    if (!mask) return NULL;
-    ds_tensor **y = dsi_alloc((size_t)(blocks ? blocks : 1) * sizeof(ds_tensor *)), *out = NULL;
-    for (int64_t row = 0; row < length; row += WINDOW_ROWS) {
-        int64_t rows = dsi_min(WINDOW_ROWS, length - row), first = row - w + 1;
-        int64_t begin = dsi_min(dsi_max(first, 0), keys), end = dsi_min(row + rows, keys);
-        ds_tensor *seen = ds_slice(ds_slice(mask, 0, 0, rows), 1, dsi_max(begin - first, 0),
-                                   dsi_max(end - first, 0));
-        ds_attention_opts of_block = {.mask = seen,
-                                      .scale = o.scale,
-                                      .softcap = o.softcap,
-                                      .enable_gqa = o.enable_gqa,
-                                      .dropout_p = o.dropout_p};
-        /* Scores of a block end with it, if no node keeps them. */
-        ds_scope *scope = ds_scope_open();
-        ds_tensor *part = ds_attention_with(ds_slice(q, rows_at, row, row + rows),
-                                            ds_slice(k, rows_at, begin, end),
-                                            ds_slice(v, rows_at, begin, end), of_block);
-        y[n++] = dsi_scope_return(scope, dsi_ref(part));
-    }
-    if (n) out = ds_cat(y, n, rows_at);
-    dsi_free(y);
-    return out;
-}
-
 /* q [N,H,L,E], k [N,H,S,E], v [N,H,S,V] -> [N,H,L,V]; softmax(q k^T scale +
  * mask) v, in blocks where the device has the fused kernel. */
 ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attention_opts o)
@@ -385,16 +353,11 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
     q = x[0], k = x[1], v = x[2];
     if (!attention_check(q, k, v, o)) return NULL;
     int last = q->shape.n - 1;
-    Attention a = attention_of(q->shape.d[last], o);
+    Attention a = attention_of(q->shape.d[last - 1], q->shape.d[last], o);
     if (o.mask && !(o.mask = attention_expand_mask(q, k, o.mask))) return NULL;
-    bool composed = dsi_wants_grad(&o.mask, 1) || !attention_is_fused(q, o);
-    int64_t length = q->shape.d[last - 1];
-    bool blocks = o.softcap > 0 && o.causal && length > WINDOW_ROWS; /* half of the scores */
-    if (blocks && (!o.window || o.window > length)) o.window = length;
-    bool windowed = o.window && (o.window < length || blocks);
-    if (composed || (o.softcap > 0 && !windowed))
-        return attention_composed(q, attention_repeat(k, q), attention_repeat(v, q), o, a.scale);
-    if (windowed) return attention_window(q, k, v, o);
+    bool terms = o.mask && o.mask->dtype != DS_BOOL;
+    if (dsi_wants_grad(&o.mask, 1) || (terms && o.softcap > 0) || !attention_is_fused(q, o))
+        return attention_composed(q, attention_repeat(k, q), attention_repeat(v, q), o, a.c.scale);
     for (int i = 0; i < 3; i++)
         if (!(x[i] = attention_rows(x[i]))) return NULL;
     q = x[0], k = x[1], v = x[2], x[3] = o.mask;
@@ -467,13 +430,13 @@ static void packed_backward(dsi_node *n, ds_tensor *dy)
 const dsi_op dsi_op_attention_qkvpacked = {.name = "attention_qkvpacked",
                                            .backward = packed_backward};
 
-/* Without a mask and a window: qkv [...,L,3E] with unit stride -> [...,L,E] */
+/* Without a mask: qkv [...,L,3E] with unit stride -> [...,L,E] */
 static ds_tensor *packed_attention(ds_tensor *qkv, int64_t heads, ds_attention_opts o)
 {
     int n = qkv->shape.n;
     ds_dims shape = qkv->shape;
     int64_t width = shape.d[n - 1] /= 3, depth = width / heads;
-    PackedAttention p = {attention_of(depth, o), heads, depth};
+    PackedAttention p = {attention_of(shape.d[n - 2], depth, o), heads, depth};
     if (!dsi_acquire(qkv) || !attention_seed(&p.a, qkv)) return NULL;
 
     ds_tensor *y = dsi_new(qkv, shape), *x[OPERANDS] = {NULL}; /* [...,L,E] */
@@ -504,8 +467,8 @@ ds_tensor *ds_attention_qkvpacked(ds_tensor *qkv, int64_t heads, ds_attention_op
         return dsi_refuse("attention_qkvpacked: qkv is %s, of %lld heads: expected [...,L,3E], E a "
                           "multiple of the heads",
                           dsi_shape_text(qkv->shape), (long long)heads);
-    bool plain = !o.mask && !o.window && o.softcap == 0 && qkv->stride[n - 1] == 1 && width &&
-                 attention_is_fused(qkv, o) && o.dropout_p >= 0 && o.dropout_p <= 1;
+    if (!attention_opts_check(o)) return NULL;
+    bool plain = !o.mask && qkv->stride[n - 1] == 1 && width && attention_is_fused(qkv, o);
     if (plain && dsi_is_float(qkv)) return packed_attention(qkv, heads, o);
     ds_dims split = qkv->shape; /* [...,L,3,heads,D] */
     split.n = n + 2;

@@ -7,7 +7,8 @@
 #include "base/half.h"
 #include "device/device.h"
 
-enum { NO_MASK, BOOL_MASK, FLOAT_MASK, CAUSAL };
+/* CAPPED_BOOL: a bool mask and a cap; CAPPED: causal with a window and a cap. */
+enum { NO_MASK, BOOL_MASK, CAPPED_BOOL, FLOAT_MASK, CAUSAL, WINDOW, CAPPED, MASKS };
 enum { Q, K, V, DY, Y, DQ, DK, DV, OPERANDS };
 
 typedef struct Case {
@@ -18,7 +19,7 @@ typedef struct Case {
 
 typedef struct Problem {
     Case c;
-    double scale;
+    dsi_attention how;
     dsi_view x[OPERANDS], mask, lse;
     double *want[OPERANDS]; /* of Y, DQ, DK, DV, row-major */
     double *want_lse;
@@ -66,18 +67,20 @@ static dsi_view make(ds_dtype dtype, int64_t batch, int64_t rows, int64_t cols, 
     return v;
 }
 
+static bool is_bool(int mask) { return mask == BOOL_MASK || mask == CAPPED_BOOL; }
+
 /* One mask for all batches. The first row of a bool mask is empty where there
  * are two rows or more. */
 static void make_mask(Problem *p, uint64_t *state)
 {
     int64_t rows = p->c.rows, keys = p->c.keys;
-    p->mask = (dsi_view){.dtype = p->c.mask == BOOL_MASK ? DS_BOOL : p->c.dtype,
+    p->mask = (dsi_view){.dtype = is_bool(p->c.mask) ? DS_BOOL : p->c.dtype,
                          .n = 3,
                          .d = {p->c.batch, rows, keys},
                          .s = {0, keys, 1}};
     p->mask.p = calloc((size_t)(rows * keys + 1), sizeof(double));
     for (int64_t i = 0; i < rows * keys; i++)
-        if (p->c.mask == BOOL_MASK)
+        if (is_bool(p->c.mask))
             ((bool *)p->mask.p)[i] = draw(state) > -0.3 && (rows < 2 || i >= keys);
         else
             put(&p->mask, i, draw(state) < -0.7 ? -(double)INFINITY : 2 * draw(state));
@@ -86,10 +89,14 @@ static void make_mask(Problem *p, uint64_t *state)
 static double score(const Problem *p, int64_t b, int64_t i, int64_t j)
 {
     double sum = 0;
-    if (p->c.mask == CAUSAL && j > i) return -(double)INFINITY;
-    if (p->c.mask == BOOL_MASK && !((bool *)p->mask.p)[i * p->c.keys + j]) return -(double)INFINITY;
+    const dsi_attention *o = &p->how;
+    if (o->causal && j > i) return -(double)INFINITY;
+    if (o->window && j <= i - o->window) return -(double)INFINITY;
+    if (is_bool(p->c.mask) && !((bool *)p->mask.p)[i * p->c.keys + j]) return -(double)INFINITY;
     for (int64_t d = 0; d < p->c.depth; d++) sum += el(&p->x[Q], b, i, d) * el(&p->x[K], b, j, d);
-    return sum * p->scale + (p->c.mask == FLOAT_MASK ? get(&p->mask, i * p->c.keys + j) : 0);
+    sum *= o->scale;
+    if (o->softcap > 0) sum = o->softcap * tanh(sum / o->softcap);
+    return sum + (p->c.mask == FLOAT_MASK ? get(&p->mask, i * p->c.keys + j) : 0);
 }
 
 /* The softmax of row i -> w; returns the logarithm of its sum. */
@@ -117,7 +124,8 @@ static void expect_row(Problem *p, int64_t b, int64_t i, double *w)
             ds += el(&p->x[DY], b, i, e) * el(&p->x[V], b, j, e);
             p->want[DV][(b * c->keys + j) * c->width + e] += w[j] * el(&p->x[DY], b, i, e);
         }
-        ds *= w[j] * p->scale;
+        ds *= w[j] * p->how.scale;
+        if (p->how.softcap > 0 && w[j] > 0) ds *= 1 - pow(score(p, b, i, j) / p->how.softcap, 2);
         for (int64_t d = 0; d < c->depth; d++) {
             p->want[DQ][(b * c->rows + i) * c->depth + d] += ds * el(&p->x[K], b, j, d);
             p->want[DK][(b * c->keys + j) * c->depth + d] += ds * el(&p->x[Q], b, i, d);
@@ -128,7 +136,9 @@ static void expect_row(Problem *p, int64_t b, int64_t i, double *w)
 static Problem new_problem(Case c)
 {
     uint64_t state = 11;
-    Problem p = {.c = c, .scale = 0.7};
+    Problem p = {.c = c, .how = {.scale = 0.7, .causal = c.mask >= CAUSAL}};
+    if (c.mask >= WINDOW) p.how.window = 1 + c.rows / 3;
+    if (c.mask == CAPPED || c.mask == CAPPED_BOOL) p.how.softcap = 0.9;
     const int64_t rows[OPERANDS] = {c.rows, c.keys, c.keys, c.rows, c.rows, c.rows, c.keys, c.keys};
     const int64_t cols[OPERANDS] = {c.depth, c.depth, c.width, c.width,
                                     c.width, c.depth, c.depth, c.width};
@@ -136,7 +146,7 @@ static Problem new_problem(Case c)
         p.x[i] = make(c.dtype, c.batch, rows[i], cols[i], i < Y ? &state : NULL);
         p.want[i] = calloc((size_t)(c.batch * rows[i] * cols[i] + 1), sizeof(double));
     }
-    if (c.mask == BOOL_MASK || c.mask == FLOAT_MASK) make_mask(&p, &state);
+    if (is_bool(c.mask) || c.mask == FLOAT_MASK) make_mask(&p, &state);
     ds_dtype lse = c.dtype == DS_BF16 ? DS_F32 : c.dtype;
     p.lse = (dsi_view){.dtype = lse, .n = 2, .d = {c.batch, c.rows}, .s = {c.rows, 1}};
     p.lse.p = calloc((size_t)(c.batch * c.rows + 1), sizeof(double));
@@ -158,10 +168,9 @@ static void run(Problem *p, const dsi_kernels *k)
 {
     dsi_stream *s = &dsi_device_current()->stream;
     const dsi_view *x = p->x;
-    bool causal = p->c.mask == CAUSAL;
-    CHECK(k->attention(s, p->scale, causal, x[Q], x[K], x[V], p->mask, x[Y], p->lse) == DS_OK);
-    CHECK(k->attention_dx(s, p->scale, causal, x[DY], x[Q], x[K], x[V], p->mask, x[Y], p->lse,
-                          x[DQ], x[DK], x[DV]) == DS_OK);
+    CHECK(k->attention(s, &p->how, x[Q], x[K], x[V], p->mask, x[Y], p->lse) == DS_OK);
+    CHECK(k->attention_dx(s, &p->how, x[DY], x[Q], x[K], x[V], p->mask, x[Y], p->lse, x[DQ], x[DK],
+                          x[DV]) == DS_OK);
 }
 
 static void compare(const Problem *p)
@@ -202,11 +211,12 @@ static void each_isa(Case c)
 
 static void all_masks(ds_dtype dtype)
 {
-    for (int mask = NO_MASK; mask <= CAUSAL; mask++) {
+    for (int mask = NO_MASK; mask < MASKS; mask++) {
         each_isa((Case){2, 7, 9, 5, 3, mask, dtype});
         each_isa((Case){1, 1, 1, 16, 16, mask, dtype});
         each_isa((Case){3, 37, 150, 24, 50, mask, dtype}); /* several blocks of rows and of keys */
         each_isa((Case){1, 90, 40, 33, 17, mask, dtype});
+        if (mask >= WINDOW) each_isa((Case){2, 400, 350, 16, 16, mask, dtype}); /* blocks outside */
     }
 }
 
@@ -307,12 +317,12 @@ static void refusals(void **state)
     Problem p = new_problem((Case){1, 3, 4, 2, 2, NO_MASK, DS_F32});
     dsi_view wide = p.x[K], whole = p.x[Q];
     wide.s[2] = 2;
-    CHECK(d->kernels->attention(&d->stream, 1, false, p.x[Q], wide, p.x[V], p.mask, p.x[Y],
-                                p.lse) == DS_EINVAL);
+    CHECK(d->kernels->attention(&d->stream, &p.how, p.x[Q], wide, p.x[V], p.mask, p.x[Y], p.lse) ==
+          DS_EINVAL);
     CHECK_ERROR("attention: k has stride 2 along its last dimension");
     whole.dtype = DS_I32;
-    CHECK(d->kernels->attention(&d->stream, 1, false, whole, p.x[K], p.x[V], p.mask, p.x[Y],
-                                p.lse) == DS_EINVAL);
+    CHECK(d->kernels->attention(&d->stream, &p.how, whole, p.x[K], p.x[V], p.mask, p.x[Y], p.lse) ==
+          DS_EINVAL);
     CHECK_ERROR("attention: no cpu kernel for int32");
     free_problem(&p);
 }

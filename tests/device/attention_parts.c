@@ -88,11 +88,11 @@ static ds_status attention_run_one(const dsi_kernels *k, const Case *c, const Op
                                    bool back)
 {
     dsi_stream *s = &dsi_device_current()->stream;
-    double scale = 1 / sqrt((double)c->depth);
+    dsi_attention how = {.scale = 1 / sqrt((double)c->depth), .causal = c->causal};
     const dsi_view *x = o->x;
-    if (!back) return k->attention(s, scale, c->causal, x[Q], x[K], x[V], o->mask, x[Y], x[LSE]);
-    return k->attention_dx(s, scale, c->causal, x[DY], x[Q], x[K], x[V], o->mask, x[Y], x[LSE],
-                           x[DQ], x[DK], x[DV]);
+    if (!back) return k->attention(s, &how, x[Q], x[K], x[V], o->mask, x[Y], x[LSE]);
+    return k->attention_dx(s, &how, x[DY], x[Q], x[K], x[V], o->mask, x[Y], x[LSE], x[DQ], x[DK],
+                           x[DV]);
 }
 
 static void run(const dsi_kernels *k, const Case *c, const Operands *o)

@@ -169,10 +169,11 @@ static ds_status attention_(const dsi_kernels *k, dsi_stream *s, const dsi_view 
 {
     int64_t b = x[0].d[0], l = x[0].d[1];
     dsi_view lse = {statistics[0], DS_F32, 2, {b, l}, {l, 1}};
-    ds_status status = k->attention(s, 0.5, false, x[0], x[1], x[2], x[3], y[0], lse);
+    const dsi_attention how = {.scale = 0.5};
+    ds_status status = k->attention(s, &how, x[0], x[1], x[2], x[3], y[0], lse);
     return status ? status
-                  : k->attention_dx(s, 0.5, false, x[0], x[0], x[1], x[2], x[3], x[0], lse, y[1],
-                                    y[2], y[3]);
+                  : k->attention_dx(s, &how, x[0], x[0], x[1], x[2], x[3], x[0], lse, y[1], y[2],
+                                    y[3]);
 }
 
 static dsi_view rows_named(int64_t n, int64_t of)

@@ -1,5 +1,6 @@
 /* tests/ops/attention_window.c: attention to the last keys alone, beside a mask
- * that says the same: values and gradients; its memory.
+ * that says the same, and capped scores beside single ops: values and gradients;
+ * their memory.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -36,6 +37,10 @@ static void check_window(int64_t length, int64_t keys, int64_t window, ds_dtype 
          .softcap = softcap,
          .enable_gqa = true},
         {.causal = true, .window = window, .scale = 0.5, .softcap = softcap, .enable_gqa = true}};
+    if (softcap > 0) { /* terms are added to capped scores by single ops */
+        ds_tensor *none = ds_full(dtype, ds_shape(1), -INFINITY);
+        o[0].mask = ds_where(o[0].mask, ds_zeros(dtype, ds_shape(1)), none);
+    }
     for (int k = 0; k < 2; k++) {
         ds_seed(7);
         for (int i = 0; i < 3; i++)
@@ -62,9 +67,28 @@ static void as_with_a_mask(void **state)
     softcap = 0.7;
     check_window(300, 300, 40, DS_F32, 1e-5);
     check_window(300, 300, 999, DS_F32, 1e-5);
+    check_window(150, 150, 149, DS_F64, 1e-12);
     check_window(140, 10, 5, DS_F32, 1e-5);
     check_window(200, 200, 64, DS_BF16, 0.05);
     softcap = 0;
+}
+
+/* Neither direction stores scores, [4,512,512]. */
+static void stores_no_scores(void **state)
+{
+    (void)state;
+    const ds_attention_opts o[] = {{.causal = true, .window = 100},
+                                   {.causal = true, .softcap = 2},
+                                   {.softcap = 2, .mask = window_mask(512, 512, 512)}};
+    ds_device cpu = {DS_CPU, 0};
+    ds_tensor *x = ds_require_grad(ds_randn(DS_F32, ds_shape(4, 512, 16)), true);
+    for (size_t i = 0; i < sizeof o / sizeof *o; i++) {
+        ds_memory_reset_peak(cpu);
+        ds_scope *scope = ds_scope_open();
+        CHECK_INT(ds_backward(ds_sum(ds_attention_with(x, x, x, o[i]))), DS_OK);
+        ds_scope_close(scope);
+        CHECK(ds_memory_peak(cpu) < 3u << 20);
+    }
 }
 
 static void refused(void **state)
@@ -103,4 +127,4 @@ static void softcap_bounds_scores(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(softcap_bounds_scores), cmocka_unit_test(as_with_a_mask),
-          cmocka_unit_test(refused))
+          cmocka_unit_test(stores_no_scores), cmocka_unit_test(refused))

@@ -324,12 +324,13 @@ static ds_status step_of(Trial *t, int64_t rows)
 {
     int64_t n = 3, h = 4, d = BIG(t, 64, 72);
     const dsi_attention_step o = {.scale = 0.25, .window = BIG(t, 1500, 40)};
+    const dsi_attention every = {.scale = o.scale};
     dsi_view q = IN(t, n, h, d), k = IN(t, n, h / 2, d), v = IN(t, n, h / 2, d),
              keys = INOUT(t, n, h / 2, rows, d), values = INOUT(t, n, h / 2, rows, d),
              at = INDEX(t, (double)rows, n), y = OUT(t, n, h, d), sums = STATS(t, n, h, 1);
     dsi_view query = step_heads(q), to = step_heads(y);
     if (t->dtype == DS_F64)
-        return CALL(t, attention, o.scale, false, query, keys, values, ABSENT, to, sums);
+        return CALL(t, attention, &every, query, keys, values, ABSENT, to, sums);
     if (t->device->type->kind != DS_CPU)
         return CALL_FUSION(t, attention_step, &o, q, k, v, keys, values, at, ABSENT, ABSENT, ABSENT,
                            y);
@@ -342,7 +343,7 @@ static ds_status step_of(Trial *t, int64_t rows)
             status = CALL(t, copy, step_part(step_heads(v), b, 0, 0),
                           step_part(values, b, last, 1));
         if (status == DS_OK)
-            status = CALL(t, attention, o.scale, false, step_part(query, b, 0, 0),
+            status = CALL(t, attention, &every, step_part(query, b, 0, 0),
                           step_part(keys, b, first, last + 1 - first),
                           step_part(values, b, first, last + 1 - first), ABSENT,
                           step_part(to, b, 0, 0), step_part(sums, b, 0, 0));

@@ -283,6 +283,10 @@ static ds_status layer_norm_dx_aligned(Trial *t)
 
 /* ---- attention: two heads of queries share one of keys ---- */
 
+static const dsi_attention all_keys = {.scale = 0.25}, causal = {.scale = 0.25, .causal = true},
+                           capped = {.scale = 0.25, .softcap = 0.5},
+                           window = {.scale = 0.25, .softcap = 0.5, .causal = true, .window = 20};
+
 typedef enum Mask { NO_MASK, BOOL_MASK, FLOAT_MASK } Mask;
 
 static dsi_view mask_of(Trial *t, Mask kind, int64_t l, int64_t s)
@@ -292,19 +296,19 @@ static dsi_view mask_of(Trial *t, Mask kind, int64_t l, int64_t s)
     return (dsi_view){v.p, v.dtype, 3, {2, l, s}, {0, v.s[0], v.s[1]}};
 }
 
-static ds_status attention_of(Trial *t, bool causal, Mask mask)
+static ds_status attention_of(Trial *t, const dsi_attention *c, Mask mask)
 {
     int64_t l = BIG(t, 512, 65), s = BIG(t, 512, 66), d = BIG(t, 64, 9), e = BIG(t, 64, 17);
-    return CALL(t, attention, 0.25, causal, IN(t, 2, l, d), IN(t, 1, s, d), IN(t, 1, s, e),
+    return CALL(t, attention, c, IN(t, 2, l, d), IN(t, 1, s, d), IN(t, 1, s, e),
                 mask_of(t, mask, l, s), OUT(t, 2, l, e), OUT_STATS(t, 2, l));
 }
-static ds_status attention_plain(Trial *t) { return attention_of(t, false, NO_MASK); }
-static ds_status attention_causal(Trial *t) { return attention_of(t, true, FLOAT_MASK); }
-static ds_status attention_bool(Trial *t) { return attention_of(t, false, BOOL_MASK); }
+static ds_status attention_plain(Trial *t) { return attention_of(t, &all_keys, NO_MASK); }
+static ds_status attention_causal(Trial *t) { return attention_of(t, &causal, FLOAT_MASK); }
+static ds_status attention_bool(Trial *t) { return attention_of(t, &capped, BOOL_MASK); }
 static ds_status attention_wide(Trial *t)
 {
-    return CALL(t, attention, 0.25, false, IN(t, 1, 3, 70), IN(t, 1, 5, 70), IN(t, 1, 5, 65),
-                ABSENT, OUT(t, 1, 3, 65), OUT_STATS(t, 1, 3));
+    return CALL(t, attention, &all_keys, IN(t, 1, 3, 70), IN(t, 1, 5, 70), IN(t, 1, 5, 65), ABSENT,
+                OUT(t, 1, 3, 65), OUT_STATS(t, 1, 3));
 }
 
 /* x [A,L,B,D] as [A,B,L,D]: as the heads of a projection are. */
@@ -313,14 +317,14 @@ static dsi_view heads_of(dsi_view x)
     return (dsi_view){
         x.p, x.dtype, 4, {x.d[0], x.d[2], x.d[1], x.d[3]}, {x.s[0], x.s[2], x.s[1], x.s[3]}};
 }
-static ds_status attention_heads(Trial *t, int64_t d, bool causal)
+static ds_status attention_heads(Trial *t, int64_t d, const dsi_attention *c)
 {
     int64_t l = BIG(t, 256, 66), h = BIG(t, 12, 4);
     dsi_view q = heads_of(IN(t, 2, l, h, d)), k = heads_of(IN(t, 2, l, h / 2, d)),
              v = heads_of(IN(t, 2, l, h / 2, d)), y = heads_of(OUT(t, 2, l, h, d));
-    return CALL(t, attention, 0.25, causal, q, k, v, ABSENT, y, OUT_STATS(t, 2, h, l));
+    return CALL(t, attention, c, q, k, v, ABSENT, y, OUT_STATS(t, 2, h, l));
 }
-static ds_status attention_dx_heads(Trial *t, int64_t d, bool causal)
+static ds_status attention_dx_heads(Trial *t, int64_t d, const dsi_attention *c)
 {
     int64_t l = BIG(t, 256, 66), h = BIG(t, 12, 4);
     dsi_view lse = trial_operand(t, trial_wide(t), DENSE, 3, 4, false, DIMS(2, h, l));
@@ -328,19 +332,24 @@ static ds_status attention_dx_heads(Trial *t, int64_t d, bool causal)
              k = heads_of(IN(t, 2, l, h / 2, d)), v = heads_of(IN(t, 2, l, h / 2, d)),
              y = heads_of(IN(t, 2, l, h, d)), dq = heads_of(OUT(t, 2, l, h, d)),
              dk = heads_of(OUT(t, 2, l, h / 2, d)), dv = heads_of(OUT(t, 2, l, h / 2, d));
-    return CALL(t, attention_dx, 0.25, causal, dy, q, k, v, ABSENT, y, lse, dq, dk, dv);
+    return CALL(t, attention_dx, c, dy, q, k, v, ABSENT, y, lse, dq, dk, dv);
 }
-static ds_status attention_front(Trial *t) { return attention_heads(t, BIG(t, 64, 16), true); }
-static ds_status attention_front_wide(Trial *t) { return attention_heads(t, 72, false); }
+static ds_status attention_front(Trial *t) { return attention_heads(t, BIG(t, 64, 16), &causal); }
+static ds_status attention_front_wide(Trial *t) { return attention_heads(t, 72, &all_keys); }
+static ds_status attention_window(Trial *t) { return attention_heads(t, BIG(t, 64, 16), &window); }
+static ds_status attention_dx_window(Trial *t)
+{
+    return attention_dx_heads(t, BIG(t, 64, 16), &window);
+}
 static ds_status attention_dx_front(Trial *t)
 {
-    return attention_dx_heads(t, BIG(t, 64, 16), true);
+    return attention_dx_heads(t, BIG(t, 64, 16), &causal);
 }
-static ds_status attention_dx_front_wide(Trial *t) { return attention_dx_heads(t, 72, false); }
+static ds_status attention_dx_front_wide(Trial *t) { return attention_dx_heads(t, 72, &all_keys); }
 
 static const dsi_philox weights_random = {.seed = 98765432109, .offset = 5};
 
-static ds_status attention_dropout_heads(Trial *t, int64_t d, bool causal)
+static ds_status attention_dropout_heads(Trial *t, int64_t d, const dsi_attention *c)
 {
     int64_t l = BIG(t, 256, 66), h = BIG(t, 12, 4);
     dsi_view x[HA_VIEWS] = {[HA_Q] = heads_of(IN(t, 2, l, h, d)),
@@ -349,11 +358,11 @@ static ds_status attention_dropout_heads(Trial *t, int64_t d, bool causal)
                             [HA_Y] = heads_of(OUT(t, 2, l, h, d))};
     dsi_view lse = OUT_STATS(t, 2, h, l);
     if (t->device->type->kind == DS_CPU)
-        return host_attention_dropout(t, &weights_random, 0.3, 0.25, causal, x, lse);
-    return CALL_FUSION(t, attention_dropout, &weights_random, 0.3, 0.25, causal, x[HA_Q], x[HA_K],
-                       x[HA_V], ABSENT, x[HA_Y], lse);
+        return host_attention_dropout(t, &weights_random, 0.3, c, x, lse);
+    return CALL_FUSION(t, attention_dropout, &weights_random, 0.3, c, x[HA_Q], x[HA_K], x[HA_V],
+                       ABSENT, x[HA_Y], lse);
 }
-static ds_status attention_dropout_dx_heads(Trial *t, int64_t d, bool causal)
+static ds_status attention_dropout_dx_heads(Trial *t, int64_t d, const dsi_attention *c)
 {
     int64_t l = BIG(t, 256, 66), h = BIG(t, 12, 4);
     dsi_view lse = trial_operand(t, trial_wide(t), DENSE, 3, 4, false, DIMS(2, h, l));
@@ -363,36 +372,38 @@ static ds_status attention_dropout_dx_heads(Trial *t, int64_t d, bool causal)
         [HA_DY] = heads_of(IN(t, 2, l, h, d)),      [HA_DQ] = heads_of(OUT(t, 2, l, h, d)),
         [HA_DK] = heads_of(OUT(t, 2, l, h / 2, d)), [HA_DV] = heads_of(OUT(t, 2, l, h / 2, d))};
     if (t->device->type->kind == DS_CPU)
-        return host_attention_dropout(t, &weights_random, 0.3, 0.25, causal, x, lse);
-    return CALL_FUSION(t, attention_dropout_dx, &weights_random, 0.3, 0.25, causal, x[HA_DY],
-                       x[HA_Q], x[HA_K], x[HA_V], ABSENT, x[HA_Y], lse, x[HA_DQ], x[HA_DK],
-                       x[HA_DV]);
+        return host_attention_dropout(t, &weights_random, 0.3, c, x, lse);
+    return CALL_FUSION(t, attention_dropout_dx, &weights_random, 0.3, c, x[HA_DY], x[HA_Q], x[HA_K],
+                       x[HA_V], ABSENT, x[HA_Y], lse, x[HA_DQ], x[HA_DK], x[HA_DV]);
 }
 static ds_status attention_dropout(Trial *t)
 {
-    return attention_dropout_heads(t, BIG(t, 64, 16), true);
+    return attention_dropout_heads(t, BIG(t, 64, 16), &causal);
 }
-static ds_status attention_dropout_wide(Trial *t) { return attention_dropout_heads(t, 72, false); }
+static ds_status attention_dropout_wide(Trial *t)
+{
+    return attention_dropout_heads(t, 72, &window);
+}
 static ds_status attention_dropout_dx(Trial *t)
 {
-    return attention_dropout_dx_heads(t, BIG(t, 64, 16), true);
+    return attention_dropout_dx_heads(t, BIG(t, 64, 16), &causal);
 }
 static ds_status attention_dropout_dx_wide(Trial *t)
 {
-    return attention_dropout_dx_heads(t, 72, false);
+    return attention_dropout_dx_heads(t, 72, &window);
 }
 
 /* lse is large, so that the softmax of scores is below 1. */
-static ds_status attention_dx_of(Trial *t, bool causal, Mask mask)
+static ds_status attention_dx_of(Trial *t, const dsi_attention *c, Mask mask)
 {
     int64_t l = BIG(t, 512, 65), s = BIG(t, 512, 66), d = BIG(t, 64, 9), e = BIG(t, 64, 17);
     dsi_view lse = trial_operand(t, trial_wide(t), DENSE, 3, 4, false, DIMS(2, l));
-    return CALL(t, attention_dx, 0.25, causal, IN(t, 2, l, e), IN(t, 2, l, d), IN(t, 1, s, d),
-                IN(t, 1, s, e), mask_of(t, mask, l, s), IN(t, 2, l, e), lse, OUT(t, 2, l, d),
-                OUT(t, 1, s, d), OUT(t, 1, s, e));
+    return CALL(t, attention_dx, c, IN(t, 2, l, e), IN(t, 2, l, d), IN(t, 1, s, d), IN(t, 1, s, e),
+                mask_of(t, mask, l, s), IN(t, 2, l, e), lse, OUT(t, 2, l, d), OUT(t, 1, s, d),
+                OUT(t, 1, s, e));
 }
-static ds_status attention_dx_plain(Trial *t) { return attention_dx_of(t, false, FLOAT_MASK); }
-static ds_status attention_dx_causal(Trial *t) { return attention_dx_of(t, true, BOOL_MASK); }
+static ds_status attention_dx_plain(Trial *t) { return attention_dx_of(t, &all_keys, FLOAT_MASK); }
+static ds_status attention_dx_causal(Trial *t) { return attention_dx_of(t, &window, BOOL_MASK); }
 
 /* ---- fusions ---- */
 
@@ -556,18 +567,20 @@ const SelfCase selftest_nn[] = {
     {"rms_norm_shifted", "of a sum of a norm", norm_sum_norm, 8, true},
     {"attention", "", attention_plain, 4, true},
     {"attention", "causal, mask", attention_causal, 4, true},
-    {"attention", "bool mask", attention_bool, 4, true},
+    {"attention", "bool mask, cap", attention_bool, 4, true},
     {"attention", "wide heads", attention_wide, 4, true},
     {"attention", "heads of a projection", attention_front, 4, true},
     {"attention", "heads of 72", attention_front_wide, 4, true},
+    {"attention", "window, cap", attention_window, 4, true},
+    {"attention_dx", "window, cap", attention_dx_window, 8, true},
     {"attention_dx", "heads of a projection", attention_dx_front, 8, true},
     {"attention_dx", "heads of 72", attention_dx_front_wide, 8, true},
     {"attention_dropout", "", attention_dropout, 4, true},
-    {"attention_dropout", "heads of 72", attention_dropout_wide, 4, true},
+    {"attention_dropout", "heads of 72, window, cap", attention_dropout_wide, 4, true},
     {"attention_dropout_dx", "", attention_dropout_dx, 8, true},
-    {"attention_dropout_dx", "heads of 72", attention_dropout_dx_wide, 8, true},
+    {"attention_dropout_dx", "heads of 72, window, cap", attention_dropout_dx_wide, 8, true},
     {"attention_dx", "mask", attention_dx_plain, 8, true},
-    {"attention_dx", "causal, bool mask", attention_dx_causal, 8, true},
+    {"attention_dx", "bool mask, window, cap", attention_dx_causal, 8, true},
     {"relu_max_pool2d", "", relu_max_pool, 1, false},
     {"relu_max_pool2d_dx", "", relu_max_pool_dx, 2, false},
     {"batch_norm_stats", "", batch_norm_stats, 4, false},

@@ -39,8 +39,8 @@ static void add(double *y, double factor, const double *x, int64_t n)
 
 typedef struct Weights {
     const dsi_philox *random;
-    double p, scale;
-    bool causal;
+    double p;
+    const dsi_attention *c;
 } Weights;
 
 /* Row i of batch b, whose keys are those of batch g: w[j] = exp(score - lse), and
@@ -49,10 +49,13 @@ typedef struct Weights {
 static int64_t weights_row(const Weights *o, const dsi_view *x, int64_t b, int64_t g, int64_t i,
                            bool known, double *lse, double *w, double *kept)
 {
-    int64_t keys = o->causal && i < x[HA_K].d[2] ? i + 1 : x[HA_K].d[2];
+    const dsi_attention *c = o->c;
+    int64_t keys = c->causal && i < x[HA_K].d[2] ? i + 1 : x[HA_K].d[2];
     double most = -INFINITY, sum = 0;
     for (int64_t j = 0; j < keys; j++) {
-        w[j] = o->scale * dot(row_of(&x[HA_Q], b, i), row_of(&x[HA_K], g, j), x[HA_Q].d[3]);
+        w[j] = c->scale * dot(row_of(&x[HA_Q], b, i), row_of(&x[HA_K], g, j), x[HA_Q].d[3]);
+        if (c->softcap > 0) w[j] = c->softcap * tanh(w[j] / c->softcap);
+        if (c->window && j <= i - c->window) w[j] = -INFINITY;
         most = fmax(most, w[j]);
     }
     for (int64_t j = 0; j < keys; j++) sum += exp(w[j] - most);
@@ -67,14 +70,15 @@ static int64_t weights_row(const Weights *o, const dsi_view *x, int64_t b, int64
 }
 
 static void row_backward(const Weights *o, const dsi_view *x, int64_t b, int64_t g, int64_t i,
-                         int64_t keys, const double *w, const double *kept)
+                         int64_t keys, double lse, const double *w, const double *kept)
 {
     int64_t d = x[HA_Q].d[3], e = x[HA_V].d[3];
     const double *dy = row_of(&x[HA_DY], b, i);
     double mean = dot(dy, row_of(&x[HA_Y], b, i), e);
     for (int64_t j = 0; j < keys; j++) {
         double dp = kept[j] * dot(dy, row_of(&x[HA_V], g, j), e);
-        double ds = w[j] * (dp - mean) * o->scale;
+        double ds = w[j] * (dp - mean) * o->c->scale, cap = o->c->softcap;
+        if (cap > 0 && w[j] > 0) ds *= 1 - pow((log(w[j]) + lse) / cap, 2);
         add(row_of(&x[HA_DQ], b, i), ds, row_of(&x[HA_K], g, j), d);
         add(row_of(&x[HA_DK], g, j), ds, row_of(&x[HA_Q], b, i), d);
         add(row_of(&x[HA_DV], g, j), w[j] * kept[j], dy, e);
@@ -90,17 +94,17 @@ static void all_rows(const Weights *o, const dsi_view *x, dsi_view *lse)
         for (int64_t i = 0; i < x[HA_Q].d[2]; i++) {
             int64_t g = b / group,
                     keys = weights_row(o, x, b, g, i, backward, row_of(lse, b, i), w, kept);
-            if (backward) row_backward(o, x, b, g, i, keys, w, kept);
+            if (backward) row_backward(o, x, b, g, i, keys, *row_of(lse, b, i), w, kept);
             for (int64_t j = 0; j < keys && !backward; j++)
                 add(row_of(&x[HA_Y], b, i), w[j] * kept[j], row_of(&x[HA_V], g, j), x[HA_V].d[3]);
         }
     dsi_free(w);
 }
 
-ds_status host_attention_dropout(Trial *t, const dsi_philox *random, double p, double scale,
-                                 bool causal, const dsi_view *x, dsi_view lse)
+ds_status host_attention_dropout(Trial *t, const dsi_philox *random, double p,
+                                 const dsi_attention *c, const dsi_view *x, dsi_view lse)
 {
-    Weights o = {random, p, scale, causal};
+    Weights o = {random, p, c};
     bool backward = x[HA_DY].p;
     dsi_view wide[HA_VIEWS + 1] = {{0}}, from[HA_VIEWS + 1];
     ds_status status = DS_OK;

@@ -129,18 +129,18 @@ ds_status dsi_cuda_conv2d_back_pooled(dsi_stream *s, const dsi_conv2d *c, const 
                                       bool *done);
 
 /* launch_attention.c */
-ds_status dsi_cuda_attention(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
+ds_status dsi_cuda_attention(dsi_stream *s, const dsi_attention *c, dsi_view q, dsi_view k,
                              dsi_view v, dsi_view mask, dsi_view y, dsi_view lse);
-ds_status dsi_cuda_attention_dx(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,
+ds_status dsi_cuda_attention_dx(dsi_stream *s, const dsi_attention *c, dsi_view dy, dsi_view q,
                                 dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
                                 dsi_view dq, dsi_view dk, dsi_view dv);
 ds_status dsi_cuda_attention_dropout(dsi_stream *s, const dsi_philox *random, double p,
-                                     double scale, bool causal, dsi_view q, dsi_view k, dsi_view v,
+                                     const dsi_attention *c, dsi_view q, dsi_view k, dsi_view v,
                                      dsi_view mask, dsi_view y, dsi_view lse);
 ds_status dsi_cuda_attention_dropout_dx(dsi_stream *s, const dsi_philox *random, double p,
-                                        double scale, bool causal, dsi_view dy, dsi_view q,
-                                        dsi_view k, dsi_view v, dsi_view mask, dsi_view y,
-                                        dsi_view lse, dsi_view dq, dsi_view dk, dsi_view dv);
+                                        const dsi_attention *c, dsi_view dy, dsi_view q, dsi_view k,
+                                        dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
+                                        dsi_view dq, dsi_view dk, dsi_view dv);
 
 /* launch_route.c */
 ds_status dsi_cuda_route(dsi_stream *s, const dsi_route *c, dsi_view score, dsi_view second,

@@ -44,7 +44,7 @@ static void rows_of(long long to[3], const dsi_view *v)
 /* What forward and backward have in common; the outputs are the caller's to
  * set. group: how many batches of q share a batch of k and v. A mask with
  * stride 0 along a dimension is broadcast; without one, its strides stay 0. */
-static dsi_cuda_attention_args attention_args(double scale, bool causal, const dsi_view *q,
+static dsi_cuda_attention_args attention_args(const dsi_attention *c, const dsi_view *q,
                                               const dsi_view *k, const dsi_view *v,
                                               const dsi_view *mask, const dsi_view *y,
                                               const dsi_view *lse)
@@ -62,10 +62,13 @@ static dsi_cuda_attention_args attention_args(double scale, bool causal, const d
                                  .s = k->d[2],
                                  .d = q->d[3],
                                  .e = v->d[3],
-                                 .scale = scale,
+                                 .scale = c->scale,
+                                 .softcap = c->softcap,
+                                 .softcap_inverse = c->softcap > 0 ? 1 / c->softcap : 0,
+                                 .window = c->window < q->d[2] ? c->window : 0,
                                  .dtype = (int)q->dtype,
                                  .mask_dtype = (int)mask->dtype,
-                                 .causal = causal,
+                                 .causal = c->causal,
                                  .factor = 1};
     rows_of(p.qs, q), rows_of(p.ks, k), rows_of(p.vs, v), rows_of(p.ys, y), rows_of(p.lse_s, lse);
     for (int i = 0; i < 4 && mask->p; i++) p.mask_s[i] = mask->s[i];
@@ -207,12 +210,12 @@ static ds_status attention_launch(dsi_stream *s, const char *kernel, int64_t row
 }
 
 static ds_status attention_forward(dsi_stream *s, const dsi_philox *random, double dropout,
-                                   double scale, bool causal, dsi_view q, dsi_view k, dsi_view v,
+                                   const dsi_attention *c, dsi_view q, dsi_view k, dsi_view v,
                                    dsi_view mask, dsi_view y, dsi_view lse)
 {
     q = with_front(q, 4), k = with_front(k, 4), v = with_front(v, 4), y = with_front(y, 4);
     mask = with_front(mask, 4), lse = with_front(lse, 3);
-    dsi_cuda_attention_args p = attention_args(scale, causal, &q, &k, &v, &mask, &y, &lse);
+    dsi_cuda_attention_args p = attention_args(c, &q, &k, &v, &mask, &y, &lse);
     const dsi_view *views[] = {&q, &k, &v, &y};
     ds_status status = attention_check("attention", 4, views);
     int64_t width = flash_width(s, 4, views, &mask);
@@ -222,17 +225,17 @@ static ds_status attention_forward(dsi_stream *s, const dsi_philox *random, doub
                  : attention_launch(s, "attention", p.l, p.e, false, &p);
 }
 
-ds_status dsi_cuda_attention(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
+ds_status dsi_cuda_attention(dsi_stream *s, const dsi_attention *c, dsi_view q, dsi_view k,
                              dsi_view v, dsi_view mask, dsi_view y, dsi_view lse)
 {
-    return attention_forward(s, NULL, 0, scale, causal, q, k, v, mask, y, lse);
+    return attention_forward(s, NULL, 0, c, q, k, v, mask, y, lse);
 }
 
 ds_status dsi_cuda_attention_dropout(dsi_stream *s, const dsi_philox *random, double p,
-                                     double scale, bool causal, dsi_view q, dsi_view k, dsi_view v,
+                                     const dsi_attention *c, dsi_view q, dsi_view k, dsi_view v,
                                      dsi_view mask, dsi_view y, dsi_view lse)
 {
-    return attention_forward(s, random, p, scale, causal, q, k, v, mask, y, lse);
+    return attention_forward(s, random, p, c, q, k, v, mask, y, lse);
 }
 
 /* Three kernels in order: dot, then dq by tiles of queries, then dk and dv by
@@ -249,14 +252,14 @@ static ds_status tiles_backward(dsi_stream *s, const dsi_cuda_attention_args *p)
 }
 
 static ds_status attention_backward(dsi_stream *s, const dsi_philox *random, double dropout,
-                                    double scale, bool causal, dsi_view dy, dsi_view q, dsi_view k,
+                                    const dsi_attention *c, dsi_view dy, dsi_view q, dsi_view k,
                                     dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
                                     dsi_view dq, dsi_view dk, dsi_view dv)
 {
     q = with_front(q, 4), k = with_front(k, 4), v = with_front(v, 4), y = with_front(y, 4);
     dq = with_front(dq, 4), dk = with_front(dk, 4), dv = with_front(dv, 4);
     dy = with_front(dy, 4), mask = with_front(mask, 4), lse = with_front(lse, 3);
-    dsi_cuda_attention_args p = attention_args(scale, causal, &q, &k, &v, &mask, &y, &lse);
+    dsi_cuda_attention_args p = attention_args(c, &q, &k, &v, &mask, &y, &lse);
     const dsi_view *views[] = {&q, &k, &v, &y, &dy, &dq, &dk, &dv};
     size_t bytes = (size_t)(p.batches * p.l) * (q.dtype == DS_F64 ? sizeof(double) : sizeof(float));
     ds_status status = attention_check("attention_dx", 8, views);
@@ -270,17 +273,17 @@ static ds_status attention_backward(dsi_stream *s, const dsi_philox *random, dou
     return status;
 }
 
-ds_status dsi_cuda_attention_dx(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,
+ds_status dsi_cuda_attention_dx(dsi_stream *s, const dsi_attention *c, dsi_view dy, dsi_view q,
                                 dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
                                 dsi_view dq, dsi_view dk, dsi_view dv)
 {
-    return attention_backward(s, NULL, 0, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv);
+    return attention_backward(s, NULL, 0, c, dy, q, k, v, mask, y, lse, dq, dk, dv);
 }
 
 ds_status dsi_cuda_attention_dropout_dx(dsi_stream *s, const dsi_philox *random, double p,
-                                        double scale, bool causal, dsi_view dy, dsi_view q,
-                                        dsi_view k, dsi_view v, dsi_view mask, dsi_view y,
-                                        dsi_view lse, dsi_view dq, dsi_view dk, dsi_view dv)
+                                        const dsi_attention *c, dsi_view dy, dsi_view q, dsi_view k,
+                                        dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
+                                        dsi_view dq, dsi_view dk, dsi_view dv)
 {
-    return attention_backward(s, random, p, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv);
+    return attention_backward(s, random, p, c, dy, q, k, v, mask, y, lse, dq, dk, dv);
 }

@@ -108,6 +108,7 @@ static inline int __float_as_int(float x) { return bits_as<int>(x); }
 static inline float __uint_as_float(unsigned x) { return bits_as<float>(x); }
 static inline float __int_as_float(int x) { return bits_as<float>(x); }
 static inline float __frcp_rn(float a) { return 1 / a; }
+static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __fmul_rn(float a, float b)
 {
     volatile float c = a * b;

@@ -244,12 +244,11 @@ static void run_front(void *arg, int64_t begin, int64_t end)
         dsi_view q = attention_at(x->q, i), k = attention_at(x->k, i), v = attention_at(x->v, i);
         dsi_view mask = attention_at(x->mask, i), y = attention_at(x->y, i),
                  lse = attention_at(x->lse, i);
-        ds_status status = f->back ? KERNEL(attention_dx)(
-                                         f->s, x->scale, x->causal, attention_at(x->dy, i), q, k, v,
-                                         mask, y, lse, attention_at(x->dq, i),
-                                         attention_at(x->dk, i), attention_at(x->dv, i))
-                                   : KERNEL(attention)(f->s, x->scale, x->causal, q, k, v, mask, y,
-                                                       lse);
+        ds_status status = f->back ? KERNEL(attention_dx)(f->s, &x->c, attention_at(x->dy, i), q, k,
+                                                          v, mask, y, lse, attention_at(x->dq, i),
+                                                          attention_at(x->dk, i),
+                                                          attention_at(x->dv, i))
+                                   : KERNEL(attention)(f->s, &x->c, q, k, v, mask, y, lse);
         if (status) atomic_store(&f->status, status);
     }
 }
@@ -278,11 +277,11 @@ static ds_status attention_run_front(dsi_stream *s, const attention_job *x, bool
     return status;
 }
 
-ds_status KERNEL(attention)(dsi_stream *s, double scale, bool causal, dsi_view q, dsi_view k,
+ds_status KERNEL(attention)(dsi_stream *s, const dsi_attention *c, dsi_view q, dsi_view k,
                             dsi_view v, dsi_view mask, dsi_view y, dsi_view lse)
 {
     int64_t group = attention_group(&q, &k), width = q.d[2] + v.d[2];
-    attention_job x = {.scale = scale, .causal = causal, .group = group};
+    attention_job x = {.c = *c, .group = group};
     x.q = q, x.k = k, x.v = v, x.mask = mask, x.y = y, x.lse = lse;
     if (q.n == 4) return attention_run_front(s, &x, false);
     const dsi_view *all[] = {&q, &k, &v, &y};
@@ -296,13 +295,11 @@ ds_status KERNEL(attention)(dsi_stream *s, double scale, bool causal, dsi_view q
         int64_t n = attention_slice(&k, (group * q.d[1] + k.d[1]) * width), m = n * group;
         ds_status status = DS_OK;
         if (n == k.d[0])
-            IN_F32(s, 1, KERNEL(attention)(s, scale, causal, q, k, v, mask, y, lse), &y, &q, &k,
-                   &v);
+            IN_F32(s, 1, KERNEL(attention)(s, c, q, k, v, mask, y, lse), &y, &q, &k, &v);
         for (int64_t i = 0; !status && i < k.d[0]; i += n)
-            status = KERNEL(attention)(s, scale, causal, view_slice(q, i * group, m),
-                                       view_slice(k, i, n), view_slice(v, i, n),
-                                       view_slice(mask, i * group, m), view_slice(y, i * group, m),
-                                       view_slice(lse, i * group, m));
+            status = KERNEL(attention)(s, c, view_slice(q, i * group, m), view_slice(k, i, n),
+                                       view_slice(v, i, n), view_slice(mask, i * group, m),
+                                       view_slice(y, i * group, m), view_slice(lse, i * group, m));
         return status;
     }
     if (q.dtype != DS_F32 && q.dtype != DS_F64) return no_dtype("attention", q.dtype);
@@ -315,12 +312,12 @@ ds_status KERNEL(attention)(dsi_stream *s, double scale, bool causal, dsi_view q
     return status;
 }
 
-ds_status KERNEL(attention_dx)(dsi_stream *s, double scale, bool causal, dsi_view dy, dsi_view q,
+ds_status KERNEL(attention_dx)(dsi_stream *s, const dsi_attention *c, dsi_view dy, dsi_view q,
                                dsi_view k, dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
                                dsi_view dq, dsi_view dk, dsi_view dv)
 {
     int64_t group = attention_group(&q, &k), width = q.d[2] + v.d[2];
-    attention_job x = {scale, causal, group, q, k, v, mask, y, lse, dy, dq, dk, dv, NULL, NULL};
+    attention_job x = {*c, group, q, k, v, mask, y, lse, dy, dq, dk, dv, NULL, NULL};
     if (q.n == 4) return attention_run_front(s, &x, true);
     const dsi_view *all[] = {&q, &k, &v, &y, &dy, &dq, &dk, &dv};
     if (attention_bf16_takes(&x, 8, all)) return attention_bf16_backward(s, &x);
@@ -333,12 +330,11 @@ ds_status KERNEL(attention_dx)(dsi_stream *s, double scale, bool causal, dsi_vie
         int64_t n = attention_slice(&k, 2 * (group * q.d[1] + k.d[1]) * width), m = n * group;
         ds_status status = DS_OK;
         if (n == k.d[0])
-            IN_F32(s, 3,
-                   KERNEL(attention_dx)(s, scale, causal, dy, q, k, v, mask, y, lse, dq, dk, dv),
-                   &dq, &dk, &dv, &dy, &q, &k, &v, &y);
+            IN_F32(s, 3, KERNEL(attention_dx)(s, c, dy, q, k, v, mask, y, lse, dq, dk, dv), &dq,
+                   &dk, &dv, &dy, &q, &k, &v, &y);
         for (int64_t i = 0; !status && i < k.d[0]; i += n)
             status = KERNEL(attention_dx)(
-                s, scale, causal, view_slice(dy, i * group, m), view_slice(q, i * group, m),
+                s, c, view_slice(dy, i * group, m), view_slice(q, i * group, m),
                 view_slice(k, i, n), view_slice(v, i, n), view_slice(mask, i * group, m),
                 view_slice(y, i * group, m), view_slice(lse, i * group, m),
                 view_slice(dq, i * group, m), view_slice(dk, i, n), view_slice(dv, i, n));

@@ -12,8 +12,7 @@
 #define KEYS 96
 
 typedef struct attention_job {
-    double scale;
-    bool causal;
+    dsi_attention c;
     int64_t group; /* batches of q to one of k */
     dsi_view q, k, v, mask, y, lse;
     dsi_view dy, dq, dk, dv; /* backward */
@@ -23,7 +22,22 @@ typedef struct attention_job {
 /* Number of keys, from the first on, that some row before `end` attends to. */
 static inline int64_t keys_seen(const attention_job *x, int64_t end)
 {
-    return x->causal && end < x->k.d[1] ? end : x->k.d[1];
+    return x->c.causal && end < x->k.d[1] ? end : x->k.d[1];
+}
+
+/* The first key of a block of KEYS of which some row from `row` on attends to one. */
+static inline int64_t keys_begin(const attention_job *x, int64_t row)
+{
+    int64_t first = x->c.window ? row - x->c.window + 1 : 0;
+    return first > 0 ? first - first % KEYS : 0;
+}
+
+/* Whether each of rows x keys, from (row, key) on, counts. */
+static inline bool keys_count(const attention_job *x, int64_t row, int64_t rows, int64_t key,
+                              int64_t keys)
+{
+    return !x->mask.p && (!x->c.causal || key + keys <= row + 1) &&
+           (!x->c.window || row + rows - key <= x->c.window);
 }
 
 /* The maximum of a row of scores: as in lines.h, but by whole vectors, because

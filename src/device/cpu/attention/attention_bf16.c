@@ -213,16 +213,17 @@ static void bf16_forward_rows(const Bf16Job *o, int64_t batch, int64_t row, int6
     float s[BLOCK], y[ROWS * MOST], max[ROWS], sum[ROWS], factor[ROWS];
     Split p;
     int64_t shared = batch / x->group, line = SIDE * o->width, all = keys_seen(x, row + rows);
+    bool product = x->c.scale > 0 && x->c.softcap == 0;
     load_rows(&x->q, batch, row, rows, o->depth, q);
     memset(y, 0, (size_t)(ROWS * line) * sizeof *y);
     for (int64_t r = 0; r < rows; r++) max[r] = -INFINITY, sum[r] = 0;
-    for (int64_t key = 0; key < all; key += KEYS) {
+    for (int64_t key = keys_begin(x, row); key < all; key += KEYS) {
         int64_t keys = dsi_min(KEYS, all - key);
         scores_of(q, o->depth, o->k_columns + shared * o->keys * o->depth * STEP, key, keys, rows,
                   s);
-        bool plain = x->scale > 0 && !x->mask.p && (!x->causal || key + keys <= row + 1);
+        bool plain = product && keys_count(x, row, rows, key, keys);
         if (!plain) mask_scores_f32(x, batch, row, rows, key, keys, s);
-        soften_split(s, plain ? (float)x->scale : 1, rows, keys, max, sum, factor, &p);
+        soften_split(s, plain ? (float)x->c.scale : 1, rows, keys, max, sum, factor, &p);
         for (int64_t r = 0; r < rows; r++)
             for (int64_t e = 0; factor[r] != 1 && e < line; e++) y[r * line + e] *= factor[r];
         add_weighted(&p, o->v_rows + shared * o->keys * o->width * STEP, o->keys, key, keys,
@@ -285,7 +286,7 @@ static void bf16_backward_rows(const Bf16Job *o, int64_t batch, int64_t row, int
     turn(q, SIDE * depth, SIDE * depth, true, q_rows);
     turn(dy, SIDE * width, SIDE * width, true, dy_rows);
     memset(dq, 0, (size_t)(ROWS * SIDE * depth) * sizeof *dq);
-    for (int64_t key = 0; key < all; key += KEYS) {
+    for (int64_t key = keys_begin(x, row); key < all; key += KEYS) {
         int64_t keys = dsi_min(KEYS, all - key);
         scores_of(q, depth, k_columns, key, keys, rows, p);
         scores_of(dy, width, v_columns, key, keys, rows, d);

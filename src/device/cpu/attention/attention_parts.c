@@ -203,7 +203,7 @@ static void parts_forward_rows(PartsJob *o, const Head *h, int64_t batch, int64_
     parts_pack(&x->q, batch, row, rows, false, q, &o->q);
     memset(y, 0, (size_t)(ROWS * line) * sizeof *y);
     for (int64_t r = 0; r < rows; r++) max[r] = -INFINITY, sum[r] = 0;
-    for (int64_t key = 0; key < all; key += KEYS) {
+    for (int64_t key = keys_begin(x, row); key < all; key += KEYS) {
         int64_t keys = dsi_min(KEYS, all - key);
         parts_scores(q, lower, o->depth, h->k_columns, key, keys, s);
         mask_scores_f32(x, batch, row, rows, key, keys, s);
@@ -266,7 +266,7 @@ static void parts_backward_rows(PartsJob *o, const Head *h, int64_t batch, int64
     parts_pack(&x->dy, batch, row, rows, false, dy, &o->dy);
     parts_pack_turned(&x->dy, batch, row, rows, false, dy_turned, &o->dy);
     memset(dq, 0, (size_t)(ROWS * SIDE * depth) * sizeof *dq);
-    for (int64_t key = 0; key < all; key += KEYS) {
+    for (int64_t key = keys_begin(x, row); key < all; key += KEYS) {
         int64_t keys = dsi_min(KEYS, all - key);
         parts_scores(q, lower, depth, h->k_columns, key, keys, p);
         parts_scores(dy, lower, width, h->v, key, keys, d);

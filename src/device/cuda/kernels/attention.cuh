@@ -11,7 +11,7 @@
  *
  * Backward has a kernel for dq, by tiles of queries, and one for dk and dv, by
  * tiles of keys: so each sum has one order. A row whose scores are all -inf
- * gives 0 and no gradient.
+ * gives 0 and no gradient. With a window, tiles outside of it are left out.
  *
  * X computes the products of tiles. Element [r][c] of a thread's R x R is (16 r +
  * t / 16, 16 c + t % 16) of a tile, t the thread.
@@ -24,6 +24,7 @@
 #pragma once
 
 #include "attention.h"
+#include "attention_cap.cuh"
 #include "attention_dropout.cuh"
 #include "common.cuh"
 #include "team.cuh"
@@ -104,6 +105,23 @@ DEVICE void scores_mask(const dsi_cuda_attention_args &P, S &s, long long batch,
         for (int c = 0; c < R; c++) p[r][c] = s.tile[ty + 16 * r][tx + 16 * c];
 }
 
+/* Scores become capped ones, by way of the thread's elements of the tile: a rolled
+ * loop. */
+template <class C, int R, class S> DEVICE void scores_cap(C softcap, S &s, C (&p)[R][R])
+{
+    int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+    tile_keep<C, R>(s, p);
+#pragma unroll 1
+    for (int e = 0; e < R * R; e++) {
+        C &x = s.tile[ty + e / R * 16][tx + e % R * 16];
+        x = score_capped(x, softcap);
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int c = 0; c < R; c++) p[r][c] = s.tile[ty + 16 * r][tx + 16 * c];
+}
+
 /* Products become scores; -inf where they do not count. */
 template <class C, int R, class S>
 DEVICE void scores_of(const dsi_cuda_attention_args &P, S &s, long long batch, long long i,
@@ -112,11 +130,17 @@ DEVICE void scores_of(const dsi_cuda_attention_args &P, S &s, long long batch, l
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
+        for (int c = 0; c < R; c++) p[r][c] *= (C)P.scale;
+    if (P.softcap > 0) scores_cap<C, R>((C)P.softcap, s, p);
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
         for (int c = 0; c < R; c++) {
             long long a = i + threadIdx.x / 16 + 16 * r, b = j + threadIdx.x % 16 + 16 * c;
             long long row = keys_first ? b : a, key = keys_first ? a : b;
-            bool counts = row < P.l && key < P.s && !(P.causal && key > row);
-            p[r][c] = counts ? p[r][c] * (C)P.scale : -(C)INFINITY;
+            bool counts = row < P.l && key < P.s && !(P.causal && key > row) &&
+                          !(P.window && row - key >= P.window);
+            p[r][c] = counts ? p[r][c] : -(C)INFINITY;
         }
     if (P.mask) scores_mask<C, R>(P, s, batch, i, j, keys_first, p);
 }
@@ -150,6 +174,18 @@ template <class C, int R> DEVICE void weights_drop(C (&p)[R][R], unsigned kept)
         for (int c = 0; c < R; c++) p[r][c] = kept >> (R * r + c) & 1 ? p[r][c] : (C)0;
 }
 
+/* The first key of the tiles of T keys that a query from `row` on attends to, and
+ * the query behind the last one that attends to a key before `end`. */
+template <int T> DEVICE long long keys_begin(const dsi_cuda_attention_args &P, long long row)
+{
+    long long first = P.window ? row - P.window + 1 : 0;
+    return first > 0 ? first / T * T : 0;
+}
+DEVICE long long queries_end(const dsi_cuda_attention_args &P, long long end)
+{
+    return P.window ? min(P.l, end + P.window - 1) : P.l;
+}
+
 /* Of batch of q, and of the batch of k and v that it attends to. */
 #define QUERIES(p, strides, batch, width) \
     row_operand { p, P.dtype, batch_place(strides, batch, P.heads), (strides)[2], P.l, width }
@@ -175,7 +211,7 @@ template <class X> DEVICE void attention_forward(const dsi_cuda_attention_args &
     for (int r = 0; r < R; r++) most[r] = -(C)INFINITY, sum[r] = 0;
     long long end = P.causal ? min(P.s, row + T) : P.s;
 #pragma unroll 1
-    for (long long key = 0; key < end; key += T) {
+    for (long long key = keys_begin<T>(P, row); key < end; key += T) {
         unsigned kept = weights_kept<R>(P, batch, row, key, false);
         C p[R][R] = {};
         X::product(p, s[0], q, k, row, key, P.d);
@@ -243,7 +279,7 @@ template <class X> DEVICE void attention_dq(const dsi_cuda_attention_args &P)
     C dq[R][R] = {};
     long long end = P.causal ? min(P.s, row + T) : P.s;
 #pragma unroll 1
-    for (long long key = 0; key < end; key += T) {
+    for (long long key = keys_begin<T>(P, row); key < end; key += T) {
         unsigned kept = weights_kept<R>(P, batch, row, key, false);
         C p[R][R] = {}, dp[R][R] = {};
         X::product(p, s[0], q, k, row, key, P.d);
@@ -255,8 +291,13 @@ template <class X> DEVICE void attention_dq(const dsi_cuda_attention_args &P)
             C lse, dot;
             row_stats<C>(P, batch, row + ty + 16 * r, &lse, &dot);
 #pragma unroll
-            for (int c = 0; c < R; c++)
-                p[r][c] = exp_of(p[r][c] - lse) * (dp[r][c] * (C)P.factor - dot) * (C)P.scale;
+            for (int c = 0; c < R; c++) {
+                p[r][c] = exp_of(p[r][c] - lse);
+                dp[r][c] = (dp[r][c] * (C)P.factor - dot) * (C)P.scale;
+                if (P.softcap > 0)
+                    dp[r][c] *= capped_slope(p[r][c], lse, (C)P.softcap_inverse);
+                p[r][c] *= dp[r][c];
+            }
         }
         X::times(dq, s[0], p, k, piece, key);
     }
@@ -294,8 +335,14 @@ DEVICE void attention_add_dkv(const dsi_cuda_attention_args &P, typename X::Shar
     for (int c = 0; c < R; c++)
 #pragma unroll
         for (int r = 0; r < R; r++)
-            p[r][c] *= (dp[r][c] * (C)P.factor - dot[c]) * (C)P.scale;
-    X::times(dk, s, p, q, piece, row);
+            dp[r][c] = p[r][c] * (dp[r][c] * (C)P.factor - dot[c]) * (C)P.scale;
+    if (P.softcap > 0)
+#pragma unroll
+        for (int c = 0; c < R; c++)
+#pragma unroll
+            for (int r = 0; r < R; r++)
+                dp[r][c] *= capped_slope(p[r][c], lse[c], (C)P.softcap_inverse);
+    X::times(dk, s, dp, q, piece, row);
 }
 
 /* Blocks of 256: tiles of keys, pieces of D and E, batches of k. */
@@ -308,10 +355,11 @@ template <class X> DEVICE void attention_dkv(const dsi_cuda_attention_args &P)
     long long key = blockIdx.x * (long long)T, piece = blockIdx.y * (long long)T,
               shared = blockIdx.z;
     C dk[R][R] = {}, dv[R][R] = {};
+    long long end = queries_end(P, key + T);
 #pragma unroll 1
     for (long long batch = shared * P.group; batch < (shared + 1) * P.group; batch++)
 #pragma unroll 1
-        for (long long row = P.causal ? key : 0; row < P.l; row += T)
+        for (long long row = P.causal ? key : 0; row < end; row += T)
             attention_add_dkv<X>(P, s[0], batch, row, key, piece, dk, dv);
 #pragma unroll
     for (int r = 0; r < R; r++)

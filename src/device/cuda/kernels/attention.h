@@ -15,8 +15,9 @@ typedef struct dsi_cuda_attention_args {
     void *out, *dq, *dk, *dv, *lse, *dot;
     long long qs[3], ks[3], vs[3], ys[3], dys[3], dqs[3], dks[3], dvs[3], lse_s[3], mask_s[4];
     long long batches, heads, group, l, s, d, e;
-    double scale;
+    double scale, softcap, softcap_inverse; /* 0, 0: no cap */
     int dtype, mask_dtype, causal;
+    long long window; /* 0: none */
     int drops;
     unsigned kept;
     double factor;

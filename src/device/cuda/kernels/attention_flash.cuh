@@ -1,6 +1,6 @@
 /* device/cuda/kernels/attention_flash.cuh: attention in 16 bits by tensor cores,
  * with scores, softmax and sums in registers, for heads of at most 128 elements
- * in aligned vectors of 16 bytes, without a mask but the causal one. DROPS: with
+ * in aligned vectors of 16 bytes, without a mask but the causal one and its window. DROPS: with
  * dropout of the weights; attention_flash_dropout.cu has these kernels, which are
  * larger and need more registers, attention_flash.cu the others.
  * Source: Dao, FlashAttention-2, arXiv:2307.08691. attention_mma.cu has the rest.
@@ -20,6 +20,7 @@
 #pragma once
 
 #include "attention.h"
+#include "attention_cap.cuh"
 #include "attention_dropout.cuh"
 #include "common.cuh"
 #include "ptx.cuh"
@@ -149,23 +150,36 @@ template <int N>
 DEVICE void scores_of(const dsi_cuda_attention_args &P, float (&p)[N / 8][4], int i, int j,
                       bool keys_first)
 {
-    int lane = threadIdx.x % 32, a = i + lane / 4, b = j + lane % 4 * 2, keys = (int)P.s;
-    float scale = (float)P.scale;
+    int lane = threadIdx.x % 32, a = i + lane / 4, b = j + lane % 4 * 2, keys = (int)P.s,
+        window = (int)P.window;
+    float scale = (float)P.scale, softcap = (float)P.softcap;
 #pragma unroll
     for (int c = 0; c < N / 8; c++)
 #pragma unroll
         for (int e = 0; e < 4; e++) p[c][e] *= scale;
+    if (softcap > 0) {
+        float twice = 2 * (float)P.softcap_inverse; /* tanh u = 1 - 2 / (1 + e^2u) */
+#pragma unroll
+        for (int c = 0; c < N / 8; c++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                p[c][e] = softcap - __fdividef(2 * softcap, 1 + exp_of(p[c][e] * twice));
+    }
     bool whole = keys_first || j + N <= keys;
-    if (whole && !(P.causal && (keys_first ? i + 15 > j : j + N - 1 > i))) return;
+    bool near = window && (keys_first ? j + N - 1 - i : i + 15 - j) >= window;
+    if (whole && !near && !(P.causal && (keys_first ? i + 15 > j : j + N - 1 > i))) return;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        /* the first key or query that does not count for this row, or counts */
-        int edge = keys_first ? a + r * 8 : P.causal ? min(keys, a + r * 8 + 1) : keys;
+        /* columns that count: begin .. end-1 */
+        int own = a + r * 8, begin = keys_first ? own : window ? own - window + 1 : 0,
+            end = keys_first ? (window ? own + window : (int)P.l)
+                             : P.causal ? min(keys, own + 1) : keys;
 #pragma unroll
         for (int c = 0; c < N / 8; c++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                bool counts = keys_first == (b + c * 8 + e >= edge);
+                int column = b + c * 8 + e;
+                bool counts = column >= begin && column < end;
                 p[c][r * 2 + e] = counts ? p[c][r * 2 + e] : -INFINITY;
             }
     }
@@ -248,6 +262,13 @@ DEVICE void softmax_step(float (&p)[N / 8][4], float (&out)[W / 8][4], float (&m
     }
 }
 
+/* The first key of the tiles of N keys that a query from `row` on attends to. */
+template <int N> DEVICE int keys_begin(const dsi_cuda_attention_args &P, int row)
+{
+    int first = P.window ? row - (int)P.window + 1 : 0;
+    return first > 0 ? first / N * N : 0;
+}
+
 /* The tile of rows of this block, those with most work first. */
 DEVICE int tile_of(const dsi_cuda_attention_args &P, bool keys)
 {
@@ -265,14 +286,14 @@ DEVICE void flash_forward(const dsi_cuda_attention_args &P)
     long long batch = blockIdx.z;
     head_rows q = QUERIES(P.q, P.qs, batch, P.d), k = KEYS(P.k, P.ks, (unsigned)batch / (unsigned)P.group, P.d),
               v = KEYS(P.v, P.vs, (unsigned)batch / (unsigned)P.group, P.e), y = QUERIES(P.out, P.ys, batch, P.e);
-    int end = P.causal ? (int)min(P.s, row + (long long)ROWS) : (int)P.s;
+    int begin = keys_begin<N>(P, row), end = P.causal ? (int)min(P.s, row + (long long)ROWS) : (int)P.s;
     unsigned long long seed = DROPS ? dropout_seed(P) : 0;
     float out[W / 8][4] = {}, most[2] = {-INFINITY, -INFINITY}, sum[2] = {};
     rows_fill<W, ROWS>(tile, q, row);
-    rows_fill<W, N>(stage, k, 0), rows_fill<W, N>(stage + N * W, v, 0);
+    rows_fill<W, N>(stage, k, begin), rows_fill<W, N>(stage + N * W, v, begin);
     cp_async_commit();
 #pragma unroll 1
-    for (int key = 0, now = 0; key < end; key += N, now ^= 1) {
+    for (int key = begin, now = 0; key < end; key += N, now ^= 1) {
         half_bits *here = stage + now * 2 * N * W, *next = stage + (now ^ 1) * 2 * N * W;
         if (key + N < end)
             rows_fill<W, N>(next, k, key + N), rows_fill<W, N>(next + N * W, v, key + N);
@@ -353,11 +374,11 @@ DEVICE void flash_dq(const dsi_cuda_attention_args &P)
     head_rows q = QUERIES(P.q, P.qs, batch, P.d), dy = QUERIES(P.dy, P.dys, batch, P.e),
               k = KEYS(P.k, P.ks, (unsigned)batch / (unsigned)P.group, P.d),
               v = KEYS(P.v, P.vs, (unsigned)batch / (unsigned)P.group, P.e), y = QUERIES(P.y, P.ys, batch, P.e);
-    int end = P.causal ? (int)min(P.s, row + (long long)ROWS) : (int)P.s;
+    int begin = keys_begin<N>(P, row), end = P.causal ? (int)min(P.s, row + (long long)ROWS) : (int)P.s;
     unsigned long long seed = DROPS ? dropout_seed(P) : 0;
     float dq[W / 8][4] = {}, lse[2], dot[2], factor = DROPS ? (float)P.factor : 1.f;
     rows_fill<W, ROWS>(tile, q, row), rows_fill<W, ROWS>(tile + ROWS * W, dy, row);
-    rows_fill<W, N>(stage, k, 0), rows_fill<W, N>(stage + N * W, v, 0);
+    rows_fill<W, N>(stage, k, begin), rows_fill<W, N>(stage + N * W, v, begin);
     cp_async_commit();
     rows_dot<BF16>(P, dy, y, batch, row, dots);
     __syncthreads();
@@ -365,7 +386,7 @@ DEVICE void flash_dq(const dsi_cuda_attention_args &P)
     for (int r = 0; r < 2; r++)
         lse[r] = row_lse(P, batch, row + own + lane / 4 + r * 8), dot[r] = dots[own + lane / 4 + r * 8];
 #pragma unroll 1
-    for (int key = 0, now = 0; key < end; key += N, now ^= 1) {
+    for (int key = begin, now = 0; key < end; key += N, now ^= 1) {
         half_bits *here = stage + now * 2 * N * W, *next = stage + (now ^ 1) * 2 * N * W;
         if (key + N < end)
             rows_fill<W, N>(next, k, key + N), rows_fill<W, N>(next + N * W, v, key + N);
@@ -381,9 +402,12 @@ DEVICE void flash_dq(const dsi_cuda_attention_args &P)
 #pragma unroll
         for (int c = 0; c < N / 8; c++)
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                p[c][e] = exp_of(p[c][e] - lse[e / 2]) * (dp[c][e] * factor - dot[e / 2]) *
-                          (float)P.scale;
+            for (int e = 0; e < 4; e++) {
+                p[c][e] = exp_of(p[c][e] - lse[e / 2]);
+                dp[c][e] = (dp[c][e] * factor - dot[e / 2]) * (float)P.scale;
+                if (P.softcap > 0) dp[c][e] *= capped_slope(p[c][e], lse[e / 2], (float)P.softcap_inverse);
+                p[c][e] *= dp[c][e];
+            }
         lines_sum<BF16, W, N>(dq, p, here);
         __syncthreads();
     }
@@ -420,7 +444,8 @@ DEVICE void flash_dkv(const dsi_cuda_attention_args &P)
     Stage *stage = (Stage *)(shared + 2 * ROWS * W);
     int key = tile_of(P, true), own = threadIdx.x / 32 * 16, lane = threadIdx.x % 32;
     long long pair = blockIdx.z;
-    int first = P.causal ? key : 0, tiles = first < P.l ? ((int)P.l - first + N - 1) / N : 0;
+    int first = P.causal ? key : 0, end = (int)(P.window ? min(P.l, key + ROWS - 1 + P.window) : P.l),
+        tiles = first < end ? (end - first + N - 1) / N : 0;
     int all = tiles * (int)P.group;
     unsigned long long seed = DROPS ? dropout_seed(P) : 0;
     float dk[W / 8][4] = {}, dv[W / 8][4] = {}, factor = DROPS ? (float)P.factor : 1.f;
@@ -456,9 +481,13 @@ DEVICE void flash_dkv(const dsi_cuda_attention_args &P)
 #pragma unroll
         for (int c = 0; c < N / 8; c++)
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                p[c][e] *= (dp[c][e] * factor - s.dot[c * 8 + lane % 4 * 2 + e % 2]) *
-                           (float)P.scale;
+            for (int e = 0; e < 4; e++) {
+                int query = c * 8 + lane % 4 * 2 + e % 2;
+                dp[c][e] = (dp[c][e] * factor - s.dot[query]) * (float)P.scale;
+                if (P.softcap > 0)
+                    dp[c][e] *= capped_slope(p[c][e], s.lse[query], (float)P.softcap_inverse);
+                p[c][e] *= dp[c][e];
+            }
         lines_sum<BF16, W, N>(dk, p, s.q);
         __syncthreads();
     }
