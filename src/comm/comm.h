@@ -71,8 +71,9 @@ typedef struct dsi_comm_type {
     bool compares;                              /* notices by itself when ranks do not agree */
     void (*abort)(ds_comm *c, const char *why); /* ends the job on all other ranks */
     /* A failure of the job on another rank; or, if `ended`, a rank that has
-     * left. Does not wait. NULL: other ranks do not outlive a failure. */
-    ds_status (*failed)(ds_comm *c, bool ended);
+     * left without r, which NCCL carries (NULL: the first). Does not wait. NULL:
+     * other ranks do not outlive a failure. */
+    ds_status (*failed)(ds_comm *c, bool ended, const dsi_request *r);
 } dsi_comm_type;
 
 struct ds_comm {
@@ -89,6 +90,7 @@ struct ds_comm {
     bool compares;                /* and requests are compared first */
     uint64_t calls;               /* compared so far */
     uint64_t *messages;           /* [2 size]: begun to each rank, and from each; or NULL */
+    uint64_t queued;              /* collectives begun that NCCL carries */
     double sent;                  /* bytes; see dsi_comm_volume */
     struct dsi_staged *staged;    /* blocks of host memory that no request uses */
     struct dsi_nccl *nccl;        /* NULL: no collective of tensors on a GPU yet */

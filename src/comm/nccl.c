@@ -72,8 +72,7 @@ typedef struct dsi_nccl {
         *first_message; /* [2 size]: the first that NCCL carries, to each rank, and from each */
     operation *unused;
     capture *captures; /* newest first */
-    uint64_t begun;
-    char *why; /* NULL: nothing has failed */
+    char *why;         /* NULL: nothing has failed */
 } dsi_nccl;
 
 /* ---- steps that a device captures ------------------------------------------------------------------------ */
@@ -132,12 +131,12 @@ static ds_status nccl_fail_timeout(dsi_nccl *n, const dsi_request *r, double wai
     return nccl_fail(n, r, why);
 }
 
-/* Whether another rank has failed, or, if `ended`, has left. */
+/* Whether another rank has failed, or, if `ended`, has left without r. */
 static ds_status nccl_check_others(dsi_nccl *n, const dsi_request *r, bool ended)
 {
     ds_comm *c = n->c;
     int before = dsi_error_count();
-    if (!c->type->failed || c->type->failed(c, ended) == DS_OK) return DS_OK;
+    if (!c->type->failed || c->type->failed(c, ended, r) == DS_OK) return DS_OK;
     char why[MESSAGE_ROW];
     snprintf(why, sizeof why, "%.500s", dsi_error_latest());
     dsi_error_forget(before);
@@ -424,8 +423,8 @@ static ds_status capture_queued(void *arg)
     operation *o = operation_new(n, &k->like);
     o->waited = true;
     if (k->launched) { /* else they were counted as they were captured */
-        o->like.number = n->begun;
-        n->begun += (uint64_t)k->count;
+        o->like.number = n->c->queued;
+        n->c->queued += (uint64_t)k->count;
         n->c->sent += k->sent;
     } else {
         k->sent = n->c->sent - k->sent;
@@ -517,7 +516,7 @@ ds_status dsi_nccl_start(dsi_request *r)
     dsi_nccl *n = r->comm->nccl;
     dsi_device *d = n->device;
     if (dsi_is_message(r)) return message_start(n, r);
-    r->number = n->begun++;
+    r->number = n->c->queued++;
     if (n->why) return dsi_fail(DS_ECOMM, "%s", n->why);
     bool apart = r->comm->log || r->comm->debug, captured = dsi_graph_capturing(d);
     ds_status status = apart ? dsi_graph_forbid(d, "its collectives are timed or compared "

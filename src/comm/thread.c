@@ -330,6 +330,8 @@ static void thread_close(ds_comm *c)
     group *g = c->own;
     team *t = g->team;
     pthread_mutex_lock(&t->mutex);
+    g->gone[c->rank] = (gone){true, c->queued, c->messages};
+    c->messages = NULL;
     bool last = !--g->refs;
     pthread_mutex_unlock(&t->mutex);
     if (last) dsi_group_free(g);
@@ -391,19 +393,28 @@ static void thread_abort(ds_comm *c, const char *why)
     pthread_mutex_unlock(&g->team->mutex);
 }
 
-/* For ranks that wait for a GPU. */
-static ds_status thread_failed(ds_comm *c, bool ended)
+/* Whether rank q has left and never begins r, for which c's rank waits. */
+static bool rank_left_without(const ds_comm *c, int q, const dsi_request *r)
 {
     const group *g = c->own;
-    team *t = g->team;
+    const gone *has = &g->gone[q];
+    bool message = r && dsi_is_message(r);
+    if (message && q != r->root) return false;
+    if (!has->is) return g->team->left_ranks[g->member[q]];
+    if (!message) return has->queued <= (r ? r->number : 0);
+    return !has->messages || has->messages[(r->what == DSI_SEND) * c->size + c->rank] <= r->number;
+}
+
+/* For ranks that wait for a GPU. */
+static ds_status thread_failed(ds_comm *c, bool ended, const dsi_request *r)
+{
+    team *t = ((const group *)c->own)->team;
     ds_status status = DS_OK;
     pthread_mutex_lock(&t->mutex);
     if (t->failed) status = dsi_fail(DS_ECOMM, "%s", t->why);
-    /* one whose body has returned may have begun it, and wait for it now */
-    const bool *const gone[] = {t->left_ranks, t->ended_ranks};
-    for (int k = 0; ended && status == DS_OK && k < 2 * g->size; k++)
-        if (k % g->size != c->rank && gone[k / g->size][g->member[k % g->size]])
-            status = dsi_fail(DS_ECOMM, "rank %d ended without it", k % g->size);
+    for (int q = 0; ended && status == DS_OK && q < c->size; q++)
+        if (q != c->rank && rank_left_without(c, q, r))
+            status = dsi_fail(DS_ECOMM, "rank %d ended without it", q);
     pthread_mutex_unlock(&t->mutex);
     return status;
 }

@@ -53,6 +53,8 @@ void dsi_group_free(group *g)
     dsi_free(g->ring);
     dsi_free(g->member);
     dsi_free(g->called);
+    for (int r = 0; r < g->size; r++) dsi_free(g->gone[r].messages);
+    dsi_free(g->gone);
     dsi_free(g);
 }
 
@@ -62,6 +64,7 @@ group *dsi_group_new(team *t, int size)
     *g = (group){.team = t, .refs = size, .size = size};
     g->member = dsi_alloc((size_t)size * sizeof *g->member);
     g->called = dsi_alloc((size_t)size * sizeof *g->called);
+    g->gone = dsi_alloc((size_t)size * sizeof *g->gone);
     for (int r = 0; r < size; r++) g->called[r] = r;
     return g;
 }

@@ -23,12 +23,19 @@ typedef struct slot {
     dsi_request *of[];          /* [size] */
 } slot;
 
+/* A rank that has closed the group, and what it had begun: see ds_comm. */
+typedef struct gone {
+    bool is;
+    uint64_t queued, *messages;
+} gone;
+
 typedef struct group {
     struct team *team;
     int refs; /* ranks that have not closed it, and slots that the helper has */
     int size;
     int *member;         /* [size] ranks of the team */
     int *called;         /* [size] ranks of the communicator: 0, 1, .. but in a pair */
+    gone *gone;          /* [size] */
     struct group **pair; /* [size][size]: from one rank to another, as they are needed; or NULL */
     /* slots number oldest .. newest-1; that of number k is ring[k % room], NULL
      * when all have left */
