@@ -14,6 +14,7 @@ Block block;
 unsigned n_threads, left;
 std::vector<Copy> copies[MOST];
 int groups[MOST];
+bool copies_used, products_used;
 Order order = FORWARD;
 
 struct Piece {
@@ -57,28 +58,32 @@ unsigned draw(unsigned n)
     seed = seed * 6364136223846793005u + 1442695040888963407u;
     return (unsigned)((seed >> 33) * n >> 31);
 }
-/* The i-th of n things; a shuffled order is that of a permutation by a random odd step and start. */
-struct Sequence {
-    unsigned n, start, step;
-    Sequence(unsigned n_ = 0) : n(n_), start(0), step(1)
-    {
-        if (order == RANDOM && n) {
-            start = draw(n);
-            for (step = draw(n) | 1;; step = draw(n) | 1) {
-                unsigned a = step, b = n;
-                while (b) {
-                    unsigned t = a % b;
-                    a = b, b = t;
-                }
-                if (a == 1 || n < 3) break;
-            }
-        }
+static bool coprime(unsigned a, unsigned b)
+{
+    while (b) {
+        unsigned t = a % b;
+        a = b, b = t;
     }
-    unsigned operator[](unsigned i) const
+    return a == 1;
+}
+/* Each of n things once; a shuffled order is that of a permutation by a random odd step and start. */
+struct Sequence {
+    unsigned n, at, step;
+    Sequence(unsigned n_ = 0) : n(n_), at(0), step(1)
     {
-        return order == BACKWARD  ? n - 1 - i
-               : order == FORWARD ? i
-                                  : (unsigned)((start + (uint64_t)i * step) % n);
+        if (order == FORWARD || !n) return;
+        at = step = n - 1;
+        if (order == BACKWARD) return;
+        at = draw(n);
+        do step = draw(n) | 1;
+        while (n & (n - 1) && !coprime(step, n));
+    }
+    unsigned next()
+    {
+        unsigned now = at;
+        at += step;
+        if (at >= n) at -= n;
+        return now;
     }
 };
 
@@ -122,25 +127,27 @@ static void next_warp()
         turn.warps = Sequence(n_warps);
         turn.warp = 0;
     }
-    turn.w = &warps[turn.warps[turn.warp++]];
+    turn.warp++;
+    turn.w = &warps[turn.warps.next()];
 }
 
 Fiber *next_fiber()
 {
     for (;;) {
         Warp *w = turn.w;
-        while (w && turn.lane < w->n) {
-            Fiber *f = &w->lanes[turn.lanes[turn.lane++]];
-            if (f->state > READY) continue;
+        while (w && w->ready && turn.lane < w->n) {
+            unsigned lane = turn.lanes.next();
+            turn.lane++;
+            if (!(w->ready >> lane & 1)) continue;
             turn.again = turn.moved = true;
-            return f;
+            return &w->lanes[lane];
         }
         bool overtaken = w && order == RANDOM && draw(4) == 0; /* another warp may */
         if (!left) return nullptr;
-        bool stays = w && turn.again && w->left && !overtaken;
+        bool stays = w && turn.again && w->ready && !overtaken;
         while (!stays) {
             next_warp();
-            stays = turn.w->left;
+            stays = turn.w->ready;
         }
         turn.again = false;
         turn.lanes = Sequence(turn.w->n);
@@ -148,29 +155,33 @@ Fiber *next_fiber()
     }
 }
 
-static void run_block()
+/* Which thread each fiber is. */
+static void number_threads(const dim3 &b)
 {
-    const dim3 &b = launch->block;
-    n_threads = left = b.x * b.y * b.z;
-    waiting = 0;
-    unsigned i = 0, n_warps = (n_threads + 31) / 32;
+    static dim3 before(0, 0, 0);
+    unsigned i = 0;
+    if (b.x == before.x && b.y == before.y && b.z == before.z) return;
+    before = b;
     for (unsigned z = 0; z < b.z; z++)
         for (unsigned y = 0; y < b.y; y++)
             for (unsigned x = 0; x < b.x; x++, i++) {
                 fibers[i].thread = {x, y, z};
                 fibers[i].lane = i % 32;
-                fibers[i].block = &block;
                 fibers[i].warp = &warps[i / 32];
-                fibers[i].state = NEW;
-                copies[i].clear();
-                groups[i] = 0;
             }
-    products_forget(n_threads);
-    for (unsigned w = 0; w < n_warps; w++) {
-        warps[w].lanes = fibers + w * 32;
-        warps[w].n = warps[w].left = w == n_warps - 1 ? n_threads - w * 32 : 32;
-        warps[w].met = 0;
-        warps[w].done = warps[w].n < 32 ? ~0u << warps[w].n : 0;
+}
+
+static void run_block()
+{
+    const dim3 &b = launch->block;
+    n_threads = left = b.x * b.y * b.z;
+    waiting = 0;
+    if (copies_used) memset(groups, 0, sizeof groups);
+    if (products_used) products_forget();
+    copies_used = products_used = false;
+    for (unsigned at = 0; at < n_threads; at += 32) {
+        unsigned n = n_threads - at < 32 ? n_threads - at : 32, all = ~0u >> (32 - n);
+        warps[at / 32] = {fibers + at, n, all, all, 0, 0, ~all};
     }
     block.dynamic = launch->dynamic_bytes ? take(launch->dynamic_bytes) : nullptr;
     block.dynamic_bytes = launch->dynamic_bytes;
@@ -197,9 +208,10 @@ void run(const Launch &l)
                 l.name, g.x, g.y, g.z, b.x, b.y, b.z, l.dynamic_bytes);
         abort();
     }
+    number_threads(b);
     Sequence bs((unsigned)blocks);
     for (uint64_t i = 0; i < blocks; i++) {
-        unsigned at = bs[(unsigned)i];
+        unsigned at = bs.next();
         block.index = {at % g.x, at / g.x % g.y, at / g.x / g.y};
         run_block();
     }

@@ -11,7 +11,7 @@
     static cuda_on_cpu::Entry name##_entry(#name, sizeof(Args), name##_thread); \
     static void name(const Args &P)
 #define threadIdx (cuda_on_cpu::self->thread)
-#define blockIdx  (cuda_on_cpu::self->block->index)
+#define blockIdx  (cuda_on_cpu::block.index)
 #define blockDim  (cuda_on_cpu::launch->block)
 #define gridDim   (cuda_on_cpu::launch->grid)
 #define warpSize  32
@@ -20,7 +20,7 @@
     static char name##_tag; \
     type(&name) __VA_ARGS__ = *(type(*) __VA_ARGS__)cuda_on_cpu::shared( \
         &name##_tag, sizeof(type __VA_ARGS__), alignof(type))
-#define DYNAMIC_SHARED(type, name) type *name = (type *)cuda_on_cpu::self->block->dynamic
+#define DYNAMIC_SHARED(type, name) type *name = (type *)cuda_on_cpu::block.dynamic
 
 /* ---- where threads meet ------------------------------------------------------------------------------------ */
 

@@ -72,9 +72,8 @@ static void body()
         launch->thread(launch->args);
         ended(self);
         Fiber *to = next_fiber();
-        if (!to || to->state != NEW) switch_to(to, true);
+        if (!to || !begins(to)) switch_to(to, true);
         to->stack = self->stack;
-        to->state = READY;
         self = to;
     }
 }
@@ -116,8 +115,7 @@ static void prepare(Fiber *f)
 static void switch_to(Fiber *to, bool for_good)
 {
     Fiber *from = self;
-    if (to && to->state == NEW) prepare(to);
-    if (to) to->state = READY;
+    if (to && begins(to)) prepare(to);
     self = to;
 #ifdef ASAN
     if (for_good) __asan_handle_no_return(); /* the next thread's frames begin on clean ground */
@@ -132,14 +130,7 @@ static void switch_to(Fiber *to, bool for_good)
     arrived(self ? self->asan : host_asan);
 }
 
-void leave()
-{
-    Fiber *to = next_fiber();
-    if (to == self)
-        to->state = READY;
-    else
-        switch_to(to, false);
-}
+void leave() { switch_to(next_fiber(), false); }
 
 void enter_fibers()
 {

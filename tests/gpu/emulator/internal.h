@@ -11,13 +11,16 @@
 namespace cuda_on_cpu
 {
 
-enum State : uint8_t { NEW, READY, AT_BARRIER, AT_MEETING, DONE };
 enum { MOST = 1024 }; /* threads of a block */
 
+/* A lane that exists and has not ended is ready, at the barrier, or has come to a
+ * meeting. */
 struct Warp {
     Fiber *lanes;
-    unsigned n, left;
-    unsigned met, done; /* lanes at a meeting; lanes that have ended, or do not exist */
+    unsigned n;
+    unsigned ready, fresh; /* fresh: ready, and has not begun */
+    unsigned at_barrier, met;
+    unsigned done; /* have ended, or do not exist */
 };
 
 /* A cp.async that has not arrived. */
@@ -30,10 +33,10 @@ struct Copy {
 /* The block that runs. */
 extern Fiber fibers[MOST];
 extern Warp warps[MOST / 32];
-extern Block block;
 extern unsigned n_threads, left, waiting; /* threads; not ended; at the barrier */
 extern std::vector<Copy> copies[MOST];
 extern int groups[MOST];
+extern bool copies_used, products_used; /* by the block */
 extern Order order;
 
 unsigned draw(unsigned n); /* a random number below n */
@@ -42,9 +45,18 @@ void leave();              /* the running fiber waits, others continue */
 Fiber *next_fiber();       /* the one that continues; NULL: all have ended */
 void ended(Fiber *f);      /* a fiber is done: whoever waited for it may go on */
 
+/* Whether it is fresh, which it is no more. */
+inline bool begins(Fiber *f)
+{
+    unsigned bit = 1u << f->lane;
+    if (!(f->warp->fresh & bit)) return false;
+    f->warp->fresh &= ~bit;
+    return true;
+}
+
 /* ---- wgmma.cpp ---- */
 
-void products_forget(unsigned n); /* of a new block's n threads */
+void products_forget(); /* of the block before */
 bool products_pending(const Fiber *f);
 void products_written(size_t thread); /* shared memory, by a cp.async that has arrived */
 

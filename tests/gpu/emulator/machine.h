@@ -8,8 +8,8 @@
  * seen. Threads that wait without end are named.
  *
  * Invariants: one kernel runs at a time (the pretending driver holds its lock);
- * self is the running fiber, NULL on the host's stack; a fiber's state is
- * written by the scheduler and by the meeting that releases it.
+ * self is the running fiber, NULL on the host's stack; fiber i is lane i % 32 of
+ * warp i / 32, whose masks of lanes say what it does.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -47,24 +47,19 @@ struct Meeting {
     int line;
 };
 
-struct Block;
-struct Fiber {
+struct alignas(64) Fiber {
     uint3 thread;
-    unsigned lane;
-    Block *block;
-    Meeting m;
     /* private: */
-    void *sp, *stack, *asan;
+    unsigned lane;
     struct Warp *warp;
-    uint8_t state;
+    void *sp, *stack, *asan;
+    Meeting m;
 };
 
 struct Block {
     uint3 index;
     void *dynamic;
     size_t dynamic_bytes;
-    /* private: */
-    struct Shared *shared;
 };
 
 struct Launch {
@@ -76,6 +71,7 @@ struct Launch {
 };
 
 extern Fiber *self;
+extern Block block; /* that runs */
 extern const Launch *launch;
 
 /* What a lane gets from a meeting of its warp; only here is self->m written, in code that no sanitizer instruments. */

@@ -8,6 +8,14 @@ namespace cuda_on_cpu
 
 unsigned waiting;
 
+enum { AT_BARRIER = 1, AT_MEETING };
+static int waits_where(const Fiber *f)
+{
+    return f->warp->at_barrier >> f->lane & 1 ? AT_BARRIER
+           : f->warp->met >> f->lane & 1      ? AT_MEETING
+                                              : 0;
+}
+
 void fail(const char *what)
 {
     fprintf(stderr, "cuda_on_cpu: %s: block (%u,%u,%u): %s\n", launch->name, block.index.x,
@@ -15,13 +23,12 @@ void fail(const char *what)
     int shown = 0;
     for (unsigned i = 0; i < n_threads && shown < 12; i++) {
         Fiber *f = &fibers[i];
-        if (f->state != AT_BARRIER && f->state != AT_MEETING) continue;
-        bool same = i && fibers[i - 1].state == f->state && fibers[i - 1].m.line == f->m.line;
-        if (same) continue;
+        int where = waits_where(f), before = i ? waits_where(f - 1) : 0;
+        if (!where || (where == before && fibers[i - 1].m.line == f->m.line)) continue;
         shown++;
         fprintf(stderr, "  thread (%u,%u,%u)%s waits in %s, line %d", f->thread.x, f->thread.y,
-                f->thread.z, "", f->state == AT_BARRIER ? "__syncthreads" : f->m.name, f->m.line);
-        if (f->state == AT_MEETING) fprintf(stderr, ", mask %08x", f->m.mask);
+                f->thread.z, "", where == AT_BARRIER ? "__syncthreads" : f->m.name, f->m.line);
+        if (where == AT_MEETING) fprintf(stderr, ", mask %08x", f->m.mask);
         fprintf(stderr, "\n");
     }
     abort();
@@ -56,7 +63,9 @@ static void compute(Warp *w, unsigned mask, unsigned came)
             p[i] = l[i].m.p;
         }
         l[0].m.f(p, mask);
-        break;
+        return;
+    case SYNCWARP:
+        return;
     default:
         break;
     }
@@ -102,17 +111,14 @@ static void finish(Warp *w, unsigned mask, unsigned came)
 {
     compute(w, mask, came);
     w->met &= ~came;
-    for (unsigned i = 0; i < w->n; i++) {
-        if (!(came >> i & 1)) continue;
-        w->lanes[i].state = READY;
-    }
+    w->ready |= came;
 }
 
 static void meet(Fiber *f)
 {
     unsigned came;
     if (!(f->m.mask >> f->lane & 1)) fail("a lane calls a warp operation whose mask leaves it out");
-    f->state = AT_MEETING;
+    f->warp->ready &= ~(1u << f->lane);
     f->warp->met |= 1u << f->lane;
     if (complete(f->warp, f->m.mask, &came))
         finish(f->warp, f->m.mask, came);
@@ -140,23 +146,17 @@ void call(void (*g)(void **const *p, unsigned mask), const char *name, int line,
     meet(f);
 }
 
-static bool barrier_complete()
-{
-    for (unsigned i = 0; i < n_threads; i++)
-        if (fibers[i].state != DONE && fibers[i].state != AT_BARRIER) return false;
-    return true;
-}
+/* Of the threads that wait: where the first one does, and whether another one
+ * does elsewhere. */
+static int barrier_line;
+static bool barrier_differs;
+
 static void open_barrier()
 {
-    int line = 0;
-    for (unsigned i = 0; i < n_threads; i++) {
-        if (fibers[i].state != AT_BARRIER) continue;
-        if (line && line != fibers[i].m.line) fail("threads of a block wait at different barriers");
-        line = fibers[i].m.line;
-    }
-    for (unsigned i = 0; i < n_threads; i++) {
-        if (fibers[i].state != AT_BARRIER) continue;
-        fibers[i].state = READY;
+    if (barrier_differs) fail("threads of a block wait at different barriers");
+    for (unsigned i = 0; i < (n_threads + 31) / 32; i++) {
+        warps[i].ready |= warps[i].at_barrier;
+        warps[i].at_barrier = 0;
     }
     waiting = 0;
 }
@@ -164,8 +164,11 @@ static void open_barrier()
 void barrier(int line)
 {
     Fiber *f = self;
-    f->state = AT_BARRIER;
+    f->warp->ready &= ~(1u << f->lane);
+    f->warp->at_barrier |= 1u << f->lane;
     f->m.line = line;
+    barrier_differs = waiting && (barrier_differs || line != barrier_line);
+    barrier_line = line;
     if (++waiting == left)
         open_barrier();
     else
@@ -176,16 +179,15 @@ void ended(Fiber *f)
 {
     Warp *w = f->warp;
     unsigned came;
-    f->state = DONE;
     left--;
-    w->left--;
+    w->ready &= ~(1u << f->lane);
     w->done |= 1u << f->lane;
     if (!copies[f - fibers].empty()) fail("a thread ends before its cp.async arrived");
     if (products_pending(f)) fail("a thread ends before its wgmma has");
     for (unsigned i = 0; w->met && i < w->n; i++)
         if (w->met >> i & 1 && complete(w, w->lanes[i].m.mask, &came))
             finish(w, w->lanes[i].m.mask, came);
-    if (left && waiting == left && barrier_complete()) open_barrier();
+    if (left && waiting == left) open_barrier();
 }
 
 } // namespace cuda_on_cpu
@@ -214,7 +216,7 @@ void cp_async16(void *to, const void *from, int bytes)
     else
         copies[i].push_back({to, from, bytes, groups[i]});
 }
-void cp_async_commit() { groups[self - fibers]++; }
+void cp_async_commit() { groups[self - fibers]++, copies_used = true; }
 void cp_async_wait(int groups_left)
 {
     size_t i = (size_t)(self - fibers), kept = 0;

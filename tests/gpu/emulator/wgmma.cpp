@@ -32,15 +32,13 @@ static bool written[MOST]; /* by cp.async, since the thread's fence */
 
 static Group &mine() { return of_warp[self->warp - warps]; }
 
-void products_forget(unsigned n)
+void products_forget()
 {
-    for (unsigned i = 0; i < n; i++) {
-        written[i] = false;
-        if (i % 32 == 0) of_warp[i / 32] = {};
-    }
+    memset(written, 0, sizeof written);
+    for (Group &g : of_warp) g = {};
 }
 bool products_pending(const Fiber *f) { return !of_warp[f->warp - warps].pending.empty(); }
-void products_written(size_t thread) { written[thread] = true; }
+void products_written(size_t thread) { written[thread] = products_used = true; }
 
 /* Bits of 8 elements of an operand, which are neighbours in memory: of a line
  * (row of a, column of b) from k on, or `across` lines from that one on, at k.
@@ -136,12 +134,14 @@ void product(const Product &kind, float *d, unsigned long long a, unsigned long 
 
 void products_fence(int line)
 {
-    call([](void **const *, unsigned) { mine().fenced = true; }, "wgmma.fence", line, nullptr);
+    call([](void **const *, unsigned) { mine().fenced = products_used = true; }, "wgmma.fence",
+         line, nullptr);
 }
 
 void products_commit(int line)
 {
-    call([](void **const *, unsigned) { mine().committed++, mine().fenced = false; },
+    call([](void **const *,
+            unsigned) { mine().committed++, mine().fenced = false, products_used = true; },
          "wgmma.commit_group", line, nullptr);
 }
 
