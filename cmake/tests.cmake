@@ -146,6 +146,13 @@ if(NOT DS_SANITIZE AND DS_EXAMPLES)
     endforeach()
 endif()
 
+# Long tests that mostly wait begin first: as the last ones they would be alone.
+foreach(test launcher/cluster programs/protocols comm/mpi)
+    if(TEST ${test})
+        set_tests_properties(${test} PROPERTIES COST 100)
+    endif()
+endforeach()
+
 # Some code reads each supported key of ds_config.json.
 if(Python3_FOUND)
     add_test(NAME tree/config COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/check_config.py

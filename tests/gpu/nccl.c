@@ -1,6 +1,6 @@
 /* tests/gpu/nccl.c: ranks that exchange tensors by NCCL (fake_nccl) on emulated
  * GPUs: groups, waits of the host, overlap, and each failure. A case is a process
- * of its own, as NCCL is opened once.
+ * of its own, as NCCL is opened once; cases mostly wait, and run side by side.
  * SPDX-License-Identifier: MIT */
 #include "apart.h"
 #include "nets.h"
@@ -67,16 +67,17 @@ FAILS(stuck, "all_reduce(sum) of 12 float32, number 2 on cuda:")
 static void failures(void **state)
 {
     (void)state;
-    apart(goes_on, NULL, NULL, NULL);
-    apart(goes_on, "DS_NCCL=off", NULL, NULL);
-    apart(no_library, "DS_NCCL=/nowhere/libnccl.so.2", NULL, NULL);
-    apart(no_path, "DS_NCCL=yes", NULL, NULL);
-    apart(no_id, "FAKE_NCCL_FAIL=ncclGetUniqueId=2", NULL, NULL);
-    apart(no_start, "FAKE_NCCL_FAIL=ncclCommInitRankConfig=2", NULL, NULL);
-    apart(lost, "FAKE_NCCL_LOST=1", "DS_TIMEOUT=1", NULL);
-    apart(refused, "FAKE_NCCL_FAIL=ncclAllReduce=5", NULL, NULL);
-    apart(remote, "FAKE_NCCL_ERROR=1:2:6", NULL, NULL);
-    apart(stuck, "FAKE_NCCL_HANG=1:3", "DS_TIMEOUT=1", NULL);
+    apart_begin(goes_on, NULL, NULL, NULL);
+    apart_begin(goes_on, "DS_NCCL=off", NULL, NULL);
+    apart_begin(no_library, "DS_NCCL=/nowhere/libnccl.so.2", NULL, NULL);
+    apart_begin(no_path, "DS_NCCL=yes", NULL, NULL);
+    apart_begin(no_id, "FAKE_NCCL_FAIL=ncclGetUniqueId=2", NULL, NULL);
+    apart_begin(no_start, "FAKE_NCCL_FAIL=ncclCommInitRankConfig=2", NULL, NULL);
+    apart_begin(lost, "FAKE_NCCL_LOST=1", "DS_TIMEOUT=1", NULL);
+    apart_begin(refused, "FAKE_NCCL_FAIL=ncclAllReduce=5", NULL, NULL);
+    apart_begin(remote, "FAKE_NCCL_ERROR=1:2:6", NULL, NULL);
+    apart_begin(stuck, "FAKE_NCCL_HANG=1:3", "DS_TIMEOUT=1", NULL);
+    apart_end();
 }
 
 static void two_ranks_add(void) { run_sums(NULL); }
@@ -190,14 +191,15 @@ static void changes_gpu(void **state)
 static void others(void **state)
 {
     (void)state;
-    apart(old, "FAKE_NCCL_VERSION=2804", NULL, NULL);
-    apart(one_gpu, "FAKE_CUDA_BUS=1", NULL, NULL);
-    apart(leaves, NULL, NULL, NULL);
-    apart(fails, NULL, NULL, NULL);
-    apart(returns, "FAKE_NCCL_DELAY=2300000", NULL, NULL);
-    apart(sizes_differ, NULL, NULL, NULL);
-    apart(sizes_differ, "DS_DEBUG=comm", NULL, NULL);
-    apart(changes_gpu, NULL, NULL, NULL);
+    apart_begin(old, "FAKE_NCCL_VERSION=2804", NULL, NULL);
+    apart_begin(one_gpu, "FAKE_CUDA_BUS=1", NULL, NULL);
+    apart_begin(leaves, NULL, NULL, NULL);
+    apart_begin(fails, NULL, NULL, NULL);
+    apart_begin(returns, "FAKE_NCCL_DELAY=2300000", NULL, NULL);
+    apart_begin(sizes_differ, NULL, NULL, NULL);
+    apart_begin(sizes_differ, "DS_DEBUG=comm", NULL, NULL);
+    apart_begin(changes_gpu, NULL, NULL, NULL);
+    apart_end();
 }
 
 /* ---- messages ------------------------------------------------------------------------------------------ */
@@ -331,14 +333,15 @@ static void send_is_stuck(void **state)
 static void messages(void **state)
 {
     (void)state;
-    apart(messages_arrive, NULL, NULL, NULL);
-    apart(messages_arrive, "FAKE_NCCL_DELAY=3000", "FAKE_CUDA_LAZY=1", NULL);
-    apart(messages_arrive, "FAKE_CUDA_LAZY=2", NULL, NULL);
-    apart(an_answer_comes, "DS_TIMEOUT=20", NULL, NULL);
-    apart(other_size, NULL, NULL, NULL);
-    apart(no_sender, NULL, NULL, NULL);
-    apart(no_send, "FAKE_NCCL_FAIL=ncclSend=2", NULL, NULL);
-    apart(send_is_stuck, "FAKE_NCCL_HANG=1:2", "DS_TIMEOUT=1", NULL);
+    apart_begin(messages_arrive, NULL, NULL, NULL);
+    apart_begin(messages_arrive, "FAKE_NCCL_DELAY=3000", "FAKE_CUDA_LAZY=1", NULL);
+    apart_begin(messages_arrive, "FAKE_CUDA_LAZY=2", NULL, NULL);
+    apart_begin(an_answer_comes, "DS_TIMEOUT=20", NULL, NULL);
+    apart_begin(other_size, NULL, NULL, NULL);
+    apart_begin(no_sender, NULL, NULL, NULL);
+    apart_begin(no_send, "FAKE_NCCL_FAIL=ncclSend=2", NULL, NULL);
+    apart_begin(send_is_stuck, "FAKE_NCCL_HANG=1:2", "DS_TIMEOUT=1", NULL);
+    apart_end();
 }
 
 /* ---- groups ------------------------------------------------------------------------------------------- */
@@ -373,9 +376,10 @@ static void four_in_groups(void **state)
 static void groups(void **state)
 {
     (void)state;
-    apart(four_in_groups, NULL, NULL, NULL);
-    apart(four_in_groups, "FAKE_NCCL_DELAY=3000", NULL, NULL);
-    apart(four_in_groups, "FAKE_CUDA_LAZY=2", NULL, NULL);
+    apart_begin(four_in_groups, NULL, NULL, NULL);
+    apart_begin(four_in_groups, "FAKE_NCCL_DELAY=3000", NULL, NULL);
+    apart_begin(four_in_groups, "FAKE_CUDA_LAZY=2", NULL, NULL);
+    apart_end();
 }
 
 /* ---- a step: waits of the host, overlap ---------------------------------------------------------------- */
@@ -489,11 +493,10 @@ static void wait_once(int ranks, Steps s)
 static void steps_wait_once(void **state)
 {
     (void)state;
-    for (int stage = -1; stage <= 3; stage++) {
-        wait_once(2, (Steps){.stage = stage});
-        if (stage >= 0) wait_once(2, (Steps){.stage = stage, .reads_loss = true});
-        wait_once(4, (Steps){.stage = stage});
-    }
+    int stage = atoi(getenv("STAGE"));
+    wait_once(2, (Steps){.stage = stage});
+    if (stage >= 0) wait_once(2, (Steps){.stage = stage, .reads_loss = true});
+    wait_once(4, (Steps){.stage = stage});
 }
 
 static void steps_ddp_and_3(void **state)
@@ -552,10 +555,13 @@ static void steps(void **state)
 {
     (void)state;
     char trace[256];
-    apart(steps_wait_once, "FAKE_NCCL_DELAY=2000", NULL, NULL);
+    static const char *const stages[] = {"STAGE=-1", "STAGE=0", "STAGE=1", "STAGE=2", "STAGE=3"};
+    for (int i = 0; i < 5; i++)
+        apart_begin(steps_wait_once, "FAKE_NCCL_DELAY=2000", stages[i], NULL);
     folder_make();
     snprintf(trace, sizeof trace, "DS_TRACE=%s", folder_path("trace.json"));
-    apart(steps_ddp_and_3, trace, "FAKE_NCCL_DELAY=2000", NULL);
+    apart_begin(steps_ddp_and_3, trace, "FAKE_NCCL_DELAY=2000", NULL);
+    apart_end();
     const char *path = trace + strlen("DS_TRACE=");
     int reduced = trace_overlaps(path, "all_reduce"), gathered = trace_overlaps(path, "all_gather");
     print_message("%d reductions and %d gathers beside ops\n", reduced, gathered);
