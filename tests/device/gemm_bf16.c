@@ -170,19 +170,60 @@ static void blocks(void **state)
     run_case((Case){2, 70, 1100, 2200, COLS, ROWS, ROWS, true, false, DS_F32});
 }
 
-/* A row of a product does not depend on how many others there are. */
+/* A row of a product does not depend on how many others there are: among few
+ * (few_half.c), and among more. */
 static void rows_alone(void **state)
 {
     (void)state;
-    if (no_bf16()) skip();
-    dsi_view a = make(DS_BF16, 1, 100, 2500, ROWS), b = make(DS_BF16, 1, 2500, 70, COLS);
-    dsi_view y = make(DS_F32, 1, 100, 70, ROWS), part = make(DS_F32, 1, 100, 70, ROWS), none = {0};
-    fill(&a, 1), fill(&b, 2);
-    CHECK(matmul(a, b, none, y) == DS_OK);
-    part.d[1] = 5;
-    CHECK(matmul(a, b, none, part) == DS_OK);
-    CHECK(!memcmp(y.p, part.p, 5 * 70 * sizeof(float)));
-    free(a.p), free(b.p), free(y.p), free(part.p);
+    static const int all[] = {8, 100}, some[] = {1, 9};
+    for (int i = no_bf16() ? 1 : 2; i--;)
+        for (int layout = ROWS; layout <= COLS; layout++) {
+            dsi_view a = make(DS_BF16, 1, all[i], 2503, ROWS), none = {0};
+            dsi_view b = make(DS_BF16, 1, 2503, 70, layout);
+            dsi_view y = make(DS_F32, 1, all[i], 70, ROWS),
+                     part = make(DS_F32, 1, all[i], 70, ROWS);
+            fill(&a, 1), fill(&b, 2);
+            CHECK(matmul(a, b, none, y) == DS_OK);
+            for (part.d[1] = some[i]; part.d[1] < all[i]; part.d[1] += some[i]) {
+                CHECK(matmul(a, b, none, part) == DS_OK);
+                CHECK(!memcmp(y.p, part.p, (size_t)part.d[1] * 70 * sizeof(float)));
+            }
+            free(a.p), free(b.p), free(y.p), free(part.p);
+        }
+}
+
+/* Up to 8 rows times a large matrix, on every instruction set. */
+static void few_rows(void **state)
+{
+    (void)state;
+    static const int sizes[][2] = {{520, 260}, {1037, 131}, {97, 1366}, {4101, 33}, {34, 4097}};
+    for (int m = 1; m <= 8; m++)
+        for (int i = 0; i < 5; i++)
+            for (int layout = ROWS; layout <= COLS; layout++) {
+                int n = sizes[i][0], k = sizes[i][1];
+                run_case((Case){1, m, n, k, ROWS, layout, ROWS, m & 1, false, DS_BF16});
+                run_case((Case){1, m, n, k, SPARSE, layout, COLS, true, false, DS_F32});
+            }
+}
+
+/* No element of b but a NaN or infinity of its own makes one of y so. */
+static void few_special_values(void **state)
+{
+    (void)state;
+    for (int layout = ROWS; layout <= COLS; layout++)
+        for (int m = 1; m <= 8; m++) {
+            dsi_view a = make(DS_BF16, 1, m, 255, ROWS), b = make(DS_BF16, 1, 255, 521, layout);
+            dsi_view y = make(DS_F32, 1, m, 521, ROWS), none = {0};
+            fill(&a, 1), fill(&b, 2);
+            put(&b, 254 * b.s[1] + 520 * b.s[2], INFINITY), put(&b, 3 * b.s[1], NAN);
+            CHECK(matmul(a, b, none, y) == DS_OK);
+            for (int i = 0; i < m; i++)
+                for (int j = 0; j < 521; j++) {
+                    double got = at(&y, 0, i, j);
+                    CHECK(j == 520 ? isinf(got) : j == 0 ? isnan(got) : isfinite(got));
+                }
+            free(a.p), free(b.p), free(y.p);
+        }
 }
 
 /* Zeros of the packing meet no element that counts; infinities and NaNs come
@@ -359,7 +400,8 @@ static void parts_special_values(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(without_memory), cmocka_unit_test(edges), cmocka_unit_test(layouts),
-          cmocka_unit_test(blocks), cmocka_unit_test(rows_alone), cmocka_unit_test(special_values),
+          cmocka_unit_test(blocks), cmocka_unit_test(rows_alone), cmocka_unit_test(few_rows),
+          cmocka_unit_test(few_special_values), cmocka_unit_test(special_values),
           cmocka_unit_test(parts_edges), cmocka_unit_test(parts_layouts),
           cmocka_unit_test(parts_blocks), cmocka_unit_test(parts_are_exact),
           cmocka_unit_test(parts_special_values))

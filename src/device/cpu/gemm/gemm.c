@@ -21,10 +21,10 @@
  * The lines of y, and of an a whose rows lie along k, are prefetched while the
  * tile above is computed.
  *
- * The processor's instructions for bfloat16, if it has them, multiply bfloat16;
- * its matrix unit float32 and float16 too, where m, n and k are at least 64
- * (gemm_bf16.c). Otherwise, few rows of bfloat16 times a large matrix, which
- * memory limits, are multiplied as they are (few_half). Of other 16-bit
+ * Up to 8 rows of bfloat16 times a large matrix, which memory limits, are
+ * multiplied without packing (few_half.c). Else the processor's instructions
+ * for bfloat16, if it has them, multiply bfloat16; its matrix unit float32 and
+ * float16 too, where m, n and k are at least 64 (gemm_bf16.c). Of other 16-bit
  * matrices, small ones are copied to float32. Large ones become float32 while
  * they are packed, so there is never a float32 copy of a large matrix. Their
  * block of y is kept in float32 until its sums are complete; then each item is
@@ -41,6 +41,7 @@
 #include "device/cpu/simd/upcast.h"
 #include "device/cpu/table.h"
 #include "dots.h"
+#include "few_half.h"
 #include "few_rows.h"
 #include "gemm_bf16.h"
 #include "gemm_pack.h"
@@ -401,105 +402,6 @@ static ds_status matmul_half(dsi_stream *s, const Product *p)
             }
     if (sums) dsi_scratch_release(s, sums);
     return status;
-}
-
-/* Few rows times a large bfloat16 matrix, which is read once: along its rows
- * (NN), or a few columns at a time that become float32 in the first cache
- * (NT). */
-typedef struct FewHalf {
-    Product p;    /* one matrix; all but b are float32 */
-    int64_t cols; /* of an item */
-} FewHalf;
-
-#define FEW_HALF_K     4096 /* at most, of NT */
-#define FEW_HALF_DEPTH 4    /* rows of b at a time, NN */
-#define FEW_HALF_ROWS  4
-
-static bool few_half_takes(const dsi_view *a, const dsi_view *b, const dsi_view *y)
-{
-    bool nn = b->s[2] == 1 && b->d[2] > 1, nt = b->s[1] == 1 && a->d[2] <= FEW_HALF_K;
-    return a->dtype == DS_BF16 && b->dtype == DS_BF16 && y->d[0] == 1 && y->d[1] <= FEW_HALF_ROWS &&
-           a->d[2] > 0 && y->d[2] * a->d[2] > SMALL_HALF && (nn || nt);
-}
-
-/* y[0 .. n) += the sum over d < depth of a[d] b[d row .. d row + n). depth is a
- * constant at each call. */
-ALWAYS_INLINE void few_half_add(const int depth, const float *a, const uint16_t *b, int64_t row,
-                                float *restrict y, int64_t n)
-{
-    for (int64_t j = 0; j < n; j++) {
-        float sum = y[j];
-        UNROLL for (int d = 0; d < depth; d++) sum += a[d] * dsi_bf16_to_f32(b[d * row + j]);
-        y[j] = sum;
-    }
-}
-
-/* Columns j .. j + n - 1 of an NN product. */
-static void few_half_nn(const Product *p, int64_t j, int64_t n)
-{
-    float *y = (float *)p->y.p + j;
-    const float *a = p->a.p;
-    for (int64_t i = 0; i < p->m; i++)
-        for (int64_t c = 0; c < n; c++) y[i * p->n + c] = p->bias ? p->bias[j + c] : 0;
-    for (int64_t k = 0; k < p->k; k += FEW_HALF_DEPTH) {
-        const uint16_t *b = (const uint16_t *)p->b.p + k * p->b.row + j;
-        bool whole = k + FEW_HALF_DEPTH <= p->k;
-        for (int64_t i = 0; whole && i < p->m; i++)
-            few_half_add(FEW_HALF_DEPTH, a + i * p->k + k, b, p->b.row, y + i * p->n, n);
-        for (int64_t d = 0; !whole && d < p->k - k; d++)
-            for (int64_t i = 0; i < p->m; i++)
-                few_half_add(1, a + i * p->k + k + d, b + d * p->b.row, 0, y + i * p->n, n);
-    }
-}
-
-/* The same of an NT product. */
-static void few_half_nt(const Product *p, int64_t j, int64_t n)
-{
-    float part[DOT_COLS * FEW_HALF_K];
-    for (int64_t last = j + n; j < last; j += DOT_COLS) {
-        int64_t cols = dsi_min(DOT_COLS, last - j);
-        for (int64_t c = 0; c < cols; c++)
-            bf16_to_floats((const uint16_t *)p->b.p + (j + c) * p->b.col, part + c * p->k, p->k);
-        dots((dot_operands){.a = p->a.p,
-                            .b = part,
-                            .am = p->k,
-                            .bn = p->k,
-                            .k = p->k,
-                            .bias = p->bias ? p->bias + j : NULL,
-                            .y = (float *)p->y.p + j,
-                            .ym = p->n},
-             p->m, cols);
-    }
-}
-
-static void few_half_items(void *arg, int64_t begin, int64_t end)
-{
-    const FewHalf *x = arg;
-    int64_t from = begin * x->cols, last = dsi_min(end * x->cols, x->p.n);
-    if (x->p.b.col != 1) few_half_nt(&x->p, from, last - from);
-    for (; x->p.b.col == 1 && from < last; from += x->cols)
-        few_half_nn(&x->p, from, dsi_min(x->cols, last - from));
-}
-
-static ds_status few_half(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, dsi_view y)
-{
-    int64_t m = y.d[1], n = y.d[2], k = a.d[2];
-    float *copies = dsi_scratch(s, (size_t)(m * k + m * n + n) * sizeof *copies);
-    if (!copies) return DS_ENOMEM;
-    dsi_view a32 = {copies, DS_F32, 3, {1, m, k}, {m * k, k, 1}};
-    dsi_view y32 = {copies + m * k, DS_F32, 3, {1, m, n}, {m * n, n, 1}};
-    float *bias32 = copies + m * k + m * n;
-    KERNEL(copy)(s, a, a32);
-    if (bias.p) KERNEL(copy)(s, bias, (dsi_view){bias32, DS_F32, 1, {n}, {1}});
-    int64_t each = dsi_round_up(dsi_div_up(n, ds_threads()), DOT_COLS * VF);
-    FewHalf x = {.p = {.m = m, .n = n, .k = k, .bias = bias.p ? bias32 : NULL},
-                 .cols = dsi_min(each, FEW_SUMS)};
-    x.p.a.p = a32.p, x.p.y.p = y32.p;
-    x.p.b = (Matrix){b.p, b.dtype, 0, b.s[1], b.s[2]};
-    dsi_parallel(dsi_div_up(n, x.cols), 1, few_half_items, &x);
-    KERNEL(copy)(s, y32, y);
-    dsi_scratch_release(s, copies);
-    return DS_OK;
 }
 
 /* ---- float64 ------------------------------------------------------------------------------------------- */
