@@ -1,9 +1,11 @@
 /* bench/gpu.c: the tutorial network's training step on cuda:0: samples a second
  * as a CUDA graph, as one in which no launch joins another (DS_FUSIONS=alone),
- * and kernel by kernel; the time from the program's start to the end of its
- * first step, and the host's memory. Without a GPU: one line.
+ * kernel by kernel, and as a graph without one way of joining; the time from the
+ * program's start to the end of its first step, and the host's memory. Without a
+ * GPU: one line.
  *
- *     bench_gpu [STEPS]     steps that are timed, at each batch size (2000)
+ *     bench_gpu [STEPS [BATCH]]   steps that are timed, at each batch size (2000), or at
+ *                                 this one, with all ways of joining
  *
  * Samples are random bytes of CIFAR-10's size, in a data set on the GPU.
  * SPDX-License-Identifier: MIT */
@@ -101,11 +103,25 @@ static double train(int64_t batch, int steps, bool graph, double *first)
     return seconds;
 }
 
+/* At batch 4, without one way in which launches join. */
+static void joins_measure(int steps)
+{
+#define NAME(member, name) #name,
+    static const char *const names[] = {DSI_JOINS(NAME)};
+    for (int i = 0; i < DSI_N_JOINS && !ds_error(); i++) {
+        dsi_device_leave_joins(1 << i);
+        double n = 4.0 * steps, without = train(4, steps, true, NULL);
+        dsi_device_leave_joins(0);
+        printf("batch 4 without %-14s %10.0f, with it %10.0f\n", names[i], n / without,
+               n / train(4, steps, true, NULL));
+    }
+}
+
 int main(int argc, char **argv)
 {
     static const int64_t batches[] = {4, 16, 32, 128};
     double start = dsi_now(), first = 0;
-    int steps = argc > 1 ? atoi(argv[1]) : 2000;
+    int steps = argc > 1 ? atoi(argv[1]) : 2000, only = argc > 2 ? atoi(argv[2]) : 0;
     ds_device gpu;
     if (ds_device_parse("cuda:0", &gpu) != DS_OK || ds_set_device(gpu) != DS_OK) {
         printf("bench_gpu: no figures: %s\n", ds_error());
@@ -116,16 +132,16 @@ int main(int argc, char **argv)
         return 2;
     }
     printf("samples/s\n%6s %14s %14s %18s\n", "batch", "graph", "joins off", "kernel by kernel");
-    for (int k = 0; k < 4 && !ds_error(); k++) {
-        double n = (double)batches[k] * steps,
-               with = train(batches[k], steps, true, k ? NULL : &first);
-        double without = train(batches[k], steps, false, NULL);
+    for (int k = 0; k < (only ? 1 : 4) && !ds_error(); k++) {
+        int64_t batch = only ? only : batches[k];
+        double n = (double)batch * steps, with = train(batch, steps, true, k ? NULL : &first);
+        double without = train(batch, steps, false, NULL);
         dsi_device_set_fusions(DSI_FUSIONS_ALONE);
-        double alone = train(batches[k], steps, true, NULL);
+        double alone = train(batch, steps, true, NULL);
         dsi_device_set_fusions(DSI_FUSIONS_ON);
-        printf("%6lld %14.0f %14.0f %18.0f\n", (long long)batches[k], n / with, n / alone,
-               n / without);
+        printf("%6lld %14.0f %14.0f %18.0f\n", (long long)batch, n / with, n / alone, n / without);
     }
+    if (!only) joins_measure(steps);
     struct rusage use;
     getrusage(RUSAGE_SELF, &use);
     if (!ds_error())

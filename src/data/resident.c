@@ -178,7 +178,7 @@ static ds_status batch_write(dsi_lazy_owner *owner, int n, ds_tensor *const *x,
 /* It takes the place of a launch, as what joins one does. */
 static bool batch_is_recorded(const dsi_lazy_owner *owner)
 {
-    return ((const dsi_resident *)owner)->order->device->joins;
+    return ((const dsi_resident *)owner)->order->device->joins & DSI_JOIN_BATCH;
 }
 
 /* ---- the loader's ---------------------------------------------------------------------------------------- */

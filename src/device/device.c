@@ -36,6 +36,7 @@ static _Thread_local dsi_device *opened[KINDS][MAX_DEVICES];
 static _Thread_local ds_device current;
 static _Thread_local const dsi_device_type *pretended; /* dsi_device_pretend */
 static _Thread_local dsi_fusions_use fusions_use = DSI_FUSIONS_ON;
+static _Thread_local int joins_left; /* out, DSI_JOIN_... */
 
 static const dsi_fusions no_fusions;
 
@@ -100,7 +101,7 @@ static void choose_tables(dsi_device *d)
 {
     bool used = d->own_fusions && fusions_use != DSI_FUSIONS_OFF;
     d->used_fusions = used ? d->own_fusions : &no_fusions;
-    d->joins = fusions_use == DSI_FUSIONS_ON;
+    d->joins = fusions_use == DSI_FUSIONS_ON ? DSI_JOIN_ALL & ~joins_left : 0;
     dsi_observe_device(d);
 }
 
@@ -125,12 +126,50 @@ void dsi_device_set_fusions(dsi_fusions_use use)
     dsi_devices_observe();
 }
 
+void dsi_device_leave_joins(int joins)
+{
+    joins_left = joins;
+    dsi_device_set_fusions(DSI_FUSIONS_ON);
+}
+
+#define JOIN_NAME(member, name) #name,
+#define JOIN_SAID(member, name) " -" #name
+
+/* The n characters at s, a way of joining, are left out. */
+static bool leave_join(const char *s, size_t n)
+{
+    static const char *const names[] = {DSI_JOINS(JOIN_NAME)};
+    for (int i = 0; i < DSI_N_JOINS; i++)
+        if (strlen(names[i]) == n && !strncmp(s, names[i], n)) {
+            joins_left |= 1 << i;
+            return true;
+        }
+    return false;
+}
+
+/* Of "-relu,-pair". */
+static ds_status read_joins(const char *said)
+{
+    for (const char *s = said; *s; s += *s == ',') {
+        size_t n = strcspn(s, ",");
+        if (*s != '-' || !leave_join(s + 1, n - 1))
+            return dsi_fail(DS_EINVAL,
+                            "DS_FUSIONS=%s: expected on, alone, off, or some of" DSI_JOINS(
+                                JOIN_SAID) ", separated by commas",
+                            said);
+        s += n;
+    }
+    return DS_OK;
+}
+
 /* Of the environment, before the first device of a thread opens. */
 static ds_status read_fusions(void)
 {
     static const char *const words[] = {
         [DSI_FUSIONS_OFF] = "off", [DSI_FUSIONS_ON] = "on", [DSI_FUSIONS_ALONE] = "alone", NULL};
+    const char *said = getenv("DS_FUSIONS");
     int use = (int)fusions_use;
+    if (said && *said == '-') return read_joins(said);
     ds_status status = dsi_env_word("DS_FUSIONS", words, &use);
     fusions_use = (dsi_fusions_use)use;
     return status;

@@ -84,6 +84,23 @@ typedef struct dsi_device_type {
                        flag right after it */
 } dsi_device_type;
 
+/* X(member, name): ways in which a small launch joins another, or a graph, of a
+ * GPU; DS_FUSIONS=-name leaves one out. */
+#define DSI_JOINS(X) \
+    X(RELU, relu)                     /* a product, and a ReLU of it or its gradient */ \
+    X(PAIR, pair)                     /* two products */ \
+    X(CONV_POOL, conv_pool)           /* a convolution, and max-pooling of it */ \
+    X(ENTROPY, entropy)               /* a cross entropy, and its gradient */ \
+    X(LINEAR_ENTROPY, linear_entropy) /* the layer before it, and its gradients */ \
+    X(CONV_STEP, conv_step)           /* the backward of a convolution, and SGD's step */ \
+    X(KEPT, kept)                     /* the copy of a kept loss, and the next batch */ \
+    X(BATCH, batch)                   /* a batch, and the graph of its step */
+
+#define DSI_JOIN_PLACE(member, name) DSI_JOIN_AT_##member,
+#define DSI_JOIN_BIT(member, name)   DSI_JOIN_##member = 1 << DSI_JOIN_AT_##member,
+enum { DSI_JOINS(DSI_JOIN_PLACE) DSI_N_JOINS };
+enum { DSI_JOINS(DSI_JOIN_BIT) DSI_JOIN_ALL = (1 << DSI_N_JOINS) - 1 };
+
 struct dsi_device {
     const dsi_device_type *type;
     int index;
@@ -94,7 +111,8 @@ struct dsi_device {
     const dsi_fusions *own_fusions;  /* of its kind; NULL: none */
     const dsi_fusions *used_fusions; /* those, or a table of NULLs where they are
                                         switched off */
-    bool joins; /* a small launch may wait for what follows, and be one with it */
+    int joins; /* DSI_JOIN_...: a small launch may wait for what follows, and be one with
+                  it; 0: none does */
     struct dsi_observed_tables *observed; /* once the thread was observed */
     dsi_fault fault;                      /* the flag, where kernels run on the host */
     void *own;                            /* of its kind */
@@ -195,6 +213,8 @@ ds_status dsi_no_kernel(const dsi_device *d, ds_dtype dtype, const char *kernel)
  * it for a whole program. */
 typedef enum dsi_fusions_use { DSI_FUSIONS_OFF, DSI_FUSIONS_ON, DSI_FUSIONS_ALONE } dsi_fusions_use;
 void dsi_device_set_fusions(dsi_fusions_use use);
+/* ON, without these ways of joining (DSI_JOIN_...), from now on. */
+void dsi_device_leave_joins(int joins);
 
 /* Reports the device's fault flag, after waiting for its kernels, and clears
  * it: DS_EINVAL, and a message that names the op, the place and the value.

@@ -67,6 +67,14 @@ static void is_misspelt(void **state)
     CHECK_ERROR("DS_CUBINS=no: expected on or off");
 }
 
+static void is_no_join(void **state)
+{
+    (void)state;
+    CHECK(ds_set_device((ds_device){DS_CUDA, 0}) != DS_OK);
+    CHECK_ERROR("DS_FUSIONS=-pair,-conv: expected on, alone, off, or some of -relu -pair "
+                "-conv_pool -entropy -linear_entropy -conv_step -kept -batch, separated by commas");
+}
+
 static void gpus(void **state)
 {
     static const char *const with[] = {"75", "80", "86", "89", "90", "100", "103", "120", "121"};
@@ -112,6 +120,7 @@ static void settings(void **state)
     apart(compiles_all, "CUDA_FORCE_PTX_JIT=1", NULL, NULL);
     apart(runs_machine_code, "CUDA_FORCE_PTX_JIT=0", "DS_CUBINS=on", NULL);
     apart(is_misspelt, "DS_CUBINS=no", NULL, NULL);
+    apart(is_no_join, "DS_FUSIONS=-pair,-conv", NULL, NULL);
 }
 
 /* In a process of its own: this one is forked, and never starts the driver. */

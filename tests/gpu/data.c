@@ -447,7 +447,7 @@ int main(void)
 {
     int skip = skip_without_gpus(1);
     if (skip) return skip;
-    setenv("DS_CIFAR10_SAMPLE", DS_SOURCE_DIR "/assets/cifar10-sample.tar.xz", 1);
+    setenv("DS_CIFAR10_SAMPLE", DS_SOURCE_DIR "/assets/cifar10-sample.tar.xz", 0);
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_batches),
                                        cmocka_unit_test(batches_wait_for_nothing),
                                        cmocka_unit_test(kept_batches_have_values),

@@ -99,6 +99,13 @@ static void a_step_takes_few_launches(void **state)
     printf("# a step of the tutorial's network is %ld launches, %ld if none joins another\n", taken,
            alone);
     CHECK(taken > 0 && taken <= AT_MOST && alone > AT_MOST);
+    for (int join = DSI_JOIN_RELU; join <= DSI_JOIN_CONV_STEP && !DSI_SANITIZED; join <<= 1) {
+        dsi_device_leave_joins(join);
+        long without = step_launches();
+        if (without <= taken || without >= alone)
+            fail_msg("%ld launches without the way of joining %d", without, join);
+    }
+    dsi_device_leave_joins(0);
 }
 
 /* ---- a cross entropy that waits for its gradient ----------------------------------------------------- */

@@ -82,9 +82,9 @@ ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g)
 static bool joins(const struct dsi_cuda_held *h, dsi_cuda_small kind, const dsi_cuda_matmul_args *p)
 {
     const dsi_cuda_matmul_args *first = &h->pair.of[0];
-    return h->n == 1 && h->kind == DSI_CUDA_COLUMNS && kind == DSI_CUDA_COLUMNS &&
-           first->dtype == p->dtype && first->batch == 1 && p->batch == 1 &&
-           dsi_cuda_independent(first, p);
+    return h->s->device->joins & DSI_JOIN_PAIR && h->n == 1 && h->kind == DSI_CUDA_COLUMNS &&
+           kind == DSI_CUDA_COLUMNS && first->dtype == p->dtype && first->batch == 1 &&
+           p->batch == 1 && dsi_cuda_independent(first, p);
 }
 
 struct dsi_cuda_held *dsi_cuda_held_as(const dsi_stream *s, dsi_cuda_waits what)
@@ -147,7 +147,7 @@ static dsi_cuda_matmul_args *held_result(const dsi_stream *s, const dsi_view *x,
 
 bool dsi_cuda_held_relu(dsi_stream *s, const dsi_view *x, const dsi_view *y)
 {
-    dsi_cuda_matmul_args *p = held_result(s, x, y);
+    dsi_cuda_matmul_args *p = s->device->joins & DSI_JOIN_RELU ? held_result(s, x, y) : NULL;
     if (!p) return false;
     p->also = K_RELU_OF, p->second = y->p;
     return true;
@@ -156,7 +156,9 @@ bool dsi_cuda_held_relu(dsi_stream *s, const dsi_view *x, const dsi_view *y)
 bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *saved,
                            const dsi_view *dx)
 {
-    if (!dsi_cuda_contiguous(saved) || saved->dtype != dy->dtype) return false;
+    if (!(s->device->joins & DSI_JOIN_RELU) || !dsi_cuda_contiguous(saved) ||
+        saved->dtype != dy->dtype)
+        return false;
     dsi_cuda_matmul_args *p = held_result(s, dy, dx);
     if (p && touches(dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS), saved, false)) return false;
     if (!p) p = dsi_cuda_held_gradient_of(s, dy, saved, dx);
@@ -211,7 +213,9 @@ static bool conv_touches(const dsi_cuda_conv_args *c, const dsi_cuda_pool_args *
 bool dsi_cuda_held_pool(dsi_stream *s, const dsi_cuda_pool_args *p, ds_status *status)
 {
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_CONV);
-    if (!h || !pools(&h->of_conv, p) || conv_touches(&h->of_conv, p)) return false;
+    if (!h || !(s->device->joins & DSI_JOIN_CONV_POOL) || !pools(&h->of_conv, p) ||
+        conv_touches(&h->of_conv, p))
+        return false;
     dsi_cuda_conv_args *c = &h->of_conv;
     c->pooled = (dsi_cuda_pooled){
         .value = p->to, .index = p->index, .p = p->p, .q = p->q, .relu = p->relu};
@@ -235,7 +239,7 @@ ds_status dsi_cuda_hold_copy(dsi_stream *s, const dsi_cuda_element *p)
 void dsi_cuda_held_copy(dsi_stream *s, dsi_cuda_batch *batch)
 {
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_COPY);
-    if (!h || !batch->n || !batch->plane) return;
+    if (!h || !(s->device->joins & DSI_JOIN_KEPT) || !batch->n || !batch->plane) return;
     int64_t channels = batch->field[0].elements / batch->plane;
     Extent from = dsi_cuda_memory_of(h->copy.from, h->copy.bytes),
            to = dsi_cuda_memory_of(h->copy.to, h->copy.bytes),

@@ -41,7 +41,7 @@ ds_status dsi_cuda_hold_entropy(dsi_stream *s, dsi_cuda_grid grid, const dsi_cud
 {
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS);
     dsi_cuda_linear_entropy last = {.entropy = *p};
-    if (h && takes_product(h, p)) {
+    if (h && s->device->joins & DSI_JOIN_LINEAR_ENTROPY && takes_product(h, p)) {
         last.linear = h->pair.of[0], grid = dsi_cuda_blocks(1, K_LINEAR_ENTROPY_THREADS);
         h->what = DSI_CUDA_NOTHING;
     }
@@ -155,8 +155,8 @@ bool dsi_cuda_held_fill(dsi_stream *s, double value, const dsi_view *y)
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_ENTROPY);
     dsi_cuda_entropy_args *p = h ? &h->last.entropy : NULL;
     int64_t bytes = (int64_t)ds_dtype_size(y->dtype);
-    if (!p || p->seed || dsi_cuda_elements_in(y) != 1 || (int)y->dtype != p->loss_dtype ||
-        entropy_touches(p, dsi_cuda_memory_of(y->p, bytes)))
+    if (!p || !(s->device->joins & DSI_JOIN_ENTROPY) || p->seed || dsi_cuda_elements_in(y) != 1 ||
+        (int)y->dtype != p->loss_dtype || entropy_touches(p, dsi_cuda_memory_of(y->p, bytes)))
         return false;
     p->seed = y->p, p->seed_value = value;
     return true;

@@ -109,7 +109,8 @@ bool dsi_cuda_held_sgd(dsi_stream *s, const dsi_cuda_optimizer *a, int n, const 
     Extent in[READS], out[WRITES];
     int64_t elements = 0;
     for (int i = 0; i < n; i++) elements += x[i].n;
-    if (!h || !elements || elements > MOST) return false;
+    if (!h || !(s->device->joins & DSI_JOIN_CONV_STEP) || !elements || elements > MOST)
+        return false;
     dsi_cuda_conv_step p = {.dw = h->back.dw,
                             .dw_blocks = h->grid.blocks[0],
                             .team_bits = h->back.team_bits,
