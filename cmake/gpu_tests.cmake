@@ -255,6 +255,13 @@ if(DS_GPU_TESTS AND NOT DS_SANITIZE)
     set_tests_properties(gpu/early PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS} SKIP_RETURN_CODE 77)
 endif()
 
+# Programs that are packed for a machine with a GPU run elsewhere.
+find_program(DS_ZSTD zstd)
+if(DS_GPU_TESTS AND DS_ZSTD AND TARGET test_gpu_linear_entropy AND NOT DS_SANITIZE)
+    add_test(NAME gpu/pack COMMAND ${PROJECT_SOURCE_DIR}/tests/gpu/pack --check ${PROJECT_BINARY_DIR})
+    set_tests_properties(gpu/pack PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS})
+endif()
+
 # Every kernel, dtype and layout beside the CPU, in a random order, with work
 # that is done as late as it may; and kernels that older GPUs have in place of some.
 if(DS_GPU_TESTS)
