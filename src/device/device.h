@@ -93,6 +93,7 @@ typedef struct dsi_device_type {
     X(ENTROPY, entropy)               /* a cross entropy, and its gradient */ \
     X(LINEAR_ENTROPY, linear_entropy) /* the layer before it, and its gradients */ \
     X(CONV_STEP, conv_step)           /* the backward of a convolution, and SGD's step */ \
+    X(NORM, norm)                     /* a sum of two, and the norms around it */ \
     X(KEPT, kept)                     /* the copy of a kept loss, and the next batch */ \
     X(BATCH, batch)                   /* a batch, and the graph of its step */
 

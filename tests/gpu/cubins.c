@@ -71,8 +71,9 @@ static void is_no_join(void **state)
 {
     (void)state;
     CHECK(ds_set_device((ds_device){DS_CUDA, 0}) != DS_OK);
-    CHECK_ERROR("DS_FUSIONS=-pair,-conv: expected on, alone, off, or some of -relu -pair "
-                "-conv_pool -entropy -linear_entropy -conv_step -kept -batch, separated by commas");
+    CHECK_ERROR(
+        "DS_FUSIONS=-pair,-conv: expected on, alone, off, or some of -relu -pair "
+        "-conv_pool -entropy -linear_entropy -conv_step -norm -kept -batch, separated by commas");
 }
 
 static void gpus(void **state)

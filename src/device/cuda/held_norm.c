@@ -75,7 +75,7 @@ static bool sum_joins(struct dsi_cuda_held *h, const dsi_cuda_pointwise *p)
 ds_status dsi_cuda_hold_sum(dsi_stream *s, const dsi_cuda_pointwise *p)
 {
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_NORM);
-    if (h && sum_joins(h, p)) return DS_OK;
+    if (h && s->device->joins & DSI_JOIN_NORM && sum_joins(h, p)) return DS_OK;
     ds_status status = dsi_cuda_held_new(s, DSI_CUDA_NORM, (dsi_cuda_grid){.shared = 0}, &h);
     if (status != DS_OK) return status;
     h->norm = (dsi_cuda_held_norm){
@@ -121,7 +121,7 @@ static bool norm_joins(struct dsi_cuda_held *h, const dsi_cuda_norm_args *p)
 ds_status dsi_cuda_hold_norm(dsi_stream *s, dsi_cuda_grid grid, const dsi_cuda_norm_args *p)
 {
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_NORM);
-    if (h && norm_joins(h, p)) {
+    if (h && s->device->joins & DSI_JOIN_NORM && norm_joins(h, p)) {
         h->grid = grid;
         return dsi_cuda_held_launch(s->device->own);
     }
