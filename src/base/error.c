@@ -53,31 +53,13 @@ static bool error_quotes(const char *message, const char *old)
     return strstr(message, quote) && strcmp(message, old) != 0;
 }
 
-/* One line of UTF-8 that a terminal only prints, whatever the names in a file
- * may hold: other bytes and control characters become '?'. */
-static void make_printable(char *text)
-{
-    for (char *c = text; *c; c++) {
-        unsigned char byte = (unsigned char)*c;
-        if (byte < ' ' || byte == 127) *c = byte == '\t' ? ' ' : '?';
-        if (byte < 0x80) continue;
-        size_t n = 2, left = strnlen(c, 4);
-        while (n <= left && !dsi_is_utf8(c, n)) n++;
-        bool control = byte == 0xc2 && (unsigned char)c[1] < 0xa0; /* U+0080 to U+009F */
-        if (n > left || control)
-            *c = '?';
-        else
-            c += n - 1;
-    }
-}
-
 static void error_set(ds_status status, const char *format, va_list args) DS_PRINTF(2, 0);
 static void error_set(ds_status status, const char *format, va_list args)
 {
     char message[MESSAGE_BYTES] = ""; /* an argument may be an old message */
     int n = error_write_path(message, MESSAGE_BYTES / 2);
     vsnprintf(message + n, (size_t)(MESSAGE_BYTES - n), format, args);
-    make_printable(message);
+    dsi_make_printable(message); /* whatever the names in a file may hold */
 
     Messages *m = dsi_thread_memory(&messages, sizeof *m);
     collective = false;

@@ -90,6 +90,22 @@ bool dsi_is_utf8(const void *bytes, size_t n)
     return true;
 }
 
+void dsi_make_printable(char *text)
+{
+    for (char *c = text; *c; c++) {
+        unsigned char byte = (unsigned char)*c;
+        if (byte < ' ' || byte == 127) *c = byte == '\t' ? ' ' : '?';
+        if (byte < 0x80) continue;
+        size_t n = 2, left = strnlen(c, 4);
+        while (n <= left && !dsi_is_utf8(c, n)) n++;
+        bool control = byte == 0xc2 && (unsigned char)c[1] < 0xa0; /* U+0080 to U+009F */
+        if (n > left || control)
+            *c = '?';
+        else
+            c += n - 1;
+    }
+}
+
 bool dsi_ends_with(const char *text, const char *end)
 {
     size_t n = strlen(text), m = strlen(end);

@@ -28,6 +28,10 @@ void dsi_text_add_rounded(dsi_text *t, double x, int decimals); /* print(round(x
 /* Whether n bytes are UTF-8: no stray, missing or overlong bytes, no
  * surrogates, nothing above U+10FFFF. */
 DSI_SHARED bool dsi_is_utf8(const void *bytes, size_t n);
+
+/* Makes text one line of UTF-8 that a terminal only prints: other bytes and
+ * control characters become '?', a tab a blank. */
+DSI_SHARED void dsi_make_printable(char *text);
 DSI_SHARED bool dsi_ends_with(const char *text, const char *end);
 
 /* The bytes and a final 0, to be freed with dsi_free; NULL if the text is not

@@ -15,6 +15,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "lm.h"
@@ -94,6 +95,35 @@ static ds_state *folder_weights(const char *folder)
     return weights;
 }
 
+static bool weights_equal(ds_tensor *a, ds_tensor *b)
+{
+    ds_dims s = ds_shape_of(a), t = ds_shape_of(b);
+    ds_dtype dtype = ds_dtype_of(a);
+    if (dtype != ds_dtype_of(b) || s.n != t.n || memcmp(s.d, t.d, (size_t)s.n * sizeof *s.d) != 0)
+        return false;
+    const void *x = ds_data(a), *y = ds_data(b);
+    return x && y && !memcmp(x, y, (size_t)ds_numel(a) * ds_dtype_size(dtype));
+}
+
+/* A head in the files of a tied model repeats the embeddings. If its values are
+ * others, the model is not tied, whatever config.json says, as in transformers;
+ * a line of the log says so. */
+static void untie_other_head(const ds_state *weights, dsi_lm_config *c, json_t *json)
+{
+    ds_tensor *head = c->tied ? ds_state_get(weights, "lm_head.weight") : NULL, *table = NULL;
+    for (int i = 0; head && i < ds_state_len(weights); i++) {
+        const char *name = ds_state_name(weights, i);
+        if (dsi_ends_with(name, "embed_tokens.weight") || dsi_ends_with(name, "wte.weight"))
+            table = ds_state_at(weights, i);
+    }
+    if (!head || !table || weights_equal(head, table)) return;
+    dsi_log(DSI_WARNING,
+            "pretrained: config.json says tie_word_embeddings, and lm_head.weight differs from "
+            "the embeddings: they are not tied");
+    c->tied = false;
+    json_object_set_new(json, "tie_word_embeddings", json_false());
+}
+
 /* o.folder may also be a config.json itself, if no weights are asked for.
  * dsi_lm_new takes json; it is released here only where that is not reached.
  * The scope ends the handles of stored tensors that no parameter took. */
@@ -116,6 +146,7 @@ static ds_module *pretrained_read(ds_pretrained_opts o)
         dsi_lm_builder b = {.dtype = o.dtype, .stored_dtype = o.stored_dtype};
         ds_scope *scope = ds_scope_open();
         if (!o.no_weights) b.weights = weights = folder_weights(o.folder);
+        if (weights) untie_other_head(weights, c, json);
         if (weights || o.no_weights)
             m = dsi_lm_new(c, json, folder ? o.folder : NULL, &b);
         else

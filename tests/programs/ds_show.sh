@@ -21,6 +21,11 @@ mv out whole
 status 0 --json --no-sums "$golden/net.pth"
 has_not out '"sum"'
 
+# ---- names that a terminal would act on
+printf '\100\0\0\0\0\0\0\0{"a\\u001b[31m":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}\0\0\0\0' >esc.safetensors
+status 0 esc.safetensors
+has out '^  a?\[31m  float32  \[1\]$'
+
 # ---- objects that are not known: only if they are wanted
 objects=$(dirname "$golden")/objects
 status 0 --json "$objects/known.pth"

@@ -138,7 +138,9 @@ static void list_leaf(List *l, const ds_value *v)
         l->totals.values++;
     }
     if (!l->width) return;
+    size_t at = l->out->n;
     dsi_text_add(l->out, "  %-*s  ", (int)l->width, name);
+    dsi_make_printable(l->out->s + at);
     if (tensor) {
         dsi_text_add(l->out, "%-8s ", ds_dtype_name(dsi_value_dtype(v)));
         show_add_shape(l->out, dsi_value_shape(v));
