@@ -87,8 +87,8 @@ typedef struct dsi_device_type {
 /* X(member, name): ways in which a small launch joins another, or a graph, of a
  * GPU; DS_FUSIONS=-name leaves one out. */
 #define DSI_JOINS(X) \
-    X(RELU, relu)                     /* a product, and a ReLU of it or its gradient */ \
-    X(PAIR, pair)                     /* two products */ \
+    X(RELU, relu)                     /* a product, and its activation or ReLU's gradient */ \
+    X(PAIR, pair)                     /* two or three products, also gate times up */ \
     X(CONV_POOL, conv_pool)           /* a convolution, and max-pooling of it */ \
     X(ENTROPY, entropy)               /* a cross entropy, and its gradient */ \
     X(LINEAR_ENTROPY, linear_entropy) /* the layer before it, and its gradients */ \

@@ -22,6 +22,8 @@ typedef enum Kind {
     CONV,
     POOL,
     MOVE,
+    ACTIVATION,
+    TIMES,
     NORM, /* layer norm, or RMS norm, which may have a term */
     ADD,
     KINDS
@@ -80,16 +82,16 @@ static void places_pick(Call *c, const int64_t *in, int n_in, const int64_t *out
 
 /* Calls whose results the next one may use. */
 typedef struct Last {
-    Call product, layer, entropy, conv; /* layer: of ROWS */
-    Call norm, sum;
-    bool has_product, has_layer, has_entropy, has_conv, has_norm, has_sum;
+    Call product, before, layer, entropy, conv; /* layer: of ROWS; before: the product before */
+    Call norm, sum, activation;
+    bool has_activation, has_product, has_layer, has_entropy, has_conv, has_norm, has_sum;
     int64_t fill, dx; /* -1: none */
 } Last;
 
 static void product_pick(Call *c, const Last *last)
 {
     int64_t m = pick(1, 9), n = pick(1, 12), k = c->kind == ROWS ? 4 * pick(8, 12) : pick(1, 20);
-    const Call *e = &last->entropy;
+    const Call *e = &last->entropy, *p = &last->product;
     bool gradient = c->kind != ROWS && last->dx >= 0 && !one_in(4);
     c->turned = c->kind == SUMS || one_in(2);
     if (gradient) {
@@ -100,6 +102,8 @@ static void product_pick(Call *c, const Last *last)
         if (last->has_layer && layer->d[0] == e->d[0] && layer->d[1] == e->d[1] && !one_in(4))
             n = layer->d[2], c->in[1] = layer->in[!c->turned];
     }
+    if (c->kind == ROWS && last->has_product && p->kind == ROWS && one_in(2)) /* of one input */
+        m = p->d[0], n = one_in(4) ? n : p->d[1], k = p->d[2], c->in[0] = p->in[0];
     c->d[0] = m, c->d[1] = n, c->d[2] = k;
     c->value = c->kind != SUMS && one_in(3); /* a bias */
     if (gradient) c->value = 0;
@@ -158,6 +162,31 @@ static void relu_pick(Call *c, const Last *last)
     if (c->kind == RELU_DX && c->out[0] != c->in[1] &&
         meet((Range){c->out[0], n}, (Range){c->in[1], n}))
         c->in[1] = c->out[0];
+}
+
+/* Of a recent product, one of those before it, or its activation. */
+static void activation_pick(Call *c, const Last *last)
+{
+    const Call *p = one_in(3) ? &last->product : &last->before;
+    relu_pick(c, last);
+    if (last->has_product && p->d[0] && !one_in(4)) {
+        c->d[0] = p->d[0] * p->d[1], c->in[0] = p->out[0];
+        places_pick(c, (const int64_t[]){c->d[0]}, 1, (const int64_t[]){c->d[0]}, 1);
+    }
+    c->value = (double)pick(0, 2);
+}
+
+static void times_pick(Call *c, const Last *last)
+{
+    const Call *p = &last->product;
+    int turned = one_in(2);
+    int64_t n = last->has_activation ? last->activation.d[0] : 0;
+    relu_pick(c, last);
+    if (!n || one_in(4)) return;
+    c->d[0] = n;
+    c->in[turned] = last->activation.out[0];
+    c->in[!turned] = last->has_product && p->d[0] * p->d[1] == n ? p->out[0] : -1;
+    places_pick(c, (const int64_t[]){n, n}, 2, (const int64_t[]){n}, 1);
 }
 
 /* Rows of 4 columns or more, of the last sum or of any place. */
@@ -223,6 +252,12 @@ static void call_pick(Call *c, const Last *last)
         places_pick(c, (const int64_t[]){CHANNELS * PLANE * PLANE, FILTERS * CHANNELS * 9, FILTERS},
                     3, (const int64_t[]){FILTERS * INNER * INNER}, 1);
         break;
+    case ACTIVATION:
+        activation_pick(c, last);
+        break;
+    case TIMES:
+        times_pick(c, last);
+        break;
     case NORM:
         norm_pick(c, last);
         break;
@@ -242,6 +277,8 @@ static void call_pick(Call *c, const Last *last)
 
 static void last_note(Last *last, const Call *c)
 {
+    if (c->kind == ACTIVATION) last->activation = *c, last->has_activation = true;
+    if (c->kind <= SUMS) last->before = last->product;
     if (c->kind <= SUMS) last->product = *c, last->has_product = true;
     if (c->kind == ROWS) last->layer = *c, last->has_layer = true;
     if (c->kind == ENTROPY)
@@ -267,6 +304,8 @@ static int calls_pick(Call *call)
         {CONV, POOL, COPY, GATHER, KINDS},
         {ENTROPY, FILL, ENTROPY_DX, COPY, GATHER, KINDS},
         {COPY, GATHER, COPY, COPY, GATHER, KINDS},
+        {ROWS, ROWS, ACTIVATION, TIMES, KINDS},
+        {ROWS, ROWS, ROWS, ACTIVATION, COLUMNS, ACTIVATION, KINDS},
         {ADD, NORM, ADD, NORM, NORM, ADD, KINDS},
         {NORM, ADD, NORM, NORM, ADD, NORM, KINDS},
     };
@@ -364,6 +403,14 @@ static ds_status call_run(const Call *c, const float *p)
         return k->max_pool2d(s, &pool, F(c->in[0], 1, FILTERS, INNER, INNER),
                              F(c->out[0], 1, FILTERS, POOLED, POOLED),
                              dense(p, c->out[1], DS_I32, DIMS(1, FILTERS, POOLED, POOLED)));
+    case ACTIVATION:
+        return k->unary(s,
+                        c->value < 1   ? DSI_SILU
+                        : c->value < 2 ? DSI_GELU
+                                       : DSI_GELU_TANH,
+                        0, F(c->in[0], m), F(c->out[0], m));
+    case TIMES:
+        return k->binary(s, DSI_MUL, 0, F(c->in[0], m), F(c->in[1], m), F(c->out[0], m));
     case NORM:
         return norm_run(c, p);
     case ADD:

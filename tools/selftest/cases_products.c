@@ -26,6 +26,33 @@ static ds_status matmul_columns(Trial *t)
     return CALL(t, matmul, IN(t, 2, m, k), IN(t, 2, k, n), STATS(t, n), OUT(t, 2, m, n));
 }
 
+/* Of few rows, with an activation: of gemm_joined.cu. */
+static ds_status matmul_gate_up(Trial *t)
+{
+    int64_t m = 5, n = BIG(t, 2048, 35), k = BIG(t, 2048, 132);
+    dsi_view a = trial_operand(t, t->dtype, DENSE, -1, 1, false, DIMS(m, k));
+    dsi_view x = {a.p, a.dtype, 3, {1, m, k}, {0, a.s[0], 1}}, w[2], y[2], none = ABSENT;
+    for (int i = 0; i < 2; i++) {
+        dsi_view b = trial_operand(t, t->dtype, DENSE, -1, 1, false, DIMS(n, k));
+        w[i] = (dsi_view){b.p, b.dtype, 3, {1, k, n}, {0, 1, b.s[0]}};
+        y[i] = trial_operand(t, t->dtype, DENSE, 0, 0, true, DIMS(1, m, n));
+    }
+    dsi_view act = trial_operand(t, t->dtype, DENSE, 0, 0, true, DIMS(1, m, n)),
+             product = trial_operand(t, t->dtype, DENSE, 0, 0, true, DIMS(1, m, n));
+    ds_status status = CALL(t, matmul, x, w[0], none, y[0]);
+    if (status == DS_OK) status = CALL(t, matmul, x, w[1], none, y[1]);
+    if (status == DS_OK) status = CALL(t, unary, DSI_SILU, 0, y[0], act);
+    return status == DS_OK ? CALL(t, binary, DSI_MUL, 0, act, y[1], product) : status;
+}
+static ds_status matmul_columns_gelu(Trial *t)
+{
+    int64_t m = 5, n = BIG(t, 2048, 35), k = BIG(t, 2048, 70);
+    dsi_view y = trial_operand(t, t->dtype, DENSE, 0, 0, true, DIMS(1, m, n)),
+             act = trial_operand(t, t->dtype, DENSE, 0, 0, true, DIMS(1, m, n));
+    ds_status status = CALL(t, matmul, IN(t, 1, m, k), IN(t, 1, k, n), STATS(t, n), y);
+    return status == DS_OK ? CALL(t, unary, DSI_GELU_TANH, 0, y, act) : status;
+}
+
 static ds_status matmul_few(Trial *t)
 {
     int64_t k = BIG(t, 4096, 65);
@@ -441,6 +468,8 @@ const SelfCase selftest_products[] = {
     {"matmul", "few", matmul_few, 4, false},
     {"matmul", "rows", matmul_rows, 4, false},
     {"matmul", "columns", matmul_columns, 4, false},
+    {"matmul", "gate and up, SiLU", matmul_gate_up, 8, true},
+    {"matmul", "columns, GELU", matmul_columns_gelu, 8, false},
     {"matmul", "lines n n", matmul_nn, 4, true},
     {"matmul", "lines n t", matmul_nt, 4, true},
     {"matmul", "lines t n", matmul_tn, 4, true},

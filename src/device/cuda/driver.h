@@ -94,6 +94,7 @@ ds_status dsi_cuda_upload(dsi_stream *s, const void *host, size_t bytes, const v
     X(gemm_mma, 80) \
     X(gemm_wgmma, 90) \
     X(gemm_small, 75) \
+    X(gemm_joined, 75) \
     X(pool, 75) \
     X(softmax, 75) \
     X(linear_entropy, 75) \

@@ -37,23 +37,49 @@ bool dsi_cuda_independent(const dsi_cuda_matmul_args *a, const dsi_cuda_matmul_a
     return true;
 }
 
-/* Whether x shares memory with a result of what is held, except by being the
- * first one, or, with `inputs`, with anything that it reads. */
-static bool touches(const struct dsi_cuda_held *h, const dsi_view *x, bool inputs)
+/* Whether x shares memory with a result of what is held, except by being `own_y`, or,
+ * with `inputs`, with anything that it reads. */
+static bool touches(const struct dsi_cuda_held *h, const dsi_view *x, const void *own_y,
+                    bool inputs)
 {
     int64_t bytes = dsi_cuda_elements_in(x) * (int64_t)ds_dtype_size(x->dtype);
     Extent own = dsi_cuda_memory_of(x->p, bytes), in[INPUTS], out[OUTPUTS];
     for (int i = 0; i < h->n; i++) {
-        dsi_cuda_extents(&h->pair.of[i], in, out);
+        dsi_cuda_extents(&h->group.of[i], in, out);
         for (int j = 0; inputs && j < INPUTS; j++)
             if (dsi_cuda_overlap(own, in[j])) return true;
         for (int j = 0; j < OUTPUTS; j++)
-            if (dsi_cuda_overlap(own, out[j]) && (i || j || x->p != h->pair.of[0].y)) return true;
+            if (dsi_cuda_overlap(own, out[j]) && (j || x->p != own_y || h->group.of[i].y != own_y))
+                return true;
     }
     return false;
 }
 
 /* ---- what is held ----------------------------------------------------------- */
+
+/* Whether they need kernels of gemm_joined.cu. */
+static bool is_joined(const struct dsi_cuda_held *h)
+{
+    bool joined = h->kind == DSI_CUDA_ROWS && h->n > 1;
+    for (int i = 0; i < h->n; i++) joined |= h->group.of[i].also >= K_SILU_OF;
+    return joined;
+}
+
+static ds_status products_launch(struct dsi_cuda_held *h)
+{
+    const bool joined = is_joined(h), rows = h->kind == DSI_CUDA_ROWS;
+    const char *kernel = joined ? rows ? "matmul_rows_joined" : "matmul_columns_joined"
+                         : rows ? "matmul_rows"
+                                : "matmul_columns";
+    const dsi_cuda_matmul_args *of = h->group.of;
+    const dsi_cuda_matmul_pair pair = {.of = {of[0], of[1]}, .blocks = h->group.blocks[0]};
+    h->group.n = h->n;
+    return dsi_cuda_launch(h->s, joined ? DSI_CUDA_gemm_joined : DSI_CUDA_gemm_small, kernel,
+                           dsi_cuda_dtype_suffix((ds_dtype)of[0].dtype), h->grid,
+                           !rows    ? &pair
+                           : joined ? (const void *)&h->group
+                                    : of);
+}
 
 /* Nothing is held when it is launched, since that enters the device. */
 ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g)
@@ -73,18 +99,19 @@ ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g)
     if (what == DSI_CUDA_BACK)
         return dsi_cuda_launch(h->s, DSI_CUDA_conv_small, "conv2d_back_scanned", "_f32", h->grid,
                                &h->back);
-    bool rows = h->kind == DSI_CUDA_ROWS;
-    return dsi_cuda_launch(h->s, DSI_CUDA_gemm_small, rows ? "matmul_rows" : "matmul_columns",
-                           dsi_cuda_dtype_suffix((ds_dtype)h->pair.of[0].dtype), h->grid,
-                           rows ? (const void *)&h->pair.of[0] : &h->pair);
+    return products_launch(h);
 }
 
 static bool joins(const struct dsi_cuda_held *h, dsi_cuda_small kind, const dsi_cuda_matmul_args *p)
 {
-    const dsi_cuda_matmul_args *first = &h->pair.of[0];
-    return h->s->device->joins & DSI_JOIN_PAIR && h->n == 1 && h->kind == DSI_CUDA_COLUMNS &&
-           kind == DSI_CUDA_COLUMNS && first->dtype == p->dtype && first->batch == 1 &&
-           p->batch == 1 && dsi_cuda_independent(first, p);
+    const dsi_cuda_matmul_args *first = &h->group.of[0];
+    const int most = kind == DSI_CUDA_COLUMNS ? 2 : K_GROUP;
+    bool fits = h->s->device->joins & DSI_JOIN_PAIR && h->kind == kind && h->n < most &&
+                !h->group.together && p->n > 0 && first->dtype == p->dtype && first->batch == 1 &&
+                p->batch == 1;
+    if (kind == DSI_CUDA_ROWS && (p->dtype == DS_F64 || p->m != first->m)) return false;
+    for (int i = 0; i < h->n && fits; i++) fits = dsi_cuda_independent(&h->group.of[i], p);
+    return fits;
 }
 
 struct dsi_cuda_held *dsi_cuda_held_as(const dsi_stream *s, dsi_cuda_waits what)
@@ -115,7 +142,8 @@ ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
 {
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS);
     if (h && joins(h, kind, p)) {
-        h->pair.of[h->n++] = *p;
+        h->group.blocks[h->n] = grid.blocks[0];
+        h->group.of[h->n++] = *p;
         h->grid.blocks[0] += grid.blocks[0];
         return DS_OK;
     }
@@ -125,31 +153,66 @@ ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
     ds_status status = dsi_cuda_held_new(s, DSI_CUDA_PRODUCTS, grid, &h);
     if (status != DS_OK) return status;
     h->n = 1, h->kind = kind;
-    h->pair = (dsi_cuda_matmul_pair){.of = {*p}, .blocks = grid.blocks[0]};
+    h->group = (dsi_cuda_matmul_group){.of = {*p}, .blocks = {grid.blocks[0]}};
     return dsi_cuda_held(s);
+}
+
+/* The product whose result x is, if it has no second output. */
+static dsi_cuda_matmul_args *product_of(struct dsi_cuda_held *h, const dsi_view *x)
+{
+    for (int i = 0; h && i < h->n; i++) {
+        dsi_cuda_matmul_args *p = &h->group.of[i];
+        bool whole = p->batch == 1 && p->ys[2] == 1 && p->ys[1] == p->n &&
+                     dsi_cuda_elements_in(x) == p->m * p->n;
+        if (h->kind == DSI_CUDA_COLUMNS && (i || !p->parts)) break; /* has none */
+        if (x->p == p->y && (int)x->dtype == p->y_dtype && whole && !p->also) return p;
+    }
+    return NULL;
 }
 
 /* The product whose result x is, if y can be its second output. */
 static dsi_cuda_matmul_args *held_result(const dsi_stream *s, const dsi_view *x, const dsi_view *y)
 {
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS);
-    if (!h) return NULL;
-    dsi_cuda_matmul_args *p = &h->pair.of[0];
-    if (h->kind == DSI_CUDA_COLUMNS && !p->parts) return NULL; /* has no second output */
-    int64_t count = dsi_cuda_elements_in(x);
-    bool whole = p->batch == 1 && p->ys[2] == 1 && p->ys[1] == p->n && count == p->m * p->n;
-    bool same = x->p == p->y && (int)x->dtype == p->y_dtype && y->dtype == x->dtype;
-    return same && whole && !p->also && dsi_cuda_contiguous(x) && dsi_cuda_contiguous(y) &&
-                   !touches(h, y, true)
+    dsi_cuda_matmul_args *p = product_of(h, x);
+    return p && y->dtype == x->dtype && dsi_cuda_contiguous(x) && dsi_cuda_contiguous(y) &&
+                   !touches(h, y, x->p, true)
                ? p
                : NULL;
 }
 
-bool dsi_cuda_held_relu(dsi_stream *s, const dsi_view *x, const dsi_view *y)
+bool dsi_cuda_held_unary(dsi_stream *s, dsi_unary_op op, const dsi_view *x, const dsi_view *y)
 {
-    dsi_cuda_matmul_args *p = s->device->joins & DSI_JOIN_RELU ? held_result(s, x, y) : NULL;
+    int also = op == DSI_RELU        ? K_RELU_OF
+               : op == DSI_SILU      ? K_SILU_OF
+               : op == DSI_GELU      ? K_GELU_OF
+               : op == DSI_GELU_TANH ? K_GELU_TANH_OF
+                                     : K_NOTHING;
+    if (!(s->device->joins & DSI_JOIN_RELU) || !also || (also != K_RELU_OF && x->dtype == DS_F64))
+        return false;
+    dsi_cuda_matmul_args *p = held_result(s, x, y);
     if (!p) return false;
-    p->also = K_RELU_OF, p->second = y->p;
+    p->also = also, p->second = y->p;
+    return true;
+}
+
+/* A thread of the second product reads what it wrote at the same place of the first. */
+bool dsi_cuda_held_times(dsi_stream *s, const dsi_view *a, const dsi_view *b, const dsi_view *y)
+{
+    struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS);
+    if (!h || h->n != 2 || h->kind != DSI_CUDA_ROWS || h->group.of[0].n != h->group.of[1].n ||
+        h->group.of[0].y_dtype != h->group.of[1].y_dtype)
+        return false;
+    const dsi_cuda_matmul_args *first = &h->group.of[0];
+    const dsi_view *x = a->p == h->group.of[1].y ? a : b, *other = x == a ? b : a;
+    bool of_first = first->also && other->p == first->second;
+    if (!of_first || !dsi_cuda_contiguous(other) || other->dtype != x->dtype ||
+        dsi_cuda_elements_in(other) != dsi_cuda_elements_in(x))
+        return false;
+    dsi_cuda_matmul_args *p = held_result(s, x, y);
+    if (!p) return false;
+    p->also = K_TIMES, p->second = y->p, p->mask = other->p;
+    h->group.together = 1, h->grid.blocks[0] = h->group.blocks[0];
     return true;
 }
 
@@ -160,7 +223,7 @@ bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *sa
         saved->dtype != dy->dtype)
         return false;
     dsi_cuda_matmul_args *p = held_result(s, dy, dx);
-    if (p && touches(dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS), saved, false)) return false;
+    if (p && touches(dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS), saved, dy->p, false)) return false;
     if (!p) p = dsi_cuda_held_gradient_of(s, dy, saved, dx);
     if (!p) return false;
     p->also = K_WHERE_POSITIVE, p->second = dx->p, p->mask = saved->p;

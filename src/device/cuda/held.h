@@ -3,8 +3,10 @@
  * Launching a kernel of a small network takes longer than the kernel, so some
  * are not launched at once:
  *
- *     a product of gemm_small.cu   a ReLU of its result, or the ReLU's gradient, is then the same
- *                                  kernel's second output, and a second product the same launch
+ *     a product of gemm_small.cu   a ReLU of its result, or the ReLU's gradient, SiLU or GELU is
+ *                                  then the same kernel's second output, and up to two more
+ *                                  products the same launch, of two also the product of an
+ *                                  activation of the first and the second (gate and up)
  *     a float32 convolution of      max-pooling of its result by windows of 2 x 2, with a ReLU,
  *     few channels                  is then computed by the same kernel
  *     the copy of one element       is done by the kernel that gathers a loader's batch (a
@@ -42,11 +44,15 @@ typedef enum dsi_cuda_small { DSI_CUDA_ROWS, DSI_CUDA_COLUMNS } dsi_cuda_small;
 ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
                         const dsi_cuda_matmul_args *p);
 
-/* y = the ReLU of x, or dx the gradient of a ReLU whose result is `saved`: true
- * if x (dy) is the result of what is held, which then computes it too. */
-bool dsi_cuda_held_relu(dsi_stream *s, const dsi_view *x, const dsi_view *y);
+/* y = the ReLU, SiLU or GELU of x, or dx the gradient of a ReLU whose result is `saved`:
+ * true if x (dy) is the result of what is held, which then computes it too. */
+bool dsi_cuda_held_unary(dsi_stream *s, dsi_unary_op op, const dsi_view *x, const dsi_view *y);
 bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *saved,
                            const dsi_view *dx);
+
+/* y = a b: true if one is the second of two held products, the other an activation of the
+ * first, and they compute it too. */
+bool dsi_cuda_held_times(dsi_stream *s, const dsi_view *a, const dsi_view *b, const dsi_view *y);
 
 /* The convolution p by the instance of conv2d_small with this suffix. */
 ds_status dsi_cuda_hold_conv(dsi_stream *s, const char *suffix, dsi_cuda_grid grid,

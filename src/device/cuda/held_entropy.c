@@ -21,8 +21,8 @@ static bool all_near(const Extent in[DSI_CUDA_INPUTS], const Extent out[DSI_CUDA
 /* Whether e is of the held product, and linear_entropy takes both. */
 static bool takes_product(const struct dsi_cuda_held *h, const dsi_cuda_entropy_args *e)
 {
-    const dsi_cuda_matmul_args *p = &h->pair.of[0];
-    if (h->kind != DSI_CUDA_ROWS || !e->lanes) return false;
+    const dsi_cuda_matmul_args *p = &h->group.of[0];
+    if (h->kind != DSI_CUDA_ROWS || h->n != 1 || !e->lanes) return false;
     bool floats = p->dtype == DS_F32 && p->y_dtype == DS_F32 && e->dtype == DS_F32 &&
                   (!p->bias || p->bias_dtype == DS_F32);
     bool same = e->x == p->y && e->rows == p->m && e->columns == p->n && e->inner == 1 &&
@@ -42,7 +42,7 @@ ds_status dsi_cuda_hold_entropy(dsi_stream *s, dsi_cuda_grid grid, const dsi_cud
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS);
     dsi_cuda_linear_entropy last = {.entropy = *p};
     if (h && s->device->joins & DSI_JOIN_LINEAR_ENTROPY && takes_product(h, p)) {
-        last.linear = h->pair.of[0], grid = dsi_cuda_blocks(1, K_LINEAR_ENTROPY_THREADS);
+        last.linear = h->group.of[0], grid = dsi_cuda_blocks(1, K_LINEAR_ENTROPY_THREADS);
         h->what = DSI_CUDA_NOTHING;
     }
     ds_status status = dsi_cuda_held_new(s, DSI_CUDA_ENTROPY, grid, &h);

@@ -8,7 +8,7 @@
 
 typedef enum dsi_cuda_waits {
     DSI_CUDA_NOTHING,
-    DSI_CUDA_PRODUCTS, /* kind, grid, pair: n of them, 1 or 2; 2 only of kind DSI_CUDA_COLUMNS */
+    DSI_CUDA_PRODUCTS, /* kind, grid, group: n of them, at most K_GROUP, of DSI_CUDA_COLUMNS 2 */
     DSI_CUDA_CONV,     /* conv, the suffix of its kernel, of_conv, grid */
     DSI_CUDA_COPY,     /* copy */
     DSI_CUDA_BACK,     /* back, of which there is no dx, and grid */
@@ -32,7 +32,7 @@ struct dsi_cuda_held {
     dsi_cuda_grid grid;
     const char *conv; /* beside of_conv */
     union {
-        dsi_cuda_matmul_pair pair;
+        dsi_cuda_matmul_group group;
         dsi_cuda_conv_args of_conv;
         dsi_cuda_element copy;
         dsi_cuda_conv_back back;

@@ -63,7 +63,7 @@ static int pow_op(double exponent)
 
 ds_status dsi_cuda_unary(dsi_stream *s, dsi_unary_op op, double p, dsi_view x, dsi_view y)
 {
-    if (op == DSI_RELU && dsi_cuda_held_relu(s, &x, &y)) return DS_OK;
+    if (dsi_cuda_held_unary(s, op, &x, &y)) return DS_OK;
     dsi_cuda_pointwise a = {
         .e = DSI_CUDA_ELEMENTS(&x, &y), .op = op == DSI_POW ? pow_op(p) : (int)op, .a = p};
     ds_status status = dsi_cuda_floating(dsi_unary_name(op), x.dtype);
@@ -97,6 +97,7 @@ ds_status dsi_cuda_binary(dsi_stream *s, dsi_binary_op op, double alpha, dsi_vie
                                &p);
     ds_status status = dsi_cuda_floating(dsi_binary_name(op), y.dtype);
     if (status != DS_OK) return status;
+    if (op == DSI_MUL && dsi_cuda_held_times(s, &a, &b, &y)) return DS_OK;
     if (op == DSI_ADD && alpha == 1 && p.e.count && is_dense(&p.e, 3))
         return dsi_cuda_hold_sum(s, &p);
     return dense_launch(s, "binary", "binary_dense", p.op == K_ADD || p.op == K_MUL, 3, y.dtype,

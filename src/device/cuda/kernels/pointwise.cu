@@ -2,13 +2,10 @@
  * operand. Formulas: device/kernels.h; those of gradients get dy as a, and x or
  * y as b.
  * SPDX-License-Identifier: MIT */
-#include "common.cuh"
+#include "activation.cuh"
 #include "vector.cuh"
 
-#define INV_SQRT_2    0.70710678118654752440
 #define INV_SQRT_2_PI 0.39894228040143267794
-#define SQRT_2_OVER_PI 0.79788456080286535588
-#define GELU_CUBIC     0.044715
 #define SELU_SCALE     1.0507009873554804934193349852946
 #define SELU_BELOW     1.7580993408473768599402175208123 /* SELU_SCALE times its alpha */
 
@@ -20,8 +17,6 @@ DEVICE float log_of(float x) { return logf(x); }
 DEVICE double log_of(double x) { return log(x); }
 DEVICE float sqrt_of(float x) { return sqrtf(x); }
 DEVICE double sqrt_of(double x) { return sqrt(x); }
-DEVICE float tanh_of(float x) { return tanhf(x); }
-DEVICE double tanh_of(double x) { return tanh(x); }
 DEVICE float sin_of(float x) { return sinf(x); }
 DEVICE double sin_of(double x) { return sin(x); }
 DEVICE float cos_of(float x) { return cosf(x); }
@@ -40,19 +35,8 @@ DEVICE float rint_of(float x) { return rintf(x); }
 DEVICE double rint_of(double x) { return rint(x); }
 DEVICE float modulo_of(float a, float b) { return fmodf(a, b); }
 DEVICE double modulo_of(double a, double b) { return fmod(a, b); }
-DEVICE float erfc_of(float x) { return erfcf(x); }
-DEVICE double erfc_of(double x) { return erfc(x); }
 DEVICE float pow_of(float x, double e) { return powf(x, (float)e); }
 DEVICE double pow_of(double x, double e) { return pow(x, e); }
-
-/* The distribution function of the normal density; erfc keeps its digits where
- * x is far below 0. */
-template <class C> DEVICE C normal(C x) { return (C)0.5 * erfc_of(x * (C)-INV_SQRT_2); }
-
-template <class C> DEVICE C gelu_tanh_of(C x)
-{
-    return (C)0.5 * x * (1 + tanh_of((C)SQRT_2_OVER_PI * (x + (C)GELU_CUBIC * x * x * x)));
-}
 
 template <class C> DEVICE C gelu_tanh_slope(C x)
 {
@@ -114,9 +98,9 @@ template <class C> DEVICE C unary_of(int op, double p, C x)
     case K_LOG: return log_of(x);
     case K_SQRT: return sqrt_of(x);
     case K_RELU: return x < 0 ? 0 : x;
-    case K_GELU: return x * normal(x);
+    case K_GELU: return gelu_of(x);
     case K_GELU_TANH: return gelu_tanh_of(x);
-    case K_SILU: return x / (1 + exp_of(-x));
+    case K_SILU: return silu_of(x);
     case K_SIGMOID: return 1 / (1 + exp_of(-x));
     case K_TANH: return tanh_of(x);
     case K_SIN: return sin_of(x);
