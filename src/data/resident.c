@@ -66,8 +66,8 @@ static bool has_room(ds_dataset *d, dsi_device *device, int64_t most)
 static ds_status samples_copy(const dsi_resident *r, const dsi_byte_form *form, int64_t begin,
                               int64_t n, char *memory)
 {
-    char *place[DS_MAX_FIELDS];
-    void *field[DS_MAX_FIELDS];
+    char *place[DS_MAX_FIELDS] = {NULL};
+    void *field[DS_MAX_FIELDS] = {NULL};
     ds_status status = DS_OK;
     for (int f = 0; f < r->n_fields; f++) {
         place[f] = memory;

@@ -116,6 +116,11 @@ dsi_view dsi_v_matrices(const ds_tensor *x);
 /* x [N,C,...], whose further dimensions lie as one, seen as [N,C,I]. */
 dsi_view dsi_v_channels(const ds_tensor *x);
 
+/* True if t is NULL or has a value for each channel of x, in x's dtype; a 16-bit
+ * x also accepts float32, in which mixed precision keeps these. False with the
+ * message, in which t is called `name`. */
+bool dsi_per_channel(const char *op, const ds_tensor *x, const ds_tensor *t, const char *name);
+
 /* An option's [vertical, horizontal] values: the horizontal one is 0 for "the
  * same" or -1 for none. */
 static inline void dsi_pair(int64_t out[2], int vertical, int horizontal, int if_zero)
