@@ -115,43 +115,20 @@ static ds_tensor *conv_transpose_images(const char *op, ds_tensor *x, ds_tensor 
     return y;
 }
 
-/* Rows and columns of y [N,K,P,Q] that an output padding of a stride or more
- * puts behind all pixels of a 1x1 filter: kernels for these do not write them.
- * Takes them from o's output padding; false: there are none. */
-static bool conv_transpose_point_rest(const dsi_conv2d *c, const ds_tensor *x, const ds_tensor *w,
-                                      ds_dims y, ds_conv_transpose2d_opts *o, int64_t rest[2])
-{
-    int more[2];
-    bool point = w->shape.d[2] == 1 && w->shape.d[3] == 1 && !c->padding[0] && !c->padding[1];
-    for (int i = 0; i < 2; i++) {
-        rest[i] = y.d[2 + i] - x->shape.d[2 + i] * c->stride[i];
-        if (!point || rest[i] < 0) rest[i] = 0;
-        more[i] = (int)(c->stride[i] - 1);
-    }
-    if (rest[0]) o->output_padding = more[0];
-    if (rest[1]) o->output_padding_w = more[1] ? more[1] : -1;
-    return rest[0] || rest[1];
-}
-
-/* A bias without the fusion, and that rest: 16-bit operands are computed in
- * float32, so that y is rounded once. x has 4 dimensions. */
+/* A bias without the fusion: 16-bit operands are computed in float32, so that y
+ * is rounded once. x has 4 dimensions. */
 static ds_tensor *conv_transpose_named(const char *op, ds_tensor *x, ds_tensor *w,
                                        ds_conv_transpose2d_opts o)
 {
+    if (!x || !w || !o.bias || dsi_fusion(x->device, conv2d_dx_bias))
+        return conv_transpose_images(op, x, w, o);
     dsi_conv2d c;
     ds_dims out;
-    int64_t rest[2];
-    if (!x || !w || !conv_transpose_check(op, x, w, o, &c, &out)) return NULL;
-    if (!o.output_padding_w) o.output_padding_w = o.output_padding ? o.output_padding : -1;
-    bool with_rest = conv_transpose_point_rest(&c, x, w, out, &o, rest);
-    if (!with_rest && (!o.bias || dsi_fusion(x->device, conv2d_dx_bias)))
-        return conv_transpose_images(op, x, w, o);
-    ds_tensor *bias = o.bias;
+    if (!conv_transpose_check(op, x, w, o, &c, &out)) return NULL;
+    ds_tensor *bias = dsi_upcast(o.bias);
     o.bias = NULL;
     ds_tensor *y = conv_transpose_images(op, dsi_upcast(x), dsi_upcast(w), o);
-    if (with_rest) y = ds_pad(y, ds_shape(0, rest[1], 0, rest[0]));
-    if (y && bias) y = ds_add(y, ds_reshape(dsi_upcast(bias), ds_shape(-1, 1, 1)));
-    return y ? ds_cast(y, x->dtype) : NULL;
+    return y ? ds_cast(ds_add(y, ds_reshape(bias, ds_shape(-1, 1, 1))), x->dtype) : NULL;
 }
 
 ds_tensor *ds_conv_transpose2d_with(ds_tensor *x, ds_tensor *w, ds_conv_transpose2d_opts o)

@@ -87,7 +87,7 @@ bool point_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_v
               ds_status *status)
 {
     dsi_view g = {0}, to = {0}, seen = strided(c, dx, &dy), copy = {0};
-    bool all = c->stride[0] == 1 && c->stride[1] == 1;
+    bool all = dx.d[2] == dy.d[2] && dx.d[3] == dy.d[3];
     if (!is_point(c, &w) || !matrix_of(&dy, &g)) return false;
     *status = all ? DS_OK : KERNEL(fill)(s, 0, dx);
     if (!matrix_of(&seen, &to)) {
