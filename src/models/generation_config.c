@@ -14,10 +14,10 @@ static void stop_add(ds_generate_opts *o, const json_t *id)
         o->stop[o->n_stop++] = json_integer_value(id);
 }
 
-/* An id or a list of ids. A key that is there replaces earlier ids, an absent
- * one leaves them: so generation_config.json has precedence over
+/* An id or a list of ids of that file. A key that is there replaces earlier ids,
+ * an absent one leaves them: so generation_config.json has precedence over
  * config.json. */
-static void stop_read(ds_generate_opts *o, const json_t *value)
+static void stop_read(ds_generate_opts *o, const json_t *value, const char *file)
 {
     size_t i;
     json_t *id;
@@ -25,6 +25,9 @@ static void stop_read(ds_generate_opts *o, const json_t *value)
     o->n_stop = 0;
     stop_add(o, value);
     json_array_foreach(value, i, id) stop_add(o, id);
+    if (json_array_size(value) > DS_MAX_STOP_TOKENS)
+        dsi_log(DSI_WARNING, "%s: eos_token_id has %zu ids, and the first %d end a row", file,
+                json_array_size(value), DS_MAX_STOP_TOKENS);
 }
 
 /* A number of the file, where 0 is meant: DS_ZERO. */
@@ -93,13 +96,13 @@ ds_generate_opts ds_generation_config(const ds_module *model)
     ds_generate_opts o = {0};
     if (!lm) return o;
     if (lm->config.eos >= 0) o.stop[o.n_stop++] = lm->config.eos;
-    stop_read(&o, json_object_get(lm->json, "eos_token_id"));
+    stop_read(&o, json_object_get(lm->json, "eos_token_id"), "config.json");
     o.pad_token_id = lm->config.pad < 0 ? 0 : lm->config.pad;
     char path[4200];
     snprintf(path, sizeof path, "%s/generation_config.json", lm->folder ? lm->folder : "");
     json_t *json = lm->folder ? json_load_file(path, 0, NULL) : NULL;
     if (!json) return o;
-    stop_read(&o, json_object_get(json, "eos_token_id"));
+    stop_read(&o, json_object_get(json, "eos_token_id"), path);
     o.do_sample = json_is_true(json_object_get(json, "do_sample"));
     o.temperature = config_number(json, "temperature");
     o.top_p = config_number(json, "top_p");

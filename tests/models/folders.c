@@ -270,6 +270,12 @@ static void generation_configs(void **state)
     write_file("generation_config.json", "{\"num_beams\": 1, \"min_p\": 0.0}");
     o = ds_generation_config(m);
     CHECK(o.n_stop == 1 && o.stop[0] == 1 && !lines.n);
+    write_file("generation_config.json",
+               "{\"eos_token_id\": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]}");
+    o = ds_generation_config(m);
+    CHECK(o.n_stop == DS_MAX_STOP_TOKENS && o.stop[15] == 16);
+    CHECK(strstr(lines.s, "eos_token_id has 17 ids, and the first 16 end a row\n"));
+    dsi_text_free(&lines);
     dsi_log_collect(NULL, NULL);
     ds_module_free(m);
     folder_remove();
