@@ -11,6 +11,7 @@
 #include "args.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "lm/lm.h"
@@ -333,6 +334,7 @@ ds_status lm_sample(ds_module *model, ds_tokenizer *t, const char *prompt, ds_ge
 
 int lm_generate(LmOptions *o)
 {
+    dsi_log_set_stream(stderr); /* stdout has the text alone */
     ds_module *m = ds_pretrained_load(o->model, .dtype = o->bf16 ? DS_BF16 : DS_F32);
     ds_tokenizer *t = m && lm_adapter(m, o) == DS_OK ? lm_tokenizer_load(o) : NULL;
     ds_generate_opts g = ds_generation_config(m);

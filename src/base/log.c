@@ -1,4 +1,4 @@
-/* base/log.c: lines of DeepSpeed's form on stdout.
+/* base/log.c: lines of DeepSpeed's form on stdout, or stderr.
  *
  * The form is that of DeepSpeed's logger (deepspeed/utils/logging.py), so that
  * scripts which read its output can read ours. A line is one write, after what
@@ -26,7 +26,8 @@ enum { NAMES = sizeof names / sizeof *names };
 
 static _Thread_local int rank;
 static _Thread_local int least_level = -1; /* -1: DS_LOG was not looked at yet */
-static _Thread_local dsi_text *collected;  /* NULL: lines go to stdout */
+static _Thread_local FILE *stream;         /* NULL: stdout */
+static _Thread_local dsi_text *collected;  /* NULL: lines go to the stream */
 static _Thread_local const char *collected_prefix;
 
 static void log_read_level(void)
@@ -56,11 +57,12 @@ void dsi_log_collect(dsi_text *to, const char *prefix)
     collected_prefix = prefix;
 }
 
+void dsi_log_set_stream(FILE *to) { stream = to; }
 void dsi_log_set_rank(int r) { rank = r; }
 int dsi_log_rank(void) { return rank; }
 
 /* "[2026-11-21 12:05:41,123] [INFO] [engine.c:210:step] [Rank 0] " */
-static void log_add_prefix(dsi_text *t, dsi_level level, const char *file, int line,
+static void log_add_prefix(dsi_text *t, FILE *to, dsi_level level, const char *file, int line,
                            const char *func)
 {
     static const char *const tags[] = {"DEBUG", "INFO", "WARNING", "ERROR", "INFO"};
@@ -71,8 +73,7 @@ static void log_add_prefix(dsi_text *t, dsi_level level, const char *file, int l
     localtime_r(&now.tv_sec, &day);
     strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", &day);
     const char *slash = strrchr(file, '/');
-    bool marked = (level == DSI_WARNING || level == DSI_ERROR) &&
-                  dsi_terminal_colors(STDOUT_FILENO);
+    bool marked = (level == DSI_WARNING || level == DSI_ERROR) && dsi_terminal_colors(fileno(to));
     const char *color = !marked ? "" : level == DSI_ERROR ? DSI_RED : DSI_YELLOW;
     dsi_text_add(t, "[%s,%03d] [%s%s%s] [%s:%d:%s] [Rank %d] ", date, (int)(now.tv_nsec / 1000000),
                  color, tags[level], marked ? DSI_PLAIN : "", slash ? slash + 1 : file, line, func,
@@ -81,11 +82,11 @@ static void log_add_prefix(dsi_text *t, dsi_level level, const char *file, int l
 
 /* All of it in one write where the system can; nobody can be told that it
  * cannot. */
-static void log_write_line(const char *s, size_t n)
+static void log_write_line(FILE *to, const char *s, size_t n)
 {
-    flockfile(stdout);
-    fflush(stdout);
-    int fd = fileno(stdout);
+    flockfile(to);
+    fflush(to);
+    int fd = fileno(to);
     while (n) {
         ssize_t put = write(fd, s, n);
         if (put < 0 && errno == EINTR) continue;
@@ -97,7 +98,7 @@ static void log_write_line(const char *s, size_t n)
         s += put;
         n -= (size_t)put;
     }
-    funlockfile(stdout);
+    funlockfile(to);
 }
 
 void dsi_log_at(dsi_level level, const char *file, int line, const char *func, const char *format,
@@ -107,10 +108,11 @@ void dsi_log_at(dsi_level level, const char *file, int line, const char *func, c
     int kept = errno; /* a line about a failure must not change what it is about */
     dsi_text t = {0};
     va_list args;
+    FILE *to = stream ? stream : stdout;
     if (collected)
         dsi_text_add(&t, "%s", collected_prefix);
     else
-        log_add_prefix(&t, level, file, line, func);
+        log_add_prefix(&t, to, level, file, line, func);
     va_start(args, format);
     dsi_text_add_args(&t, format, args);
     va_end(args);
@@ -118,7 +120,7 @@ void dsi_log_at(dsi_level level, const char *file, int line, const char *func, c
     if (collected)
         dsi_text_add_bytes(collected, t.s, t.n);
     else
-        log_write_line(t.s, t.n);
+        log_write_line(to, t.s, t.n);
     dsi_text_free(&t);
     errno = kept;
 }

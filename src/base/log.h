@@ -7,6 +7,8 @@
 
 #include "text.h"
 
+#include <stdio.h>
+
 /* DSI_REQUESTED is what a config key asked for (steps_per_print,
  * wall_clock_breakdown, memory_breakdown): printed as [INFO] whatever DS_LOG
  * says. */
@@ -30,6 +32,10 @@ void dsi_log_at(dsi_level level, const char *file, int line, const char *func, c
 /* From now on this thread's lines are added to *to, as "PREFIXtext\n", in place
  * of stdout. Both are borrowed until the call with NULL, which ends it. */
 void dsi_log_collect(dsi_text *to, const char *prefix);
+
+/* This thread's lines go to that stream, not to stdout: of a program whose
+ * stdout is a result. NULL: stdout. */
+DSI_SHARED void dsi_log_set_stream(FILE *to);
 
 bool dsi_log_on(dsi_level level); /* whether such a line would be printed: for long texts */
 void dsi_log_set_rank(int rank);  /* of this thread; 0 at first */
