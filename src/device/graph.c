@@ -163,8 +163,7 @@ bool dsi_graph_give(const dsi_device *d, const dsi_graph_hook *type, const void 
 /* ---- launching ---------------------------------------------------------------------------------------- */
 
 /* Slots are copied only if a value changed: a copy takes about as long as a
- * small
- * kernel. */
+ * small kernel. */
 static ds_status graph_work_launch(dsi_graph *g)
 {
     bool same = g->used <= g->sent_bytes && !memcmp(g->host, g->sent, g->used);

@@ -282,10 +282,10 @@ typedef struct dsi_kernels {
     ds_status (*combine_dw)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view slot, dsi_view dw);
 
     /* ---- attention: q [B,L,D], k [K,S,D], v [K,S,E], y [B,L,E]; mask [B,L,S]
-     * optional, bool or, of scores without a cap, q's dtype; unit stride along D and E. K divides B: batch
-     * b of q attends to batch b / (B / K) of k and v, whose gradients are sums
-     * over the B / K. All may have one more dimension in front, of one size, over
-     * which the same is done for each index ---- */
+     * optional, bool or, of scores without a cap, q's dtype; unit stride along D
+     * and E. K divides B: batch b of q attends to batch b / (B / K) of k and v,
+     * whose gradients are sums over the B / K. All may have one more dimension in
+     * front, of one size, over which the same is done for each index ---- */
 
     /* y = softmax(capped(scale q k^T) + mask) v, of the keys that count. lse
      * [B,L] = log of the sum of e^score of a row. A row whose scores are all

@@ -10,7 +10,6 @@
 /* The message with which an archive of this pickle is refused, or "" if it loads. */
 static const char *pickled(const char *pickle, size_t n)
 {
-    static char message[1100];
     dsi_file *f = dsi_file_replace(folder_path("p.pth"));
     dsi_zip_writer *w = dsi_zip_write_begin(f);
     dsi_zip_entry(w, "a/data.pkl", pickle, n);
@@ -18,11 +17,7 @@ static const char *pickled(const char *pickle, size_t n)
     dsi_zip_entry(w, "a/data/0", "\0\0\0\0\0\0\200?", 8); /* two floats */
     dsi_zip_write_end(w);
     CHECK_INT(dsi_file_commit(f), DS_OK);
-    ds_value *v = ds_value_load(folder_path("p.pth"));
-    snprintf(message, sizeof message, "%s", v ? "" : ds_error());
-    ds_error_clear();
-    ds_value_free(v);
-    return message;
+    return load_message(folder_path("p.pth"));
 }
 
 #define CHECK_PICKLE(pickle, part) \

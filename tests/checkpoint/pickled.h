@@ -5,6 +5,8 @@
 #include "check.h"
 #include "folder.h"
 
+#include "checkpoint/value.h"
+
 #define TENSOR_WITH(type, rest, metadata) \
     "\x80\2}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\n" type \
     "\nX\1\0\0\0" \
@@ -28,4 +30,15 @@ static inline int clean(void **unused)
     (void)unused;
     folder_remove();
     return 0;
+}
+
+/* The message with which a file is refused, or "" if it loads; until the next call. */
+static inline const char *load_message(const char *path)
+{
+    static char message[1100];
+    ds_value *v = ds_value_load(path);
+    snprintf(message, sizeof message, "%s", v ? "" : ds_error());
+    ds_error_clear();
+    ds_value_free(v);
+    return message;
 }

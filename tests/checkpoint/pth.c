@@ -298,18 +298,13 @@ static void cut_old(void **unused)
 
 static const char *archived(const char *const *entries, int n)
 {
-    static char message[1100];
     dsi_file *f = dsi_file_replace(folder_path("z.pth"));
     dsi_zip_writer *w = dsi_zip_write_begin(f);
     for (int i = 0; i < n; i += 2)
         dsi_zip_entry(w, entries[i], entries[i + 1], strlen(entries[i + 1]));
     dsi_zip_write_end(w);
     CHECK_INT(dsi_file_commit(f), DS_OK);
-    ds_value *v = ds_value_load(folder_path("z.pth"));
-    snprintf(message, sizeof message, "%s", v ? "" : ds_error());
-    ds_error_clear();
-    ds_value_free(v);
-    return message;
+    return load_message(folder_path("z.pth"));
 }
 
 #define CHECK_ARCHIVE(part, ...) \

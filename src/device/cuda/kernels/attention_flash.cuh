@@ -1,8 +1,9 @@
 /* device/cuda/kernels/attention_flash.cuh: attention in 16 bits by tensor cores,
  * with scores, softmax and sums in registers, for heads of at most 128 elements
- * in aligned vectors of 16 bytes, without a mask but the causal one and its window. DROPS: with
- * dropout of the weights; attention_flash_dropout.cu has these kernels, which are
- * larger and need more registers, attention_flash.cu the others.
+ * in aligned vectors of 16 bytes, without a mask but the causal one and its
+ * window. DROPS: with dropout of the weights; attention_flash_dropout.cu has
+ * these kernels, which are larger and need more registers, attention_flash.cu
+ * the others.
  * Source: Dao, FlashAttention-2, arXiv:2307.08691. attention_mma.cu has the rest.
  *
  * A block of 4 warps takes 64 rows: queries, or in the kernel for dk and dv keys;
