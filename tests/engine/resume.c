@@ -126,6 +126,10 @@ static void other_optimizers(void **state)
                          .accumulate = 1,
                          .dtype = i % 3 ? "bf16" : "fp32",
                          .optim = names[i]});
+    resume(2, 3, (RunPlan){.accumulate = 1, .dtype = "fp32", .optim = "NAdam"});
+    resume(2, 3,
+           (RunPlan){
+               .accumulate = 1, .dtype = "fp32", .optim = "SGD", .options = "\"momentum\": 0.9,"});
     for (int stage = 1; stage <= 3; stage++) /* whole parameters */
         resume(2, 3, (RunPlan){.stage = stage, .accumulate = 1, .dtype = "bf16", .optim = "Muon"});
 }

@@ -12,13 +12,14 @@
 
 typedef struct RunPlan {
     int stage, accumulate, steps;
-    const char *dtype; /* "bf16", "fp16", "fp32" */
-    const char *optim; /* NULL: AdamW */
-    const char *more;  /* of the configuration: "\"checkpoint\": {...}," */
-    const char *zero;  /* of zero_optimization, likewise */
-    int ep_size;       /* ranks that share 4 experts; 0: there are none */
-    bool plain;        /* no dropout, and no averages: for ranks that change */
-    const char *dir;   /* to load from, and to save to */
+    const char *dtype;   /* "bf16", "fp16", "fp32" */
+    const char *optim;   /* NULL: AdamW */
+    const char *options; /* of it, beside lr: "\"momentum\": 0.9," */
+    const char *more;    /* of the configuration: "\"checkpoint\": {...}," */
+    const char *zero;    /* of zero_optimization, likewise */
+    int ep_size;         /* ranks that share 4 experts; 0: there are none */
+    bool plain;          /* no dropout, and no averages: for ranks that change */
+    const char *dir;     /* to load from, and to save to */
     bool load, save;
     uint64_t seed;
 } RunPlan;
@@ -92,7 +93,7 @@ static inline ds_engine *run_engine(const RunPlan *p)
     snprintf(
         text, sizeof text,
         "{\"train_batch_size\": %d, \"gradient_accumulation_steps\": %d, %s \"steps_per_print\": 0,"
-        "\"optimizer\": {\"type\": \"%s\", \"params\": {\"lr\": 0.01}},"
+        "\"optimizer\": {\"type\": \"%s\", \"params\": {%s \"lr\": 0.01}},"
         "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_max_lr\": 0.01, "
         "\"warmup_num_steps\": 8}},"
         "\"bf16\": {\"enabled\": %s}, \"fp16\": {\"enabled\": %s, \"initial_scale_power\": %d, "
@@ -101,8 +102,9 @@ static inline ds_engine *run_engine(const RunPlan *p)
         "\"stage3_param_persistence_threshold\": 100, \"reduce_bucket_size\": 400, "
         "\"allgather_bucket_size\": 400}}",
         RUN_BATCH, p->accumulate, p->more ? p->more : "", p->optim ? p->optim : "AdamW",
-        strcmp(p->dtype, "bf16") ? "false" : "true", strcmp(p->dtype, "fp16") ? "false" : "true",
-        p->plain ? 8 : 20 /* overflows at first */, p->stage, p->zero ? p->zero : "");
+        p->options ? p->options : "", strcmp(p->dtype, "bf16") ? "false" : "true",
+        strcmp(p->dtype, "fp16") ? "false" : "true", p->plain ? 8 : 20 /* overflows at first */,
+        p->stage, p->zero ? p->zero : "");
     ds_engine *e = ds_initialize(.model = run_net(p->plain, p->ep_size, p->seed),
                                  .training_data = run_data(), .config = text, .seed = p->seed + 3);
     if (e && !p->plain) ds_engine_use_ema(e, 0.9);

@@ -104,6 +104,9 @@ typedef struct dsi_load_group {
  * have the same. */
 ds_status dsi_load_add_chunks(dsi_load_param *p, const dsi_load_group *g, int64_t begin,
                               int64_t end, int64_t at);
+/* The step of states that have none, such as those of torch's SGD: the updates
+ * so far. */
+ds_status dsi_load_updates(const dsi_loaded *l, int64_t *updates);
 /* A parameter or buffer as the model file has it, or an expert's file; NULL:
  * none has. */
 const ds_value *dsi_load_model_value(const dsi_loaded *l, const char *name);

@@ -114,20 +114,6 @@ static ds_status entries_from_shapes(dsi_loaded *l, int64_t g, const ds_value *p
     return status;
 }
 
-/* The step of states that have none, such as those of torch's SGD: the updates
- * so far. */
-static ds_status updates_read(const dsi_loaded *l, int64_t *updates)
-{
-    int64_t all = 0, skipped = 0;
-    ds_status status = DS_OK;
-    if (ds_value_get(l->model, DSI_STATE_GLOBAL_STEPS))
-        status = ds_value_read_int(l->model, DSI_STATE_GLOBAL_STEPS, &all);
-    if (status == DS_OK && ds_value_get(l->model, DSI_STATE_SKIPPED_STEPS))
-        status = ds_value_read_int(l->model, DSI_STATE_SKIPPED_STEPS, &skipped);
-    *updates = all > skipped ? all - skipped : 0;
-    return status;
-}
-
 /* The step of a group is that of its parameters. */
 static ds_status entries_set_step(const dsi_loaded *l, const ds_value *state, Entries *of)
 {
@@ -135,7 +121,7 @@ static ds_status entries_set_step(const dsi_loaded *l, const ds_value *state, En
     ds_status status = DS_OK;
     if (!ds_value_len(state)) return DS_OK;
     status = ds_value_get(state, DSI_STATE_STEP) ? ds_value_read_int(state, DSI_STATE_STEP, &step)
-                                                 : updates_read(l, &step);
+                                                 : dsi_load_updates(l, &step);
     if (status != DS_OK) return status;
     for (int i = 0; i < of->n; i++)
         of->at[i].p->step = step > of->at[i].p->step ? step : of->at[i].p->step;
@@ -406,7 +392,7 @@ static ds_status entries_read_states(const dsi_loaded *l, const Entries *of, con
         }
         most = step > most ? step : most;
     }
-    if (status == DS_OK && !counted) status = updates_read(l, &most);
+    if (status == DS_OK && !counted) status = dsi_load_updates(l, &most);
     /* DeepSpeed's fused Adam counts only at the last parameter of a group. */
     for (int i = 0; i < of->n; i++)
         if (ds_value_get_int(states, i)) of->at[i].p->step = most;

@@ -177,7 +177,9 @@ ds_status dsi_load_add_chunks(dsi_load_param *p, const dsi_load_group *g, int64_
         const char *kind = i == -2   ? DSI_LOAD_WEIGHTS
                            : i == -1 ? DSI_LOAD_AVERAGE
                                      : ds_value_text(ds_value_key_at(g->state, i));
-        if (ds_value_kind_of(from) != DS_VALUE_TENSOR || !kind || !strcmp(kind, "step")) continue;
+        if (ds_value_kind_of(from) != DS_VALUE_TENSOR || !kind || !strcmp(kind, DSI_STATE_STEP) ||
+            !strcmp(kind, DSI_STATE_MU_PRODUCT))
+            continue;
         if (dsi_load_count(p, kind, begin, end) == end - begin) continue;
         const ds_tensor *x = dsi_load_read_tensor(from, "");
         if (!x) return ds_error_status();
@@ -331,6 +333,18 @@ static ds_status optimizer_read_masters(dsi_loaded *l, const ds_value *file,
     return status;
 }
 
+ds_status dsi_load_updates(const dsi_loaded *l, int64_t *updates)
+{
+    int64_t all = 0, skipped = 0;
+    ds_status status = DS_OK;
+    if (ds_value_get(l->model, DSI_STATE_GLOBAL_STEPS))
+        status = ds_value_read_int(l->model, DSI_STATE_GLOBAL_STEPS, &all);
+    if (status == DS_OK && ds_value_get(l->model, DSI_STATE_SKIPPED_STEPS))
+        status = ds_value_read_int(l->model, DSI_STATE_SKIPPED_STEPS, &skipped);
+    *updates = all > skipped ? all - skipped : 0;
+    return status;
+}
+
 /* The optimizer's state in one file, the model's or that of an expert-parallel
  * rank. own: its deepspeed_c. */
 static ds_status optimizer_read(dsi_loaded *l, const ds_value *file, const ds_value *own)
@@ -350,8 +364,10 @@ static ds_status optimizer_read(dsi_loaded *l, const ds_value *file, const ds_va
         dsi_load_group from = {.state = ds_value_get_int(states, i),
                                .averages = ds_value_get(averages, name)};
         if (!p) continue; /* it is not trained */
-        if (ds_value_get(from.state, DSI_STATE_STEP))
-            status = ds_value_read_int(from.state, DSI_STATE_STEP, &p->step);
+        if (from.state)
+            status = ds_value_get(from.state, DSI_STATE_STEP)
+                         ? ds_value_read_int(from.state, DSI_STATE_STEP, &p->step)
+                         : dsi_load_updates(l, &p->step);
         if (status == DS_OK) status = dsi_load_add_chunks(p, &from, 0, dsi_numel(p->shape), 0);
     }
     return status;

@@ -94,6 +94,8 @@
 #define DSI_STATE_PARAM_GROUPS "param_groups" /* [{lr, ..., params}] */
 #define DSI_STATE_PARAMS       "params"       /* [number]; in deepspeed_c [name] */
 #define DSI_STATE_STEP         "step"         /* int */
+/* only of NAdam, beside its moments: a number that follows from the step */
+#define DSI_STATE_MU_PRODUCT "mu_product"
 
 /* ---- fp16 in stage 0: FP16_Optimizer, FP16_UnfusedOptimizer ---- */
 
