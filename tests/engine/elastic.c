@@ -139,6 +139,26 @@ static void on(int ranks)
     for (int stage = 0; stage <= 3; stage++) from(ranks, stage);
 }
 
+/* 71 samples are 3 batches on two ranks, which repeat one, and 2 on one: there
+ * the epoch is over. */
+static void shorter_epoch(void **state)
+{
+    (void)state;
+    static State s;
+    RunPlan p = {.accumulate = 1,
+                 .dtype = "fp32",
+                 .plain = true,
+                 .seed = 1,
+                 .samples = 71,
+                 .more = "\"dataloader_drop_last\": true,",
+                 .dir = folder_make(),
+                 .save = true};
+    run_on(2, p, &s);
+    p.save = false, p.load = true;
+    run_on(1, p, &s);
+    folder_remove();
+}
+
 /* ---- experts ------------------------------------------------------------------------------------------- */
 
 typedef struct Shared {
@@ -219,8 +239,8 @@ int main(void)
 {
     if (!access("/dev/shm", W_OK))
         setenv("TMPDIR", "/dev/shm", 0); /* it does not wait for a disk */
-    const struct CMUnitTest tests[] = {cmocka_unit_test(from_1), cmocka_unit_test(from_2),
-                                       cmocka_unit_test(from_3), cmocka_unit_test(from_4),
-                                       cmocka_unit_test(experts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(from_1),        cmocka_unit_test(from_2),
+                                       cmocka_unit_test(from_3),        cmocka_unit_test(from_4),
+                                       cmocka_unit_test(shorter_epoch), cmocka_unit_test(experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

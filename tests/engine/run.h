@@ -19,6 +19,7 @@ typedef struct RunPlan {
     const char *zero;    /* of zero_optimization, likewise */
     int ep_size;         /* ranks that share 4 experts; 0: there are none */
     bool plain;          /* no dropout, and no averages: for ranks that change */
+    int samples;         /* 0: RUN_SAMPLES, of which all are used */
     const char *dir;     /* to load from, and to save to */
     bool load, save;
     uint64_t seed;
@@ -69,22 +70,21 @@ static inline ds_module *run_net(bool plain, int ep_size, uint64_t seed)
     return m;
 }
 
-static inline ds_dataset *run_data(void)
+static inline ds_dataset *run_data(int n)
 {
     float x[RUN_SAMPLES][72];
     int64_t y[RUN_SAMPLES];
     uint64_t state = 5;
-    for (int i = 0; i < RUN_SAMPLES; i++) {
+    for (int i = 0; i < n; i++) {
         y[i] = i % 5;
         for (int k = 0; k < 72; k++) {
             state = state * 6364136223846793005u + 1442695040888963407u;
             x[i][k] = (float)(state >> 40) / (1 << 23) - 1 + (float)(k % 5 == y[i]);
         }
     }
-    return ds_tensor_dataset(
-        (ds_tensor *[]){ds_from_data(DS_F32, ds_shape(RUN_SAMPLES, 2, 6, 6), x),
-                        ds_from_data(DS_I64, ds_shape(RUN_SAMPLES), y)},
-        2);
+    return ds_tensor_dataset((ds_tensor *[]){ds_from_data(DS_F32, ds_shape(n, 2, 6, 6), x),
+                                             ds_from_data(DS_I64, ds_shape(n), y)},
+                             2);
 }
 
 static inline ds_engine *run_engine(const RunPlan *p)
@@ -106,7 +106,8 @@ static inline ds_engine *run_engine(const RunPlan *p)
         strcmp(p->dtype, "fp16") ? "false" : "true", p->plain ? 8 : 20 /* overflows at first */,
         p->stage, p->zero ? p->zero : "");
     ds_engine *e = ds_initialize(.model = run_net(p->plain, p->ep_size, p->seed),
-                                 .training_data = run_data(), .config = text, .seed = p->seed + 3);
+                                 .training_data = run_data(p->samples ? p->samples : RUN_SAMPLES),
+                                 .config = text, .seed = p->seed + 3);
     if (e && !p->plain) ds_engine_use_ema(e, 0.9);
     return e;
 }

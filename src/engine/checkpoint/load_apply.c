@@ -284,8 +284,10 @@ static ds_status apply_loader_position(const dsi_loaded *l, ds_engine *e)
             "engine_load: %lld samples of the epoch were used, which batches of %lld do not give: "
             "%lld come again",
             (long long)samples, (long long)now, (long long)(samples % now));
-    if (before != now)
-        batch = samples / now < ds_loader_len(e->loader) ? samples / now : ds_loader_len(e->loader);
+    if (before != now) batch = samples / now;
+    /* ranks that do not divide the samples give an epoch another length */
+    if (l->ranks != ds_comm_size(e->comm) && batch > ds_loader_len(e->loader))
+        batch = ds_loader_len(e->loader);
     return ds_loader_seek(e->loader,
                           (ds_loader_position){epoch, batch, (uint64_t)value_int_or(v, "seed", 0)});
 }
