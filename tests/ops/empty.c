@@ -32,6 +32,8 @@ static void no_samples(void **state)
     check_size(ds_max(rows, 1, false), 0);
     check_size(ds_dropout(rows, 0.5, true), 0);
     check_size(ds_embedding(m, ds_empty(DS_I64, ds_shape(0)), -1), 0);
+    check_size(ds_embedding_bag(m, ds_empty(DS_I64, ds_shape(0, 3)), -1, NULL, .mode = DS_BAG_MAX),
+               0);
     check_size(ds_attention(x(ds_shape(2, 0, 4)), x(ds_shape(2, 3, 4)), x(ds_shape(2, 3, 4))), 0);
     for (int i = 0; i < 5; i++) CHECK_CLOSE(((const float *)ds_data(ds_grad(m)))[i], 0, 0);
     ds_tensor *v = x(ds_shape(64, 64, 3, 3)), *images = x(ds_shape(0, 64, 8, 8));
