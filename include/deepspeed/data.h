@@ -95,9 +95,11 @@ DS_API ds_status ds_tokens_pack_with(struct ds_tokenizer *t, const char *out,
                                      ds_tokens_pack_opts opts);
 
 /* The windows of `window` tokens of such a file, one after the other; a rest is
- * left out. Fields: ids int64 [window], labels int64 [window], the same ids,
- * -100 where they do not count: the inputs of a language model. The file is
- * mapped. Refuses (NULL) a file that is damaged or shorter than a window. */
+ * left out, and so are windows of which no label counts, whose loss would be
+ * NaN. Fields: ids int64 [window], labels int64 [window], the same ids, -100
+ * where they do not count: the inputs of a language model. The file is mapped.
+ * Refuses (NULL) a file that is damaged, shorter than a window, or without one
+ * that counts. */
 DS_API ds_dataset *ds_token_dataset(const char *path, int64_t window);
 
 /* ---- transforms (torchvision.transforms) -------------------------------------------- */

@@ -5,12 +5,15 @@
  *     n bytes          1: the id counts in the loss as a label (only if `masked`)
  *
  * Integers are little-endian, as memory is on the machines that this is for.
- * Sample i is the window of ids i W .. i W + W - 1; a rest below W is left out.
+ * Windows are the ids k W .. k W + W - 1; a rest below W is left out. Sample i is
+ * window i; in a masked file the i-th one with a label that counts, as the loss
+ * of a batch without one would be NaN.
  * SPDX-License-Identifier: MIT */
 #include "tokens.h"
 
 #include "base/error.h"
 #include "base/mapping.h"
+#include "base/mem.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -21,14 +24,11 @@ typedef struct Tokens {
     dsi_mapping *file;
     dsi_tokens_header head;
     const uint8_t *ids, *counted; /* counted: NULL: all */
-    int64_t window;
+    int64_t window, n;            /* ids of a sample, samples */
+    int64_t *kept;                /* masked: the window of each sample; else NULL */
 } Tokens;
 
-static int64_t tokens_len(void *self)
-{
-    const Tokens *t = self;
-    return (int64_t)t->head.n / t->window;
-}
+static int64_t tokens_len(void *self) { return ((Tokens *)self)->n; }
 
 /* By memcpy: the ids are in a file, and need not be aligned. */
 static int64_t token_at(const Tokens *t, int64_t i)
@@ -50,7 +50,7 @@ static int64_t token_at(const Tokens *t, int64_t i)
 static ds_status tokens_get(void *self, int64_t i, void **field)
 {
     const Tokens *t = self;
-    int64_t *ids = field[0], *labels = field[1], from = i * t->window;
+    int64_t *ids = field[0], *labels = field[1], from = (t->kept ? t->kept[i] : i) * t->window;
     for (int64_t k = 0; k < t->window; k++) {
         int64_t id = token_at(t, from + k);
         if (id >= (int64_t)t->head.vocab)
@@ -64,7 +64,30 @@ static ds_status tokens_get(void *self, int64_t i, void **field)
     return DS_OK;
 }
 
-static void tokens_free(void *self) { dsi_mapping_unref(((Tokens *)self)->file); }
+static void tokens_free(void *self)
+{
+    Tokens *t = self;
+    dsi_free(t->kept);
+    dsi_mapping_unref(t->file);
+}
+
+/* The first id of a window is predicted from nothing: its label does not count. */
+static bool window_counts(const Tokens *t, int64_t window)
+{
+    const uint8_t *counted = t->counted + window * t->window;
+    for (int64_t k = 1; k < t->window; k++)
+        if (counted[k]) return true;
+    return false;
+}
+
+static void tokens_keep_counted(Tokens *t)
+{
+    int64_t all = t->n;
+    t->kept = dsi_alloc((size_t)all * sizeof *t->kept);
+    t->n = 0;
+    for (int64_t i = 0; i < all; i++)
+        if (window_counts(t, i)) t->kept[t->n++] = i;
+}
 
 bool dsi_tokens_is_file(const void *bytes, size_t n)
 {
@@ -108,7 +131,16 @@ ds_dataset *ds_token_dataset(const char *path, int64_t window)
                                {DS_I64, ds_shape(window), "labels"}};
     ds_dataset *d = ds_dataset_new(&type, 2, fields);
     Tokens *t = ds_dataset_self(d);
-    *t = (Tokens){.file = file, .head = head, .ids = file->p + sizeof head, .window = window};
-    if (head.masked) t->counted = t->ids + head.n * head.width;
-    return d;
+    *t = (Tokens){.file = file,
+                  .head = head,
+                  .ids = file->p + sizeof head,
+                  .window = window,
+                  .n = (int64_t)head.n / window};
+    if (!head.masked) return d;
+    t->counted = t->ids + head.n * head.width;
+    tokens_keep_counted(t);
+    if (t->n) return d;
+    ds_dataset_free(d);
+    return dsi_refuse("tokens: in %s no window of %lld has a token that counts in the loss", path,
+                      (long long)window);
 }

@@ -84,8 +84,19 @@ static void windows_and_masks(void **state)
     CHECK_INT(ids[0], 0);
     CHECK_INT(labels[0], 0);
     ds_dataset_free(d);
+    d = ds_token_dataset(out, 2); /* a b, c d, end x, y z, of which the first is left out */
+    CHECK_INT(ds_dataset_len(d), 3);
+    CHECK_INT(ds_dataset_get(d, 0, (void *[]){ids, labels}), DS_OK);
+    CHECK_INT(labels[0], ids[0]);
+    CHECK_INT(ids[1], ids[0] + 1);
+    ds_dataset_free(d);
     CHECK(!ds_token_dataset(out, 10));
     CHECK_ERROR("9 tokens");
+    lines = "{\"prompt\": \"abcd\", \"completion\": \"\"}\n";
+    file_write("lines.jsonl", lines, strlen(lines));
+    CHECK_INT(ds_tokens_pack(t, out, files, .n_files = 1), DS_OK);
+    CHECK(!ds_token_dataset(out, 2));
+    CHECK_ERROR("no window of 2 has a token that counts");
     CHECK_INT(ds_tokens_pack(t, out, files, .n_files = 1, .end_token = "<eos>"), DS_EINVAL);
     CHECK_ERROR("no token \"<eos>\"");
     ds_tokenizer_free(t);
