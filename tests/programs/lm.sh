@@ -134,6 +134,12 @@ if [ -e "$binary/libdeepspeed_openmpi.so" ]; then
         has out '^saved two$'
         [ "$(grep -c '^evaluation' out)" -eq 1 ] || fail "not one rank alone prints"
     done
+    # the loss of a step is the mean of the ranks, which divide the windows of one
+    one="train --model mine --data book.tokens --context 32 --max-steps 3 --log-interval 1 --no-save"
+    status 0 -q --num_devs 1 "$ds_lm" $one --batch 4
+    grep -o '^step [0-9/]*  loss [0-9]*\.[0-9][0-9]' out >first
+    ASAN_OPTIONS=detect_leaks=0 status 0 -q --num_devs 2 "$ds_lm" $one --batch 2
+    grep -o '^step [0-9/]*  loss [0-9]*\.[0-9][0-9]' out | cmp -s first - || fail "another loss: $(cat first)"
     status 0 -q --num_devs 2 "$ds_lm" generate --model two --prompt AB --max-new-tokens 3 --greedy
     [ "$(grep -c '^AB' out)" -eq 1 ] || fail "not one rank alone generates"
 
@@ -271,7 +277,7 @@ status 1 eval --model mine --data empty.txt
 has err '^ds_lm: empty.txt: 1 tokens are less than a window of 256 (--context)$'
 printf '{"prompt": "This does not count.", "completion": ""}' >prompts.jsonl
 status 1 eval --model mine --data prompts.jsonl --context 8
-has err '^ds_lm: eval: the loss is nan: no token of prompts.jsonl counts'
+has err '^ds_lm: prompts.jsonl: tokens: .*no window of 8 has a token that counts in the loss$'
 status 2 generate --model mine --prompt A --top-p 2
 has err '^ds_lm: --top-p: 2 is outside 0 to 1$'
 status 2 train --demo --data book.txt --output x

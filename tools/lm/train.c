@@ -66,10 +66,14 @@ static const char *end_token(const char *model, const ds_tokenizer *t)
     return token;
 }
 
-/* NULL, as after a failure, if file is NULL. */
-static ds_dataset *windows_of(const LmOptions *o, const char *file)
+/* NULL, as after a failure, if file is NULL. from: the user's file, of which
+ * `file` may be a packed copy. */
+static ds_dataset *windows_of(const LmOptions *o, const char *file, const char *from)
 {
-    return file ? ds_token_dataset(file, o->context) : NULL;
+    ds_dataset *d = file ? ds_token_dataset(file, o->context) : NULL;
+    if (file && !d && strcmp(file, from) != 0)
+        dsi_fail(ds_error_status(), "%s: %s", from, ds_error());
+    return d;
 }
 
 /* Windows to train on; those to evaluate on, if there are any, go to
@@ -82,18 +86,18 @@ static ds_dataset *train_data(Train *t)
     snprintf(path, sizeof path, "%s/train.tokens", o->output);
     bool first = ds_comm_rank(NULL) == 0;
     const char *file = lm_tokens(o, t->tokenizer, o->data, (int)o->n_data, path, first, end);
-    ds_dataset *all = windows_of(o, file);
+    ds_dataset *all = windows_of(o, file, o->data[0]);
     if (!all) return NULL;
     int64_t n = ds_dataset_len(all);
     if (o->eval_data) {
         snprintf(path, sizeof path, "%s/eval.tokens", o->output);
         file = lm_tokens(o, t->tokenizer, &o->eval_data, 1, path, first, end);
-        t->held_out = windows_of(o, file);
+        t->held_out = windows_of(o, file, o->eval_data);
         return all;
     }
     int64_t held = (int64_t)((double)n * o->eval_split);
     if (held < 1 || held >= n) return all;
-    t->held_out = ds_subset(windows_of(o, file), n - held, held);
+    t->held_out = ds_subset(windows_of(o, file, o->data[0]), n - held, held);
     return ds_subset(all, 0, n - held);
 }
 
@@ -185,17 +189,26 @@ static ds_optim *make_optimizer(ds_module *model, void *arg)
     return optim;
 }
 
-static void print_step(Train *t, int64_t step)
+/* A line with the mean loss over the micro batches since the last one, of all
+ * ranks. */
+static ds_status print_step(Train *t, int64_t step)
 {
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *loss = ds_scalar(DS_F64, t->loss / (double)t->counted);
+    ds_status status = ds_all_reduce(NULL, loss, DS_REDUCE_AVG);
+    double mean = ds_item(loss);
+    ds_scope_close(scope);
+    t->loss = 0, t->counted = 0;
+    if (status != DS_OK || ds_engine_global_rank(t->engine)) return status;
     double now = dsi_now() - t->started, done = (double)(step - t->first_step);
     int64_t tokens = t->plan.batch * t->plan.grad_accum * t->plan.ranks * t->o->context;
     double left = now / done * (double)(t->plan.steps - step);
     printf("step %lld/%lld  loss %.4f  lr %.3g  norm %.3g  %.0f tokens/s  left %d:%02d\n",
-           (long long)step, (long long)t->plan.steps, t->loss / (double)t->counted,
-           ds_engine_lr(t->engine), ds_engine_global_grad_norm(t->engine),
-           done * (double)tokens / now, (int)left / 60, (int)left % 60);
+           (long long)step, (long long)t->plan.steps, mean, ds_engine_lr(t->engine),
+           ds_engine_global_grad_norm(t->engine), done * (double)tokens / now, (int)left / 60,
+           (int)left % 60);
     fflush(stdout);
-    t->loss = 0, t->counted = 0;
+    return DS_OK;
 }
 
 /* A copy of --tokenizer, a file or its folder, in the output. */
@@ -267,7 +280,8 @@ static ds_status after_step(Train *t, int64_t step)
     LmOptions *o = t->o;
     bool first = ds_engine_global_rank(t->engine) == 0, last = step == t->plan.steps;
     ds_module *m = ds_engine_module(t->engine);
-    if (first && (step % o->log_interval == 0 || last)) print_step(t, step);
+    if ((step % o->log_interval == 0 || last) && print_step(t, step) != DS_OK)
+        return ds_error_status();
     if (t->eval && (last || (o->eval_interval && step % o->eval_interval == 0)) &&
         evaluate(t, step) != DS_OK)
         return ds_error_status();
@@ -484,7 +498,7 @@ static ds_dataset *eval_data(const LmOptions *o, ds_tokenizer *t)
     bool first = ds_comm_local_rank(NULL) == 0;
     const char *file = lm_tokens(o, t, o->data, (int)o->n_data, path, first,
                                  end_token(o->model, t));
-    ds_dataset *data = windows_of(o, file);
+    ds_dataset *data = windows_of(o, file, o->data[0]);
     ds_status status = ds_error_status();
     if (!ds_error_is_collective()) status = ds_comm_sync_status(NULL, status);
     if (first) remove(path); /* it is mapped */
@@ -501,9 +515,8 @@ static ds_status eval_print(const LmOptions *o, ds_module *m, ds_dataset *data)
     ds_loader_free(loader);
     if (isnan(loss) && !ds_error())
         ds_comm_sync_status(NULL, dsi_fail(DS_EINVAL,
-                                           "eval: the loss is nan: no token of %s counts, or the "
-                                           "model's weights are not finite",
-                                           o->data[0]));
+                                           "eval: the loss is nan: the model's weights are not "
+                                           "finite"));
     if (!ds_error() && ds_comm_rank(NULL) == 0)
         printf("loss %.4f  perplexity %.2f  over %lld windows of %lld tokens\n", loss, exp(loss),
                (long long)n, (long long)o->context);
