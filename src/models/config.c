@@ -1,5 +1,6 @@
-/* models/config.c: reads config.json of GPT-2, Llama, and the families that are
- * Llama with differences: Qwen2, Mistral, Qwen3, Phi-3, Gemma, Gemma 2, Gemma 3.
+/* models/config.c: reads config.json: the family, and the keys of Llama and of the
+ * families that are Llama with differences: Qwen2, Mistral, Qwen3, Phi-3, Gemma,
+ * Gemma 2, Gemma 3. config_gpt.c has those of GPT-2, OPT and GPT-NeoX.
  *
  * Keys are those of transformers 4 and 5. A key that the Python class of the
  * architecture does not read has no effect there, so it is ignored here; one
@@ -33,6 +34,8 @@ typedef struct Family {
 
 static const Family families[] = {
     [DSI_GPT2] = {"GPT2LMHeadModel", "gpt2", .positions = 1024, .bos = -1, .eos = -1, .pad = -1},
+    [DSI_OPT] = {"OPTForCausalLM", "opt", .positions = 2048, .bos = 2, .eos = 2, .pad = 1},
+    [DSI_GPT_NEOX] = {"GPTNeoXForCausalLM", "gpt_neox", .positions = 2048, .eos = 2, .pad = -1},
     [DSI_LLAMA] = {"LlamaForCausalLM", "llama", 0, 0, 2048, 0, -1, -1, -1, 1e-6, true},
     [DSI_QWEN2] = {"Qwen2ForCausalLM", "qwen2", 32, 0, 32768, 4096, -1, -1, -1, 1e-6, false},
     [DSI_MISTRAL] = {"MistralForCausalLM", "mistral", 8, 0, 131072, 4096, -1, -1, -1, 1e-6, false},
@@ -58,7 +61,8 @@ static void read_family(dsi_lm_reader *r, dsi_lm_config *c)
         }
     dsi_lm_read_fail(r, DS_EINVAL,
                      "architecture \"%.60s\" is not implemented: expected GPT2LMHeadModel, "
-                     "LlamaForCausalLM, Qwen2ForCausalLM, MistralForCausalLM, Qwen3ForCausalLM, "
+                     "OPTForCausalLM, GPTNeoXForCausalLM, LlamaForCausalLM, Qwen2ForCausalLM, "
+                     "MistralForCausalLM, Qwen3ForCausalLM, "
                      "Phi3ForCausalLM, GemmaForCausalLM, Gemma2ForCausalLM or Gemma3ForCausalLM",
                      name ? name : type);
 }
@@ -76,56 +80,9 @@ static void refuse_keys(dsi_lm_reader *r, const dsi_lm_config *c)
                          "quantization_config: quantised weights are not implemented");
     if (json_object_size(dsi_lm_read_get(r, "pruned_heads")))
         dsi_lm_read_fail(r, DS_EINVAL, "pruned_heads: pruned heads are not implemented");
-    if (c->family != DSI_PHI3 && dsi_lm_read_number(r, "partial_rotary_factor", 0, 1, 1) != 1)
+    if (c->family != DSI_PHI3 && c->family != DSI_GPT_NEOX &&
+        dsi_lm_read_number(r, "partial_rotary_factor", 0, 1, 1) != 1)
         dsi_lm_read_fail(r, DS_EINVAL, "partial_rotary_factor is not 1: it is not implemented");
-}
-
-/* Names are those of transformers' ACT2FN. gelu_new, gelu_fast and
- * gelu_pytorch_tanh are one formula there, written in three ways. */
-static void read_activation(dsi_lm_reader *r, dsi_lm_config *c, const char *key,
-                            const char *otherwise)
-{
-    static const struct {
-        const char *name;
-        dsi_lm_activation activation;
-    } names[] = {{"silu", DSI_LM_SILU},
-                 {"swish", DSI_LM_SILU},
-                 {"gelu", DSI_LM_GELU},
-                 {"gelu_new", DSI_LM_GELU_TANH},
-                 {"gelu_fast", DSI_LM_GELU_TANH},
-                 {"gelu_pytorch_tanh", DSI_LM_GELU_TANH},
-                 {"relu", DSI_LM_RELU}};
-    const char *name = dsi_lm_read_text(r, key, otherwise);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(names[i].name, name)) {
-            c->activation = names[i].activation;
-            return;
-        }
-    dsi_lm_read_fail(r, DS_EINVAL, "%s \"%.40s\" is not implemented", key, name);
-}
-
-/* Defaults are those of GPT2Config; -1 marks a size without a default here,
- * whose absence is a failure. GPT-2 has as many heads of keys as of queries. */
-static void read_gpt2(dsi_lm_reader *r, dsi_lm_config *c)
-{
-    c->hidden = dsi_lm_read_int(r, "n_embd", 1, 1 << 20, -1);
-    c->layers = dsi_lm_read_int(r, "n_layer", 1, DSI_LM_MAX_LAYERS, -1);
-    c->heads = c->kv_heads = dsi_lm_read_int(r, "n_head", 1, 1 << 16, -1);
-    c->positions = dsi_lm_read_int(r, "n_positions", 1, 1 << 30, 1024);
-    c->inner = dsi_lm_read_int(r, "n_inner", 1, 1 << 24, 4 * c->hidden);
-    c->eps = dsi_lm_read_number(r, "layer_norm_epsilon", 0, 1, 1e-5);
-    c->embedding_dropout = dsi_lm_read_number(r, "embd_pdrop", 0, 1, 0.1);
-    c->attention_dropout = dsi_lm_read_number(r, "attn_pdrop", 0, 1, 0.1);
-    c->residual_dropout = dsi_lm_read_number(r, "resid_pdrop", 0, 1, 0.1);
-    bool scaled = dsi_lm_read_bool(r, "scale_attn_weights", true);
-    c->scale_by_layer = dsi_lm_read_bool(r, "scale_attn_by_inverse_layer_idx", false);
-    c->tied = dsi_lm_read_bool(r, "tie_word_embeddings", true);
-    read_activation(r, c, "activation_function", "gelu_new");
-    if (r->status == DS_OK && c->hidden % c->heads)
-        dsi_lm_read_fail(r, DS_EFORMAT, "n_embd is %lld: expected a multiple of n_head, %lld",
-                         (long long)c->hidden, (long long)c->heads);
-    c->head_dim = c->hidden / c->heads;
-    c->score_scale = scaled && c->head_dim ? 1 / sqrt((double)c->head_dim) : 1;
 }
 
 /* Whether a key is there and null, which is another value than its default. */
@@ -196,7 +153,8 @@ static void read_gemma(dsi_lm_reader *r, dsi_lm_config *c)
     c->norm_plus_1 = true;
     c->embedding_scale = sqrt((double)c->hidden);
     c->post_norms = c->family != DSI_GEMMA;
-    read_activation(r, c, c->post_norms ? "hidden_activation" : "hidden_act", "gelu_pytorch_tanh");
+    dsi_lm_read_activation(r, c, c->post_norms ? "hidden_activation" : "hidden_act",
+                           "gelu_pytorch_tanh");
     if (!c->post_norms) {
         if (c->activation == DSI_LM_GELU) c->activation = DSI_LM_GELU_TANH;
         return;
@@ -252,7 +210,7 @@ static void read_llama(dsi_lm_reader *r, dsi_lm_config *c)
     if (c->family >= DSI_GEMMA)
         read_gemma(r, c);
     else
-        read_activation(r, c, "hidden_act", "silu");
+        dsi_lm_read_activation(r, c, "hidden_act", "silu");
     read_window(r, c);
     if (r->status == DS_OK) dsi_lm_read_rope(r, c);
 }
@@ -285,7 +243,9 @@ ds_status dsi_lm_config_read(const char *text, size_t bytes, const char *name, d
         c->pad = read_token(&r, "pad_token_id", f->pad);
         refuse_keys(&r, c);
     }
-    if (r.status == DS_OK) (c->family == DSI_GPT2 ? read_gpt2 : read_llama)(&r, c);
+    c->norm_first = c->last_norm = c->norm_weights = true;
+    if (r.status == DS_OK) (c->family < DSI_LLAMA ? dsi_lm_read_gpt : read_llama)(&r, c);
+    if (!c->embedding) c->embedding = c->hidden;
     if (r.status == DS_OK) return DS_OK;
     json_decref(*json);
     *json = NULL;

@@ -11,6 +11,8 @@
 
 typedef enum dsi_lm_family {
     DSI_GPT2,
+    DSI_OPT,
+    DSI_GPT_NEOX,
     DSI_LLAMA,
     DSI_QWEN2,
     DSI_MISTRAL,
@@ -54,11 +56,17 @@ typedef struct dsi_lm_config {
     const char *architecture; /* static: "LlamaForCausalLM" */
     const char *model_type;   /* static: "llama" */
     int64_t vocab, hidden, inner, layers, heads, kv_heads, head_dim, positions;
-    double eps; /* of the norms */
+    int64_t embedding; /* width of the table of embeddings and of the head: hidden, except in OPT */
+    int64_t positions_skipped; /* first rows of the table of positions that are not used */
+    double eps;                /* of the norms */
     dsi_lm_activation activation;
     bool tied;                       /* the head is the table of embeddings */
     bool qkv_bias, o_bias, mlp_bias; /* of the Llama family */
     bool qk_norm;
+    bool norm_first;                 /* norms are before attention and MLP, not behind the sums */
+    bool last_norm;                  /* and one is behind the last block */
+    bool norm_weights;               /* layer norms have a weight and a bias */
+    bool parallel;                   /* GPT-NeoX: attention and MLP read the same sum */
     bool fused;                      /* Phi-3: q, k and v are one matrix, and so are gate and up */
     bool post_norms;                 /* Gemma 2 and 3: norms behind attention and MLP, too */
     bool norm_plus_1;                /* Gemma: norms multiply by 1 + weight */

@@ -28,6 +28,13 @@ double dsi_lm_read_number(dsi_lm_reader *r, const char *key, double low, double 
 bool dsi_lm_read_bool(dsi_lm_reader *r, const char *key, bool otherwise);
 const char *dsi_lm_read_text(dsi_lm_reader *r, const char *key, const char *otherwise);
 
+/* c->activation, of the name at `key`. */
+void dsi_lm_read_activation(dsi_lm_reader *r, dsi_lm_config *c, const char *key,
+                            const char *otherwise);
+/* All keys of GPT-2, OPT or GPT-NeoX that are not those of each family
+ * (config_gpt.c). */
+void dsi_lm_read_gpt(dsi_lm_reader *r, dsi_lm_config *c);
+
 /* Rotary positions: rope_parameters, or rope_theta and rope_scaling; after
  * head_dim, max_position_embeddings and the windows (config_rope.c). */
 void dsi_lm_read_rope(dsi_lm_reader *r, dsi_lm_config *c);

@@ -158,7 +158,9 @@ static void read_object(dsi_lm_reader *r, const dsi_lm_config *c, dsi_rope *rope
                         const json_t *object, double theta)
 {
     const json_t *outer = r->json;
-    double part = dsi_lm_read_number(r, "partial_rotary_factor", 0, 1, 1);
+    bool neox = c->family == DSI_GPT_NEOX;
+    double part = dsi_lm_read_number(r, neox ? "rotary_pct" : "partial_rotary_factor", 0, 1,
+                                     neox ? 0.25 : 1);
     rope->theta = theta, rope->magnitude = 1, rope->dim = c->head_dim;
     if (object && !json_is_object(object)) {
         dsi_lm_read_fail(r, DS_EFORMAT, "rope_parameters is no object");
@@ -167,7 +169,7 @@ static void read_object(dsi_lm_reader *r, const dsi_lm_config *c, dsi_rope *rope
     if (object) r->json = object;
     rope->theta = object ? dsi_lm_read_number(r, "rope_theta", 1, 1e15, theta) : theta;
     part = dsi_lm_read_number(r, "partial_rotary_factor", 0, 1, part);
-    if (part != 1 && c->family != DSI_PHI3)
+    if (part != 1 && c->family != DSI_PHI3 && !neox)
         dsi_lm_read_fail(r, DS_EINVAL, "partial_rotary_factor is not 1: it is not implemented");
     rope->dim = (int64_t)((double)c->head_dim * part);
     if (rope->dim < 2 || rope->dim % 2)
@@ -206,5 +208,6 @@ void dsi_lm_read_rope(dsi_lm_reader *r, dsi_lm_config *c)
     const json_t *object = dsi_lm_read_get(r, "rope_scaling");
     if (!object || (json_is_object(object) && !json_object_size(object)))
         object = dsi_lm_read_get(r, "rope_parameters");
-    read_object(r, c, &c->rope[0], object, dsi_lm_read_number(r, "rope_theta", 1, 1e15, 10000));
+    const char *theta = c->family == DSI_GPT_NEOX ? "rotary_emb_base" : "rope_theta";
+    read_object(r, c, &c->rope[0], object, dsi_lm_read_number(r, theta, 1, 1e15, 10000));
 }

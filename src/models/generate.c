@@ -453,7 +453,7 @@ static bool generate_check(const dsi_lm *lm, ds_tensor *ids, const ds_generate_o
         return dsi_invalid("generate: num_assistant_tokens is %lld: expected -1 or more",
                            (long long)o->num_assistant_tokens);
     if (lm->position && ds_size(ids, 1) + o->max_new_tokens - 1 > lm->config.positions)
-        return dsi_invalid("generate: %lld tokens and %lld new ones: n_positions is %lld",
+        return dsi_invalid("generate: %lld tokens and %lld new ones: the model has %lld positions",
                            (long long)ds_size(ids, 1), (long long)o->max_new_tokens,
                            (long long)lm->config.positions);
     if (o->temperature < 0 || o->top_p < 0 || o->top_p > 1 || o->repetition_penalty < 0 ||

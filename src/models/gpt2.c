@@ -115,4 +115,4 @@ static ds_tensor *gpt2_hidden(dsi_lm *lm, ds_tensor *ids)
     return ds_call(lm->norm, x);
 }
 
-const dsi_lm_type dsi_lm_gpt2 = {gpt2_hidden, gpt2_build, "transformer."};
+const dsi_lm_type dsi_lm_gpt2 = {gpt2_hidden, gpt2_build, "transformer.", "lm_head", "wte"};

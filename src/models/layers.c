@@ -190,7 +190,7 @@ ds_module *dsi_lm_embedding_new(dsi_lm_builder *b, ds_module *parent, const char
 /* ---- norms ---- */
 
 typedef struct Norm {
-    ds_tensor *weight, *bias; /* [dim]; bias: NULL for RMS norm */
+    ds_tensor *weight, *bias; /* [dim], or NULL */
     double eps;
 } Norm;
 
@@ -218,13 +218,15 @@ ds_module *dsi_lm_norm_new(dsi_lm_builder *b, ds_module *parent, const char *nam
 {
     static const ds_module_type types[] = {
         [DSI_LAYER_NORM] = {"LayerNorm", sizeof(Norm), .forward = layer_norm_forward},
+        [DSI_LAYER_NORM_BARE] = {"LayerNorm", sizeof(Norm), .forward = layer_norm_forward},
         [DSI_RMS_NORM] = {"RMSNorm", sizeof(Norm), .forward = rms_norm_forward},
         [DSI_RMS_NORM_PLUS_1] = {"RMSNorm", sizeof(Norm), .forward = rms_norm_plus_1_forward}};
     size_t was;
     ds_module *m = dsi_lm_enter(b, parent, name, &types[kind], &was);
     Norm *n = ds_self(m);
     n->eps = eps == 0 ? DS_ZERO : eps;
-    n->weight = dsi_lm_param(b, m, "weight", ds_shape(dim), kind == DSI_RMS_NORM_PLUS_1 ? -1 : -2);
+    double first = kind == DSI_RMS_NORM_PLUS_1 ? -1 : -2;
+    if (kind != DSI_LAYER_NORM_BARE) n->weight = dsi_lm_param(b, m, "weight", ds_shape(dim), first);
     if (kind == DSI_LAYER_NORM) n->bias = dsi_lm_param(b, m, "bias", ds_shape(dim), -1);
     dsi_lm_leave(b, was);
     return m;

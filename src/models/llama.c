@@ -28,13 +28,11 @@ typedef struct Attention {
     ds_module *q_norm, *k_norm; /* over a head; NULL: none */
 } Attention;
 
-/* x [B,L,heads head_dim] -> [B,L,heads,head_dim]. norm (NULL: none) is over the
- * last dimension, so each head is normalised by itself, before the rotation. */
-static ds_tensor *attention_heads(const Attention *a, ds_module *norm, ds_tensor *x, int64_t heads)
+/* norm (NULL: none) is over the last dimension, so each head is normalised by
+ * itself, before the rotation. */
+static ds_tensor *attention_heads(ds_module *norm, ds_tensor *x, int64_t heads)
 {
-    if (!x) return NULL;
-    ds_tensor *y = ds_reshape(
-        x, ds_shape(ds_size(x, 0), ds_size(x, 1), heads, a->lm->config.head_dim));
+    ds_tensor *y = dsi_lm_heads(x, heads);
     return norm ? ds_call(norm, y) : y;
 }
 
@@ -56,9 +54,9 @@ static ds_tensor *attention_forward(void *self, ds_tensor *x)
         part[1] = ds_call(a->k_proj, x);
         part[2] = ds_call(a->v_proj, x);
     }
-    ds_tensor *q = attention_heads(a, a->q_norm, part[0], c->heads);
-    ds_tensor *k = attention_heads(a, a->k_norm, part[1], c->kv_heads);
-    ds_tensor *v = attention_heads(a, NULL, part[2], c->kv_heads);
+    ds_tensor *q = attention_heads(a->q_norm, part[0], c->heads);
+    ds_tensor *k = attention_heads(a->k_norm, part[1], c->kv_heads);
+    ds_tensor *v = attention_heads(NULL, part[2], c->kv_heads);
     return ds_call(a->o_proj, dsi_lm_attend(a->lm, a->layer, q, k, v));
 }
 
@@ -219,4 +217,4 @@ static ds_tensor *llama_hidden(dsi_lm *lm, ds_tensor *ids)
     return ds_call(lm->norm, x);
 }
 
-const dsi_lm_type dsi_lm_llama = {llama_hidden, llama_build, "model."};
+const dsi_lm_type dsi_lm_llama = {llama_hidden, llama_build, "model.", "lm_head", "embed_tokens"};

@@ -24,8 +24,11 @@
 
 ds_tensor *dsi_lm_position_ids(dsi_lm *lm, ds_tensor *ids)
 {
+    int64_t skipped = lm->config.positions_skipped;
+    int64_t begin = skipped + (lm->cache ? lm->cache->length : 0);
+    if (lm->positions && skipped)
+        return ds_add(lm->positions, dsi_number_beside(lm->positions, (double)skipped));
     if (lm->positions) return lm->positions;
-    int64_t begin = lm->cache ? lm->cache->length : 0;
     return dsi_arange(ids, begin, ds_size(ids, 1), 1);
 }
 
@@ -84,6 +87,12 @@ static ds_attention_opts attend_opts(dsi_lm *lm, int64_t layer, int64_t n)
                                .dropout_p = training ? c->attention_dropout : 0};
 }
 
+ds_tensor *dsi_lm_heads(ds_tensor *x, int64_t heads)
+{
+    if (!x) return NULL;
+    return ds_reshape(x, ds_shape(ds_size(x, 0), ds_size(x, 1), heads, ds_size(x, 2) / heads));
+}
+
 /* softmax(scale q k^T + mask) v. Keys enter the cache after their rotation: a
  * key's angle depends on its own position, so it never needs another. */
 ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, ds_tensor *v)
@@ -111,11 +120,10 @@ ds_tensor *dsi_lm_attend_packed(dsi_lm *lm, int64_t layer, ds_tensor *qkv)
     if (!qkv) return NULL;
     if (!lm->cache && lm->position)
         return ds_attention_qkvpacked(qkv, c->heads, attend_opts(lm, layer, ds_size(qkv, 1)));
-    ds_dims heads = ds_shape(ds_size(qkv, 0), ds_size(qkv, 1), c->heads, c->head_dim);
     int64_t width = c->heads * c->head_dim;
     ds_tensor *part[3];
     for (int i = 0; i < 3; i++)
-        part[i] = ds_reshape(ds_slice(qkv, -1, i * width, (i + 1) * width), heads);
+        part[i] = dsi_lm_heads(ds_slice(qkv, -1, i * width, (i + 1) * width), c->heads);
     return dsi_lm_attend(lm, layer, part[0], part[1], part[2]);
 }
 
@@ -173,7 +181,7 @@ static bool ids_fit(const dsi_lm *lm, const char *what, ds_tensor *ids)
                            ds_ndim(ids));
     int64_t past = lm->cache ? lm->cache->length : 0;
     if (lm->position && past + n > lm->config.positions)
-        return dsi_invalid("%s: %lld positions: n_positions is %lld", lm->config.architecture,
+        return dsi_invalid("%s: %lld positions: the model has %lld", lm->config.architecture,
                            (long long)(past + n), (long long)lm->config.positions);
     return true;
 }
@@ -201,7 +209,7 @@ static ds_tensor *lm_forward(void *self, ds_tensor **in, int n)
             ds_cast(ds_reshape(dsi_lm_logits(lm, x), ds_shape(-1, lm->config.vocab)), DS_F32),
             labels_shift(in[1]));
     return ds_linear_cross_entropy_with(
-        ds_reshape(x, ds_shape(-1, lm->config.hidden)), head_weight(lm), labels_shift(in[1]),
+        ds_reshape(x, ds_shape(-1, lm->config.embedding)), head_weight(lm), labels_shift(in[1]),
         (ds_linear_cross_entropy_opts){.softcap = lm->config.logit_cap});
 }
 
@@ -225,6 +233,14 @@ dsi_lm *dsi_lm_of(const ds_module *m)
     return type && type->free == lm_free ? ds_self((ds_module *)m) : NULL;
 }
 
+const dsi_lm_type *dsi_lm_type_of(const dsi_lm_config *c)
+{
+    return c->family == DSI_GPT2       ? &dsi_lm_gpt2
+           : c->family == DSI_OPT      ? &dsi_lm_opt
+           : c->family == DSI_GPT_NEOX ? &dsi_lm_gpt_neox
+                                       : &dsi_lm_llama;
+}
+
 #define LM_TYPE(architecture) \
     { \
         architecture, sizeof(dsi_lm), .forward_n = lm_forward, .free = lm_free \
@@ -234,18 +250,23 @@ dsi_lm *dsi_lm_of(const ds_module *m)
  * message that was written while modules were made counts as a failure. */
 ds_module *dsi_lm_new(const dsi_lm_config *c, json_t *json, const char *folder, dsi_lm_builder *b)
 {
-    static const ds_module_type types[] = {
-        [DSI_GPT2] = LM_TYPE("GPT2LMHeadModel"),    [DSI_LLAMA] = LM_TYPE("LlamaForCausalLM"),
-        [DSI_QWEN2] = LM_TYPE("Qwen2ForCausalLM"),  [DSI_MISTRAL] = LM_TYPE("MistralForCausalLM"),
-        [DSI_QWEN3] = LM_TYPE("Qwen3ForCausalLM"),  [DSI_PHI3] = LM_TYPE("Phi3ForCausalLM"),
-        [DSI_GEMMA] = LM_TYPE("GemmaForCausalLM"),  [DSI_GEMMA2] = LM_TYPE("Gemma2ForCausalLM"),
-        [DSI_GEMMA3] = LM_TYPE("Gemma3ForCausalLM")};
+    static const ds_module_type types[] = {[DSI_GPT2] = LM_TYPE("GPT2LMHeadModel"),
+                                           [DSI_OPT] = LM_TYPE("OPTForCausalLM"),
+                                           [DSI_GPT_NEOX] = LM_TYPE("GPTNeoXForCausalLM"),
+                                           [DSI_LLAMA] = LM_TYPE("LlamaForCausalLM"),
+                                           [DSI_QWEN2] = LM_TYPE("Qwen2ForCausalLM"),
+                                           [DSI_MISTRAL] = LM_TYPE("MistralForCausalLM"),
+                                           [DSI_QWEN3] = LM_TYPE("Qwen3ForCausalLM"),
+                                           [DSI_PHI3] = LM_TYPE("Phi3ForCausalLM"),
+                                           [DSI_GEMMA] = LM_TYPE("GemmaForCausalLM"),
+                                           [DSI_GEMMA2] = LM_TYPE("Gemma2ForCausalLM"),
+                                           [DSI_GEMMA3] = LM_TYPE("Gemma3ForCausalLM")};
     int failures = dsi_error_count();
     size_t was;
     ds_module *root = dsi_lm_enter(b, NULL, "model", &types[c->family], &was);
     dsi_lm *lm = ds_self(root);
     lm->config = *c;
-    lm->type = c->family == DSI_GPT2 ? &dsi_lm_gpt2 : &dsi_lm_llama;
+    lm->type = dsi_lm_type_of(c);
     lm->json = json;
     lm->folder = folder ? dsi_strdup(folder) : NULL;
     lm->blocks = dsi_alloc((size_t)c->layers * sizeof *lm->blocks);

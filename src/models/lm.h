@@ -77,10 +77,15 @@ bool dsi_lm_is_linear(const ds_module *m);
 ds_module *dsi_lm_embedding_new(dsi_lm_builder *b, ds_module *parent, const char *name,
                                 int64_t count, int64_t dim, double scale, int64_t padding);
 ds_tensor *dsi_lm_embedding_weight(ds_module *m);
-/* Layer norm with a bias, RMS norm, or RMS norm that multiplies by 1 + weight,
+/* Layer norm with a bias, or without any parameters, RMS norm, or RMS norm that multiplies by 1 + weight,
  * in float32. It is over the last dimension, of size dim. A new one multiplies by
  * 1 and adds 0. eps 0 is meant as 0, and not as an op's default. */
-typedef enum dsi_lm_norm { DSI_LAYER_NORM, DSI_RMS_NORM, DSI_RMS_NORM_PLUS_1 } dsi_lm_norm;
+typedef enum dsi_lm_norm {
+    DSI_LAYER_NORM,
+    DSI_LAYER_NORM_BARE,
+    DSI_RMS_NORM,
+    DSI_RMS_NORM_PLUS_1
+} dsi_lm_norm;
 ds_module *dsi_lm_norm_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t dim,
                            dsi_lm_norm kind, double eps);
 ds_tensor *dsi_lm_activate(dsi_lm_activation a, ds_tensor *x);
@@ -114,9 +119,10 @@ typedef struct dsi_lm dsi_lm;
  * hidden is called by the root's forward, whose inputs are checked by then,
  * and returns NULL after a failure. */
 typedef struct dsi_lm_type {
-    ds_tensor *(*hidden)(dsi_lm *lm, ds_tensor *ids); /* [B,L] -> [B,L,hidden] */
+    ds_tensor *(*hidden)(dsi_lm *lm, ds_tensor *ids); /* [B,L] -> [B,L,embedding] */
     void (*build)(dsi_lm *lm, ds_module *root, dsi_lm_builder *b);
-    const char *prefix; /* that published files leave out */
+    const char *prefix;       /* that published files leave out */
+    const char *head, *table; /* paths of the head, and of the embeddings below `prefix` */
 } dsi_lm_type;
 
 /* cos and sin [T,R/2] of positions from `first` on. `rope` is its index in the
@@ -137,6 +143,7 @@ struct dsi_lm {
     char *folder;                                     /* from which it was loaded; NULL */
     bool recompute;                                   /* blocks are activation checkpoints */
     ds_module *body, *embed, *position, *norm, *head; /* head: NULL if tied */
+    ds_module *project_in, *project_out;              /* NULL except in opt-350m */
     ds_module **blocks;                               /* [layers] */
     void *lora;                                       /* dsi_lora, or NULL */
 
@@ -153,7 +160,8 @@ struct dsi_lm {
     ds_tensor *window_mask;
 };
 
-extern const dsi_lm_type dsi_lm_gpt2, dsi_lm_llama;
+extern const dsi_lm_type dsi_lm_gpt2, dsi_lm_opt, dsi_lm_gpt_neox, dsi_lm_llama;
+const dsi_lm_type *dsi_lm_type_of(const dsi_lm_config *c);
 
 /* A model of c, which the root keeps (and json, taken). NULL after a failure. */
 ds_module *dsi_lm_new(const dsi_lm_config *c, json_t *json, const char *folder, dsi_lm_builder *b);
@@ -172,6 +180,8 @@ void dsi_lora_hold(dsi_lm *lm, bool on);
 /* m's struct if m is such a model, else NULL. */
 dsi_lm *dsi_lm_of(const ds_module *m);
 
+/* x [B,L,H D] -> [B,L,H,D], of H heads; NULL passes. */
+ds_tensor *dsi_lm_heads(ds_tensor *x, int64_t heads);
 /* Attention of layer `layer`: q [B,L,H,D], k, v [B,L,G,D] -> [B,L,H D], with
  * rotary positions and the cache if lm has them. */
 ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, ds_tensor *v);

@@ -179,12 +179,19 @@ static void param_key(ds_module *model, const char *path, char *key, size_t room
         snprintf(key, room, PREFIX "%s", path);
 }
 
+static void head_key(const dsi_lm *lm, char *key, size_t room)
+{
+    snprintf(key, room, PREFIX "%s.weight", lm->type->head);
+}
+
 /* Tensors that files have although they are repeated or unused: biases of saved
  * modules under bias "all", and the head of a tied model. */
 static bool key_is_ignored(const dsi_lm *lm, const char *key)
 {
+    char head[100];
+    head_key(lm, head, sizeof head);
     return strstr(key, ".original_module.") || strstr(key, ".modules_to_save.") ||
-           (!lm->head && !strcmp(key, PREFIX "lm_head.weight"));
+           (!lm->head && !strcmp(key, head));
 }
 
 /* ---- add ---- */
@@ -204,7 +211,7 @@ static ds_status head_untie(dsi_lm *lm)
 {
     ds_tensor *from = dsi_lm_embedding_weight(lm->embed);
     dsi_lm_builder b = {.dtype = ds_dtype_of(from), .std = -1}; /* zeros: nothing is drawn */
-    ds_module *m = dsi_lm_linear_new(&b, ds_module_of(lm), "lm_head", lm->config.hidden,
+    ds_module *m = dsi_lm_linear_new(&b, ds_module_of(lm), lm->type->head, lm->config.embedding,
                                      lm->config.vocab, false, false, -1);
     ds_status status = ds_gathered(&from, 1);
     if (status != DS_OK) return status;
@@ -229,9 +236,10 @@ static bool stays_tied(const dsi_lora *o)
 static ds_status tied_prepare(dsi_lm *lm, dsi_lora *o)
 {
     char embed[100];
-    snprintf(embed, sizeof embed, "%s%s", lm->type->prefix, ds_module_name(lm->embed));
+    const char *head = lm->type->head;
+    snprintf(embed, sizeof embed, "%s%s", lm->type->prefix, lm->type->table);
     bool saved = is_saved(o, embed, strlen(embed), false);
-    if (lm->head || (!saved && !is_saved(o, "lm_head", 7, false))) return DS_OK;
+    if (lm->head || (!saved && !is_saved(o, head, strlen(head), false))) return DS_OK;
     if (!stays_tied(o)) return head_untie(lm);
     return saved ? DS_OK : dsi_lora_name_add(&o->saved, "modules_to_save", embed);
 }
@@ -330,7 +338,7 @@ static ds_status adapters_add(dsi_lm *lm, dsi_lora *lora, const ds_state *weight
     lm->lora = lora;
     ds_status status = tied_prepare(lm, lora);
     for (int i = 0; i < lora->saved.n; i++) /* a tied head is the embedding */
-        add.saved_found[i] = !lm->head && dsi_lora_name_fits(lora->saved.name[i], "lm_head");
+        add.saved_found[i] = !lm->head && dsi_lora_name_fits(lora->saved.name[i], lm->type->head);
     if (status == DS_OK) status = for_each_module(m, "", module_visit, &add);
     if (status == DS_OK && !lora->by_weights)
         status = all_found("linear layer", &lora->targets, add.target_found);
@@ -345,17 +353,18 @@ static ds_status adapters_add(dsi_lm *lm, dsi_lora *lora, const ds_state *weight
 
 ds_status ds_lora_with(ds_module *model, ds_lora_opts o)
 {
-    static const char *const gpt2[] = {"c_attn"}, *const phi3[] = {"qkv_proj", "o_proj"},
+    static const char *const gpt2[] = {"c_attn"}, *const neox[] = {"query_key_value"},
+                             *const phi3[] = {"qkv_proj", "o_proj"},
                              *const llama[] = {"q_proj", "v_proj"};
     dsi_lm *lm = dsi_lm_of(model);
     if (!lm) return dsi_fail(DS_EINVAL, "lora: expected a language model");
     if (o.r < 0 || o.r > 1 << 20 || o.alpha < 0 || !(o.dropout >= 0 && o.dropout < 1))
         return dsi_fail(DS_EINVAL, "lora: r %lld, alpha %g, dropout %g: one is out of its range",
                         (long long)o.r, o.alpha, o.dropout);
-    bool is_gpt2 = lm->config.family == DSI_GPT2;
     if (!o.targets) {
-        o.targets = is_gpt2 ? gpt2 : lm->config.fused ? phi3 : llama;
-        o.n_targets = is_gpt2 ? 1 : 2;
+        bool is_gpt2 = lm->config.family == DSI_GPT2, is_neox = lm->config.family == DSI_GPT_NEOX;
+        o.targets = is_gpt2 ? gpt2 : is_neox ? neox : lm->config.fused ? phi3 : llama;
+        o.n_targets = is_gpt2 || is_neox ? 1 : 2;
     }
     dsi_lora *l = dsi_alloc(sizeof *l);
     l->r = o.r ? o.r : 8, l->alpha = dsi_option(o.alpha, 8);
@@ -460,7 +469,8 @@ static ds_status weights_collect(dsi_lm *lm, const ds_state *weights, ds_state *
                    : dsi_fail(DS_EINVAL, "lora_save: weights have no %s", path);
         if (status == DS_OK && !lm->head &&
             ds_parameter(model, path) == dsi_lm_embedding_weight(lm->embed))
-            status = ds_state_set(out, PREFIX "lm_head.weight", x); /* PEFT asks for it */
+            head_key(lm, key, sizeof key),
+                status = ds_state_set(out, key, x); /* PEFT asks for it */
     }
     return status;
 }

@@ -41,14 +41,24 @@ static char *path_in(const char *folder, const char *file)
 
 /* ---- load ---- */
 
-/* Tensors that files have although the model computes them. Old GPT-2 files
- * have causal masks (attn.bias, masked_bias), old Llama files rotary
+/* "head.weight", the name of a head that is not tied. */
+static bool is_head(const char *name, const dsi_lm_config *c)
+{
+    const char *head = dsi_lm_type_of(c)->head;
+    size_t n = strlen(head);
+    return !strncmp(name, head, n) && !strcmp(name + n, ".weight");
+}
+
+/* Tensors that files have although the model computes them. Old files of GPT-2
+ * and GPT-NeoX have causal masks (bias, masked_bias), old ones of Llama rotary
  * frequencies; a tied head repeats the embeddings. */
 static bool weights_ignored(const char *name, const dsi_lm_config *c)
 {
-    return dsi_ends_with(name, ".attn.bias") || dsi_ends_with(name, ".attn.masked_bias") ||
-           dsi_ends_with(name, "rotary_emb.inv_freq") ||
-           (c->tied && !strcmp(name, "lm_head.weight"));
+    static const char *const ends[] = {".attn.bias", ".attn.masked_bias", ".attention.bias",
+                                       ".attention.masked_bias", "rotary_emb.inv_freq"};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (dsi_ends_with(name, ends[i])) return true;
+    return c->tied && is_head(name, c);
 }
 
 /* Refuses tensors that no parameter took: the model would compute other values
@@ -76,23 +86,25 @@ static ds_status weights_all_used(const ds_module *m, const ds_state *weights,
     return status;
 }
 
-/* All tensors of model.safetensors, or of the shards that its index names; one
- * file is preferred, as in transformers. The caller frees it; NULL with the
+/* All tensors of the first of these files that is there, in the order of
+ * transformers; an index names shards. The caller frees it; NULL with the
  * message. */
 static ds_state *folder_weights(const char *folder)
 {
-    char *one = path_in(folder, "model.safetensors");
-    char *index = path_in(folder, "model.safetensors.index.json");
-    ds_state *weights = NULL;
-    if (dsi_file_exists(one) || dsi_file_exists(index))
-        weights = ds_load(dsi_file_exists(one) ? one : index);
-    else
-        dsi_fail(DS_EIO,
-                 "pretrained: %s has neither model.safetensors nor its index.json; for a new "
-                 "model, name its config.json in place of the folder",
-                 folder);
-    free(one), free(index);
-    return weights;
+    static const char *const files[] = {"model.safetensors", "model.safetensors.index.json",
+                                        "pytorch_model.bin", "pytorch_model.bin.index.json"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *path = path_in(folder, files[i]);
+        bool there = dsi_file_exists(path);
+        ds_state *weights = there ? ds_load(path) : NULL;
+        free(path);
+        if (there) return weights;
+    }
+    dsi_fail(DS_EIO,
+             "pretrained: %s has neither model.safetensors nor pytorch_model.bin, and no "
+             "index.json of one; for a new model, name its config.json in place of the folder",
+             folder);
+    return NULL;
 }
 
 static bool weights_equal(ds_tensor *a, ds_tensor *b)
@@ -110,16 +122,19 @@ static bool weights_equal(ds_tensor *a, ds_tensor *b)
  * a line of the log says so. */
 static void untie_other_head(const ds_state *weights, dsi_lm_config *c, json_t *json)
 {
-    ds_tensor *head = c->tied ? ds_state_get(weights, "lm_head.weight") : NULL, *table = NULL;
-    for (int i = 0; head && i < ds_state_len(weights); i++) {
+    ds_tensor *head = NULL, *table = NULL;
+    char table_end[40];
+    snprintf(table_end, sizeof table_end, "%s.weight", dsi_lm_type_of(c)->table);
+    for (int i = 0; c->tied && i < ds_state_len(weights); i++) {
         const char *name = ds_state_name(weights, i);
-        if (dsi_ends_with(name, "embed_tokens.weight") || dsi_ends_with(name, "wte.weight"))
-            table = ds_state_at(weights, i);
+        if (is_head(name, c)) head = ds_state_at(weights, i);
+        if (dsi_ends_with(name, table_end)) table = ds_state_at(weights, i);
     }
     if (!head || !table || weights_equal(head, table)) return;
     dsi_log(DSI_WARNING,
-            "pretrained: config.json says tie_word_embeddings, and lm_head.weight differs from "
-            "the embeddings: they are not tied");
+            "pretrained: config.json says tie_word_embeddings, and %s.weight differs from the "
+            "embeddings: they are not tied",
+            dsi_lm_type_of(c)->head);
     c->tied = false;
     json_object_set_new(json, "tie_word_embeddings", json_false());
 }

@@ -1,12 +1,14 @@
 /* tests/models/folders.c: folders that are damaged, hostile or not implemented:
  * one line each; and models of a config.json alone.
  * SPDX-License-Identifier: MIT */
+#include "base/file.h"
 #include "base/log.h"
 #include "check.h"
 #include "folder.h"
 
 #include <jansson.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define SIZES \
     "\"vocab_size\": 11, \"hidden_size\": 8, \"num_hidden_layers\": 1, " \
@@ -14,6 +16,11 @@
 #define LLAMA "\"architectures\": [\"LlamaForCausalLM\"], " SIZES
 #define PHI3  "\"architectures\": [\"Phi3ForCausalLM\"], " SIZES
 #define GEMMA "\"architectures\": [\"GemmaForCausalLM\"], " SIZES
+#define OPT \
+    "\"architectures\": [\"OPTForCausalLM\"], \"vocab_size\": 11, \"hidden_size\": 8, " \
+    "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"ffn_dim\": 12, " \
+    "\"max_position_embeddings\": 16"
+#define NEOX "\"architectures\": [\"GPTNeoXForCausalLM\"], " SIZES ", \"rotary_pct\": 0.5"
 #define GPT2 \
     "\"architectures\": [\"GPT2LMHeadModel\"], \"vocab_size\": 11, \"n_embd\": 8, \"n_layer\": " \
     "1, \"n_head\": 2, \"n_positions\": 16"
@@ -95,8 +102,8 @@ static void configs_are_refused_by_name(void **state)
     CHECK_ERROR("/no/such/folder is no folder");
     ds_module_free(model_of(LLAMA));
     CHECK(!ds_pretrained_load(folder_path("")));
-    CHECK_ERROR(
-        "neither model.safetensors nor its index.json; for a new model, name its config.json");
+    CHECK_ERROR("neither model.safetensors nor pytorch_model.bin, and no index.json of one; for a "
+                "new model, name its config.json");
     CHECK_INT(remove(folder_path("config.json")), 0);
     CHECK_INT(mkfifo(folder_path("config.json"), 0600), 0); /* nobody writes: it must not wait */
     CHECK(!ds_pretrained_load(folder_path("")));
@@ -116,6 +123,16 @@ static void configs_of_families_are_refused(void **state)
               "\"long_factor\": [1, 1]}",
          "short_factor: number 1 is -1"},
         {PHI3 ", \"partial_rotary_factor\": 0.8", "3 elements of a head turn"},
+        {OPT ", \"layerdrop\": 0.1", "layerdrop is not 0: it is not implemented"},
+        {"\"architectures\": [\"OPTForCausalLM\"], \"vocab_size\": 11, \"hidden_size\": 8, "
+         "\"num_hidden_layers\": 1, \"num_attention_heads\": 3, \"ffn_dim\": 12",
+         "hidden_size is 8: expected a multiple of num_attention_heads, 3"},
+        {OPT ", \"word_embed_proj_dim\": 0", "word_embed_proj_dim is 0: expected 1"},
+        {OPT ", \"activation_function\": \"mish\"", "activation_function \"mish\""},
+        {NEOX ", \"rotary_emb_base\": 0", "rotary_emb_base is 0: expected 1"},
+        {NEOX ", \"rope_scaling\": {\"type\": \"linear\"}", "factor is missing"},
+        {"\"architectures\": [\"GPTNeoXForCausalLM\"], " SIZES ", \"rotary_pct\": 0.3",
+         "1 elements of a head turn: expected an even number"},
         {GEMMA ", \"use_bidirectional_attention\": true", "use_bidirectional_attention is true"},
         {"\"architectures\": [\"Gemma2ForCausalLM\"], " SIZES ", \"sliding_window\": null",
          "sliding_window is null"},
@@ -219,14 +236,53 @@ static void weights_that_do_not_fit(void **state)
     folder_remove();
 }
 
+/* Weights of PyTorch's own format, whole or in shards, where there are no others;
+ * what is saved beside them is safetensors, which then count. */
+static void weights_of_pytorch(void **state)
+{
+    (void)state;
+    char other[1100];
+    folder_make();
+    snprintf(other, sizeof other, "%s", folder_path("saved"));
+    for (int shards = 0; shards < 2; shards++) {
+        ds_scope *scope = ds_scope_open();
+        ds_module *m = model_of(shards ? OPT : NEOX);
+        ds_state *weights = ds_module_state(m);
+        ds_tensor *ids = ds_randint(DS_I64, 0, 11, ds_shape(1, 7));
+        ds_module_train(m, false);
+        CHECK_INT(ds_pretrained_save(m, other), DS_OK);
+        CHECK_INT(remove(folder_path("saved/model.safetensors")), 0);
+        CHECK_INT(ds_save_sharded(weights, folder_path("saved/pytorch_model.bin"),
+                                  shards ? 600 : 1 << 30),
+                  DS_OK);
+        CHECK(dsi_file_exists(folder_path("saved/pytorch_model.bin")) == !shards);
+        ds_module *again = ds_pretrained_load(other);
+        ds_module_train(again, false);
+        CHECK_CLOSE(ds_item(ds_sum(ds_abs(ds_sub(ds_call(again, ids), ds_call(m, ids))))), 0, 0);
+        CHECK_INT(ds_pretrained_save(again, other), DS_OK);
+        CHECK_INT(truncate(folder_path("saved/pytorch_model.bin"), 9), shards ? -1 : 0);
+        ds_module_free(again), again = ds_pretrained_load(other);
+        CHECK(again);
+        CHECK_INT(remove(folder_path("saved/model.safetensors")), 0);
+        if (!shards) CHECK(!ds_pretrained_load(other));
+        if (!shards) CHECK_ERROR("pytorch_model.bin");
+        if (!shards) CHECK_INT(remove(folder_path("saved/pytorch_model.bin")), 0);
+        ds_state_free(weights);
+        ds_module_free(again), ds_module_free(m);
+        ds_scope_close(scope);
+    }
+    folder_remove();
+}
+
 /* Parameters drawn at random: as transformers draws them; a loss near log V. */
 static void new_models(void **state)
 {
     (void)state;
     static const char gemma[] = GEMMA;
-    static const char *const configs[] = {GPT2, LLAMA, PHI3, gemma};
+    static const char opt[] = OPT ", \"word_embed_proj_dim\": 4, \"pad_token_id\": 0";
+    static const char *const configs[] = {GPT2, opt, LLAMA, PHI3, gemma, NEOX};
     folder_make();
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         ds_scope *scope = ds_scope_open();
         ds_seed(1);
         ds_module *m = model_of(configs[i]);
@@ -238,9 +294,10 @@ static void new_models(void **state)
         CHECK(!ds_call(m, ds_zeros(DS_F32, ds_shape(2, 3))));
         CHECK_ERROR("ids are float32");
         ds_tensor *padding = ds_slice(ds_module_param_at(m, 0, NULL), 0, 0, 1);
-        CHECK(!ds_item(ds_sum(ds_abs(padding))) == (configs[i] == gemma)); /* its pad_token_id */
-        if (!i) CHECK(!ds_call(m, ds_zeros(DS_I64, ds_shape(1, 17))));
-        if (!i) CHECK_ERROR("17 positions: n_positions is 16");
+        CHECK(!ds_item(ds_sum(ds_abs(padding))) ==
+              (configs[i] == gemma || configs[i] == opt)); /* its pad_token_id */
+        if (i < 2) CHECK(!ds_call(m, ds_zeros(DS_I64, ds_shape(1, 17))));
+        if (i < 2) CHECK_ERROR("17 positions: the model has 16");
         CHECK(!ds_data(ds_call(m, ds_full(DS_I64, ds_shape(1, 2), 11))));
         CHECK_ERROR("11");
         ds_module_free(m);
@@ -430,7 +487,8 @@ static void dynamic_lengths(void **state)
 
 TEST_MAIN(cmocka_unit_test(configs_are_refused_by_name), cmocka_unit_test(dynamic_lengths),
           cmocka_unit_test(configs_of_families_are_refused),
-          cmocka_unit_test(weights_that_do_not_fit), cmocka_unit_test(new_models),
-          cmocka_unit_test(heads_are_tied), cmocka_unit_test(generation_configs),
-          cmocka_unit_test(adapters_are_refused), cmocka_unit_test(adapters_by_path_and_pattern),
+          cmocka_unit_test(weights_that_do_not_fit), cmocka_unit_test(weights_of_pytorch),
+          cmocka_unit_test(new_models), cmocka_unit_test(heads_are_tied),
+          cmocka_unit_test(generation_configs), cmocka_unit_test(adapters_are_refused),
+          cmocka_unit_test(adapters_by_path_and_pattern),
           cmocka_unit_test(checkpoints_change_nothing))

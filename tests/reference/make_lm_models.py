@@ -18,11 +18,17 @@ transformers.logging.set_verbosity_error()
 SIZES = dict(vocab_size=160, hidden_size=48, intermediate_size=64, num_hidden_layers=2, num_attention_heads=3,
              num_key_value_heads=1, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 GEMMA = dict(SIZES, head_dim=16, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128)
+OPT = dict(vocab_size=160, hidden_size=48, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4, dropout=0.0,
+           max_position_embeddings=128, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+NEOX = dict(vocab_size=160, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+            max_position_embeddings=128, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 FACTORS = dict(short_factor=[1.0, 1.05, 1.1, 1.3, 1.6, 2.0], long_factor=[1.0, 1.2, 1.9, 2.8, 3.9, 5.5])
 V4 = ("architectures", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
       "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps", "pad_token_id", "bos_token_id",
       "eos_token_id", "sliding_window", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
-      "original_max_position_embeddings")
+      "original_max_position_embeddings", "ffn_dim", "dropout", "do_layer_norm_before", "word_embed_proj_dim",
+      "activation_function", "use_parallel_residual", "attention_bias", "hidden_act", "layer_norm_eps", "enable_bias",
+      "layer_norm_elementwise_affine", "_remove_final_layer_norm", "init_std", "tie_word_embeddings")
 # class, arguments of its configuration, keys of version 4 in place of rope_parameters and layer_types
 MODELS = {
     "phi3-longrope": ("Phi3", dict(
@@ -39,6 +45,14 @@ MODELS = {
                                   full_attention=dict(rope_type="linear", rope_theta=1e6, factor=2.0))),
                dict(sliding_window_pattern=2, rope_local_base_freq=100.0,
                     rope_scaling=dict(rope_type="linear", factor=2.0))),
+    "opt": ("OPT", OPT, dict(dropout=0.0)),
+    "opt-350m": ("OPT", dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=24, activation_function="gelu",
+                             tie_word_embeddings=False), dict()),
+    "neox": ("GPTNeoX", NEOX, dict(rotary_pct=0.25, rotary_emb_base=10000)),
+    "neox-serial": ("GPTNeoX", dict(NEOX, use_parallel_residual=False, hidden_act="gelu_fast", attention_bias=False,
+                                    rope_parameters=dict(rope_type="linear", factor=2.0, rope_theta=1000.0,
+                                                         partial_rotary_factor=0.5)),
+                    dict(rotary_pct=0.5, rotary_emb_base=1000, rope_scaling=dict(type="linear", factor=2.0))),
 }
 LONGROPE = dict(rope_type="longrope", short_factor=[1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 1.7, 2.0],
                 long_factor=[1.0, 1.2, 1.5, 1.9, 2.4, 3.2, 4.4, 5.5], original_max_position_embeddings=50)
@@ -88,8 +102,10 @@ def model_new(kind, arguments, seed):
             centre = 1.0 if "norm" in name and not kind.startswith("Gemma") else 0.0
             p.copy_(centre + (0.2 if p.dim() == 1 else 1.6 / math.sqrt(p.shape[1])) * noise)
             # tokens that differ clearly, and are not the last one again
-            if "lm_head" in name:
+            if "lm_head" in name or "embed_out" in name:
                 p.mul_(2.5)
+            if "embed_positions" in name and config.do_layer_norm_before:
+                p.mul_(3)
             if kind.startswith("Gemma") and name == "model.norm.weight":
                 p.add_(3 if kind == "Gemma" else 8)
             if kind.startswith("Gemma") and "embed" in name:
@@ -151,7 +167,7 @@ def train(model, batches, lr):
         for group in optim.param_groups:
             group["lr"] = rate
         optim.step()
-    return losses, norms, dict(model.named_parameters())
+    return losses, norms, {stored(model, n): p for n, p in model.named_parameters()}
 
 
 def largest(a, b):
@@ -182,11 +198,16 @@ def training(model, g, vocab):
                                weights=tolerance))
 
 
+def stored(model, name):
+    """As files have it: transformers calls the head of GPT-NeoX otherwise."""
+    return name.replace("lm_head", "embed_out") if model.config.model_type == "gpt_neox" else name
+
+
 def backward(model, ids, labels):
     model.zero_grad()
     out = model(input_ids=ids, labels=labels)
     out.loss.backward()
-    grads = {n: p.grad.clone() for n, p in model.named_parameters()}
+    grads = {stored(model, n): p.grad.clone() for n, p in model.named_parameters()}
     norm = math.sqrt(sum((x.double() ** 2).sum().item() for x in grads.values()))
     return out.logits.detach(), out.loss.item(), norm, grads
 
@@ -207,7 +228,8 @@ def model_write(folder, name):
     labels[1, :3] = labels[1, -2:] = -100
     logits, loss, norm, grads = backward(model, ids, labels)
     logits64, loss64, norm64, grads64 = backward(copy.deepcopy(model).double(), ids, labels)
-    fused = [n for n in grads if "qkv_proj" in n or "k_proj" in n][:1] + ["model.embed_tokens.weight"]
+    fused = [n for n in grads if "qkv_proj" in n or "k_proj" in n or "query_key_value" in n][:1] + [
+        n for n in grads if n.endswith("embed_tokens.weight") or "embed_in" in n]
     off = (logits - logits64).abs().max().item()
     off_grad = max((grads[n] - grads64[n]).abs().max().item() for n in fused)
     config_v4 = {k: v for k, v in dict(model.config.to_dict(), **v4).items() if k in V4 or k in v4}
