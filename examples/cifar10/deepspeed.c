@@ -376,12 +376,13 @@ static void show_epoch(const Program *p, Progress *bar, int64_t epoch)
     progress_title(bar, title);
 }
 
-/* Saves a checkpoint, with the sums of losses as client state. All ranks call
- * it. */
+/* Saves a checkpoint, with the sums of losses, and the best weights so far, as
+ * client state. All ranks call it. */
 static void save_checkpoint(Program *p, Progress *bar)
 {
     ds_value *client = ds_value_dict();
     bool left_out = false;
+    if (p->best.patience) ds_value_set(client, "best", best_value(&p->best));
     if (ds_value_set(client, "running_loss", ds_value_float(p->running)) == DS_OK &&
         ds_value_set(client, "epoch_loss", ds_value_float(p->sum)) == DS_OK &&
         ds_engine_save(p->engine, p->o.save_dir, .client_state = client, .required = p->last,
@@ -409,6 +410,20 @@ static void save_if_due(Program *p, Progress *bar)
     p->due = false;
 }
 
+/* --patience: the accuracy after an epoch, the same on all ranks. */
+static void measure(Program *p, Progress *bar, int64_t epoch)
+{
+    if (!p->o.patience || p->stopped || ds_error()) return;
+    Accuracy a = evaluate(ds_engine_module(p->engine), p->test);
+    if (ds_error()) return;
+    progress_hide(bar);
+    if (p->first && !p->o.quiet) print_epoch_accuracy(epoch, &a);
+    if (!best_add(&p->best, accuracy_total(&a), epoch)) return;
+    ds_state *state = ds_engine_state(p->engine, true);
+    best_keep(&p->best, state);
+    ds_state_free(state);
+}
+
 static void train_epoch(Program *p, Progress *bar, int64_t epoch)
 {
     int64_t i = ds_loader_tell(p->train).batch, every = p->o.log_interval;
@@ -430,25 +445,11 @@ static void train_epoch(Program *p, Progress *bar, int64_t epoch)
         save_if_due(p, bar);
         if (p->o.save_dir) p->stopped = ds_engine_should_stop(p->engine);
     }
-    if (ds_error()) return;
-    if (!more_steps(p)) return;
+    measure(p, bar, epoch + 1);
+    if (ds_error() || !more_steps(p)) return;
     p->running = p->sum = 0;
     p->due = p->due || !p->o.save_interval;
     save_if_due(p, bar);
-}
-
-/* --patience: the accuracy after an epoch, the same on all ranks. */
-static void measure(Program *p, Progress *bar, int64_t epoch)
-{
-    if (!p->o.patience || p->stopped || ds_error()) return;
-    Accuracy a = evaluate(ds_engine_module(p->engine), p->test);
-    if (ds_error()) return;
-    progress_hide(bar);
-    if (p->first && !p->o.quiet) print_epoch_accuracy(epoch, &a);
-    if (!best_add(&p->best, accuracy_total(&a), epoch)) return;
-    ds_state *state = ds_engine_state(p->engine, true);
-    best_keep(&p->best, state);
-    ds_state_free(state);
 }
 
 /* The best weights are those that are saved and tested; checkpoints have the
@@ -478,12 +479,9 @@ static void train(Program *p)
     show_epoch(p, &bar, 0);
     p->best.patience = p->o.patience;
     p->graph = ds_engine_step_graph_new(p->engine, train_step, p);
-    while (ds_loader_epoch(p->train) < p->o.epochs && more_steps(p) && !ds_error()) {
-        int64_t epoch = ds_loader_epoch(p->train);
-        train_epoch(p, &bar, epoch);
-        measure(p, &bar, epoch + 1);
-        if (best_is_over(&p->best)) break;
-    }
+    while (ds_loader_epoch(p->train) < p->o.epochs && more_steps(p) && !best_is_over(&p->best) &&
+           !ds_error())
+        train_epoch(p, &bar, ds_loader_epoch(p->train));
     p->due = p->last = true;
     save_if_due(p, &bar);
     if (!ds_error()) ds_engine_save_wait(p->engine);
@@ -508,6 +506,7 @@ static void load_checkpoint(Program *p)
     if (ds_value_get(client, "running_loss"))
         ds_value_read_float(client, "running_loss", &p->running);
     if (ds_value_get(client, "epoch_loss")) ds_value_read_float(client, "epoch_loss", &p->sum);
+    if (p->o.patience) best_load(&p->best, ds_value_get(client, "best"));
     ds_value_free(client);
     p->step = ds_engine_micro_steps(p->engine);
     p->saved = ds_engine_global_steps(p->engine);

@@ -30,6 +30,31 @@ ds_status best_keep(Best *b, const ds_state *state)
 
 bool best_is_over(const Best *b) { return b->patience && b->waited >= b->patience; }
 
+ds_value *best_value(const Best *b)
+{
+    ds_value *v = ds_value_dict();
+    ds_value_set(v, "measure", ds_value_float(b->measure));
+    ds_value_set(v, "at", ds_value_int(b->at));
+    ds_value_set(v, "waited", ds_value_int(b->waited));
+    ds_value_set(v, "count", ds_value_int(b->count));
+    if (b->weights) ds_value_set(v, "weights", ds_value_of_state(b->weights));
+    return v;
+}
+
+ds_status best_load(Best *b, const ds_value *v)
+{
+    if (!v) return DS_OK;
+    ds_status status = ds_value_read_float(v, "measure", &b->measure);
+    if (status == DS_OK) status = ds_value_read_int(v, "at", &b->at);
+    if (status == DS_OK) status = ds_value_read_int(v, "waited", &b->waited);
+    if (status == DS_OK) status = ds_value_read_int(v, "count", &b->count);
+    if (status != DS_OK || !ds_value_get(v, "weights")) return status;
+    ds_state *weights = ds_state_of_value(ds_value_get(v, "weights"));
+    status = weights ? best_keep(b, weights) : ds_error_status();
+    ds_state_free(weights);
+    return status;
+}
+
 void best_print(const Best *b)
 {
     printf("The best of %lld epochs was epoch %lld: %.2f %%: its weights are taken\n",

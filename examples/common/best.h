@@ -36,6 +36,10 @@ bool best_add(Best *b, double measure, int64_t at);
 /* Copies the tensors of state in place of those kept before. */
 ds_status best_keep(Best *b, const ds_state *state);
 bool best_is_over(const Best *b);
+/* For the client state of a checkpoint: all but patience; new. */
+ds_value *best_value(const Best *b);
+/* Takes it back; NULL: nothing. */
+ds_status best_load(Best *b, const ds_value *v);
 /* "Best of 5 epochs: 3, 52.4 %" */
 void best_print(const Best *b);
 void best_free(Best *b);

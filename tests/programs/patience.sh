@@ -41,6 +41,16 @@ program=$bin/cifar10_tutorial
 program=$bin/cifar10_deepspeed
 status 0 $sample --load e.pth --dtype bf16 --max_steps 0
 [ "$(grep '^Accuracy of the network' out)" = "$accuracy" ] && pass || fail "the saved weights are not the tested ones: $accuracy"
+# a checkpoint has the best weights so far: of epoch 2, which is step 26
+again="$sample --epochs 8 --patience 2 --stage 1"
+status 0 $again --save_dir ck --save_interval 10 --save e.pth
+has out '^The best of 4 epochs was epoch 2'
+best=$(grep '^The best of' out)
+rm -r ck/global_step[45]*
+status 0 $again --load_dir ck --save f.pth
+has out '^Loaded ck/global_step30'
+has out "^$best\$"
+cmp -s e.pth f.pth && pass || fail "other weights after resuming"
 status 1 $sample --patience 2 --use_ema
 has err 'leave out --use-ema'
 
@@ -57,6 +67,13 @@ has out "loss $best: its weights are taken\$"
 [ "$(grep -c '^evaluation' out)" -ge 3 ] && pass || fail "evaluations"
 [ "$(sed -n 's/^evaluation  loss \([0-9.]*\) .*/\1/p' out | tail -n 3 | sort -n | head -n 1)" = "$best" ] && pass ||
     fail "it did not end after 2 evaluations"
+again="$lm --epochs 40 --lr 0.5 --warmup 0 --eval-interval 3 --patience 2"
+status 0 $again --output m --save-dir ck_lm --save-interval 1
+best=$(grep '^the best of' out)
+rm -r "$(ls -d ck_lm/global_step* | sort -t p -k 2 -n | tail -n 1)"
+status 0 $again --output n --load-dir ck_lm
+has out "^$best\$"
+cmp -s m/model.safetensors n/model.safetensors && pass || fail "other weights after resuming"
 status 1 $lm --output m --patience 2
 has err 'patience needs evaluations: give --eval-interval N'
 finish

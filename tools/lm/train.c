@@ -274,6 +274,27 @@ static ds_status use_best(Train *t)
     return ds_engine_load_state(t->engine, t->best.weights);
 }
 
+static ds_status save_checkpoint(Train *t)
+{
+    ds_value *client = ds_value_dict();
+    ds_status status = DS_OK;
+    if (t->best.patience) status = ds_value_set(client, "best", best_value(&t->best));
+    if (status == DS_OK) status = ds_engine_save(t->engine, t->o->save_dir, .client_state = client);
+    ds_value_free(client);
+    return status;
+}
+
+static ds_status load_checkpoint(Train *t)
+{
+    const LmOptions *o = t->o;
+    ds_value *client = NULL;
+    ds_status status = ds_engine_load(t->engine, o->resume ? o->save_dir : o->load_dir,
+                                      .if_any = o->resume, .client_state = &client);
+    if (status == DS_OK && o->patience) status = best_load(&t->best, ds_value_get(client, "best"));
+    ds_value_free(client);
+    return status;
+}
+
 /* Prints, evaluates, samples and saves after an update. */
 static ds_status after_step(Train *t, int64_t step)
 {
@@ -298,7 +319,7 @@ static ds_status after_step(Train *t, int64_t step)
     }
     t->stopped = o->save_dir && ds_engine_should_stop(t->engine);
     if (o->save_dir && (last || t->stopped || (o->save_interval && step % o->save_interval == 0)))
-        return ds_engine_save_with(t->engine, (ds_save_opts){.dir = o->save_dir});
+        return save_checkpoint(t);
     return ds_error() ? ds_error_status() : DS_OK;
 }
 
@@ -452,10 +473,7 @@ static ds_status train_start(Train *t)
         ds_dataset_free(data), ds_dataset_free(t->held_out);
     }
     free(config);
-    if (status == DS_OK && (o->load_dir || o->resume))
-        status = ds_engine_load(t->engine, o->resume ? o->save_dir : o->load_dir,
-                                .if_any = o->resume);
-    return status;
+    return status == DS_OK && (o->load_dir || o->resume) ? load_checkpoint(t) : status;
 }
 
 int lm_train(LmOptions *o)
