@@ -12,9 +12,10 @@
  * dtype of the model. The logits of the whole batch are never in memory
  * (ds_linear_cross_entropy).
  *
- * Architectures: GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM,
- * MistralForCausalLM, Qwen3ForCausalLM, Phi3ForCausalLM, GemmaForCausalLM,
- * Gemma2ForCausalLM, Gemma3ForCausalLM.
+ * Architectures: GPT2LMHeadModel, OPTForCausalLM, GPTNeoXForCausalLM,
+ * LlamaForCausalLM, Qwen2ForCausalLM, MistralForCausalLM, Qwen3ForCausalLM,
+ * Phi3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM,
+ * GemmaForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_MODELS_H
 #define DEEPSPEED_MODELS_H
@@ -41,7 +42,8 @@ typedef struct ds_pretrained_opts {
 } ds_pretrained_opts;
 
 /* AutoModelForCausalLM.from_pretrained, from a folder on disk: config.json and
- * model.safetensors, or model.safetensors.index.json with its shards. folder
+ * model.safetensors, or model.safetensors.index.json with its shards, or where
+ * these are missing pytorch_model.bin, or its index.json with its shards. folder
  * may also be a config.json, for .no_weights. Weights of the right dtype are
  * the mapped file, so do not overwrite it in place while the model lives. Tied
  * weights are one parameter. Names are those of transformers. Returns NULL if

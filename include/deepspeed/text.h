@@ -9,7 +9,7 @@
  *     ds_tokenizer_free(t);
  *
  * Ids and text are those of the Python package tokenizers, for models of type
- * BPE: byte-level (GPT-2, Llama 3, Qwen2, SmolLM2) and with byte fallback
+ * BPE: byte-level (GPT-2, OPT, Pythia, Llama 3, Qwen2, SmolLM2) and with byte fallback
  * (Llama 2, Mistral, Phi-3, Gemma). A component of the file that would change
  * the result and is not implemented is refused by name when the file is loaded.
  *
@@ -26,7 +26,8 @@ extern "C" {
 
 typedef struct ds_tokenizer ds_tokenizer;
 
-/* Loads a tokenizer. path: tokenizer.json, or a folder that contains it.
+/* Loads a tokenizer. path: tokenizer.json, or a folder that contains it, or
+ * vocab.json and merges.txt of a GPT2Tokenizer in its place.
  * Returns NULL with a message if the file cannot be read (DS_EIO), is not what
  * it should be (DS_EFORMAT), or needs what is not implemented (DS_EINVAL). */
 DS_API ds_tokenizer *ds_tokenizer_load(const char *path);

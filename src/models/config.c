@@ -41,6 +41,10 @@ static const Family families[] = {
     [DSI_MISTRAL] = {"MistralForCausalLM", "mistral", 8, 0, 131072, 4096, -1, -1, -1, 1e-6, false},
     [DSI_QWEN3] = {"Qwen3ForCausalLM", "qwen3", 32, 128, 32768, 4096, -1, -1, -1, 1e-6, true},
     [DSI_PHI3] = {"Phi3ForCausalLM", "phi3", 0, 0, 4096, 0, 1, 32000, 32000, 1e-5, false},
+    [DSI_MIXTRAL] = {"MixtralForCausalLM", "mixtral", 8, 0, 131072, 0, 1, 2, -1, 1e-5, false},
+    [DSI_QWEN2_MOE] = {"Qwen2MoeForCausalLM", "qwen2_moe", 16, 0, 32768, 4096, -1, -1, -1, 1e-6, false},
+    [DSI_QWEN3_MOE] = {"Qwen3MoeForCausalLM", "qwen3_moe", 4, 0, 32768, 4096, -1, -1, -1, 1e-6,
+                       true},
     [DSI_GEMMA] = {"GemmaForCausalLM", "gemma", 16, 256, 8192, 0, 2, 1, 0, 1e-6, true},
     [DSI_GEMMA2] = {"Gemma2ForCausalLM", "gemma2", 4, 256, 8192, 4096, 2, 1, 0, 1e-6, true},
     [DSI_GEMMA3] = {"Gemma3ForCausalLM", "gemma3_text", 4, 256, 131072, 4096, 2, 1, 0, 1e-6, true},
@@ -59,12 +63,14 @@ static void read_family(dsi_lm_reader *r, dsi_lm_config *c)
             c->model_type = families[i].model_type;
             return;
         }
-    dsi_lm_read_fail(r, DS_EINVAL,
-                     "architecture \"%.60s\" is not implemented: expected GPT2LMHeadModel, "
-                     "OPTForCausalLM, GPTNeoXForCausalLM, LlamaForCausalLM, Qwen2ForCausalLM, "
-                     "MistralForCausalLM, Qwen3ForCausalLM, "
-                     "Phi3ForCausalLM, GemmaForCausalLM, Gemma2ForCausalLM or Gemma3ForCausalLM",
-                     name ? name : type);
+    dsi_lm_read_fail(
+        r, DS_EINVAL,
+        "architecture \"%.60s\" is not implemented: expected GPT2LMHeadModel, "
+        "OPTForCausalLM, GPTNeoXForCausalLM, LlamaForCausalLM, Qwen2ForCausalLM, "
+        "MistralForCausalLM, Qwen3ForCausalLM, "
+        "Phi3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, "
+        "GemmaForCausalLM, Gemma2ForCausalLM or Gemma3ForCausalLM",
+        name ? name : type);
 }
 
 /* Keys that change the result in a way that is not implemented. */
@@ -93,11 +99,13 @@ static bool is_null(const dsi_lm_reader *r, const char *key)
 
 static bool is_qwen(const dsi_lm_config *c)
 {
-    return c->family == DSI_QWEN2 || c->family == DSI_QWEN3;
+    return c->family == DSI_QWEN2 || c->family == DSI_QWEN3 || c->family == DSI_QWEN2_MOE ||
+           c->family == DSI_QWEN3_MOE;
 }
 
 /* Layer i slides in a file without layer_types: in Qwen those from
- * max_window_layers on, in Gemma 2 every other one, in Gemma 3 all but every
+ * max_window_layers on (Qwen2-MoE: every other one before it; Qwen3-MoE: all), in
+ * Gemma 2 every other one, in Gemma 3 all but every
  * sixth, or every sliding_window_pattern-th; else all. */
 static void read_pattern(dsi_lm_reader *r, dsi_lm_config *c)
 {
@@ -105,8 +113,11 @@ static void read_pattern(dsi_lm_reader *r, dsi_lm_config *c)
     int64_t every = c->family == DSI_GEMMA2 ? 2 : 0;
     if (c->family == DSI_GEMMA3)
         every = dsi_lm_read_int(r, "sliding_window_pattern", 1, 1 << 30, 6);
-    for (int64_t i = 0; i < c->layers; i++)
-        c->sliding[i] = every ? (i + 1) % every != 0 : i >= full;
+    if (c->family == DSI_QWEN2_MOE)
+        for (int64_t i = 0; i < c->layers; i++) c->sliding[i] = i % 2 == 0 && i < full;
+    else
+        for (int64_t i = 0; i < c->layers; i++)
+            c->sliding[i] = every ? (i + 1) % every != 0 : c->family == DSI_QWEN3_MOE || i >= full;
 }
 
 /* Which layers see a window of keys only; none if sliding_window is null. Qwen:
@@ -115,7 +126,8 @@ static void read_pattern(dsi_lm_reader *r, dsi_lm_config *c)
 static void read_window(dsi_lm_reader *r, dsi_lm_config *c)
 {
     bool used = c->family != DSI_LLAMA && c->family != DSI_GEMMA;
-    bool typed = is_qwen(c) || c->post_norms || c->family == DSI_MISTRAL;
+    bool typed = (is_qwen(c) && c->family != DSI_QWEN3_MOE) || c->post_norms ||
+                 c->family == DSI_MISTRAL;
     const json_t *types = typed ? dsi_lm_read_get(r, "layer_types") : NULL;
     if (is_qwen(c)) used = dsi_lm_read_bool(r, "use_sliding_window", false);
     bool there = dsi_lm_read_get(r, "sliding_window");
@@ -187,6 +199,45 @@ static void read_heads(dsi_lm_reader *r, dsi_lm_config *c, const Family *f)
             (long long)c->head_dim, (long long)c->heads, (long long)c->kv_heads);
 }
 
+/* Experts, and which layers have them. */
+static void read_experts(dsi_lm_reader *r, dsi_lm_config *c)
+{
+    bool mixtral = c->family == DSI_MIXTRAL, second = c->family == DSI_QWEN2_MOE;
+    const json_t *dense = mixtral ? NULL : dsi_lm_read_get(r, "mlp_only_layers"), *layer;
+    int64_t otherwise = dsi_lm_read_int(r, "num_local_experts", 0, 1 << 16,
+                                        mixtral  ? 8
+                                        : second ? 60
+                                                 : 128);
+    c->experts = dsi_lm_read_int(r, "num_experts", mixtral, 1 << 16, otherwise);
+    c->experts_per_token = dsi_lm_read_int(r, "num_experts_per_tok", 1, 1 << 16,
+                                           mixtral  ? 2
+                                           : second ? 4
+                                                    : 8);
+    c->expert_inner = mixtral ? c->inner
+                              : dsi_lm_read_int(r, "moe_intermediate_size", 1, 1 << 24,
+                                                second ? 1408 : 768);
+    if (second)
+        c->shared_inner = dsi_lm_read_int(r, "shared_expert_intermediate_size", 1, 1 << 24, 5632);
+    c->norm_topk = mixtral || dsi_lm_read_bool(r, "norm_topk_prob", false);
+    int64_t step = mixtral ? 1 : dsi_lm_read_int(r, "decoder_sparse_step", 1, 1 << 30, 1);
+    size_t k;
+    for (int64_t i = 0; i < c->layers; i++) c->dense[i] = !c->experts || (i + 1) % step != 0;
+    json_array_foreach(dense, k, layer)
+    {
+        json_int_t i = json_integer_value(layer);
+        if (json_is_integer(layer) && i >= 0 && i < c->layers) c->dense[i] = true;
+    }
+    if (c->experts && c->experts_per_token > c->experts)
+        dsi_lm_read_fail(r, DS_EFORMAT,
+                         "num_experts_per_tok is %lld: expected at most the %lld experts",
+                         (long long)c->experts_per_token, (long long)c->experts);
+    if (dsi_lm_read_bool(r, "output_router_logits", false))
+        dsi_lm_read_fail(r, DS_EINVAL,
+                         "output_router_logits is true: the loss of balance is not implemented");
+    if (mixtral && dsi_lm_read_number(r, "router_jitter_noise", 0, 1, 0) > 0)
+        dsi_lm_read_fail(r, DS_EINVAL, "router_jitter_noise is not 0: it is not implemented");
+}
+
 /* Keys and defaults of the classes of Llama's kind. Which biases exist is a
  * property of the class: Qwen2 always has those of q, k, v, Mistral and Phi-3
  * have none. Phi-3 reads embd_pdrop, but its model does not use it. */
@@ -204,14 +255,16 @@ static void read_llama(dsi_lm_reader *r, dsi_lm_config *c)
     c->tied = dsi_lm_read_bool(r, "tie_word_embeddings", c->family >= DSI_GEMMA);
     c->qkv_bias = c->o_bias = f->attention_bias && dsi_lm_read_bool(r, "attention_bias", false);
     if (c->family == DSI_QWEN2) c->qkv_bias = true;
+    if (c->family == DSI_QWEN2_MOE) c->qkv_bias = dsi_lm_read_bool(r, "qkv_bias", true);
     c->mlp_bias = c->family == DSI_LLAMA && dsi_lm_read_bool(r, "mlp_bias", false);
-    c->qk_norm = c->family == DSI_QWEN3 || c->family == DSI_GEMMA3;
+    c->qk_norm = c->family == DSI_QWEN3 || c->family == DSI_QWEN3_MOE || c->family == DSI_GEMMA3;
     c->fused = c->family == DSI_PHI3;
     if (c->family >= DSI_GEMMA)
         read_gemma(r, c);
     else
         dsi_lm_read_activation(r, c, "hidden_act", "silu");
     read_window(r, c);
+    if (c->family >= DSI_MIXTRAL && c->family <= DSI_QWEN3_MOE) read_experts(r, c);
     if (r->status == DS_OK) dsi_lm_read_rope(r, c);
 }
 

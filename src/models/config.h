@@ -18,6 +18,9 @@ typedef enum dsi_lm_family {
     DSI_MISTRAL,
     DSI_QWEN3,
     DSI_PHI3,
+    DSI_MIXTRAL,
+    DSI_QWEN2_MOE,
+    DSI_QWEN3_MOE,
     DSI_GEMMA, /* the three of Gemma are the last ones */
     DSI_GEMMA2,
     DSI_GEMMA3
@@ -57,6 +60,9 @@ typedef struct dsi_lm_config {
     const char *model_type;   /* static: "llama" */
     int64_t vocab, hidden, inner, layers, heads, kv_heads, head_dim, positions;
     int64_t embedding; /* width of the table of embeddings and of the head: hidden, except in OPT */
+    int64_t experts, experts_per_token, expert_inner; /* experts 0: none */
+    int64_t shared_inner;                             /* Qwen2-MoE: of the expert of all tokens */
+    bool norm_topk;            /* the probabilities of a token's experts are divided by their sum */
     int64_t positions_skipped; /* first rows of the table of positions that are not used */
     double eps;                /* of the norms */
     dsi_lm_activation activation;
@@ -80,6 +86,7 @@ typedef struct dsi_lm_config {
     dsi_rope rope[2];    /* of all layers, or of full attention; of sliding layers */
     int64_t window;      /* keys that a position of a sliding layer sees; 0: all */
     bool sliding[DSI_LM_MAX_LAYERS]; /* by layer */
+    bool dense[DSI_LM_MAX_LAYERS];   /* no experts, by layer */
     int64_t bos, eos, pad;           /* -1: none; eos: the first of several */
 } dsi_lm_config;
 

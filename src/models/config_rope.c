@@ -209,5 +209,6 @@ void dsi_lm_read_rope(dsi_lm_reader *r, dsi_lm_config *c)
     if (!object || (json_is_object(object) && !json_object_size(object)))
         object = dsi_lm_read_get(r, "rope_parameters");
     const char *theta = c->family == DSI_GPT_NEOX ? "rotary_emb_base" : "rope_theta";
-    read_object(r, c, &c->rope[0], object, dsi_lm_read_number(r, theta, 1, 1e15, 10000));
+    double otherwise = c->family == DSI_MIXTRAL ? 1e6 : 10000;
+    read_object(r, c, &c->rope[0], object, dsi_lm_read_number(r, theta, 1, 1e15, otherwise));
 }

@@ -1,6 +1,6 @@
 /* models/llama.c: LlamaForCausalLM (Touvron et al., arXiv:2302.13971), and the
- * models that differ from it in biases, norms, windows and caps: Qwen2, Mistral,
- * Qwen3, Phi-3, Gemma, Gemma 2, Gemma 3. Names are those of transformers.
+ * models that differ from it in biases, norms, windows, caps and experts: Qwen2,
+ * Mistral, Qwen3, Phi-3, Mixtral, Qwen2-MoE, Qwen3-MoE, Gemma, Gemma 2, Gemma 3. Names are those of transformers.
  *
  *     x = embed_tokens[ids]
  *     each layer: x += o_proj(attention(rope(q), rope(k), v) of input_layernorm(x))
@@ -62,6 +62,7 @@ static ds_tensor *attention_forward(void *self, ds_tensor *x)
 
 typedef struct Mlp {
     dsi_lm *lm;
+    int64_t inner;
     ds_module *gate_proj, *up_proj; /* NULL beside gate_up_proj */
     ds_module *gate_up_proj;        /* Phi-3: rows of gate, then of up */
     ds_module *down_proj;
@@ -76,7 +77,7 @@ static ds_tensor *mlp_forward(void *self, ds_tensor *x)
     ds_tensor *gate, *up;
     if (m->gate_up_proj) {
         ds_tensor *y = ds_call(m->gate_up_proj, x);
-        gate = ds_slice(y, -1, 0, c->inner), up = ds_slice(y, -1, c->inner, 2 * c->inner);
+        gate = ds_slice(y, -1, 0, m->inner), up = ds_slice(y, -1, m->inner, 2 * m->inner);
     } else {
         gate = ds_call(m->gate_proj, x), up = ds_call(m->up_proj, x);
     }
@@ -153,23 +154,31 @@ static ds_module *attention_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent
     return m;
 }
 
-static ds_module *mlp_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent)
+ds_module *dsi_lm_mlp_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, const char *name,
+                          int64_t inner, const char *const *names)
 {
     const dsi_lm_config *c = &lm->config;
     size_t was;
-    ds_module *m = dsi_lm_enter(b, parent, "mlp", &mlp_type, &was);
+    ds_module *m = dsi_lm_enter(b, parent, name, &mlp_type, &was);
     Mlp *mlp = ds_self(m);
-    mlp->lm = lm;
+    mlp->lm = lm, mlp->inner = inner;
     if (c->fused) {
-        mlp->gate_up_proj = projection_new(b, m, "gate_up_proj", c->hidden, 2 * c->inner,
-                                           c->mlp_bias);
+        mlp->gate_up_proj = projection_new(b, m, "gate_up_proj", c->hidden, 2 * inner, c->mlp_bias);
     } else {
-        mlp->gate_proj = projection_new(b, m, "gate_proj", c->hidden, c->inner, c->mlp_bias);
-        mlp->up_proj = projection_new(b, m, "up_proj", c->hidden, c->inner, c->mlp_bias);
+        mlp->gate_proj = projection_new(b, m, names[0], c->hidden, inner, c->mlp_bias);
+        mlp->up_proj = projection_new(b, m, names[1], c->hidden, inner, c->mlp_bias);
     }
-    mlp->down_proj = projection_new(b, m, "down_proj", c->inner, c->hidden, c->mlp_bias);
+    mlp->down_proj = projection_new(b, m, names[2], inner, c->hidden, c->mlp_bias);
     dsi_lm_leave(b, was);
     return m;
+}
+
+static ds_module *mlp_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, int64_t layer)
+{
+    static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
+    const dsi_lm_config *c = &lm->config;
+    if (c->experts && !c->dense[layer]) return dsi_lm_experts_new(lm, b, parent);
+    return dsi_lm_mlp_new(lm, b, parent, "mlp", c->inner, names);
 }
 
 static ds_module *layer_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *list, const char *name,
@@ -181,7 +190,7 @@ static ds_module *layer_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *list, cons
     Layer *l = ds_self(m);
     l->lm = lm;
     l->self_attn = attention_new(lm, b, m, layer);
-    l->mlp = mlp_new(lm, b, m);
+    l->mlp = mlp_new(lm, b, m, layer);
     l->before_attn = norm_new(lm, b, m, "input_layernorm", c->hidden);
     second = norm_new(lm, b, m, "post_attention_layernorm", c->hidden);
     if (c->post_norms) {

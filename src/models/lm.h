@@ -182,6 +182,12 @@ dsi_lm *dsi_lm_of(const ds_module *m);
 
 /* x [B,L,H D] -> [B,L,H,D], of H heads; NULL passes. */
 ds_tensor *dsi_lm_heads(ds_tensor *x, int64_t heads);
+/* An MLP with a gate below parent: [..,hidden] -> inner twice -> [..,hidden]. names:
+ * of gate, up and down (llama.c). */
+ds_module *dsi_lm_mlp_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, const char *name,
+                          int64_t inner, const char *const *names);
+/* A layer's experts in place of an MLP, with the family's name (experts.c). */
+ds_module *dsi_lm_experts_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent);
 /* Attention of layer `layer`: q [B,L,H,D], k, v [B,L,G,D] -> [B,L,H D], with
  * rotary positions and the cache if lm has them. */
 ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, ds_tensor *v);

@@ -36,3 +36,9 @@ struct ds_tokenizer {
     ds_tokens before, after; /* special tokens of the template */
     dsi_cached_word *words;  /* [DSI_CACHED_WORDS] */
 };
+
+/* The tokenizer.json at `path`, or in that folder; where a folder has none, one
+ * that is made of its vocab.json and merges.txt. *name, which the caller frees,
+ * receives the file's path, for messages. To be freed with dsi_free; NULL with
+ * the message. */
+DSI_SHARED char *dsi_tokenizer_text(const char *path, dsi_text *name, size_t *bytes);

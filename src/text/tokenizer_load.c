@@ -30,7 +30,7 @@ ds_status dsi_tokenizer_unsupported(const dsi_tokenizer_reader *r, const char *p
 {
     return dsi_fail(DS_EINVAL,
                     "tokenizer: %s: %s of type \"%.60s\" is not implemented: expected a tokenizer "
-                    "of GPT-2, Llama, Mistral, Qwen2, Qwen3, SmolLM2, Phi-3 or Gemma",
+                    "of GPT-2, OPT, Pythia, Llama, Mistral, Qwen2, Qwen3, SmolLM2, Phi-3 or Gemma",
                     r->name, part, dsi_json_type(component));
 }
 
@@ -318,15 +318,28 @@ ds_tokenizer *ds_tokenizer_from_json(const char *json, size_t bytes, const char 
     return NULL;
 }
 
+char *dsi_tokenizer_text(const char *path, dsi_text *name, size_t *bytes)
+{
+    bool folder = dsi_is_folder(path);
+    *name = dsi_text_of("%s%s", path, folder ? "/tokenizer.json" : "");
+    dsi_text vocab = dsi_text_of("%s/vocab.json", path);
+    bool parts = folder && !dsi_file_exists(name->s) && dsi_file_exists(vocab.s);
+    dsi_text_free(parts ? name : &vocab);
+    if (parts) *name = vocab;
+    char *text = parts ? dsi_tokenizer_of_gpt2(path) : dsi_file_read_regular(name->s, bytes);
+    if (parts && text) *bytes = strlen(text);
+    if (!parts && !text) dsi_fail_in("tokenizer", ds_error_status());
+    return text;
+}
+
 ds_tokenizer *ds_tokenizer_load(const char *path)
 {
     if (!path) return dsi_null_operand("tokenizer_load");
-    dsi_text file = dsi_text_of("%s%s", path, dsi_is_folder(path) ? "/tokenizer.json" : "");
+    dsi_text name = {0};
     size_t bytes = 0;
-    char *json = dsi_file_read_regular(file.s, &bytes);
-    if (!json) dsi_fail_in("tokenizer", ds_error_status());
-    ds_tokenizer *t = json ? ds_tokenizer_from_json(json, bytes, file.s) : NULL;
-    dsi_free(json);
-    dsi_text_free(&file);
+    char *text = dsi_tokenizer_text(path, &name, &bytes);
+    ds_tokenizer *t = text ? ds_tokenizer_from_json(text, bytes, name.s) : NULL;
+    dsi_free(text);
+    dsi_text_free(&name);
     return t;
 }

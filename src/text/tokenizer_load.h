@@ -37,3 +37,7 @@ ds_status dsi_read_normalizer(dsi_tokenizer_reader *r, const json_t *component);
 ds_status dsi_read_pre_tokenizer(dsi_tokenizer_reader *r, const json_t *component);
 ds_status dsi_read_post_processor(dsi_tokenizer_reader *r, const json_t *component);
 ds_status dsi_read_decoder(dsi_tokenizer_reader *r, const json_t *component);
+
+/* tokenizer_gpt2.c: what a tokenizer.json would hold, of the vocab.json and
+ * merges.txt in a folder, to be freed with dsi_free. NULL with the message. */
+char *dsi_tokenizer_of_gpt2(const char *folder);

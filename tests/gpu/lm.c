@@ -65,8 +65,8 @@ static void models_equal_the_cpu(void **state)
         DS_GOLDEN "/lm/models/qwen3",       DS_GOLDEN "/lm/models/gemma2",
         DS_GOLDEN "/lm/models/gemma3",      DS_GOLDEN "/lm/models/phi3-longrope",
         DS_GOLDEN "/lm/models/gemma",       DS_GOLDEN "/lm/models/opt-350m",
-        DS_GOLDEN "/lm/models/neox"};
-    for (int i = 0; i < (quick() ? 2 : 11); i++) {
+        DS_GOLDEN "/lm/models/neox",        DS_GOLDEN "/lm/models/mixtral"};
+    for (int i = 0; i < (quick() ? 2 : 12); i++) {
         int64_t want[ROWS * NEW], got[ROWS * NEW];
         double want_loss[STEPS], got_loss[STEPS];
         model_run(folders[i], cpu, want, want_loss);

@@ -16,6 +16,7 @@
 #define LLAMA "\"architectures\": [\"LlamaForCausalLM\"], " SIZES
 #define PHI3  "\"architectures\": [\"Phi3ForCausalLM\"], " SIZES
 #define GEMMA "\"architectures\": [\"GemmaForCausalLM\"], " SIZES
+#define MOE   "\"architectures\": [\"Qwen3MoeForCausalLM\"], " SIZES
 #define OPT \
     "\"architectures\": [\"OPTForCausalLM\"], \"vocab_size\": 11, \"hidden_size\": 8, " \
     "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"ffn_dim\": 12, " \
@@ -123,6 +124,13 @@ static void configs_of_families_are_refused(void **state)
               "\"long_factor\": [1, 1]}",
          "short_factor: number 1 is -1"},
         {PHI3 ", \"partial_rotary_factor\": 0.8", "3 elements of a head turn"},
+        {MOE ", \"num_experts\": 2, \"num_experts_per_tok\": 3",
+         "num_experts_per_tok is 3: expected at most the 2 experts"},
+        {MOE ", \"num_experts\": -1", "num_experts is -1: expected 0"},
+        {MOE ", \"moe_intermediate_size\": 0", "moe_intermediate_size is 0: expected 1"},
+        {MOE ", \"output_router_logits\": true", "output_router_logits is true"},
+        {"\"architectures\": [\"MixtralForCausalLM\"], " SIZES ", \"router_jitter_noise\": 0.1",
+         "router_jitter_noise is not 0"},
         {OPT ", \"layerdrop\": 0.1", "layerdrop is not 0: it is not implemented"},
         {"\"architectures\": [\"OPTForCausalLM\"], \"vocab_size\": 11, \"hidden_size\": 8, "
          "\"num_hidden_layers\": 1, \"num_attention_heads\": 3, \"ffn_dim\": 12",
@@ -279,10 +287,11 @@ static void new_models(void **state)
 {
     (void)state;
     static const char gemma[] = GEMMA;
+    static const char moe[] = MOE ", \"num_experts\": 4, \"num_experts_per_tok\": 2";
     static const char opt[] = OPT ", \"word_embed_proj_dim\": 4, \"pad_token_id\": 0";
-    static const char *const configs[] = {GPT2, opt, LLAMA, PHI3, gemma, NEOX};
+    static const char *const configs[] = {GPT2, opt, LLAMA, PHI3, gemma, NEOX, moe};
     folder_make();
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 7; i++) {
         ds_scope *scope = ds_scope_open();
         ds_seed(1);
         ds_module *m = model_of(configs[i]);

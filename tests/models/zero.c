@@ -24,7 +24,17 @@ static const char *const configs[] = {
     "\"head_dim\": 8, \"intermediate_size\": 24, \"sliding_window\": 5}",
     "{\"architectures\": [\"Phi3ForCausalLM\"], \"vocab_size\": 31, \"hidden_size\": 16, "
     "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
-    "\"intermediate_size\": 24, \"partial_rotary_factor\": 0.5}"};
+    "\"intermediate_size\": 24, \"partial_rotary_factor\": 0.5}",
+    "{\"architectures\": [\"OPTForCausalLM\"], \"vocab_size\": 31, \"hidden_size\": 16, "
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"ffn_dim\": 24, \"dropout\": 0, "
+    "\"word_embed_proj_dim\": 8, \"do_layer_norm_before\": false}",
+    "{\"architectures\": [\"GPTNeoXForCausalLM\"], \"vocab_size\": 31, \"hidden_size\": 16, "
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 1, \"intermediate_size\": 24}",
+    "{\"architectures\": [\"Qwen2MoeForCausalLM\"], \"vocab_size\": 31, \"hidden_size\": 16, "
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, "
+    "\"intermediate_size\": 24, \"moe_intermediate_size\": 10, \"num_experts\": 5, "
+    "\"num_experts_per_tok\": 2, \"shared_expert_intermediate_size\": 12}"};
+enum { CONFIGS = sizeof configs / sizeof *configs };
 
 /* This rank's rows of a batch of ROWS. */
 static ds_tensor *batch(int step, int rank, int ranks)
@@ -36,6 +46,25 @@ static ds_tensor *batch(int step, int rank, int ranks)
         p[i] = (at * at * 7 + at * 3 + 11 * (step % 2)) % 31;
     }
     return ds_from_data(DS_I64, ds_shape(rows, WIDTH), p);
+}
+
+static ds_tensor *logits(ds_module *m, int64_t token)
+{
+    return ds_contiguous(ds_call(m, ds_full(DS_I64, ds_shape(1, 1), token)));
+}
+
+/* Both ranks compute the same token, and then each its own, which may need other
+ * experts: the same logits. */
+static ds_status check_tokens_of_ranks(ds_module *m, int rank)
+{
+    bool grad = ds_set_grad(false);
+    for (int i = 0; i < 6; i++) {
+        ds_tensor *same[] = {logits(m, 5 * i), logits(m, 5 * i + 1)};
+        ds_tensor *off = ds_sub(logits(m, 5 * i + rank), same[rank]);
+        RANK_CHECK(ds_item(ds_max(ds_flatten(ds_abs(off), 0), 0, false)) < 1e-6);
+    }
+    ds_set_grad(grad);
+    return DS_OK;
 }
 
 static ds_status train(void *arg)
@@ -69,6 +98,7 @@ static ds_status train(void *arg)
     if (run->stage == 3) { /* all ranks generate, and gather for it */
         ds_scope *scope = ds_scope_open();
         RANK_CHECK(ds_size(ds_generate(ds_engine_module(e), batch(0, 0, 1), 3), 1) == 3);
+        RANK_CHECK(check_tokens_of_ranks(ds_engine_module(e), rank) == DS_OK);
         ds_scope_close(scope);
     }
     ds_engine_free(e);
@@ -79,7 +109,7 @@ static void stages_agree(void **state)
 {
     (void)state;
     folder_make();
-    for (int c = 0; c < (quick() ? 1 : 4); c++) {
+    for (int c = 0; c < (quick() ? 1 : CONFIGS); c++) {
         char path[1100];
         snprintf(path, sizeof path, "%s", folder_path("config.json"));
         FILE *f = fopen(path, "w");

@@ -17,6 +17,7 @@ torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
 SIZES = dict(vocab_size=160, hidden_size=48, intermediate_size=64, num_hidden_layers=2, num_attention_heads=3,
              num_key_value_heads=1, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+MOE = dict(SIZES, hidden_size=32, intermediate_size=40, num_attention_heads=2)
 GEMMA = dict(SIZES, head_dim=16, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128)
 OPT = dict(vocab_size=160, hidden_size=48, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4, dropout=0.0,
            max_position_embeddings=128, pad_token_id=0, bos_token_id=1, eos_token_id=2)
@@ -28,6 +29,8 @@ V4 = ("architectures", "vocab_size", "hidden_size", "intermediate_size", "num_hi
       "eos_token_id", "sliding_window", "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping",
       "original_max_position_embeddings", "ffn_dim", "dropout", "do_layer_norm_before", "word_embed_proj_dim",
       "activation_function", "use_parallel_residual", "attention_bias", "hidden_act", "layer_norm_eps", "enable_bias",
+      "moe_intermediate_size", "shared_expert_intermediate_size", "num_experts_per_tok", "norm_topk_prob",
+      "mlp_only_layers", "decoder_sparse_step", "qkv_bias",
       "layer_norm_elementwise_affine", "_remove_final_layer_norm", "init_std", "tie_word_embeddings")
 # class, arguments of its configuration, keys of version 4 in place of rope_parameters and layer_types
 MODELS = {
@@ -45,6 +48,14 @@ MODELS = {
                                   full_attention=dict(rope_type="linear", rope_theta=1e6, factor=2.0))),
                dict(sliding_window_pattern=2, rope_local_base_freq=100.0,
                     rope_scaling=dict(rope_type="linear", factor=2.0))),
+    "mixtral": ("Mixtral", dict(MOE, num_local_experts=4, num_experts_per_tok=2, max_position_embeddings=64),
+                dict(num_local_experts=4, rope_theta=1e6)),
+    "qwen2-moe": ("Qwen2Moe", dict(MOE, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=24,
+                                   shared_expert_intermediate_size=40, num_hidden_layers=3, use_sliding_window=True,
+                                   sliding_window=8, max_window_layers=2, mlp_only_layers=[1]),
+                  dict(use_sliding_window=True, num_experts=5, max_window_layers=2)),
+    "qwen3-moe": ("Qwen3Moe", dict(MOE, head_dim=20, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
+                                   norm_topk_prob=True, decoder_sparse_step=2), dict(num_experts=6)),
     "opt": ("OPT", OPT, dict(dropout=0.0)),
     "opt-350m": ("OPT", dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=24, activation_function="gelu",
                              tie_word_embeddings=False), dict()),
@@ -93,14 +104,14 @@ def integers(generator, *shape, vocab):
 
 def model_new(kind, arguments, seed):
     config = getattr(transformers, "Gemma3TextConfig" if kind == "Gemma3" else kind + "Config")(**arguments)
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     model = getattr(transformers, kind + "ForCausalLM")(config).float().eval()
     g = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=g)
             centre = 1.0 if "norm" in name and not kind.startswith("Gemma") else 0.0
-            p.copy_(centre + (0.2 if p.dim() == 1 else 1.6 / math.sqrt(p.shape[1])) * noise)
+            p.copy_(centre + (0.2 if p.dim() == 1 else 1.6 / math.sqrt(p.shape[-1])) * noise)
             # tokens that differ clearly, and are not the last one again
             if "lm_head" in name or "embed_out" in name:
                 p.mul_(2.5)
@@ -167,7 +178,7 @@ def train(model, batches, lr):
         for group in optim.param_groups:
             group["lr"] = rate
         optim.step()
-    return losses, norms, {stored(model, n): p for n, p in model.named_parameters()}
+    return losses, norms, stored(model, dict(model.named_parameters()))
 
 
 def largest(a, b):
@@ -198,16 +209,29 @@ def training(model, g, vocab):
                                weights=tolerance))
 
 
-def stored(model, name):
-    """As files have it: transformers calls the head of GPT-NeoX otherwise."""
-    return name.replace("lm_head", "embed_out") if model.config.model_type == "gpt_neox" else name
+def stored(model, tensors):
+    """As files have them: transformers calls the head of GPT-NeoX otherwise, and joins experts."""
+    kind, out = model.config.model_type, {}
+    names = ("w1", "w3", "w2") if kind == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    for name, x in tensors.items():
+        if kind == "gpt_neox":
+            name = name.replace("lm_head", "embed_out")
+        if kind == "mixtral":
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        begin, _, part = name.partition(".experts.")
+        if not part:
+            out[name] = x
+        for e in range(x.shape[0] if part else 0):
+            both = zip(names[:2], x[e].chunk(2)) if part == "gate_up_proj" else [(names[2], x[e])]
+            out.update({f"{begin}.experts.{e}.{n}.weight": y for n, y in both})
+    return out
 
 
 def backward(model, ids, labels):
     model.zero_grad()
     out = model(input_ids=ids, labels=labels)
     out.loss.backward()
-    grads = {stored(model, n): p.grad.clone() for n, p in model.named_parameters()}
+    grads = stored(model, {n: p.grad.clone() for n, p in model.named_parameters()})
     norm = math.sqrt(sum((x.double() ** 2).sum().item() for x in grads.values()))
     return out.logits.detach(), out.loss.item(), norm, grads
 
@@ -240,7 +264,7 @@ def model_write(folder, name):
                   grad_norms={n: x.norm().item() for n, x in grads.items()}, full_gradients=fused, smallest_gap=gap,
                   generation=made, training=training(model, g, vocab), config_v4=name + ".config_v4.json",
                   made_by=f"torch {torch.__version__}, transformers {transformers.__version__}",
-                  tolerance=dict(logits=max(2e-5, 10 * off), loss=max(2e-6, 10 * abs(loss - loss64)),
+                  tolerance=dict(logits=max(2e-5, 10 * off), loss=max(2e-6, 5e-7 * loss, 10 * abs(loss - loss64)),
                                  grad=max(2e-6, 10 * off_grad),
                                  grad_norm_relative=max(1e-5, 10 * abs(norm - norm64) / norm64)))
     os.makedirs(f"{folder}/models", exist_ok=True)

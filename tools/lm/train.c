@@ -9,6 +9,7 @@
 #include "config/config.h"
 #include "lm.h"
 #include "paths.h"
+#include "text/tokenizer.h"
 
 #include <math.h>
 #include <signal.h>
@@ -215,11 +216,9 @@ static ds_status print_step(Train *t, int64_t step)
 static ds_status save_tokenizer(const LmOptions *o)
 {
     if (!o->tokenizer) return DS_OK;
-    bool folder = dsi_is_folder(o->tokenizer);
-    dsi_text from = dsi_text_of("%s%s", o->tokenizer, folder ? "/tokenizer.json" : "");
-    dsi_text to = dsi_text_of("%s/tokenizer.json", o->output);
+    dsi_text from = {0}, to = dsi_text_of("%s/tokenizer.json", o->output);
     size_t n = 0;
-    char *text = dsi_file_read(from.s, &n);
+    char *text = dsi_tokenizer_text(o->tokenizer, &from, &n);
     dsi_file *f = text ? dsi_file_replace(to.s) : NULL;
     if (f) dsi_file_write(f, text, n);
     ds_status status = f ? dsi_file_commit(f) : ds_error_status();

@@ -1,0 +1,157 @@
+/* models/experts.c: the layers of Mixtral, Qwen2-MoE and Qwen3-MoE that have
+ * experts in place of one MLP (Jiang et al., arXiv:2401.04088).
+ *
+ *     p = softmax(gate(x)) of each token, in float32; its k largest, divided by
+ *     their sum if the configuration says so (norm_topk_prob; always in Mixtral)
+ *     y = sum over these experts of p expert(x)
+ *     Qwen2-MoE: y += sigmoid(shared_expert_gate(x)) shared_expert(x)
+ *
+ * No token is dropped. The host reads which experts were chosen, sorts the tokens
+ * by expert, and calls each expert once with all of its tokens.
+ *
+ * Invariants: with gradients all experts are called, also without tokens: each
+ * parameter has a gradient in each step, as one optimizer step for all and ZeRO's
+ * buckets need. So they are where parameters are partitioned: all ranks gather
+ * them, whichever experts the tokens of a rank chose. The sum over a token's experts is in the order of its choices, so
+ * that it does not depend on other tokens.
+ * SPDX-License-Identifier: MIT */
+#include "base/mem.h"
+#include "ops/op.h"
+#include "tensor/tensor.h"
+
+#include "lm.h"
+
+#include <stdio.h>
+
+typedef struct Experts {
+    dsi_lm *lm;
+    ds_module *gate, **expert;                     /* [config.experts] */
+    ds_module *shared_expert, *shared_expert_gate; /* NULL except in Qwen2-MoE */
+} Experts;
+
+static void experts_free(void *self) { dsi_free(((Experts *)self)->expert); }
+
+/* ---- tokens by expert ---- */
+
+/* Of N tokens with k experts each, sorted by expert. */
+typedef struct Order {
+    ds_tensor *token; /* int64 [N k]: the token of each row */
+    ds_tensor *row;   /* int64 [N k]: the row of each choice of each token */
+    int64_t *begin;   /* [experts + 1]: first row of each expert; to be freed */
+} Order;
+
+/* chosen: int64 [N,k]. False with the message. */
+static bool order_make(Order *o, ds_tensor *chosen, int64_t experts)
+{
+    if (!chosen) return false;
+    int64_t n = ds_numel(chosen), k = ds_size(chosen, 1);
+    ds_tensor *host = ds_to(chosen, (ds_device){0}, DS_I64);
+    ds_tensor *token = dsi_new_host(DS_I64, ds_shape(n)), *row = dsi_new_host(DS_I64, ds_shape(n));
+    const int64_t *expert = host ? ds_data(host) : NULL;
+    int64_t *t = token ? ds_data_mut(token) : NULL, *r = row ? ds_data_mut(row) : NULL;
+    if (!expert || !t || !r) return false;
+    int64_t *begin = o->begin = dsi_alloc((size_t)(experts + 2) * sizeof *begin);
+    for (int64_t i = 0; i < n; i++) begin[expert[i] + 2]++;
+    for (int64_t e = 2; e < experts + 2; e++) begin[e] += begin[e - 1];
+    for (int64_t i = 0; i < n; i++) { /* begin[e + 1] is the next free row of e */
+        r[i] = begin[expert[i] + 1]++;
+        t[r[i]] = i / k;
+    }
+    ds_device device = ds_device_of(chosen);
+    o->token = ds_to(token, device, DS_I64), o->row = ds_to(row, device, DS_I64);
+    return o->token && o->row;
+}
+
+static bool is_partitioned(const Experts *m)
+{
+    const ds_tensor *w = ds_module_param_at(m->expert[0], 0, NULL);
+    return w && w->hooks && w->hooks->materialize;
+}
+
+/* x [N,hidden] -> [N k,hidden]: rows by expert, each through its expert. */
+static ds_tensor *experts_call(const Experts *m, ds_tensor *x, const Order *o)
+{
+    int64_t experts = m->lm->config.experts;
+    int n = 0;
+    ds_tensor *rows = ds_index_select(x, 0, o->token), *all = NULL;
+    ds_tensor **y = dsi_alloc((size_t)experts * sizeof *y);
+    bool each = ds_grad_enabled() || is_partitioned(m);
+    for (int64_t e = 0; e < experts; e++) {
+        if (!each && o->begin[e] == o->begin[e + 1]) continue;
+        y[n] = ds_call(m->expert[e], ds_slice(rows, 0, o->begin[e], o->begin[e + 1]));
+        if (!y[n++]) break;
+    }
+    if (n && y[n - 1]) all = ds_cat(y, n, 0);
+    dsi_free(y);
+    return all;
+}
+
+/* ---- forward ---- */
+
+/* x [N,hidden] -> [N,k], and the experts to *chosen. */
+static ds_tensor *weights_of(const Experts *m, ds_tensor *x, ds_tensor **chosen)
+{
+    const dsi_lm_config *c = &m->lm->config;
+    ds_tensor *p = ds_softmax(dsi_upcast(ds_call(m->gate, x)), -1);
+    ds_tensor *w = ds_topk(p, c->experts_per_token, -1, false, chosen);
+    if (!w || !c->norm_topk) return w;
+    return ds_div(w, ds_sum_with(w, (ds_reduce_opts){.dims = {1, {1}}, .keepdim = true}));
+}
+
+/* x and the result: [B,L,hidden]. */
+static ds_tensor *experts_forward(void *self, ds_tensor *x)
+{
+    const Experts *m = self;
+    const dsi_lm_config *c = &m->lm->config;
+    if (!x) return NULL;
+    ds_tensor *flat = ds_reshape(x, ds_shape(-1, c->hidden)), *chosen = NULL;
+    ds_tensor *w = weights_of(m, flat, &chosen), *y = NULL;
+    Order o = {0};
+    if (w && order_make(&o, chosen, c->experts)) {
+        y = ds_index_select(experts_call(m, flat, &o), 0, o.row);
+        y = ds_reshape(y, ds_shape(-1, c->experts_per_token, c->hidden));
+        y = ds_sum_with(ds_mul(y, ds_unsqueeze(w, -1)), (ds_reduce_opts){.dims = {1, {1}}});
+    }
+    dsi_free(o.begin);
+    if (m->shared_expert) {
+        ds_tensor *share = ds_sigmoid(ds_call(m->shared_expert_gate, flat));
+        y = ds_add(y, ds_mul(share, ds_call(m->shared_expert, flat)));
+    }
+    return y ? ds_reshape(ds_cast(y, ds_dtype_of(x)), ds_shape_of(x)) : NULL;
+}
+
+/* ---- life ---- */
+
+static const ds_module_type experts_type = {"SparseMoeBlock", sizeof(Experts),
+                                            .forward = experts_forward, .free = experts_free};
+
+ds_module *dsi_lm_experts_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent)
+{
+    static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
+    static const char *const mixtral[] = {"w1", "w3", "w2"};
+    const dsi_lm_config *c = &lm->config;
+    bool is_mixtral = c->family == DSI_MIXTRAL;
+    size_t in_block, in_list;
+    ds_module *m = dsi_lm_enter(b, parent, is_mixtral ? "block_sparse_moe" : "mlp", &experts_type,
+                                &in_block);
+    Experts *experts = ds_self(m);
+    experts->lm = lm;
+    experts->expert = dsi_alloc((size_t)c->experts * sizeof *experts->expert);
+    experts->gate = dsi_lm_linear_new(b, m, "gate", c->hidden, c->experts, false, false, -1);
+    static const ds_module_type list_type = {.name = "ModuleList"};
+    ds_module *list = dsi_lm_enter(b, m, "experts", &list_type, &in_list);
+    for (int64_t e = 0; e < c->experts && !ds_error(); e++) {
+        char number[24];
+        snprintf(number, sizeof number, "%lld", (long long)e);
+        experts->expert[e] = dsi_lm_mlp_new(lm, b, list, number, c->expert_inner,
+                                            is_mixtral ? mixtral : names);
+    }
+    dsi_lm_leave(b, in_list);
+    if (c->shared_inner) {
+        experts->shared_expert = dsi_lm_mlp_new(lm, b, m, "shared_expert", c->shared_inner, names);
+        experts->shared_expert_gate = dsi_lm_linear_new(b, m, "shared_expert_gate", c->hidden, 1,
+                                                        false, false, -1);
+    }
+    dsi_lm_leave(b, in_block);
+    return m;
+}
