@@ -21,6 +21,7 @@ void products_wait(int groups_left, int line);
 /* Of dynamic shared memory; no multiple of more than 16. */
 unsigned shared_address(const void *p);
 void fence_proxy_async();
+template <int N> static inline void wgmma_set(float (&)[N][4]) {}
 static inline void wgmma_fence(HERE) { cuda_on_cpu::products_fence(line); }
 static inline void wgmma_commit(HERE) { cuda_on_cpu::products_commit(line); }
 static inline void wgmma_wait(int groups_left, HERE)

@@ -29,6 +29,7 @@ DEVICE void probe_wgmma(dsi_cuda_probe_memory &m)
     fence_proxy_async();
     __syncthreads();
     float sums[N / 8][4] = {};
+    wgmma_set(sums);
     wgmma_fence();
     wgmma<BF16, A_ACROSS, B_ACROSS>(
         sums, wgmma_operand(shared_address(a), lines, K * 128, A_ACROSS ? 1024 : BYTES * 8),

@@ -32,6 +32,14 @@ template <class Stage> DEVICE Stage *wgmma_stages(void *shared)
 #ifndef CUDA_ON_CPU
 
 DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+/* The sums are set here, not after the fence that follows: nvcc moves nothing
+ * that an asm statement names. */
+template <int N> DEVICE void wgmma_set(float (&d)[N][4])
+{
+    UNROLL
+    for (int j = 0; j < N; j++)
+        asm volatile("" : "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])::"memory");
+}
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 #define wgmma_wait(groups_left) \

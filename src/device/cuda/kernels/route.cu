@@ -211,7 +211,8 @@ KERNEL(noise, dsi_cuda_noise_args, 256)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             if (quad * 4 + j >= P.count) continue;
-            float u = P.low + (P.high - P.low) * ((float)(word[j] >> 8) * 0x1p-24f);
+            float part = (float)(word[j] >> 8) * 0x1p-24f,
+                  u = __fadd_rn(P.low, __fmul_rn(P.high - P.low, part)); /* the host's bits */
             P.y[quad * 4 + j] = P.gumbel ? -logf(-logf(u)) : u;
         }
     }

@@ -49,12 +49,16 @@ template <class C> struct Moments {
 DEVICE float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? 0 : x; }
 DEVICE double flushed(double x) { return fabs(x) < 2.2250738585072014e-308 ? 0 : x; }
 
+/* a b + c, rounded once: said by name, so that each kernel has the same bits. */
+DEVICE float fused(float a, float b, float c) { return fmaf(a, b, c); }
+DEVICE double fused(double a, double b, double c) { return fma(a, b, c); }
+
 template <class C, class Args>
 DEVICE C sgd(const Args &P, const Step &s, C p, C g, Moments<C> &e)
 {
     C keep = (C)s.b1;
-    g += (C)P.decay * p;
-    if (P.b1 == 0) return p - (C)s.lr * g;
-    e.m = s.step == 1 ? g : keep * e.m + (C)P.take * g;
-    return p - (C)s.lr * (P.nesterov ? g + keep * e.m : e.m);
+    g = fused((C)P.decay, p, g);
+    if (P.b1 == 0) return fused(-(C)s.lr, g, p);
+    e.m = s.step == 1 ? g : fused(keep, e.m, (C)P.take * g);
+    return fused(-(C)s.lr, P.nesterov ? fused(keep, e.m, g) : e.m, p);
 }
