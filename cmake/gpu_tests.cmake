@@ -18,7 +18,7 @@ if(DS_CUDA AND CMAKE_CXX_COMPILER AND (NOT DS_TEST_FOLDERS OR "gpu" IN_LIST DS_T
         endif()
     endfunction()
     file(GLOB DS_EMULATOR CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/gpu/emulator/*.c
-        ${PROJECT_SOURCE_DIR}/tests/gpu/emulator/*.cpp)
+        ${PROJECT_SOURCE_DIR}/tests/gpu/emulator/*.cpp ${PROJECT_SOURCE_DIR}/tests/gpu/emulator/ptx_machine/*.cpp)
     add_library(fake_libcuda MODULE ${DS_EMULATOR} ${DS_CUDA_KERNELS})
     set_source_files_properties(${DS_CUDA_KERNELS} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++")
     target_include_directories(fake_libcuda PRIVATE ${PROJECT_SOURCE_DIR}/src
@@ -109,6 +109,10 @@ foreach(source ${DS_TEST_SOURCES})
     target_compile_definitions(test_gpu_${name} PRIVATE FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>"
         FAKE_LIBCUBLAS="$<TARGET_FILE:fake_libcublas>")
     target_link_libraries(test_gpu_${name} PRIVATE ${CMAKE_DL_LIBS})
+    if(name STREQUAL "ptx_machine")
+        target_compile_definitions(test_gpu_ptx_machine PRIVATE DS_REPORT="$<TARGET_FILE:ds_report>")
+        add_dependencies(test_gpu_ptx_machine ds_report)
+    endif()
     if(NOT name STREQUAL "driver")
         set(count 1)
         if(name MATCHES "^(ranks|rank_graph|nccl|data_parallel|zero|offload|waits)$")
@@ -243,6 +247,25 @@ if(DS_GPU_TESTS AND NOT DS_SANITIZE)
     target_link_libraries(test_gpu_headers PRIVATE ${CMAKE_DL_LIBS})
     add_test(NAME gpu/headers COMMAND test_gpu_headers)
     set_tests_properties(gpu/headers PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS} SKIP_RETURN_CODE 77)
+endif()
+
+# The same by the machine that executes PTX, with races looked for: what takes it
+# seconds.
+if(DS_GPU_TESTS AND NOT DS_SANITIZE)
+    set(DS_PTX_ENVIRONMENT LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu FAKE_CUDA_COUNT=1 DS_TEST_QUICK=1 DS_CUBLAS=off
+        FAKE_CUDA_MACHINE=ptx FAKE_CUDA_RACES=1 FAKE_CUDA_LAZY=1 CUDA_ON_CPU_ORDER=7)
+    foreach(name linear_entropy held small_entropy conv_back)
+        if(TARGET test_gpu_${name})
+            add_test(NAME gpu/${name}.ptx COMMAND test_gpu_${name})
+            set_tests_properties(gpu/${name}.ptx PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
+                ENVIRONMENT "${DS_PTX_ENVIRONMENT}")
+        endif()
+    endforeach()
+    foreach(kernel PTX softmax norm entropy adam reduce)
+        add_test(NAME gpu/selftest.ptx.${kernel} COMMAND ds_report --gpu_selftest --quick --only ${kernel})
+        set_tests_properties(gpu/selftest.ptx.${kernel} PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}
+            ENVIRONMENT "${DS_PTX_ENVIRONMENT}")
+    endforeach()
 endif()
 
 # The PTX files are of their sources.

@@ -17,6 +17,12 @@
  *     FAKE_CUDA_NO_CUBIN=200   a cubin is refused, with that CUresult
  *     FAKE_CUDA_LOG=1          names each kernel on stderr
  *     FAKE_CUDA_PTX=FOLDER     writes each module's PTX there, KERNEL.ptx
+ *     FAKE_CUDA_MACHINE=ptx    executes the PTX itself, in place of the sources of its kernels; refuses
+ *                              machine code
+ *     FAKE_CUDA_RACES=1        with it: accesses to shared memory that nothing orders are named, and
+ *                              end the program with their kernel; 2: the program continues
+ *     FAKE_CUDA_EDIT=KERNEL;OLD;NEW    with it: plants a mistake, NEW for the first OLD of kernels whose
+ *                              name begins with KERNEL
  *
  * Invariants: all state is under one lock, which is recursive and is held while
  * kernels run. A stream or an event is an object whose first byte is its GPU's
@@ -123,6 +129,8 @@ bool fake_is_ours(const void *stream_or_event);
 /* Where bytes at p of a GPU (-1: any) really are; NULL: not within one
  * allocation. */
 char *fake_real(CUdeviceptr p, size_t bytes, int gpu);
+/* The allocation in which p is, of a GPU or pinned. */
+bool fake_find(uint64_t p, uint64_t *from, uint64_t *to);
 bool fake_is_pinned(const void *p);
 void fake_release(CUdeviceptr p);
 /* Opens, or closes, the memory of a GPU, and of those to which it has access:
@@ -181,3 +189,11 @@ bool fake_cubin_read(const char *cubin, const char *name, size_t *bytes, unsigne
 const void *emulator_find(const char *name, size_t *bytes);
 void emulator_run(const void *kernel, const unsigned grid[3], const unsigned block[3],
                   size_t shared, const void *args);
+
+/* ---- ptx_machine/run.cpp ---- */
+
+/* A kernel of PTX text; NULL, with a message on stderr. */
+void *ptx_machine_load(const char *text, const char *kernel);
+void ptx_machine_free(void *kernel);
+void ptx_machine_run(const void *kernel, const unsigned grid[3], const unsigned block[3],
+                     size_t shared, const void *args);

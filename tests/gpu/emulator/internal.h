@@ -37,13 +37,11 @@ extern unsigned n_threads, left, waiting; /* threads; not ended; at the barrier 
 extern std::vector<Copy> copies[MOST];
 extern int groups[MOST];
 extern bool copies_used, products_used; /* by the block */
-extern Order order;
 
-unsigned draw(unsigned n); /* a random number below n */
-void enter_fibers();       /* from the host; returns when all have ended */
-void leave();              /* the running fiber waits, others continue */
-Fiber *next_fiber();       /* the one that continues; NULL: all have ended */
-void ended(Fiber *f);      /* a fiber is done: whoever waited for it may go on */
+void enter_fibers();  /* from the host; returns when all have ended */
+void leave();         /* the running fiber waits, others continue */
+Fiber *next_fiber();  /* the one that continues; NULL: all have ended */
+void ended(Fiber *f); /* a fiber is done: whoever waited for it may go on */
 
 /* Whether it is fresh, which it is no more. */
 inline bool begins(Fiber *f)

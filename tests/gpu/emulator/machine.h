@@ -13,6 +13,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "orders.h"
 #include "types.h"
 
 #include <stdio.h>
@@ -85,8 +86,6 @@ void barrier(int line);                   /* of the block */
 /* the same for all threads of a block */
 void *shared(const void *tag, size_t bytes, size_t aligned);
 void run(const Launch &l); /* the whole grid */
-enum Order { FORWARD, BACKWARD, RANDOM };
-void set_order(Order o, uint64_t seed);
 extern uint64_t threads_run;
 
 /* Kernels register when the library is loaded: by name, with the size of their

@@ -211,6 +211,21 @@ bool fake_is_pinned(const void *p)
     return found;
 }
 
+bool fake_find(uint64_t p, uint64_t *from, uint64_t *to)
+{
+    char *at = (char *)(uintptr_t)p, *found = NULL;
+    size_t bytes = 0;
+    fake_lock();
+    for (Allocation *a = allocations; a && !found; a = a->next)
+        if (at >= a->p && at < a->p + a->bytes) found = a->p, bytes = a->bytes;
+    for (Pinned *one = pinned; one && !found; one = one->next)
+        if (at >= one->p && at < one->p + one->bytes) found = one->p, bytes = one->bytes;
+    fake_unlock();
+    *from = (uint64_t)(uintptr_t)found;
+    *to = *from + bytes;
+    return found;
+}
+
 char *fake_real(CUdeviceptr p, size_t bytes, int gpu)
 {
     char *found = NULL, *from = (char *)(uintptr_t)p;

@@ -1,7 +1,7 @@
 /* tests/gpu/emulator/module.c: modules and launches. The PTX is read for what a
  * driver checks in it (version, target), and for the names and the sizes of
  * arguments of its kernels; the kernels that run are those of the same sources,
- * compiled for the CPU. A cubin is read for the same: the GPU that it is for,
+ * compiled for the CPU, or (FAKE_CUDA_MACHINE=ptx) that text. A cubin is read for the same: the GPU that it is for,
  * the size of a kernel's argument and its threads.
  *
  * Invariants: a module is its own copy of the PTX or cubin; a function belongs
@@ -17,7 +17,9 @@
 
 typedef struct Function {
     struct Function *next;
-    const void *kernel;
+    const void *kernel; /* compiled for the CPU; NULL: its PTX is executed */
+    void *machine;      /* the PTX, once it was launched */
+    const char *ptx;    /* of its module */
     char name[64];
     size_t bytes;     /* of its argument */
     unsigned threads; /* of a block, at most */
@@ -37,6 +39,12 @@ static char last[64];           /* the kernel that was launched last */
 long fake_cuda_launches(void) { return launches; }
 long fake_cuda_compiled(void) { return compiled; }
 const char *fake_cuda_last_kernel(void) { return last; }
+
+static bool executes_ptx(void)
+{
+    const char *machine = getenv("FAKE_CUDA_MACHINE");
+    return machine && !strcmp(machine, "ptx");
+}
 
 static CUresult refuse(unsigned n, CUjit_option *option, void **value, const char *why,
                        CUresult result)
@@ -61,6 +69,23 @@ static bool show_ptx(const char *ptx)
     return fclose(f) == 0 && done;
 }
 
+/* The text, changed by FAKE_CUDA_EDIT=KERNEL;OLD;NEW: the first OLD in a kernel
+ * whose name begins so. */
+static char *edited(const char *ptx)
+{
+    const char *edit = getenv("FAKE_CUDA_EDIT");
+    char kernel[64] = "", was[128] = "", is[128] = "", entry[96];
+    if (!edit || sscanf(edit, "%63[^;];%127[^;];%127[^;]", kernel, was, is) != 3)
+        return strdup(ptx);
+    snprintf(entry, sizeof entry, ".entry %s", kernel);
+    const char *from = strstr(ptx, entry), *at = from ? strstr(from, was) : NULL;
+    if (!at) return strdup(ptx);
+    size_t room = strlen(ptx) + strlen(is) + 1;
+    char *text = malloc(room);
+    snprintf(text, room, "%.*s%s%s", (int)(at - ptx), ptx, is, at + strlen(was));
+    return text;
+}
+
 static CUresult load_ptx(Module *m, const char *image, unsigned n, CUjit_option *option,
                          void **value)
 {
@@ -79,7 +104,7 @@ static CUresult load_ptx(Module *m, const char *image, unsigned n, CUjit_option 
         return refuse(n, option, value, "", CUDA_ERROR_NO_BINARY_FOR_GPU);
     if (!show_ptx(image))
         return refuse(n, option, value, "FAKE_CUDA_PTX: cannot be written", CUDA_ERROR_INVALID_PTX);
-    m->ptx = strdup(image);
+    m->ptx = edited(image);
     __atomic_add_fetch(&compiled, 1, __ATOMIC_SEQ_CST);
     return CUDA_SUCCESS;
 }
@@ -89,6 +114,7 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, CUj
 {
     MAY_FAIL();
     NEED(fake_now() >= 0, INVALID_CONTEXT);
+    NEED(!fake_is_cubin(image) || !executes_ptx(), NO_BINARY_FOR_GPU);
     Module *m = calloc(1, sizeof *m);
     CUresult result = fake_is_cubin(image) ? fake_cubin_load(image, &m->cubin)
                                            : load_ptx(m, image, n, option, value);
@@ -107,6 +133,7 @@ CUresult cuModuleUnload(CUmodule module)
     while (m->functions) {
         Function *f = m->functions;
         m->functions = f->next;
+        ptx_machine_free(f->machine);
         free(f);
     }
     free(m->ptx);
@@ -137,16 +164,17 @@ static bool read_entry(const char *ptx, Function *f)
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
     Module *m = (Module *)module;
-    Function f = {.next = m->functions, .shared = 48 << 10};
+    Function f = {.next = m->functions, .shared = 48 << 10, .ptx = m->ptx};
     size_t bytes = 0;
+    bool own = m->ptx && executes_ptx();
     MAY_FAIL();
     snprintf(f.name, sizeof f.name, "%s", name);
-    f.kernel = emulator_find(name, &bytes);
+    if (!own) f.kernel = emulator_find(name, &bytes);
     bool is_there = m->ptx ? read_entry(m->ptx, &f)
                            : fake_cubin_read(m->cubin, name, &f.bytes, &f.threads, &f.waits);
-    if (!f.kernel || !is_there || f.bytes != bytes) {
+    if (!is_there || (!own && (!f.kernel || f.bytes != bytes))) {
         fprintf(stderr, "libcuda of tests: %s: %s\n", name,
-                !f.kernel ? "no such kernel in the sources"
+                !own && !f.kernel ? "no such kernel in the sources"
                 : f.bytes ? "its argument has another size in the module: run scripts/make_ptx"
                           : "it is not in the module: run scripts/make_ptx");
         return CUDA_ERROR_NOT_FOUND;
@@ -207,8 +235,13 @@ size_t fake_argument_bytes(const fake_work *w) { return ((const Function *)w->fu
 
 void fake_run_kernel(const fake_work *w, int gpu)
 {
-    const Function *f = (const Function *)w->function;
+    Function *f = (Function *)w->function;
+    if (!f->kernel && !f->machine) f->machine = ptx_machine_load(f->ptx, f->name);
+    if (!f->kernel && !f->machine) abort(); /* it says why */
     fake_gates(gpu, true);
-    emulator_run(f->kernel, w->grid, w->block, w->shared, w->own);
+    if (f->kernel)
+        emulator_run(f->kernel, w->grid, w->block, w->shared, w->own);
+    else
+        ptx_machine_run(f->machine, w->grid, w->block, w->shared, w->own);
     fake_gates(gpu, false);
 }
