@@ -79,12 +79,12 @@ static ds_status pack_json(Pack *p, const char *path, int64_t line, const char *
 }
 
 /* A JSON value a line (JSON Lines); empty lines are skipped, and counted for
- * messages. */
+ * messages. A byte order mark in front of the first is skipped. */
 static ds_status pack_lines(Pack *p, const char *path, const char *text, size_t n)
 {
     ds_status status = DS_OK;
-    int64_t line = 1;
-    for (const char *at = text, *end = text + n; at < end && status == DS_OK; line++) {
+    int64_t line = 1, mark = n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
+    for (const char *at = text + mark, *end = text + n; at < end && status == DS_OK; line++) {
         const char *stop = memchr(at, '\n', (size_t)(end - at));
         size_t length = (size_t)((stop ? stop : end) - at);
         if (strspn(at, " \t\r") < length) status = pack_json(p, path, line, at, length);

@@ -62,7 +62,8 @@ static void windows_and_masks(void **state)
     (void)state;
     folder_make();
     ds_tokenizer *t = trained(257); /* bytes: id is 1 + byte's place */
-    const char *lines = "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n\n{\"text\": \"xyz\"}\n";
+    const char *lines =
+        "\xef\xbb\xbf{\"prompt\": \"ab\", \"completion\": \"cd\"}\n\n{\"text\": \"xyz\"}\n";
     file_write("lines.jsonl", lines, strlen(lines));
     const char *files[] = {folder_path("lines.jsonl")};
     char out[1100];
