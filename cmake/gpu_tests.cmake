@@ -254,7 +254,7 @@ endif()
 if(DS_GPU_TESTS AND NOT DS_SANITIZE)
     set(DS_PTX_ENVIRONMENT LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/gpu FAKE_CUDA_COUNT=1 DS_TEST_QUICK=1 DS_CUBLAS=off
         FAKE_CUDA_MACHINE=ptx FAKE_CUDA_RACES=1 FAKE_CUDA_LAZY=1 CUDA_ON_CPU_ORDER=7)
-    foreach(name linear_entropy held small_entropy conv_back)
+    foreach(name linear_entropy held small_entropy conv_back optimizer_bits)
         if(TARGET test_gpu_${name})
             add_test(NAME gpu/${name}.ptx COMMAND test_gpu_${name})
             set_tests_properties(gpu/${name}.ptx PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}

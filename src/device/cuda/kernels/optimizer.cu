@@ -29,53 +29,53 @@ DEVICE double root(double x) { return sqrt(x); }
 template <class C>
 DEVICE C adam(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
 {
-    if (!P.decoupled) g += (C)P.decay * p;
-    e.m = (C)s.b1 * e.m + (C)(1 - s.b1) * g;
-    C v = e.v = (C)P.b2 * e.v + (C)(1 - P.b2) * g * g;
+    if (!P.decoupled) g = fused((C)P.decay, p, g);
+    e.m = fused((C)s.b1, e.m, (C)(1 - s.b1) * g);
+    C v = e.v = fused((C)P.b2, e.v, (C)(1 - P.b2) * g * g);
     if (P.amsgrad) v = e.vmax = e.vmax > v ? e.vmax : v;
-    return (C)s.shrink * p - (C)s.rate * e.m / (root(v) * (C)s.root + (C)P.eps);
+    return fused((C)s.shrink, p, -(C)s.rate * e.m / fused(root(v), (C)s.root, (C)P.eps));
 }
 
 template <class C>
 DEVICE C rmsprop(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
 {
     C keep = (C)P.b2, take = (C)(1 - P.b2);
-    g += (C)P.decay * p;
-    C v = e.v = keep * e.v + take * g * g;
+    g = fused((C)P.decay, p, g);
+    C v = e.v = fused(keep, e.v, take * g * g);
     if (P.centered) {
-        e.vmax = keep * e.vmax + take * g;
-        v -= e.vmax * e.vmax;
+        e.vmax = fused(keep, e.vmax, take * g);
+        v = fused(-e.vmax, e.vmax, v);
     }
     C u = g / (root(v) + (C)P.eps);
-    if (P.b1 != 0) u = e.m = (C)s.b1 * e.m + u;
-    return p - (C)s.lr * u;
+    if (P.b1 != 0) u = e.m = fused((C)s.b1, e.m, u);
+    return fused(-(C)s.lr, u, p);
 }
 
 template <class C>
 DEVICE C adadelta(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
 {
     C keep = (C)s.b1, take = (C)(1 - s.b1);
-    g += (C)P.decay * p;
-    e.v = keep * e.v + take * g * g;
+    g = fused((C)P.decay, p, g);
+    e.v = fused(keep, e.v, take * g * g);
     C delta = root(e.m + (C)P.eps) / root(e.v + (C)P.eps) * g;
-    e.m = keep * e.m + take * delta * delta;
-    return p - (C)s.lr * delta;
+    e.m = fused(keep, e.m, take * delta * delta);
+    return fused(-(C)s.lr, delta, p);
 }
 
 template <class C>
 DEVICE C lion(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
 {
-    C way = (C)s.b1 * e.m + (C)(1 - s.b1) * g, lr = (C)s.lr;
-    e.m = (C)P.b2 * e.m + (C)(1 - P.b2) * g;
-    return (C)(1 - s.lr * P.decay) * p - (signbit(way) ? -lr : lr);
+    C way = fused((C)s.b1, e.m, (C)(1 - s.b1) * g), lr = (C)s.lr;
+    e.m = fused((C)P.b2, e.m, (C)(1 - P.b2) * g);
+    return fused((C)(1 - s.lr * P.decay), p, signbit(way) ? lr : -lr);
 }
 
 template <class C>
 DEVICE C adagrad(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C> &e)
 {
     C lr = (C)(s.lr / (1 + (double)(s.step - 1) * P.lr_decay));
-    g += (C)P.decay * p;
-    e.v += g * g;
+    g = fused((C)P.decay, p, g);
+    e.v = fused(g, g, e.v);
     return p - lr * g / (root(e.v) + (C)P.eps);
 }
 
@@ -83,7 +83,7 @@ DEVICE C adagrad(const dsi_cuda_optimizer &P, const Step &s, C p, C g, Moments<C
 template <class C> DEVICE C lamb_u(const dsi_cuda_optimizer &P, C p, const Moments<C> &e)
 {
     C under = P.eps_inside ? (C)P.eps : 0, beside = P.eps_inside ? 0 : (C)P.eps;
-    return e.m / (root(e.v + under) + beside) + (C)P.decay * p;
+    return fused((C)P.decay, p, e.m / (root(e.v + under) + beside));
 }
 
 template <class C, int RULE>
@@ -321,8 +321,8 @@ template <class C> DEVICE void lamb_moments(const dsi_cuda_optimizer &P)
     for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
         C p = read_value<C>(x, i), g = (C)s.scale * load<C>(x.g, x.g_dtype, i);
         Moments<C> e = read_moments<C>(x, i);
-        e.m = (C)s.b1 * e.m + (C)(1 - s.b1) * g;
-        e.v = (C)P.b2 * e.v + (C)(1 - P.b2) * g * g;
+        e.m = fused((C)s.b1, e.m, (C)(1 - s.b1) * g);
+        e.v = fused((C)P.b2, e.v, (C)(1 - P.b2) * g * g);
         write_moments(x, i, e);
         double u = (double)lamb_u(P, p, e);
         p2 += (double)p * (double)p, u2 += u * u;
@@ -365,7 +365,7 @@ template <class C> DEVICE void lamb_apply(const dsi_cuda_optimizer &P)
     long long begin = (blockIdx.x - x.first) * P.piece, end = min(begin + P.piece, x.n);
     for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
         C p = read_value<C>(x, i);
-        write_value(x, i, p - (C)P.rates[k] * lamb_u(P, p, read_moments<C>(x, i)));
+        write_value(x, i, fused(-(C)P.rates[k], lamb_u(P, p, read_moments<C>(x, i)), p));
     }
 }
 KERNEL(lamb_apply_f32, dsi_cuda_optimizer, 256) { lamb_apply<float>(P); }
