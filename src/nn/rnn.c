@@ -243,7 +243,7 @@ static ds_tensor *rnn_call(ds_module *m, ds_tensor *x, ds_tensor *lengths, ds_rn
     if (!y) return NULL;
     if (r->one_step) s.h = y;
     bool one = !r->one_step && ds_ndim(x) == 2;
-    *state = (ds_rnn_state){one ? ds_squeeze(s.h, 1) : s.h, one ? ds_squeeze(s.c, 1) : s.c};
+    *state = (ds_rnn_state){one ? ds_squeeze(s.h, 1) : s.h, one && s.c ? ds_squeeze(s.c, 1) : s.c};
     return y;
 }
 

@@ -295,6 +295,11 @@ static void state_continues(void **state)
         CHECK_CLOSE(distance(y, ds_cat((ds_tensor *[]){y1, y2}, 2, 0)), 0, 1e-5);
         CHECK_CLOSE(distance(whole.h, part.h), 0, 1e-5);
         CHECK_CLOSE(distance(ds_call(made[i], x), y), 0, 0);
+        ds_rnn_state one = {0}; /* of one sample, without a batch */
+        y1 = ds_call_rnn(made[i], ds_select(x, 1, 1), &one);
+        CHECK_CLOSE(distance(y1, ds_select(y, 1, 1)), 0, 1e-5);
+        CHECK_CLOSE(distance(one.h, ds_select(whole.h, 1, 1)), 0, 1e-5);
+        CHECK(!ds_error() && !one.c == (i > 0));
         ds_rnn_state wrong = {.h = ds_zeros(DS_F32, ds_shape(9, 2, 4))};
         CHECK(!ds_call_rnn(made[i], x, &wrong));
         CHECK_ERROR("m: h_0 is [9, 2, 4]: expected [");
