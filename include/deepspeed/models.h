@@ -104,13 +104,21 @@ typedef struct ds_generate_opts {
      * positions, in 16 bits 4; so a large batch tries none. */
     int64_t prompt_lookup_num_tokens;
     /* The model is its own assistant: with 8-bit copies of its matrices, which
-     * are read in a quarter of the time, it drafts up to this many tokens, which
-     * are tried as those of prompt_lookup_num_tokens, so that the tokens are the
-     * same. Copies are made by the call and take a quarter of the float32
-     * weights' memory. 0: 7 where that is the faster way: more than 64 MB of
-     * float32 matrices in the host's memory, 32 new tokens or more, few rows;
-     * else none. -1: none. */
+     * are read in a quarter of the time, it drafts up to this many tokens,
+     * which are tried as those of prompt_lookup_num_tokens, so that the tokens
+     * are the same. Copies are made by the first call, and stay with the model
+     * until a step of training; they take a quarter of the float32 weights'
+     * memory. 0: 7 where that is the faster way: more than 64 MB of float32
+     * matrices in the host's memory, 32 new tokens or more, few rows; else
+     * none. -1: none. */
     int64_t num_assistant_tokens;
+    /* Keys and values of this call's tokens stay with the model, and where a
+     * later prompt of the same number of rows begins as this one and the tokens
+     * that followed, only the rest of it is computed: a conversation. Its sums
+     * are then in another order, and its tokens may be others where two are
+     * nearly as probable. Between such calls parameters do not change, except
+     * by a training step of the model, which ends what is kept. */
+    bool cache_prompt;
     /* int64 [B,L], 0 where ids have padding, which is on the left; NULL: none */
     ds_tensor *attention_mask;
     /* Called for each token of each row that has not ended; false: the row ends
@@ -120,11 +128,13 @@ typedef struct ds_generate_opts {
 } ds_generate_opts;
 
 /* model.generate: ids int64 [B,L], the prompts, on any device -> int64 [B,N] on
- * the same, the tokens that follow, N <= max_new_tokens:
- * ds_generate(model, ids, 100, .do_sample = true).
- * Keys and values of earlier positions are kept (in the model's dtype), so that
- * a token costs one position at most. Greedy tokens are those of transformers. Order:
- * repetition penalty, temperature, top_k, top_p. */
+ * the same, the tokens that follow, N <= max_new_tokens: ds_generate(model,
+ * ids, 100, .do_sample = true). Keys and values of earlier positions are kept
+ * (in the model's dtype), so that a token costs one position at most. On a GPU
+ * the model keeps them, and the graph of a token, for the next call; they are
+ * given up for an allocation that would fail, by a step of training, and with
+ * the model. Greedy tokens are those of transformers. Order: repetition
+ * penalty, temperature, top_k, top_p. */
 #define ds_generate(model, ids, ...) \
     ds_generate_with(model, ids, (ds_generate_opts){.max_new_tokens = __VA_ARGS__})
 DS_API ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts opts);

@@ -4,9 +4,10 @@
  * Sizes are rounded up to classes, four to each power of two, so that the
  * blocks of one training step fit those of the next; a class is a stack of free
  * blocks. When the device is full, unused blocks are given back and the
- * allocation is tried once more. They are given back too when blocks take more
- * than twice the most that was in use at a time: shapes that change from step to
- * step leave blocks in many classes.
+ * allocation is tried once more; then what owners can do without (dsi_spare),
+ * and it is tried a last time. They are given back too when blocks take more
+ * than twice the most that was in use at a time: shapes that change from step
+ * to step leave blocks in many classes.
  *
  * Invariants: a block belongs to the cache or to one pool, which it leaves only
  * unused, by dsi_pool_lend. Pools are few: each free looks for the block in all of
@@ -145,12 +146,35 @@ static void block_give(dsi_device *d, bool fixed, void *p, size_t bytes)
         (fixed ? d->type->free_fixed : d->type->free)(d, p);
 }
 
+void dsi_spare_add(dsi_device *d, dsi_spare *s)
+{
+    s->next = d->spares;
+    d->spares = s;
+}
+
+void dsi_spare_remove(dsi_device *d, dsi_spare *s)
+{
+    dsi_spare **at = &d->spares;
+    while (*at && *at != s) at = &(*at)->next;
+    if (*at) *at = s->next;
+}
+
+static void spares_release(dsi_device *d)
+{
+    while (d->spares) {
+        dsi_spare *s = d->spares;
+        d->spares = s->next;
+        s->release(s->arg);
+    }
+}
+
 /* From the device, for `pool` or, if that is NULL, for the cache. */
 static void *fresh(dsi_device *d, const dsi_block_pool *pool, size_t bytes)
 {
     if (!pool && !d->recording && has_too_many(d->cache, bytes)) dsi_cache_empty(d);
     void *p = block_take(d, pool != NULL, bytes);
-    if (!p && !dsi_graph_capturing(d)) { /* else what is freed would be captured too */
+    for (int i = 0; i < 2 && !p && !dsi_graph_capturing(d); i++) { /* else frees were captured */
+        if (i) spares_release(d);
         dsi_cache_empty(d);
         p = block_take(d, pool != NULL, bytes);
     }

@@ -119,6 +119,7 @@ struct dsi_device {
     void *own;                            /* of its kind */
     dsi_stream stream;                    /* of this thread */
     struct dsi_cache *cache;
+    struct dsi_spare *spares;    /* what allocations may ask back */
     dsi_device_watch *watches;   /* what waits of the host look at */
     struct dsi_graph *recording; /* graph.h: the graph that a step is recorded for; NULL: none */
     int64_t recordings;          /* begun so far */
@@ -158,6 +159,17 @@ DSI_SHARED void *dsi_cache_alloc(dsi_device *d, size_t bytes);
 void *dsi_cache_alloc_for(dsi_device *d, size_t bytes, ds_dtype dtype, const ds_dims *shape);
 DSI_SHARED void dsi_cache_free(dsi_device *d, void *p, size_t bytes); /* bytes as asked for */
 void dsi_cache_empty(dsi_device *d);                                  /* gives unused blocks back */
+
+/* Memory in use that its owner can do without: before an allocation of this
+ * thread fails for want of memory, `release` frees it. It is not in the list
+ * any more then. */
+typedef struct dsi_spare {
+    void (*release)(void *arg);
+    void *arg;
+    struct dsi_spare *next; /* of the device's */
+} dsi_spare;
+void dsi_spare_add(dsi_device *d, dsi_spare *s);    /* borrowed until it is removed or released */
+void dsi_spare_remove(dsi_device *d, dsi_spare *s); /* not in the list: nothing */
 DSI_SHARED size_t dsi_cache_live(const dsi_device *d); /* bytes asked for and not freed */
 size_t dsi_cache_peak(const dsi_device *d);
 void dsi_cache_reset_peak(dsi_device *d); /* the peak is what is live now */

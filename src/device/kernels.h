@@ -124,6 +124,23 @@ typedef struct dsi_attention_step {
 
 enum { DSI_STEP_DEPTH = 256 }; /* elements of a head, at most */
 
+/* How attention_step divides a cache of that many rows, with `heads` heads of
+ * all batches: two caches of one division give the same bits. */
+enum {
+    DSI_STEP_FEW = 512,    /* rows: fewer have few warps a head */
+    DSI_STEP_LONG = 1024,  /* several blocks a head from here on */
+    DSI_STEP_SPLIT = 256,  /* rows of each of them, at least */
+    DSI_STEP_BLOCKS = 256, /* about, of all heads: two for each processor of an H100 */
+};
+/* Blocks of each head; 0: one, of few warps. */
+static inline int dsi_step_division(int64_t rows, int64_t heads)
+{
+    if (rows < DSI_STEP_FEW) return 0;
+    if (rows < DSI_STEP_LONG || heads < 1) return 1;
+    int64_t fill = (DSI_STEP_BLOCKS + heads - 1) / heads, most = rows / DSI_STEP_SPLIT;
+    return (int)(most < fill ? most : fill);
+}
+
 /* Which tokens a full expert does without: the last ones; those of the least
  * score, of equal ones the last; random ones. */
 typedef enum dsi_drop { DSI_DROP_LAST, DSI_DROP_LEAST, DSI_DROP_RANDOM } dsi_drop;

@@ -2,18 +2,21 @@
  *
  * Nothing that changes from token to token is an argument of a kernel: ids,
  * positions and rows of the cache are tensors of the device, which each step
- * leaves as the next one needs them. So the step's work can be recorded, and of a
- * token the host reads 8 bytes a row. When it chooses the tokens itself, it reads
- * the logits and copies the ids there.
+ * leaves as the next one needs them. So the step's work can be recorded, and of
+ * a token the host reads 8 bytes a row. When it chooses the tokens itself, it
+ * reads the logits and copies the ids there.
  *
  * Invariants: before a step, counters are [column of each row; its position,
- * which padding does not count in], and ids the tokens of that column, if `next`
- * is the column that the host asks for; else it copies them. Rows that have ended
- * go on: rows of a batch do not depend on each other.
+ * which padding does not count in], and ids the tokens of that column, if
+ * `next` is the column that the host asks for; else it copies them. Rows that
+ * have ended go on: rows of a batch do not depend on each other. A graph is of
+ * one cache; calls that differ in prompts, padding and numbers of tokens are
+ * launches of it.
  * SPDX-License-Identifier: MIT */
 #include "decode.h"
 
 #include "base/error.h"
+#include "base/int.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "ops/op.h"
@@ -32,7 +35,7 @@ struct dsi_lm_decoder {
     ds_tensor *ids, *counters; /* kept: int64 [rows,1]; [2,rows] */
     ds_tensor *positions;      /* kept: counters' second row as [rows,1] */
     dsi_lm_places places;      /* kept */
-    ds_step_graph *graph;      /* NULL: without */
+    ds_step_graph *graph;      /* NULL: none, or it cannot be recorded */
 };
 
 /* ---- attention ---- */
@@ -59,7 +62,7 @@ ds_tensor *dsi_decode_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor 
     const dsi_lm_places *places = lm->places;
     ds_tensor *keys = lm->cache->k[layer], *values = lm->cache->v[layer];
     const dsi_lm_table *t = NULL;
-    int64_t length = lm->cache->room - lm->cache->padding;
+    int64_t length = dsi_min(lm->cache->room, dsi_lm_rope_together(lm, 0));
     if (!lm->position && !(t = dsi_lm_rope_table(lm, layer, length, q))) return NULL;
     if (!keys || !values || keys->dtype != q->dtype || k->dtype != q->dtype || v->dtype != q->dtype)
         return dsi_refuse("%s: keys of a step are %s, those of its cache %s", c->architecture,
@@ -147,44 +150,44 @@ ds_tensor *dsi_lm_decoder_run(dsi_lm_decoder *d, const int64_t *ids, int64_t at)
 
 /* Whether the device has the kernels, for heads like lm's, and one table of
  * rotations serves all columns. */
-static bool decoder_fits(dsi_lm *lm, const dsi_lm_cache *cache)
+bool dsi_lm_decoder_fits(dsi_lm *lm, const dsi_lm_cache *cache, int64_t need)
 {
     const ds_tensor *w = dsi_lm_embedding_weight(lm->embed);
     return dsi_fusion(w->device, attention_step) && dsi_fusion(w->device, choose_token) &&
            (w->dtype == DS_F32 || dsi_is_16bit(w)) && lm->config.head_dim <= DSI_STEP_DEPTH &&
            lm->config.vocab < INT32_MAX &&
-           (lm->position || dsi_lm_rope_together(lm, 0) >= cache->room - cache->padding);
+           (lm->position || dsi_lm_rope_together(lm, 0) >= need - cache->padding);
 }
 
-static bool decoder_tensors(dsi_lm_decoder *d)
+dsi_lm_decoder *dsi_lm_decoder_new(dsi_lm *lm, dsi_lm_cache *cache, int64_t rows)
 {
-    ds_tensor *w = dsi_lm_embedding_weight(d->lm->embed);
-    bool padded = false;
-    ds_scope *scope = ds_scope_open();
-    d->ids = ds_keep(dsi_new_dtype(w, DS_I64, ds_shape(d->rows, 1)));
-    d->counters = ds_keep(dsi_new_dtype(w, DS_I64, ds_shape(2, d->rows)));
-    d->places.at = ds_keep(ds_flatten(ds_slice(d->counters, 0, 0, 1), 0));
-    d->positions = ds_keep(ds_reshape(ds_slice(d->counters, 0, 1, 2), ds_shape(d->rows, 1)));
-    for (int64_t i = 0; i < d->rows; i++) padded |= d->pads[i] > 0;
-    ds_tensor *host = padded ? dsi_new_host(DS_I64, ds_shape(d->rows)) : NULL;
-    int64_t *p = host ? ds_data_mut(host) : NULL;
-    if (p) memcpy(p, d->pads, (size_t)d->rows * sizeof *p);
-    if (p) d->places.pads = ds_keep(ds_to(host, ds_device_of(w), DS_I64));
-    ds_scope_close(scope);
-    return d->positions && d->places.at && (!padded || d->places.pads);
-}
-
-ds_status dsi_lm_decoder_new(dsi_lm *lm, dsi_lm_cache *cache, int64_t rows, const int64_t *pads,
-                             bool greedy, dsi_lm_decoder **decoder)
-{
-    *decoder = NULL;
-    if (!decoder_fits(lm, cache)) return DS_OK;
+    ds_tensor *w = dsi_lm_embedding_weight(lm->embed);
     dsi_lm_decoder *d = dsi_alloc(sizeof *d);
-    *d = (dsi_lm_decoder){
-        .lm = lm, .cache = cache, .rows = rows, .pads = pads, .greedy = greedy, .next = -1};
-    d->graph = ds_step_graph_new(decode_step, d);
-    *decoder = d;
-    return decoder_tensors(d) ? DS_OK : ds_error_status();
+    *d = (dsi_lm_decoder){.lm = lm, .cache = cache, .rows = rows};
+    ds_scope *scope = ds_scope_open();
+    d->ids = ds_keep(dsi_new_dtype(w, DS_I64, ds_shape(rows, 1)));
+    d->counters = ds_keep(dsi_new_dtype(w, DS_I64, ds_shape(2, rows)));
+    d->places.at = ds_keep(ds_flatten(ds_slice(d->counters, 0, 0, 1), 0));
+    d->places.pads = ds_keep(dsi_new_dtype(w, DS_I64, ds_shape(rows)));
+    d->positions = ds_keep(ds_reshape(ds_slice(d->counters, 0, 1, 2), ds_shape(rows, 1)));
+    ds_scope_close(scope);
+    if (d->ids && d->positions && d->places.at && d->places.pads) return d;
+    dsi_lm_decoder_free(d);
+    return NULL;
+}
+
+ds_status dsi_lm_decoder_begin(dsi_lm_decoder *d, const int64_t *pads, bool greedy)
+{
+    if (greedy != d->greedy) ds_step_graph_free(d->graph), d->graph = NULL;
+    if (!d->graph) d->graph = ds_step_graph_new(decode_step, d);
+    d->pads = pads, d->greedy = greedy, d->next = -1;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *host = dsi_new_host(DS_I64, ds_shape(d->rows));
+    int64_t *p = host ? ds_data_mut(host) : NULL;
+    if (p) memcpy(p, pads, (size_t)d->rows * sizeof *p);
+    ds_status status = p ? ds_copy(d->places.pads, host) : ds_error_status();
+    ds_scope_close(scope);
+    return status;
 }
 
 void dsi_lm_decoder_free(dsi_lm_decoder *d)

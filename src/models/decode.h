@@ -7,15 +7,20 @@
 
 typedef struct dsi_lm_decoder dsi_lm_decoder;
 
-/* A decoder of `rows` rows that fill the cache, of which pads[row] columns on the
- * left are padding; lm and cache are borrowed. -> *decoder, NULL if the model's
- * device has no kernels for its steps. greedy: the device chooses the tokens. */
-ds_status dsi_lm_decoder_new(dsi_lm *lm, dsi_lm_cache *cache, int64_t rows, const int64_t *pads,
-                             bool greedy, dsi_lm_decoder **decoder);
-/* Runs column `at` of ids [rows,columns of the cache], behind those in it. Returns the
- * tokens behind it, int64 [rows,1]; or without greedy the logits, float32
- * [rows,V]; in the current scope. NULL with the message. A row's token may be any in
- * steps after it has ended. */
+/* A decoder of `rows` rows that fill the cache; lm and cache are borrowed. NULL
+ * with the message. */
+dsi_lm_decoder *dsi_lm_decoder_new(dsi_lm *lm, dsi_lm_cache *cache, int64_t rows);
+/* Whether the model's device has kernels for its steps, of rows of `need`
+ * columns. */
+bool dsi_lm_decoder_fits(dsi_lm *lm, const dsi_lm_cache *cache, int64_t need);
+/* Before the steps of a call: pads[row] columns on the left are padding,
+ * borrowed until the next one; greedy: the device chooses the tokens. A
+ * recorded graph stays, except for another `greedy`. */
+ds_status dsi_lm_decoder_begin(dsi_lm_decoder *d, const int64_t *pads, bool greedy);
+/* Runs column `at` of ids [rows,columns of the cache], behind those in it.
+ * Returns the tokens behind it, int64 [rows,1]; or without greedy the logits,
+ * float32 [rows,V]; in the current scope. NULL with the message. A row's token
+ * may be any in steps after it has ended. */
 ds_tensor *dsi_lm_decoder_run(dsi_lm_decoder *d, const int64_t *ids, int64_t at);
 void dsi_lm_decoder_free(dsi_lm_decoder *d); /* NULL: nothing */
 

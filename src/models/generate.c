@@ -1,7 +1,8 @@
 /* models/generate.c: tokens one by one, with a cache of keys and values, or
  * several that are likely at once, of which those that are right are kept. Two
  * kinds of drafts say what is likely: what followed the same words before
- * (prompt lookup), and what the model with 8-bit matrices chooses (assistant.c).
+ * (prompt lookup), and what the model with 8-bit matrices chooses
+ * (assistant.c).
  *
  * Invariants: all rows of a batch have the same length; shorter prompts have
  * padding on the left, which no position attends to, and positions count
@@ -10,153 +11,24 @@
  * The first step runs the prompt and fills the cache, every later one a single
  * position, and those of a draft behind it. Between steps the cache has all
  * columns but the last. Column i of `ids` is position i of the row with padding
- * counted; positions that the model is given do not count it. A Run owns its
- * arrays and the cache, and is on the stack of one call; o and lm are borrowed.
- * Sampling has no state: word n of a row depends on seed, row and n alone.
+ * counted; positions that the model is given do not count it. A Run is on the
+ * stack of one call; cache, ids and pads are the session's, which the model
+ * keeps (session.c); o and lm are borrowed.
  * SPDX-License-Identifier: MIT */
-#include "generate.h"
+#include "choose.h"
+#include "session.h"
 
-#include "assistant.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/int.h"
 #include "base/mem.h"
 #include "base/option.h"
-#include "base/philox.h"
-#include "decode.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- one token of one row ---- */
-
-/* By falling logit; of equal ones the smaller id first, as a stable sort gives. */
-static int choice_order(const void *a, const void *b)
-{
-    const dsi_lm_choice *x = a, *y = b;
-    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
-    return (x->id > y->id) - (x->id < y->id);
-}
-
-/* Each token of past counts once: positive logits are divided, others
- * multiplied. Keskar et al., arXiv:1909.05858, as transformers'
- * RepetitionPenaltyLogitsProcessor: dividing a negative logit would make the
- * token more probable. The value is computed from the logit itself, so a token
- * that occurs twice is not penalised twice. Ids outside of the vocabulary are
- * skipped. */
-static void penalise(dsi_lm_choice *c, const float *logits, int64_t vocab, const int64_t *past,
-                     int64_t n, double penalty)
-{
-    for (int64_t i = 0; i < n && penalty != 1; i++) {
-        if (past[i] < 0 || past[i] >= vocab) continue;
-        float x = logits[past[i]];
-        c[past[i]].logit = x < 0 ? x * (float)penalty : x / (float)penalty;
-    }
-}
-
-/* The k-th largest logit of n choices; 0 < k <= n. A heap of k takes n log k
- * comparisons, where sorting the vocabulary takes n log n. The root is the
- * least of the k, so one comparison rejects most logits. Equal logits at the
- * boundary are all kept by the caller, as in transformers, which removes only
- * those below it. */
-static float logit_rank(const dsi_lm_choice *c, int64_t n, int64_t k)
-{
-    float *heap = dsi_alloc((size_t)k * sizeof *heap); /* the k largest, the least one first */
-    int64_t filled = 0;
-    for (int64_t i = 0; i < n; i++) {
-        float x = c[i].logit;
-        int64_t at = 0;
-        if (filled < k) {
-            for (at = filled++; at && heap[(at - 1) / 2] > x; at = (at - 1) / 2)
-                heap[at] = heap[(at - 1) / 2];
-        } else if (x > heap[0]) {
-            for (int64_t child; (child = 2 * at + 1) < k; at = child) {
-                child += child + 1 < k && heap[child + 1] < heap[child];
-                if (heap[child] >= x) break;
-                heap[at] = heap[child];
-            }
-        } else {
-            continue;
-        }
-        heap[at] = x;
-    }
-    float least = heap[0];
-    dsi_free(heap);
-    return least;
-}
-
-/* How many of n sorted choices have probability p together, at least one
- * (Holtzman et al., arXiv:1904.09751). Choices are sorted by falling logit.
- * The largest logit is subtracted before exp, which cannot overflow then; the
- * common factor cancels. */
-static int64_t nucleus(const dsi_lm_choice *c, int64_t n, double p)
-{
-    double all = 0, sum = 0;
-    for (int64_t i = 0; i < n; i++) all += exp((double)(c[i].logit - c[0].logit));
-    for (int64_t i = 0; i < n; i++) {
-        if (i && sum >= p * all) return i;
-        sum += exp((double)(c[i].logit - c[0].logit));
-    }
-    return n;
-}
-
-/* The order of transformers: penalty, temperature, top-k, top-p. top_k 0 is
- * the default, 50, and below 0 no limit. If no logit is a number, the first
- * choice is returned alone, so that a caller need not handle zero choices. */
-int64_t dsi_lm_choices(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
-                       const ds_generate_opts *o, dsi_lm_choice *c)
-{
-    double temperature = dsi_option(o->temperature, 1), top_p = dsi_option(o->top_p, 1);
-    for (int64_t i = 0; i < vocab; i++) c[i] = (dsi_lm_choice){logits[i], i};
-    penalise(c, logits, vocab, past, n, dsi_option(o->repetition_penalty, 1));
-    for (int64_t i = 0; i < vocab; i++) c[i].logit /= (float)temperature;
-    int64_t k = o->top_k < 0 ? vocab : o->top_k ? o->top_k : 50, kept = 0;
-    float least = k < vocab ? logit_rank(c, vocab, k) : -INFINITY;
-    for (int64_t i = 0; i < vocab; i++)
-        if (c[i].logit >= least) c[kept++] = c[i];
-    if (!kept) return 1; /* all are NaN */
-    qsort(c, (size_t)kept, sizeof *c, choice_order);
-    return top_p < 1 ? nucleus(c, kept, top_p) : kept;
-}
-
-/* The most probable token; the first of equals. */
-static int64_t choose_greedy(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
-                             double penalty, dsi_lm_choice *c)
-{
-    int64_t best = 0;
-    for (int64_t i = 0; i < vocab; i++) c[i] = (dsi_lm_choice){logits[i], i};
-    penalise(c, logits, vocab, past, n, penalty);
-    for (int64_t i = 1; i < vocab; i++)
-        if (c[i].logit > c[best].logit) best = i;
-    return best;
-}
-
-/* Logits divided by less than this may be infinite. It gives all probability to
- * the largest logit. */
-#define LEAST_TEMPERATURE 1e-30
-
-/* One token of a row. Sampling draws word n of the row's own stream, so that a
- * row's tokens depend neither on the other rows nor on their number. The word
- * becomes a number within (0, 1), never 0 or 1; the first choice whose
- * cumulated probability exceeds it is drawn. */
-static int64_t choose(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
-                      const ds_generate_opts *o, int64_t row, dsi_lm_choice *c)
-{
-    if (!o->do_sample || dsi_option(o->temperature, 1) < LEAST_TEMPERATURE)
-        return choose_greedy(logits, vocab, past, n, dsi_option(o->repetition_penalty, 1), c);
-    int64_t kept = dsi_lm_choices(logits, vocab, past, n, o, c);
-    uint32_t word = dsi_philox_word(o->seed, (uint64_t)row << 32, (uint64_t)n);
-    double all = 0, at = ((double)word + 0.5) / 4294967296.0, sum = 0;
-    for (int64_t i = 0; i < kept; i++) all += exp((double)(c[i].logit - c[0].logit));
-    for (int64_t i = 0; i < kept; i++) {
-        sum += exp((double)(c[i].logit - c[0].logit));
-        if (at * all < sum) return c[i].id;
-    }
-    return c[kept - 1].id;
-}
 
 /* ---- one position of all rows ---- */
 
@@ -172,10 +44,12 @@ typedef struct Run {
     dsi_lm *lm;
     ds_device device; /* of the model; ids and choices are in host memory */
     const ds_generate_opts *o;
-    dsi_lm_cache cache;
-    int64_t rows, prompt, vocab;
-    int64_t *ids;                      /* [rows, prompt + max_new_tokens] */
-    int64_t *pads;                     /* [rows]: padding on the left */
+    dsi_lm_session *session;
+    dsi_lm_cache *cache;               /* of the session */
+    int64_t rows, prompt, vocab;       /* prompt: columns */
+    int64_t room, end;                 /* columns of ids; prompt + max_new_tokens */
+    int64_t *ids;                      /* [rows, columns], of the session */
+    int64_t *pads;                     /* [rows]: padding on the left, of the session */
     int64_t drafts;                    /* tokens of a looked-up draft, at most */
     dsi_assistant *assistant;          /* NULL: none */
     int64_t assist_most;               /* tokens of its draft, at most */
@@ -184,7 +58,8 @@ typedef struct Run {
     bool lookup_right;                 /* the last that was looked up was what came */
     dsi_lm_decoder *decoder;           /* NULL: none */
     bool on_device;                    /* it chooses the tokens */
-    bool padded, *ended;
+    bool padded;
+    int64_t *ended; /* [rows]: columns with the token that ended the row; 0: it has not */
     dsi_lm_choice *choices;
 } Run;
 
@@ -193,7 +68,7 @@ typedef struct Run {
  * failure. */
 static ds_tensor *step_mask(const Run *r, int64_t n, int64_t window)
 {
-    int64_t past = r->cache.length, all = past + n;
+    int64_t past = r->cache->length, all = past + n;
     ds_tensor *mask = dsi_fill(dsi_new_host(DS_BOOL, ds_shape(r->rows, 1, n, all)), 0);
     uint8_t *p = ds_data_mut(mask);
     for (int64_t row = 0; p && row < r->rows; row++)
@@ -212,7 +87,7 @@ static ds_tensor *step_positions(const Run *r, int64_t n)
     ds_tensor *t = dsi_new_host(DS_I64, ds_shape(r->rows, n));
     int64_t *p = ds_data_mut(t);
     for (int64_t i = 0; p && i < r->rows * n; i++) {
-        int64_t at = r->cache.length + i % n - r->pads[i / n];
+        int64_t at = r->cache->length + i % n - r->pads[i / n];
         p[i] = at > 0 ? at : 0;
     }
     return ds_to(t, r->device, DS_I64);
@@ -226,30 +101,28 @@ static ds_tensor *step_positions(const Run *r, int64_t n)
 static ds_tensor *run_step(Run *r, int64_t n, int64_t wanted)
 {
     dsi_lm *lm = r->lm;
-    int64_t room = r->prompt + r->o->max_new_tokens, window = lm->config.window;
+    int64_t window = lm->config.window;
     ds_tensor *in = dsi_new_host(DS_I64, ds_shape(r->rows, n));
     int64_t *p = ds_data_mut(in);
     for (int64_t i = 0; p && i < r->rows * n; i++)
-        p[i] = r->ids[i / n * room + r->cache.length + i % n];
-    bool ok = p;
-    if (r->padded)
-        ok = ok && (lm->mask = step_mask(r, n, INT32_MAX)) &&
-             (lm->positions = step_positions(r, n));
-    if (window && r->cache.length + n > window && (r->padded || r->cache.length))
+        p[i] = r->ids[i / n * r->room + r->cache->length + i % n];
+    bool ok = p, behind = r->cache->length && n > STEP_ROWS;
+    if (r->padded || behind) ok = ok && (lm->mask = step_mask(r, n, INT32_MAX));
+    if (r->padded) ok = ok && (lm->positions = step_positions(r, n));
+    if (window && r->cache->length + n > window && (r->padded || r->cache->length))
         ok = ok && (lm->window_mask = step_mask(r, n, window));
-    lm->cache = &r->cache;
-    r->cache.wanted = wanted;
+    lm->cache = r->cache;
+    r->cache->wanted = wanted;
     ds_tensor *y = ok ? ds_call(ds_module_of(lm), ds_to(in, r->device, DS_I64)) : NULL;
     lm->cache = NULL, lm->mask = lm->positions = lm->window_mask = NULL;
     return ds_cast(y, DS_F32);
 }
 
-/* Tokens that a draft behind column `at` - 1 may have: they fit, and turn by the
- * same frequencies as if they came alone. */
+/* Tokens that a draft behind column `at` - 1 may have: they fit, and turn by
+ * the same frequencies as if they came alone. */
 static int64_t draft_room(const Run *r, int64_t at)
 {
-    int64_t left = r->prompt + r->o->max_new_tokens - at;
-    return dsi_min(left, dsi_lm_rope_together(r->lm, at - 1 - r->cache.padding)) - 1;
+    return dsi_min(r->end - at, dsi_lm_rope_together(r->lm, at - 1 - r->cache->padding)) - 1;
 }
 
 /* Writes up to `most` tokens behind the n of a row: those that followed its
@@ -286,8 +159,8 @@ static int64_t draft_lookup(Run *r, int64_t at, int64_t room)
 
 /* Tokens of the next draft: the number that gives most tokens in a time. A step
  * of n drafts gives 1 + p + ... + p^n of them, and takes about 1 + 0.45 n times
- * as long as one without (GPT-2 of 124 million parameters: 0.37 to draft a token,
- * 0.08 to check it). */
+ * as long as one without (GPT-2 of 124 million parameters: 0.37 to draft a
+ * token, 0.08 to check it). */
 static int64_t assist_length(const Run *r)
 {
     double tokens = 1, power = 1, best = 1;
@@ -307,25 +180,26 @@ static int64_t assist_length(const Run *r)
  * number, -1 after a failure. */
 static int64_t draft_assist(Run *r, int64_t at, int64_t room)
 {
-    int64_t n = 0, most = dsi_min(assist_length(r), draft_room(r, at)), length = r->cache.length;
+    int64_t n = 0, most = dsi_min(assist_length(r), draft_room(r, at)), length = r->cache->length;
     bool ok = true;
     dsi_assistant_use(r->assistant, true);
     for (; ok && n < most; n += ok) {
         ds_scope *scope = ds_scope_open();
-        r->cache.length = length + n;
+        r->cache->length = length + n;
         ds_tensor *y = run_step(r, 1, 1);
         const float *logits = y ? ds_data(y) : NULL;
         ok = logits;
         for (int64_t row = 0; ok && row < r->rows; row++) {
             int64_t *ids = r->ids + row * room, pad = r->pads[row];
-            ids[at + n] = r->ended[row] ? r->o->pad_token_id
-                                        : choose(logits + row * r->vocab, r->vocab, ids + pad,
-                                                 at + n - pad, r->o, row, r->choices);
+            ids[at + n] = r->ended[row]
+                              ? r->o->pad_token_id
+                              : dsi_lm_choose(logits + row * r->vocab, r->vocab, ids + pad,
+                                              at + n - pad, r->o, row, r->choices);
         }
         ds_scope_close(scope);
     }
     dsi_assistant_use(r->assistant, false);
-    r->cache.length = length;
+    r->cache->length = length;
     return ok ? n : -1;
 }
 
@@ -334,16 +208,17 @@ static int64_t draft_assist(Run *r, int64_t at, int64_t room)
  * assistant only while it is right. */
 static int64_t run_draft(Run *r, int64_t at)
 {
-    int64_t room = r->prompt + r->o->max_new_tokens, n = draft_lookup(r, at, room);
+    int64_t n = draft_lookup(r, at, r->room);
     if (!r->assistant || (n && r->lookup_right)) return n;
-    return draft_assist(r, at, room);
+    return draft_assist(r, at, r->room);
 }
 
 /* After a step: whether what had been looked up came, and how often drafts of
- * the assistant are right. While it makes none, its chance comes back slowly. */
+ * the assistant are right. While it makes none, its chance comes back
+ * slowly. */
 static void draft_learn(Run *r, int64_t at, int64_t drafted, int64_t added)
 {
-    int64_t room = r->prompt + r->o->max_new_tokens;
+    int64_t room = r->room;
     if (r->assistant && !drafted) r->assist_right += 0.02 * (0.6 - r->assist_right);
     if (r->assistant && !(r->looked && r->lookup_right)) {
         for (int64_t i = 0; i < dsi_min(drafted, added); i++)
@@ -364,19 +239,21 @@ static void draft_learn(Run *r, int64_t at, int64_t drafted, int64_t added)
 static bool run_append(Run *r, const float *logits, const int64_t *tokens, int64_t i, int64_t at,
                        bool *as_drafted)
 {
-    int64_t room = r->prompt + r->o->max_new_tokens, left = 0;
+    int64_t room = r->room, left = 0;
     *as_drafted = true;
     for (int64_t row = 0; row < r->rows; row++) {
         int64_t *ids = r->ids + row * room, pad = r->pads[row], draft = ids[at];
         ids[at] = r->o->pad_token_id;
         if (r->ended[row]) continue;
         ids[at] = tokens ? tokens[row]
-                         : choose(logits + (row * r->cache.wanted + i) * r->vocab, r->vocab,
-                                  ids + pad, at - pad, r->o, row, r->choices);
+                         : dsi_lm_choose(logits + (row * r->cache->wanted + i) * r->vocab, r->vocab,
+                                         ids + pad, at - pad, r->o, row, r->choices);
         *as_drafted &= ids[at] == draft;
-        for (int k = 0; k < r->o->n_stop; k++) r->ended[row] |= ids[at] == r->o->stop[k];
-        if (r->o->on_token && !r->o->on_token(r->o->arg, row, ids[at])) r->ended[row] = true;
-        left += !r->ended[row];
+        bool ends = false;
+        for (int k = 0; k < r->o->n_stop; k++) ends |= ids[at] == r->o->stop[k];
+        ends |= r->o->on_token && !r->o->on_token(r->o->arg, row, ids[at]);
+        if (ends) r->ended[row] = at + 1;
+        left += !ends;
     }
     return left > 0;
 }
@@ -391,13 +268,14 @@ static int64_t run_tokens(Run *r, int64_t n, bool *more)
     int64_t at = r->prompt + n, drafted = n ? run_draft(r, at) : 0, added = 0;
     bool right = true;
     if (drafted < 0) return -1;
-    if (n && dsi_lm_rope_restarts(r->lm, r->cache.length - r->cache.padding)) r->cache.length = 0;
+    if (n && dsi_lm_rope_restarts(r->lm, r->cache->length - r->cache->padding))
+        r->cache->length = 0;
     ds_scope *scope = ds_scope_open();
-    ds_tensor *y = run_step(r, at + drafted - r->cache.length, 1 + drafted);
+    ds_tensor *y = run_step(r, at + drafted - r->cache->length, 1 + drafted);
     const float *logits = y ? ds_data(y) : NULL;
     for (; logits && right && *more && added <= drafted; added++)
         *more = run_append(r, logits, NULL, added, at + added, &right);
-    r->cache.length = at + added - 1;
+    r->cache->length = at + added - 1;
     draft_learn(r, at, drafted, added);
     ds_scope_close(scope);
     return logits ? added : -1;
@@ -414,7 +292,7 @@ static int64_t run_decoded(Run *r, int64_t n, bool *more)
     if (values)
         *more = r->on_device ? run_append(r, NULL, values, 0, at, &right)
                              : run_append(r, values, NULL, 0, at, &right);
-    r->cache.length = at;
+    r->cache->length = at;
     ds_scope_close(scope);
     return values ? 1 : -1;
 }
@@ -475,8 +353,8 @@ static int64_t drafts_most(const Run *r, int64_t asked)
 }
 
 /* Which drafts there are. On a GPU any number of rows is summed in another
- * order: only a caller's number makes drafts there. What nobody asked for is left
- * out where memory is short. False after a failure. */
+ * order: only a caller's number makes drafts there. What nobody asked for is
+ * left out where memory is short. False after a failure. */
 static bool run_drafts(Run *r)
 {
     const ds_generate_opts *o = r->o;
@@ -487,7 +365,9 @@ static bool run_drafts(Run *r)
     r->assist_right = 0.9;
     r->lookup_right = true;
     if (!r->assist_most || (!assist && !dsi_assistant_pays(r->lm))) return true;
-    r->assistant = dsi_assistant_new(r->lm);
+    dsi_assistant **kept = &r->session->assistant;
+    if (!*kept) *kept = dsi_assistant_new(r->lm);
+    r->assistant = *kept;
     if (r->assistant || assist || ds_error_status() != DS_ENOMEM) return r->assistant;
     ds_error_clear();
     return true;
@@ -497,46 +377,64 @@ static bool run_drafts(Run *r)
  * device chooses the most probable tokens itself; false after a failure. */
 static bool run_decoder(Run *r)
 {
-    if (r->drafts || r->assistant) return true;
+    dsi_lm_decoder **kept = &r->session->decoder;
+    if (r->drafts || r->assistant || !dsi_lm_decoder_fits(r->lm, r->cache, r->end)) return true;
     r->on_device = !r->o->do_sample && dsi_option(r->o->repetition_penalty, 1) == 1;
-    return dsi_lm_decoder_new(r->lm, &r->cache, r->rows, r->pads, r->on_device, &r->decoder) ==
-           DS_OK;
+    if (!*kept) *kept = dsi_lm_decoder_new(r->lm, r->cache, r->rows);
+    r->decoder = *kept;
+    return r->decoder && dsi_lm_decoder_begin(r->decoder, r->pads, r->on_device) == DS_OK;
+}
+
+/* How many columns of the row's cache have keys and values that its prompt
+ * would have, at most n. */
+static int64_t prompt_common(const Run *r, const int64_t *prompt, int64_t row, int64_t n)
+{
+    int64_t i = 0;
+    while (i < n && r->ids[row * r->room + i] == prompt[i]) i++;
+    return i;
 }
 
 /* Copies the prompts and counts their padding on the left: a row of nothing but
- * padding keeps its last token. */
-static void run_open(Run *r, ds_tensor *ids)
+ * padding keeps its last token. The last token is always computed. */
+static bool run_open(Run *r, ds_tensor *ids)
 {
-    size_t rows = (size_t)r->rows, layers = (size_t)r->lm->config.layers;
-    int64_t room = r->prompt + r->o->max_new_tokens;
     const int64_t *from = ds_data(ids);
     const int64_t *mask = r->o->attention_mask ? ds_data(r->o->attention_mask) : NULL;
-    r->ids = dsi_alloc(rows * (size_t)room * sizeof *r->ids);
-    r->pads = dsi_alloc(rows * sizeof *r->pads);
-    r->ended = dsi_alloc(rows * sizeof *r->ended);
-    r->choices = dsi_alloc((size_t)r->vocab * sizeof *r->choices);
-    r->cache = (dsi_lm_cache){.room = room,
-                              .k = dsi_alloc(layers * sizeof(ds_tensor *)),
-                              .v = dsi_alloc(layers * sizeof(ds_tensor *))};
-    for (int64_t row = 0; from && row < r->rows; row++) {
-        memcpy(r->ids + row * room, from + row * r->prompt, (size_t)r->prompt * sizeof *from);
-        while (mask && r->pads[row] < r->prompt - 1 && !mask[row * r->prompt + r->pads[row]])
-            r->pads[row]++;
-        r->padded |= r->pads[row] > 0;
-        r->cache.padding = row ? dsi_min(r->cache.padding, r->pads[row]) : r->pads[row];
+    if (!from || (r->o->attention_mask && !mask)) return false;
+    int64_t common = dsi_min(r->session->filled, r->prompt - 1);
+    for (int64_t row = 0; row < r->rows; row++) {
+        const int64_t *prompt = from + row * r->prompt;
+        int64_t pad = 0;
+        while (mask && pad < r->prompt - 1 && !mask[row * r->prompt + pad]) pad++;
+        common = pad == r->pads[row] ? prompt_common(r, prompt, row, common) : 0;
+        memcpy(r->ids + row * r->room, prompt, (size_t)r->prompt * sizeof *prompt);
+        r->pads[row] = pad;
+        r->padded |= pad > 0;
+        r->cache->padding = row ? dsi_min(r->cache->padding, pad) : pad;
     }
+    bool turns = dsi_lm_rope_together(r->lm, 0) < r->end - r->cache->padding;
+    r->cache->length = turns ? 0 : common;
+    return true;
 }
 
-/* Cached tensors were kept beyond the steps' scopes, so they are dropped
- * here. */
-static void run_close(Run *r)
+/* A row's columns behind its end have keys of any token. Where the row's length
+ * changes how keys turn, they are of this call alone. */
+static void run_fill(Run *r)
 {
-    for (int64_t i = 0; i < r->lm->config.layers; i++)
-        ds_drop(r->cache.k[i]), ds_drop(r->cache.v[i]);
-    dsi_free(r->ids), dsi_free(r->pads), dsi_free(r->ended), dsi_free(r->choices);
-    dsi_free(r->cache.k), dsi_free(r->cache.v);
-    dsi_assistant_free(r->assistant);
-    dsi_lm_decoder_free(r->decoder);
+    bool turns = dsi_lm_rope_together(r->lm, 0) < r->end - r->cache->padding;
+    int64_t filled = turns ? 0 : r->cache->length;
+    for (int64_t row = 0; row < r->rows; row++)
+        if (r->ended[row]) filled = dsi_min(filled, r->ended[row]);
+    r->session->filled = filled;
+}
+
+static ds_tensor *run_result(const Run *r, int64_t n)
+{
+    ds_tensor *out = dsi_new_host(DS_I64, ds_shape(r->rows, n));
+    int64_t *p = out ? ds_data_mut(out) : NULL;
+    for (int64_t i = 0; p && i < r->rows; i++)
+        memcpy(p + i * n, r->ids + i * r->room + r->prompt, (size_t)n * sizeof *p);
+    return out;
 }
 
 /* The model is in evaluation mode and records no graph during the call; both
@@ -552,21 +450,25 @@ ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts o
              .o = &o,
              .rows = ds_size(ids, 0),
              .prompt = ds_size(ids, 1),
+             .end = ds_size(ids, 1) + o.max_new_tokens,
              .vocab = lm->config.vocab};
     bool training = ds_module_training(model), recording = ds_set_grad(false);
     ds_module_train(model, false);
+    r.session = dsi_lm_session_take(lm, r.rows, r.end, o.cache_prompt);
+    r.cache = &r.session->cache, r.room = r.cache->room;
+    r.ids = r.session->ids, r.pads = r.session->pads;
+    r.ended = dsi_alloc((size_t)r.rows * sizeof *r.ended);
+    r.choices = dsi_alloc((size_t)r.vocab * sizeof *r.choices);
     ds_scope *scope = ds_scope_open();
-    run_open(&r, ids);
+    bool opened = run_open(&r, ids);
     ds_scope_close(scope);
     dsi_lora_hold(lm, true);
-    int64_t n = run_drafts(&r) && run_decoder(&r) ? run_all(&r) : -1;
+    int64_t n = opened && run_drafts(&r) && run_decoder(&r) ? run_all(&r) : -1;
     dsi_lora_hold(lm, false);
-    ds_tensor *out = n < 0 ? NULL : dsi_new_host(DS_I64, ds_shape(r.rows, n));
-    int64_t *p = out ? ds_data_mut(out) : NULL;
-    for (int64_t i = 0; p && i < r.rows; i++)
-        memcpy(p + i * n, r.ids + i * (r.prompt + o.max_new_tokens) + r.prompt,
-               (size_t)n * sizeof *p);
-    run_close(&r);
+    ds_tensor *out = n < 0 ? NULL : run_result(&r, n);
+    run_fill(&r);
+    dsi_lm_session_keep(lm, r.session, n >= 0, o.cache_prompt);
+    dsi_free(r.ended), dsi_free(r.choices);
     ds_module_train(model, training);
     ds_set_grad(recording);
     return ds_to(out, ds_device_of(ids), DS_I64);

@@ -109,7 +109,8 @@ ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, 
         k = cache_append(lm->cache, &lm->cache->k[layer], k);
         v = cache_append(lm->cache, &lm->cache->v[layer], v);
     }
-    bool each = ds_size(q, 2) > 1 && lm->cache && lm->cache->length;
+    int64_t n = ds_size(q, 2);
+    bool each = n > 1 && n <= DSI_LM_STEP_ROWS && lm->cache && lm->cache->length;
     ds_tensor *y = each ? attend_each(q, k, v, o) : ds_attention_with(q, k, v, o);
     return ds_reshape(ds_transpose(y, 1, 2), out);
 }
@@ -198,6 +199,7 @@ static ds_tensor *lm_forward(void *self, ds_tensor **in, int n)
     if (n < 1 || n > 2)
         return dsi_refuse("%s takes ids, or ids and labels: it was given %d tensors",
                           lm->config.architecture, n);
+    if (ds_grad_enabled() && ds_module_training(ds_module_of(lm))) dsi_lm_session_train(lm);
     if (!ids_fit(lm, "ids", in[0]) || (n == 2 && !ids_fit(lm, "labels", in[1]))) return NULL;
     if (!lm->position && dsi_lm_rope_begin(lm, ds_size(in[0], 1), in[0]) != DS_OK) return NULL;
     ds_tensor *x = lm->type->hidden(lm, in[0]);
@@ -218,6 +220,7 @@ static ds_tensor *lm_forward(void *self, ds_tensor **in, int n)
 static void lm_free(void *self)
 {
     dsi_lm *lm = self;
+    dsi_lm_session_drop(lm);
     for (int i = 0; i < lm->n_tables; i++) ds_drop(lm->table[i].cos), ds_drop(lm->table[i].sin);
     json_decref(lm->json);
     dsi_free(lm->folder);

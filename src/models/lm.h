@@ -71,9 +71,9 @@ ds_tensor *dsi_lm_product(const dsi_lm_linear *l, ds_tensor *x, ds_tensor *bias)
  * dsi_lm_linear: these are the layers that an adapter may change. */
 bool dsi_lm_is_linear(const ds_module *m);
 /* A table [count,dim], of tokens or of positions; a new one is normal with
- * b->std. Rows that are looked up are multiplied by scale, rounded to their dtype
- * (0: not at all). Row `padding` is 0 in a new table and gets no gradient from
- * look-ups; outside of the table: there is no such row. */
+ * b->std. Rows that are looked up are multiplied by scale, rounded to their
+ * dtype (0: not at all). Row `padding` is 0 in a new table and gets no gradient
+ * from look-ups; outside of the table: there is no such row. */
 ds_module *dsi_lm_embedding_new(dsi_lm_builder *b, ds_module *parent, const char *name,
                                 int64_t count, int64_t dim, double scale, int64_t padding);
 ds_tensor *dsi_lm_embedding_weight(ds_module *m);
@@ -146,6 +146,7 @@ struct dsi_lm {
     ds_module *project_in, *project_out;              /* NULL except in opt-350m */
     ds_module **blocks;                               /* [layers] */
     void *lora;                                       /* dsi_lora, or NULL */
+    void *session; /* dsi_lm_session that no call uses, or NULL */
 
     dsi_lm_table table[DSI_LM_TABLES]; /* kept; the newest last (rope.c) */
     int n_tables;
@@ -171,7 +172,9 @@ typedef ds_module *dsi_lm_block_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *li
                                     const char *name, int64_t layer);
 void dsi_lm_blocks_new(dsi_lm *lm, dsi_lm_builder *b, const char *name,
                        dsi_lm_block_new *block_new);
-void dsi_lora_free(void *lora); /* lm->lora; NULL: nothing */
+void dsi_lora_free(void *lora);        /* lm->lora; NULL: nothing */
+void dsi_lm_session_drop(dsi_lm *lm);  /* frees lm->session; NULL: nothing */
+void dsi_lm_session_train(dsi_lm *lm); /* the same for a step of training, where it can be */
 /* x [..,in] through a layer that has an adapter: [..,out]. */
 ds_tensor *dsi_lora_forward(dsi_lm_linear *l, ds_tensor *x, bool training);
 /* Between on and off, parameters do not change, so what DoRA computes from them
@@ -194,8 +197,9 @@ ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, 
 /* The same of qkv [B,L,3 H D], q's, k's and v's heads side by side. */
 ds_tensor *dsi_lm_attend_packed(dsi_lm *lm, int64_t layer, ds_tensor *qkv);
 /* Rotary positions (rope.c). dsi_lm_rope_begin makes the tables of a call of n
- * positions on the device of ids, dsi_lm_rope_end ends what is of this call alone.
- * Between them, x [B,H,L,D] turns by the positions of the call in layer `layer`. */
+ * positions on the device of ids, dsi_lm_rope_end ends what is of this call
+ * alone. Between them, x [B,H,L,D] turns by the positions of the call in layer
+ * `layer`. */
 ds_status dsi_lm_rope_begin(dsi_lm *lm, int64_t n, const ds_tensor *ids);
 void dsi_lm_rope_end(dsi_lm *lm);
 ds_tensor *dsi_lm_rotate(dsi_lm *lm, int64_t layer, ds_tensor *x);
@@ -206,8 +210,8 @@ const dsi_lm_table *dsi_lm_rope_table(dsi_lm *lm, int64_t layer, int64_t n,
 /* How many positions may follow `past` earlier ones in one call, so that each
  * turns as if it came alone; at least 1. */
 int64_t dsi_lm_rope_together(const dsi_lm *lm, int64_t past);
-/* Whether the position behind `past` earlier ones changes how those turn, so that
- * the model's class computes their keys again. */
+/* Whether the position behind `past` earlier ones changes how those turn, so
+ * that the model's class computes their keys again. */
 bool dsi_lm_rope_restarts(const dsi_lm *lm, int64_t past);
 /* int64 [L], or [B,L] with padding: what position embeddings are looked up by. */
 ds_tensor *dsi_lm_position_ids(dsi_lm *lm, ds_tensor *ids);

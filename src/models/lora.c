@@ -335,6 +335,7 @@ static ds_status adapters_add(dsi_lm *lm, dsi_lora *lora, const ds_state *weight
         dsi_lora_free(lora);
         return dsi_fail(DS_EINVAL, "lora: the model has adapters already");
     }
+    dsi_lm_session_drop(lm);
     lm->lora = lora;
     ds_status status = tied_prepare(lm, lora);
     for (int i = 0; i < lora->saved.n; i++) /* a tied head is the embedding */
@@ -523,6 +524,7 @@ ds_status ds_lora_merge(ds_module *model)
     dsi_lm *lm = dsi_lm_of(model);
     dsi_lora *o = lm ? lm->lora : NULL;
     if (!o) return dsi_fail(DS_EINVAL, "lora_merge: expected a language model with adapters");
+    dsi_lm_session_drop(lm);
     ds_status status = for_each_module(model, "", layer_merge, NULL);
     o->merged = status == DS_OK;
     return status;

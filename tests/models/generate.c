@@ -1,11 +1,11 @@
 /* tests/models/generate.c: a repetition penalty beside padding on the left, as
- * transformers 5.23 has it: padding does not count. Drafts of prompt lookup, and
- * of the model with 8-bit matrices, change no token.
+ * transformers 5.23 has it: padding does not count. Drafts of prompt lookup,
+ * and of the model with 8-bit matrices, change no token.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "device/device.h"
 #include "folder.h"
-#include "models/lm.h"
+#include "models/session.h"
 
 #define ROWS   3
 #define LENGTH 14
@@ -282,6 +282,105 @@ static void assistant_without_memory(void **state)
     ds_scope_close(scope);
 }
 
+/* ---- a prompt that begins as the last one ---- */
+
+static int64_t first_width; /* positions of a call's first forward; 0: none yet */
+
+static ds_tensor *measured_hidden(dsi_lm *lm, ds_tensor *ids)
+{
+    if (!first_width) first_width = ds_size(ids, 1);
+    return counted_type->hidden(lm, ids);
+}
+
+/* ids and the tokens that follow them, and `more` other tokens. */
+static ds_tensor *conversation(ds_tensor *ids, ds_tensor *tokens, int64_t more)
+{
+    ds_tensor *part[] = {ids, tokens, ds_full(DS_I64, ds_shape(ds_size(ids, 0), more), 17)};
+    return ds_cat(part, 3, 1);
+}
+
+/* Three calls, each with tokens of the call before in its prompt: the tokens of
+ * calls that compute all of it. Where rows turn otherwise behind a length, all
+ * is computed. */
+static void check_conversation(ds_module *m, int64_t rows, int64_t pads, int64_t more)
+{
+    dsi_lm *lm = dsi_lm_of(m);
+    ds_tensor *ids = some_ids(m, rows, 8, more, 99), *mask = ds_ones(DS_I64, ds_shape(rows, 8));
+    ds_generate_opts o = {.max_new_tokens = 6, .attention_mask = pads ? mask : NULL};
+    int64_t filled = 0;
+    for (int64_t i = 0; i < pads; i++) set_element(mask, i, 0);
+    for (int call = 0; call < 3; call++) {
+        ds_generate_opts again = o;
+        again.cache_prompt = true, first_width = 0;
+        ds_tensor *got = ds_generate_with(m, ids, again);
+        bool turns = dsi_lm_rope_together(lm, 0) < ds_size(ids, 1) + 6;
+        CHECK_INT(first_width, ds_size(ids, 1) - (turns ? 0 : filled));
+        filled = ds_size(ids, 1) + 5;
+        dsi_lm_session *kept = lm->session;
+        lm->session = NULL; /* a call that has none does not use it */
+        ds_tensor *want = ds_generate_with(m, ids, o);
+        dsi_lm_session_drop(lm);
+        lm->session = kept;
+        CHECK(want && got && !memcmp(ds_data(got), ds_data(want), bytes_of(want)));
+        if (pads)
+            o.attention_mask = mask = conversation(mask, ds_ones(DS_I64, ds_shape(rows, 6)), more);
+        ids = conversation(ids, got, more);
+    }
+    dsi_lm_session_drop(lm);
+}
+
+static void conversations(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        ds_scope *scope = ds_scope_open();
+        ds_module *m = golden_model(i, DS_F32);
+        dsi_lm *lm = dsi_lm_of(m);
+        dsi_lm_type type = *lm->type;
+        counted_type = lm->type, type.hidden = measured_hidden, lm->type = &type;
+        check_conversation(m, 1, 0, 3);
+        check_conversation(m, 1, 0, 12);
+        if (!quick()) check_conversation(m, 2, 3, 9);
+        lm->type = counted_type;
+        ds_module_free(m);
+        ds_scope_close(scope);
+    }
+}
+
+/* Columns that differ, rows that ended, and a step of training end what is
+ * kept. */
+static void what_is_not_used_again(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_module *m = golden_model(1, DS_F32);
+    dsi_lm *lm = dsi_lm_of(m);
+    dsi_lm_type type = *lm->type;
+    counted_type = lm->type, type.hidden = measured_hidden, lm->type = &type;
+    ds_tensor *ids = some_ids(m, 1, 10, 3, 99);
+    ds_generate_opts o = {.max_new_tokens = 6, .cache_prompt = true};
+    ds_tensor *y = ds_generate_with(m, ids, o);
+    set_element(ids, 7, 99);
+    first_width = 0, y = ds_generate_with(m, ids, o);
+    CHECK_INT(first_width, 3); /* the last seven of ten are as before */
+    first_width = 0, y = ds_generate_with(m, ids, o);
+    CHECK_INT(first_width, 1); /* the last one is always computed */
+    first_width = 0, y = ds_generate(m, ids, 6);
+    CHECK_INT(first_width, 10); /* only if it is asked for */
+    y = ds_generate_with(m, ids, o);
+    o.stop[0] = ((const int64_t *)ds_data(y))[2], o.n_stop = 1;
+    y = ds_generate_with(m, ids, o);
+    first_width = 0;
+    CHECK(ds_generate_with(m, conversation(ids, y, 5), o) != NULL);
+    CHECK_INT(first_width, 6);
+    ds_module_train(m, true);
+    CHECK(ds_call(m, ids, ids) != NULL);
+    CHECK(!lm->session);
+    lm->type = counted_type;
+    ds_module_free(m);
+    ds_scope_close(scope);
+}
+
 static void drafts_refused(void **state)
 {
     (void)state;
@@ -322,4 +421,5 @@ static void no_temperature_is_greedy(void **state)
 TEST_MAIN(cmocka_unit_test(no_temperature_is_greedy), cmocka_unit_test(penalty_with_padding),
           cmocka_unit_test(positions_together), cmocka_unit_test(lookup_changes_nothing),
           cmocka_unit_test(assistant_changes_nothing), cmocka_unit_test(assistant_with_adapters),
-          cmocka_unit_test(assistant_without_memory), cmocka_unit_test(drafts_refused))
+          cmocka_unit_test(assistant_without_memory), cmocka_unit_test(drafts_refused),
+          cmocka_unit_test(conversations), cmocka_unit_test(what_is_not_used_again))

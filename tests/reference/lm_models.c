@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "check.h"
 #include "folder.h"
-#include "models/generate.h"
+#include "models/choose.h"
 #include "reference.h"
 
 static double tolerance(const Reference *r, const char *name)

@@ -2,21 +2,16 @@
  * attention_step and choose_token of kernels.h.
  *
  * Invariants: the numbers of warps and of blocks of a head, and so the order of
- * sums, depend on the size of the cache and the number of heads of all batches,
- * not on how much of the cache is filled: a graph that was recorded at one
- * position has the bits of a launch at another.
+ * sums, depend on the size of the cache and the number of heads of all batches
+ * (dsi_step_division), not on how much of the cache is filled: a graph that was
+ * recorded at one position has the bits of a launch at another.
  * SPDX-License-Identifier: MIT */
 #include "kernels/decode.h"
 #include "launch.h"
 #include "operands.h"
 
 #include "base/error.h"
-#include "base/int.h"
 
-#define FEW_ROWS   512  /* of a cache: 8 warps a head, not K_STEP_WARPS */
-#define LONG_ROWS  1024 /* several blocks a head from here on */
-#define SPLIT_ROWS 256  /* of each of them, at least */
-#define BLOCKS     256  /* about, of all heads: two for each processor of an H100 */
 #define FEW_TOKENS 2048 /* to choose from: 4 warps */
 
 static void strides_of(long long *to, int n, const dsi_view *v)
@@ -32,14 +27,8 @@ static const char *step_kernel(int64_t depth)
                           : "attention_step_256";
 }
 
-/* Blocks of each of `heads` heads. */
-static int splits_of(int64_t rows, int64_t heads)
-{
-    if (rows < LONG_ROWS || heads < 1) return 1;
-    return (int)dsi_min(rows / SPLIT_ROWS, dsi_div_up(BLOCKS, heads));
-}
-
-/* One launch, or two where a head has several blocks. */
+/* One launch, or two where a head has several blocks; of 8 warps or
+ * K_STEP_WARPS. */
 static ds_status step_launch(dsi_stream *s, dsi_cuda_attention_step *a, int64_t heads)
 {
     const ds_dtype dtype = (ds_dtype)a->dtype;
@@ -47,7 +36,7 @@ static ds_status step_launch(dsi_stream *s, dsi_cuda_attention_step *a, int64_t 
     if (a->splits > 1 && !(a->part = dsi_cuda_scratch(s, bytes))) return DS_ENOMEM;
     ds_status status = dsi_cuda_launch(
         s, DSI_CUDA_decode, step_kernel(a->depth), dsi_cuda_dtype_suffix(dtype),
-        dsi_cuda_blocks(heads * a->splits, a->rows < FEW_ROWS ? 256 : 32 * K_STEP_WARPS), a);
+        dsi_cuda_blocks(heads * a->splits, a->rows < DSI_STEP_FEW ? 256 : 32 * K_STEP_WARPS), a);
     if (a->splits == 1) return status;
     if (status == DS_OK)
         status = dsi_cuda_launch(s, DSI_CUDA_decode, "attention_join", "",
@@ -61,6 +50,7 @@ ds_status dsi_cuda_attention_step_of(dsi_stream *s, const dsi_attention_step *o,
                                      dsi_view at, dsi_view pads, dsi_view cos, dsi_view sin,
                                      dsi_view y)
 {
+    int splits = dsi_step_division(cache_k.d[2], q.d[0] * q.d[1]);
     dsi_cuda_attention_step a = {.q = q.p,
                                  .k = k.p,
                                  .v = v.p,
@@ -79,7 +69,7 @@ ds_status dsi_cuda_attention_step_of(dsi_stream *s, const dsi_attention_step *o,
                                  .group = (int)(q.d[1] / k.d[1]),
                                  .depth = (int)q.d[2],
                                  .pairs = cos.p ? (int)cos.d[1] : 0,
-                                 .splits = splits_of(cache_k.d[2], q.d[0] * q.d[1]),
+                                 .splits = splits ? splits : 1,
                                  .dtype = (int)q.dtype,
                                  .scale = (float)o->scale,
                                  .cap = (float)o->cap};

@@ -1,4 +1,4 @@
-/* models/generate.h: the distribution that a token is drawn from.
+/* models/choose.h: the distribution that a token is drawn from.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -14,3 +14,7 @@ typedef struct dsi_lm_choice {
  * Returns how many those are. */
 int64_t dsi_lm_choices(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
                        const ds_generate_opts *o, dsi_lm_choice *choices);
+/* The token that follows them in row number `row` of the batch, greedy or drawn
+ * by o; choices: memory for [V]. */
+int64_t dsi_lm_choose(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
+                      const ds_generate_opts *o, int64_t row, dsi_lm_choice *choices);

@@ -1,0 +1,138 @@
+/* models/choose.c: the token that follows a row: the distribution of the
+ * logits, and the choice from it.
+ *
+ * Sampling has no state: word n of a row depends on seed, row and n alone, so
+ * that a row's tokens depend neither on the other rows nor on their number.
+ * SPDX-License-Identifier: MIT */
+#include "choose.h"
+
+#include "base/mem.h"
+#include "base/option.h"
+#include "base/philox.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* By falling logit; of equal ones the smaller id first, as a stable sort gives. */
+static int choice_order(const void *a, const void *b)
+{
+    const dsi_lm_choice *x = a, *y = b;
+    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* Each token of past counts once: positive logits are divided, others
+ * multiplied. Keskar et al., arXiv:1909.05858, as transformers'
+ * RepetitionPenaltyLogitsProcessor: dividing a negative logit would make the
+ * token more probable. The value is computed from the logit itself, so a token
+ * that occurs twice is not penalised twice. Ids outside of the vocabulary are
+ * skipped. */
+static void penalise(dsi_lm_choice *c, const float *logits, int64_t vocab, const int64_t *past,
+                     int64_t n, double penalty)
+{
+    for (int64_t i = 0; i < n && penalty != 1; i++) {
+        if (past[i] < 0 || past[i] >= vocab) continue;
+        float x = logits[past[i]];
+        c[past[i]].logit = x < 0 ? x * (float)penalty : x / (float)penalty;
+    }
+}
+
+/* The k-th largest logit of n choices; 0 < k <= n. A heap of k takes n log k
+ * comparisons, where sorting the vocabulary takes n log n. The root is the
+ * least of the k, so one comparison rejects most logits. Equal logits at the
+ * boundary are all kept by the caller, as in transformers, which removes only
+ * those below it. */
+static float logit_rank(const dsi_lm_choice *c, int64_t n, int64_t k)
+{
+    float *heap = dsi_alloc((size_t)k * sizeof *heap); /* the k largest, the least one first */
+    int64_t filled = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float x = c[i].logit;
+        int64_t at = 0;
+        if (filled < k) {
+            for (at = filled++; at && heap[(at - 1) / 2] > x; at = (at - 1) / 2)
+                heap[at] = heap[(at - 1) / 2];
+        } else if (x > heap[0]) {
+            for (int64_t child; (child = 2 * at + 1) < k; at = child) {
+                child += child + 1 < k && heap[child + 1] < heap[child];
+                if (heap[child] >= x) break;
+                heap[at] = heap[child];
+            }
+        } else {
+            continue;
+        }
+        heap[at] = x;
+    }
+    float least = heap[0];
+    dsi_free(heap);
+    return least;
+}
+
+/* How many of n sorted choices have probability p together, at least one
+ * (Holtzman et al., arXiv:1904.09751). Choices are sorted by falling logit.
+ * The largest logit is subtracted before exp, which cannot overflow then; the
+ * common factor cancels. */
+static int64_t nucleus(const dsi_lm_choice *c, int64_t n, double p)
+{
+    double all = 0, sum = 0;
+    for (int64_t i = 0; i < n; i++) all += exp((double)(c[i].logit - c[0].logit));
+    for (int64_t i = 0; i < n; i++) {
+        if (i && sum >= p * all) return i;
+        sum += exp((double)(c[i].logit - c[0].logit));
+    }
+    return n;
+}
+
+/* The order of transformers: penalty, temperature, top-k, top-p. top_k 0 is
+ * the default, 50, and below 0 no limit. If no logit is a number, the first
+ * choice is returned alone, so that a caller need not handle zero choices. */
+int64_t dsi_lm_choices(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
+                       const ds_generate_opts *o, dsi_lm_choice *c)
+{
+    double temperature = dsi_option(o->temperature, 1), top_p = dsi_option(o->top_p, 1);
+    for (int64_t i = 0; i < vocab; i++) c[i] = (dsi_lm_choice){logits[i], i};
+    penalise(c, logits, vocab, past, n, dsi_option(o->repetition_penalty, 1));
+    for (int64_t i = 0; i < vocab; i++) c[i].logit /= (float)temperature;
+    int64_t k = o->top_k < 0 ? vocab : o->top_k ? o->top_k : 50, kept = 0;
+    float least = k < vocab ? logit_rank(c, vocab, k) : -INFINITY;
+    for (int64_t i = 0; i < vocab; i++)
+        if (c[i].logit >= least) c[kept++] = c[i];
+    if (!kept) return 1; /* all are NaN */
+    qsort(c, (size_t)kept, sizeof *c, choice_order);
+    return top_p < 1 ? nucleus(c, kept, top_p) : kept;
+}
+
+/* The most probable token; the first of equals. */
+static int64_t choose_greedy(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
+                             double penalty, dsi_lm_choice *c)
+{
+    int64_t best = 0;
+    for (int64_t i = 0; i < vocab; i++) c[i] = (dsi_lm_choice){logits[i], i};
+    penalise(c, logits, vocab, past, n, penalty);
+    for (int64_t i = 1; i < vocab; i++)
+        if (c[i].logit > c[best].logit) best = i;
+    return best;
+}
+
+/* Logits divided by less than this may be infinite. It gives all probability to
+ * the largest logit. */
+#define LEAST_TEMPERATURE 1e-30
+
+/* Sampling draws word n of the row's own stream. The word
+ * becomes a number within (0, 1), never 0 or 1; the first choice whose
+ * cumulated probability exceeds it is drawn. */
+int64_t dsi_lm_choose(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
+                      const ds_generate_opts *o, int64_t row, dsi_lm_choice *c)
+{
+    if (!o->do_sample || dsi_option(o->temperature, 1) < LEAST_TEMPERATURE)
+        return choose_greedy(logits, vocab, past, n, dsi_option(o->repetition_penalty, 1), c);
+    int64_t kept = dsi_lm_choices(logits, vocab, past, n, o, c);
+    uint32_t word = dsi_philox_word(o->seed, (uint64_t)row << 32, (uint64_t)n);
+    double all = 0, at = ((double)word + 0.5) / 4294967296.0, sum = 0;
+    for (int64_t i = 0; i < kept; i++) all += exp((double)(c[i].logit - c[0].logit));
+    for (int64_t i = 0; i < kept; i++) {
+        sum += exp((double)(c[i].logit - c[0].logit));
+        if (at * all < sum) return c[i].id;
+    }
+    return c[kept - 1].id;
+}

@@ -1,0 +1,239 @@
+/* models/session.c: the cache of keys and values, the graph of a token and the
+ * 8-bit matrices, which a model keeps from one call of ds_generate to the next.
+ *
+ * Invariants:
+ * - lm->session is what no call uses. A call takes it and gives it back at its
+ *   end, so a call from within on_token makes its own. After a failure it is
+ *   freed.
+ * - A kept graph reads the parameters where they were when it was recorded. It
+ *   is freed where one is elsewhere or has another dtype: all are compared at
+ *   each call. Other values at the same place are read. Adapters, which a graph
+ *   has as numbers too, drop the session when they are made, loaded or merged
+ *   (lora.c), and DoRA's factors, which are of one call, end the graph with it.
+ * - A kept cache serves a call only where attention divides it as the one that
+ *   this call would make (dsi_step_division): tokens have the same bits.
+ * - Columns of the cache are used again for `prompt` alone: they depend on the
+ *   parameters' values, which nothing compares.
+ * - The session belongs to the thread whose handle on the device the parameters
+ *   have; calls of others leave nothing.
+ * - It is the first that is given up: when the device has no memory left for an
+ *   allocation of the thread (dsi_spare), and at the next training step's
+ *   forward.
+ * SPDX-License-Identifier: MIT */
+#include "session.h"
+
+#include "base/error.h"
+#include "base/int.h"
+#include "base/mem.h"
+#include "device/graph.h"
+#include "lora.h"
+#include "nn/tree.h"
+#include "tensor/tensor.h"
+
+#include <string.h>
+
+/* ---- where the parameters are ---- */
+
+static bool is_plain(const dsi_lm_session *s, const ds_tensor *x)
+{
+    return x->storage && x->device == s->device;
+}
+
+static bool param_note(void *arg, const char *path, const dsi_module_entry *e)
+{
+    dsi_lm_session *s = arg;
+    bool plain = is_plain(s, e->x);
+    (void)path;
+    dsi_list_add(&s->params, plain ? dsi_v(e->x) : (dsi_view){.p = NULL});
+    return plain;
+}
+
+/* false: one has no memory of its own, or is elsewhere. */
+static bool params_note(dsi_lm_session *s, const dsi_lm *lm)
+{
+    s->params.n = 0;
+    dsi_module_walk(ds_module_of((void *)lm), param_note, s);
+    const dsi_view *last = s->params.n ? &s->params.at[s->params.n - 1] : NULL;
+    return last && last->p;
+}
+
+typedef struct Compared {
+    const dsi_lm_session *s;
+    int n;
+    bool same;
+} Compared;
+
+static bool param_compare(void *arg, const char *path, const dsi_module_entry *e)
+{
+    Compared *c = arg;
+    const ds_tensor *x = e->x;
+    (void)path;
+    c->same = c->n < c->s->params.n && is_plain(c->s, x);
+    if (!c->same) return false;
+    const dsi_view now = dsi_v(x), *was = &c->s->params.at[c->n++];
+    return c->same = now.p == was->p && now.dtype == was->dtype;
+}
+
+static bool params_stayed(const dsi_lm_session *s, const dsi_lm *lm)
+{
+    Compared c = {.s = s, .same = true};
+    dsi_module_walk(ds_module_of((void *)lm), param_compare, &c);
+    return c.same && c.n == s->params.n;
+}
+
+/* ---- the cache ---- */
+
+static void cache_free(dsi_lm_session *s, int64_t layers)
+{
+    dsi_lm_decoder_free(s->decoder);
+    s->decoder = NULL;
+    for (int64_t i = 0; s->cache.k && i < layers; i++)
+        ds_drop(s->cache.k[i]), ds_drop(s->cache.v[i]);
+    dsi_free(s->cache.k), dsi_free(s->cache.v), dsi_free(s->ids), dsi_free(s->pads);
+    s->cache = (dsi_lm_cache){0};
+    s->ids = s->pads = NULL;
+    s->filled = s->rows = 0;
+}
+
+static void cache_make(dsi_lm_session *s, int64_t layers, int64_t rows, int64_t room)
+{
+    s->rows = rows;
+    s->cache = (dsi_lm_cache){.room = room,
+                              .k = dsi_alloc((size_t)layers * sizeof(ds_tensor *)),
+                              .v = dsi_alloc((size_t)layers * sizeof(ds_tensor *))};
+    s->ids = dsi_alloc((size_t)(rows * room) * sizeof *s->ids);
+    s->pads = dsi_alloc((size_t)rows * sizeof *s->pads);
+}
+
+/* Space for at least `need` columns, at most a quarter more, so that calls of
+ * about the same length have the same; and not beyond the model's context,
+ * behind which some scalings turn otherwise. */
+static int64_t cache_room(const dsi_lm *lm, int64_t need)
+{
+    int64_t step = 32, most = lm->position ? lm->config.positions : dsi_lm_rope_together(lm, 0);
+    while (step < 256 && step * 8 <= need) step *= 2;
+    return need >= most ? need : dsi_min(dsi_div_up(need, step) * step, most);
+}
+
+static int division(const dsi_lm *lm, int64_t rows, int64_t room)
+{
+    return dsi_step_division(room, rows * lm->config.heads);
+}
+
+static bool cache_fits(const dsi_lm_session *s, const dsi_lm *lm, int64_t rows, int64_t room)
+{
+    return s->rows == rows && s->cache.room >= room &&
+           division(lm, rows, s->cache.room) == division(lm, rows, room);
+}
+
+/* *x [B,G,T,D] becomes a tensor of `room` columns, with the filled ones of it. */
+static bool column_move(ds_tensor **x, int64_t filled, int64_t room)
+{
+    ds_tensor *was = *x,
+              *now = was ? ds_keep(dsi_new(was, ds_shape(ds_size(was, 0), ds_size(was, 1), room,
+                                                         ds_size(was, 3))))
+                         : NULL;
+    if (!now) return false;
+    bool moved = ds_copy(ds_slice(now, 2, 0, filled), ds_slice(was, 2, 0, filled)) == DS_OK;
+    *x = now;
+    ds_drop(was);
+    return moved;
+}
+
+/* A cache of that many columns with the filled ones, if there is memory. */
+static void cache_move(dsi_lm_session *s, const dsi_lm *lm, int64_t room)
+{
+    int64_t layers = lm->config.layers, filled = dsi_min(s->filled, room), was = s->cache.room;
+    bool moved = true;
+    int64_t *ids = dsi_alloc((size_t)(s->rows * room) * sizeof *ids);
+    for (int64_t i = 0; i < s->rows; i++)
+        memcpy(ids + i * room, s->ids + i * was, (size_t)filled * sizeof *ids);
+    dsi_free(s->ids);
+    s->ids = ids, s->cache.room = room, s->filled = filled;
+    dsi_lm_decoder_free(s->decoder);
+    s->decoder = NULL;
+    ds_scope *scope = ds_scope_open();
+    for (int64_t i = 0; i < layers && moved; i++)
+        moved = column_move(&s->cache.k[i], filled, room) &&
+                column_move(&s->cache.v[i], filled, room);
+    ds_scope_close(scope);
+    int64_t rows = s->rows;
+    if (moved) return;
+    ds_error_clear();
+    cache_free(s, layers);
+    cache_make(s, layers, rows, room);
+}
+
+/* ---- life ---- */
+
+static void session_free(dsi_lm_session *s, int64_t layers)
+{
+    if (!s) return;
+    cache_free(s, layers);
+    dsi_assistant_free(s->assistant);
+    dsi_list_free(&s->params);
+    dsi_free(s);
+}
+
+void dsi_lm_session_drop(dsi_lm *lm)
+{
+    dsi_lm_session *s = lm->session;
+    lm->session = NULL;
+    if (s) dsi_spare_remove(s->device, &s->spare);
+    session_free(s, lm->config.layers);
+}
+
+/* Frees of a capture would be captured too. */
+void dsi_lm_session_train(dsi_lm *lm)
+{
+    if (!lm->session || dsi_graph_capturing(((dsi_lm_session *)lm->session)->device)) return;
+    dsi_lm_session_drop(lm);
+}
+
+static void session_spare(void *lm) { dsi_lm_session_drop(lm); }
+
+/* Whether the parameters have this thread's handle on their device. */
+static bool is_of_thread(dsi_device *d) { return dsi_device_get(dsi_device_id(d)) == d; }
+
+dsi_lm_session *dsi_lm_session_take(dsi_lm *lm, int64_t rows, int64_t need, bool prompt)
+{
+    dsi_device *d = dsi_lm_embedding_weight(lm->embed)->device;
+    dsi_lm_session *s = NULL;
+    int64_t room = cache_room(lm, need);
+    if (lm->session && is_of_thread(d)) {
+        if (!params_stayed(lm->session, lm)) dsi_lm_session_drop(lm);
+        s = lm->session;
+        lm->session = NULL;
+        if (s) dsi_spare_remove(d, &s->spare);
+    }
+    if (!s) {
+        s = dsi_alloc(sizeof *s);
+        s->device = d;
+    }
+    if (!prompt) s->filled = 0;
+    if (cache_fits(s, lm, rows, room)) return s;
+    if (s->rows == rows && s->filled) {
+        cache_move(s, lm, room);
+        return s;
+    }
+    cache_free(s, lm->config.layers);
+    cache_make(s, lm->config.layers, rows, room);
+    return s;
+}
+
+void dsi_lm_session_keep(dsi_lm *lm, dsi_lm_session *s, bool good, bool prompt)
+{
+    const dsi_lora *lora = lm->lora;
+    int64_t layers = lm->config.layers;
+    if (!good || !is_of_thread(s->device) || !params_note(s, lm)) {
+        session_free(s, layers);
+        return;
+    }
+    dsi_lm_session_drop(lm);
+    if (lora && lora->dora) dsi_lm_decoder_free(s->decoder), s->decoder = NULL;
+    if (!prompt) s->filled = 0;
+    if (!prompt && !s->decoder) cache_free(s, layers);
+    s->spare = (dsi_spare){.release = session_spare, .arg = lm};
+    dsi_spare_add(s->device, &s->spare);
+    lm->session = s;
+}
