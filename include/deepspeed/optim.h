@@ -53,8 +53,8 @@ typedef struct ds_adam_opts {
     double lr;           /* 1e-3 is usual */
     double beta1, beta2; /* 0: 0.9, 0.999 */
     double eps;          /* 0: 1e-8 */
-    double weight_decay;
-    bool amsgrad; /* divide by the largest v so far */
+    double weight_decay; /* 0: none, for adamw too, where torch.optim's default is 0.01 */
+    bool amsgrad;        /* divide by the largest v so far */
     bool maximize;
     bool no_bias_correction; /* m^ = m, v^ = v */
 } ds_adam_opts;
