@@ -85,6 +85,7 @@ need_checks()
     need_tool pdsh pdsh 'the other way'
     need_tool ps procps 'sees what is left'
     need_tool c++ g++ 'headers as C++, kernels of GPUs on the CPU'
+    need_tool ld.lld lld 'links tests in half of the time'
     need_tool python3 python3-minimal 'checks of the tree'
     need_tool clang-format clang-format 'form'
     need_tool clang-tidy clang-tidy 'bugs'
