@@ -201,7 +201,8 @@ static void every_case(void (*run)(const Isa *, const Truth *, ds_dtype, Order, 
             for (int result = 0; result < ORDERS; result++) {
                 if (quick() && result == (in + 1) % ORDERS) continue;
                 run(&isa[i], t, DS_F32, (Order)in, (Order)result);
-                if (in == result) run(&isa[i], t, DS_F64, (Order)in, (Order)result);
+                if (in == result && (!quick() || in == i))
+                    run(&isa[i], t, DS_F64, (Order)in, (Order)result);
             }
 }
 
@@ -280,7 +281,9 @@ static void sums(void **state)
 {
     (void)state;
     for (int i = 0; i < N_CASES; i++) {
-        Truth t = truth(&cases[i], NULL);
+        const Case *o = &cases[i];
+        Truth t = {
+            .o = o, .P = outputs(o, 0), .Q = outputs(o, 1), .dy = noise(count(y_shape(o)), 4)};
         every_case(run_sum, &t);
         truth_free(&t);
     }
