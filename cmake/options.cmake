@@ -23,6 +23,3 @@ elseif(DS_SANITIZE)
     target_compile_options(ds_options INTERFACE -fsanitize=${DS_SANITIZE} -fno-omit-frame-pointer)
     target_link_options(ds_options INTERFACE -fsanitize=${DS_SANITIZE})
 endif()
-if(DS_SANITIZE AND NOT DS_FUZZ)
-    target_compile_options(ds_options INTERFACE -O1) # -O2 takes a compiler half as long again, and finds no more
-endif()
