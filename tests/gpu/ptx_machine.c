@@ -200,6 +200,9 @@ static const struct Mistake {
      "add.s32 %%x5, %%x4, %%x3;\n@%%p1 cp.async.cg.shared.global [%%x5], [%%x1], 16;\n"
      "cp.async.commit_group;\ncp.async.wait_group %s",
      "1", "0", "before its cp.async was waited for"},
+    {"mov.u32 %%x3, %%ctaid.x;\nmul.wide.u32 %%x4, %%x3, %s;\nadd.s64 %%x5, %%x1, %%x4;\n"
+     "st.global.u32 [%%x5+64], %%x3",
+     "0", "4", "race (write after write) of blocks on global memory"},
     {"%s %%x3, %%x2", "tanh.approx.f32", "ex2.approx.f32", "is not known to the machine"},
 };
 
@@ -216,7 +219,7 @@ static bool stops(const char *text, unsigned threads, char *said, size_t room)
         setenv("FAKE_CUDA_RACES", "1", 1);
         dup2(fileno(out), STDERR_FILENO);
         Gpu g = gpu_open();
-        gpu_run(&g, text, 1, threads, data);
+        gpu_run(&g, text, 2, threads, data);
         _exit(0);
     }
     int status;
@@ -232,7 +235,7 @@ static bool mistake_stops(const struct Mistake *m, const char *which, char *said
     static const char *const frame[] = {
         ENTRY ".shared .align 16 .b8 s[512];\nld.param.u64 %x1, [k_param_0];\n"
               "mov.u32 %x2, %tid.x;\n",
-        ";\nst.global.u32 [%x1], 1;\nret;\n}\n"};
+        ";\nst.global.u32 [%x1+1024], 1;\nret;\n}\n"};
     char body[1024], text[2048];
     snprintf(body, sizeof body, m->text, which);
     snprintf(text, sizeof text, "%s%s%s", frame[0], body, frame[1]);

@@ -19,7 +19,7 @@
  *     FAKE_CUDA_PTX=FOLDER     writes each module's PTX there, KERNEL.ptx
  *     FAKE_CUDA_MACHINE=ptx    executes the PTX itself, in place of the sources of its kernels; refuses
  *                              machine code
- *     FAKE_CUDA_RACES=1        with it: accesses to shared memory that nothing orders are named, and
+ *     FAKE_CUDA_RACES=1        with it: accesses to memory that nothing orders are named, and
  *                              end the program with their kernel; 2: the program continues
  *     FAKE_CUDA_EDIT=KERNEL;OLD;NEW    with it: plants a mistake, NEW for the first OLD of kernels whose
  *                              name begins with KERNEL

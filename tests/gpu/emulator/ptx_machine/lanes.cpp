@@ -153,6 +153,7 @@ void copy(Warp &w, const Instruction &i, unsigned mask)
             fail(w, (int)l, "global address %#llx is no multiple of 16", (unsigned long long)from);
         if (c.size) c.from = reach_global(w, (int)l, from, (unsigned)c.size, 1);
         note(w, l, c.to, 16, 2);
+        if (c.size) note_global(w, from, (unsigned)c.size, 0);
         if (!arrives_late()) {
             arrive(w, l, &c);
             c.size = -1;

@@ -171,6 +171,7 @@ struct Block {
     std::vector<Seen> seen; /* empty: races are not looked for */
     std::vector<uint64_t>
         unfenced;         /* of a kernel with wgmma: who wrote a byte, before which fence */
+    uint32_t seen_global; /* the block's number, from 1; 0: races are not looked for */
     uint32_t epoch, when; /* barriers; bar.warp.sync; so far, from 1 */
     std::vector<std::unique_ptr<Warp>> warps;
     unsigned left, waiting; /* warps that have not ended; at the barrier */
@@ -194,7 +195,9 @@ void wrote_shared(Warp &w, unsigned lane, unsigned address, unsigned bytes);
 
 /* writes: 0 no, 1 what is there, 2 another value */
 void note(Warp &w, unsigned lane, unsigned address, unsigned bytes, int writes);
-long races(); /* found so far */
+void note_global(Warp &w, uint64_t address, unsigned bytes, int writes);
+void forget_global(); /* of the launch before */
+long races();         /* found so far */
 
 /* ---- products.cpp: wgmma ---- */
 

@@ -106,6 +106,7 @@ void load(Warp &w, const Instruction &i, unsigned mask)
         uint64_t at = address.lane[l] + (uint64_t)i.number;
         const char *p = reach(w, i, l, at, i.bytes * i.count);
         if (i.space == SHARED) note(w, l, (unsigned)at, i.bytes * i.count, 0);
+        if (i.space == GLOBAL) note_global(w, at, i.bytes * i.count, 0);
         for (unsigned k = 0; k < i.count; k++) w.out(i, k)[l] = read(p + k * i.bytes, i);
     });
 }
@@ -118,11 +119,12 @@ void store(Warp &w, const Instruction &i, unsigned mask)
         char *p = reach(w, i, l, at, i.bytes * i.count);
         char v[16];
         for (unsigned k = 0; k < i.count; k++) memcpy(v + k * i.bytes, &w.in(i, 1 + k)[l], i.bytes);
-        if (i.space == SHARED) {
-            note(w, l, (unsigned)at, i.bytes * i.count, memcmp(p, v, i.bytes * i.count) ? 2 : 1);
-            wrote_shared(w, l, (unsigned)at, i.bytes * i.count);
-        }
-        memcpy(p, v, i.bytes * i.count);
+        unsigned bytes = i.bytes * i.count;
+        int writes = memcmp(p, v, bytes) ? 2 : 1;
+        if (i.space == GLOBAL) note_global(w, at, bytes, writes);
+        if (i.space == SHARED) note(w, l, (unsigned)at, bytes, writes);
+        if (i.space == SHARED) wrote_shared(w, l, (unsigned)at, bytes);
+        memcpy(p, v, bytes);
     });
 }
 

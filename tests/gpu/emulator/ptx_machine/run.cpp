@@ -223,6 +223,7 @@ void start_block(Block *b, const Kernel &k, const Grid &g, unsigned number)
     if (k.dynamic_at && g.dynamic) memset(&b->is_variable[k.dynamic_at], 1, g.dynamic);
     b->seen.assign(g.races ? end : 0, Seen());
     b->unfenced.assign(k.has_products ? end : 0, 0);
+    b->seen_global = g.races ? number + 1 : 0;
     b->epoch = b->when = 1;
     b->left = n, b->waiting = 0;
     b->warps.resize(n);
@@ -322,6 +323,7 @@ extern "C" void ptx_machine_run(const void *kernel, const unsigned grid[3], cons
     const ptx::Kernel &k = *(const ptx::Kernel *)kernel;
     cuda_on_cpu::know_order();
     ptx::forget_places();
+    ptx::forget_global();
     ptx::arguments = (const char *)args;
     long before = ptx::races();
     ptx::run(k, {{grid[0], grid[1], grid[2]},
