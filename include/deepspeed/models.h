@@ -14,8 +14,8 @@
  *
  * Architectures: GPT2LMHeadModel, OPTForCausalLM, GPTNeoXForCausalLM,
  * LlamaForCausalLM, Qwen2ForCausalLM, MistralForCausalLM, Qwen3ForCausalLM,
- * Phi3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM,
- * GemmaForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM.
+ * Phi3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM,
+ * Qwen3MoeForCausalLM, GemmaForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_MODELS_H
 #define DEEPSPEED_MODELS_H
@@ -43,11 +43,11 @@ typedef struct ds_pretrained_opts {
 
 /* AutoModelForCausalLM.from_pretrained, from a folder on disk: config.json and
  * model.safetensors, or model.safetensors.index.json with its shards, or where
- * these are missing pytorch_model.bin, or its index.json with its shards. folder
- * may also be a config.json, for .no_weights. Weights of the right dtype are
- * the mapped file, so do not overwrite it in place while the model lives. Tied
- * weights are one parameter. Names are those of transformers. Returns NULL if
- * the folder is not complete or damaged (DS_EIO, DS_EFORMAT), or has an
+ * these are missing pytorch_model.bin, or its index.json with its shards.
+ * folder may also be a config.json, for .no_weights. Weights of the right dtype
+ * are the mapped file, so do not overwrite it in place while the model lives.
+ * Tied weights are one parameter. Names are those of transformers. Returns NULL
+ * if the folder is not complete or damaged (DS_EIO, DS_EFORMAT), or has an
  * architecture or a key that is not implemented and changes the result
  * (DS_EINVAL). Inside ds_zero_init each parameter is partitioned as soon as it
  * is made. */
@@ -119,6 +119,9 @@ typedef struct ds_generate_opts {
      * nearly as probable. Between such calls parameters do not change, except
      * by a training step of the model, which ends what is kept. */
     bool cache_prompt;
+    double min_p; /* draw tokens that have this share of the largest probability; 0: all */
+    int64_t no_repeat_ngram_size; /* N tokens in a row come once; 0: any number of times */
+    int64_t min_new_tokens; /* tokens that come before a stop token, at least */
     /* int64 [B,L], 0 where ids have padding, which is on the left; NULL: none */
     ds_tensor *attention_mask;
     /* Called for each token of each row that has not ended; false: the row ends
@@ -134,7 +137,8 @@ typedef struct ds_generate_opts {
  * the model keeps them, and the graph of a token, for the next call; they are
  * given up for an allocation that would fail, by a step of training, and with
  * the model. Greedy tokens are those of transformers. Order: repetition
- * penalty, temperature, top_k, top_p. */
+ * penalty, no_repeat_ngram_size, min_new_tokens, temperature, top_k, top_p,
+ * min_p. */
 #define ds_generate(model, ids, ...) \
     ds_generate_with(model, ids, (ds_generate_opts){.max_new_tokens = __VA_ARGS__})
 DS_API ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts opts);
@@ -142,7 +146,7 @@ DS_API ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate
 /* What generation_config.json of the model's folder says, and config.json's end
  * and padding tokens; other options are 0. A line of the log names the keys of
  * the file that change the tokens in transformers and have no option here
- * ("min_p"). */
+ * ("num_beams"). */
 DS_API ds_generate_opts ds_generation_config(const ds_module *model);
 
 /* ---- LoRA: Hu et al., arXiv:2106.09685; PEFT's files ---------------------------------- */

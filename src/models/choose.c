@@ -37,6 +37,38 @@ static void penalise(dsi_lm_choice *c, const float *logits, int64_t vocab, const
     }
 }
 
+/* Where the last size - 1 tokens were in the row before, the one that followed
+ * them cannot come again: transformers' NoRepeatNGramLogitsProcessor. */
+static void bar_ngrams(dsi_lm_choice *c, int64_t vocab, const int64_t *past, int64_t n,
+                       int64_t size)
+{
+    if (!size || n < size) return;
+    const int64_t *last = past + n - (size - 1);
+    for (int64_t i = 0; i + size <= n; i++) {
+        int64_t id = past[i + size - 1];
+        bool same = id >= 0 && id < vocab;
+        for (int64_t k = 0; k < size - 1 && same; k++) same = past[i + k] == last[k];
+        if (same) c[id].logit = -INFINITY;
+    }
+}
+
+/* Stop tokens cannot come: transformers' MinNewTokensLengthLogitsProcessor. */
+static void bar_stop(dsi_lm_choice *c, int64_t vocab, const ds_generate_opts *o)
+{
+    for (int i = 0; i < o->n_stop; i++)
+        if (o->stop[i] >= 0 && o->stop[i] < vocab) c[o->stop[i]].logit = -INFINITY;
+}
+
+/* The logits that greedy choices see too, in the order of transformers. */
+static void choices_make(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
+                         int64_t fresh, const ds_generate_opts *o, dsi_lm_choice *c)
+{
+    for (int64_t i = 0; i < vocab; i++) c[i] = (dsi_lm_choice){logits[i], i};
+    penalise(c, logits, vocab, past, n, dsi_option(o->repetition_penalty, 1));
+    bar_ngrams(c, vocab, past, n, o->no_repeat_ngram_size);
+    if (fresh < o->min_new_tokens) bar_stop(c, vocab, o);
+}
+
 /* The k-th largest logit of n choices; 0 < k <= n. A heap of k takes n log k
  * comparisons, where sorting the vocabulary takes n log n. The root is the
  * least of the k, so one comparison rejects most logits. Equal logits at the
@@ -83,32 +115,41 @@ static int64_t nucleus(const dsi_lm_choice *c, int64_t n, double p)
     return n;
 }
 
-/* The order of transformers: penalty, temperature, top-k, top-p. top_k 0 is
- * the default, 50, and below 0 no limit. If no logit is a number, the first
- * choice is returned alone, so that a caller need not handle zero choices. */
+/* How many of n sorted choices have at least p times the probability of the
+ * first (Nguyen et al., arXiv:2407.01082). */
+static int64_t probable(const dsi_lm_choice *c, int64_t n, double p)
+{
+    int64_t i = 1;
+    while (i < n && exp((double)(c[i].logit - c[0].logit)) >= p) i++;
+    return i;
+}
+
+/* The order of transformers: penalty, n-grams, stop tokens, temperature, top-k,
+ * top-p, min-p. top_k 0 is the default, 50, and below 0 no limit. If no logit
+ * is a number, or all are barred, the first choice is returned alone, so that a
+ * caller need not handle zero choices. */
 int64_t dsi_lm_choices(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
-                       const ds_generate_opts *o, dsi_lm_choice *c)
+                       int64_t fresh, const ds_generate_opts *o, dsi_lm_choice *c)
 {
     double temperature = dsi_option(o->temperature, 1), top_p = dsi_option(o->top_p, 1);
-    for (int64_t i = 0; i < vocab; i++) c[i] = (dsi_lm_choice){logits[i], i};
-    penalise(c, logits, vocab, past, n, dsi_option(o->repetition_penalty, 1));
+    choices_make(logits, vocab, past, n, fresh, o, c);
     for (int64_t i = 0; i < vocab; i++) c[i].logit /= (float)temperature;
     int64_t k = o->top_k < 0 ? vocab : o->top_k ? o->top_k : 50, kept = 0;
     float least = k < vocab ? logit_rank(c, vocab, k) : -INFINITY;
     for (int64_t i = 0; i < vocab; i++)
-        if (c[i].logit >= least) c[kept++] = c[i];
-    if (!kept) return 1; /* all are NaN */
+        if (c[i].logit >= least && c[i].logit > -INFINITY) c[kept++] = c[i];
+    if (!kept) return 1;
     qsort(c, (size_t)kept, sizeof *c, choice_order);
-    return top_p < 1 ? nucleus(c, kept, top_p) : kept;
+    if (top_p < 1) kept = nucleus(c, kept, top_p);
+    return o->min_p > 0 ? probable(c, kept, o->min_p) : kept;
 }
 
 /* The most probable token; the first of equals. */
 static int64_t choose_greedy(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
-                             double penalty, dsi_lm_choice *c)
+                             int64_t fresh, const ds_generate_opts *o, dsi_lm_choice *c)
 {
     int64_t best = 0;
-    for (int64_t i = 0; i < vocab; i++) c[i] = (dsi_lm_choice){logits[i], i};
-    penalise(c, logits, vocab, past, n, penalty);
+    choices_make(logits, vocab, past, n, fresh, o, c);
     for (int64_t i = 1; i < vocab; i++)
         if (c[i].logit > c[best].logit) best = i;
     return best;
@@ -122,11 +163,11 @@ static int64_t choose_greedy(const float *logits, int64_t vocab, const int64_t *
  * becomes a number within (0, 1), never 0 or 1; the first choice whose
  * cumulated probability exceeds it is drawn. */
 int64_t dsi_lm_choose(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
-                      const ds_generate_opts *o, int64_t row, dsi_lm_choice *c)
+                      int64_t fresh, const ds_generate_opts *o, int64_t row, dsi_lm_choice *c)
 {
     if (!o->do_sample || dsi_option(o->temperature, 1) < LEAST_TEMPERATURE)
-        return choose_greedy(logits, vocab, past, n, dsi_option(o->repetition_penalty, 1), c);
-    int64_t kept = dsi_lm_choices(logits, vocab, past, n, o, c);
+        return choose_greedy(logits, vocab, past, n, fresh, o, c);
+    int64_t kept = dsi_lm_choices(logits, vocab, past, n, fresh, o, c);
     uint32_t word = dsi_philox_word(o->seed, (uint64_t)row << 32, (uint64_t)n);
     double all = 0, at = ((double)word + 0.5) / 4294967296.0, sum = 0;
     for (int64_t i = 0; i < kept; i++) all += exp((double)(c[i].logit - c[0].logit));

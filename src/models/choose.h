@@ -9,12 +9,13 @@ typedef struct dsi_lm_choice {
     int64_t id;
 } dsi_lm_choice;
 
-/* Fills choices [V] from a row of logits [V] and the row's n tokens so far, and
- * sorts those that may be drawn to the front: falling logits, equal ones by id.
- * Returns how many those are. */
+/* Fills choices [V] from a row of logits [V] and the row's n tokens so far,
+ * `fresh` of them new, and sorts those that may be drawn to the front: falling
+ * logits, equal ones by id. Returns how many those are. */
 int64_t dsi_lm_choices(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
-                       const ds_generate_opts *o, dsi_lm_choice *choices);
+                       int64_t fresh, const ds_generate_opts *o, dsi_lm_choice *choices);
 /* The token that follows them in row number `row` of the batch, greedy or drawn
  * by o; choices: memory for [V]. */
 int64_t dsi_lm_choose(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
-                      const ds_generate_opts *o, int64_t row, dsi_lm_choice *choices);
+                      int64_t fresh, const ds_generate_opts *o, int64_t row,
+                      dsi_lm_choice *choices);

@@ -191,10 +191,10 @@ static int64_t draft_assist(Run *r, int64_t at, int64_t room)
         ok = logits;
         for (int64_t row = 0; ok && row < r->rows; row++) {
             int64_t *ids = r->ids + row * room, pad = r->pads[row];
-            ids[at + n] = r->ended[row]
-                              ? r->o->pad_token_id
-                              : dsi_lm_choose(logits + row * r->vocab, r->vocab, ids + pad,
-                                              at + n - pad, r->o, row, r->choices);
+            ids[at + n] = r->ended[row] ? r->o->pad_token_id
+                                        : dsi_lm_choose(logits + row * r->vocab, r->vocab,
+                                                        ids + pad, at + n - pad, at + n - r->prompt,
+                                                        r->o, row, r->choices);
         }
         ds_scope_close(scope);
     }
@@ -245,9 +245,10 @@ static bool run_append(Run *r, const float *logits, const int64_t *tokens, int64
         int64_t *ids = r->ids + row * room, pad = r->pads[row], draft = ids[at];
         ids[at] = r->o->pad_token_id;
         if (r->ended[row]) continue;
-        ids[at] = tokens ? tokens[row]
-                         : dsi_lm_choose(logits + (row * r->cache->wanted + i) * r->vocab, r->vocab,
-                                         ids + pad, at - pad, r->o, row, r->choices);
+        ids[at] = tokens
+                      ? tokens[row]
+                      : dsi_lm_choose(logits + (row * r->cache->wanted + i) * r->vocab, r->vocab,
+                                      ids + pad, at - pad, at - r->prompt, r->o, row, r->choices);
         *as_drafted &= ids[at] == draft;
         bool ends = false;
         for (int k = 0; k < r->o->n_stop; k++) ends |= ids[at] == r->o->stop[k];
@@ -334,6 +335,11 @@ static bool generate_check(const dsi_lm *lm, ds_tensor *ids, const ds_generate_o
         return dsi_invalid("generate: %lld tokens and %lld new ones: the model has %lld positions",
                            (long long)ds_size(ids, 1), (long long)o->max_new_tokens,
                            (long long)lm->config.positions);
+    if (o->min_p < 0 || o->min_p > 1 || o->no_repeat_ngram_size < 0 || o->min_new_tokens < 0)
+        return dsi_invalid("generate: min_p %g, no_repeat_ngram_size %lld, min_new_tokens %lld: "
+                           "expected 0 to 1, 0 or more, 0 or more",
+                           o->min_p, (long long)o->no_repeat_ngram_size,
+                           (long long)o->min_new_tokens);
     if (o->temperature < 0 || o->top_p < 0 || o->top_p > 1 || o->repetition_penalty < 0 ||
         o->repetition_penalty == DS_ZERO || o->n_stop < 0 || o->n_stop > DS_MAX_STOP_TOKENS)
         return dsi_invalid("generate: temperature %g, top_p %g, repetition_penalty %g, %d stop "
@@ -379,7 +385,8 @@ static bool run_decoder(Run *r)
 {
     dsi_lm_decoder **kept = &r->session->decoder;
     if (r->drafts || r->assistant || !dsi_lm_decoder_fits(r->lm, r->cache, r->end)) return true;
-    r->on_device = !r->o->do_sample && dsi_option(r->o->repetition_penalty, 1) == 1;
+    r->on_device = !r->o->do_sample && dsi_option(r->o->repetition_penalty, 1) == 1 &&
+                   !r->o->no_repeat_ngram_size && !r->o->min_new_tokens;
     if (!*kept) *kept = dsi_lm_decoder_new(r->lm, r->cache, r->rows);
     r->decoder = *kept;
     return r->decoder && dsi_lm_decoder_begin(r->decoder, r->pads, r->on_device) == DS_OK;

@@ -57,9 +57,6 @@ static const struct {
                    {"forced_eos_token_id", -1},
                    {"guidance_scale", 1},
                    {"min_length", 0},
-                   {"min_new_tokens", 0},
-                   {"min_p", 0},
-                   {"no_repeat_ngram_size", 0},
                    {"num_beams", 1},
                    {"penalty_alpha", 0},
                    {"sequence_bias", 0},
@@ -113,6 +110,9 @@ ds_generate_opts ds_generation_config(const ds_module *model)
     o.prompt_lookup_num_tokens = json_integer_value(
         json_object_get(json, "prompt_lookup_num_tokens"));
     o.max_new_tokens = json_integer_value(json_object_get(json, "max_new_tokens"));
+    o.min_new_tokens = json_integer_value(json_object_get(json, "min_new_tokens"));
+    o.no_repeat_ngram_size = json_integer_value(json_object_get(json, "no_repeat_ngram_size"));
+    o.min_p = json_number_value(json_object_get(json, "min_p"));
     warn_of_unsupported(json, path);
     json_decref(json);
     return o;

@@ -331,9 +331,9 @@ static void generation_configs(void **state)
     CHECK(o.n_stop == 2 && o.stop[0] == 2 && o.stop[1] == 5 && o.do_sample && o.top_k == -1);
     CHECK(o.temperature == DS_ZERO);
     CHECK(strstr(lines.s, "generation_config.json: not implemented, and without effect: "
-                          "bad_words_ids, forced_eos_token_id, min_p, no_repeat_ngram_size\n"));
+                          "bad_words_ids, forced_eos_token_id\n"));
     dsi_text_free(&lines);
-    write_file("generation_config.json", "{\"num_beams\": 1, \"min_p\": 0.0}");
+    write_file("generation_config.json", "{\"num_beams\": 1, \"typical_p\": 1.0}");
     o = ds_generation_config(m);
     CHECK(o.n_stop == 1 && o.stop[0] == 1 && !lines.n);
     write_file("generation_config.json",

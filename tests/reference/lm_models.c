@@ -197,7 +197,7 @@ static void check_choices(Reference *r, const float *logits, int64_t vocab, ds_t
                           .top_p = reference_double(s, "top_p", 0),
                           .repetition_penalty = reference_double(s, "repetition_penalty", 0)};
     dsi_lm_choice *c = malloc((size_t)vocab * sizeof *c);
-    int64_t kept = dsi_lm_choices(logits, vocab, ds_data(prompt), ds_numel(prompt), &o, c);
+    int64_t kept = dsi_lm_choices(logits, vocab, ds_data(prompt), ds_numel(prompt), 0, &o, c);
     int64_t want = reference_int(s, "kept", 0);
     bool near_edge = reference_double(s, "distance_from_top_p_edge", 1) < 1e-4;
     if (kept != want && !(near_edge && llabs(kept - want) == 1))
