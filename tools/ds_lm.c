@@ -63,6 +63,9 @@ enum {
     TOP_K,
     TOP_P,
     REPETITION_PENALTY,
+    MIN_P,
+    NO_REPEAT_NGRAM,
+    MIN_NEW_TOKENS,
     PROMPT_LOOKUP,
     ASSISTANT,
     VOCAB_SIZE,
@@ -139,6 +142,9 @@ static const struct argp_option options[] = {
     {"top-p", TOP_P, "X", 0, "sample from the fewest tokens of this probability (1: all)", 0},
     {"repetition-penalty", REPETITION_PENALTY, "X", 0,
      "above 1: tokens that are there are less probable (1)", 0},
+    {"min-p", MIN_P, "X", 0, "sample from tokens that have X times the largest probability (0)", 0},
+    {"no-repeat-ngram-size", NO_REPEAT_NGRAM, "N", 0, "N tokens in a row come once (0: any)", 0},
+    {"min-new-tokens", MIN_NEW_TOKENS, "N", 0, "tokens that come before the end, at least (0)", 0},
     {"prompt-lookup-num-tokens", PROMPT_LOOKUP, "N", 0,
      "try at once N tokens that followed the same words before; the text is the same (7)", 0},
     {"num-assistant-tokens", ASSISTANT, "N", 0,
@@ -184,6 +190,8 @@ static const ArgsField fields[] = {
     ARGS_WHOLE(SAVE_INTERVAL, LmOptions, save_interval, 1, ARGS_COUNT),
     ARGS_WHOLE(MAX_NEW_TOKENS, LmOptions, max_new_tokens, 1, 1 << 24),
     ARGS_WHOLE(TOP_K, LmOptions, top_k, 1, 1 << 30),
+    ARGS_WHOLE(NO_REPEAT_NGRAM, LmOptions, no_repeat_ngram_size, 0, 1 << 24),
+    ARGS_WHOLE(MIN_NEW_TOKENS, LmOptions, min_new_tokens, 0, 1 << 24),
     ARGS_WHOLE(PROMPT_LOOKUP, LmOptions, prompt_lookup, 0, 1 << 20),
     ARGS_WHOLE(ASSISTANT, LmOptions, num_assistant_tokens, 0, 1 << 20),
     ARGS_WHOLE(VOCAB_SIZE, LmOptions, vocab_size, 257, 1 << 24),
@@ -249,6 +257,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case TOP_P:
         o->top_p = args_double(state, "top-p", arg, 0, 1);
+        return 0;
+    case MIN_P:
+        o->min_p = args_double(state, "min-p", arg, 0, 1);
         return 0;
     case ARGP_KEY_ARG:
         if (o->command)
@@ -345,6 +356,9 @@ int lm_generate(LmOptions *o)
     if (o->top_k) g.top_k = o->top_k;
     if (o->top_p > 0) g.top_p = o->top_p;
     if (o->repetition_penalty > 0) g.repetition_penalty = o->repetition_penalty;
+    if (o->min_p >= 0) g.min_p = o->min_p;
+    if (o->no_repeat_ngram_size >= 0) g.no_repeat_ngram_size = o->no_repeat_ngram_size;
+    if (o->min_new_tokens >= 0) g.min_new_tokens = o->min_new_tokens;
     if (o->prompt_lookup >= 0)
         g.prompt_lookup_num_tokens = o->prompt_lookup ? o->prompt_lookup : -1;
     if (o->num_assistant_tokens >= 0)
@@ -454,7 +468,10 @@ int main(int argc, char **argv)
                    .eval_split = 0.05,
                    .temperature = -1,
                    .prompt_lookup = -1,
-                   .num_assistant_tokens = -1};
+                   .num_assistant_tokens = -1,
+                   .min_p = -1,
+                   .no_repeat_ngram_size = -1,
+                   .min_new_tokens = -1};
     argp_program_version = "ds_lm (deepspeed.c) " DS_VERSION;
     args_parse(&argp, argc, argv, &o);
     lm_defaults(&o);

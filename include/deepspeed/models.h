@@ -121,7 +121,7 @@ typedef struct ds_generate_opts {
     bool cache_prompt;
     double min_p; /* draw tokens that have this share of the largest probability; 0: all */
     int64_t no_repeat_ngram_size; /* N tokens in a row come once; 0: any number of times */
-    int64_t min_new_tokens; /* tokens that come before a stop token, at least */
+    int64_t min_new_tokens;       /* tokens that come before a stop token, at least */
     /* int64 [B,L], 0 where ids have padding, which is on the left; NULL: none */
     ds_tensor *attention_mask;
     /* Called for each token of each row that has not ended; false: the row ends

@@ -20,7 +20,9 @@ typedef struct LmOptions {
     int64_t n_data, context, batch, grad_accum, epochs, max_steps, warmup, seed, threads;
     int64_t log_interval, eval_interval, sample_interval, save_interval, max_new_tokens, top_k;
     int64_t vocab_size, lora_r, local_rank, patience, prompt_lookup, num_assistant_tokens;
+    int64_t no_repeat_ngram_size, min_new_tokens;
     double lr, weight_decay, clip, eval_split, temperature, top_p, repetition_penalty, lora_alpha;
+    double min_p;
     bool bf16, checkpointing, greedy, demo, no_save, resume, use_dora, ensure_weight_tying;
 } LmOptions;
 
