@@ -18,6 +18,8 @@
 #include "device/cpu/gemm/int8.h"
 #include "tensor/tensor.h"
 
+#include <string.h>
+
 #define PAYS_BYTES (64 << 20) /* of float32 matrices: no cache of a core holds them */
 
 typedef struct Copy {
@@ -116,6 +118,29 @@ dsi_assistant *dsi_assistant_new(dsi_lm *lm)
     if (ok) return a;
     dsi_assistant_free(a);
     return NULL;
+}
+
+static bool copy_is_current(const Copy *c, ds_tensor *w)
+{
+    if (!is_plain(w) || !dsi_is_contiguous(w)) return false;
+    bool transposed = c->layer && c->layer->transposed;
+    size_t n = (size_t)c->w.groups;
+    dsi_int8_matrix now = {.n = 1, .k = c->w.k, .groups = c->w.groups};
+    now.q = dsi_alloc(n * DSI_INT8_GROUP), now.scale = dsi_alloc(n * sizeof *now.scale);
+    dsi_cpu_int8_of(dsi_cpu_isa())
+        ->quantize(ds_data(w), transposed, transposed ? c->w.n : c->w.k, &now);
+    bool same = !memcmp(now.q, c->w.q, n * DSI_INT8_GROUP) &&
+                !memcmp(now.scale, c->w.scale, n * sizeof *now.scale);
+    dsi_free(now.q), dsi_free(now.scale);
+    return same;
+}
+
+bool dsi_assistant_is_current(const dsi_assistant *a)
+{
+    bool same = true;
+    for (int64_t i = 0; i < a->n && same; i++)
+        same = copy_is_current(&a->copy[i], matrix_of(a->lm, a->copy[i].layer));
+    return same;
 }
 
 void dsi_assistant_free(dsi_assistant *a)

@@ -372,6 +372,7 @@ static bool run_drafts(Run *r)
     r->lookup_right = true;
     if (!r->assist_most || (!assist && !dsi_assistant_pays(r->lm))) return true;
     dsi_assistant **kept = &r->session->assistant;
+    if (*kept && !dsi_assistant_is_current(*kept)) dsi_assistant_free(*kept), *kept = NULL;
     if (!*kept) *kept = dsi_assistant_new(r->lm);
     r->assistant = *kept;
     if (r->assistant || assist || ds_error_status() != DS_ENOMEM) return r->assistant;

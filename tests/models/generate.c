@@ -381,6 +381,28 @@ static void what_is_not_used_again(void **state)
     ds_scope_close(scope);
 }
 
+/* Copies of other values than the model has now are made again. */
+static void assistant_of_other_values(void **state)
+{
+    (void)state;
+    if (ds_current_device().kind != DS_CPU) skip();
+    ds_scope *scope = ds_scope_open();
+    ds_module *m[] = {golden_model(1, DS_F32), golden_model(1, DS_F32)};
+    ds_generate_opts o = {.max_new_tokens = 40};
+    ds_tensor *ids = some_ids(m[0], 1, 12, 5, 99);
+    CHECK(drafts_save(m[0], ids, o, ASSIST(7)) > 0);
+    bool grad = ds_set_grad(false);
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < ds_module_params(m[k]); i++) {
+            ds_tensor *x = ds_module_param_at(m[k], i, NULL);
+            CHECK_INT(ds_copy(x, ds_scale(x, i % 2 ? 0.5 : -1.5)), DS_OK);
+        }
+    ds_set_grad(grad);
+    CHECK_INT(drafts_save(m[0], ids, o, ASSIST(7)), drafts_save(m[1], ids, o, ASSIST(7)));
+    ds_module_free(m[0]), ds_module_free(m[1]);
+    ds_scope_close(scope);
+}
+
 static void drafts_refused(void **state)
 {
     (void)state;
@@ -422,4 +444,5 @@ TEST_MAIN(cmocka_unit_test(no_temperature_is_greedy), cmocka_unit_test(penalty_w
           cmocka_unit_test(positions_together), cmocka_unit_test(lookup_changes_nothing),
           cmocka_unit_test(assistant_changes_nothing), cmocka_unit_test(assistant_with_adapters),
           cmocka_unit_test(assistant_without_memory), cmocka_unit_test(drafts_refused),
-          cmocka_unit_test(conversations), cmocka_unit_test(what_is_not_used_again))
+          cmocka_unit_test(assistant_of_other_values), cmocka_unit_test(conversations),
+          cmocka_unit_test(what_is_not_used_again))
