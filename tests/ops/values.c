@@ -49,7 +49,8 @@ static Result run(const Case *c, const Input *rows, ds_dtype dtype, Layout *layo
     ds_tensor *dy = ds_to(ds_empty(DS_F64, ds_shape_of(r.y)), (ds_device){DS_CPU, 0}, DS_F64);
     double *p = ds_data_mut(dy);
     uint64_t random = 99;
-    for (int64_t i = 0; i < ds_numel(dy); i++) p[i] = 0.5 + floor(case_random(&random) * 128) / 128;
+    for (int64_t i = 0, n = ds_numel(dy); i < n; i++)
+        p[i] = 0.5 + floor(case_random(&random) * 128) / 128;
     if (ds_backward_from(r.y, ds_to(dy, ds_device_of(r.y), ds_dtype_of(r.y))) != DS_OK)
         failed(c, "%s", ds_error());
     for (int i = 0; i < r.n; i++) r.grad[i] = ds_grad(r.in[i]);
@@ -60,7 +61,7 @@ static double largest(ds_tensor *x)
 {
     const double *p = ds_data(ds_cast(x, DS_F64));
     double most = 0;
-    for (int64_t i = 0; i < ds_numel(x); i++) most = fmax(most, fabs(p[i]));
+    for (int64_t i = 0, n = ds_numel(x); i < n; i++) most = fmax(most, fabs(p[i]));
     return most;
 }
 
@@ -77,7 +78,7 @@ static void compare(const Case *c, const char *what, ds_tensor *got, ds_tensor *
     const double *g = ds_data(ds_cast(ds_detach(got), DS_F64));
     const double *w = ds_data(ds_cast(ds_detach(want), DS_F64));
     double room = tol * fmax(largest(ds_detach(want)), tol > 0 ? 1e-3 : 0);
-    for (int64_t i = 0; i < ds_numel(want); i++) {
+    for (int64_t i = 0, n = ds_numel(want); i < n; i++) {
         if (fabs(g[i] - w[i]) <= room || (isnan(g[i]) && isnan(w[i])) || g[i] == w[i]) continue;
         failed(c, "%s[%lld] is %.9g, want %.9g within %.3g", what, (long long)i, g[i], w[i], room);
         return;
@@ -123,14 +124,18 @@ static void orders_of_memory(void **state)
     failures = 0;
     Layout *const layouts[] = {reversed, channels_last, with_gaps};
     const char *const names[] = {"reversed", "channels last", "with gaps"};
-    for (int i = 0; i < OP_CASES; i++)
+    for (int i = 0; i < OP_CASES; i++) {
+        const Case *c = &op_cases[i];
+        ds_scope *scope = ds_scope_open();
+        Result want = run(c, c->in, DS_F32, NULL);
         for (int k = 0; k < 3; k++) {
-            const Case *c = &op_cases[i];
-            ds_scope *scope = ds_scope_open();
-            Result want = run(c, c->in, DS_F32, NULL), got = run(c, c->in, DS_F32, layouts[k]);
+            ds_scope *inner = ds_scope_open();
+            Result got = run(c, c->in, DS_F32, layouts[k]);
             compare_all(c, names[k], &got, &want, 1e-5);
-            ds_scope_close(scope);
+            ds_scope_close(inner);
         }
+        ds_scope_close(scope);
+    }
     CHECK_INT(failures, 0);
 }
 
@@ -168,19 +173,31 @@ static double room_of_gradients(const Case *c, double eps)
     return (strstr(c->op, "softmax") ? 8 : 2) * eps;
 }
 
-static void compare_sixteen(const Case *c, const Input *rows, ds_dtype dtype, Layout *layout)
+static void compare_sixteen(const Case *c, const Result *got, const Result *want, ds_dtype dtype)
 {
     double eps = dtype == DS_BF16 ? 0x1p-8 : 0x1p-11;
+    if (got->y && ds_dtype_of(got->y) != dtype)
+        failed(c, "y is %s", ds_dtype_name(ds_dtype_of(got->y)));
+    compare(c, ds_dtype_name(dtype), got->y, want->y, eps);
+    for (int g = 0; g < got->n; g++) {
+        if (got->grad[g] && ds_dtype_of(got->grad[g]) != dtype)
+            failed(c, "gradient %d is %s", g, ds_dtype_name(ds_dtype_of(got->grad[g])));
+        compare(c, "gradient", got->grad[g], want->grad[g], room_of_gradients(c, eps));
+    }
+}
+
+/* Inputs in 16 bits, in the first n orders of memory. */
+static void run_sixteen(const Case *c, const Input *rows, ds_dtype dtype, int n)
+{
+    Layout *const layouts[] = {NULL, reversed, channels_last, with_gaps};
     ds_scope *scope = ds_scope_open();
     rounded = dtype;
-    Result want = run(c, rows, DS_F32, round_to), got = run(c, rows, dtype, layout);
-    if (got.y && ds_dtype_of(got.y) != dtype)
-        failed(c, "y is %s", ds_dtype_name(ds_dtype_of(got.y)));
-    compare(c, ds_dtype_name(dtype), got.y, want.y, eps);
-    for (int g = 0; g < got.n; g++) {
-        if (got.grad[g] && ds_dtype_of(got.grad[g]) != dtype)
-            failed(c, "gradient %d is %s", g, ds_dtype_name(ds_dtype_of(got.grad[g])));
-        compare(c, "gradient", got.grad[g], want.grad[g], room_of_gradients(c, eps));
+    Result want = run(c, rows, DS_F32, round_to);
+    for (int l = 0; l < n; l++) {
+        ds_scope *inner = ds_scope_open();
+        Result got = run(c, rows, dtype, layouts[l]);
+        compare_sixteen(c, &got, &want, dtype);
+        ds_scope_close(inner);
     }
     ds_scope_close(scope);
 }
@@ -189,21 +206,20 @@ static void sixteen_bits(void **state)
 {
     (void)state;
     failures = 0;
-    Layout *const layouts[] = {NULL, reversed, channels_last, with_gaps};
     const ds_dtype dtypes[] = {DS_BF16, DS_F16};
     for (int i = 0; i < OP_CASES; i++)
         for (int k = 0; k < 2; k++) {
             const Case *c = &op_cases[i];
-            for (int l = 0; l < 4; l++) compare_sixteen(c, c->in, dtypes[k], layouts[l]);
-            if (c->bench[0].used && !quick()) compare_sixteen(c, c->bench, dtypes[k], NULL);
+            run_sixteen(c, c->in, dtypes[k], 4);
+            if (c->bench[0].used && !quick()) run_sixteen(c, c->bench, dtypes[k], 1);
         }
     CHECK_INT(failures, 0);
 }
 
 /* ---- formulas ---------------------------------------------------------------------------------------- */
 
-/* Element i of y's row-major order, of x broadcast to y. */
-static double broadcast_element(ds_tensor *x, ds_dims y, int64_t i)
+/* Where element i of y's row-major order is in x, which is broadcast to y. */
+static int64_t broadcast_place(ds_tensor *x, ds_dims y, int64_t i)
 {
     int64_t at = 0, step = 1;
     for (int d = 1; d <= y.n; d++) {
@@ -214,7 +230,7 @@ static double broadcast_element(ds_tensor *x, ds_dims y, int64_t i)
         at += size == 1 ? 0 : k * step;
         step *= size;
     }
-    return ((const double *)ds_data(ds_cast(ds_detach(x), DS_F64)))[at];
+    return at;
 }
 
 static void formulas(void **state)
@@ -233,9 +249,11 @@ static void formulas(void **state)
             double *w = ds_data_mut(want);
             ds_dims shape = ds_shape_of(r.y);
             if (!strcmp(c->name, "unsqueeze")) shape = r.in[0]->shape; /* the same elements */
-            for (int64_t e = 0; e < ds_numel(want); e++) {
+            const double *in[MAX_IN];
+            for (int n = 0; n < r.n; n++) in[n] = ds_data(ds_cast(ds_detach(r.in[n]), DS_F64));
+            for (int64_t e = 0, elements = ds_numel(want); e < elements; e++) {
                 double x[MAX_IN];
-                for (int n = 0; n < r.n; n++) x[n] = broadcast_element(r.in[n], shape, e);
+                for (int n = 0; n < r.n; n++) x[n] = in[n][broadcast_place(r.in[n], shape, e)];
                 w[e] = c->element(x);
             }
             compare(c, ds_dtype_name(dtypes[k]), r.y, want, tolerance[k]);
