@@ -196,6 +196,7 @@ ds_status dsi_graph_launch(dsi_graph *g)
 
 ds_status dsi_graph_replay(dsi_graph *g)
 {
+    g->d->replays++;
     for (int i = 0; i < g->hooks.n; i++) {
         const Hook *h = &g->hooks.at[i];
         if (h->type->before) h->type->before(h->arg);

@@ -13,7 +13,9 @@
  * - A kept cache serves a call only where attention divides it as the one that
  *   this call would make (dsi_step_division): tokens have the same bits.
  * - Columns of the cache are used again for `prompt` alone: they depend on the
- *   parameters' values, which nothing compares.
+ *   parameters' values, which nothing compares. A step of training ends them by its
+ *   forward, or where it is replayed as a graph by that: any graph's replay does,
+ *   as which parameters it writes is not known.
  * - The session belongs to the thread whose handle on the device the parameters
  *   have; calls of others leave nothing.
  * - It is the first that is given up: when the device has no memory left for an
@@ -210,7 +212,7 @@ dsi_lm_session *dsi_lm_session_take(dsi_lm *lm, int64_t rows, int64_t need, bool
         s = dsi_alloc(sizeof *s);
         s->device = d;
     }
-    if (!prompt) s->filled = 0;
+    if (!prompt || s->replays != d->replays) s->filled = 0;
     if (cache_fits(s, lm, rows, room)) return s;
     if (s->rows == rows && s->filled) {
         cache_move(s, lm, room);
@@ -233,6 +235,7 @@ void dsi_lm_session_keep(dsi_lm *lm, dsi_lm_session *s, bool good, bool prompt)
     if (lora && lora->dora) dsi_lm_decoder_free(s->decoder), s->decoder = NULL;
     if (!prompt) s->filled = 0;
     if (!prompt && !s->decoder) cache_free(s, layers);
+    s->replays = s->device->replays;
     s->spare = (dsi_spare){.release = session_spare, .arg = lm};
     dsi_spare_add(s->device, &s->spare);
     lm->session = s;

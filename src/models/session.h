@@ -1,6 +1,5 @@
 /* models/session.h: what a call of ds_generate leaves with the model for the
- * next
- * one.
+ * next one.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -17,6 +16,7 @@ typedef struct dsi_lm_session {
     int64_t filled;           /* columns whose keys and values the cache has between calls */
     dsi_lm_decoder *decoder;  /* of this cache; NULL: none */
     dsi_assistant *assistant; /* NULL: none */
+    int64_t replays;          /* of the device's graphs, when this was kept */
     struct {
         DSI_LIST(dsi_view)
     } params; /* where the parameters were */

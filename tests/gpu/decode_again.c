@@ -134,9 +134,8 @@ static void a_second_call_records_nothing(void **state)
     }
 }
 
-/* Prompts, padding, batches, lengths and ways to choose in any order; two
- * models in
- * turns. */
+/* Prompts, padding, batches, lengths and ways to choose in any order; two models
+ * in turns. */
 static void calls_in_any_order(void **state)
 {
     (void)state;
@@ -287,6 +286,52 @@ static void what_ends_a_graph(void **state)
     check_changed(change_dora, true);
     check_changed(change_merge, true);
     check_changed(change_training, true);
+}
+
+typedef struct Training {
+    ds_module *net;
+    ds_optim *optim;
+} Training;
+
+static ds_tensor *training_step(void *self, ds_tensor *const *in, int n)
+{
+    Training *t = self;
+    (void)n;
+    ds_tensor *loss = ds_call(t->net, in[0], in[0]);
+    ds_optim_zero_grad(t->optim);
+    ds_backward(loss);
+    ds_optim_step(t->optim);
+    return loss;
+}
+
+/* Keys and values of a prompt are those of the parameters after a step that no
+ * forward of the model ran. */
+static void a_replayed_step_ends_a_prompt(void **state)
+{
+    (void)state;
+    static const int64_t text[8] = {5, 9, 33, 70, 5, 25, 36, 6};
+    const Call c = {1, 12, 8, 1, 0, false, 0};
+    const ds_generate_opts keep = {.cache_prompt = true};
+    ds_scope *scope = ds_scope_open();
+    Training t = {.net = model_on("llama-rope3", gpu, DS_F32)};
+    t.optim = ds_optim_sgd(t.net, 0.3);
+    ds_step_graph *g = ds_step_graph_new(training_step, &t);
+    ds_tensor *x = ds_from_data(DS_I64, ds_shape(1, 8), text);
+    for (int i = 0; i < 6 && !ds_step_graph_replays(g); i++) CHECK(ds_step_graph_run(g, &x, 1));
+    CHECK(ds_step_graph_replays(g));
+    CHECK(call_run(t.net, &c, keep));
+    CHECK(noted_session(t.net));
+    CHECK_INT(ds_set_device(gpu), DS_OK);
+    CHECK(ds_step_graph_run(g, &x, 1));
+    CHECK(noted_session(t.net));
+    ds_tensor *got = call_run(t.net, &c, keep);
+    dsi_lm_session_drop(dsi_lm_of(t.net));
+    ds_tensor *want = call_run(t.net, &c, (ds_generate_opts){0});
+    CHECK(want && got && same_bits(want, got));
+    ds_step_graph_free(g);
+    ds_optim_free(t.optim);
+    ds_module_free(t.net);
+    ds_scope_close(scope);
 }
 
 /* DoRA's factors are of one call. */
@@ -467,6 +512,7 @@ int main(void)
         cmocka_unit_test(calls_in_any_order),
         cmocka_unit_test(a_context_that_grows),
         cmocka_unit_test(what_ends_a_graph),
+        cmocka_unit_test(a_replayed_step_ends_a_prompt),
         cmocka_unit_test(factors_of_dora),
         cmocka_unit_test(calls_within_calls),
         cmocka_unit_test(calls_that_fail),
