@@ -100,7 +100,7 @@ static ds_tensor *bags_max(ds_tensor *rows, ds_tensor *counted, const int64_t *a
     rows = ds_cat((ds_tensor *[]){rows, least}, 2, 0);
     if (!p || !rows) return NULL;
     rows = ds_index_select(rows, 0, ds_to(place, dsi_device_id(rows->device), DS_I64));
-    ds_tensor *y = ds_max(ds_reshape(rows, ds_shape(bags, longest, rows->shape.d[1])), 1, false);
+    ds_tensor *y = ds_max(ds_reshape(rows, ds_shape(bags, longest, ds_size(rows, 1))), 1, false);
     return y ? ds_where(ds_eq(y, dsi_number_beside(y, -(double)INFINITY)), ds_like(y, 0), y) : NULL;
 }
 
