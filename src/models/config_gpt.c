@@ -62,15 +62,22 @@ static void read_gpt2(dsi_lm_reader *r, dsi_lm_config *c)
     if (!scaled) c->score_scale = 1;
 }
 
-/* OPTConfig. opt-350m has norms behind the sums, none behind the last block, and
- * narrower embeddings. */
-static void read_opt(dsi_lm_reader *r, dsi_lm_config *c)
+/* inner: the key of the width within an MLP. */
+static void read_sizes(dsi_lm_reader *r, dsi_lm_config *c, const char *inner)
 {
     c->hidden = dsi_lm_read_int(r, "hidden_size", 1, 1 << 20, -1);
     c->layers = dsi_lm_read_int(r, "num_hidden_layers", 1, DSI_LM_MAX_LAYERS, -1);
     c->heads = dsi_lm_read_int(r, "num_attention_heads", 1, 1 << 16, -1);
-    c->inner = dsi_lm_read_int(r, "ffn_dim", 1, 1 << 24, -1);
+    c->inner = dsi_lm_read_int(r, inner, 1, 1 << 24, -1);
     c->positions = dsi_lm_read_int(r, "max_position_embeddings", 1, 1 << 30, 2048);
+    divide_heads(r, c, "hidden_size", "num_attention_heads");
+}
+
+/* OPTConfig. opt-350m has norms behind the sums, none behind the last block, and
+ * narrower embeddings. */
+static void read_opt(dsi_lm_reader *r, dsi_lm_config *c)
+{
+    read_sizes(r, c, "ffn_dim");
     c->positions_skipped = 2;
     c->embedding = dsi_lm_read_int(r, "word_embed_proj_dim", 1, 1 << 20, c->hidden);
     c->init_std = dsi_lm_read_number(r, "init_std", 0, 100, 0.02);
@@ -83,7 +90,6 @@ static void read_opt(dsi_lm_reader *r, dsi_lm_config *c)
     c->qkv_bias = c->o_bias = c->mlp_bias = dsi_lm_read_bool(r, "enable_bias", true);
     c->tied = dsi_lm_read_bool(r, "tie_word_embeddings", true);
     dsi_lm_read_activation(r, c, "activation_function", "relu");
-    divide_heads(r, c, "hidden_size", "num_attention_heads");
     if (dsi_lm_read_number(r, "layerdrop", 0, 1, 0) > 0)
         dsi_lm_read_fail(r, DS_EINVAL, "layerdrop is not 0: it is not implemented");
 }
@@ -91,11 +97,7 @@ static void read_opt(dsi_lm_reader *r, dsi_lm_config *c)
 /* GPTNeoXConfig: rotary positions of a part of each head. */
 static void read_gpt_neox(dsi_lm_reader *r, dsi_lm_config *c)
 {
-    c->hidden = dsi_lm_read_int(r, "hidden_size", 1, 1 << 20, -1);
-    c->layers = dsi_lm_read_int(r, "num_hidden_layers", 1, DSI_LM_MAX_LAYERS, -1);
-    c->heads = dsi_lm_read_int(r, "num_attention_heads", 1, 1 << 16, -1);
-    c->inner = dsi_lm_read_int(r, "intermediate_size", 1, 1 << 24, -1);
-    c->positions = dsi_lm_read_int(r, "max_position_embeddings", 1, 1 << 30, 2048);
+    read_sizes(r, c, "intermediate_size");
     c->eps = dsi_lm_read_number(r, "layer_norm_eps", 0, 1, 1e-5);
     c->attention_dropout = dsi_lm_read_number(r, "attention_dropout", 0, 1, 0);
     c->embedding_dropout = dsi_lm_read_number(r, "hidden_dropout", 0, 1, 0);
@@ -104,7 +106,6 @@ static void read_gpt_neox(dsi_lm_reader *r, dsi_lm_config *c)
     c->qkv_bias = c->o_bias = dsi_lm_read_bool(r, "attention_bias", true);
     c->tied = dsi_lm_read_bool(r, "tie_word_embeddings", false);
     dsi_lm_read_activation(r, c, "hidden_act", "gelu");
-    divide_heads(r, c, "hidden_size", "num_attention_heads");
     if (r->status == DS_OK) dsi_lm_read_rope(r, c);
 }
 

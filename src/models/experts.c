@@ -137,7 +137,7 @@ ds_module *dsi_lm_experts_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent)
     Experts *experts = ds_self(m);
     experts->lm = lm;
     experts->expert = dsi_alloc((size_t)c->experts * sizeof *experts->expert);
-    experts->gate = dsi_lm_linear_new(b, m, "gate", c->hidden, c->experts, false, false, -1);
+    experts->gate = dsi_lm_projection_new(b, m, "gate", c->hidden, c->experts, false);
     static const ds_module_type list_type = {.name = "ModuleList"};
     ds_module *list = dsi_lm_enter(b, m, "experts", &list_type, &in_list);
     for (int64_t e = 0; e < c->experts && !ds_error(); e++) {
@@ -149,8 +149,8 @@ ds_module *dsi_lm_experts_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent)
     dsi_lm_leave(b, in_list);
     if (c->shared_inner) {
         experts->shared_expert = dsi_lm_mlp_new(lm, b, m, "shared_expert", c->shared_inner, names);
-        experts->shared_expert_gate = dsi_lm_linear_new(b, m, "shared_expert_gate", c->hidden, 1,
-                                                        false, false, -1);
+        experts->shared_expert_gate = dsi_lm_projection_new(b, m, "shared_expert_gate", c->hidden,
+                                                            1, false);
     }
     dsi_lm_leave(b, in_block);
     return m;

@@ -68,12 +68,6 @@ static ds_module *norm_new(const dsi_lm *lm, dsi_lm_builder *b, ds_module *paren
     return dsi_lm_norm_new(b, parent, name, lm->config.hidden, DSI_LAYER_NORM, lm->config.eps);
 }
 
-static ds_module *projection_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t in,
-                                 int64_t out, bool bias)
-{
-    return dsi_lm_linear_new(b, parent, name, in, out, bias, false, -1);
-}
-
 static ds_module *layer_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *list, const char *name,
                             int64_t layer)
 {
@@ -88,16 +82,16 @@ static ds_module *layer_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *list, cons
     l->attention = part = dsi_lm_enter(b, m, "attention", &attention_type, &in_part);
     Attention *a = ds_self(part);
     a->lm = lm, a->layer = layer;
-    a->query_key_value = projection_new(b, part, "query_key_value", c->hidden, 3 * c->hidden,
-                                        c->qkv_bias);
-    a->dense = projection_new(b, part, "dense", c->hidden, c->hidden, c->o_bias);
+    a->query_key_value = dsi_lm_projection_new(b, part, "query_key_value", c->hidden, 3 * c->hidden,
+                                               c->qkv_bias);
+    a->dense = dsi_lm_projection_new(b, part, "dense", c->hidden, c->hidden, c->o_bias);
     dsi_lm_leave(b, in_part);
 
     l->mlp = part = dsi_lm_enter(b, m, "mlp", &mlp_type, &in_part);
     Mlp *mlp = ds_self(part);
     mlp->lm = lm;
-    mlp->dense_h_to_4h = projection_new(b, part, "dense_h_to_4h", c->hidden, c->inner, true);
-    mlp->dense_4h_to_h = projection_new(b, part, "dense_4h_to_h", c->inner, c->hidden, true);
+    mlp->dense_h_to_4h = dsi_lm_projection_new(b, part, "dense_h_to_4h", c->hidden, c->inner, true);
+    mlp->dense_4h_to_h = dsi_lm_projection_new(b, part, "dense_4h_to_h", c->inner, c->hidden, true);
     dsi_lm_leave(b, in_part);
     dsi_lm_leave(b, in_layer);
     return m;
@@ -113,7 +107,8 @@ static void gpt_neox_build(dsi_lm *lm, ds_module *root, dsi_lm_builder *b)
     dsi_lm_blocks_new(lm, b, "layers", layer_new);
     lm->norm = norm_new(lm, b, lm->body, "final_layer_norm");
     dsi_lm_leave(b, in_body);
-    if (!c->tied) lm->head = projection_new(b, root, "embed_out", c->hidden, c->vocab, false);
+    if (!c->tied)
+        lm->head = dsi_lm_projection_new(b, root, "embed_out", c->hidden, c->vocab, false);
 }
 
 /* ids [B,L] int64 -> what the head reads, [B,L,hidden]. */

@@ -137,6 +137,12 @@ ds_module *dsi_lm_linear_new(dsi_lm_builder *b, ds_module *parent, const char *n
     return m;
 }
 
+ds_module *dsi_lm_projection_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t in,
+                                 int64_t out, bool bias)
+{
+    return dsi_lm_linear_new(b, parent, name, in, out, bias, false, -1);
+}
+
 /* ---- blocks ---- */
 
 /* ds_nn_module_list knows no builder, so its part of the path is added by hand.

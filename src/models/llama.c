@@ -114,12 +114,6 @@ static const ds_module_type attention_type = {"Attention", sizeof(Attention),
                             layer_type = {"DecoderLayer", sizeof(Layer), .forward = layer_forward},
                             body_type = {.name = "Model"};
 
-static ds_module *projection_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t in,
-                                 int64_t out, bool bias)
-{
-    return dsi_lm_linear_new(b, parent, name, in, out, bias, false, -1);
-}
-
 static ds_module *norm_new(const dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, const char *name,
                            int64_t dim)
 {
@@ -138,13 +132,13 @@ static ds_module *attention_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent
     Attention *a = ds_self(m);
     a->lm = lm, a->layer = layer;
     if (c->fused) {
-        a->o_proj = projection_new(b, m, "o_proj", q, c->hidden, c->o_bias);
-        a->qkv_proj = projection_new(b, m, "qkv_proj", c->hidden, q + 2 * kv, c->qkv_bias);
+        a->o_proj = dsi_lm_projection_new(b, m, "o_proj", q, c->hidden, c->o_bias);
+        a->qkv_proj = dsi_lm_projection_new(b, m, "qkv_proj", c->hidden, q + 2 * kv, c->qkv_bias);
     } else {
-        a->q_proj = projection_new(b, m, "q_proj", c->hidden, q, c->qkv_bias);
-        a->k_proj = projection_new(b, m, "k_proj", c->hidden, kv, c->qkv_bias);
-        a->v_proj = projection_new(b, m, "v_proj", c->hidden, kv, c->qkv_bias);
-        a->o_proj = projection_new(b, m, "o_proj", q, c->hidden, c->o_bias);
+        a->q_proj = dsi_lm_projection_new(b, m, "q_proj", c->hidden, q, c->qkv_bias);
+        a->k_proj = dsi_lm_projection_new(b, m, "k_proj", c->hidden, kv, c->qkv_bias);
+        a->v_proj = dsi_lm_projection_new(b, m, "v_proj", c->hidden, kv, c->qkv_bias);
+        a->o_proj = dsi_lm_projection_new(b, m, "o_proj", q, c->hidden, c->o_bias);
     }
     if (c->qk_norm) {
         a->q_norm = norm_new(lm, b, m, "q_norm", c->head_dim);
@@ -163,12 +157,13 @@ ds_module *dsi_lm_mlp_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, cons
     Mlp *mlp = ds_self(m);
     mlp->lm = lm, mlp->inner = inner;
     if (c->fused) {
-        mlp->gate_up_proj = projection_new(b, m, "gate_up_proj", c->hidden, 2 * inner, c->mlp_bias);
+        mlp->gate_up_proj = dsi_lm_projection_new(b, m, "gate_up_proj", c->hidden, 2 * inner,
+                                                  c->mlp_bias);
     } else {
-        mlp->gate_proj = projection_new(b, m, names[0], c->hidden, inner, c->mlp_bias);
-        mlp->up_proj = projection_new(b, m, names[1], c->hidden, inner, c->mlp_bias);
+        mlp->gate_proj = dsi_lm_projection_new(b, m, names[0], c->hidden, inner, c->mlp_bias);
+        mlp->up_proj = dsi_lm_projection_new(b, m, names[1], c->hidden, inner, c->mlp_bias);
     }
-    mlp->down_proj = projection_new(b, m, names[2], inner, c->hidden, c->mlp_bias);
+    mlp->down_proj = dsi_lm_projection_new(b, m, names[2], inner, c->hidden, c->mlp_bias);
     dsi_lm_leave(b, was);
     return m;
 }
@@ -214,7 +209,7 @@ static void llama_build(dsi_lm *lm, ds_module *root, dsi_lm_builder *b)
     dsi_lm_blocks_new(lm, b, "layers", layer_new);
     lm->norm = norm_new(lm, b, lm->body, "norm", c->hidden);
     dsi_lm_leave(b, in_body);
-    if (!c->tied) lm->head = projection_new(b, root, "lm_head", c->hidden, c->vocab, false);
+    if (!c->tied) lm->head = dsi_lm_projection_new(b, root, "lm_head", c->hidden, c->vocab, false);
 }
 
 /* ids [B,L] int64 -> [B,L,hidden] after the last norm: the caller applies the

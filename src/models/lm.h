@@ -65,6 +65,9 @@ typedef struct dsi_lm_linear {
 /* std < 0: b->std. */
 ds_module *dsi_lm_linear_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t in,
                              int64_t out, bool bias, bool conv1d, double std);
+/* The same of a matrix [out,in] with b->std. */
+ds_module *dsi_lm_projection_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t in,
+                                 int64_t out, bool bias);
 /* x [..,in] -> [..,out]: the layer without its adapter, with this bias or NULL. */
 ds_tensor *dsi_lm_product(const dsi_lm_linear *l, ds_tensor *x, ds_tensor *bias);
 /* Whether m was made by dsi_lm_linear_new, so that its struct is a

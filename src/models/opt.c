@@ -67,12 +67,6 @@ static ds_module *norm_new(const dsi_lm *lm, dsi_lm_builder *b, ds_module *paren
     return dsi_lm_norm_new(b, parent, name, c->hidden, kind, c->eps);
 }
 
-static ds_module *projection_new(dsi_lm_builder *b, ds_module *parent, const char *name, int64_t in,
-                                 int64_t out, bool bias)
-{
-    return dsi_lm_linear_new(b, parent, name, in, out, bias, false, -1);
-}
-
 static ds_module *layer_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *list, const char *name,
                             int64_t layer)
 {
@@ -84,14 +78,15 @@ static ds_module *layer_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *list, cons
     l->self_attn = dsi_lm_enter(b, m, "self_attn", &attention_type, &in_part);
     Attention *a = ds_self(l->self_attn);
     a->lm = lm, a->layer = layer;
-    a->k_proj = projection_new(b, l->self_attn, "k_proj", c->hidden, c->hidden, c->qkv_bias);
-    a->v_proj = projection_new(b, l->self_attn, "v_proj", c->hidden, c->hidden, c->qkv_bias);
-    a->q_proj = projection_new(b, l->self_attn, "q_proj", c->hidden, c->hidden, c->qkv_bias);
-    a->out_proj = projection_new(b, l->self_attn, "out_proj", c->hidden, c->hidden, c->o_bias);
+    a->k_proj = dsi_lm_projection_new(b, l->self_attn, "k_proj", c->hidden, c->hidden, c->qkv_bias);
+    a->v_proj = dsi_lm_projection_new(b, l->self_attn, "v_proj", c->hidden, c->hidden, c->qkv_bias);
+    a->q_proj = dsi_lm_projection_new(b, l->self_attn, "q_proj", c->hidden, c->hidden, c->qkv_bias);
+    a->out_proj = dsi_lm_projection_new(b, l->self_attn, "out_proj", c->hidden, c->hidden,
+                                        c->o_bias);
     dsi_lm_leave(b, in_part);
     l->self_attn_layer_norm = norm_new(lm, b, m, "self_attn_layer_norm");
-    l->fc1 = projection_new(b, m, "fc1", c->hidden, c->inner, c->mlp_bias);
-    l->fc2 = projection_new(b, m, "fc2", c->inner, c->hidden, c->mlp_bias);
+    l->fc1 = dsi_lm_projection_new(b, m, "fc1", c->hidden, c->inner, c->mlp_bias);
+    l->fc2 = dsi_lm_projection_new(b, m, "fc2", c->inner, c->hidden, c->mlp_bias);
     l->final_layer_norm = norm_new(lm, b, m, "final_layer_norm");
     dsi_lm_leave(b, in_layer);
     return m;
@@ -109,15 +104,17 @@ static void opt_build(dsi_lm *lm, ds_module *root, dsi_lm_builder *b)
     lm->position = dsi_lm_embedding_new(b, lm->body, "embed_positions",
                                         c->positions + c->positions_skipped, c->hidden, 0, -1);
     if (c->embedding != c->hidden) {
-        lm->project_out = projection_new(b, lm->body, "project_out", c->hidden, c->embedding,
-                                         false);
-        lm->project_in = projection_new(b, lm->body, "project_in", c->embedding, c->hidden, false);
+        lm->project_out = dsi_lm_projection_new(b, lm->body, "project_out", c->hidden, c->embedding,
+                                                false);
+        lm->project_in = dsi_lm_projection_new(b, lm->body, "project_in", c->embedding, c->hidden,
+                                               false);
     }
     if (c->last_norm) lm->norm = norm_new(lm, b, lm->body, "final_layer_norm");
     dsi_lm_blocks_new(lm, b, "layers", layer_new);
     dsi_lm_leave(b, in_decoder);
     dsi_lm_leave(b, in_model);
-    if (!c->tied) lm->head = projection_new(b, root, "lm_head", c->embedding, c->vocab, false);
+    if (!c->tied)
+        lm->head = dsi_lm_projection_new(b, root, "lm_head", c->embedding, c->vocab, false);
 }
 
 /* ids [B,L] int64 -> what the head reads, [B,L,embedding]. */
