@@ -123,7 +123,7 @@ struct dsi_device {
     dsi_device_watch *watches;   /* what waits of the host look at */
     struct dsi_graph *recording; /* graph.h: the graph that a step is recorded for; NULL: none */
     int64_t recordings;          /* begun so far */
-    int64_t replays;             /* of its graphs, so far */
+    int64_t replays;             /* of its graphs, so far, except of a token's (decode.c) */
     struct dsi_graph *fed;       /* graph.h: the graph whose inputs get values; NULL: none */
 };
 

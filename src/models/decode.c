@@ -126,7 +126,9 @@ static ds_tensor *decode_run(dsi_lm_decoder *d, const int64_t *ids, int64_t at)
     d->next = -1;
     ds_device device = ds_current_device(), own = ds_device_of(d->ids);
     if (ds_set_device(own) != DS_OK) return NULL;
+    int64_t replays = d->ids->device->replays;
     ds_tensor *y = d->graph ? ds_step_graph_run(d->graph, NULL, 0) : decode_step(d, NULL, 0);
+    d->ids->device->replays = replays;
     ds_set_device(device);
     if (y) d->next = at + 1;
     return y;

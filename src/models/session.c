@@ -15,7 +15,7 @@
  * - Columns of the cache are used again for `prompt` alone: they depend on the
  *   parameters' values, which nothing compares. A step of training ends them by its
  *   forward, or where it is replayed as a graph by that: any graph's replay does,
- *   as which parameters it writes is not known.
+ *   as which parameters it writes is not known, except that of a token.
  * - The session belongs to the thread whose handle on the device the parameters
  *   have; calls of others leave nothing.
  * - It is the first that is given up: when the device has no memory left for an
