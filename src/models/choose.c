@@ -159,9 +159,9 @@ static int64_t choose_greedy(const float *logits, int64_t vocab, const int64_t *
  * the largest logit. */
 #define LEAST_TEMPERATURE 1e-30
 
-/* Sampling draws word n of the row's own stream. The word
- * becomes a number within (0, 1), never 0 or 1; the first choice whose
- * cumulated probability exceeds it is drawn. */
+/* Sampling draws word n of the row's own stream. The word becomes a number
+ * within (0, 1), never 0 or 1; the first choice whose cumulated probability
+ * exceeds it is drawn. */
 int64_t dsi_lm_choose(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
                       int64_t fresh, const ds_generate_opts *o, int64_t row, dsi_lm_choice *c)
 {

@@ -17,6 +17,7 @@
 #include "base/error.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- families ---- */
@@ -52,6 +53,21 @@ static const Family families[] = {
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 
+/* With the architectures that there are: "A, B or C". */
+static void refuse_architecture(dsi_lm_reader *r, const char *name)
+{
+    char known[400];
+    size_t n = 0;
+    for (int i = 0; i < FAMILIES && n < sizeof known; i++)
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s",
+                              !i                 ? ""
+                              : i < FAMILIES - 1 ? ", "
+                                                 : " or ",
+                              families[i].architecture);
+    dsi_lm_read_fail(r, DS_EINVAL, "architecture \"%.60s\" is not implemented: expected %s", name,
+                     known);
+}
+
 /* "architectures", or "model_type" in a file that has none. */
 static void read_family(dsi_lm_reader *r, dsi_lm_config *c)
 {
@@ -64,14 +80,7 @@ static void read_family(dsi_lm_reader *r, dsi_lm_config *c)
             c->model_type = families[i].model_type;
             return;
         }
-    dsi_lm_read_fail(
-        r, DS_EINVAL,
-        "architecture \"%.60s\" is not implemented: expected GPT2LMHeadModel, "
-        "OPTForCausalLM, GPTNeoXForCausalLM, LlamaForCausalLM, Qwen2ForCausalLM, "
-        "MistralForCausalLM, Qwen3ForCausalLM, "
-        "Phi3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, "
-        "GemmaForCausalLM, Gemma2ForCausalLM or Gemma3ForCausalLM",
-        name ? name : type);
+    refuse_architecture(r, name ? name : type);
 }
 
 /* Keys that change the result in a way that is not implemented. */

@@ -111,7 +111,7 @@ static ds_tensor *gpt2_hidden(dsi_lm *lm, ds_tensor *ids)
     ds_tensor *places = ds_call(lm->position, dsi_lm_position_ids(lm, ids));
     ds_tensor *x = ds_add(ds_call(lm->embed, ids), places);
     x = dsi_lm_dropout(lm, x, lm->config.embedding_dropout);
-    for (int64_t i = 0; x && i < lm->config.layers; i++) x = dsi_lm_block(lm, i, x);
+    x = dsi_lm_blocks(lm, x);
     return ds_call(lm->norm, x);
 }
 

@@ -217,7 +217,7 @@ static void llama_build(dsi_lm *lm, ds_module *root, dsi_lm_builder *b)
 static ds_tensor *llama_hidden(dsi_lm *lm, ds_tensor *ids)
 {
     ds_tensor *x = ds_call(lm->embed, ids);
-    for (int64_t i = 0; x && i < lm->config.layers; i++) x = dsi_lm_block(lm, i, x);
+    x = dsi_lm_blocks(lm, x);
     return ds_call(lm->norm, x);
 }
 

@@ -128,11 +128,13 @@ ds_tensor *dsi_lm_attend_packed(dsi_lm *lm, int64_t layer, ds_tensor *qkv)
     return dsi_lm_attend(lm, layer, part[0], part[1], part[2]);
 }
 
-/* Without gradients a checkpoint would save nothing, so the block is called. */
-ds_tensor *dsi_lm_block(dsi_lm *lm, int64_t i, ds_tensor *x)
+/* Without gradients a checkpoint would save nothing, so the blocks are called. */
+ds_tensor *dsi_lm_blocks(dsi_lm *lm, ds_tensor *x)
 {
-    if (lm->recompute && ds_grad_enabled()) return ds_checkpoint_call(lm->blocks[i], x);
-    return ds_call(lm->blocks[i], x);
+    bool recompute = lm->recompute && ds_grad_enabled();
+    for (int64_t i = 0; x && i < lm->config.layers; i++)
+        x = recompute ? ds_checkpoint_call(lm->blocks[i], x) : ds_call(lm->blocks[i], x);
+    return x;
 }
 
 /* ---- forward ---- */

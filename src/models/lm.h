@@ -218,8 +218,8 @@ int64_t dsi_lm_rope_together(const dsi_lm *lm, int64_t past);
 bool dsi_lm_rope_restarts(const dsi_lm *lm, int64_t past);
 /* int64 [L], or [B,L] with padding: what position embeddings are looked up by. */
 ds_tensor *dsi_lm_position_ids(dsi_lm *lm, ds_tensor *ids);
-/* x through block i, as a checkpoint if lm->recompute. */
-ds_tensor *dsi_lm_block(dsi_lm *lm, int64_t i, ds_tensor *x);
+/* x through all blocks, each a checkpoint if lm->recompute; NULL passes. */
+ds_tensor *dsi_lm_blocks(dsi_lm *lm, ds_tensor *x);
 /* [..,hidden] -> [..,V] */
 ds_tensor *dsi_lm_logits(dsi_lm *lm, ds_tensor *hidden);
 ds_tensor *dsi_lm_dropout(dsi_lm *lm, ds_tensor *x, double p);

@@ -123,7 +123,7 @@ static ds_tensor *opt_hidden(dsi_lm *lm, ds_tensor *ids)
     ds_tensor *x = ds_call(lm->embed, ids);
     if (lm->project_in) x = ds_call(lm->project_in, x);
     x = ds_add(x, ds_call(lm->position, dsi_lm_position_ids(lm, ids)));
-    for (int64_t i = 0; x && i < lm->config.layers; i++) x = dsi_lm_block(lm, i, x);
+    x = dsi_lm_blocks(lm, x);
     x = norm_if(lm->norm, lm->norm, x);
     return lm->project_out ? ds_call(lm->project_out, x) : x;
 }

@@ -95,12 +95,16 @@ static int64_t token_id(const Files *f, const json_t *tokens, const char *conten
     return known ? json_integer_value(known) : (int64_t)(json_object_size(f->vocab) + more);
 }
 
-/* token: its text, or an object with its flags; NULL: none. Later ones of the
- * same text do not count. */
+/* Of a token that is its text, or an object with its flags; "": none. */
+static const char *token_text(const json_t *token)
+{
+    return json_is_string(token) ? json_string_value(token) : dsi_json_text(token, "content", "");
+}
+
+/* token: as token_text takes it. Later ones of the same text do not count. */
 static void token_add(const Files *f, json_t *tokens, const json_t *token, bool special)
 {
-    const char *content = json_is_string(token) ? json_string_value(token)
-                                                : dsi_json_text(token, "content", "");
+    const char *content = token_text(token);
     const json_t *other;
     size_t i;
     json_array_foreach(tokens, i, other)
@@ -167,8 +171,7 @@ static json_t *post_processor(const Files *f, const json_t *tokens, const json_t
     json_t *parts = json_array(), *special = json_object();
     for (int i = 0; i < 2; i++) {
         const json_t *token = special_of(f, keys[i], otherwise);
-        const char *content = json_is_string(token) ? json_string_value(token)
-                                                    : dsi_json_text(token, "content", "");
+        const char *content = token_text(token);
         if (i) json_array_append_new(parts, template_part("Sequence", "A"));
         if (!dsi_json_bool(f->config, asks[i], false) || !*content) continue;
         json_array_append_new(parts, template_part("SpecialToken", content));

@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "emulated.h"
 #include "folder.h"
+#include "lm_step.h"
 #include "models/session.h"
 #include "tensor/tensor.h"
 
@@ -286,22 +287,6 @@ static void what_ends_a_graph(void **state)
     check_changed(change_dora, true);
     check_changed(change_merge, true);
     check_changed(change_training, true);
-}
-
-typedef struct Training {
-    ds_module *net;
-    ds_optim *optim;
-} Training;
-
-static ds_tensor *training_step(void *self, ds_tensor *const *in, int n)
-{
-    Training *t = self;
-    (void)n;
-    ds_tensor *loss = ds_call(t->net, in[0], in[0]);
-    ds_optim_zero_grad(t->optim);
-    ds_backward(loss);
-    ds_optim_step(t->optim);
-    return loss;
 }
 
 /* Keys and values of a prompt are those of the parameters after a step that no

@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "emulated.h"
+#include "lm_step.h"
 
 #include <deepspeed.h>
 
@@ -77,22 +78,6 @@ static void models_equal_the_cpu(void **state)
 }
 
 /* ---- a step as a graph ---- */
-
-typedef struct Training {
-    ds_module *net;
-    ds_optim *optim;
-} Training;
-
-static ds_tensor *training_step(void *self, ds_tensor *const *in, int n)
-{
-    Training *t = self;
-    (void)n;
-    ds_tensor *loss = ds_call(t->net, in[0], in[0]);
-    ds_optim_zero_grad(t->optim);
-    ds_backward(loss);
-    ds_optim_step(t->optim);
-    return loss;
-}
 
 /* The third of equal lengths in a row is recorded; losses as without a graph. */
 static void check_recorded(const char *folder, const int *length, int runs)
