@@ -12,6 +12,16 @@
  * dtype of the model. The logits of the whole batch are never in memory
  * (ds_linear_cross_entropy).
  *
+ * Where a batch is divided into parts (micro batches, ranks) that have
+ * different numbers of labels, the mean of their losses is not that of the
+ * batch. A third input says how many there are: items, int64 [2], the labels
+ * that count in the whole batch, without those of first positions, and its
+ * number of parts. The loss is then sum / (items[0] / items[1]), and the mean
+ * over the parts is that of the batch: num_items_in_batch of transformers'
+ * Trainer.
+ *
+ *     ds_tensor *loss = ds_engine_forward(engine, ids, labels, items);
+ *
  * Architectures: GPT2LMHeadModel, OPTForCausalLM, GPTNeoXForCausalLM,
  * LlamaForCausalLM, Qwen2ForCausalLM, MistralForCausalLM, Qwen3ForCausalLM,
  * Phi3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM,

@@ -39,13 +39,17 @@ DS_API ds_tensor *ds_cross_entropy_with(ds_tensor *logits, ds_tensor *labels,
 
 typedef struct ds_linear_cross_entropy_opts {
     double softcap; /* logits become softcap tanh(logits / softcap); 0: they do not */
+    /* [] of any dtype, above 0, without a gradient: what the sum of the losses
+     * is divided by, in place of the number of labels that count; NULL: that
+     * number */
+    ds_tensor *items;
 } ds_linear_cross_entropy_opts;
 
 /* cross_entropy(x w^T, labels), mean, for the head of a language model: the
  * logits [N,V] are never in memory, but for small ones.
  *   x [N,D], w [V,D], labels int64 [N], -100: ignored -> [], float32 beside
  *   16-bit x and w
- * NaN if all labels are ignored. */
+ * NaN if all labels are ignored, unless .items says what to divide by. */
 DS_API ds_tensor *ds_linear_cross_entropy(ds_tensor *x, ds_tensor *w, ds_tensor *labels);
 DS_API ds_tensor *ds_linear_cross_entropy_with(ds_tensor *x, ds_tensor *w, ds_tensor *labels,
                                                ds_linear_cross_entropy_opts opts);

@@ -241,11 +241,9 @@ static void read_experts(dsi_lm_reader *r, dsi_lm_config *c)
         dsi_lm_read_fail(r, DS_EFORMAT,
                          "num_experts_per_tok is %lld: expected at most the %lld experts",
                          (long long)c->experts_per_token, (long long)c->experts);
-    if (dsi_lm_read_bool(r, "output_router_logits", false))
-        dsi_lm_read_fail(r, DS_EINVAL,
-                         "output_router_logits is true: the loss of balance is not implemented");
-    if (mixtral && dsi_lm_read_number(r, "router_jitter_noise", 0, 1, 0) > 0)
-        dsi_lm_read_fail(r, DS_EINVAL, "router_jitter_noise is not 0: it is not implemented");
+    double balance = dsi_lm_read_number(r, "router_aux_loss_coef", 0, 1e6, 0.001);
+    if (dsi_lm_read_bool(r, "output_router_logits", false)) c->balance = balance;
+    if (mixtral) c->jitter = dsi_lm_read_number(r, "router_jitter_noise", 0, 1, 0);
 }
 
 /* Keys and defaults of the classes of Llama's kind. Which biases exist is a

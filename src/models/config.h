@@ -62,7 +62,9 @@ typedef struct dsi_lm_config {
     int64_t embedding; /* width of the table of embeddings and of the head: hidden, except in OPT */
     int64_t experts, experts_per_token, expert_inner; /* experts 0: none */
     int64_t shared_inner;                             /* Qwen2-MoE: of the expert of all tokens */
-    bool norm_topk;            /* the probabilities of a token's experts are divided by their sum */
+    double balance; /* router_aux_loss_coef; 0: no load-balancing loss */
+    double jitter;  /* Mixtral: inputs of experts times 1 - jitter to 1 + jitter; 0: not */
+    bool norm_topk; /* the probabilities of a token's experts are divided by their sum */
     int64_t positions_skipped; /* first rows of the table of positions that are not used */
     double eps;                /* of the norms */
     dsi_lm_activation activation;

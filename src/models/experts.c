@@ -6,14 +6,23 @@
  *     y = sum over these experts of p expert(x)
  *     Qwen2-MoE: y += sigmoid(shared_expert_gate(x)) shared_expert(x)
  *
- * No token is dropped. The host reads which experts were chosen, sorts the tokens
- * by expert, and calls each expert once with all of its tokens.
+ * No token is dropped. The host reads which experts were chosen, sorts the
+ * tokens by expert, and calls each expert once with all of its tokens.
  *
  * Invariants: with gradients all experts are called, also without tokens: each
- * parameter has a gradient in each step, as one optimizer step for all and ZeRO's
- * buckets need. So they are where parameters are partitioned: all ranks gather
- * them, whichever experts the tokens of a rank chose. The sum over a token's experts is in the order of its choices, so
- * that it does not depend on other tokens.
+ * parameter has a gradient in each step, as one optimizer step for all and
+ * ZeRO's buckets need. So they are where parameters are partitioned: all ranks
+ * gather them, whichever experts the tokens of a rank chose. The sum over a
+ * token's experts is in the order of its choices, so that it does not depend on
+ * other
+ * tokens.
+ *
+ * The load-balancing loss (Fedus et al., arXiv:2101.03961, (4) to (6)), where
+ * the configuration has output_router_logits, is over all layers together: E
+ * sum over experts e of f[e] p[e], f the share of tokens that chose e, p the
+ * mean of its probability. Between dsi_lm_balance_begin and _end each layer
+ * adds its sums once, also as an activation checkpoint that backward runs
+ * again.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 #include "ops/op.h"
@@ -22,6 +31,7 @@
 #include "lm.h"
 
 #include <stdio.h>
+#include <string.h>
 
 typedef struct Experts {
     dsi_lm *lm;
@@ -86,13 +96,63 @@ static ds_tensor *experts_call(const Experts *m, ds_tensor *x, const Order *o)
     return all;
 }
 
+/* ---- the load-balancing loss ---- */
+
+void dsi_lm_balance_begin(dsi_lm *lm)
+{
+    const dsi_lm_config *c = &lm->config;
+    if (c->balance == 0) return;
+    lm->balance = (dsi_lm_balance){.chosen = dsi_alloc((size_t)c->experts * sizeof(int64_t)),
+                                   .probs = dsi_alloc((size_t)c->layers * sizeof(ds_tensor *))};
+}
+
+/* p: probabilities [N,E] of a layer. Their sum is an output of the checkpoint
+ * that the layer may be in, which names as many in each of its runs. */
+static void balance_add(dsi_lm *lm, ds_tensor *p, const Order *o)
+{
+    dsi_lm_balance *b = &lm->balance;
+    if (lm->config.balance == 0) return;
+    ds_tensor *sum = ds_checkpoint_output(ds_sum_with(p, (ds_reduce_opts){.dims = {1, {0}}}));
+    if (!b->chosen || ds_recomputing()) return;
+    b->probs[b->layers++] = ds_keep(sum);
+    b->rows += ds_size(p, 0);
+    for (int64_t e = 0; e < lm->config.experts; e++) b->chosen[e] += o->begin[e + 1] - o->begin[e];
+}
+
+ds_tensor *dsi_lm_balance_end(dsi_lm *lm)
+{
+    dsi_lm_balance *b = &lm->balance;
+    int64_t experts = lm->config.experts;
+    ds_tensor *p = b->layers ? b->probs[0] : NULL, *loss = NULL;
+    for (int i = 1; i < b->layers; i++) p = ds_add(p, b->probs[i]);
+    if (p) {
+        double rows = (double)b->rows, scale = (double)experts / (rows * rows);
+        ds_tensor *chosen = dsi_new_host(DS_I64, ds_shape(experts));
+        if (chosen) memcpy(ds_data_mut(chosen), b->chosen, (size_t)experts * sizeof *b->chosen);
+        loss = ds_sum(ds_mul(ds_to(chosen, ds_device_of(p), DS_F32), p));
+        loss = ds_scale(loss, lm->config.balance * scale);
+    }
+    for (int i = 0; i < b->layers; i++) ds_drop(b->probs[i]);
+    dsi_free(b->chosen), dsi_free(b->probs);
+    *b = (dsi_lm_balance){0};
+    return loss;
+}
+
 /* ---- forward ---- */
 
-/* x [N,hidden] -> [N,k], and the experts to *chosen. */
-static ds_tensor *weights_of(const Experts *m, ds_tensor *x, ds_tensor **chosen)
+/* x times random numbers of 1 - jitter to 1 + jitter. */
+static ds_tensor *jittered(ds_tensor *x, double jitter)
+{
+    ds_tensor *noise = ds_empty(ds_dtype_of(x), ds_shape_of(x));
+    return ds_mul(x, ds_init_uniform(noise, 1 - jitter, 1 + jitter));
+}
+
+/* x [N,hidden] -> [N,k], and the experts to *chosen, all probabilities [N,E] to
+ * *probs. */
+static ds_tensor *weights_of(const Experts *m, ds_tensor *x, ds_tensor **chosen, ds_tensor **probs)
 {
     const dsi_lm_config *c = &m->lm->config;
-    ds_tensor *p = ds_softmax(dsi_upcast(ds_call(m->gate, x)), -1);
+    ds_tensor *p = *probs = ds_softmax(dsi_upcast(ds_call(m->gate, x)), -1);
     ds_tensor *w = ds_topk(p, c->experts_per_token, -1, false, chosen);
     if (!w || !c->norm_topk) return w;
     return ds_div(w, ds_sum_with(w, (ds_reduce_opts){.dims = {1, {1}}, .keepdim = true}));
@@ -104,10 +164,12 @@ static ds_tensor *experts_forward(void *self, ds_tensor *x)
     const Experts *m = self;
     const dsi_lm_config *c = &m->lm->config;
     if (!x) return NULL;
-    ds_tensor *flat = ds_reshape(x, ds_shape(-1, c->hidden)), *chosen = NULL;
-    ds_tensor *w = weights_of(m, flat, &chosen), *y = NULL;
+    if (c->jitter > 0 && ds_module_training(ds_module_of(self))) x = jittered(x, c->jitter);
+    ds_tensor *flat = ds_reshape(x, ds_shape(-1, c->hidden)), *chosen = NULL, *probs;
+    ds_tensor *w = weights_of(m, flat, &chosen, &probs), *y = NULL;
     Order o = {0};
     if (w && order_make(&o, chosen, c->experts)) {
+        balance_add(m->lm, probs, &o);
         y = ds_index_select(experts_call(m, flat, &o), 0, o.row);
         y = ds_reshape(y, ds_shape(-1, c->experts_per_token, c->hidden));
         y = ds_sum_with(ds_mul(y, ds_unsqueeze(w, -1)), (ds_reduce_opts){.dims = {1, {1}}});

@@ -70,7 +70,8 @@ static ds_tensor *attend_each(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_atten
 }
 
 /* Of n queries of a layer. A single query (n 1) sees all keys of the cache and
- * needs no causal mask; a window behind earlier positions comes as window_mask. */
+ * needs no causal mask; a window behind earlier positions comes as
+ * window_mask. */
 static ds_attention_opts attend_opts(dsi_lm *lm, int64_t layer, int64_t n)
 {
     const dsi_lm_config *c = &lm->config;
@@ -189,32 +190,61 @@ static bool ids_fit(const dsi_lm *lm, const char *what, ds_tensor *ids)
     return true;
 }
 
-/* in: ids [B,L], and perhaps labels [B,L]. Without labels -> logits [B,L,V],
- * or with a cache those of the last position, [B,1,V]: earlier ones choose no
- * token. With labels -> the mean loss []; it is computed from the hidden
- * states by an op that makes logits in chunks, since [B,L,V] would often be
- * the largest tensor of a training. The head's weight is read without calling
- * its module. */
+/* The divisor of the sum of the losses, [] float32: in[2] is int64 [2],
+ * labels and parts. NULL: the number of labels, or after a failure. */
+static ds_tensor *items_of(const dsi_lm *lm, ds_tensor **in, int n)
+{
+    if (n < 3) return NULL;
+    if (ds_dtype_of(in[2]) != DS_I64 || ds_ndim(in[2]) != 1 || ds_size(in[2], 0) != 2)
+        return dsi_refuse("%s: the number of items is %s %s: expected int64 [2]",
+                          lm->config.architecture, ds_dtype_name(ds_dtype_of(in[2])),
+                          dsi_shape_text(ds_shape_of(in[2])));
+    ds_tensor *pair = ds_cast(in[2], DS_F32);
+    return ds_div(ds_select(pair, 0, 0), ds_select(pair, 0, 1));
+}
+
+/* x: hidden states [B,L,embedding]. The head's weight is read without calling
+ * its module, unless it has an adapter. */
+static ds_tensor *lm_loss(dsi_lm *lm, ds_tensor *x, ds_tensor *labels, ds_tensor *items)
+{
+    labels = labels_shift(labels);
+    if (lm->head && ((dsi_lm_linear *)ds_self(lm->head))->lora_a) {
+        ds_tensor *logits = ds_reshape(dsi_lm_logits(lm, x), ds_shape(-1, lm->config.vocab));
+        ds_tensor *loss = ds_cross_entropy_with(
+            ds_cast(logits, DS_F32), labels,
+            (ds_cross_entropy_opts){.reduction = items ? DS_SUM : DS_MEAN});
+        return items ? ds_div(loss, items) : loss;
+    }
+    return ds_linear_cross_entropy_with(
+        ds_reshape(x, ds_shape(-1, lm->config.embedding)), head_weight(lm), labels,
+        (ds_linear_cross_entropy_opts){.softcap = lm->config.logit_cap, .items = items});
+}
+
+/* in: ids [B,L], perhaps labels [B,L], and perhaps the number of items. Without
+ * labels -> logits [B,L,V], or with a cache those of the last position,
+ * [B,1,V]: earlier ones choose no token. With labels -> the loss []; it is
+ * computed from the hidden states by an op that makes logits in chunks, since
+ * [B,L,V] would often be the largest tensor of a training. */
 static ds_tensor *lm_forward(void *self, ds_tensor **in, int n)
 {
     dsi_lm *lm = self;
-    if (n < 1 || n > 2)
-        return dsi_refuse("%s takes ids, or ids and labels: it was given %d tensors",
+    if (n < 1 || n > 3)
+        return dsi_refuse("%s takes ids, labels and a number of items, or less: it was given %d "
+                          "tensors",
                           lm->config.architecture, n);
     if (ds_grad_enabled() && ds_module_training(ds_module_of(lm))) dsi_lm_session_train(lm);
-    if (!ids_fit(lm, "ids", in[0]) || (n == 2 && !ids_fit(lm, "labels", in[1]))) return NULL;
+    if (!ids_fit(lm, "ids", in[0]) || (n > 1 && !ids_fit(lm, "labels", in[1]))) return NULL;
+    ds_tensor *items = items_of(lm, in, n);
+    if (n > 2 && !items) return NULL;
     if (!lm->position && dsi_lm_rope_begin(lm, ds_size(in[0], 1), in[0]) != DS_OK) return NULL;
+    if (n > 1) dsi_lm_balance_begin(lm);
     ds_tensor *x = lm->type->hidden(lm, in[0]);
+    ds_tensor *balance = n > 1 ? dsi_lm_balance_end(lm) : NULL;
     dsi_lm_rope_end(lm);
     if (n == 1 && lm->cache) x = ds_slice(x, 1, ds_size(x, 1) - lm->cache->wanted, ds_size(x, 1));
     if (n == 1) return dsi_lm_logits(lm, x);
-    if (lm->head && ((dsi_lm_linear *)ds_self(lm->head))->lora_a) /* not its weight alone */
-        return ds_cross_entropy(
-            ds_cast(ds_reshape(dsi_lm_logits(lm, x), ds_shape(-1, lm->config.vocab)), DS_F32),
-            labels_shift(in[1]));
-    return ds_linear_cross_entropy_with(
-        ds_reshape(x, ds_shape(-1, lm->config.embedding)), head_weight(lm), labels_shift(in[1]),
-        (ds_linear_cross_entropy_opts){.softcap = lm->config.logit_cap});
+    ds_tensor *loss = lm_loss(lm, x, in[1], items);
+    return balance ? ds_add(loss, balance) : loss;
 }
 
 /* ---- life ---- */

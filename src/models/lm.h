@@ -80,9 +80,10 @@ bool dsi_lm_is_linear(const ds_module *m);
 ds_module *dsi_lm_embedding_new(dsi_lm_builder *b, ds_module *parent, const char *name,
                                 int64_t count, int64_t dim, double scale, int64_t padding);
 ds_tensor *dsi_lm_embedding_weight(ds_module *m);
-/* Layer norm with a bias, or without any parameters, RMS norm, or RMS norm that multiplies by 1 + weight,
- * in float32. It is over the last dimension, of size dim. A new one multiplies by
- * 1 and adds 0. eps 0 is meant as 0, and not as an op's default. */
+/* Layer norm with a bias, or without any parameters, RMS norm, or RMS norm that
+ * multiplies by 1 + weight, in float32. It is over the last dimension, of size
+ * dim. A new one multiplies by 1 and adds 0. eps 0 is meant as 0, and not as an
+ * op's default. */
 typedef enum dsi_lm_norm {
     DSI_LAYER_NORM,
     DSI_LAYER_NORM_BARE,
@@ -117,6 +118,14 @@ typedef struct dsi_lm_places {
 
 typedef struct dsi_lm dsi_lm;
 
+/* Which experts the tokens of a forward with labels chose (experts.c). */
+typedef struct dsi_lm_balance {
+    int64_t *chosen;   /* [experts] by how many tokens, over all layers; NULL: not counted */
+    ds_tensor **probs; /* [layers with experts] kept [experts], sums of the gate's probabilities */
+    int layers;        /* that were called */
+    int64_t rows;      /* tokens, over all layers */
+} dsi_lm_balance;
+
 /* A family: makes its modules below the root and leaves their roles in lm.
  * build makes modules under the builder's path; a failure is that of ds_error.
  * hidden is called by the root's forward, whose inputs are checked by then,
@@ -149,6 +158,7 @@ struct dsi_lm {
     ds_module *project_in, *project_out;              /* NULL except in opt-350m */
     ds_module **blocks;                               /* [layers] */
     void *lora;                                       /* dsi_lora, or NULL */
+    dsi_lm_balance balance;
     void *session; /* dsi_lm_session that no call uses, or NULL */
 
     dsi_lm_table table[DSI_LM_TABLES]; /* kept; the newest last (rope.c) */
@@ -188,12 +198,19 @@ dsi_lm *dsi_lm_of(const ds_module *m);
 
 /* x [B,L,H D] -> [B,L,H,D], of H heads; NULL passes. */
 ds_tensor *dsi_lm_heads(ds_tensor *x, int64_t heads);
-/* An MLP with a gate below parent: [..,hidden] -> inner twice -> [..,hidden]. names:
- * of gate, up and down (llama.c). */
+/* An MLP with a gate below parent: [..,hidden] -> inner twice -> [..,hidden].
+ * names: of gate, up and down (llama.c). */
 ds_module *dsi_lm_mlp_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, const char *name,
                           int64_t inner, const char *const *names);
 /* A layer's experts in place of an MLP, with the family's name (experts.c). */
 ds_module *dsi_lm_experts_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent);
+/* Begins to count, if the configuration has a load-balancing loss; and returns
+ * that loss, [] float32 with its weight, or NULL: none, or a failure. Each
+ * begin has
+ * an
+ * end. */
+void dsi_lm_balance_begin(dsi_lm *lm);
+ds_tensor *dsi_lm_balance_end(dsi_lm *lm);
 /* Attention of layer `layer`: q [B,L,H,D], k, v [B,L,G,D] -> [B,L,H D], with
  * rotary positions and the cache if lm has them. */
 ds_tensor *dsi_lm_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, ds_tensor *v);

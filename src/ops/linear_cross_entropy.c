@@ -1,7 +1,9 @@
 /* ops/linear_cross_entropy.c: the loss of a language model's head, without the
  * logits of all positions in memory.
  *
- *     logits = x w^T [N,V]; loss = mean over used n of lse[n] - logits[n,label[n]]
+ *     logits = x w^T [N,V]; loss = sum over n of lse[n] - logits[n,label[n]], / used
+ *
+ * where used is the number of labels that count, or .items.
  *
  * Forward computes the logits of some rows at a time and keeps their log sums
  * lse [N]. Backward computes them again, some columns at a time, so that each
@@ -271,6 +273,14 @@ static bool loss_rows(ds_tensor *x, ds_tensor *w, ds_tensor *label, double cap, 
     return done;
 }
 
+/* [1] what the sum is divided by, in the dtype of `like`. */
+static ds_tensor *loss_divisor(ds_tensor *items, ds_tensor *ignored, const ds_tensor *like)
+{
+    if (!items) return labels_count(ignored, like);
+    ds_tensor *y = dsi_new(like, ds_shape(1));
+    return dsi_result_if(y && dsi_run(y, copy, dsi_v_shape(items, ds_shape(1)), dsi_v(y)), y);
+}
+
 static bool linear_cross_entropy_check(const ds_tensor *x, const ds_tensor *w,
                                        const ds_tensor *label)
 {
@@ -288,6 +298,16 @@ static bool linear_cross_entropy_check(const ds_tensor *x, const ds_tensor *w,
     return true;
 }
 
+static bool items_fit(ds_tensor *items, const ds_tensor *x)
+{
+    if (dsi_wants_grad(&items, 1))
+        return dsi_refuse("linear_cross_entropy: items has no gradient here: ds_detach it");
+    if (!items->shape.n && items->device == x->device) return true;
+    return dsi_refuse("linear_cross_entropy: items is %s on %s: expected [] on %s",
+                      dsi_shape_text(items->shape), items->device->type->name,
+                      x->device->type->name);
+}
+
 ds_tensor *ds_linear_cross_entropy_with(ds_tensor *x, ds_tensor *w, ds_tensor *label,
                                         ds_linear_cross_entropy_opts o)
 {
@@ -301,12 +321,13 @@ ds_tensor *ds_linear_cross_entropy_with(ds_tensor *x, ds_tensor *w, ds_tensor *l
     if (!n || !w->shape.d[0])
         return dsi_refuse("linear_cross_entropy: x is %s, w %s: expected rows",
                           dsi_shape_text(x->shape), dsi_shape_text(w->shape));
+    if (o.items && !items_fit(o.items, x)) return NULL;
     x = ds_contiguous(x), w = ds_contiguous(w), label = ds_contiguous(label);
-    if (!x || !w || !label || !dsi_acquire(x, w, label)) return NULL;
+    if (!x || !w || !label || !dsi_acquire(x, w, label, o.items)) return NULL;
 
     ds_tensor *losses = dsi_new_upcast(x, ds_shape(n)), *lse = dsi_new_upcast(x, ds_shape(n));
     ds_tensor *loss = dsi_new_upcast(x, (ds_dims){0}), *ignored = labels_ignored(label);
-    ds_tensor *used = ignored && lse ? labels_count(ignored, lse) : NULL, *kept;
+    ds_tensor *used = ignored && lse ? loss_divisor(o.items, ignored, lse) : NULL, *kept;
 
     if (!losses || !lse || !loss || !used || !loss_rows(x, w, label, o.softcap, losses, lse, &kept))
         return NULL;

@@ -128,9 +128,9 @@ static void configs_of_families_are_refused(void **state)
          "num_experts_per_tok is 3: expected at most the 2 experts"},
         {MOE ", \"num_experts\": -1", "num_experts is -1: expected 0"},
         {MOE ", \"moe_intermediate_size\": 0", "moe_intermediate_size is 0: expected 1"},
-        {MOE ", \"output_router_logits\": true", "output_router_logits is true"},
-        {"\"architectures\": [\"MixtralForCausalLM\"], " SIZES ", \"router_jitter_noise\": 0.1",
-         "router_jitter_noise is not 0"},
+        {MOE ", \"router_aux_loss_coef\": -1", "router_aux_loss_coef is -1: expected 0"},
+        {"\"architectures\": [\"MixtralForCausalLM\"], " SIZES ", \"router_jitter_noise\": 2",
+         "router_jitter_noise is 2: expected 0"},
         {OPT ", \"layerdrop\": 0.1", "layerdrop is not 0: it is not implemented"},
         {"\"architectures\": [\"OPTForCausalLM\"], \"vocab_size\": 11, \"hidden_size\": 8, "
          "\"num_hidden_layers\": 1, \"num_attention_heads\": 3, \"ffn_dim\": 12",

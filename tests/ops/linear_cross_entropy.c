@@ -66,6 +66,43 @@ static void equals_linear_and_cross_entropy(void **state)
     }
 }
 
+/* The parts of a batch, divided by all labels over the parts: their mean is the
+ * batch's loss, and so are the gradients. A part without labels is 0, not NaN. */
+static void items_divide(void **state)
+{
+    (void)state;
+    ds_seed(4);
+    const int64_t ends[] = {0, 3, 4, 9};
+    ds_tensor *x = ds_randn(DS_F32, ds_shape(9, 5)), *whole[2], *part[2], *sum = NULL;
+    ds_tensor *w = ds_randn(DS_F32, ds_shape(7, 5)), *y = ds_randint(DS_I64, 0, 7, ds_shape(9));
+    for (int64_t i = 0; i < 9; i++)
+        if (i < 2 || i == 3) set_element(y, i, -100);
+    for (int i = 0; i < 2; i++) {
+        whole[i] = ds_require_grad(ds_clone(i ? w : x), true);
+        part[i] = ds_require_grad(ds_clone(i ? w : x), true);
+    }
+    ds_tensor *loss = ds_linear_cross_entropy(whole[0], whole[1], y);
+    for (int i = 0; i < 3; i++) {
+        ds_tensor *items = ds_scalar(i == 1 ? DS_F64 : DS_F32, 6.0 / 3);
+        ds_tensor *one = ds_linear_cross_entropy_with(
+            ds_slice(part[0], 0, ends[i], ends[i + 1]), part[1],
+            ds_slice(y, 0, ends[i], ends[i + 1]), (ds_linear_cross_entropy_opts){.items = items});
+        if (i == 1) CHECK_CLOSE(ds_item(one), 0, 0);
+        sum = i ? ds_add(sum, one) : one;
+    }
+    ds_tensor *mean = ds_scale(sum, 1.0 / 3);
+    CHECK_CLOSE(ds_item(mean), ds_item(loss), 1e-6);
+    CHECK_INT(ds_backward(loss), DS_OK);
+    CHECK_INT(ds_backward(mean), DS_OK);
+    for (int i = 0; i < 2; i++) check_near(ds_grad(part[i]), ds_grad(whole[i]), 1e-5);
+    CHECK(!ds_linear_cross_entropy_with(
+        x, w, y, (ds_linear_cross_entropy_opts){.items = ds_slice(y, 0, 0, 1)}));
+    CHECK_ERROR("items is [1] on cpu: expected [] on cpu");
+    ds_tensor *learned = ds_require_grad(ds_scalar(DS_F32, 2), true);
+    CHECK(!ds_linear_cross_entropy_with(x, w, y, (ds_linear_cross_entropy_opts){.items = learned}));
+    CHECK_ERROR("items has no gradient here");
+}
+
 /* Vocabulary 50,000, 2,048 positions, bf16: less than 80 MB beside x, w and
  * their gradients; on a GPU 150, with a library's memory for products. */
 static void peak_memory(void **state)
@@ -106,5 +143,5 @@ static void refusals(void **state)
     CHECK(isnan(ds_item(ds_linear_cross_entropy(x, w, ds_full(DS_I64, ds_shape(4), -100)))));
 }
 
-TEST_MAIN(cmocka_unit_test(equals_linear_and_cross_entropy), cmocka_unit_test(peak_memory),
-          cmocka_unit_test(refusals))
+TEST_MAIN(cmocka_unit_test(equals_linear_and_cross_entropy), cmocka_unit_test(items_divide),
+          cmocka_unit_test(peak_memory), cmocka_unit_test(refusals))

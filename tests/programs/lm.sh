@@ -90,6 +90,23 @@ status 0 train --model mine --data many.jsonl --output tuned --deepspeed_config 
 has out '^step 4/4 '
 has out '^evaluation  loss'
 
+# ---- labels that count are many or few in a window: each has the same weight,
+# however the batch is divided into micro batches and ranks
+awk 'BEGIN { for (i = 0; i < 40; i++) {
+    text = ""; for (k = 0; k < (i * 7) % 13 + 1; k++) text = text "a word " k ", ";
+    print "{\"prompt\": \"" text "\", \"completion\": \"" substr(text, 1, (i * 5) % 31 + 2) "\"}" } }' >uneven.jsonl
+run="train --model mine --data uneven.jsonl --output x --no-save --context 16 --eval-split 0 --max-steps 6 --log-interval 1"
+status 0 $run --batch 4
+grep -o '^step ./6  loss [0-9.]*  lr' out >uneven
+status 0 $run --batch 1 --grad-accum 4
+grep -o '^step ./6  loss [0-9.]*  lr' out >second
+same second uneven
+if [ -e "$binary/libdeepspeed_openmpi.so" ]; then
+    ASAN_OPTIONS=detect_leaks=0 "$binary/deepspeed" -q --num_devs 2 "$program" $run --batch 1 --grad-accum 2 >out 2>err
+    grep -o '^step ./6  loss [0-9.]*  lr' out >second
+    same second uneven
+fi
+
 # ---- whole numbers as DeepSpeed's users write them
 cat >whole.json <<'EOF'
 {"train_micro_batch_size_per_gpu": 2.0, "gradient_accumulation_steps": 3e0,
@@ -238,6 +255,11 @@ if [ -e "$binary/gpu/libcuda.so.1" ]; then
     [ "$(grep -o '^step ./4  loss [0-9.]*' out)" = "$(grep -o '^step ./4  loss [0-9.]*' first)" ] ||
         fail "another loss on the GPU"
     ! grep step_graph err || fail "steps are no graph"
+    uneven="train --model mine --data uneven.jsonl --output x --no-save --context 16 --eval-split 0 --max-steps 6 --log-interval 1"
+    status 0 $uneven --batch 1 --grad-accum 4 --device cuda
+    ! grep step_graph err || fail "steps are no graph where labels are counted"
+    grep -o '^step ./6  loss [0-9.]*  lr' out >second
+    same second uneven
     status 0 generate --model demo --device cuda --prompt 'ABILITY, n.' --max-new-tokens 2 --greedy
     cp out first
     export LD_LIBRARY_PATH="$was"

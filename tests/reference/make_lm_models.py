@@ -54,6 +54,10 @@ MODELS = {
                                    shared_expert_intermediate_size=40, num_hidden_layers=3, use_sliding_window=True,
                                    sliding_window=8, max_window_layers=2, mlp_only_layers=[1]),
                   dict(use_sliding_window=True, num_experts=5, max_window_layers=2)),
+    "qwen2-moe-balance": ("Qwen2Moe", dict(MOE, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=16,
+                                           shared_expert_intermediate_size=24, num_hidden_layers=3,
+                                           mlp_only_layers=[1], output_router_logits=True, router_aux_loss_coef=0.4),
+                          dict(num_experts=5, output_router_logits=True, router_aux_loss_coef=0.4)),
     "qwen3-moe": ("Qwen3Moe", dict(MOE, head_dim=20, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
                                    norm_topk_prob=True, decoder_sparse_step=2), dict(num_experts=6)),
     "opt": ("OPT", OPT, dict(dropout=0.0)),
@@ -130,6 +134,7 @@ def greedy(model, ids, new, mask=None, eos=None):
                                            output_logits=True, return_dict_in_generate=True,
                                            disable_compile=True)
     model.generation_config = config
+    model.config.output_router_logits = False  # with it, generation fails in transformers 5.24
     mask = torch.ones_like(ids) if mask is None else mask
     out = model.generate(ids, attention_mask=mask, generation_config=config)
     top = torch.stack(out.logits).topk(2).values
@@ -246,6 +251,7 @@ def model_write(folder, name):
         if gap > 0.003 and len(set(made["left_padded"]["generated"][0])) > 8:
             break
         print(f"{name}: seed {seed}: gap {gap:.4f}, {len(set(made['left_padded']['generated'][0]))} tokens", flush=True)
+    model.config.output_router_logits = "output_router_logits" in arguments
     ids = integers(g, 2, 30, vocab=vocab)  # beyond the window, and the original context
     labels = ids.clone()
     labels[0, 0] = -100

@@ -21,14 +21,26 @@ ds_tokenizer *lm_tokenizer_load(const LmOptions *o)
     return dsi_refuse("%s needs --tokenizer or --model", o->command);
 }
 
+/* False if it is no file of tokens. */
+static bool read_header(const char *path, dsi_tokens_header *h)
+{
+    FILE *f = fopen(path, "rb");
+    size_t n = f ? fread(h, 1, sizeof *h, f) : 0;
+    if (f) fclose(f);
+    return dsi_tokens_is_file(h, n);
+}
+
 /* The tokens of a file of them; -1: it is none. */
 static int64_t count_tokens(const char *path)
 {
     dsi_tokens_header h = {0};
-    FILE *f = fopen(path, "rb");
-    size_t n = f ? fread(&h, 1, sizeof h, f) : 0;
-    if (f) fclose(f);
-    return dsi_tokens_is_file(&h, n) ? (int64_t)h.n : -1;
+    return read_header(path, &h) ? (int64_t)h.n : -1;
+}
+
+bool lm_tokens_masked(const char *path)
+{
+    dsi_tokens_header h = {0};
+    return read_header(path, &h) && h.masked;
 }
 
 static const char *pack(ds_tokenizer *t, const char *const *files, int n, const char *out,

@@ -55,10 +55,13 @@ char *lm_config(LmPlan *p);
 ds_tokenizer *lm_tokenizer_load(const LmOptions *o);
 /* The file with the tokens of `files`, at least --context of them: files[0] if
  * it is one, else `out`, into which the `first` of the ranks that read it packs
- * them; `end` is the token behind each document. All ranks call it; NULL after a
+ * them; `end` is the token behind each document. All ranks call it; NULL after
+ * a
  * failure. */
 const char *lm_tokens(const LmOptions *o, ds_tokenizer *t, const char *const *files, int n,
                       const char *out, bool first, const char *end);
+/* Whether a file of tokens has some that do not count in the loss. */
+bool lm_tokens_masked(const char *path);
 /* Writes OUTPUT's text, tokenizer and config.json for --demo. */
 ds_status lm_demo_prepare(LmOptions *o);
 /* Adds --adapter's adapters to a model. */
@@ -66,5 +69,22 @@ ds_status lm_adapter(ds_module *model, const LmOptions *o);
 /* Prints what the model writes after the prompt, on rank 0; the others compute
  * it with it where parameters are gathered. */
 ds_status lm_sample(ds_module *model, ds_tokenizer *t, const char *prompt, ds_generate_opts opts);
+
+/* The micro batches of an update (update.c). */
+typedef struct LmUpdate {
+    ds_loader *loader;  /* borrowed */
+    int64_t n;          /* micro batches */
+    ds_tensor **x, **y; /* [n] ids and labels, kept */
+    bool counts;        /* their labels are counted */
+    ds_tensor *items;   /* kept; the model's third input; NULL: none */
+} LmUpdate;
+
+/* counts: micro batches may have different numbers of labels. */
+void lm_update_begin(LmUpdate *u, ds_loader *loader, int64_t n, bool counts);
+/* Reads the next update; collective if counts. */
+ds_status lm_update_next(LmUpdate *u);
+void lm_update_end(LmUpdate *u);
+/* Labels [B,L] of the first rows that count in the loss. */
+int64_t lm_count_labels(ds_tensor *labels, int64_t rows);
 
 #endif

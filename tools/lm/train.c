@@ -23,6 +23,7 @@ typedef struct Train {
     ds_tokenizer *tokenizer;
     ds_engine *engine;
     ds_step_graph *graph; /* of train_step */
+    bool masked;          /* some tokens of the data do not count in the loss */
     ds_dataset *held_out; /* until `eval` has it */
     ds_loader *eval;      /* NULL: no evaluation */
     LmPlan plan;
@@ -89,6 +90,7 @@ static ds_dataset *train_data(Train *t)
     const char *file = lm_tokens(o, t->tokenizer, o->data, (int)o->n_data, path, first, end);
     ds_dataset *all = windows_of(o, file, o->data[0]);
     if (!all) return NULL;
+    t->masked = lm_tokens_masked(file);
     int64_t n = ds_dataset_len(all);
     if (o->eval_data) {
         snprintf(path, sizeof path, "%s/eval.tokens", o->output);
@@ -104,15 +106,6 @@ static ds_dataset *train_data(Train *t)
 
 /* ---- evaluation ---- */
 
-/* Labels of the first n rows that count in the loss. */
-static int64_t count_labels(const ds_batch *b, int64_t rows)
-{
-    const int64_t *label = ds_data(b->y);
-    int64_t n = 0, width = ds_size(b->y, 1);
-    for (int64_t i = 0; label && i < rows * width; i++) n += i % width && label[i] != -100;
-    return n;
-}
-
 /* Adds up losses and labels of this rank's windows. All ranks have as many
  * batches, so that all gather the parameters of stage 3; the windows that a
  * loader repeats for that come last, and do not count. */
@@ -124,7 +117,7 @@ static ds_status eval_batches(ds_module *m, ds_loader *loader, double sum[2])
     ds_batch b;
     ds_status status = DS_OK;
     while (status == DS_OK && ds_loader_next(loader, &b)) {
-        int64_t rows = b.size < left ? b.size : left, n = count_labels(&b, rows);
+        int64_t rows = b.size < left ? b.size : left, n = lm_count_labels(b.y, rows);
         left -= rows;
         int64_t used = rows ? rows : 1;
         ds_tensor *loss = ds_call(m, ds_slice(b.x, 0, 0, used), ds_slice(b.y, 0, 0, used));
@@ -332,36 +325,50 @@ static bool more_steps(const Train *t, int64_t step)
 static ds_tensor *train_step(void *self, ds_tensor *const *in, int n)
 {
     Train *t = self;
-    (void)n;
-    ds_tensor *loss = ds_engine_forward(t->engine, in[0], in[1]);
+    ds_tensor *given[] = {in[0], in[1], n > 2 ? in[2] : NULL};
+    ds_tensor *loss = ds_engine_forward_n(t->engine, given, n);
     ds_engine_backward(t->engine, loss);
     ds_engine_step(t->engine);
     return loss;
 }
 
+/* Whether micro batches of an update may have different numbers of labels: the
+ * last one of an epoch can have fewer windows. */
+static bool labels_differ(const Train *t, int64_t parts)
+{
+    return parts > 1 && (t->masked || t->plan.windows % (t->plan.batch * t->plan.ranks) != 0);
+}
+
+/* The micro steps of an update; adds up the loss. */
+static ds_status run_update(Train *t, const LmUpdate *u)
+{
+    for (int64_t i = 0; i < u->n && !ds_error(); i++) {
+        ds_scope *scope = ds_scope_open();
+        ds_tensor *const in[] = {u->x[i], u->y[i], u->items};
+        t->loss += ds_item(ds_step_graph_run(t->graph, in, u->items ? 3 : 2));
+        t->counted++;
+        ds_scope_close(scope);
+    }
+    return ds_error_status();
+}
+
 static ds_status train_loop(Train *t)
 {
     ds_engine *e = t->engine;
-    ds_loader *loader = ds_engine_loader(e);
     t->graph = ds_engine_step_graph_new(e, train_step, t);
-    ds_status status = DS_OK;
+    LmUpdate u;
+    int64_t n = ds_engine_gradient_accumulation_steps(e);
+    lm_update_begin(&u, ds_engine_loader(e), n, labels_differ(t, n * ds_comm_size(ds_world())));
+    ds_status status = ds_error_status();
     t->started = dsi_now(), t->first_step = ds_engine_global_steps(e);
     int64_t step = t->first_step;
     while (status == DS_OK && more_steps(t, step)) {
-        ds_batch b;
-        int64_t batches = 0;
-        while (status == DS_OK && more_steps(t, step) && ds_loader_next(loader, &b)) {
-            t->loss += ds_item(ds_step_graph_run(t->graph, (ds_tensor *const[]){b.x, b.y}, 2));
-            t->counted++, batches++;
-            status = ds_error_status();
-            if (status == DS_OK && ds_engine_global_steps(e) > step)
-                status = after_step(t, step = ds_engine_global_steps(e));
-        }
-        if (status == DS_OK && ds_error()) status = ds_error_status();
-        if (status == DS_OK && !batches)
-            status = dsi_fail(
-                DS_EINVAL, "train: the data has less than one batch: shorten --context or --batch");
+        status = lm_update_next(&u);
+        if (status == DS_OK) status = run_update(t, &u);
+        step = ds_engine_global_steps(e);
+        if (status == DS_OK) status = after_step(t, step);
     }
+    lm_update_end(&u);
     return status == DS_OK ? use_best(t) : status;
 }
 

@@ -1,0 +1,139 @@
+/* tests/models/experts.c: models with experts beside what transformers computes
+ * with noise at the experts' inputs; the load-balancing loss in activation
+ * checkpoints; losses of parts of a batch.
+ * SPDX-License-Identifier: MIT */
+#include "check.h"
+#include "folder.h"
+
+#include <jansson.h>
+#include <unistd.h>
+
+#define MOE \
+    "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"vocab_size\": 31, \"hidden_size\": 16, " \
+    "\"num_hidden_layers\": 3, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, " \
+    "\"intermediate_size\": 24, \"moe_intermediate_size\": 8, \"num_experts\": 4, " \
+    "\"num_experts_per_tok\": 2, \"decoder_sparse_step\": 2, \"mlp_only_layers\": [2], " \
+    "\"router_aux_loss_coef\": 0.7, \"output_router_logits\": "
+
+/* Rows of lists of numbers. */
+static ds_tensor *integers(const json_t *rows)
+{
+    int64_t n = (int64_t)json_array_size(rows),
+            m = (int64_t)json_array_size(json_array_get(rows, 0));
+    int64_t *p = calloc((size_t)(n * m), sizeof *p);
+    for (int64_t i = 0; i < n * m; i++)
+        p[i] = json_integer_value(
+            json_array_get(json_array_get(rows, (size_t)(i / m)), (size_t)(i % m)));
+    ds_tensor *y = ds_from_data(DS_I64, ds_shape(n, m), p);
+    free(p);
+    return y;
+}
+
+/* torch.manual_seed(11), MixtralForCausalLM in training with router_jitter_noise
+ * 0.3, transformers 5.24: its loss and the norm of its gradients. */
+static void jitter_is_that_of_transformers(void **state)
+{
+    (void)state;
+    static const char base[] = DS_GOLDEN "/lm/models/mixtral";
+    folder_make();
+    json_t *config = json_load_file(DS_GOLDEN "/lm/models/mixtral/config.json", 0, NULL);
+    json_t *reference = json_load_file(DS_GOLDEN "/lm/models/mixtral.json", 0, NULL);
+    json_object_set_new(config, "router_jitter_noise", json_real(0.3));
+    CHECK_INT(json_dump_file(config, folder_path("config.json"), 0), 0);
+    char weights[500];
+    snprintf(weights, sizeof weights, "%s/model.safetensors", base);
+    CHECK_INT(symlink(weights, folder_path("model.safetensors")), 0);
+    ds_module *m = ds_pretrained_load(folder_path(""));
+    CHECK(m);
+    ds_tensor *ids = integers(json_object_get(reference, "input_ids"));
+    ds_tensor *labels = integers(json_object_get(reference, "labels"));
+    ds_seed(11);
+    ds_tensor *loss = ds_call(m, ids, labels);
+    CHECK_CLOSE(ds_item(loss), 11.087775230407715, 2e-5);
+    CHECK_INT(ds_backward(loss), DS_OK);
+    CHECK_CLOSE(ds_grad_norm(m), 21.01857347334125, 2e-4);
+    ds_module_train(m, false);
+    CHECK_CLOSE(ds_item(ds_call(m, ids, labels)), 11.163094520568848, 2e-5);
+    ds_module_free(m);
+    json_decref(config), json_decref(reference);
+    folder_remove();
+}
+
+static ds_module *small_model(bool balance)
+{
+    FILE *f = fopen(folder_path("config.json"), "w");
+    assert_non_null(f);
+    fprintf(f, "%s%s}", MOE, balance ? "true" : "false");
+    fclose(f);
+    ds_seed(5);
+    return ds_pretrained_load(folder_path(""), .no_weights = true);
+}
+
+/* Without labels there is no such loss, and a checkpoint has its output anyway. */
+static void balance_in_checkpoints(void **state)
+{
+    (void)state;
+    folder_make();
+    double norm[2], own[2];
+    for (int on = 0; on < 2; on++) {
+        ds_scope *scope = ds_scope_open();
+        ds_module *m = small_model(true);
+        CHECK_INT(ds_lm_set_checkpointing(m, on), DS_OK);
+        ds_tensor *ids = ds_randint(DS_I64, 0, 31, ds_shape(2, 9)), *loss = ds_call(m, ids, ids);
+        ds_tensor *logits = ds_call(m, ids);
+        ds_tensor *plain = ds_cross_entropy(ds_reshape(ds_slice(logits, 1, 0, 8), ds_shape(16, 31)),
+                                            ds_reshape(ds_slice(ids, 1, 1, 9), ds_shape(16)));
+        double balance = ds_item(loss) - ds_item(plain);
+        CHECK(balance > 0.7 * 2 * 0.9 &&
+              balance < 0.7 * 2 * 1.5); /* 2 experts of equal shares: 2 */
+        CHECK_INT(ds_backward(loss), DS_OK);
+        norm[on] = ds_grad_norm(m);
+        ds_module_zero_grad(m);
+        CHECK_INT(ds_backward(plain), DS_OK);
+        own[on] = ds_grad_norm(m);
+        ds_module_free(m);
+        ds_scope_close(scope);
+    }
+    CHECK(norm[0] > 0 && own[0] > 0 && norm[0] != own[0]);
+    CHECK_CLOSE(norm[1], norm[0], 0);
+    CHECK_CLOSE(own[1], own[0], 0);
+    folder_remove();
+}
+
+/* Rows with 8, 2 and 5 labels: the mean of their losses, each divided by all
+ * labels, is that of the batch; also where the head has an adapter. */
+static void losses_of_parts(void **state)
+{
+    (void)state;
+    static const char *const targets[] = {"lm_head", "q_proj"};
+    folder_make();
+    for (int adapters = 0; adapters < 2; adapters++) {
+        ds_scope *scope = ds_scope_open();
+        ds_module *m = small_model(false);
+        if (adapters) CHECK_INT(ds_lora(m, .r = 2, .targets = targets, .n_targets = 2), DS_OK);
+        ds_module_train(m, false);
+        ds_tensor *ids = ds_randint(DS_I64, 0, 31, ds_shape(3, 9)), *labels = ds_clone(ids);
+        ds_init_constant(ds_slice(ds_slice(labels, 0, 1, 2), 1, 0, 7), -100);
+        ds_init_constant(ds_slice(ds_slice(labels, 0, 2, 3), 1, 2, 5), -100);
+        ds_tensor *items = ds_from_data(DS_I64, ds_shape(2), (const int64_t[]){15, 3});
+        ds_tensor *one = ds_from_data(DS_I64, ds_shape(2), (const int64_t[]){15, 1}), *sum = NULL;
+        ds_tensor *all = ds_call(m, ids, labels);
+        CHECK_CLOSE(ds_item(ds_call(m, ids, labels, one)), ds_item(all), 1e-6);
+        for (int64_t i = 0; i < 3; i++) {
+            ds_tensor *loss = ds_call(m, ds_slice(ids, 0, i, i + 1), ds_slice(labels, 0, i, i + 1),
+                                      items);
+            sum = sum ? ds_add(sum, loss) : loss;
+        }
+        CHECK_CLOSE(ds_item(sum) / 3, ds_item(all), 1e-6);
+        CHECK(!ds_call(m, ids, labels, ids));
+        CHECK_ERROR("the number of items is int64 [3, 9]: expected int64 [2]");
+        CHECK(!ds_call(m, ids, labels, items, items));
+        CHECK_ERROR("ids, labels and a number of items, or less: it was given 4 tensors");
+        ds_module_free(m);
+        ds_scope_close(scope);
+    }
+    folder_remove();
+}
+
+TEST_MAIN(cmocka_unit_test(jitter_is_that_of_transformers),
+          cmocka_unit_test(balance_in_checkpoints), cmocka_unit_test(losses_of_parts))
