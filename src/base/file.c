@@ -3,7 +3,9 @@
  *
  * To replace a file is to write another one beside it, on the same file system,
  * to sync it to the disk, and to rename it: rename either happens or does not,
- * also when the power fails.
+ * also when the power fails. The writer holds a lock (flock) on the other one:
+ * a file without a lock was left by a killed program, and the next program that
+ * replaces the file removes it.
  *
  * Invariants: a dsi_file belongs to one thread. Its first error is kept, later
  * writes do nothing, and dsi_file_commit returns it, so that a caller with a
@@ -18,11 +20,14 @@
 #include "mem.h"
 #include "text.h"
 
+#include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -31,6 +36,18 @@
 static ds_status file_io_error(const char *doing, const char *path, int error)
 {
     return dsi_fail(DS_EIO, "%s %s: %s", doing, path, strerror(error));
+}
+
+/* A write that failed after that number of bytes; if the disk is full or the
+ * file may not grow, also the remedy. */
+static ds_status file_write_error(const char *path, int error, int64_t bytes)
+{
+    if (error != ENOSPC && error != EDQUOT && error != EFBIG)
+        return file_io_error("write", path, error);
+    return dsi_fail(DS_EIO, "write %s: %s after %lld bytes: %s", path, strerror(error),
+                    (long long)bytes,
+                    error == EFBIG ? "raise the limit (ulimit -f)"
+                                   : "free some space, or choose another folder");
 }
 
 bool dsi_file_exists(const char *path)
@@ -129,10 +146,10 @@ static void file_free(dsi_file *f)
     dsi_free(f);
 }
 
-/* Messages name `path`, which the caller asked for. flags: more of open's. */
-static dsi_file *file_create(char *path, char *temporary, int flags)
+/* Messages name `path`, which the caller asked for. fd: -1, with errno, if
+ * temporary could not be opened. */
+static dsi_file *file_of(char *path, char *temporary, int fd)
 {
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
     dsi_file *f = dsi_alloc(sizeof *f);
     f->path = path; /* no assignment of all: it would clear the buffer once more */
     f->temporary = temporary;
@@ -151,10 +168,62 @@ char *dsi_temporary_name(const char *path)
     return dsi_text_of("%s.tmp.%ld-%08x", path, (long)getpid(), once).s;
 }
 
+/* Whether name is dsi_temporary_name of base, which has n letters. */
+static bool is_temporary_name(const char *name, const char *base, size_t n)
+{
+    if (strncmp(name, base, n) != 0 || strncmp(name + n, ".tmp.", 5) != 0) return false;
+    const char *at = name + n + 5, *pid = at;
+    while (isdigit((unsigned char)*at)) at++;
+    return at > pid && *at == '-' && strspn(at + 1, "0123456789abcdef") == 8 && !at[9];
+}
+
+static dsi_text folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return dsi_text_of("%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+}
+
+/* Removes the files of programs that were killed while they replaced path: they
+ * have no lock. A file system without locks keeps them. */
+static void file_remove_dead(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    dsi_text folder = folder_of(path);
+    DIR *d = opendir(folder.s);
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        if (!is_temporary_name(e->d_name, base, strlen(base))) continue;
+        struct stat s;
+        int fd = openat(dirfd(d), e->d_name, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        if (fd >= 0 && fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && !flock(fd, LOCK_EX | LOCK_NB))
+            unlinkat(dirfd(d), e->d_name, 0);
+        if (fd >= 0) close(fd);
+    }
+    if (d) closedir(d);
+    dsi_text_free(&folder);
+}
+
+/* Makes the file and locks it. Another process may have found it before it was
+ * locked, and removed it: then it is made again. */
+static int temporary_open(const char *temporary)
+{
+    for (;;) {
+        struct stat s;
+        int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        bool locked = fd < 0 || !flock(fd, LOCK_EX | LOCK_NB);
+        if (!locked && errno != EWOULDBLOCK) return fd; /* a file system without locks */
+        if (locked && (fd < 0 || fstat(fd, &s) || s.st_nlink)) return fd;
+        close(fd);
+        unlink(temporary);
+    }
+}
+
 dsi_file *dsi_file_replace(const char *path)
 {
     if (!path) return dsi_refuse("write: the path is NULL");
-    return file_create(dsi_strdup(path), dsi_temporary_name(path), O_EXCL);
+    file_remove_dead(path);
+    char *temporary = dsi_temporary_name(path);
+    int fd = temporary_open(temporary);
+    return file_of(dsi_strdup(path), temporary, fd);
 }
 
 ds_status dsi_file_check_replace(const char *path)
@@ -169,7 +238,7 @@ dsi_file *dsi_file_create(const char *path)
 {
     if (!path) return dsi_refuse("write: the path is NULL");
     char *copy = dsi_strdup(path);
-    return file_create(copy, copy, O_TRUNC);
+    return file_of(copy, copy, open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_TRUNC, 0666));
 }
 
 static void file_write_out(dsi_file *f, const char *data, size_t bytes)
@@ -222,8 +291,7 @@ bool dsi_file_failed(const dsi_file *f) { return !f || f->error; }
  * every file system can. */
 static void file_sync_folder(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    dsi_text folder = dsi_text_of("%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    dsi_text folder = folder_of(path);
     int fd = open(folder.s, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0) {
         fsync(fd);
@@ -236,16 +304,18 @@ static ds_status file_commit(dsi_file *f, bool synced)
 {
     if (!f) return dsi_null_operand("write"), DS_EIO;
     file_flush(f);
-    /* without the time of change; EINVAL: something that cannot be synced, as /dev/full
-     * and pipes */
+    /* without the time of change; EINVAL: something that cannot be synced, as
+     * /dev/full and pipes */
     if (synced && !f->error && fdatasync(f->fd) && errno != EINVAL) f->error = errno;
-    if (close(f->fd) && !f->error) f->error = errno;
     bool beside = f->temporary != f->path;
+    int locked = beside ? fcntl(f->fd, F_DUPFD_CLOEXEC, 0) : -1; /* until it has its name */
+    if (close(f->fd) && !f->error) f->error = errno;
     if (!f->error && beside && rename(f->temporary, f->path)) f->error = errno;
+    if (locked >= 0) close(locked);
     ds_status status = DS_OK;
     if (f->error) {
         file_remove_written(f);
-        status = file_io_error("write", f->path, f->error);
+        status = file_write_error(f->path, f->error, f->written);
     } else if (synced && beside) {
         file_sync_folder(f->path);
     }

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[] = "ds-file-XXXXXX";
@@ -134,6 +135,28 @@ static void two_at_once_do_not_mix(void **state)
     unlink(in_folder("a"));
 }
 
+/* The next write removes the file of a killed program; other files stay. */
+static void killed_leaves_nothing(void **state)
+{
+    (void)state;
+    static const char *const others[4] = {"b.tmp.1-00000000", "a.tmp.1-0000000", "a.tmp.-00000000",
+                                          "a.tmp.1-00000000x"};
+    for (int i = 0; i < 4; i++) put(others[i], "x");
+    pid_t child = fork();
+    if (child == 0) {
+        dsi_file *f = dsi_file_replace(in_folder("a"));
+        dsi_file_write(f, others, sizeof others);
+        kill(getpid(), SIGKILL);
+    }
+    CHECK(child > 0 && waitpid(child, NULL, 0) == child);
+    CHECK_INT(entries(), 5);
+    put("a", "new");
+    check_text("a", "new");
+    CHECK_INT(entries(), 5);
+    for (int i = 0; i < 4; i++) unlink(in_folder(others[i]));
+    unlink(in_folder("a"));
+}
+
 /* A limit on the size of files stands for a disk that is full. */
 static void full_disk_leaves_the_old_one(void **state)
 {
@@ -151,7 +174,7 @@ static void full_disk_leaves_the_old_one(void **state)
     ds_status status = dsi_file_commit(f);
     setrlimit(RLIMIT_FSIZE, &was);
     CHECK_INT(status, DS_EIO);
-    CHECK_ERROR("/a: ");
+    CHECK_ERROR("/a: File too large after 100000 bytes: raise the limit (ulimit -f)");
     CHECK_INT(entries(), 1);
     check_text("a", "old");
     unlink(in_folder("a"));
@@ -249,11 +272,17 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(written_is_read),        cmocka_unit_test(only_regular_files),
-        cmocka_unit_test(large_files_are_whole),  cmocka_unit_test(abandoned_leaves_the_old_one),
-        cmocka_unit_test(two_at_once_do_not_mix), cmocka_unit_test(full_disk_leaves_the_old_one),
-        cmocka_unit_test(a_check_writes_nothing), cmocka_unit_test(wrong_paths_are_named),
-        cmocka_unit_test(folders_are_made),       cmocka_unit_test(files_without_a_size_are_read),
+        cmocka_unit_test(written_is_read),
+        cmocka_unit_test(only_regular_files),
+        cmocka_unit_test(large_files_are_whole),
+        cmocka_unit_test(abandoned_leaves_the_old_one),
+        cmocka_unit_test(killed_leaves_nothing),
+        cmocka_unit_test(two_at_once_do_not_mix),
+        cmocka_unit_test(full_disk_leaves_the_old_one),
+        cmocka_unit_test(a_check_writes_nothing),
+        cmocka_unit_test(wrong_paths_are_named),
+        cmocka_unit_test(folders_are_made),
+        cmocka_unit_test(files_without_a_size_are_read),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
