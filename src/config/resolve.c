@@ -235,6 +235,13 @@ static void add_ignored(dsi_config_reader *r, const char *path)
     dsi_text_add(&r->ignored, "%s%s", r->ignored.n ? ", " : "", path);
 }
 
+/* UNSUPPORTED_ABOVE of table.h. */
+static bool is_no_more(const dsi_config_key *key, const json_t *given)
+{
+    return key->max > 0 && json_is_number(given) && json_number_value(given) >= 0 &&
+           json_number_value(given) <= key->max;
+}
+
 /* A key at its default, or null, requests nothing and is not mentioned. */
 static json_t *resolve_inactive(dsi_config_reader *r, const dsi_config_key *key, const char *path,
                                 json_t *given)
@@ -242,6 +249,7 @@ static json_t *resolve_inactive(dsi_config_reader *r, const dsi_config_key *key,
     json_t *def = key_default(key);
     bool unsupported = key->mark == DSI_KEY_UNSUPPORTED;
     bool asks_nothing = !given || json_is_null(given) || value_equals(given, def) ||
+                        is_no_more(key, given) ||
                         (dsi_config_is_auto(given) &&
                          (!unsupported || dsi_config_key_auto(key) == DSI_AUTO_DEFAULT));
     if (asks_nothing) return def;

@@ -65,8 +65,10 @@ static const dsi_config_word validations[] = {
 #define SUPPORTED(p, t, d, f, h) ROW(p, DSI_KEY_SUPPORTED, h, t, .def = (d), AT(f))
 #define EXTENSION(p, t, d, f, h) \
     ROW(p, DSI_KEY_SUPPORTED, h, t, .def = (d), AT(f), .extension = true)
-#define IGNORED(p, d, h)          ROW(p, DSI_KEY_IGNORED, h, INACTIVE, .def = (d))
-#define UNSUPPORTED(p, d, h)      ROW(p, DSI_KEY_UNSUPPORTED, h, INACTIVE, .def = (d))
+#define IGNORED(p, d, h)     ROW(p, DSI_KEY_IGNORED, h, INACTIVE, .def = (d))
+#define UNSUPPORTED(p, d, h) ROW(p, DSI_KEY_UNSUPPORTED, h, INACTIVE, .def = (d))
+#define UNSUPPORTED_ABOVE(p, d, n, h) \
+    ROW(p, DSI_KEY_UNSUPPORTED, h, INACTIVE, .def = (d), .max = (n))
 #define REMOVED(p, h)             ROW(p, DSI_KEY_REMOVED, h, INACTIVE)
 #define ALIAS(p, name)            ROW(p, DSI_KEY_ALIAS, "", .target = (name), NO_FIELD)
 #define DEPRECATED(p, name)       ROW(p, DSI_KEY_DEPRECATED, "", .target = (name), NO_FIELD)

@@ -19,6 +19,8 @@
  *                                        is named in a warning
  *   UNSUPPORTED(path, default, reason)   the default, or null; anything else is
  *                                        an error, as training would differ
+ *   UNSUPPORTED_ABOVE(path, default, n, reason)   numbers up to n too ask for
+ *                                        nothing
  *   IGNORED_GROUP(path, null, reason)    an object with any keys, named in a
  *                                        warning if its "enabled" is true or
  *                                        if it has keys but no "enabled"

@@ -526,7 +526,8 @@ static void ignored_groups(void **state)
     dsi_config *c = must_read(SAMPLING "'num_epochs': 3, 'curriculum_learning': {'a': {'b': 8}}},"
                                        "'seed': 5}, 'wandb': {'enabled': false, 'team': 't'},"
                                        "'checkpoint': {'writer': {'type': 'FAST'}},"
-                                       "'tensor_parallel': {'tp': {'tp_size': 1}, 'dtype': null},"
+                                       "'tensor_parallel': {'tp': {'tp_size': 1}, 'dtype': null,"
+                                       "'autotp_size': 1},"
                                        "'autotuning': {'fast': true}}");
     has_warning(c, "says why): checkpoint.writer, tensor_parallel");
     json_t *kept = dsi_config_tree_get(c->trees->resolved,
@@ -539,6 +540,8 @@ static void ignored_groups(void **state)
         {SAMPLING "'curriculum_learning': 8}}}", "learning\": expected an object, found 8"},
         {"{" B "'tensor_parallel': {'tp': {'tp_size': 2}}}", "tp.tp_size\": is not supported"},
         {"{" B "'tensor_parallel': {'autotp_size': 4}}", "\"tensor_parallel.autotp_size\": is not"},
+        {"{" B "'tensor_parallel': {'autotp_size': -1}}", "tensor_parallel.autotp_size\": is not"},
+        {"{" B "'tensor_parallel': {'autotp_size': '1'}}", "tensor_parallel.autotp_size\": is not"},
     };
     refuses(cases, COUNT(cases));
 }
