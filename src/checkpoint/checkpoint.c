@@ -70,7 +70,8 @@ static ds_state *refuse_value_file(const char *path, const ds_value *v)
          i++) {
         const ds_value *key = ds_value_key_at(v, i), *item = ds_value_at(v, i);
         const char *name = ds_value_kind_of(key) == DS_VALUE_STRING ? ds_value_text(key) : "a key";
-        dsi_text_add(&t, "%s%.60s (%s)", i ? ", " : "", name, ds_value_class(item));
+        dsi_text_add(&t, "%s%.60s (%s)", i ? ", " : "", *name ? name : "\"\"",
+                     ds_value_class(item));
         const ds_value *first = ds_value_at(item, 0);
         bool weights = ds_value_kind_of(item) == DS_VALUE_DICT && first &&
                        ds_value_kind_of(first) == DS_VALUE_TENSOR;

@@ -392,6 +392,7 @@ static bool parse_header(const char *path, json_t *header, int64_t data_bytes, E
             if (!check_metadata_text(path, row)) return false;
             continue;
         }
+        if (!*name) return safetensors_wrong(path, NULL, "a tensor has no name: expected one");
         Entry e = {.name = name};
         if (!json_is_object(row)) return safetensors_wrong(path, name, "is not a map");
         if (!parse_entry(path, &e, row)) return false;

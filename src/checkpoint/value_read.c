@@ -269,12 +269,12 @@ ds_value *ds_value_of_state(const ds_state *state)
     return dict;
 }
 
-/* Strings to tensors, and nothing else; an empty dict is a state dict too. */
+/* Names to tensors, and nothing else; an empty dict is a state dict too. */
 bool dsi_value_is_state(const ds_value *v)
 {
     bool ok = v->kind == DS_VALUE_DICT;
     for (int i = 0; ok && i < v->dict->n; i++)
-        ok = v->dict->at[i].key->kind == DS_VALUE_STRING &&
+        ok = v->dict->at[i].key->kind == DS_VALUE_STRING && *v->dict->at[i].key->text.s &&
              v->dict->at[i].value->kind == DS_VALUE_TENSOR;
     return ok;
 }

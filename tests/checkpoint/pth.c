@@ -187,6 +187,12 @@ static void no_state_dict(void **unused)
         "weights");
     ds_value_free(v);
     ds_state_free(state);
+    v = ds_value_dict();
+    ds_value_set(v, "", ds_value_tensor(ds_ones(DS_F32, ds_shape(2))));
+    CHECK_INT(ds_value_save(v, folder_path("x.pt")), DS_OK);
+    CHECK(!ds_load(folder_path("x.pt")));
+    CHECK_ERROR("x.pt is no state dict: it holds \"\" (Tensor)");
+    ds_value_free(v);
 }
 
 /* A tensor of more than 4 GiB, and entries behind it: zip64. It takes 5 GB of disk, so only where $DS_TEST_LARGE names

@@ -253,6 +253,7 @@ static const Bad bad[] = {
     {"{\"a\":NaN}", 0, "not JSON"},
     {"{\"a\":7}", 0, "tensor a: is not a map"},
     {"{\"\\u0000\":7}", 0, "not JSON"},
+    {"{\"\":7}", 0, "a tensor has no name"},
     {"{\"\xff\":7}", 0, "not JSON"},
     {"{}", 1, "1 bytes after the last tensor"},
     {"{" A("F32", "[2]", "[0,8]") "," A("F32", "[2]", "[8,16]") "}", 16, "duplicate"},
