@@ -73,11 +73,13 @@ static const char *temporary_folder(void)
     return tmp && *tmp ? tmp : "/tmp";
 }
 
-/* /tmp and /dev/shm are usually different file systems. */
+/* /tmp and /dev/shm are usually different file systems. Where the first cannot
+ * be written, the second has all. */
 void job_folders_make(job_folders *f)
 {
     f->locks[0] = folder_make(f->session, sizeof f->session, temporary_folder());
     f->locks[1] = folder_make(f->shared, sizeof f->shared, "/dev/shm");
+    if (!*f->session) memcpy(f->session, f->shared, sizeof f->session);
 }
 
 void job_folders_make_one(job_folders *f)
