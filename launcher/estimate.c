@@ -53,7 +53,5 @@ int estimate_memory(const ds_estimate_opts *opts, bool json)
         {"file", "file", "on disk (offload to nvme); optimizer is its part in memory", m.file}};
     int n = (int)(sizeof line / sizeof *line) - !m.file; /* the last line only with files */
     (json ? estimate_print_json : estimate_print_table)(opts, &m, line, n);
-    if (fflush(stdout) == 0) return EXIT_SUCCESS;
-    perror("deepspeed: stdout");
-    return EXIT_FAILURE;
+    return EXIT_SUCCESS;
 }

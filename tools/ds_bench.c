@@ -486,10 +486,6 @@ int main(int argc, char **argv)
     ds_status status = ds_comm_size(ds_world()) > 1 ? bench(&p)
                                                     : ds_run_ranks((int)p.ranks, bench, &p);
     int code = status == DS_OK ? EXIT_SUCCESS : complain();
-    if (fflush(stdout) || ferror(stdout)) {
-        fprintf(stderr, "ds_bench: stdout: not all of it could be written\n");
-        code = EXIT_FAILURE;
-    }
     ds_destroy_process_group();
     return code;
 }

@@ -135,5 +135,5 @@ int main(int argc, char **argv)
     fflush(stdout);
     if (status != DS_OK) ds_perror("ds_to_universal");
     dsi_free(o.in), dsi_free(o.out);
-    return status == DS_OK && !ferror(stdout) ? EXIT_SUCCESS : EXIT_FAILURE;
+    return status == DS_OK ? EXIT_SUCCESS : EXIT_FAILURE;
 }

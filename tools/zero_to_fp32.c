@@ -352,7 +352,7 @@ int main(int argc, char **argv)
     Options o = {.most = DEFAULT_SHARD};
     argp_program_version = "zero_to_fp32 (deepspeed.c) " DS_VERSION;
     if (parse_options(&argp, argc, argv, 0, &o)) return 2;
-    if (run_export(&o) == DS_OK) return fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
+    if (run_export(&o) == DS_OK) return EXIT_SUCCESS;
     fflush(stdout);
     ds_perror("zero_to_fp32");
     return EXIT_FAILURE;

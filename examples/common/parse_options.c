@@ -1,9 +1,13 @@
 /* examples/common/parse_options.c: argp, with the nearest option for a misspelt
- * one, and one rank that speaks.
+ * one, and one rank that speaks; stdout that is closed or full, files that may
+ * not
+ * grow.
  * SPDX-License-Identifier: MIT */
 #include "parse_options.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -100,8 +104,8 @@ static bool letter_takes_value(const struct argp *argp, int letter)
     return false;
 }
 
-/* Refuses unknown options, and writes known ones with the underscores and hyphens
- * that they have in argp. */
+/* Refuses unknown options, and writes known ones with the underscores and
+ * hyphens that they have in argp. */
 static void options_check_names(const struct argp *argp, int argc, char **argv, unsigned flags)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -150,6 +154,38 @@ static void unmute(int fd, int was)
     close(was);
 }
 
+/* A descriptor of stdin, stdout or stderr that is closed would be that of the
+ * next file, and what is printed would be written into it. Writing fails as
+ * before. */
+static void open_standard_files(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) == -1 && errno == EBADF && open("/dev/null", O_RDONLY) < 0) return;
+}
+
+static void on_file_limit(int signal) { (void)signal; }
+
+/* A file that reaches `ulimit -f` is a write that fails, not the end of the
+ * program. A program that this one starts does not inherit it. */
+static void catch_file_limit(void)
+{
+    struct sigaction was, caught = {.sa_handler = on_file_limit, .sa_flags = SA_RESTART};
+    if (sigaction(SIGXFSZ, NULL, &was) == 0 && was.sa_handler == SIG_DFL)
+        sigaction(SIGXFSZ, &caught, NULL);
+}
+
+/* At the end of the program, by any way: what was printed has been written, or
+ * the status is 1. */
+static void check_stdout(void)
+{
+    int why = fflush(stdout) ? errno : 0;
+    if (!why && !ferror(stdout)) return;
+    if (!why && write(STDOUT_FILENO, "", 0) < 0) why = errno; /* an earlier write failed */
+    fprintf(stderr, "%s: stdout: %s\n", program_invocation_short_name,
+            why ? strerror(why) : "not all of it could be written");
+    _exit(EXIT_FAILURE);
+}
+
 /* argp writes --help for 80 columns: makes it fit a terminal that has fewer.
  * ARGP_HELP_FMT of the user stays. */
 static void help_fit_terminal(void)
@@ -168,6 +204,9 @@ error_t parse_options(const struct argp *argp, int argc, char **argv, unsigned f
 {
     int out = -1, err = -1;
     argp_err_exit_status = PARSE_WRONG;
+    open_standard_files();
+    catch_file_limit();
+    atexit(check_stdout);
     if (flags & PARSE_ON_RANKS && !parse_is_first_rank() && !isatty(STDERR_FILENO)) {
         out = mute(STDOUT_FILENO);
         err = mute(STDERR_FILENO);

@@ -35,6 +35,24 @@ for pair in ds_bench:--bw-unti:bw-unit ds_plot:--outptu:output ds_report:--gpu_s
     lines err 1
 done
 
+# ---- stdout that cannot be written
+for name in cifar10_ddp cifar10_deepspeed cifar10_tutorial deepspeed ds_bench ds_lm ds_plot \
+    ds_report ds_show ds_ssh ds_to_universal zero_to_fp32; do
+    "$binary/$name" --version >/dev/full 2>err
+    if [ $? -eq 1 ]; then pass; else fail "$name on a full device"; fi
+    has err "^$name: stdout: No space left on device$"
+done
+"$binary/ds_report" >&- 2>err
+if [ $? -eq 1 ]; then pass; else fail "ds_report without stdout"; fi
+has err '^ds_report: stdout: Bad file descriptor$'
+
+# ---- a limit on the size of files ends no program
+printf 'step,loss\n1,2\n2,1\n' >run.csv
+(ulimit -f 0 && "$binary/ds_plot" run.csv || echo "status $?") 2>&1 | cat >out
+has out '^ds_plot: write plot.html: File too large after 0 bytes: raise the limit (ulimit -f)$'
+has out '^status 1$'
+for left in plot.html*; do none "$left"; done
+
 # ---- --help fits a terminal of 60 columns
 if command -v script >/dev/null; then
     for name in cifar10_deepspeed cifar10_tutorial deepspeed ds_bench ds_show zero_to_fp32; do
@@ -160,6 +178,6 @@ has err '^ds_bench: --ranks 1: expected a number, 2 to 64$'
 status 2 word
 "$program" --ranks 2 --trials 1 --maxsize 3 --broadcast >/dev/full 2>err
 if [ $? -eq 1 ]; then pass; else fail "ds_bench on a full device"; fi
-has err '^ds_bench: stdout: not all of it could be written$'
+has err '^ds_bench: stdout: No space left on device$'
 
 finish

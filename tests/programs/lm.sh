@@ -60,6 +60,13 @@ cmp -s out first || fail "prompt lookup changes the text"
 status 0 generate --model mine --prompt 'ABILITY ABILITY' --max-new-tokens 40 --num_assistant_tokens 5
 cmp -s out first || fail "drafts of 8 bits change the text"
 
+# ---- stdout that is closed: its lines do not go into files that are written meanwhile
+"$program" train --model mine --data book.txt --output closed --context 32 --batch 4 --max-steps 2 \
+    --log-interval 1 --tensorboard events >&- 2>err </dev/null
+if [ $? -eq 1 ]; then pass; else fail "ds_lm without stdout"; fi
+has err '^ds_lm: stdout: Bad file descriptor$'
+if grep -q 'step 1/2' -r events; then fail "what ds_lm prints is in a file of events"; else pass; fi
+
 # ---- tokens once; JSON lines, of which the prompt does not count; fine-tuning by a configuration
 status 0 tokenize --model mine --data book.txt --output book.tokens
 has out '^book.tokens: [0-9]* tokens$'
