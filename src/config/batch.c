@@ -217,6 +217,18 @@ static void rules_check_fp16(dsi_config_reader *r)
                              (long long)c->fp16.min_loss_scale);
 }
 
+/* DeepSpeed refuses other mixes too, without ZeRO. */
+static void rules_check_accumulation(dsi_config_reader *r)
+{
+    const dsi_config *c = r->c;
+    int given = c->data_types.grad_accum_dtype;
+    int dtype = c->fp16.enabled ? DS_F16 : c->bf16.enabled ? DS_BF16 : DS_F32;
+    if (given == DSI_CONFIG_NO_DTYPE || given == DS_F32 || given == dtype) return;
+    dsi_config_add_error(
+        r, "data_types.grad_accum_dtype", "expected float32%s for a model in %s, found %s",
+        dtype == DS_F32 ? "" : " or the model's type", ds_dtype_name(dtype), ds_dtype_name(given));
+}
+
 /* An empty path would be the root folder. */
 static void rules_check_files(dsi_config_reader *r, const char *key, int device, const char *path)
 {
@@ -320,6 +332,7 @@ void dsi_config_check_rules(dsi_config_reader *r)
     dsi_config *c = r->c;
     json_t *tree = c->trees->resolved;
     rules_check_fp16(r);
+    rules_check_accumulation(r);
     rules_check_zero(r);
     rules_check_prof_ops(r);
     rules_check_pipeline(r);

@@ -17,7 +17,7 @@ UNSUPPORTED("tensor_parallel.tensor_parallel.tp_size", "1", "there is no tensor 
 ALIAS("tensor_parallel.tp", "tensor_parallel.tensor_parallel")
 IGNORED_GROUP("pipeline", NULL_NO, "there is no pipeline parallelism")
 IGNORED_GROUP("hybrid_engine", NULL_NO, "generation between training steps")
-UNSUPPORTED("hybrid_engine.enabled", "false", "there is no generation")
+UNSUPPORTED("hybrid_engine.enabled", "false", "ds_generate needs no engine of its own")
 
 /* ---- other tools ---- */
 IGNORED("disable_python_gc", "false", "there is no Python")
@@ -43,7 +43,8 @@ UNSUPPORTED("data_efficiency.data_sampling.dynamic_batching.enabled", "false",
 REMOVED("sparse_gradients", "gradients of embeddings travel dense")
 REMOVED("graph_harvesting", "CUDA graphs")
 REMOVED("quantize_training", "training of quantized weights")
-REMOVED("curriculum_learning", "use data_efficiency.data_sampling.curriculum_learning")
+REMOVED("curriculum_learning",
+        "there is no curriculum; a data set of the program can put its samples in any order")
 REMOVED("progressive_layer_drop", "layers left out at random")
 REMOVED("eigenvalue", "of layers, for quantized training")
 REMOVED("nebula", "a checkpoint service")

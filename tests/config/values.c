@@ -147,7 +147,8 @@ static void names(void **state)
         {"{" B "'elasticity': {}}", "set the batch keys themselves"},
         {"{" B "'sparse_gradients': false}", "\"sparse_gradients\": was removed"},
         {"{" B "'zero_optimization': {'mics_shard_size': 2}}", "was removed from DeepSpeed"},
-        {"{" B "'hybrid_engine': {'enabled': true}}", "is not supported (there is no generation)"},
+        {"{" B "'hybrid_engine': {'enabled': true}}",
+         "is not supported (ds_generate needs no engine of its own)"},
         {"{" B "'fp16': {'fp16_master_weights_and_grads': true}}", "is not supported"},
         {"{" B "'weight_quantization': {}}", "is not supported"},
         {"{" B "'zero_optimization': {'cpu_offload': {'device': 'cpu'}}}",
@@ -207,6 +208,11 @@ static void rules(void **state)
     (void)state;
     static const wrong cases[] = {
         {"{" B "'fp16': {'enabled': true}, 'bf16': {'enabled': true}}", "cannot both be enabled"},
+        {"{" B "'bf16': {'enabled': true}, 'data_types': {'grad_accum_dtype': 'half'}}",
+         "\"data_types.grad_accum_dtype\": expected float32 or the model's type for a model in "
+         "bfloat16, found float16"},
+        {"{" B "'data_types': {'grad_accum_dtype': 'bf16'}}",
+         "expected float32 for a model in float32, found bfloat16"},
         {"{" B "'fp16': {'enabled': true, 'loss_scale_window': 0}}",
          "\"fp16.loss_scale_window\": expected an integer of at least 1 with a dynamic scale"},
         {"{" B "'fp16': {'enabled': true, 'min_loss_scale': 0}}", "\"fp16.min_loss_scale\""},
