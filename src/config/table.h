@@ -113,8 +113,7 @@ IGNORED_GROUP("torch_autocast", NULL_NO, "types chosen op by op")
 UNSUPPORTED("torch_autocast.enabled", "false", "fp16 or bf16 make the whole model 16-bit")
 GROUP_NO_AUTO("data_types", NULL_NO, "types of what the engine keeps")
 SUPPORTED("data_types.grad_accum_dtype", WORD(dtypes), "null", data_types.grad_accum_dtype,
-          "type in which gradients add up: float32 or the model's; null: the model's, float32 for bf16 "
-          "without ZeRO")
+          "type in which gradients add up: float32 or the model's; null: the model's")
 UNSUPPORTED("data_types.param_dtype", "null", "fp16 or bf16 decide the type of parameters")
 UNSUPPORTED("data_types.buffer_dtype", "null", "buffers have the type of the parameters")
 IGNORED("data_types.keep_in_fp32_modules", "\"auto\"", "names of transformers' modules")

@@ -3,13 +3,6 @@
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
-/* DeepSpeed's default: float32 for bf16 without ZeRO, else the model's dtype. */
-static ds_dtype zero_accumulation_dtype(const dsi_config *c, ds_dtype dtype)
-{
-    if (c->data_types.grad_accum_dtype >= 0) return (ds_dtype)c->data_types.grad_accum_dtype;
-    return c->bf16.enabled && !c->zero.stage ? DS_F32 : dtype;
-}
-
 /* Without overlap_events a batch of requests ends before the next one
  * begins. */
 static dsi_aio_opts zero_aio_opts(const dsi_config *c)
@@ -68,12 +61,12 @@ static bool zero_overlap_update(const dsi_config *c)
 dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c)
 {
     ds_dtype dtype = c->fp16.enabled ? DS_F16 : c->bf16.enabled ? DS_BF16 : DS_F32;
+    int accum = c->data_types.grad_accum_dtype, comm = c->communication_data_type;
     return (dsi_zero_opts){
         .stage = (int)c->zero.stage,
         .dtype = dtype,
-        .accum_dtype = zero_accumulation_dtype(c, dtype),
-        .comm_dtype = c->communication_data_type >= 0 ? (ds_dtype)c->communication_data_type
-                                                      : dtype,
+        .accum_dtype = accum == DSI_CONFIG_NO_DTYPE ? dtype : (ds_dtype)accum,
+        .comm_dtype = comm == DSI_CONFIG_NO_DTYPE ? dtype : (ds_dtype)comm,
         .prescale = c->prescale_gradients,
         .predivide = c->gradient_predivide_factor,
         .overlap_comm = c->zero.overlap_comm,

@@ -33,7 +33,7 @@ static ds_engine *engine_of(int stage, int accumulate, const char *more)
 static ds_status back(ds_engine *e, double x)
 {
     ds_scope *scope = ds_scope_open();
-    ds_tensor *in = ds_full(DS_F32, ds_shape(4), x);
+    ds_tensor *in = ds_full(ds_engine_dtype(e), ds_shape(4), x);
     ds_status status = ds_engine_backward(e, ds_sum(ds_engine_forward(e, in)));
     ds_scope_close(scope);
     return status;
@@ -126,6 +126,34 @@ static void said_too_late(void **state)
     CHECK(!ds_engine_is_gradient_accumulation_boundary(NULL));
 }
 
+/* ---- the type of the sum ---- */
+
+/* Two gradients, 128 and 0.25, whose sum bfloat16 rounds to 128. The default is
+ * the model's type in every stage. */
+static ds_status the_sum_rounds(void *arg)
+{
+    const char *const kinds[] = {"", ", \"data_types\": {\"grad_accum_dtype\": \"bf16\"}",
+                                 ", \"data_types\": {\"grad_accum_dtype\": \"fp32\"}"};
+    for (int k = 0; k < 3; k++) {
+        char more[200];
+        snprintf(more, sizeof more,
+                 "}%s, \"communication_data_type\": \"fp32\", \"bf16\": {\"enabled\": true",
+                 kinds[k]);
+        ds_engine *e = engine_of(*(int *)arg, 2, more);
+        RANK_CHECK(e);
+        RANK_CHECK(turn(e, 256) == DS_OK && turn(e, 0.5) == DS_OK);
+        RANK_CHECK(weight(e) == (k == 2 ? -128.25 : -128));
+        ds_engine_free(e);
+    }
+    return DS_OK;
+}
+
+static void a_sum_in_bfloat16(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage++) TEST_RANKS(the_sum_rounds, &stage);
+}
+
 /* ---- batch sizes that change ---------------------------------------------------------------------------- */
 
 /* Groups of two, then of three, then of one: each whole. */
@@ -182,5 +210,6 @@ static void sizes_that_cannot_be(void **state)
     ds_error_clear();
 }
 
-TEST_MAIN(cmocka_unit_test(the_program_says_where), cmocka_unit_test(said_too_late),
-          cmocka_unit_test(groups_of_another_size), cmocka_unit_test(sizes_that_cannot_be))
+TEST_MAIN(cmocka_unit_test(the_program_says_where), cmocka_unit_test(a_sum_in_bfloat16),
+          cmocka_unit_test(said_too_late), cmocka_unit_test(groups_of_another_size),
+          cmocka_unit_test(sizes_that_cannot_be))
