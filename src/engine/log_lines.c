@@ -22,16 +22,27 @@ static void progress_add_list(dsi_text *t, const double *x, int n)
     }
 }
 
+static void progress_add_momentum(dsi_text *t, const dsi_log_momentum *m)
+{
+    bool tuple = m->form == DSI_LOG_TUPLE, list = m->form == DSI_LOG_LIST;
+    if (m->form == DSI_LOG_INT) {
+        dsi_text_add(t, "%.0f", m->x[0]);
+        return;
+    }
+    dsi_text_add(t, "%s", tuple ? "(" : list ? "[" : "");
+    progress_add_list(t, m->x, tuple || list ? 2 : 1);
+    dsi_text_add(t, "%s", tuple ? ")" : list ? "]" : "");
+}
+
 void dsi_log_progress(int64_t step, int64_t skipped, int groups, const double *lr,
-                      const double *mom, int each, bool tuple)
+                      const dsi_log_momentum *mom)
 {
     dsi_text t = dsi_text_of("step=%lld, skipped=%lld, lr=[", (long long)step, (long long)skipped);
     progress_add_list(&t, lr, groups);
     dsi_text_add(&t, "], mom=[");
     for (int g = 0; g < groups; g++) {
-        dsi_text_add(&t, "%s%s", g ? ", " : "", each == 1 ? "" : tuple ? "(" : "[");
-        progress_add_list(&t, mom + g * each, each);
-        dsi_text_add(&t, "%s", each == 1 ? "" : tuple ? ")" : "]");
+        if (g) dsi_text_add(&t, ", ");
+        progress_add_momentum(&t, &mom[g]);
     }
     dsi_log(DSI_REQUESTED, "%s]", t.s);
     dsi_text_free(&t);
@@ -45,31 +56,47 @@ static bool params_have(const char *params, const char *text)
 }
 
 /* Python prints betas of the configuration as a list, but the defaults of an
- * optimizer and the momenta of OneCycle as tuples. */
+ * optimizer, what torch.optim.Adam keeps and the momenta of OneCycle as
+ * tuples. */
 static bool progress_has_tuples(const ds_engine *e)
 {
     const dsi_config_named *o = &e->config->optimizer, *s = &e->config->scheduler;
-    bool cycle = s->type && !strcmp(s->type, "OneCycle") && e->schedule;
+    bool cycle = s->type && !strcmp(s->type, "OneCycle") && e->schedule &&
+                 !ds_optim_group_momentum(e->optim, 0, &(double){0});
     if (cycle && !params_have(s->params, "\"cycle_momentum\":false")) return true;
-    return !e->config_made || !params_have(o->params, "\"betas\":");
+    return !e->config_made || !params_have(o->params, "\"betas\":") ||
+           params_have(o->params, "\"torch_adam\":true");
+}
+
+/* get_mom() of DeepSpeed's engine: betas, for SGD and RMSprop the momentum, and
+ * 0.0 for a group that has neither. The matrices of Muon have no betas. */
+static dsi_log_momentum progress_momentum(const ds_engine *e, int group)
+{
+    dsi_log_momentum m = {.form = DSI_LOG_FLOAT};
+    double momentum = 0;
+    bool has_momentum = ds_optim_group_momentum(e->optim, group, &momentum);
+    bool has_betas = ds_optim_group_betas(e->optim, group, m.x);
+    if (has_betas && (!has_momentum || m.x[0] != 0 || m.x[1] != 0)) {
+        m.form = progress_has_tuples(e) ? DSI_LOG_TUPLE : DSI_LOG_LIST;
+    } else if (has_momentum && !has_betas) {
+        m.x[0] = momentum;
+        if (momentum == 0) m.form = DSI_LOG_INT;
+    }
+    return m;
 }
 
 /* "step=10, skipped=0, lr=[0.001], mom=[[0.8, 0.999]]" */
 static void log_progress(const ds_engine *e)
 {
-    double lr[MOST_GROUPS] = {0}, mom[2 * MOST_GROUPS] = {0};
-    int groups = ds_optim_groups(e->optim), each = 1;
+    double lr[MOST_GROUPS] = {0};
+    dsi_log_momentum mom[MOST_GROUPS];
+    int groups = ds_optim_groups(e->optim);
     if (groups > MOST_GROUPS) groups = MOST_GROUPS;
     for (int g = 0; g < groups; g++) {
-        double betas[2] = {0, 0}, momentum = 0;
         lr[g] = ds_optim_group_lr(e->optim, g);
-        if (ds_optim_group_betas(e->optim, g, betas)) each = 2;
-        if (each == 1) ds_optim_group_momentum(e->optim, g, &momentum);
-        mom[each * g] = each == 2 ? betas[0] : momentum;
-        if (each == 2) mom[2 * g + 1] = betas[1];
+        mom[g] = progress_momentum(e, g);
     }
-    dsi_log_progress(e->global_steps, e->skipped_steps, groups, lr, mom, each,
-                     progress_has_tuples(e));
+    dsi_log_progress(e->global_steps, e->skipped_steps, groups, lr, mom);
 }
 
 void dsi_engine_log_start(const ds_engine *e)

@@ -135,16 +135,19 @@ static void cycle_free(void *self)
 #define AS_FIRST INT64_MIN /* of the second stair count */
 
 /* Parameters that were left out follow from the first half of the cycle.
- * Without betas there is no momentum to cycle: a warning, as in DeepSpeed. */
+ * Without betas there is no momentum to cycle: a warning, as in DeepSpeed. Of
+ * Muon it cycles neither the momentum nor the betas. */
 static int64_t cycle_begin(void *self, const ds_optim *o)
 {
     Cycle *c = self;
-    double betas[2];
+    double betas[2], own;
     if (isnan(c->second)) c->second = c->first;
     if (c->stairs[1] == AS_FIRST) c->stairs[1] = c->stairs[0];
-    if (c->momentum && !ds_optim_group_betas(o, 0, betas)) {
+    if (c->momentum &&
+        (!ds_optim_group_betas(o, 0, betas) || ds_optim_group_momentum(o, 0, &own))) {
         if (dsi_log_on(DSI_REQUESTED)) /* on rank 0 alone */
-            dsi_log(DSI_WARNING, "cycle_momentum is off: the optimizer has no betas");
+            dsi_log(DSI_WARNING, "cycle_momentum is off: optimizer %s has no betas for it",
+                    ds_optim_name(o));
         c->momentum = false;
     }
     return c->last;

@@ -11,12 +11,17 @@
 
 static void report_some(void)
 {
-    static const double lr[] = {0.001, 3e-7}, betas[] = {0.8, 0.999, 0.9, 0.95},
-                        momentum[] = {0.9, 0};
-    dsi_log_progress(0, 0, 1, lr, betas, 2, false);
-    dsi_log_progress(10, 3, 2, lr, betas, 2, false);
-    dsi_log_progress(20, 3, 1, lr, betas + 2, 2, true);
-    dsi_log_progress(30, 3, 2, lr, momentum, 1, false);
+    static const double lr[] = {0.001, 3e-7};
+    static const dsi_log_momentum betas[] = {{DSI_LOG_LIST, {0.8, 0.999}},
+                                             {DSI_LOG_LIST, {0.9, 0.95}}},
+                                  tuple = {DSI_LOG_TUPLE, {0.9, 0.95}},
+                                  momentum[] = {{DSI_LOG_FLOAT, {0.9}}, {DSI_LOG_FLOAT, {0}}},
+                                  whole = {DSI_LOG_INT, {0}};
+    dsi_log_progress(0, 0, 1, lr, betas);
+    dsi_log_progress(10, 3, 2, lr, betas);
+    dsi_log_progress(20, 3, 1, lr, &tuple);
+    dsi_log_progress(30, 3, 2, lr, momentum);
+    dsi_log_progress(40, 3, 1, lr, &whole);
 }
 
 static void progress_is_printed_as_python_does(void **state)
@@ -29,6 +34,51 @@ static void progress_is_printed_as_python_does(void **state)
     assert_string_equal(text_of_line(s, 2), "step=20, skipped=3, lr=[0.001], mom=[(0.9, 0.95)]");
     assert_string_equal(text_of_line(s, 3),
                         "step=30, skipped=3, lr=[0.001, 3e-07], mom=[0.9, 0.0]");
+    assert_string_equal(text_of_line(s, 4), "step=40, skipped=3, lr=[0.001], mom=[0]");
+}
+
+/* One step of an engine with that optimizer. */
+static const char *optimizer; /* JSON */
+
+static void step_once(void)
+{
+    char config[300];
+    ds_scope *scope = ds_scope_open();
+    snprintf(config, sizeof config,
+             "{\"train_batch_size\": 1, \"steps_per_print\": 1, \"optimizer\": {%s}}", optimizer);
+    ds_engine *e = ds_initialize(.model = ds_nn_linear(NULL, "fc", 2, 2), .config = config);
+    ds_engine_backward(e, ds_sum(ds_engine_forward(e, ds_ones(DS_F32, ds_shape(1, 2)))));
+    ds_engine_step(e);
+    ds_engine_free(e);
+    ds_scope_close(scope);
+}
+
+/* DeepSpeed 0.19.8 prints the same for these configurations. */
+static void momenta_have_pythons_types(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"'type': 'SGD'", "[0]"},
+        {"'type': 'SGD', 'params': {'momentum': 0.5}", "[0.5]"},
+        {"'type': 'RMSprop'", "[0]"},
+        {"'type': 'Adagrad'", "[0.0]"},
+        {"'type': 'Adam'", "[(0.9, 0.999)]"},
+        {"'type': 'Adam', 'params': {'betas': [0.8, 0.9]}", "[[0.8, 0.9]]"},
+        {"'type': 'Adam', 'params': {'betas': [0.8, 0.9], 'torch_adam': true}", "[(0.8, 0.9)]"},
+        {"'type': 'Muon'", "[0.0, (0.9, 0.95)]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[200], want[40];
+        snprintf(text, sizeof text, "%s", cases[i][0]);
+        for (char *at = text; *at; at++)
+            if (*at == '\'') *at = '"';
+        optimizer = text;
+        snprintf(want, sizeof want, "mom=%s", cases[i][1]);
+        const char *line = text_of_line(caught_of("error", step_once), 0), *mom;
+        CHECK(!ds_error());
+        CHECK((mom = strstr(line, "mom=")));
+        assert_string_equal(mom, want);
+    }
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------- */
@@ -100,5 +150,6 @@ static void machine_memory_is_psutils(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(progress_is_printed_as_python_does),
+          cmocka_unit_test(momenta_have_pythons_types),
           cmocka_unit_test(memory_lines_are_deepspeeds), cmocka_unit_test(other_ranks_are_quiet),
           cmocka_unit_test(machine_memory_is_psutils))

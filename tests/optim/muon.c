@@ -235,7 +235,30 @@ static void refused(void **state)
     ds_module_free(m);
 }
 
-TEST_MAIN(cmocka_unit_test(groups_by_name_and_shape), cmocka_unit_test(rates),
-          cmocka_unit_test(vectors_take_adamw), cmocka_unit_test(decay_of_vectors),
-          cmocka_unit_test(shapes_and_methods), cmocka_unit_test(half_and_zero),
-          cmocka_unit_test(state_dict), cmocka_unit_test(refused))
+/* As in DeepSpeed, where Muon's defaults have no betas: neither the momentum of
+ * the matrices nor the betas of the rest. */
+static void a_cycle_leaves_the_momenta(void **state)
+{
+    (void)state;
+    ds_module *m = ds_nn_linear(NULL, "fc", 3, 2);
+    ds_optim *o = ds_optim_muon(m, 0.02);
+    ds_schedule *s = ds_schedule_by_name(
+        o, "OneCycle",
+        "{\"cycle_min_lr\": 0.1, \"cycle_max_lr\": 0.3, \"cycle_first_step_size\": 2}");
+    double momentum, betas[2];
+    CHECK(s);
+    CHECK_INT(ds_optim_groups(o), 2);
+    for (int k = 0; k < 3; k++, ds_schedule_step(s)) {
+        CHECK(ds_optim_group_momentum(o, 0, &momentum) && momentum == 0.95);
+        CHECK(ds_optim_group_betas(o, 1, betas) && betas[0] == 0.9 && betas[1] == 0.95);
+    }
+    CHECK_CLOSE(ds_optim_lr(o), 0.2, 1e-12);
+    ds_schedule_free(s);
+    ds_optim_free(o);
+    ds_module_free(m);
+}
+
+TEST_MAIN(cmocka_unit_test(a_cycle_leaves_the_momenta), cmocka_unit_test(groups_by_name_and_shape),
+          cmocka_unit_test(rates), cmocka_unit_test(vectors_take_adamw),
+          cmocka_unit_test(decay_of_vectors), cmocka_unit_test(shapes_and_methods),
+          cmocka_unit_test(half_and_zero), cmocka_unit_test(state_dict), cmocka_unit_test(refused))
