@@ -25,7 +25,8 @@
  * Architectures: GPT2LMHeadModel, OPTForCausalLM, GPTNeoXForCausalLM,
  * LlamaForCausalLM, Qwen2ForCausalLM, MistralForCausalLM, Qwen3ForCausalLM,
  * Phi3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM,
- * Qwen3MoeForCausalLM, GemmaForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM.
+ * Qwen3MoeForCausalLM, SmolLM3ForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM,
+ * GraniteForCausalLM, GemmaForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_MODELS_H
 #define DEEPSPEED_MODELS_H
@@ -167,8 +168,8 @@ typedef struct ds_lora_opts {
     bool use_rslora;            /* alpha / sqrt(r) */
     double dropout;             /* of the adapter's input, in training */
     const char *const *targets; /* ends of layers' paths ("q_proj"), n_targets; NULL: PEFT's for
-                                   the architecture: c_attn, or q_proj and v_proj; for Phi-3,
-                                   which PEFT has none for, qkv_proj and o_proj */
+                                   the architecture: c_attn, or q_proj and v_proj, also
+                                   where PEFT has none; for Phi-3 qkv_proj and o_proj */
     int n_targets;
     bool use_dora;    /* DoRA, Liu et al., arXiv:2402.09353: each output has a magnitude */
     const char *bias; /* biases that are trained too: "all" of the model, "lora_only" those of

@@ -1,6 +1,7 @@
-/* models/config.c: reads config.json: the family, and the keys of Llama and of the
- * families that are Llama with differences: Qwen2, Mistral, Qwen3, Phi-3, Gemma,
- * Gemma 2, Gemma 3. config_gpt.c has those of GPT-2, OPT and GPT-NeoX.
+/* models/config.c: reads config.json: the family, and the keys of Llama and of
+ * the families that are Llama with differences: Qwen2, Mistral, Qwen3, Phi-3,
+ * Mixtral, Qwen2-MoE, Qwen3-MoE, SmolLM3, OLMo 2 and 3, Granite, Gemma, Gemma
+ * 2, Gemma 3. config_gpt.c has those of GPT-2, OPT and GPT-NeoX.
  *
  * Keys are those of transformers 4 and 5. A key that the Python class of the
  * architecture does not read has no effect there, so it is ignored here; one
@@ -9,7 +10,8 @@
  *
  * Invariants: a reader borrows the JSON object; only dsi_lm_config_read
  * releases it, and only after a failure. Values that are read after a failure
- * are within their range or unused, so that no reader divides by zero or indexes
+ * are within their range or unused, so that no reader divides by zero or
+ * indexes
  * outside.
  * SPDX-License-Identifier: MIT */
 #include "config_reader.h"
@@ -47,6 +49,11 @@ static const Family families[] = {
                        false},
     [DSI_QWEN3_MOE] = {"Qwen3MoeForCausalLM", "qwen3_moe", 4, 0, 32768, 4096, -1, -1, -1, 1e-6,
                        true},
+    [DSI_SMOLLM3] = {"SmolLM3ForCausalLM", "smollm3", 4, 0, 32768, 0, 128000, 128001, 128004, 1e-6,
+                     true},
+    [DSI_OLMO2] = {"Olmo2ForCausalLM", "olmo2", 0, 0, 2048, 0, -1, 50279, 1, 1e-5, true},
+    [DSI_OLMO3] = {"Olmo3ForCausalLM", "olmo3", 0, 0, 2048, 4096, -1, 50279, 1, 1e-5, true},
+    [DSI_GRANITE] = {"GraniteForCausalLM", "granite", 0, 0, 2048, 0, 1, 2, -1, 1e-6, true},
     [DSI_GEMMA] = {"GemmaForCausalLM", "gemma", 16, 256, 8192, 0, 2, 1, 0, 1e-6, true},
     [DSI_GEMMA2] = {"Gemma2ForCausalLM", "gemma2", 4, 256, 8192, 4096, 2, 1, 0, 1e-6, true},
     [DSI_GEMMA3] = {"Gemma3ForCausalLM", "gemma3_text", 4, 256, 131072, 4096, 2, 1, 0, 1e-6, true},
@@ -114,32 +121,39 @@ static bool is_qwen(const dsi_lm_config *c)
 }
 
 /* Layer i slides in a file without layer_types: in Qwen those from
- * max_window_layers on (Qwen2-MoE: every other one before it; Qwen3-MoE: all), in
- * Gemma 2 every other one, in Gemma 3 all but every
- * sixth, or every sliding_window_pattern-th; else all. */
+ * max_window_layers on (Qwen2-MoE: every other one before it; Qwen3-MoE: all),
+ * in Gemma 2 every other one, in Gemma 3 all but every sixth, or every
+ * sliding_window_pattern-th, in OLMo 3 all but every fourth, in SmolLM3 those
+ * whose keys do not turn; else all. */
 static void read_pattern(dsi_lm_reader *r, dsi_lm_config *c)
 {
     int64_t full = is_qwen(c) ? dsi_lm_read_int(r, "max_window_layers", 0, 1 << 30, 28) : 0;
-    int64_t every = c->family == DSI_GEMMA2 ? 2 : 0;
+    int64_t every = c->family == DSI_GEMMA2 ? 2 : c->family == DSI_OLMO3 ? 4 : 0;
     if (c->family == DSI_GEMMA3)
         every = dsi_lm_read_int(r, "sliding_window_pattern", 1, 1 << 30, 6);
     if (c->family == DSI_QWEN2_MOE)
         for (int64_t i = 0; i < c->layers; i++) c->sliding[i] = i % 2 == 0 && i < full;
+    else if (c->family == DSI_SMOLLM3)
+        memcpy(c->sliding, c->no_rope, sizeof c->sliding);
     else
         for (int64_t i = 0; i < c->layers; i++)
             c->sliding[i] = every ? (i + 1) % every != 0 : c->family == DSI_QWEN3_MOE || i >= full;
 }
 
-/* Which layers see a window of keys only; none if sliding_window is null. Qwen:
- * only with use_sliding_window. Qwen, Gemma and Mistral: those of layer_types, if
- * the file has it; transformers calls such a Mistral Ministral. */
+/* Which layers see a window of keys only; none if sliding_window is null. Qwen
+ * and SmolLM3: only with use_sliding_window. These, Gemma, OLMo 3 and Mistral:
+ * those of layer_types, if the file has it; transformers calls such a Mistral
+ * Ministral. */
 static void read_window(dsi_lm_reader *r, dsi_lm_config *c)
 {
-    bool used = c->family != DSI_LLAMA && c->family != DSI_GEMMA;
-    bool typed = (is_qwen(c) && c->family != DSI_QWEN3_MOE) || c->post_norms ||
-                 c->family == DSI_MISTRAL;
+    bool used = c->family != DSI_LLAMA && c->family != DSI_OLMO2 && c->family != DSI_GRANITE &&
+                c->family != DSI_GEMMA;
+    bool asked = is_qwen(c) || c->family == DSI_SMOLLM3;
+    bool typed = (asked && c->family != DSI_QWEN3_MOE) || c->post_norms ||
+                 c->family == DSI_MISTRAL || c->family == DSI_OLMO3;
     const json_t *types = typed ? dsi_lm_read_get(r, "layer_types") : NULL;
-    if (is_qwen(c)) used = dsi_lm_read_bool(r, "use_sliding_window", false);
+    if (asked) used = dsi_lm_read_bool(r, "use_sliding_window", false);
+    if (c->family == DSI_SMOLLM3) used |= types != NULL; /* its masks follow layer_types alone */
     bool there = dsi_lm_read_get(r, "sliding_window");
     if (used && there) c->window = dsi_lm_read_int(r, "sliding_window", 1, 1 << 30, 1);
     if (used && !is_null(r, "sliding_window") && !there) c->window = families[c->family].window;
@@ -185,6 +199,32 @@ static void read_gemma(dsi_lm_reader *r, dsi_lm_config *c)
     c->score_scale = 1 / sqrt(dsi_lm_read_number(r, "query_pre_attn_scalar", 1e-6, 1e9, 256));
     if (second) c->attention_cap = read_cap(r, "attn_logit_softcapping", 50);
     c->logit_cap = read_cap(r, "final_logit_softcapping", second ? 30 : 0);
+}
+
+/* no_rope_layers: 0 for a layer whose keys do not turn; without it every
+ * no_rope_layer_interval-th is one. */
+static void read_no_rope(dsi_lm_reader *r, dsi_lm_config *c)
+{
+    const json_t *turns = dsi_lm_read_get(r, "no_rope_layers");
+    int64_t every = dsi_lm_read_int(r, "no_rope_layer_interval", 1, 1 << 30, 4);
+    if (turns && (int64_t)json_array_size(turns) < c->layers) {
+        dsi_lm_read_fail(r, DS_EFORMAT,
+                         "no_rope_layers has %lld entries: expected num_hidden_layers, %lld",
+                         (long long)json_array_size(turns), (long long)c->layers);
+        return;
+    }
+    for (int64_t i = 0; i < c->layers; i++)
+        c->no_rope[i] = turns ? !json_integer_value(json_array_get(turns, (size_t)i))
+                              : (i + 1) % every == 0;
+}
+
+static void read_granite(dsi_lm_reader *r, dsi_lm_config *c)
+{
+    double scale = dsi_lm_read_number(r, "embedding_multiplier", 1e-6, 1e6, 1);
+    c->embedding_scale = scale == 1 ? 0 : scale;
+    c->score_scale = dsi_lm_read_number(r, "attention_multiplier", 1e-6, 1e6, 1);
+    c->residual_scale = dsi_lm_read_number(r, "residual_multiplier", 1e-6, 1e6, 1);
+    c->hidden_scale = 1 / dsi_lm_read_number(r, "logits_scaling", 1e-6, 1e6, 1);
 }
 
 static void read_heads(dsi_lm_reader *r, dsi_lm_config *c, const Family *f)
@@ -260,13 +300,20 @@ static void read_llama(dsi_lm_reader *r, dsi_lm_config *c)
     c->eps = dsi_lm_read_number(r, "rms_norm_eps", 0, 1, f->eps);
     c->attention_dropout = dsi_lm_read_number(r, "attention_dropout", 0, 1, 0);
     if (c->family == DSI_PHI3) c->residual_dropout = dsi_lm_read_number(r, "resid_pdrop", 0, 1, 0);
-    c->tied = dsi_lm_read_bool(r, "tie_word_embeddings", c->family >= DSI_GEMMA);
+    c->tied = dsi_lm_read_bool(r, "tie_word_embeddings",
+                               c->family >= DSI_GEMMA || c->family == DSI_SMOLLM3);
     c->qkv_bias = c->o_bias = f->attention_bias && dsi_lm_read_bool(r, "attention_bias", false);
     if (c->family == DSI_QWEN2) c->qkv_bias = true;
     if (c->family == DSI_QWEN2_MOE) c->qkv_bias = dsi_lm_read_bool(r, "qkv_bias", true);
-    c->mlp_bias = c->family == DSI_LLAMA && dsi_lm_read_bool(r, "mlp_bias", false);
-    c->qk_norm = c->family == DSI_QWEN3 || c->family == DSI_QWEN3_MOE || c->family == DSI_GEMMA3;
+    c->mlp_bias = (c->family == DSI_LLAMA || c->family == DSI_SMOLLM3 ||
+                   c->family == DSI_GRANITE) &&
+                  dsi_lm_read_bool(r, "mlp_bias", false);
+    c->qk_norm_wide = c->post_norms_alone = c->family == DSI_OLMO2 || c->family == DSI_OLMO3;
+    c->qk_norm = c->family == DSI_QWEN3 || c->family == DSI_QWEN3_MOE || c->family == DSI_GEMMA3 ||
+                 c->qk_norm_wide;
     c->fused = c->family == DSI_PHI3;
+    if (c->family == DSI_SMOLLM3) read_no_rope(r, c);
+    if (c->family == DSI_GRANITE) read_granite(r, c);
     if (c->family >= DSI_GEMMA)
         read_gemma(r, c);
     else
@@ -304,6 +351,7 @@ ds_status dsi_lm_config_read(const char *text, size_t bytes, const char *name, d
         c->pad = read_token(&r, "pad_token_id", f->pad);
         refuse_keys(&r, c);
     }
+    c->residual_scale = c->hidden_scale = 1;
     c->norm_first = c->last_norm = c->norm_weights = true;
     if (r.status == DS_OK) (c->family < DSI_LLAMA ? dsi_lm_read_gpt : read_llama)(&r, c);
     if (!c->embedding) c->embedding = c->hidden;

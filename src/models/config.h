@@ -21,6 +21,10 @@ typedef enum dsi_lm_family {
     DSI_MIXTRAL,
     DSI_QWEN2_MOE,
     DSI_QWEN3_MOE,
+    DSI_SMOLLM3,
+    DSI_OLMO2,
+    DSI_OLMO3,
+    DSI_GRANITE,
     DSI_GEMMA, /* the three of Gemma are the last ones */
     DSI_GEMMA2,
     DSI_GEMMA3
@@ -71,14 +75,18 @@ typedef struct dsi_lm_config {
     bool tied;                       /* the head is the table of embeddings */
     bool qkv_bias, o_bias, mlp_bias; /* of the Llama family */
     bool qk_norm;
-    bool norm_first;                 /* norms are before attention and MLP, not behind the sums */
-    bool last_norm;                  /* and one is behind the last block */
-    bool norm_weights;               /* layer norms have a weight and a bias */
-    bool parallel;                   /* GPT-NeoX: attention and MLP read the same sum */
-    bool fused;                      /* Phi-3: q, k and v are one matrix, and so are gate and up */
-    bool post_norms;                 /* Gemma 2 and 3: norms behind attention and MLP, too */
-    bool norm_plus_1;                /* Gemma: norms multiply by 1 + weight */
-    double embedding_scale;          /* Gemma: sqrt(hidden); 0: none */
+    bool qk_norm_wide;      /* over all heads together, before they part */
+    bool norm_first;        /* norms are before attention and MLP, not behind the sums */
+    bool last_norm;         /* and one is behind the last block */
+    bool norm_weights;      /* layer norms have a weight and a bias */
+    bool parallel;          /* GPT-NeoX: attention and MLP read the same sum */
+    bool fused;             /* Phi-3: q, k and v are one matrix, and so are gate and up */
+    bool post_norms;        /* Gemma 2 and 3: norms behind attention and MLP, too */
+    bool post_norms_alone;  /* OLMo: there only */
+    bool norm_plus_1;       /* Gemma: norms multiply by 1 + weight */
+    double embedding_scale; /* Gemma: sqrt(hidden); 0: none */
+    double residual_scale,
+        hidden_scale;                /* Granite: of what a layer adds; before the head; 1: none */
     double attention_cap, logit_cap; /* x becomes cap tanh(x / cap); 0: none */
     double init_std;                 /* initializer_range */
     double embedding_dropout, attention_dropout, residual_dropout;
@@ -89,6 +97,7 @@ typedef struct dsi_lm_config {
     int64_t window;      /* keys that a position of a sliding layer sees; 0: all */
     bool sliding[DSI_LM_MAX_LAYERS]; /* by layer */
     bool dense[DSI_LM_MAX_LAYERS];   /* no experts, by layer */
+    bool no_rope[DSI_LM_MAX_LAYERS]; /* SmolLM3: keys do not turn, by layer */
     int64_t bos, eos, pad;           /* -1: none; eos: the first of several */
 } dsi_lm_config;
 

@@ -110,8 +110,8 @@ static const char *const types[] = {
     [DSI_ROPE_DEFAULT] = "default", [DSI_ROPE_LINEAR] = "linear", [DSI_ROPE_DYNAMIC] = "dynamic",
     [DSI_ROPE_LLAMA3] = "llama3",   [DSI_ROPE_YARN] = "yarn",     [DSI_ROPE_LONGROPE] = "longrope"};
 
-/* Phi-3's class has longrope alone, and takes "su" and "yarn" for older names of
- * it. dynamic makes tables of its own in generation, of one object only. */
+/* Phi-3's class has longrope alone, and takes "su" and "yarn" for older names
+ * of it. dynamic makes tables of its own in generation, of one object only. */
 static dsi_rope_type read_type(dsi_lm_reader *r, const dsi_lm_config *c)
 {
     bool phi = c->family == DSI_PHI3;
@@ -181,9 +181,9 @@ static void read_object(dsi_lm_reader *r, const dsi_lm_config *c, dsi_rope *rope
     r->json = outer;
 }
 
-/* Gemma 3: an object for each kind of layer, or the keys of version 4, of which
- * rope_scaling is that of full attention. Its "type" does not count beside the
- * class's "rope_type". */
+/* Gemma 3 and OLMo 3: an object for each kind of layer, or the keys of version
+ * 4, of which rope_scaling is that of full attention. Its "type" does not count
+ * beside the class's "rope_type". */
 static void read_pair(dsi_lm_reader *r, dsi_lm_config *c)
 {
     const json_t *both = dsi_lm_read_get(r, "rope_parameters");
@@ -192,15 +192,17 @@ static void read_pair(dsi_lm_reader *r, dsi_lm_config *c)
     const json_t *sliding = json_object_get(both, "sliding_attention");
     full = json_is_object(full) ? json_copy(full) : json_pack("{s:s}", "rope_type", "default");
     json_object_update(full, (json_t *)scaling);
-    read_object(r, c, &c->rope[0], full, dsi_lm_read_number(r, "rope_theta", 1, 1e15, 1e6));
-    read_object(r, c, &c->rope[1], json_is_null(sliding) ? NULL : sliding,
-                dsi_lm_read_number(r, "rope_local_base_freq", 1, 1e15, 1e4));
+    bool olmo = c->family == DSI_OLMO3;
+    double theta = dsi_lm_read_number(r, "rope_theta", 1, 1e15, olmo ? 5e5 : 1e6);
+    read_object(r, c, &c->rope[0], full, theta);
+    if (!olmo) theta = dsi_lm_read_number(r, "rope_local_base_freq", 1, 1e15, 1e4);
+    read_object(r, c, &c->rope[1], json_is_null(sliding) ? NULL : sliding, theta);
     json_decref(full);
 }
 
 void dsi_lm_read_rope(dsi_lm_reader *r, dsi_lm_config *c)
 {
-    c->ropes = c->family == DSI_GEMMA3 ? 2 : 1;
+    c->ropes = c->family == DSI_GEMMA3 || c->family == DSI_OLMO3 ? 2 : 1;
     if (c->ropes == 2) {
         read_pair(r, c);
         return;
@@ -209,6 +211,6 @@ void dsi_lm_read_rope(dsi_lm_reader *r, dsi_lm_config *c)
     if (!object || (json_is_object(object) && !json_object_size(object)))
         object = dsi_lm_read_get(r, "rope_parameters");
     const char *theta = c->family == DSI_GPT_NEOX ? "rotary_emb_base" : "rope_theta";
-    double otherwise = c->family == DSI_MIXTRAL ? 1e6 : 10000;
+    double otherwise = c->family == DSI_MIXTRAL ? 1e6 : c->family == DSI_SMOLLM3 ? 2e6 : 10000;
     read_object(r, c, &c->rope[0], object, dsi_lm_read_number(r, theta, 1, 1e15, otherwise));
 }

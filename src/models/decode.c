@@ -63,7 +63,8 @@ ds_tensor *dsi_decode_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor 
     ds_tensor *keys = lm->cache->k[layer], *values = lm->cache->v[layer];
     const dsi_lm_table *t = NULL;
     int64_t length = dsi_min(lm->cache->room, dsi_lm_rope_together(lm, 0));
-    if (!lm->position && !(t = dsi_lm_rope_table(lm, layer, length, q))) return NULL;
+    bool turns = !lm->position && !c->no_rope[layer];
+    if (turns && !(t = dsi_lm_rope_table(lm, layer, length, q))) return NULL;
     if (!keys || !values || keys->dtype != q->dtype || k->dtype != q->dtype || v->dtype != q->dtype)
         return dsi_refuse("%s: keys of a step are %s, those of its cache %s", c->architecture,
                           ds_dtype_name(k->dtype), keys ? ds_dtype_name(keys->dtype) : "missing");

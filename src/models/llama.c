@@ -1,15 +1,18 @@
 /* models/llama.c: LlamaForCausalLM (Touvron et al., arXiv:2302.13971), and the
- * models that differ from it in biases, norms, windows, caps and experts: Qwen2,
- * Mistral, Qwen3, Phi-3, Mixtral, Qwen2-MoE, Qwen3-MoE, Gemma, Gemma 2, Gemma 3. Names are those of transformers.
+ * models that differ from it in biases, norms, windows, caps and experts:
+ * Qwen2, Mistral, Qwen3, Phi-3, Mixtral, Qwen2-MoE, Qwen3-MoE, SmolLM3, OLMo 2
+ * and 3, Granite, Gemma, Gemma 2, Gemma 3. Names are those of transformers.
  *
  *     x = embed_tokens[ids]
  *     each layer: x += o_proj(attention(rope(q), rope(k), v) of input_layernorm(x))
  *                 h = post_attention_layernorm(x); x += down_proj(silu(gate_proj(h)) up_proj(h))
  *     logits = lm_head(norm(x))
  *
- * Phi-3 has q, k and v in one matrix, qkv_proj, and gate and up in gate_up_proj.
- * Gemma 2 and 3 have a norm on both sides of attention and MLP; there
- * post_attention_layernorm is behind attention.
+ * Phi-3 has q, k and v in one matrix, qkv_proj, and gate and up in
+ * gate_up_proj. Gemma 2 and 3 have a norm on both sides of attention and MLP;
+ * there post_attention_layernorm is behind attention. In OLMo norms are only
+ * there, and those of q and k are over all heads together. Granite multiplies
+ * what a layer adds, and divides logits, which is done to hidden states.
  *
  * Invariants:
  * - A module's struct borrows lm, the root's struct, which outlives it.
@@ -25,15 +28,16 @@ typedef struct Attention {
     ds_module *q_proj, *k_proj, *v_proj; /* NULL beside qkv_proj */
     ds_module *qkv_proj;                 /* Phi-3: rows of q, k, v below each other */
     ds_module *o_proj;
-    ds_module *q_norm, *k_norm; /* over a head; NULL: none */
+    ds_module *q_norm, *k_norm; /* over a head, or all together; NULL: none */
 } Attention;
 
-/* norm (NULL: none) is over the last dimension, so each head is normalised by
- * itself, before the rotation. */
-static ds_tensor *attention_heads(ds_module *norm, ds_tensor *x, int64_t heads)
+/* norm (NULL: none) is over the last dimension, before the rotation: each head
+ * is normalised by itself, or, if wide, all heads together. */
+static ds_tensor *attention_heads(ds_module *norm, bool wide, ds_tensor *x, int64_t heads)
 {
+    if (norm && wide) x = ds_call(norm, x);
     ds_tensor *y = dsi_lm_heads(x, heads);
-    return norm ? ds_call(norm, y) : y;
+    return norm && !wide ? ds_call(norm, y) : y;
 }
 
 /* x [B,L,hidden] -> the same shape. The width of the heads together,
@@ -54,9 +58,9 @@ static ds_tensor *attention_forward(void *self, ds_tensor *x)
         part[1] = ds_call(a->k_proj, x);
         part[2] = ds_call(a->v_proj, x);
     }
-    ds_tensor *q = attention_heads(a->q_norm, part[0], c->heads);
-    ds_tensor *k = attention_heads(a->k_norm, part[1], c->kv_heads);
-    ds_tensor *v = attention_heads(NULL, part[2], c->kv_heads);
+    ds_tensor *q = attention_heads(a->q_norm, c->qk_norm_wide, part[0], c->heads);
+    ds_tensor *k = attention_heads(a->k_norm, c->qk_norm_wide, part[1], c->kv_heads);
+    ds_tensor *v = dsi_lm_heads(part[2], c->kv_heads);
     return ds_call(a->o_proj, dsi_lm_attend(a->lm, a->layer, q, k, v));
 }
 
@@ -87,16 +91,18 @@ static ds_tensor *mlp_forward(void *self, ds_tensor *x)
 typedef struct Layer {
     dsi_lm *lm;
     ds_module *self_attn, *mlp;
-    ds_module *before_attn, *before_mlp; /* norms */
-    ds_module *after_attn, *after_mlp;   /* norms; NULL: none */
+    ds_module *before_attn, *before_mlp; /* norms; NULL: none */
+    ds_module *after_attn, *after_mlp;
 } Layer;
 
 /* x + part(before(x)), with a norm behind the part if there is one. */
 static ds_tensor *layer_add(const Layer *l, ds_tensor *x, ds_module *before, ds_module *part,
                             ds_module *after)
 {
-    ds_tensor *y = ds_call(part, ds_call(before, x));
+    double scale = l->lm->config.residual_scale;
+    ds_tensor *y = ds_call(part, before ? ds_call(before, x) : x);
     if (after) y = ds_call(after, y);
+    if (scale != 1) y = ds_scale(y, scale);
     return ds_add(x, dsi_lm_dropout(l->lm, y, l->lm->config.residual_dropout));
 }
 
@@ -141,8 +147,8 @@ static ds_module *attention_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent
         a->o_proj = dsi_lm_projection_new(b, m, "o_proj", q, c->hidden, c->o_bias);
     }
     if (c->qk_norm) {
-        a->q_norm = norm_new(lm, b, m, "q_norm", c->head_dim);
-        a->k_norm = norm_new(lm, b, m, "k_norm", c->head_dim);
+        a->q_norm = norm_new(lm, b, m, "q_norm", c->qk_norm_wide ? q : c->head_dim);
+        a->k_norm = norm_new(lm, b, m, "k_norm", c->qk_norm_wide ? kv : c->head_dim);
     }
     dsi_lm_leave(b, was);
     return m;
@@ -186,15 +192,12 @@ static ds_module *layer_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *list, cons
     l->lm = lm;
     l->self_attn = attention_new(lm, b, m, layer);
     l->mlp = mlp_new(lm, b, m, layer);
-    l->before_attn = norm_new(lm, b, m, "input_layernorm", c->hidden);
+    bool before = !c->post_norms_alone, after = c->post_norms || c->post_norms_alone;
+    if (before) l->before_attn = norm_new(lm, b, m, "input_layernorm", c->hidden);
     second = norm_new(lm, b, m, "post_attention_layernorm", c->hidden);
-    if (c->post_norms) {
-        l->after_attn = second;
-        l->before_mlp = norm_new(lm, b, m, "pre_feedforward_layernorm", c->hidden);
-        l->after_mlp = norm_new(lm, b, m, "post_feedforward_layernorm", c->hidden);
-    } else {
-        l->before_mlp = second;
-    }
+    *(after ? &l->after_attn : &l->before_mlp) = second;
+    if (c->post_norms) l->before_mlp = norm_new(lm, b, m, "pre_feedforward_layernorm", c->hidden);
+    if (after) l->after_mlp = norm_new(lm, b, m, "post_feedforward_layernorm", c->hidden);
     dsi_lm_leave(b, was);
     return m;
 }
@@ -217,8 +220,8 @@ static void llama_build(dsi_lm *lm, ds_module *root, dsi_lm_builder *b)
 static ds_tensor *llama_hidden(dsi_lm *lm, ds_tensor *ids)
 {
     ds_tensor *x = ds_call(lm->embed, ids);
-    x = dsi_lm_blocks(lm, x);
-    return ds_call(lm->norm, x);
+    x = ds_call(lm->norm, dsi_lm_blocks(lm, x));
+    return lm->config.hidden_scale == 1 ? x : ds_scale(x, lm->config.hidden_scale);
 }
 
 const dsi_lm_type dsi_lm_llama = {llama_hidden, llama_build, "model.", "lm_head", "embed_tokens"};

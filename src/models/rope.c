@@ -195,7 +195,7 @@ const dsi_lm_table *dsi_lm_rope_table(dsi_lm *lm, int64_t layer, int64_t n, cons
  * 16-bit x. */
 ds_tensor *dsi_lm_rotate(dsi_lm *lm, int64_t layer, ds_tensor *x)
 {
-    if (lm->position || !x) return x;
+    if (lm->position || lm->config.no_rope[layer] || !x) return x;
     int64_t n = ds_size(x, 2);
     const dsi_lm_table *t = &lm->step_table;
     if (!t->cos && !(t = dsi_lm_rope_table(lm, layer, row_length(lm, n), x))) return NULL;

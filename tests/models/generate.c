@@ -42,9 +42,9 @@ static void penalty_with_padding(void **state)
 
 /* ---- prompt lookup ---- */
 
-static const char *const folders[] = {"gpt2-tied",  "llama-rope3", "mistral-window",
-                                      "qwen2-tied", "qwen3",       "gemma2",
-                                      "gemma3",     "gemma",       "phi3-longrope"};
+static const char *const folders[] = {
+    "gpt2-tied", "llama-rope3", "mistral-window", "qwen2-tied",    "qwen3",
+    "gemma2",    "gemma3",      "gemma",          "phi3-longrope", "smollm3"};
 
 static ds_module *golden_model(size_t i, ds_dtype dtype)
 {

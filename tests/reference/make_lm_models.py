@@ -18,6 +18,7 @@ transformers.logging.set_verbosity_error()
 SIZES = dict(vocab_size=160, hidden_size=48, intermediate_size=64, num_hidden_layers=2, num_attention_heads=3,
              num_key_value_heads=1, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 MOE = dict(SIZES, hidden_size=32, intermediate_size=40, num_attention_heads=2)
+TINY = dict(MOE, vocab_size=96, hidden_size=24, intermediate_size=32)
 GEMMA = dict(SIZES, head_dim=16, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128)
 OPT = dict(vocab_size=160, hidden_size=48, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4, dropout=0.0,
            max_position_embeddings=128, pad_token_id=0, bos_token_id=1, eos_token_id=2)
@@ -54,12 +55,27 @@ MODELS = {
                                    shared_expert_intermediate_size=40, num_hidden_layers=3, use_sliding_window=True,
                                    sliding_window=8, max_window_layers=2, mlp_only_layers=[1]),
                   dict(use_sliding_window=True, num_experts=5, max_window_layers=2)),
-    "qwen2-moe-balance": ("Qwen2Moe", dict(MOE, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=16,
+    "qwen2-moe-balance": ("Qwen2Moe", dict(TINY, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
                                            shared_expert_intermediate_size=24, num_hidden_layers=3,
                                            mlp_only_layers=[1], output_router_logits=True, router_aux_loss_coef=0.4),
-                          dict(num_experts=5, output_router_logits=True, router_aux_loss_coef=0.4)),
+                          dict(num_experts=4, output_router_logits=True, router_aux_loss_coef=0.4)),
     "qwen3-moe": ("Qwen3Moe", dict(MOE, head_dim=20, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
                                    norm_topk_prob=True, decoder_sparse_step=2), dict(num_experts=6)),
+    "smollm3": ("SmolLM3", dict(TINY, num_hidden_layers=3, no_rope_layers=[1, 0, 1], use_sliding_window=True,
+                                sliding_window=8, mlp_bias=True),
+                dict(rope_theta=2000000.0, no_rope_layers=[1, 0, 1], use_sliding_window=True, mlp_bias=True)),
+    "olmo2": ("Olmo2", dict(TINY, max_position_embeddings=64), dict(rope_theta=10000.0)),
+    "olmo3": ("Olmo3", dict(TINY, num_hidden_layers=4, intermediate_size=24, sliding_window=8, max_position_embeddings=64,
+                            rope_parameters=dict(
+                                sliding_attention=dict(rope_type="default", rope_theta=500000.0),
+                                full_attention=dict(rope_type="yarn", rope_theta=500000.0, factor=4.0,
+                                                    original_max_position_embeddings=16))),
+              dict(rope_theta=500000.0, rope_scaling=dict(rope_type="yarn", factor=4.0,
+                                                          original_max_position_embeddings=16))),
+    "granite": ("Granite", dict(TINY, embedding_multiplier=12.0, attention_multiplier=0.2, residual_multiplier=0.22,
+                                logits_scaling=4.0, attention_bias=True),
+                dict(embedding_multiplier=12.0, attention_multiplier=0.2, residual_multiplier=0.22,
+                     logits_scaling=4.0, attention_bias=True, rope_theta=10000.0)),
     "opt": ("OPT", OPT, dict(dropout=0.0)),
     "opt-350m": ("OPT", dict(OPT, do_layer_norm_before=False, word_embed_proj_dim=24, activation_function="gelu",
                              tie_word_embeddings=False), dict()),
@@ -134,7 +150,8 @@ def greedy(model, ids, new, mask=None, eos=None):
                                            output_logits=True, return_dict_in_generate=True,
                                            disable_compile=True)
     model.generation_config = config
-    model.config.output_router_logits = False  # with it, generation fails in transformers 5.24
+    if hasattr(model.config, "output_router_logits"):
+        model.config.output_router_logits = False  # with it, generation fails in transformers 5.24
     mask = torch.ones_like(ids) if mask is None else mask
     out = model.generate(ids, attention_mask=mask, generation_config=config)
     top = torch.stack(out.logits).topk(2).values
@@ -251,7 +268,8 @@ def model_write(folder, name):
         if gap > 0.003 and len(set(made["left_padded"]["generated"][0])) > 8:
             break
         print(f"{name}: seed {seed}: gap {gap:.4f}, {len(set(made['left_padded']['generated'][0]))} tokens", flush=True)
-    model.config.output_router_logits = "output_router_logits" in arguments
+    if "output_router_logits" in arguments:
+        model.config.output_router_logits = True
     ids = integers(g, 2, 30, vocab=vocab)  # beyond the window, and the original context
     labels = ids.clone()
     labels[0, 0] = -100
