@@ -68,6 +68,7 @@ enum {
     MIN_NEW_TOKENS,
     PROMPT_LOOKUP,
     ASSISTANT,
+    STOP_STRINGS,
     VOCAB_SIZE,
     ADAPTER,
     LORA_R,
@@ -146,6 +147,8 @@ static const struct argp_option options[] = {
     {"min-p", MIN_P, "X", 0, "sample from tokens that have X times the largest probability (0)", 0},
     {"no-repeat-ngram-size", NO_REPEAT_NGRAM, "N", 0, "N tokens in a row come once (0: any)", 0},
     {"min-new-tokens", MIN_NEW_TOKENS, "N", 0, "tokens that come before the end, at least (0)", 0},
+    {"stop-strings", STOP_STRINGS, "TEXT", 0,
+     "end behind this text, if the model writes it; may be repeated", 0},
     {"prompt-lookup-num-tokens", PROMPT_LOOKUP, "N", 0,
      "try at once N tokens that followed the same words before; the text is the same (7)", 0},
     {"num-assistant-tokens", ASSISTANT, "N", 0,
@@ -256,6 +259,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         if (o->n_data == LM_FILES) argp_error(state, "--data: at most %d files", LM_FILES);
         o->data[o->n_data++] = arg;
         return 0;
+    case STOP_STRINGS:
+        if (o->n_stops == LM_STOPS || !*arg)
+            argp_error(state, "--stop-strings: expected up to %d texts, none empty", LM_STOPS);
+        o->stops[o->n_stops++] = arg;
+        return 0;
     case TOP_P:
         o->top_p = args_double(state, "top-p", arg, 0, 1);
         return 0;
@@ -299,7 +307,6 @@ void lm_defaults(LmOptions *o)
         if (!o->sample_interval) o->sample_interval = 300;
         if (!o->log_interval) o->log_interval = 50;
     }
-    if (!o->context) o->context = 256;
     if (!o->log_interval) o->log_interval = 10;
     if (!o->max_new_tokens) o->max_new_tokens = 100;
     if (o->lr == 0) o->lr = fresh ? 3e-3 : o->lora_r ? 2e-4 : 5e-5;
@@ -311,38 +318,6 @@ void lm_defaults(LmOptions *o)
 }
 
 /* ---- small commands ---- */
-
-static bool print_token(void *arg, int64_t row, int64_t id)
-{
-    (void)row;
-    if (ds_comm_rank(NULL) == 0) fputs(ds_decode_stream_step(arg, (uint32_t)id), stdout);
-    fflush(stdout);
-    return true;
-}
-
-ds_status lm_sample(ds_module *model, ds_tokenizer *t, const char *prompt, ds_generate_opts opts)
-{
-    ds_tokens ids = {0};
-    if (!prompt) prompt = "\n";
-    ds_status status = ds_encode(t, prompt, strlen(prompt), &ids, (ds_encode_opts){0});
-    if (status != DS_OK) return status;
-    ds_scope *scope = ds_scope_open();
-    int64_t n = ids.n ? ids.n : 1, *prompt_ids = dsi_alloc((size_t)n * sizeof *prompt_ids);
-    for (int64_t i = 0; i < ids.n; i++) prompt_ids[i] = ids.ids[i];
-    ds_tensor *in = ds_from_data(DS_I64, ds_shape(1, n), prompt_ids);
-    dsi_free(prompt_ids);
-    ds_decode_stream *stream = ds_decode_stream_new(t, false);
-    bool first = ds_comm_rank(NULL) == 0;
-    if (opts.temperature == 0) opts.temperature = 0.8;
-    opts.on_token = print_token, opts.arg = stream;
-    if (first) fputs(prompt, stdout);
-    ds_tensor *y = ds_generate_with(model, in, opts);
-    if (first) putchar('\n');
-    ds_decode_stream_free(stream);
-    ds_tokens_free(&ids);
-    ds_scope_close(scope);
-    return y ? DS_OK : ds_error_status();
-}
 
 int lm_generate(LmOptions *o)
 {
@@ -364,7 +339,7 @@ int lm_generate(LmOptions *o)
         g.prompt_lookup_num_tokens = o->prompt_lookup ? o->prompt_lookup : -1;
     if (o->num_assistant_tokens >= 0)
         g.num_assistant_tokens = o->num_assistant_tokens ? o->num_assistant_tokens : -1;
-    ds_status status = t ? lm_sample(m, t, o->prompt, g) : ds_error_status();
+    ds_status status = t ? lm_sample(m, t, o, g) : ds_error_status();
     ds_module_free(m);
     ds_tokenizer_free(t);
     return status != DS_OK;

@@ -67,6 +67,29 @@ if [ $? -eq 1 ]; then pass; else fail "ds_lm without stdout"; fi
 has err '^ds_lm: stdout: Bad file descriptor$'
 if grep -q 'step 1/2' -r events; then fail "what ds_lm prints is in a file of events"; else pass; fi
 
+status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 40 --seed 3
+text=$(sed '1s/^ABILITY//' out)
+stop=$(printf %s "$text" | head -c 9 | tail -c 2)
+status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 40 --seed 3 --stop-strings 'no such' --stop-strings "$stop"
+case $(sed '1s/^ABILITY//' out) in
+*"$stop"?????*) fail "the text continues behind a stop string" ;;
+*"$stop"*) pass ;;
+*) fail "no stop string in the text" ;;
+esac
+
+# ---- a model whose positions have an end
+cat >new/gpt2.json <<'EOF'
+{"architectures": ["GPT2LMHeadModel"], "vocab_size": 300, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
+EOF
+run="train --model new/gpt2.json --tokenizer new --data book.txt --output gpt2 --max-steps 1"
+status 1 $run --context 17
+has err '^ds_lm: --context 17: the model has 16 positions$'
+status 0 $run
+has out ' windows of 16 tokens, 1 steps of 8 windows$'
+has_not err WARNING
+status 1 eval --model gpt2 --data book.txt --context 17
+has err '^ds_lm: --context 17: the model has 16 positions$'
+
 # ---- tokens once; JSON lines, of which the prompt does not count; fine-tuning by a configuration
 status 0 tokenize --model mine --data book.txt --output book.tokens
 has out '^book.tokens: [0-9]* tokens$'

@@ -8,8 +8,38 @@
 #include "lm.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+json_t *lm_model_config(const char *model)
+{
+    char path[4200];
+    snprintf(path, sizeof path, dsi_is_folder(model) ? "%s/config.json" : "%s", model);
+    size_t n;
+    char *text = dsi_file_read_regular(path, &n);
+    json_t *j = text ? json_loadb(text, n, 0, NULL) : NULL;
+    dsi_free(text);
+    return j;
+}
+
+/* Only positions that are learned have an end: those of GPT-2 and OPT. */
+ds_status lm_context(LmOptions *o)
+{
+    json_t *j = lm_model_config(o->model);
+    const char *name = json_string_value(json_array_get(json_object_get(j, "architectures"), 0));
+    bool gpt2 = name && !strcmp(name, "GPT2LMHeadModel");
+    bool learned = gpt2 || (name && !strcmp(name, "OPTForCausalLM"));
+    int64_t most = json_integer_value(
+        json_object_get(j, gpt2 ? "n_positions" : "max_position_embeddings"));
+    ds_status status = DS_OK;
+    if (learned && most > 1 && o->context > most)
+        status = dsi_fail(DS_EINVAL, "--context %lld: the model has %lld positions",
+                          (long long)o->context, (long long)most);
+    if (!o->context) o->context = learned && most > 1 && most < 256 ? most : 256;
+    json_decref(j);
+    return status;
+}
 
 static const char ours[] =
     "{\"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": \"auto\", "
@@ -92,7 +122,8 @@ char *lm_config(LmPlan *p)
     fill(j, "scheduler", "params", "warmup_min_lr", json_real(0));
     fill(j, "scheduler", "params", "warmup_max_lr", json_real(o->lr));
     fill(j, "scheduler", "params", "warmup_num_steps", json_integer(p->warmup));
-    fill(j, "scheduler", "params", "total_num_steps", json_integer(p->steps));
+    fill(j, "scheduler", "params", "total_num_steps",
+         json_integer(p->steps > p->warmup ? p->steps : p->warmup));
     int64_t h = p->hidden;
     fill(j, "zero_optimization", NULL, "reduce_bucket_size", json_integer(h * h));
     fill(j, "zero_optimization", NULL, "stage3_prefetch_bucket_size", json_integer(h * h * 9 / 10));

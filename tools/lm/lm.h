@@ -9,15 +9,16 @@
 
 #define LM_FILES 64
 #define LM_NAMES 32
+#define LM_STOPS 16
 
 typedef struct LmOptions {
     const char *command;
     const char *model, *tokenizer, *output, *config, *adapter, *eval_data, *prompt;
     const char *load_dir, *save_dir, *tensorboard, *device;
     const char *lora_targets, *lora_bias, *modules_to_save;
-    const char *data[LM_FILES];
+    const char *data[LM_FILES], *stops[LM_STOPS]; /* stops: texts that end a sample */
     char *demo_paths[3]; /* owned: paths that --demo made, to which others point */
-    int64_t n_data, context, batch, grad_accum, epochs, max_steps, warmup, seed, threads;
+    int64_t n_data, n_stops, context, batch, grad_accum, epochs, max_steps, warmup, seed, threads;
     int64_t log_interval, eval_interval, sample_interval, save_interval, max_new_tokens, top_k;
     int64_t vocab_size, lora_r, local_rank, patience, prompt_lookup, num_assistant_tokens;
     int64_t no_repeat_ngram_size, min_new_tokens;
@@ -51,6 +52,13 @@ typedef struct LmPlan {
  * NULL after a failure. */
 char *lm_config(LmPlan *p);
 
+/* config.json of --model, a folder or that file: the object, which the caller
+ * releases; NULL: it cannot be read. */
+json_t *lm_model_config(const char *model);
+/* Fills --context, or refuses it if the model's positions have an end before
+ * it. */
+ds_status lm_context(LmOptions *o);
+
 /* A tokenizer of --tokenizer, or of the model's folder. */
 ds_tokenizer *lm_tokenizer_load(const LmOptions *o);
 /* The file with the tokens of `files`, at least --context of them: files[0] if
@@ -66,9 +74,10 @@ bool lm_tokens_masked(const char *path);
 ds_status lm_demo_prepare(LmOptions *o);
 /* Adds --adapter's adapters to a model. */
 ds_status lm_adapter(ds_module *model, const LmOptions *o);
-/* Prints what the model writes after the prompt, on rank 0; the others compute
- * it with it where parameters are gathered. */
-ds_status lm_sample(ds_module *model, ds_tokenizer *t, const char *prompt, ds_generate_opts opts);
+/* Prints the prompt of o and what the model writes after it, up to a text of
+ * o->stops, on rank 0; the others compute it with it where parameters are
+ * gathered (sample.c). */
+ds_status lm_sample(ds_module *model, ds_tokenizer *t, const LmOptions *o, ds_generate_opts opts);
 
 /* The micro batches of an update (update.c). */
 typedef struct LmUpdate {

@@ -35,22 +35,10 @@ typedef struct Train {
 
 /* ---- data ---- */
 
-/* config.json of --model; the caller releases it. */
-static json_t *model_config(const char *model)
-{
-    char path[4200];
-    snprintf(path, sizeof path, dsi_is_folder(model) ? "%s/config.json" : "%s", model);
-    size_t n;
-    char *text = dsi_file_read_regular(path, &n);
-    json_t *j = text ? json_loadb(text, n, 0, NULL) : NULL;
-    dsi_free(text);
-    return j;
-}
-
 /* The hidden size, for what "auto" means. */
 static int64_t model_hidden(const char *model)
 {
-    json_t *j = model_config(model);
+    json_t *j = lm_model_config(model);
     const json_t *size = json_object_get(j, "hidden_size");
     int64_t hidden = json_integer_value(size ? size : json_object_get(j, "n_embd"));
     json_decref(j);
@@ -60,7 +48,7 @@ static int64_t model_hidden(const char *model)
 /* The model's end token; NULL: none. */
 static const char *end_token(const char *model, const ds_tokenizer *t)
 {
-    json_t *j = model_config(model);
+    json_t *j = lm_model_config(model);
     const json_t *id = json_object_get(j, "eos_token_id");
     if (json_is_array(id)) id = json_array_get(id, 0);
     const char *token = json_is_integer(id) ? ds_id_to_token(t, json_integer_value(id)) : NULL;
@@ -307,7 +295,7 @@ static ds_status after_step(Train *t, int64_t step)
                               .top_p = o->top_p,
                               .seed = (uint64_t)(o->seed + step)};
         if (first) printf("sample of step %lld: ", (long long)step);
-        if (lm_sample(m, t->tokenizer, o->prompt, g) != DS_OK) return ds_error_status();
+        if (lm_sample(m, t->tokenizer, o, g) != DS_OK) return ds_error_status();
     }
     t->stopped = o->save_dir && ds_engine_should_stop(t->engine);
     if (o->save_dir && (last || t->stopped || (o->save_interval && step % o->save_interval == 0)))
@@ -426,6 +414,7 @@ static ds_status train_prepare(Train *t)
         path_make_folder("save-dir", o->save_dir) != DS_OK ||
         (o->demo && lm_demo_prepare(o) != DS_OK))
         return ds_error_status();
+    if (lm_context(o) != DS_OK) return ds_error_status();
     t->tokenizer = lm_tokenizer_load(o);
     return t->tokenizer ? DS_OK : ds_error_status();
 }
@@ -549,7 +538,7 @@ static ds_status eval_print(const LmOptions *o, ds_module *m, ds_dataset *data)
 
 int lm_eval(LmOptions *o)
 {
-    ds_tokenizer *t = lm_tokenizer_load(o);
+    ds_tokenizer *t = lm_context(o) == DS_OK ? lm_tokenizer_load(o) : NULL;
     ds_module *m = t ? ds_pretrained_load(o->model, .dtype = o->bf16 ? DS_BF16 : DS_F32) : NULL;
     ds_status status = ds_comm_sync_status(NULL, m ? lm_adapter(m, o) : ds_error_status());
     ds_dataset *data = status == DS_OK ? eval_data(o, t) : NULL;
