@@ -10,7 +10,8 @@
  * Lines are made for as many pixels at a time as the second cache holds, from
  * images in pixel order; others are copied first. 1x1 kernels need no lines
  * (conv_1x1.c). A line repeats an input up to R S times, so what is copied at
- * once, a kernel row or a pixel, has at least FEW elements, 16 bytes.
+ * once, a kernel row or a pixel, has at least FEW elements, 16 bytes. Where
+ * vectors multiply bfloat16, y and dx need no lines either (conv_taps.c).
  *
  * Threads share blocks, so that each reads the lines that it has made; or the
  * lines and tiles of one block, where blocks are few.
@@ -18,7 +19,7 @@
  * Invariants: a block of pixels depends on shapes alone, and blocks are summed
  * in order, so no result depends on threads or caches.
  * SPDX-License-Identifier: MIT */
-#include "conv.h"
+#include "conv_taps.h"
 #include "device/cpu/gemm/gemm_bf16.h"
 #include "device/cpu/simd/half.h"
 #include "device/cpu/simd/strided.h"
@@ -41,17 +42,6 @@
 /* Elements of a line of a tile register, and lines of two registers. A matrix
  * of whole ones needs no packing. */
 #define WHOLE 32
-
-typedef struct Unfolding {
-    const uint16_t *x; /* [N][H][W][C] */
-    int64_t H, W, C;
-    int64_t N, P, Q; /* output pixels; each has a line */
-    int64_t R, S;
-    int64_t stride[2], dilation[2], padding[2];
-    int64_t length, depth; /* R S C, and from line to line: the same in whole lines of tiles */
-    uint16_t *to;          /* [rows][Q][depth] lines of the current block */
-    int64_t row0;          /* its first row, counted over [N][P] */
-} Unfolding;
 
 /* n elements to each of `count` lines, by `whole` vectors and the lanes `left`
  * of another. */
@@ -266,6 +256,7 @@ typedef struct Products {
     /* y and dx: channel `c` on of the image `to`; dw: of dy */
     dsi_view weights, bias, to;
     int64_t c;
+    bool taps; /* y and dx without lines (conv_taps.c) */
     /* dw */
     dsi_view dy;
     int64_t size, first; /* elements of dw; the first block of a round */
@@ -333,7 +324,10 @@ static ds_status correlate_group(dsi_stream *s, Products *o, dsi_view x, const W
     ds_status status = copied_group(s, x, o->lines.C, g, &from, &spare);
     o->lines.x = from.p;
     if (!status) status = copy_taps(s, moved(w->w, g * w->step), w->flipped, o->weights, false);
-    if (!status) status = run_blocks(o, blocks, shares_evenly(blocks), correlate_blocks);
+    if (!status && o->taps)
+        status = taps_correlate(s, &o->lines, o->weights.p, out, o->bias, &o->to, o->c);
+    else if (!status)
+        status = run_blocks(o, blocks, shares_evenly(blocks), correlate_blocks);
     dsi_scratch_release(s, spare);
     return status;
 }
@@ -345,6 +339,7 @@ static ds_status correlate(dsi_stream *s, Unfolding *u, dsi_view x, const Weight
     void *spare;
     int64_t out = w->w.d[0];
     Products o = {.s = s, .lines = *u, .most = rows_of_block(u, BLOCK_BYTES, out * u->depth * 2)};
+    o.taps = taps_take(u);
     ds_status status = DS_ENOMEM;
     o.to = in_dense(s, y, &spare);
     uint16_t *m = dsi_scratch(s, (size_t)(out * u->depth) * sizeof *m);

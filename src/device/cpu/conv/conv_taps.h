@@ -1,0 +1,27 @@
+/* device/cpu/conv/conv_taps.h: what conv_bf16.c and conv_taps.c share.
+ * SPDX-License-Identifier: MIT */
+#pragma once
+
+#include "conv.h"
+
+typedef struct Unfolding {
+    const uint16_t *x; /* [N][H][W][C] */
+    int64_t H, W, C;
+    int64_t N, P, Q; /* output pixels; each has a line */
+    int64_t R, S;
+    int64_t stride[2], dilation[2], padding[2];
+    int64_t length, depth; /* R S C, and from line to line: the same in whole lines of tiles */
+    uint16_t *to;          /* [rows][Q][depth] lines of the current block */
+    int64_t row0;          /* its first row, counted over [N][P] */
+} Unfolding;
+
+/* True if a convolution of these lines is faster without them: where vectors
+ * multiply bfloat16. */
+#define taps_take KERNEL(conv_taps_take)
+bool taps_take(const Unfolding *u);
+
+/* Channels c .. c+out-1 of the dense image `to` = u->x times w + bias.
+ * w: [out][u->depth], channels fastest; bias [out] or its p is NULL. */
+#define taps_correlate KERNEL(conv_taps_correlate)
+ds_status taps_correlate(dsi_stream *s, const Unfolding *u, const uint16_t *w, int64_t out,
+                         dsi_view bias, const dsi_view *to, int64_t c);
