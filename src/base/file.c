@@ -62,11 +62,19 @@ bool dsi_is_folder(const char *path)
     return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
 }
 
+#define DEVICE_BYTES ((size_t)1 << 20) /* most that is read of one, such as /dev/zero */
+
+bool dsi_is_no_file(const char *path)
+{
+    struct stat s;
+    return stat(path, &s) == 0 && !S_ISREG(s.st_mode);
+}
+
 /* ---- read ---------------------------------------------------------------------------------------- */
 
 /* Reads to the end: pipes and /proc say no size. NULL, with errno, if that does
- * not work. */
-static char *file_read_all(int fd, size_t hint, size_t *bytes)
+ * not work, or if there are more than `most` bytes (EFBIG). */
+static char *file_read_all(int fd, size_t hint, size_t most, size_t *bytes)
 {
     size_t room = hint + 1, n = 0;
     char *data = malloc(room);
@@ -85,6 +93,10 @@ static char *file_read_all(int fd, size_t hint, size_t *bytes)
             return data;
         }
         n += (size_t)got;
+        if (n > most) {
+            errno = EFBIG;
+            break;
+        }
     }
     free(data);
     return NULL;
@@ -100,14 +112,16 @@ static char *file_read_with(const char *path, size_t *bytes, int flags, bool reg
         return NULL;
     }
     struct stat s;
-    bool known = fstat(fd, &s) == 0;
+    bool known = fstat(fd, &s) == 0, device = known && S_ISCHR(s.st_mode);
     size_t n = 0, hint = known && s.st_size > 0 ? (size_t)s.st_size : 4096;
     char *data = NULL;
     if (regular && known && !S_ISREG(s.st_mode))
         dsi_fail(DS_EIO, "read %s: %s", path,
                  S_ISDIR(s.st_mode) ? strerror(EISDIR) : "not a regular file");
-    else if (!(data = file_read_all(fd, hint + 1, &n)))
-        file_io_error("read", path, errno);
+    else if (!(data = file_read_all(fd, hint + 1, device ? DEVICE_BYTES : SIZE_MAX, &n)))
+        device &&errno == EFBIG
+            ? dsi_fail(DS_EIO, "read %s: a device without an end: expected a file", path)
+            : file_io_error("read", path, errno);
     if (bytes) *bytes = n;
     close(fd);
     return data;

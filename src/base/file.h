@@ -39,3 +39,5 @@ void dsi_file_abandon(dsi_file *f); /* removes what was written; frees f */
 DSI_SHARED ds_status dsi_mkdirs(const char *path); /* mkdir -p */
 DSI_SHARED bool dsi_file_exists(const char *path);
 DSI_SHARED bool dsi_is_folder(const char *path);
+/* Something else has the name: a folder, a FIFO, a device. To open it may wait. */
+bool dsi_is_no_file(const char *path);

@@ -248,6 +248,17 @@ static void folders_are_made(void **state)
 }
 
 /* Files of /proc say that they have no bytes. */
+static void devices_without_an_end(void **state)
+{
+    (void)state;
+    size_t n;
+    CHECK(!dsi_file_read("/dev/zero", &n));
+    CHECK_ERROR("read /dev/zero: a device without an end: expected a file");
+    char *nothing = dsi_file_read("/dev/null", &n);
+    CHECK(nothing && n == 0);
+    dsi_free(nothing);
+}
+
 static void files_without_a_size_are_read(void **state)
 {
     (void)state;
@@ -283,6 +294,7 @@ int main(void)
         cmocka_unit_test(wrong_paths_are_named),
         cmocka_unit_test(folders_are_made),
         cmocka_unit_test(files_without_a_size_are_read),
+        cmocka_unit_test(devices_without_an_end),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
