@@ -21,6 +21,7 @@
 /* The file stays mapped as long as the data set lives; ids and counted point
  * into it. */
 typedef struct Tokens {
+    char *path;
     dsi_mapping *file;
     dsi_tokens_header head;
     const uint8_t *ids, *counted; /* counted: NULL: all */
@@ -55,9 +56,9 @@ static ds_status tokens_get(void *self, int64_t i, void **field)
         int64_t id = token_at(t, from + k);
         if (id >= (int64_t)t->head.vocab)
             return dsi_fail(DS_EFORMAT,
-                            "tokens: token %" PRId64 " is %" PRId64
+                            "tokens: %s: token %" PRId64 " is %" PRId64
                             ": the file says that there are %" PRIu64,
-                            from + k, id, t->head.vocab);
+                            t->path, from + k, id, t->head.vocab);
         ids[k] = id;
         labels[k] = !t->counted || t->counted[from + k] ? id : -100;
     }
@@ -67,6 +68,7 @@ static ds_status tokens_get(void *self, int64_t i, void **field)
 static void tokens_free(void *self)
 {
     Tokens *t = self;
+    dsi_free(t->path);
     dsi_free(t->kept);
     dsi_mapping_unref(t->file);
 }
@@ -131,7 +133,8 @@ ds_dataset *ds_token_dataset(const char *path, int64_t window)
                                {DS_I64, ds_shape(window), "labels"}};
     ds_dataset *d = ds_dataset_new(&type, 2, fields);
     Tokens *t = ds_dataset_self(d);
-    *t = (Tokens){.file = file,
+    *t = (Tokens){.path = dsi_strdup(path),
+                  .file = file,
                   .head = head,
                   .ids = file->p + sizeof head,
                   .window = window,

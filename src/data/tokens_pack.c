@@ -143,7 +143,9 @@ ds_status ds_tokens_pack_with(ds_tokenizer *t, const char *out, ds_tokens_pack_o
         return dsi_fail(DS_EINVAL, "tokens: the tokenizer has no token \"%s\"", o.end_token);
     ds_status status = DS_OK;
     for (int i = 0; i < o.n_files && status == DS_OK; i++) status = pack_file(&p, o.files[i]);
-    if (status == DS_OK && !p.ids.n) status = dsi_fail(DS_EFORMAT, "tokens: the texts are empty");
+    if (status == DS_OK && !p.ids.n)
+        status = dsi_fail(DS_EFORMAT, "tokens: %s%s: expected text, found none",
+                          o.n_files ? o.files[0] : "no file", o.n_files > 1 ? " and others" : "");
     if (status == DS_OK) status = pack_write(&p, out, vocab);
     if (o.tokens) *o.tokens = p.ids.n;
     ds_tokens_free(&p.ids);

@@ -125,7 +125,7 @@ static void damaged_files(void **state)
         }
         int64_t ids[2], labels[2];
         CHECK_INT(ds_dataset_get(d, 0, (void *[]){ids, labels}), DS_EFORMAT);
-        CHECK_ERROR("token 0 is 0: the file says that there are 0");
+        CHECK_ERROR(": token 0 is 0: the file says that there are 0");
         ds_dataset_free(d);
     }
     file_write("t", "short", 5);
