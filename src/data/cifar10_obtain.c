@@ -125,6 +125,10 @@ static dsi_fetched archive_download_unless_there(const char *path, const char *u
 {
     char hex[33];
     bool right = dsi_file_exists(path);
+    if (dsi_is_no_file(path)) {
+        dsi_fail(DS_EIO, "cifar10: %s is not a regular file: remove it to have it fetched", path);
+        return DSI_FETCH_LOCAL;
+    }
     if (right && md5) {
         if (dsi_md5(path, hex) != DS_OK) return DSI_FETCH_LOCAL;
         right = !strcasecmp(hex, md5);
@@ -202,9 +206,9 @@ static char *sample_find_archive(void)
 {
     const char *told = getenv("DS_CIFAR10_SAMPLE");
     if (told && *told)
-        return dsi_file_exists(told)
+        return dsi_file_exists(told) && !dsi_is_no_file(told)
                    ? dsi_strdup(told)
-                   : dsi_refuse("cifar10: DS_CIFAR10_SAMPLE names %s, which is not there", told);
+                   : dsi_refuse("cifar10: DS_CIFAR10_SAMPLE names %s, which is no file", told);
     char *path = sample_find_installed(SAMPLE);
     return path ? path
                 : dsi_refuse("cifar10: the built-in sample is not installed: install the package "

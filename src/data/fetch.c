@@ -21,6 +21,7 @@
 #include "progress.h"
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
 
@@ -43,6 +44,7 @@
 #define ATTEMPTS   20
 #define FIRST_WAIT 0.25 /* seconds before another attempt in vain; doubles */
 #define MAX_MARK   256
+#define MOST_BYTES ((int64_t)4 << 30) /* of a file: a server may send without an end */
 
 typedef struct transfer {
     const char *url;
@@ -60,6 +62,7 @@ typedef struct transfer {
     bool begun;           /* the body of the answer has been looked at */
     int disk_errno;       /* why writing stopped */
     bool odd_range;       /* the answer holds other bytes than were asked for */
+    bool endless;         /* the file has more than MOST_BYTES */
     dsi_progress bar;
     char why[CURL_ERROR_SIZE];
 } transfer;
@@ -167,6 +170,8 @@ static bool body_start(transfer *t)
         part_save_mark(t);
     }
     t->total = length > 0 ? t->have + length : 0;
+    t->endless = t->total > MOST_BYTES;
+    if (t->endless) return false;
     dsi_progress_begin(&t->bar, t->have, t->quiet);
     return true;
 }
@@ -178,6 +183,8 @@ static size_t on_body(char *data, size_t one, size_t n, void *arg)
     transfer *t = arg;
     n *= one;
     if (!t->begun && !body_start(t)) return 0;
+    t->endless = (int64_t)n > MOST_BYTES - t->have;
+    if (t->endless) return 0;
     for (size_t done = 0; done < n;) {
         ssize_t k = pwrite(t->fd, data + done, n - done, (off_t)t->have);
         if (k < 0 && errno == EINTR) continue;
@@ -255,7 +262,7 @@ static CURLcode transfer_attempt(transfer *t)
     t->lib->easy_setopt(t->curl, CURLOPT_RANGE, rest ? range : NULL);
     t->lib->easy_setopt(t->curl, CURLOPT_HTTPHEADER, headers);
 
-    t->begun = t->odd_range = false;
+    t->begun = t->odd_range = t->endless = false;
     t->fresh[0] = t->why[0] = 0;
     t->range_at = -1;
     CURLcode code = perform_quietly(t);
@@ -320,6 +327,11 @@ static dsi_fetched transfer_report(const transfer *t, CURLcode code)
             t->url, (long long)t->range_at, have);
         return DSI_FETCH_ANSWER;
     }
+    if (t->endless) {
+        dsi_fail(DS_EIO, "download: %s: the file has more than %lld bytes: is the address right?",
+                 t->url, (long long)MOST_BYTES);
+        return DSI_FETCH_ANSWER;
+    }
     if (code == CURLE_FILE_COULDNT_READ_FILE || code == CURLE_UNSUPPORTED_PROTOCOL ||
         code == CURLE_URL_MALFORMAT || code == CURLE_TOO_MANY_REDIRECTS ||
         code == CURLE_WRITE_ERROR || code == CURLE_PEER_FAILED_VERIFICATION) {
@@ -354,7 +366,7 @@ static dsi_fetched transfer_all(transfer *t)
     for (int n = 1, in_vain = 0; n <= ATTEMPTS; n++) {
         code = transfer_attempt(t);
         if (code == CURLE_OK) return DSI_FETCHED;
-        if (t->disk_errno) break;
+        if (t->disk_errno || (t->endless && part_restart(t))) break;
         if (code == CURLE_HTTP_RETURNED_ERROR && response_code(t) == 416) {
             if (!part_restart(t)) break; /* part is longer than the file: it was another one */
             continue;
@@ -429,6 +441,16 @@ static dsi_fetched part_publish(const transfer *t, const char *path)
     return DSI_FETCH_LOCAL;
 }
 
+/* A path to be read or written that is no file: to open it could wait for
+ * ever. NULL: nothing. */
+static const char *find_no_file(const transfer *t)
+{
+    static const char scheme[] = "file://";
+    const char *local = strncasecmp(t->url, scheme, 7) ? NULL : t->url + 7;
+    if (local && dsi_is_no_file(local)) return local;
+    return dsi_is_no_file(t->part) ? t->part : dsi_is_no_file(t->from) ? t->from : NULL;
+}
+
 /* The part file is kept after a failure, unless it is empty. */
 dsi_fetched dsi_fetch(const char *url, const char *path, const char *md5, bool quiet)
 {
@@ -438,8 +460,11 @@ dsi_fetched dsi_fetch(const char *url, const char *path, const char *md5, bool q
     transfer t = {.url = url, .part = part.s, .from = from.s, .quiet = quiet};
     dsi_fetched got = DSI_FETCH_LOCAL;
 
-    t.fd = open(t.part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (t.fd < 0) {
+    const char *odd = find_no_file(&t);
+    t.fd = odd ? -1 : open(t.part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (odd) {
+        dsi_fail(DS_EIO, "download: %s: expected a regular file", odd);
+    } else if (t.fd < 0) {
         dsi_fail(DS_EIO, "download: %s: %s", t.part, strerror(errno));
     } else if (open_curl(&t)) {
         part_resume(&t, md5 != NULL);

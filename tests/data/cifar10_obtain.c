@@ -297,6 +297,17 @@ static void leftovers_do_no_harm(void **state)
     http_stop(&s);
 }
 
+static void an_archive_that_is_no_file(void **state)
+{
+    (void)state;
+    CHECK_INT(mkfifo(in(folder, ARCHIVE), 0600), 0);
+    CHECK(obtain("http://127.0.0.1:1/x") == NULL);
+    CHECK_ERROR(ARCHIVE " is not a regular file: remove it to have it fetched");
+    setenv("DS_CIFAR10_SAMPLE", in(folder, ARCHIVE), 1);
+    CHECK(ds_cifar10_with(folder, DS_TRAIN, (ds_cifar10_opts){.sample = true}) == NULL);
+    CHECK_ERROR("which is no file");
+}
+
 /* ---- the sample instead ---------------------------------------------------------------------------------- */
 
 static ds_dataset *obtain_or_sample(const char *url, bool download)
@@ -342,12 +353,19 @@ static void the_sample_hides_no_failure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(the_archive_is_downloaded_and_unpacked), TEST(it_says_what_torchvision_says),
-        TEST(a_mirrors_archive_needs_its_md5),        TEST(two_processes_leave_one_good_copy),
-        TEST(a_server_that_has_it_not_is_a_failure),  TEST(no_path_leaves_the_folder),
-        TEST(an_archive_is_not_believed_its_size),    TEST(a_damaged_archive_is_refused),
-        TEST(a_full_disk_while_unpacking_is_named),   TEST(leftovers_do_no_harm),
-        TEST(without_a_network_the_sample_does),      TEST(the_sample_hides_no_failure),
+        TEST(the_archive_is_downloaded_and_unpacked),
+        TEST(it_says_what_torchvision_says),
+        TEST(a_mirrors_archive_needs_its_md5),
+        TEST(two_processes_leave_one_good_copy),
+        TEST(a_server_that_has_it_not_is_a_failure),
+        TEST(no_path_leaves_the_folder),
+        TEST(an_archive_is_not_believed_its_size),
+        TEST(a_damaged_archive_is_refused),
+        TEST(a_full_disk_while_unpacking_is_named),
+        TEST(leftovers_do_no_harm),
+        TEST(an_archive_that_is_no_file),
+        TEST(without_a_network_the_sample_does),
+        TEST(the_sample_hides_no_failure),
     };
     setenv("no_proxy", "*", 1);
     return cmocka_run_group_tests(tests, begin, end);

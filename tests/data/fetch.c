@@ -199,6 +199,35 @@ static void a_wrong_length_is_found(void **state)
     CHECK_ERROR("gives 299995 bytes with md5");
     CHECK(!there(path));
     http_stop(&s);
+    CHECK_INT(fetch((http_manners){.promise = (size_t)5 << 30}, &s), DSI_FETCH_ANSWER);
+    CHECK_ERROR("the file has more than 4294967296 bytes: is the address right?");
+    CHECK_INT(entries(folder), 0);
+    http_stop(&s);
+}
+
+/* To open a FIFO would wait for ever. */
+static void no_file_is_waited_for(void **state)
+{
+    (void)state;
+    char url[600];
+    http_server s;
+    const char *const names[] = {"file.part", "file.part.from"};
+    const char *const says[] = {"file.part: expected a regular file",
+                                "file.part.from: expected a regular file"};
+    for (int i = 0; i < 2; i++) {
+        CHECK_INT(mkfifo(in(folder, names[i]), 0600), 0);
+        CHECK_INT(fetch((http_manners){0}, &s), DSI_FETCH_LOCAL);
+        CHECK_ERROR(says[i]);
+        unlink(in(folder, names[i]));
+        http_stop(&s);
+    }
+    const char *fifo = in(folder, "fifo");
+    mkfifo(fifo, 0600);
+    snprintf(url, sizeof url, "file://%s", fifo);
+    CHECK_INT(dsi_fetch(url, path, NULL, true), DSI_FETCH_LOCAL);
+    CHECK_ERROR("fifo: expected a regular file");
+    unlink(fifo);
+    CHECK_INT(entries(folder), 0);
 }
 
 static void an_empty_file_is_one(void **state)
@@ -341,6 +370,7 @@ int main(void)
         TEST(a_spoilt_part_is_found_by_its_md5),
         TEST(a_wrong_md5_leaves_nothing),
         TEST(a_wrong_length_is_found),
+        TEST(no_file_is_waited_for),
         TEST(an_empty_file_is_one),
         TEST(a_404_is_said),
         TEST(a_busy_server_is_asked_again),
