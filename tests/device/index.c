@@ -104,6 +104,32 @@ static void gathers_short_lines(void **state)
     }
 }
 
+/* One index for all of a line, which is copied by vectors if it is 128, 256 or
+ * a few times as many bytes, else by memcpy; y has gaps behind its lines. */
+static void gathers_whole_lines(void **state)
+{
+    (void)state;
+    enum { OUTER = 2, C = 5, K = 4 };
+    int64_t at[K] = {4, 0, 3, 3};
+    FOR_EACH_ISA(k)
+    for (int64_t bytes = 8; bytes <= 1280; bytes += bytes < 64 ? 28 : 32) {
+        int64_t n = bytes / 4;
+        dsi_view x = view_new(DS_F32, 3, (int64_t[]){OUTER, C, n}, NULL),
+                 y = view_new(DS_F32, 3, (int64_t[]){OUTER, K, n + 3}, NULL), to = y;
+        dsi_view index = {at, DS_I64, 3, {OUTER, K, n}, {0, 1, 0}};
+        view_random(&x, 1), view_random(&y, 2);
+        to.d[2] = n;
+        double gap = view_get(&y, n);
+        CHECK_INT(k->gather(stream(), x, index, to), DS_OK);
+        for (int64_t o = 0; o < OUTER; o++)
+            for (int64_t i = 0; i < K * n; i++)
+                CHECK_CLOSE(view_get(&y, (o * K + i / n) * (n + 3) + i % n),
+                            view_get(&x, (o * C + at[i / n]) * n + i % n), 0);
+        CHECK_CLOSE(view_get(&y, n), gap, 0);
+        view_free(&x), view_free(&y);
+    }
+}
+
 /* Without other dimensions, threads divide the inner one. */
 static void scatters_along_one_line(void **state)
 {
@@ -297,7 +323,8 @@ static void results_do_not_depend_on_threads(void **state)
 
 TEST_MAIN(cmocka_unit_test(gathers_rows_of_any_dtype),
           cmocka_unit_test(scatters_rows_and_skips_one), cmocka_unit_test(scatters_to_maxima),
-          cmocka_unit_test(gathers_short_lines), cmocka_unit_test(scatters_along_one_line),
+          cmocka_unit_test(gathers_short_lines), cmocka_unit_test(gathers_whole_lines),
+          cmocka_unit_test(scatters_along_one_line),
           cmocka_unit_test(sums_of_16_bits_are_rounded_once),
           cmocka_unit_test(scatter_takes_the_last), cmocka_unit_test(indices_outside_are_refused),
           cmocka_unit_test(elements_outside_are_refused),

@@ -244,7 +244,7 @@ ds_status taps_correlate(dsi_stream *s, const Unfolding *u, const uint16_t *w, i
     o.n_rows = bands_of(u->P, u->H, u->R, u->stride[0], u->dilation[0], u->padding[0], o.rows);
     o.n_cols = bands_of(u->Q, u->W, u->S, u->stride[1], u->dilation[1], u->padding[1], o.cols);
     int64_t blocks = blocks_before(&o, o.n_rows * o.n_cols);
-    o.across = blocks < ITEMS ? dsi_div_up(o.panels * blocks, ITEMS) : o.panels;
+    o.across = dsi_max(1, dsi_min(o.panels, dsi_div_up(o.panels * blocks, ITEMS)));
     double flops = 2.0 * (double)(ITEM_PIXELS * o.across * SIDE) * (double)u->length;
     dsi_parallel(blocks * dsi_div_up(o.panels, o.across), 1 + (int64_t)(GRAIN_FLOPS / flops),
                  run_items, &o);

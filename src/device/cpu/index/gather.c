@@ -122,18 +122,34 @@ static bool lines_follow(const dsi_view *v)
     return v->d[2] == 1 && (v->s[1] == 1 || v->d[1] == 1) && v->s[0] == v->d[1];
 }
 
+#define SHORT_BYTES 1024 /* beyond, memcpy is faster */
+/* The lines of `outer` o, of `bytes` each. A constant number of vectors costs
+ * less than memcpy, which looks at it for each line. */
+ALWAYS_INLINE void copy_lines(const job *j, int64_t o, const int64_t bytes, const bool vectors)
+{
+    const int64_t size = (int64_t)j->size, xs = j->x.s[1] * size, ys = j->y.s[1] * size;
+    const int64_t *place = (const int64_t *)j->index.p + o * j->index.s[0];
+    const char *x = (const char *)j->x.p + o * j->x.s[0] * size;
+    char *y = (char *)j->y.p + o * j->y.s[0] * size;
+    for (int64_t k = 0; k < j->y.d[1]; k++, place += j->index.s[1], y += ys) {
+        const char *from = x + *place * xs;
+        if (!vectors) memcpy(y, from, (size_t)bytes);
+        for (int64_t i = 0; i < bytes && vectors; i += 4 * VF)
+            vf_store((float *)(y + i), vf_load((const float *)(from + i)));
+    }
+}
+
 static void gather_lines(void *arg, int64_t begin, int64_t end)
 {
     const job *j = arg;
-    const dsi_view *x = &j->x, *y = &j->y;
-    int64_t size = (int64_t)j->size;
+    const int64_t bytes = j->y.d[2] * (int64_t)j->size;
     for (int64_t o = begin; o < end; o++)
-        for (int64_t k = 0; k < y->d[1]; k++) {
-            int64_t at = element_index(&j->index, o, k, 0);
-            memcpy((char *)y->p + (o * y->s[0] + k * y->s[1]) * size,
-                   (const char *)x->p + (o * x->s[0] + at * x->s[1]) * size,
-                   (size_t)y->d[2] * j->size);
-        }
+        if (bytes == 128)
+            copy_lines(j, o, 128, true);
+        else if (bytes == 256)
+            copy_lines(j, o, 256, true);
+        else
+            copy_lines(j, o, bytes, bytes % (4 * VF) == 0 && bytes <= SHORT_BYTES);
 }
 
 ds_status KERNEL(gather)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view y)

@@ -283,7 +283,14 @@ static int64_t outers_checked(const job *j, int64_t begin, int64_t end)
         const element_loops l = loops_of(&j->index, dy, dx); \
         const int64_t xs = dx->s[1], at = l.index[1], step = l.from[1], across = l.to[1]; \
         const bool together = inner_together(&j->index, &j->w, &j->y); \
-        for (int64_t o = begin; o < end; o++) \
+        const bool dense = l.n[0] == 1 && at == 1 && step == 1 && xs == 1 && across == 0; \
+        for (int64_t o = begin; o < end && dense; o++) { \
+            const int64_t *place = (const int64_t *)j->index.p + o * j->index.s[0]; \
+            const T *restrict from = (const T *)dy->p + o * dy->s[0]; \
+            T *restrict to = (T *)dx->p + o * dx->s[0]; \
+            for (int64_t i = 0; i < l.n[1]; i++) to[place[i]] += from[i]; \
+        } \
+        for (int64_t o = begin; o < end && !dense; o++) \
             for (int64_t k = 0; k < l.n[0]; k++) { \
                 const int64_t *place = (const int64_t *)j->index.p + o * j->index.s[0] + \
                                        k * l.index[0]; \
@@ -463,21 +470,23 @@ static void add_to_base(ds_dtype dtype, double alpha, int64_t n, const void *x, 
             ((double *)y)[i] = ((const double *)x)[i] + alpha * ((double *)y)[i];
 }
 
-/* scatter_sum: each `outer` while it is in the first cache; w and base have the
- * same strides. */
+/* scatter_sum: a few `outer`s while they are in the first cache, together if
+ * they follow each other; w and base have the same strides. */
 static void scatter_sums(void *arg, int64_t begin, int64_t end)
 {
     const job *j = arg;
     const dsi_view *w = &j->w;
     bool dense = w->s[1] == w->d[2];
-    int64_t lines = dense ? 1 : w->d[1], n = (dense ? w->d[1] : 1) * w->d[2];
+    int64_t lines = dense ? 1 : w->d[1], each = (dense ? w->d[1] : 1) * w->d[2];
+    bool joined = dense && w->s[0] == each;
     for (int64_t o = begin, next; o < end && (next = outers_checked(j, o, end)); o = next)
-        for (int64_t i = o; i < next; i++) {
-            int64_t at = i * w->s[0] * j->size, step = w->s[1] * j->size;
+        for (int64_t i = o, last; i < next; i = last) {
+            last = joined ? next : i + 1;
+            int64_t at = i * w->s[0] * j->size, step = w->s[1] * j->size, n = (last - i) * each;
             char *y = (char *)w->p + at;
             const char *x = (const char *)j->base.p + at;
             for (int64_t c = 0; c < lines; c++) memset(y + c * step, 0, (size_t)(n * j->size));
-            (w->dtype == DS_F32 ? scatter_add_f32 : scatter_add_f64)(arg, i, i + 1);
+            (w->dtype == DS_F32 ? scatter_add_f32 : scatter_add_f64)(arg, i, last);
             for (int64_t c = 0; c < lines; c++)
                 add_to_base(w->dtype, j->alpha, n, x + c * step, y + c * step);
         }
