@@ -129,9 +129,10 @@ DS_API ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss);
 
 /* engine.step: at an accumulation boundary unscales and clips the gradients,
  * updates the parameters, advances the schedule and resets the gradients; inf
- * or NaN in a gradient skips the update (fp16, bf16). Between boundaries it
- * only counts. DS_ESTATE: no backward, or a gradient with inf or NaN in
- * float32, and nothing was updated. Collective at a boundary. */
+ * or NaN in a gradient skips the update (fp16, bf16, and with "on_nan":
+ * "continue" float32 in stages 1 to 3). Between boundaries it only counts.
+ * DS_ESTATE: no backward, or a gradient with inf or NaN in float32, and nothing
+ * was updated. Collective at a boundary. */
 DS_API ds_status ds_engine_step(ds_engine *e);
 
 /* A step graph (ds_step_graph_new) for micro steps of e: `step` calls

@@ -35,13 +35,15 @@
 
 #include <math.h>
 
-/* fp16 skips the step, bf16 if check_grad_overflow is set; in float32 it ends the
- * training. */
+/* fp16 skips the step, bf16 if check_grad_overflow is set. float32 ends the
+ * training; with "on_nan": "continue" it skips the step where DeepSpeed's norm
+ * does, in stages 1 to 3. */
 bool dsi_engine_checks_overflow(const dsi_config *c)
 {
     if (c->fp16.enabled) return true;
     if (c->bf16.enabled) return c->bf16.check_grad_overflow;
-    return c->on_nan == DSI_NAN_ERROR && c->gradient_clipping > 0; /* the norm is there anyway */
+    if (c->on_nan == DSI_NAN_CONTINUE) return c->zero.stage > 0 && c->zero.compute_grad_norm;
+    return c->gradient_clipping > 0; /* the norm is there anyway */
 }
 
 /* float32: names the parameter whose gradient has inf or NaN, if it is this
@@ -60,7 +62,8 @@ ds_status dsi_engine_updated(ds_engine *e, const dsi_zero_step_result *r)
     e->norm = r->overflow ? INFINITY : r->norm;
     e->applied = !r->overflow;
     if (r->overflow) {
-        if (!c->fp16.enabled && !c->bf16.enabled) return step_refuse_nan(e, r);
+        if (!c->fp16.enabled && !c->bf16.enabled && c->on_nan == DSI_NAN_ERROR)
+            return step_refuse_nan(e, r);
         e->skipped_steps++;
         dsi_engine_log_overflow(e, r->bad);
     } else {

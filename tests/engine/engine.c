@@ -265,6 +265,20 @@ static void losses_that_are_none(void **state)
     CHECK(turn(e, NAN) == DS_OK);
     CHECK(isnan(weight(e)));
     ds_engine_free(e);
+    for (int stage = 1; stage <= 3; stage++) { /* as in DeepSpeed */
+        char config[400];
+        snprintf(config, sizeof config,
+                 "{\"train_batch_size\": 1, \"on_nan\": \"continue\", \"zero_optimization\": "
+                 "{\"stage\": %d}, \"zero_allow_untested_optimizer\": true, " OFF ", " SGD "}",
+                 stage);
+        e = engine_of(config);
+        CHECK(turn(e, NAN) == DS_OK);
+        CHECK_CLOSE(weight(e), 1, 0);
+        CHECK_INT(ds_engine_skipped_steps(e), 1);
+        CHECK(!ds_engine_was_step_applied(e) && isinf(ds_engine_global_grad_norm(e)));
+        CHECK(turn(e, 1) == DS_OK && ds_engine_was_step_applied(e));
+        ds_engine_free(e);
+    }
 }
 
 static void inputs_of_another_dtype(void **state)
