@@ -48,6 +48,8 @@ static const struct Mistake {
     {"copy_not_waited_for", ORDERS | NUMBERS},
     {"one_group_too_few", ORDERS | NUMBERS},
     {"copy_into_less_aligned_memory", STOPS},
+    {"copy_from_beyond_the_end", SANITIZER},
+    {"zeros_copied_beyond_the_end", SANITIZER},
     {"group_copy_not_fenced", STOPS},
     {"group_sums_not_fenced", STOPS},
     {"group_not_committed", STOPS},

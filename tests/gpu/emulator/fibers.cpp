@@ -4,14 +4,7 @@
 
 #include <sys/mman.h>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define ASAN 1
-#endif
-#endif
-#ifdef ASAN
+#ifdef SANITIZED_KERNELS
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
@@ -24,7 +17,7 @@ enum { STACK = 256 << 10 };
 Fiber *self;
 static std::vector<void *> stacks; /* free ones */
 static void *host_sp, *host_asan;
-#ifdef ASAN
+#ifdef SANITIZED_KERNELS
 static const void *host_bottom;
 static size_t host_size;
 static bool from_host;
@@ -54,7 +47,7 @@ asm(".text\n.globl cuda_on_cpu_switch\ncuda_on_cpu_switch:\n"
 
 static void arrived(void *asan)
 {
-#ifdef ASAN
+#ifdef SANITIZED_KERNELS
     __sanitizer_finish_switch_fiber(asan, from_host ? &host_bottom : nullptr,
                                     from_host ? &host_size : nullptr);
 #else
@@ -117,7 +110,7 @@ static void switch_to(Fiber *to, bool for_good)
     Fiber *from = self;
     if (to && begins(to)) prepare(to);
     self = to;
-#ifdef ASAN
+#ifdef SANITIZED_KERNELS
     if (for_good) __asan_handle_no_return(); /* the next thread's frames begin on clean ground */
     from_host = !from;
     __sanitizer_start_switch_fiber(for_good ? nullptr

@@ -195,12 +195,13 @@ void ended(Fiber *f)
 /* ---- cp.async ---------------------------------------------------------------------------------------------- */
 
 using namespace cuda_on_cpu;
-static void *(*volatile copy)(void *, const void *,
-                              size_t) = memcpy; /* a call, so that the sanitizers see it */
+/* calls, so that AddressSanitizer sees them */
+static void *(*volatile copy)(void *, const void *, size_t) = memcpy;
+static void *(*volatile fill)(void *, int, size_t) = memset;
 static void copy_16(void *to, const void *from, int bytes)
 {
     if (bytes) copy(to, from, (size_t)bytes);
-    memset((char *)to + bytes, 0, (size_t)(16 - bytes));
+    fill((char *)to + bytes, 0, (size_t)(16 - bytes));
 }
 static bool copied[MOST]; /* since the thread waited last */
 void cp_async16(void *to, const void *from, int bytes)

@@ -254,6 +254,26 @@ MISTAKE(copy_into_less_aligned_memory)
     P.y[HERE_I] = ((const float *)tile)[T0];
 }
 
+MISTAKE(copy_from_beyond_the_end)
+{
+    SHARED(float4, tile, [T / 4]);
+    if (T0 < T / 4) cp_async16(&tile[T0], P.x + blockIdx.x * T + 4 * T0 + (RIGHT ? 0 : 4), 16);
+    cp_async_commit();
+    cp_async_wait(0);
+    __syncthreads();
+    P.y[HERE_I] = ((const float *)tile)[T0];
+}
+
+MISTAKE(zeros_copied_beyond_the_end)
+{
+    SHARED(float4, tile, [T / 4]);
+    if (T0 < T / 4) cp_async16(&tile[T0 + (RIGHT ? 0 : 1)], P.x, 0);
+    cp_async_commit();
+    cp_async_wait(0);
+    __syncthreads();
+    P.y[HERE_I] = ((const float *)tile)[T0];
+}
+
 /* ---- products of a warpgroup ---- */
 
 enum { GROUP_A = 64 * 64, GROUP_BYTES = GROUP_A + 128 * 64 + 1024 };
