@@ -19,6 +19,8 @@ static const char *const forwarded[] = {
     "NCCL",   "UCX", "DS_",  "CUDA_", "OMP_", "OMPI_MCA_", "MLFLOW",     "PYTHON", "MV2",
     "MPICH_", "FI_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "LD_LIBRARY", "PATH"};
 
+#define LONGEST_VARIABLE 131072 /* with its name and a zero byte: the kernel's MAX_ARG_STRLEN */
+
 /* The launcher sets the first for each rank; no rank needs the second. */
 #define JOIN_SECRET "DS_JOIN_SECRET"
 static const char *const withheld[] = {"CUDA_VISIBLE_DEVICES", JOIN_SECRET};
@@ -117,6 +119,9 @@ ds_status environment_parse(argv_list *w, const char *path, const char *text, si
         if (memchr(equals, 0, length + 1))
             return dsi_fail(DS_EINVAL, "%s:%d: a zero byte, which no variable can hold", path,
                             number);
+        if ((size_t)(last - name) >= LONGEST_VARIABLE)
+            return dsi_fail(DS_EINVAL, "%s:%d: %zu bytes: expected fewer than %d, as Linux takes",
+                            path, number, (size_t)(last - name), LONGEST_VARIABLE);
         environment_set_bytes(w, name, (size_t)(name_end - name), equals + 1, length);
     }
     return DS_OK;

@@ -24,6 +24,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +64,7 @@ bool dsi_is_folder(const char *path)
 }
 
 #define DEVICE_BYTES ((size_t)1 << 20) /* most that is read of one, such as /dev/zero */
+#define WRITER_MS    10000             /* that a FIFO waits for its writer */
 
 bool dsi_is_no_file(const char *path)
 {
@@ -73,11 +75,13 @@ bool dsi_is_no_file(const char *path)
 /* ---- read ---------------------------------------------------------------------------------------- */
 
 /* Reads to the end: pipes and /proc say no size. NULL, with errno, if that does
- * not work, or if there are more than `most` bytes (EFBIG). */
-static char *file_read_all(int fd, size_t hint, size_t most, size_t *bytes)
+ * not work, or if there are more than `most` bytes (EFBIG). fifo: its end is
+ * not the end of the text before a writer has come; without one it is empty. */
+static char *file_read_all(int fd, size_t hint, size_t most, bool fifo, size_t *bytes)
 {
     size_t room = hint + 1, n = 0;
     char *data = malloc(room);
+    struct pollfd p = {.fd = fd, .events = POLLIN};
     while (data) {
         if (n + 1 >= room) {
             char *more = room > SIZE_MAX / 4 ? NULL : realloc(data, room *= 2);
@@ -85,8 +89,14 @@ static char *file_read_all(int fd, size_t hint, size_t most, size_t *bytes)
             data = more;
         }
         ssize_t got = read(fd, data + n, room - n - 1);
+        if (got < 0 && errno == EAGAIN && poll(&p, 1, -1) >= 0) continue;
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) break;
+        if (got == 0 && fifo && !n) {
+            fifo = false;
+            poll(&p, 1, WRITER_MS);
+            continue;
+        }
         if (got == 0) {
             data[n] = 0;
             *bytes = n;
@@ -102,23 +112,24 @@ static char *file_read_all(int fd, size_t hint, size_t most, size_t *bytes)
     return NULL;
 }
 
-/* flags: more of open's. */
-static char *file_read_with(const char *path, size_t *bytes, int flags, bool regular)
+/* Without O_NONBLOCK the open of a FIFO would wait for a writer. */
+static char *file_read_with(const char *path, size_t *bytes, bool regular)
 {
     if (!path) return dsi_refuse("read: the path is NULL");
-    int fd = open(path, O_RDONLY | O_CLOEXEC | flags);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) {
         file_io_error("read", path, errno);
         return NULL;
     }
     struct stat s;
     bool known = fstat(fd, &s) == 0, device = known && S_ISCHR(s.st_mode);
+    size_t most = device ? DEVICE_BYTES : SIZE_MAX;
     size_t n = 0, hint = known && s.st_size > 0 ? (size_t)s.st_size : 4096;
     char *data = NULL;
     if (regular && known && !S_ISREG(s.st_mode))
         dsi_fail(DS_EIO, "read %s: %s", path,
                  S_ISDIR(s.st_mode) ? strerror(EISDIR) : "not a regular file");
-    else if (!(data = file_read_all(fd, hint + 1, device ? DEVICE_BYTES : SIZE_MAX, &n)))
+    else if (!(data = file_read_all(fd, hint + 1, most, known && S_ISFIFO(s.st_mode), &n)))
         device &&errno == EFBIG
             ? dsi_fail(DS_EIO, "read %s: a device without an end: expected a file", path)
             : file_io_error("read", path, errno);
@@ -127,15 +138,11 @@ static char *file_read_with(const char *path, size_t *bytes, int flags, bool reg
     return data;
 }
 
-char *dsi_file_read(const char *path, size_t *bytes)
-{
-    return file_read_with(path, bytes, 0, false);
-}
+char *dsi_file_read(const char *path, size_t *bytes) { return file_read_with(path, bytes, false); }
 
-/* Without O_NONBLOCK the open of a FIFO would wait for a writer. */
 char *dsi_file_read_regular(const char *path, size_t *bytes)
 {
-    return file_read_with(path, bytes, O_NONBLOCK, true);
+    return file_read_with(path, bytes, true);
 }
 
 /* ---- replace ------------------------------------------------------------------------------------- */

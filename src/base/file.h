@@ -8,18 +8,19 @@
 #include <deepspeed/types.h>
 
 /* The file's bytes plus a final 0, to be freed with dsi_free; NULL with the
- * message. */
+ * message. A FIFO that has no writer for 10 s is empty. */
 DSI_SHARED char *dsi_file_read(const char *path, size_t *bytes);
 /* The same for files that must not make the caller wait: a FIFO, a terminal or
  * another device is an error. */
 DSI_SHARED char *dsi_file_read_regular(const char *path, size_t *bytes);
 
-/* path.tmp.<pid>-<random>, to be freed: processes of two containers may have the same
+/* path.tmp.<pid>-<random>, to be freed: processes of two containers may have
+ * the same
  * number. */
 char *dsi_temporary_name(const char *path);
-/* Writes to such a name, and at dsi_file_commit syncs and renames the file to path, so
- * that path always holds the old file or the whole new one. Errors stick: check the
- * one of commit. */
+/* Writes to such a name, and at dsi_file_commit syncs and renames the file to
+ * path, so that path always holds the old file or the whole new one. Errors
+ * stick: check the one of commit. */
 typedef struct dsi_file dsi_file;
 DSI_SHARED dsi_file *dsi_file_replace(const char *path);
 /* Tries dsi_file_replace and removes the temporary file again; path itself is

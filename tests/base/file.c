@@ -6,6 +6,7 @@
 #include "check.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -247,7 +248,25 @@ static void folders_are_made(void **state)
     rmdir(in_folder("b"));
 }
 
-/* Files of /proc say that they have no bytes. */
+/* The writer of a FIFO comes later than its reader, and writes in parts. */
+static void a_fifo_waits_for_its_writer(void **state)
+{
+    (void)state;
+    CHECK_INT(mkfifo(in_folder("fifo"), 0600), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        usleep(20000);
+        int fd = open(in_folder("fifo"), O_WRONLY | O_CLOEXEC);
+        usleep(20000);
+        bool good = write(fd, "ab", 2) == 2;
+        usleep(20000);
+        _exit(good && write(fd, "c", 1) == 1 ? 0 : 1);
+    }
+    check_text("fifo", "abc");
+    CHECK(child > 0 && waitpid(child, NULL, 0) == child);
+    unlink(in_folder("fifo"));
+}
+
 static void devices_without_an_end(void **state)
 {
     (void)state;
@@ -259,6 +278,7 @@ static void devices_without_an_end(void **state)
     dsi_free(nothing);
 }
 
+/* Files of /proc say that they have no bytes. */
 static void files_without_a_size_are_read(void **state)
 {
     (void)state;
@@ -295,6 +315,7 @@ int main(void)
         cmocka_unit_test(folders_are_made),
         cmocka_unit_test(files_without_a_size_are_read),
         cmocka_unit_test(devices_without_an_end),
+        cmocka_unit_test(a_fifo_waits_for_its_writer),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

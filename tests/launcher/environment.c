@@ -46,6 +46,15 @@ static void lines(void **state)
     REFUSES("1A=1", "env:1: the text before = is no variable name: expected NAME=VALUE");
     REFUSES("A=x\0y", "env:1: a zero byte, which no variable can hold");
     REFUSES("A\0=xy", "env:1: the text before = is no variable name: expected NAME=VALUE");
+    char *longest = malloc(131072);
+    memset(longest, 'x', 131072);
+    memcpy(longest, "A=", 2);
+    CHECK(!*parsed(&w, longest, 131071));
+    argv_list_free(&w);
+    assert_string_equal(parsed(&w, longest, 131072),
+                        "env:1: 131072 bytes: expected fewer than 131072, as Linux takes");
+    ds_error_clear();
+    free(longest);
 }
 
 /* The value of a variable in what --dry_run prints; frees d. */
