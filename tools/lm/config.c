@@ -45,6 +45,7 @@ static const char ours[] =
     "{\"train_batch_size\": \"auto\", \"train_micro_batch_size_per_gpu\": \"auto\", "
     "\"gradient_accumulation_steps\": \"auto\", \"gradient_clipping\": \"auto\", "
     "\"steps_per_print\": 1000000000, \"bf16\": {\"enabled\": \"auto\"}, "
+    "\"data_types\": {\"grad_accum_dtype\": \"fp32\"}, "
     "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": \"auto\", \"betas\": [0.9, 0.95], "
     "\"eps\": 1e-8, \"weight_decay\": \"auto\"}}, \"scheduler\": {\"type\": \"WarmupCosineLR\", "
     "\"params\": {\"total_num_steps\": \"auto\", \"warmup_num_steps\": \"auto\", "
