@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 
 #ifdef SANITIZED_KERNELS
-#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 
@@ -104,14 +103,14 @@ static void prepare(Fiber *f)
 }
 
 /* From the running fiber to another, or to the host (NULL); returns when
- * something switches back. */
+ * something switches back. A stack that is left for good has no instrumented
+ * frame, so no poisoned byte. */
 static void switch_to(Fiber *to, bool for_good)
 {
     Fiber *from = self;
     if (to && begins(to)) prepare(to);
     self = to;
 #ifdef SANITIZED_KERNELS
-    if (for_good) __asan_handle_no_return(); /* the next thread's frames begin on clean ground */
     from_host = !from;
     __sanitizer_start_switch_fiber(for_good ? nullptr
                                    : from   ? &from->asan
