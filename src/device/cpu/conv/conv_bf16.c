@@ -11,7 +11,8 @@
  * images in pixel order; others are copied first. 1x1 kernels need no lines
  * (conv_1x1.c). A line repeats an input up to R S times, so what is copied at
  * once, a kernel row or a pixel, has at least FEW elements, 16 bytes. Where
- * vectors multiply bfloat16, y and dx need no lines either (conv_taps.c).
+ * vectors multiply bfloat16, most need no lines either (conv_taps.c,
+ * conv_taps_dw.c).
  *
  * Threads share blocks, so that each reads the lines that it has made; or the
  * lines and tiles of one block, where blocks are few.
@@ -256,7 +257,7 @@ typedef struct Products {
     /* y and dx: channel `c` on of the image `to`; dw: of dy */
     dsi_view weights, bias, to;
     int64_t c;
-    bool taps; /* y and dx without lines (conv_taps.c) */
+    bool taps; /* without lines (conv_taps.h) */
     /* dw */
     dsi_view dy;
     int64_t size, first; /* elements of dw; the first block of a round */
@@ -514,7 +515,8 @@ static ds_status sum_group(dsi_stream *s, Products *o, int64_t g, dsi_view x, ds
     int64_t K = dw.d[0], length = o->lines.length, blocks = blocks_of(o);
     ds_status status = copied_group(s, x, o->lines.C, g, &from, &spare);
     o->lines.x = from.p, o->c = g * K;
-    for (o->first = 0; o->first < blocks && !status; o->first += round) {
+    if (o->taps && !status) status = taps_dw(s, &o->lines, &o->dy, o->c, K, o->sums);
+    for (o->first = 0; o->first < blocks && !status && !o->taps; o->first += round) {
         int64_t n = dsi_min(round, blocks - o->first);
         status = run_blocks(o, n, round > 1, gradient_blocks);
         o->count = o->first ? n : n - 1;
@@ -538,7 +540,8 @@ bool bf16_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_vi
     o.size = K * u->length;
     int64_t least = dsi_max(BLOCK_BYTES, dsi_min(DW_BYTES, 32 * o.size * 4));
     o.most = rows_of_block(u, least, o.size * 4);
-    int64_t round = blocks_of_round(blocks_of(&o), o.size);
+    o.taps = taps_take_dw(u->N, u->C, K);
+    int64_t round = o.taps ? 0 : blocks_of_round(blocks_of(&o), o.size);
     o.sums = dsi_scratch(s, (size_t)((1 + round) * o.size) * sizeof *o.sums);
     if (!o.sums) *status = DS_ENOMEM;
     dw.d[0] = K;

@@ -1,4 +1,5 @@
-/* device/cpu/conv/conv_taps.h: what conv_bf16.c and conv_taps.c share.
+/* device/cpu/conv/conv_taps.h: what conv_bf16.c, conv_taps.c and
+ * conv_taps_dw.c share.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -25,3 +26,13 @@ bool taps_take(const Unfolding *u);
 #define taps_correlate KERNEL(conv_taps_correlate)
 ds_status taps_correlate(dsi_stream *s, const Unfolding *u, const uint16_t *w, int64_t out,
                          dsi_view bias, const dsi_view *to, int64_t c);
+
+/* The same of dw, for `samples` images with C and K channels of a group. */
+#define taps_take_dw KERNEL(conv_taps_take_dw)
+bool taps_take_dw(int64_t samples, int64_t C, int64_t K);
+
+/* sums [K][u->length] = dw of channels c .. c+K-1 of the dense image dy and of
+ * u->x, in float32. */
+#define taps_dw KERNEL(conv_taps_dw)
+ds_status taps_dw(dsi_stream *s, const Unfolding *u, const dsi_view *dy, int64_t c, int64_t K,
+                  float *sums);

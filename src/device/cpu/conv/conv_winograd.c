@@ -34,6 +34,7 @@
  * TILE_COLS and tile() are the register tiles of tile.h.
  * SPDX-License-Identifier: MIT */
 #include "conv_winograd.h"
+#include "conv_taps.h"
 #include "conv_winograd_job.h"
 #include "device/cpu/gemm/tile.h"
 #include "device/cpu/simd/transpose.h"
@@ -394,9 +395,9 @@ static bool winograd_fits(const dsi_conv2d *c, const dsi_view *x, const dsi_view
            y->d[3] >= 2 && x->d[0] * y->d[2] * y->d[3] >= 64;
 }
 
-/* True if y, or dx, of bfloat16 takes less time by its own instruction, which
- * multiplies twice as much as that of float32: the more of a plane is near its
- * edge, the fewer taps are inside. */
+/* True if y, dx, or mostly dw, of bfloat16 takes less time by its own
+ * instruction, which multiplies twice as much as that of float32: the more of a
+ * plane is near its edge, the fewer taps are inside. */
 static bool is_small(const dsi_view *y)
 {
     return y->dtype == DS_BF16 && dsi_cpu_bf16() && y->d[2] * y->d[3] <= SMALL_PLANE;
@@ -584,6 +585,7 @@ static ds_status winograd_gradient(dsi_stream *s, Job *o, dsi_view x, dsi_view d
 bool winograd_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
                  ds_status *status)
 {
+    if (is_small(&dy) && taps_take_dw(x.d[0], dw.d[1], dw.d[0])) return false;
     if (!winograd_fits(c, &x, &dw, &dy)) return false;
     Job o = {.pad = {c->padding[0], c->padding[1]},
              .w = dw.p,
