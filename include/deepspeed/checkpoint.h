@@ -138,8 +138,7 @@ DS_API const char *ds_value_text(const ds_value *v);
 /* Read the value at path (see ds_value_find) into *out. Fail (DS_EFORMAT), with
  * the path in the message, if nothing is there, or another kind. An int may be
  * read as a float, the only element of a tensor as a number. Text and tensor
- * are
- * borrowed. */
+ * are borrowed. */
 DS_API ds_status ds_value_read_bool(const ds_value *v, const char *path, bool *out);
 DS_API ds_status ds_value_read_int(const ds_value *v, const char *path, int64_t *out);
 DS_API ds_status ds_value_read_float(const ds_value *v, const char *path, double *out);

@@ -50,8 +50,7 @@ typedef struct ds_arguments {
 
 /* deepspeed.add_config_arguments: DeepSpeed's options as a child parser for
  * glibc's argp. Its input is a ds_arguments, filled before main's parser sees
- * the
- * options:
+ * the options:
  *     struct argp_child children[] = {{ds_add_config_arguments(), 0, "DeepSpeed:", 0}, {0}};
  *     ... case ARGP_KEY_INIT: state->child_inputs[0] = &my->deepspeed;
  * Names are accepted with underscores and with hyphens. Returns a constant. */
@@ -214,8 +213,7 @@ DS_API int ds_engine_global_rank(const ds_engine *e);
 DS_API int ds_engine_local_rank(const ds_engine *e);
 DS_API int ds_engine_world_size(const ds_engine *e);
 /* Samples of an update over all ranks; of a forward on one rank; micro steps of
- * an
- * update. */
+ * an update. */
 DS_API int64_t ds_engine_train_batch_size(const ds_engine *e);
 DS_API int64_t ds_engine_train_micro_batch_size_per_gpu(const ds_engine *e);
 DS_API int64_t ds_engine_gradient_accumulation_steps(const ds_engine *e);

@@ -10,8 +10,7 @@
  * "csv_monitor" of its configuration. Sinks are flushed about once a second, by
  * the next write, and by ds_monitor_flush. A sink that fails, on a full disk
  * for instance, is closed: the call that saw the failure returns it, once, and
- * the other sinks
- * continue.
+ * the other sinks continue.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_MONITOR_H
 #define DEEPSPEED_MONITOR_H

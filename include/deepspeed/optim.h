@@ -18,7 +18,8 @@
  *    an option is out of range or the module has no parameters.
  *
  * In formulas p is a parameter, g its gradient (maximize: -g), t the number of
- * the step of this parameter, from 1. Moments have the parameter's dtype,
+ * the step of this parameter, from 1. weight_decay p is added to g first, where
+ * the formula does not say something else. Moments have the parameter's dtype,
  * float32 for parameters of 16 bits; they are made at the first update.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_OPTIM_H
@@ -89,8 +90,9 @@ typedef struct ds_rmsprop_opts {
     bool centered, maximize;
 } ds_rmsprop_opts;
 
-/* torch.optim.RMSprop: s = alpha s + (1-alpha) g^2; p -= lr g / (sqrt(s) +
- * eps); centered: sqrt(s - mean(g)^2). */
+/* torch.optim.RMSprop: s = alpha s + (1-alpha) g^2; u = g / (sqrt(s) + eps),
+ * centered: sqrt(s - mean(g)^2); p -= lr u, or with a momentum v = momentum v +
+ * u, p -= lr v. */
 #define ds_optim_rmsprop(model, ...) \
     ds_optim_rmsprop_with(model, (ds_rmsprop_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_rmsprop_with(ds_module *model, ds_rmsprop_opts opts);
@@ -134,7 +136,7 @@ DS_API ds_optim *ds_optim_radam_with(ds_module *model, ds_adam_variant_opts opts
 
 typedef struct ds_lion_opts {
     double lr;
-    double beta1, beta2; /* 0: 0.9, 0.99 */
+    double beta1, beta2; /* 0: 0.9, 0.99, the paper's; in configurations DeepSpeed's 0.999 */
     double weight_decay;
 } ds_lion_opts;
 
@@ -261,8 +263,7 @@ DS_API int ds_optim_add_group_of(ds_optim *o, ds_tensor *const *params, int n);
 /* split_params_into_different_moe_groups_for_optimizer: in each group that has
  * parameters of experts (ds_nn_moe) and others, the experts' move to a new
  * group with the same values. Returns how many groups were added. ds_initialize
- * calls
- * it. */
+ * calls it. */
 DS_API int ds_optim_split_experts(ds_optim *o, const ds_module *model);
 DS_API int ds_optim_groups(const ds_optim *o);                     /* at least 1 */
 DS_API int ds_optim_group_of(const ds_optim *o, const char *path); /* -1: no such parameter */
