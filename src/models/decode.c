@@ -1,17 +1,17 @@
 /* models/decode.c: steps of one token a row, as one graph (ds_step_graph).
  *
  * Nothing that changes from token to token is an argument of a kernel: ids,
- * positions and rows of the cache are tensors of the device, which each step
- * leaves as the next one needs them. So the step's work can be recorded, and of
- * a token the host reads 8 bytes a row. When it chooses the tokens itself, it
- * reads the logits and copies the ids there.
+ * positions and rows of the cache are tensors on the device, and each step
+ * leaves them as the next one needs them. So a step can be recorded, and the
+ * host reads 8 bytes of each row and token. A host that chooses the tokens
+ * itself reads the logits, and copies the ids to the device.
  *
- * Invariants: before a step, counters are [column of each row; its position,
- * which padding does not count in], and ids the tokens of that column, if
- * `next` is the column that the host asks for; else it copies them. Rows that
- * have ended go on: rows of a batch do not depend on each other. A graph is of
- * one cache; calls that differ in prompts, padding and numbers of tokens are
- * launches of it.
+ * Invariants: before a step, counters are [column of each row; its position
+ * without padding], and ids the tokens of that column, if `next` is the column
+ * that the host asks for; otherwise the host copies them. Rows that have ended
+ * go on, because rows of a batch do not depend on each other. A graph belongs to
+ * one cache. Calls that differ in prompts, padding and numbers of tokens launch
+ * the same graph.
  * SPDX-License-Identifier: MIT */
 #include "decode.h"
 

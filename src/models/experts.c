@@ -14,8 +14,7 @@
  * ZeRO's buckets need. So they are where parameters are partitioned: all ranks
  * gather them, whichever experts the tokens of a rank chose. The sum over a
  * token's experts is in the order of its choices, so that it does not depend on
- * other
- * tokens.
+ * other tokens.
  *
  * The load-balancing loss (Fedus et al., arXiv:2101.03961, (4) to (6)), where
  * the configuration has output_router_logits, is over all layers together: E

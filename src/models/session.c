@@ -2,25 +2,26 @@
  * 8-bit matrices, which a model keeps from one call of ds_generate to the next.
  *
  * Invariants:
- * - lm->session is what no call uses. A call takes it and gives it back at its
- *   end, so a call from within on_token makes its own. After a failure it is
- *   freed.
- * - A kept graph reads the parameters where they were when it was recorded. It
- *   is freed where one is elsewhere or has another dtype: all are compared at
- *   each call. Other values at the same place are read. Adapters, which a graph
- *   has as numbers too, drop the session when they are made, loaded or merged
- *   (lora.c), and DoRA's factors, which are of one call, end the graph with it.
- * - A kept cache serves a call only where attention divides it as the one that
- *   this call would make (dsi_step_division): tokens have the same bits.
+ * - lm->session is a session that no call is using. A call takes it and gives
+ *   it back at its end, so a call from within on_token makes its own. After a
+ *   failure the session is freed.
+ * - A kept graph reads the parameters at the addresses that it was recorded
+ *   with. Each call compares the address and dtype of every parameter, and frees
+ *   the graph if one differs. New values at the same address are read. Adapters
+ *   are numbers in the graph too: making, loading or merging them drops the
+ *   session (lora.c). DoRA's factors belong to one call, and its graph is freed
+ *   with them.
+ * - A kept cache serves a call only if attention divides it as it would divide
+ *   a new one (dsi_step_division), so that tokens have the same bits.
  * - Columns of the cache are used again for `prompt` alone: they depend on the
- *   parameters' values, which nothing compares. A step of training ends them by its
- *   forward, or where it is replayed as a graph by that: any graph's replay does,
- *   as which parameters it writes is not known, except that of a token.
+ *   values of the parameters, which nothing compares. The forward of a training
+ *   step ends their use. So does the replay of any graph except that of a token,
+ *   because it is not known which parameters a graph writes.
  * - The session belongs to the thread whose handle on the device the parameters
- *   have; calls of others leave nothing.
- * - It is the first that is given up: when the device has no memory left for an
- *   allocation of the thread (dsi_spare), and at the next training step's
- *   forward.
+ *   have; calls of other threads keep nothing.
+ * - A session is freed first when memory is short: if an allocation of the
+ *   thread finds no memory on the device (dsi_spare), and at the forward of the
+ *   next training step.
  * SPDX-License-Identifier: MIT */
 #include "session.h"
 
