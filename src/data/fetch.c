@@ -441,14 +441,17 @@ static dsi_fetched part_publish(const transfer *t, const char *path)
     return DSI_FETCH_LOCAL;
 }
 
-/* A path to be read or written that is no file: to open it could wait for
- * ever. NULL: nothing. */
-static const char *find_no_file(const transfer *t)
+/* All paths are of files, or of none yet: to open something else could wait for
+ * ever. */
+static bool paths_are_files(const transfer *t)
 {
     static const char scheme[] = "file://";
-    const char *local = strncasecmp(t->url, scheme, 7) ? NULL : t->url + 7;
-    if (local && dsi_is_no_file(local)) return local;
-    return dsi_is_no_file(t->part) ? t->part : dsi_is_no_file(t->from) ? t->from : NULL;
+    bool local = !strncasecmp(t->url, scheme, sizeof scheme - 1);
+    const char *paths[] = {t->part, t->from, local ? t->url + sizeof scheme - 1 : t->part};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        if (dsi_is_no_file(paths[i]))
+            return dsi_refuse_with(DS_EIO, "download: %s: expected a regular file", paths[i]);
+    return true;
 }
 
 /* The part file is kept after a failure, unless it is empty. */
@@ -460,13 +463,11 @@ dsi_fetched dsi_fetch(const char *url, const char *path, const char *md5, bool q
     transfer t = {.url = url, .part = part.s, .from = from.s, .quiet = quiet};
     dsi_fetched got = DSI_FETCH_LOCAL;
 
-    const char *odd = find_no_file(&t);
-    t.fd = odd ? -1 : open(t.part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (odd) {
-        dsi_fail(DS_EIO, "download: %s: expected a regular file", odd);
-    } else if (t.fd < 0) {
+    bool files = paths_are_files(&t);
+    t.fd = files ? open(t.part, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
+    if (files && t.fd < 0) {
         dsi_fail(DS_EIO, "download: %s: %s", t.part, strerror(errno));
-    } else if (open_curl(&t)) {
+    } else if (files && open_curl(&t)) {
         part_resume(&t, md5 != NULL);
         got = transfer_all(&t);
         if (got == DSI_FETCHED) got = transfer_check_md5(&t, md5, &again);
