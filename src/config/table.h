@@ -283,7 +283,8 @@ GROUP_NO_AUTO("timers", NULL_NO, "clocks of the engine")
 GROUP("timers.throughput", NULL_NO, "samples per second")
 SUPPORTED("timers.throughput.enabled", BOOL, "true", throughput.enabled, "measure them")
 IGNORED("timers.throughput.synchronized", "true", "the CPU needs no synchronisation")
-IGNORED_GROUP("flops_profiler", NULL_NO, "a report of operations, which is not offered here")
+IGNORED_GROUP("flops_profiler", NULL_NO,
+              "its report is not printed; ds_profile_print has time and operations")
 SUPPORTED("flops_profiler.enabled", BOOL, "false", flops_profiler.enabled,
           "turns wall_clock_breakdown on, as in DeepSpeed")
 
