@@ -12,7 +12,8 @@
  *     conv_1x1.c       1x1: matrix products
  *     conv_depthwise.c a group for each channel
  *     conv_bf16.c      bfloat16: products of unfolded images, where Winograd is not faster
- *     conv_taps.c      y and dx of bfloat16, conv_taps_dw.c dw, where vectors multiply it: without unfolding
+ *     conv_taps.c      the same without unfolding, where vectors multiply bfloat16: y and dx
+ *     conv_taps_dw.c   dw
  *     conv_plain.h     plain loops: float64
  *
  * SPDX-License-Identifier: MIT */

@@ -43,8 +43,9 @@
 #ifdef HAS_TILES
 
 /* Elements of k in a block; a multiple of DEEP. */
-#define K_BLOCK 2048
-#define K_SPLIT 768 /* of numbers in several parts */
+#define K_BLOCK   2048
+#define K_VECTORS 1024 /* by vectors: more panels share a group of rows */
+#define K_SPLIT   768  /* of numbers in several parts */
 /* Elements of k up to which a group of rows stays in the first cache beside the
  * panels that pass it. Longer ones evict each other, so both are read from the
  * second cache, past the first, if that holds much of a. */
@@ -238,7 +239,7 @@ static dsi_view bf16_moved(dsi_view v, int64_t batch, int64_t i, int64_t j)
 /* Elements of each block of k: equal blocks, which depend on k alone. */
 static int64_t bf16_depth(int64_t k, int parts)
 {
-    int64_t most = parts > 1 ? K_SPLIT : K_BLOCK;
+    int64_t most = parts > 1 ? K_SPLIT : dsi_cpu_amx() ? K_BLOCK : K_VECTORS;
     return dsi_round_up(dsi_div_up(k, dsi_div_up(k, most)), DEEP);
 }
 
