@@ -120,10 +120,7 @@ void dsi_engine_log_overflow(const ds_engine *e, const char *bad)
     dsi_text line = {0};
     int rank = ds_comm_rank(e->comm);
     if (rank != 0) return;
-    if (e->config->fp16.enabled)
-        dsi_scaler_overflow_text(&e->scaler, rank, &line);
-    else
-        dsi_text_add(&line, "[deepspeed] OVERFLOW! Rank %d Skipping step.", rank);
+    dsi_scaler_overflow_text(&e->scaler, rank, &line);
     dsi_log(DSI_REQUESTED, "%s (inf or NaN in the gradient of %s)", line.s,
             bad ? bad : "another rank's parameter");
     dsi_text_free(&line);

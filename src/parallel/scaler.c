@@ -23,6 +23,7 @@
 #include "scaler.h"
 
 #include "base/error.h"
+#include "base/log.h"
 
 #include <math.h>
 
@@ -81,6 +82,9 @@ static void scaler_grow(dsi_scaler *s)
 {
     int64_t good = s->iter - s->last_overflow - 1; /* steps before this one, since the overflow */
     bool grows = good > 0 && good % s->window == 0;
+    if (s->consecutive)
+        dsi_log(DSI_INFO, "Consecutive hysteresis is enabled. Restoring hysteresis to %lld",
+                (long long)s->hysteresis);
     if (grows || s->consecutive) s->hysteresis_left = s->hysteresis;
     if (grows) s->scale = fmin(s->scale * 2, MAX_SCALE);
 }
@@ -107,10 +111,13 @@ ds_status dsi_scaler_update(dsi_scaler *s, bool overflow)
 
 void dsi_scaler_overflow_text(const dsi_scaler *s, int rank, dsi_text *out)
 {
+    if (!s->dynamic) {
+        dsi_text_add(out, "[deepspeed] OVERFLOW! Skipping step. Gradients are non-finite, weights "
+                          "were not updated.");
+        return;
+    }
     dsi_text_add(out, "[deepspeed] OVERFLOW! Rank %d Skipping step.", rank);
-    if (!s->dynamic)
-        dsi_text_add(out, " Using static loss scale of: %g", s->scale);
-    else if (overflow_shrinks(s)) /* whole numbers, as DeepSpeed prints them */
+    if (overflow_shrinks(s)) /* whole numbers, as DeepSpeed prints them */
         dsi_text_add(out, " Attempted loss scale: %.0f, reducing to %.0f", trunc(s->scale),
                      trunc(shrunk_scale(s)));
     else
