@@ -100,7 +100,8 @@ struct Entry {
 Entry *find(const char *name);
 
 template <class T>
-T warp_op(Kind kind, unsigned mask, T v, int arg, int width, const char *name, int line)
+__attribute__((no_sanitize("address", "undefined"))) T
+warp_op(Kind kind, unsigned mask, T v, int arg, int width, const char *name, int line)
 {
     static_assert(sizeof(T) <= 8, "shuffles move at most 8 bytes");
     uint64_t u = 0;
