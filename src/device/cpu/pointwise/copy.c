@@ -402,8 +402,7 @@ static bool copy_repeated(strided *w, const conversion *c)
 
 /* ---- short lines ---------------------------------------------------------------------------------- */
 
-#define SHORT \
-    512 /* bytes of a line for which calls of copy_line and memcpy take as long as the copy */
+#define SHORT 2048 /* bytes of a line up to which calls of copy_line and memcpy cost time */
 
 typedef struct {
     char bytes[16];
