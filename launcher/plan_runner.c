@@ -9,8 +9,11 @@
 
 #include "base/error.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 /* ---- --launcher ------------------------------------------------------------ */
 
@@ -140,8 +143,12 @@ static ds_status check_arguments(const launch_plan *p)
  * resolves names as they are, with user@. */
 ds_status plan_check_runner(const launch_plan *p)
 {
+    char folder[PATH_MAX];
     ds_status status = p->remote ? check_arguments(p) : DS_OK;
     if (status != DS_OK) return status;
+    if ((p->remote || p->world_size > 1) && !getcwd(folder, sizeof folder))
+        return dsi_fail(DS_EIO, "the working folder: %s: change to one that is there",
+                        strerror(errno));
     for (int i = 0; p->remote && p->runner->over_ssh && i < p->n_hosts; i++)
         if (strpbrk(p->hosts[i].name, ",:@"))
             return dsi_fail(DS_EINVAL,

@@ -230,6 +230,10 @@ run_once()
     # small files: the limit is raised for the runner, or it is said
     (ulimit -f 200 && "$program" -q $mpi --num_devs 2 --no_local_rank /bin/sh -c 'ulimit -f' >out 2>err)
     if [ $? -eq 0 ]; then has out '^[24]00$'; else has err '^deepspeed: openmpi needs files of 32 MiB for shared memory'; fi
+    mkdir removed
+    (cd removed && rmdir ../removed && exec "$program" -q $mpi --num_devs 2 /bin/true) >out 2>err
+    if [ $? -eq 2 ]; then pass; else fail "a working folder that was removed"; fi
+    has err '^deepspeed: the working folder: No such file or directory: change to one that is there$'
     # ranks that never start
     mkdir -p stuck && printf '#!/bin/sh\nexec sleep 100\n' >stuck/mpirun && chmod +x stuck/mpirun
     PATH=$work/stuck:$PATH status 1 -q --start_timeout 1 --num_devs 2 $rank none 0
