@@ -4,6 +4,7 @@
 #pragma once
 
 #include "conv.h"
+#include "device/cpu/cpu.h"
 
 typedef struct Unfolding {
     const uint16_t *x; /* [N][H][W][C] */
@@ -36,3 +37,11 @@ bool taps_take_dw(int64_t samples, int64_t C, int64_t K);
 #define taps_dw KERNEL(conv_taps_dw)
 ds_status taps_dw(dsi_stream *s, const Unfolding *u, const dsi_view *dy, int64_t c, int64_t K,
                   float *sums);
+
+/* True if y, dx, or mostly dw, of bfloat16 [N,K,P,Q] takes less time so than by
+ * Winograd's filtering in float32: the instruction multiplies twice as much,
+ * and the more of a plane is near its edge, the fewer taps are inside. */
+static inline bool taps_are_faster(const dsi_view *y)
+{
+    return y->dtype == DS_BF16 && dsi_cpu_bf16() && y->d[2] * y->d[3] <= 256;
+}

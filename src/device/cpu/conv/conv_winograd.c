@@ -44,7 +44,6 @@
 #define ROWS          64     /* rows of a product that a thread computes at a time */
 #define DW_CHANNELS   32     /* input channels of dw that a thread computes, at least */
 #define HALF_CHANNELS 64     /* of both sides, at least, of bfloat16 */
-#define SMALL_PLANE   256    /* outputs of a plane, at most, that conv_taps.c is faster for */
 #define MANY          256    /* channels of both sides from which dw takes rows of positions */
 #define GRAIN_FLOPS   1e6    /* of an iteration of a parallel loop, at least */
 /* Tiles of a block for the matrix unit; many where U does not fit in the second
@@ -395,14 +394,6 @@ static bool winograd_fits(const dsi_conv2d *c, const dsi_view *x, const dsi_view
            y->d[3] >= 2 && x->d[0] * y->d[2] * y->d[3] >= 64;
 }
 
-/* True if y, dx, or mostly dw, of bfloat16 takes less time by its own
- * instruction, which multiplies twice as much as that of float32: the more of a
- * plane is near its edge, the fewer taps are inside. */
-static bool is_small(const dsi_view *y)
-{
-    return y->dtype == DS_BF16 && dsi_cpu_bf16() && y->d[2] * y->d[3] <= SMALL_PLANE;
-}
-
 static int64_t grain(double flops) { return 1 + (int64_t)(GRAIN_FLOPS / (flops + 1)); }
 
 /* Sizes that do not depend on the block. */
@@ -513,7 +504,7 @@ static ds_status winograd_run(dsi_stream *s, Job *o, dsi_view x, dsi_view y)
 bool winograd_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w, dsi_view b,
                       dsi_view y, ds_status *status)
 {
-    if (is_small(&y) || !winograd_fits(c, &x, &w, &y)) return false;
+    if (taps_are_faster(&y) || !winograd_fits(c, &x, &w, &y)) return false;
     Job o = {
         .pad = {c->padding[0], c->padding[1]}, .bias = b, .w = w.p, .win = w.s[1], .wout = w.s[0]};
     *status = winograd_run(s, &o, x, y);
@@ -525,7 +516,7 @@ bool winograd_forward(dsi_stream *s, const dsi_conv2d *c, dsi_view x, dsi_view w
 bool winograd_dx(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w, dsi_view dx,
                  ds_status *status)
 {
-    if (is_small(&dx) || !winograd_fits(c, &dx, &w, &dy)) return false;
+    if (taps_are_faster(&dx) || !winograd_fits(c, &dx, &w, &dy)) return false;
     Job o = {.pad = {2 - c->padding[0], 2 - c->padding[1]},
              .w = w.p,
              .win = w.s[0],
@@ -585,7 +576,7 @@ static ds_status winograd_gradient(dsi_stream *s, Job *o, dsi_view x, dsi_view d
 bool winograd_dw(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view x, dsi_view dw,
                  ds_status *status)
 {
-    if (is_small(&dy) && taps_take_dw(x.d[0], dw.d[1], dw.d[0])) return false;
+    if (taps_are_faster(&dy) && taps_take_dw(x.d[0], dw.d[1], dw.d[0])) return false;
     if (!winograd_fits(c, &x, &dw, &dy)) return false;
     Job o = {.pad = {c->padding[0], c->padding[1]},
              .w = dw.p,
