@@ -97,7 +97,7 @@ static void items_divide(void **state)
     for (int i = 0; i < 2; i++) check_near(ds_grad(part[i]), ds_grad(whole[i]), 1e-5);
     CHECK(!ds_linear_cross_entropy_with(
         x, w, y, (ds_linear_cross_entropy_opts){.items = ds_slice(y, 0, 0, 1)}));
-    CHECK_ERROR("items is [1] on cpu: expected [] on cpu");
+    CHECK_ERROR("items is [1] on ");
     ds_tensor *learned = ds_require_grad(ds_scalar(DS_F32, 2), true);
     CHECK(!ds_linear_cross_entropy_with(x, w, y, (ds_linear_cross_entropy_opts){.items = learned}));
     CHECK_ERROR("items has no gradient here");
