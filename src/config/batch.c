@@ -220,13 +220,15 @@ static void rules_check_fp16(dsi_config_reader *r)
 /* DeepSpeed refuses other mixes too, without ZeRO. */
 static void rules_check_accumulation(dsi_config_reader *r)
 {
+    static const char *const type_name[] = {
+        [DS_F32] = "float32", [DS_F16] = "float16", [DS_BF16] = "bfloat16"};
     const dsi_config *c = r->c;
     int given = c->data_types.grad_accum_dtype;
     int dtype = c->fp16.enabled ? DS_F16 : c->bf16.enabled ? DS_BF16 : DS_F32;
     if (given == DSI_CONFIG_NO_DTYPE || given == DS_F32 || given == dtype) return;
     dsi_config_add_error(
         r, "data_types.grad_accum_dtype", "expected float32%s for a model in %s, found %s",
-        dtype == DS_F32 ? "" : " or the model's type", ds_dtype_name(dtype), ds_dtype_name(given));
+        dtype == DS_F32 ? "" : " or the model's type", type_name[dtype], type_name[given]);
 }
 
 /* An empty path would be the root folder. */

@@ -120,12 +120,14 @@ static void run_case(const Case *t, const int *order)
             CHECK_INT(d->kernels->copy(&d->stream, *to[i], *sizes[i]), DS_OK), absolute(sizes[i]);
     }
     run(d->kernels, t, &half, &dy);
-    run(d->kernels, t, &want, &dy64);
-    absolute(&dy64);
-    run(d->kernels, t, &scale, &dy64);
-    compare("conv2d", &half.y, &want.y, &scale.y);
-    compare("conv2d_dx", &half.dx, &want.dx, &scale.dx);
-    compare("conv2d_dw", &half.dw, &want.dw, &scale.dw);
+    if (compares_values()) {
+        run(d->kernels, t, &want, &dy64);
+        absolute(&dy64);
+        run(d->kernels, t, &scale, &dy64);
+        compare("conv2d", &half.y, &want.y, &scale.y);
+        compare("conv2d_dx", &half.dx, &want.dx, &scale.dx);
+        compare("conv2d_dw", &half.dw, &want.dw, &scale.dw);
+    }
 
     memcpy(again.x.p, half.x.p, (size_t)view_count(&half.x) * 2);
     memcpy(again.w.p, half.w.p, (size_t)view_count(&half.w) * 2);
@@ -166,7 +168,7 @@ static void beside_float64(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        run_with_bias(&cases[i], i % 2 ? planes : pixels);
+        if (compares_values()) run_with_bias(&cases[i], i % 2 ? planes : pixels);
         if (!quick() || i % 2) run_case(&cases[i], planes);
         if (!quick() || i % 2 == 0) run_case(&cases[i], pixels);
     }

@@ -68,6 +68,7 @@ static void check_sums(const Case *c, const dsi_view *a, const dsi_view *b, cons
                        const dsi_view *y)
 {
     int64_t step = c->m * c->n * c->k > 1000000 ? 37 : 1;
+    if (!compares_values()) return;
     for (int64_t e = 0; e < c->batch * c->m * c->n; e += step) {
         int64_t j = e % c->n, i = e / c->n % c->m, q = e / c->n / c->m;
         double want = bias->p ? at(bias, 0, 0, j) : 0, scale = fabs(want);
@@ -284,6 +285,7 @@ static void parts_edges(void **state)
     static const int64_t sizes[] = {64, 65, 79, 80, 81, 97, 128};
     for (int i = 0; i < 7; i++)
         for (int j = 0; j < 7; j++) {
+            if (!compares_values() && (i + j) % 7) continue; /* edges do not matter to threads */
             int64_t m = sizes[i], n = sizes[j], depth = 2097152 / (m * n) + 1 + (7 * i + j) % 33;
             run_parts(
                 (Case){1, m, n, depth, (i + j) % 3, (i + j) / 2 % 3, ROWS, j & 1, false, DS_F32});
