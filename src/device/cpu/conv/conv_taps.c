@@ -79,15 +79,7 @@ typedef struct Pixels {
                     __m512i of_b[V]; \
                     UNROLL for (int j = 0; j < V; j++) \
                         of_b[j] = _mm512_loadu_si512(panel + j * STEP / 2); \
-                    UNROLL for (int i = 0; i < ROWS; i++) \
-                    { \
-                        int pair; \
-                        memcpy(&pair, x[i] + at, sizeof pair); \
-                        __m512i of_x = _mm512_set1_epi32(pair); \
-                        IN_REGISTER(of_x); \
-                        UNROLL for (int j = 0; j < V; j++) sum[i][j] = _mm512_dpbf16_ps( \
-                            sum[i][j], (__m512bh)of_x, (__m512bh)of_b[j]); \
-                    } \
+                    UNROLL for (int i = 0; i < ROWS; i++) ADD_PAIR(sum[i], V, x[i] + at, of_b); \
                 } \
         } \
         UNROLL for (int i = 0; i < ROWS; i++) UNROLL for (int j = 0; j < V; j++) \

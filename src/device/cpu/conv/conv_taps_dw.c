@@ -91,15 +91,7 @@ static void pack_image(Pairs *o)
             for (int64_t left = run->n; left > 0; left--, b += V * DEEP, a += width) { \
                 __m512i of_b[V]; \
                 UNROLL for (int j = 0; j < V; j++) of_b[j] = _mm512_loadu_si512(b + j * DEEP); \
-                UNROLL for (int i = 0; i < K_ROWS; i++) \
-                { \
-                    int pair; \
-                    memcpy(&pair, a + 2 * i, sizeof pair); \
-                    __m512i of_a = _mm512_set1_epi32(pair); \
-                    IN_REGISTER(of_a); \
-                    UNROLL for (int j = 0; j < V; j++) sum[i][j] = _mm512_dpbf16_ps( \
-                        sum[i][j], (__m512bh)of_a, (__m512bh)of_b[j]); \
-                } \
+                UNROLL for (int i = 0; i < K_ROWS; i++) ADD_PAIR(sum[i], V, a + 2 * i, of_b); \
             } \
         } \
         UNROLL for (int i = 0; i < K_ROWS; i++) UNROLL for (int j = 0; j < V; j++) \

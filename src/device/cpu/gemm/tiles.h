@@ -122,6 +122,18 @@ USES_TILES static inline Square square_begin(float *sums, int64_t line, bool fre
     return q;
 }
 
+/* sum[0 .. V-1] + the pair of elements at `a`, in all lanes, times V vectors of
+ * pairs. */
+#define ADD_PAIR(sum, V, a, of_b) \
+    do { \
+        int pair; \
+        memcpy(&pair, a, sizeof pair); \
+        __m512i of_a = _mm512_set1_epi32(pair); \
+        IN_REGISTER(of_a); \
+        UNROLL for (int j = 0; j < (V); j++)(sum)[j] = _mm512_dpbf16_ps((sum)[j], (__m512bh)of_a, \
+                                                                        (__m512bh)(of_b)[j]); \
+    } while (0)
+
 /* ROWS_AT_ONCE rows of a square by vectors: each pair of elements of a row of
  * a, in all lanes, times the pairs of COLUMNS / 16 vectors of b. */
 #define ROWS_AT_ONCE 8
@@ -139,14 +151,7 @@ USES_TILES static inline Square square_begin(float *sums, int64_t line, bool fre
                 UNROLL for (int j = 0; j < COLUMNS / LINES; j++) \
                     of_b[j] = _mm512_loadu_si512(b + j * STEP / 2 + e * LINES); \
                 UNROLL for (int i = 0; i < ROWS_AT_ONCE; i++) \
-                { \
-                    int pair; \
-                    memcpy(&pair, a + i * line + e, sizeof pair); \
-                    __m512i of_a = _mm512_set1_epi32(pair); \
-                    IN_REGISTER(of_a); \
-                    UNROLL for (int j = 0; j < COLUMNS / LINES; j++) sum[i][j] = _mm512_dpbf16_ps( \
-                        sum[i][j], (__m512bh)of_a, (__m512bh)of_b[j]); \
-                } \
+                    ADD_PAIR(sum[i], COLUMNS / LINES, a + i * line + e, of_b); \
             } \
         UNROLL for (int i = 0; i < ROWS_AT_ONCE; i++) \
             UNROLL for (int j = 0; j < COLUMNS / LINES; j++) \
