@@ -11,8 +11,7 @@
  * Invariants: a reader borrows the JSON object; only dsi_lm_config_read
  * releases it, and only after a failure. Values that are read after a failure
  * are within their range or unused, so that no reader divides by zero or
- * indexes
- * outside.
+ * indexes outside.
  * SPDX-License-Identifier: MIT */
 #include "config_reader.h"
 
@@ -24,6 +23,18 @@
 
 /* ---- families ---- */
 
+/* Keys and properties of the Python class. */
+enum {
+    ATTENTION_BIAS = 1, /* reads attention_bias */
+    MLP_BIAS = 2,       /* mlp_bias */
+    WINDOW = 4,         /* sliding_window */
+    ASKED = 8,          /* sliding_window, but only with use_sliding_window */
+    LAYER_TYPES = 16,   /* layer_types: which layers slide */
+    TIED = 32,          /* the head is tied by default */
+    QK_NORM = 64,       /* q and k have norms */
+    TWO_ROPES = 128     /* layers that slide have rotary positions of their own */
+};
+
 /* Names, and the defaults of the Python class. */
 typedef struct Family {
     const char *architecture, *model_type;
@@ -31,32 +42,42 @@ typedef struct Family {
     int64_t positions;
     int64_t window;        /* 0: without the key, there is none */
     int64_t bos, eos, pad; /* -1: none */
-    double eps;
-    bool attention_bias; /* is a key */
+    double eps, theta;
+    int has;
 } Family;
 
 static const Family families[] = {
     [DSI_GPT2] = {"GPT2LMHeadModel", "gpt2", .positions = 1024, .bos = -1, .eos = -1, .pad = -1},
     [DSI_OPT] = {"OPTForCausalLM", "opt", .positions = 2048, .bos = 2, .eos = 2, .pad = 1},
     [DSI_GPT_NEOX] = {"GPTNeoXForCausalLM", "gpt_neox", .positions = 2048, .eos = 2, .pad = -1},
-    [DSI_LLAMA] = {"LlamaForCausalLM", "llama", 0, 0, 2048, 0, -1, -1, -1, 1e-6, true},
-    [DSI_QWEN2] = {"Qwen2ForCausalLM", "qwen2", 32, 0, 32768, 4096, -1, -1, -1, 1e-6, false},
-    [DSI_MISTRAL] = {"MistralForCausalLM", "mistral", 8, 0, 131072, 4096, -1, -1, -1, 1e-6, false},
-    [DSI_QWEN3] = {"Qwen3ForCausalLM", "qwen3", 32, 128, 32768, 4096, -1, -1, -1, 1e-6, true},
-    [DSI_PHI3] = {"Phi3ForCausalLM", "phi3", 0, 0, 4096, 0, 1, 32000, 32000, 1e-5, false},
-    [DSI_MIXTRAL] = {"MixtralForCausalLM", "mixtral", 8, 0, 131072, 0, 1, 2, -1, 1e-5, false},
+    [DSI_LLAMA] = {"LlamaForCausalLM", "llama", 0, 0, 2048, 0, -1, -1, -1, 1e-6, 1e4,
+                   ATTENTION_BIAS | MLP_BIAS},
+    [DSI_QWEN2] = {"Qwen2ForCausalLM", "qwen2", 32, 0, 32768, 4096, -1, -1, -1, 1e-6, 1e4,
+                   ASKED | LAYER_TYPES},
+    [DSI_MISTRAL] = {"MistralForCausalLM", "mistral", 8, 0, 131072, 4096, -1, -1, -1, 1e-6, 1e4,
+                     WINDOW | LAYER_TYPES},
+    [DSI_QWEN3] = {"Qwen3ForCausalLM", "qwen3", 32, 128, 32768, 4096, -1, -1, -1, 1e-6, 1e4,
+                   ASKED | LAYER_TYPES | QK_NORM | ATTENTION_BIAS},
+    [DSI_PHI3] = {"Phi3ForCausalLM", "phi3", 0, 0, 4096, 0, 1, 32000, 32000, 1e-5, 1e4, WINDOW},
+    [DSI_MIXTRAL] = {"MixtralForCausalLM", "mixtral", 8, 0, 131072, 0, 1, 2, -1, 1e-5, 1e6, WINDOW},
     [DSI_QWEN2_MOE] = {"Qwen2MoeForCausalLM", "qwen2_moe", 16, 0, 32768, 4096, -1, -1, -1, 1e-6,
-                       false},
-    [DSI_QWEN3_MOE] = {"Qwen3MoeForCausalLM", "qwen3_moe", 4, 0, 32768, 4096, -1, -1, -1, 1e-6,
-                       true},
+                       1e4, ASKED | LAYER_TYPES},
+    [DSI_QWEN3_MOE] = {"Qwen3MoeForCausalLM", "qwen3_moe", 4, 0, 32768, 4096, -1, -1, -1, 1e-6, 1e4,
+                       ASKED | QK_NORM | ATTENTION_BIAS},
     [DSI_SMOLLM3] = {"SmolLM3ForCausalLM", "smollm3", 4, 0, 32768, 0, 128000, 128001, 128004, 1e-6,
-                     true},
-    [DSI_OLMO2] = {"Olmo2ForCausalLM", "olmo2", 0, 0, 2048, 0, -1, 50279, 1, 1e-5, true},
-    [DSI_OLMO3] = {"Olmo3ForCausalLM", "olmo3", 0, 0, 2048, 4096, -1, 50279, 1, 1e-5, true},
-    [DSI_GRANITE] = {"GraniteForCausalLM", "granite", 0, 0, 2048, 0, 1, 2, -1, 1e-6, true},
-    [DSI_GEMMA] = {"GemmaForCausalLM", "gemma", 16, 256, 8192, 0, 2, 1, 0, 1e-6, true},
-    [DSI_GEMMA2] = {"Gemma2ForCausalLM", "gemma2", 4, 256, 8192, 4096, 2, 1, 0, 1e-6, true},
-    [DSI_GEMMA3] = {"Gemma3ForCausalLM", "gemma3_text", 4, 256, 131072, 4096, 2, 1, 0, 1e-6, true},
+                     2e6, ASKED | LAYER_TYPES | ATTENTION_BIAS | MLP_BIAS | TIED},
+    [DSI_OLMO2] = {"Olmo2ForCausalLM", "olmo2", 0, 0, 2048, 0, -1, 50279, 1, 1e-5, 1e4,
+                   ATTENTION_BIAS | QK_NORM},
+    [DSI_OLMO3] = {"Olmo3ForCausalLM", "olmo3", 0, 0, 2048, 4096, -1, 50279, 1, 1e-5, 5e5,
+                   ATTENTION_BIAS | QK_NORM | WINDOW | LAYER_TYPES | TWO_ROPES},
+    [DSI_GRANITE] = {"GraniteForCausalLM", "granite", 0, 0, 2048, 0, 1, 2, -1, 1e-6, 1e4,
+                     ATTENTION_BIAS | MLP_BIAS},
+    [DSI_GEMMA] = {"GemmaForCausalLM", "gemma", 16, 256, 8192, 0, 2, 1, 0, 1e-6, 1e4,
+                   ATTENTION_BIAS | TIED},
+    [DSI_GEMMA2] = {"Gemma2ForCausalLM", "gemma2", 4, 256, 8192, 4096, 2, 1, 0, 1e-6, 1e4,
+                    ATTENTION_BIAS | TIED | WINDOW | LAYER_TYPES},
+    [DSI_GEMMA3] = {"Gemma3ForCausalLM", "gemma3_text", 4, 256, 131072, 4096, 2, 1, 0, 1e-6, 1e6,
+                    ATTENTION_BIAS | TIED | QK_NORM | WINDOW | LAYER_TYPES | TWO_ROPES},
 };
 enum { FAMILIES = sizeof families / sizeof *families };
 
@@ -114,11 +135,7 @@ static bool is_null(const dsi_lm_reader *r, const char *key)
     return json_is_null(json_object_get(r->json, key));
 }
 
-static bool is_qwen(const dsi_lm_config *c)
-{
-    return c->family == DSI_QWEN2 || c->family == DSI_QWEN3 || c->family == DSI_QWEN2_MOE ||
-           c->family == DSI_QWEN3_MOE;
-}
+static bool has(const dsi_lm_config *c, int what) { return families[c->family].has & what; }
 
 /* Layer i slides in a file without layer_types: in Qwen those from
  * max_window_layers on (Qwen2-MoE: every other one before it; Qwen3-MoE: all),
@@ -127,7 +144,8 @@ static bool is_qwen(const dsi_lm_config *c)
  * whose keys do not turn; else all. */
 static void read_pattern(dsi_lm_reader *r, dsi_lm_config *c)
 {
-    int64_t full = is_qwen(c) ? dsi_lm_read_int(r, "max_window_layers", 0, 1 << 30, 28) : 0;
+    bool qwen = has(c, ASKED) && c->family != DSI_SMOLLM3;
+    int64_t full = qwen ? dsi_lm_read_int(r, "max_window_layers", 0, 1 << 30, 28) : 0;
     int64_t every = c->family == DSI_GEMMA2 ? 2 : c->family == DSI_OLMO3 ? 4 : 0;
     if (c->family == DSI_GEMMA3)
         every = dsi_lm_read_int(r, "sliding_window_pattern", 1, 1 << 30, 6);
@@ -146,13 +164,8 @@ static void read_pattern(dsi_lm_reader *r, dsi_lm_config *c)
  * Ministral. */
 static void read_window(dsi_lm_reader *r, dsi_lm_config *c)
 {
-    bool used = c->family != DSI_LLAMA && c->family != DSI_OLMO2 && c->family != DSI_GRANITE &&
-                c->family != DSI_GEMMA;
-    bool asked = is_qwen(c) || c->family == DSI_SMOLLM3;
-    bool typed = (asked && c->family != DSI_QWEN3_MOE) || c->post_norms ||
-                 c->family == DSI_MISTRAL || c->family == DSI_OLMO3;
-    const json_t *types = typed ? dsi_lm_read_get(r, "layer_types") : NULL;
-    if (asked) used = dsi_lm_read_bool(r, "use_sliding_window", false);
+    const json_t *types = has(c, LAYER_TYPES) ? dsi_lm_read_get(r, "layer_types") : NULL;
+    bool used = has(c, ASKED) ? dsi_lm_read_bool(r, "use_sliding_window", false) : has(c, WINDOW);
     if (c->family == DSI_SMOLLM3) used |= types != NULL; /* its masks follow layer_types alone */
     bool there = dsi_lm_read_get(r, "sliding_window");
     if (used && there) c->window = dsi_lm_read_int(r, "sliding_window", 1, 1 << 30, 1);
@@ -300,17 +313,14 @@ static void read_llama(dsi_lm_reader *r, dsi_lm_config *c)
     c->eps = dsi_lm_read_number(r, "rms_norm_eps", 0, 1, f->eps);
     c->attention_dropout = dsi_lm_read_number(r, "attention_dropout", 0, 1, 0);
     if (c->family == DSI_PHI3) c->residual_dropout = dsi_lm_read_number(r, "resid_pdrop", 0, 1, 0);
-    c->tied = dsi_lm_read_bool(r, "tie_word_embeddings",
-                               c->family >= DSI_GEMMA || c->family == DSI_SMOLLM3);
-    c->qkv_bias = c->o_bias = f->attention_bias && dsi_lm_read_bool(r, "attention_bias", false);
+    c->tied = dsi_lm_read_bool(r, "tie_word_embeddings", has(c, TIED));
+    c->qkv_bias = c->o_bias = has(c, ATTENTION_BIAS) &&
+                              dsi_lm_read_bool(r, "attention_bias", false);
     if (c->family == DSI_QWEN2) c->qkv_bias = true;
     if (c->family == DSI_QWEN2_MOE) c->qkv_bias = dsi_lm_read_bool(r, "qkv_bias", true);
-    c->mlp_bias = (c->family == DSI_LLAMA || c->family == DSI_SMOLLM3 ||
-                   c->family == DSI_GRANITE) &&
-                  dsi_lm_read_bool(r, "mlp_bias", false);
+    c->mlp_bias = has(c, MLP_BIAS) && dsi_lm_read_bool(r, "mlp_bias", false);
+    c->qk_norm = has(c, QK_NORM);
     c->qk_norm_wide = c->post_norms_alone = c->family == DSI_OLMO2 || c->family == DSI_OLMO3;
-    c->qk_norm = c->family == DSI_QWEN3 || c->family == DSI_QWEN3_MOE || c->family == DSI_GEMMA3 ||
-                 c->qk_norm_wide;
     c->fused = c->family == DSI_PHI3;
     if (c->family == DSI_SMOLLM3) read_no_rope(r, c);
     if (c->family == DSI_GRANITE) read_granite(r, c);
@@ -320,7 +330,8 @@ static void read_llama(dsi_lm_reader *r, dsi_lm_config *c)
         dsi_lm_read_activation(r, c, "hidden_act", "silu");
     read_window(r, c);
     if (c->family >= DSI_MIXTRAL && c->family <= DSI_QWEN3_MOE) read_experts(r, c);
-    if (r->status == DS_OK) dsi_lm_read_rope(r, c);
+    c->ropes = has(c, TWO_ROPES) ? 2 : 1;
+    if (r->status == DS_OK) dsi_lm_read_rope(r, c, f->theta);
 }
 
 /* An id, or the first of a list of ids; -1: none. */

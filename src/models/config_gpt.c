@@ -73,8 +73,8 @@ static void read_sizes(dsi_lm_reader *r, dsi_lm_config *c, const char *inner)
     divide_heads(r, c, "hidden_size", "num_attention_heads");
 }
 
-/* OPTConfig. opt-350m has norms behind the sums, none behind the last block, and
- * narrower embeddings. */
+/* OPTConfig. opt-350m has norms behind the sums, none behind the last block,
+ * and narrower embeddings. */
 static void read_opt(dsi_lm_reader *r, dsi_lm_config *c)
 {
     read_sizes(r, c, "ffn_dim");
@@ -106,7 +106,8 @@ static void read_gpt_neox(dsi_lm_reader *r, dsi_lm_config *c)
     c->qkv_bias = c->o_bias = dsi_lm_read_bool(r, "attention_bias", true);
     c->tied = dsi_lm_read_bool(r, "tie_word_embeddings", false);
     dsi_lm_read_activation(r, c, "hidden_act", "gelu");
-    if (r->status == DS_OK) dsi_lm_read_rope(r, c);
+    c->ropes = 1;
+    if (r->status == DS_OK) dsi_lm_read_rope(r, c, 1e4);
 }
 
 void dsi_lm_read_gpt(dsi_lm_reader *r, dsi_lm_config *c)

@@ -6,7 +6,8 @@
 #include "config.h"
 
 /* Borrows the JSON object, which callers may point at an inner one and back.
- * The first failure sticks; readers after it return values within their range. */
+ * The first failure sticks; readers after it return values within their
+ * range. */
 typedef struct dsi_lm_reader {
     const char *name; /* of the file, for messages */
     const json_t *json;
@@ -36,5 +37,6 @@ void dsi_lm_read_activation(dsi_lm_reader *r, dsi_lm_config *c, const char *key,
 void dsi_lm_read_gpt(dsi_lm_reader *r, dsi_lm_config *c);
 
 /* Rotary positions: rope_parameters, or rope_theta and rope_scaling; after
- * head_dim, max_position_embeddings and the windows (config_rope.c). */
-void dsi_lm_read_rope(dsi_lm_reader *r, dsi_lm_config *c);
+ * head_dim, max_position_embeddings and c->ropes (config_rope.c). theta: of a
+ * file that has none. */
+void dsi_lm_read_rope(dsi_lm_reader *r, dsi_lm_config *c, double theta);

@@ -184,7 +184,7 @@ static void read_object(dsi_lm_reader *r, const dsi_lm_config *c, dsi_rope *rope
 /* Gemma 3 and OLMo 3: an object for each kind of layer, or the keys of version
  * 4, of which rope_scaling is that of full attention. Its "type" does not count
  * beside the class's "rope_type". */
-static void read_pair(dsi_lm_reader *r, dsi_lm_config *c)
+static void read_pair(dsi_lm_reader *r, dsi_lm_config *c, double theta)
 {
     const json_t *both = dsi_lm_read_get(r, "rope_parameters");
     const json_t *scaling = dsi_lm_read_get(r, "rope_scaling");
@@ -192,25 +192,23 @@ static void read_pair(dsi_lm_reader *r, dsi_lm_config *c)
     const json_t *sliding = json_object_get(both, "sliding_attention");
     full = json_is_object(full) ? json_copy(full) : json_pack("{s:s}", "rope_type", "default");
     json_object_update(full, (json_t *)scaling);
-    bool olmo = c->family == DSI_OLMO3;
-    double theta = dsi_lm_read_number(r, "rope_theta", 1, 1e15, olmo ? 5e5 : 1e6);
+    theta = dsi_lm_read_number(r, "rope_theta", 1, 1e15, theta);
     read_object(r, c, &c->rope[0], full, theta);
-    if (!olmo) theta = dsi_lm_read_number(r, "rope_local_base_freq", 1, 1e15, 1e4);
+    if (c->family == DSI_GEMMA3)
+        theta = dsi_lm_read_number(r, "rope_local_base_freq", 1, 1e15, 1e4);
     read_object(r, c, &c->rope[1], json_is_null(sliding) ? NULL : sliding, theta);
     json_decref(full);
 }
 
-void dsi_lm_read_rope(dsi_lm_reader *r, dsi_lm_config *c)
+void dsi_lm_read_rope(dsi_lm_reader *r, dsi_lm_config *c, double theta)
 {
-    c->ropes = c->family == DSI_GEMMA3 || c->family == DSI_OLMO3 ? 2 : 1;
     if (c->ropes == 2) {
-        read_pair(r, c);
+        read_pair(r, c, theta);
         return;
     }
     const json_t *object = dsi_lm_read_get(r, "rope_scaling");
     if (!object || (json_is_object(object) && !json_object_size(object)))
         object = dsi_lm_read_get(r, "rope_parameters");
-    const char *theta = c->family == DSI_GPT_NEOX ? "rotary_emb_base" : "rope_theta";
-    double otherwise = c->family == DSI_MIXTRAL ? 1e6 : c->family == DSI_SMOLLM3 ? 2e6 : 10000;
-    read_object(r, c, &c->rope[0], object, dsi_lm_read_number(r, theta, 1, 1e15, otherwise));
+    const char *key = c->family == DSI_GPT_NEOX ? "rotary_emb_base" : "rope_theta";
+    read_object(r, c, &c->rope[0], object, dsi_lm_read_number(r, key, 1, 1e15, theta));
 }
