@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "base/shared.h"
+
 #include <deepspeed/types.h>
 
 #include <jansson.h>
@@ -105,5 +107,5 @@ typedef struct dsi_lm_config {
  * file that is damaged, with DS_EINVAL for an architecture or a key that would
  * change the result and is not implemented. *json receives the object, which
  * the caller releases. */
-ds_status dsi_lm_config_read(const char *text, size_t bytes, const char *name, dsi_lm_config *c,
-                             json_t **json);
+DSI_SHARED ds_status dsi_lm_config_read(const char *text, size_t bytes, const char *name,
+                                        dsi_lm_config *c, json_t **json);

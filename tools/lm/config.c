@@ -1,6 +1,7 @@
 /* tools/lm/config.c: the configuration of a training by ds_lm: the user's file
  * with each "auto" filled, as transformers' Trainer does, or a whole one.
  * SPDX-License-Identifier: MIT */
+#include "models/config.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -8,36 +9,30 @@
 #include "lm.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-json_t *lm_model_config(const char *model)
+/* Rotary positions have no end. */
+ds_status lm_read_model(LmOptions *o)
 {
-    char path[4200];
-    snprintf(path, sizeof path, dsi_is_folder(model) ? "%s/config.json" : "%s", model);
+    dsi_text path = dsi_text_of("%s%s", o->model, dsi_is_folder(o->model) ? "/config.json" : "");
     size_t n;
-    char *text = dsi_file_read_regular(path, &n);
-    json_t *j = text ? json_loadb(text, n, 0, NULL) : NULL;
-    dsi_free(text);
-    return j;
-}
-
-/* Only positions that are learned have an end: those of GPT-2 and OPT. */
-ds_status lm_context(LmOptions *o)
-{
-    json_t *j = lm_model_config(o->model);
-    const char *name = json_string_value(json_array_get(json_object_get(j, "architectures"), 0));
-    bool gpt2 = name && !strcmp(name, "GPT2LMHeadModel");
-    bool learned = gpt2 || (name && !strcmp(name, "OPTForCausalLM"));
-    int64_t most = json_integer_value(
-        json_object_get(j, gpt2 ? "n_positions" : "max_position_embeddings"));
-    ds_status status = DS_OK;
-    if (learned && most > 1 && o->context > most)
+    char *text = dsi_file_read_regular(path.s, &n);
+    dsi_lm_config *c = dsi_alloc(sizeof *c);
+    json_t *j = NULL;
+    ds_status status = text ? dsi_lm_config_read(text, n, path.s, c, &j) : ds_error_status();
+    const json_t *end = json_object_get(j, "eos_token_id");
+    if (json_is_array(end)) end = json_array_get(end, 0);
+    o->end_token = json_is_integer(end) ? json_integer_value(end) : -1;
+    o->hidden = c->hidden;
+    int64_t most = status == DS_OK && !c->ropes ? c->positions : INT64_MAX;
+    if (o->context > most)
         status = dsi_fail(DS_EINVAL, "--context %lld: the model has %lld positions",
                           (long long)o->context, (long long)most);
-    if (!o->context) o->context = learned && most > 1 && most < 256 ? most : 256;
+    if (!o->context) o->context = most < 256 ? most : 256;
     json_decref(j);
+    dsi_free(c), dsi_free(text);
+    dsi_text_free(&path);
     return status;
 }
 
@@ -125,7 +120,7 @@ char *lm_config(LmPlan *p)
     fill(j, "scheduler", "params", "warmup_num_steps", json_integer(p->warmup));
     fill(j, "scheduler", "params", "total_num_steps",
          json_integer(p->steps > p->warmup ? p->steps : p->warmup));
-    int64_t h = p->hidden;
+    int64_t h = o->hidden;
     fill(j, "zero_optimization", NULL, "reduce_bucket_size", json_integer(h * h));
     fill(j, "zero_optimization", NULL, "stage3_prefetch_bucket_size", json_integer(h * h * 9 / 10));
     fill(j, "zero_optimization", NULL, "stage3_param_persistence_threshold", json_integer(10 * h));

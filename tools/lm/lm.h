@@ -22,6 +22,7 @@ typedef struct LmOptions {
     int64_t log_interval, eval_interval, sample_interval, save_interval, max_new_tokens, top_k;
     int64_t vocab_size, lora_r, local_rank, patience, prompt_lookup, num_assistant_tokens;
     int64_t no_repeat_ngram_size, min_new_tokens;
+    int64_t hidden, end_token; /* of the model, lm_read_model; end_token -1: none */
     double lr, weight_decay, clip, eval_split, temperature, top_p, repetition_penalty, lora_alpha;
     double min_p;
     bool bf16, checkpointing, greedy, demo, no_save, resume, use_dora, ensure_weight_tying;
@@ -41,7 +42,7 @@ int lm_merge(LmOptions *o);
 /* The numbers with which a training fills "auto" in a configuration. */
 typedef struct LmPlan {
     const LmOptions *o;
-    int64_t windows, hidden, ranks;
+    int64_t windows, ranks;
     int64_t batch, grad_accum, steps, warmup; /* results */
     int stage;
     bool checkpointing;       /* the configuration has activation_checkpointing */
@@ -52,20 +53,16 @@ typedef struct LmPlan {
  * NULL after a failure. */
 char *lm_config(LmPlan *p);
 
-/* config.json of --model, a folder or that file: the object, which the caller
- * releases; NULL: it cannot be read. */
-json_t *lm_model_config(const char *model);
-/* Fills --context, or refuses it if the model's positions have an end before
- * it. */
-ds_status lm_context(LmOptions *o);
+/* Reads config.json of --model, a folder or that file: hidden, end_token, and
+ * --context if it is not given; refuses one beyond the model's positions. */
+ds_status lm_read_model(LmOptions *o);
 
 /* A tokenizer of --tokenizer, or of the model's folder. */
 ds_tokenizer *lm_tokenizer_load(const LmOptions *o);
 /* The file with the tokens of `files`, at least --context of them: files[0] if
  * it is one, else `out`, into which the `first` of the ranks that read it packs
  * them; `end` is the token behind each document. All ranks call it; NULL after
- * a
- * failure. */
+ * a failure. */
 const char *lm_tokens(const LmOptions *o, ds_tokenizer *t, const char *const *files, int n,
                       const char *out, bool first, const char *end);
 /* Whether a file of tokens has some that do not count in the loss. */
@@ -83,15 +80,18 @@ ds_status lm_sample(ds_module *model, ds_tokenizer *t, const LmOptions *o, ds_ge
 typedef struct LmUpdate {
     ds_loader *loader;  /* borrowed */
     int64_t n;          /* micro batches */
-    ds_tensor **x, **y; /* [n] ids and labels, kept */
-    bool counts;        /* their labels are counted */
-    ds_tensor *items;   /* kept; the model's third input; NULL: none */
+    ds_tensor **x, **y; /* [n] ids and labels, kept; NULL: labels are not counted */
+    ds_tensor *items;   /* kept: the model's third input */
 } LmUpdate;
 
 /* counts: micro batches may have different numbers of labels. */
 void lm_update_begin(LmUpdate *u, ds_loader *loader, int64_t n, bool counts);
-/* Reads the next update; collective if counts. */
+/* Begins the next update. Collective if labels are counted. */
 ds_status lm_update_next(LmUpdate *u);
+/* The model's inputs for micro batch i, in order: ids, labels, and the number
+ * of items if labels are counted. They live until the next call. Returns how
+ * many; 0 after a failure. */
+int lm_update_batch(LmUpdate *u, int64_t i, ds_tensor *in[3]);
 void lm_update_end(LmUpdate *u);
 /* Labels [B,L] of the first rows that count in the loss. */
 int64_t lm_count_labels(ds_tensor *labels, int64_t rows);

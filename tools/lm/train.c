@@ -35,25 +35,10 @@ typedef struct Train {
 
 /* ---- data ---- */
 
-/* The hidden size, for what "auto" means. */
-static int64_t model_hidden(const char *model)
+/* What is written behind each document; NULL: nothing. */
+static const char *end_token(const LmOptions *o, const ds_tokenizer *t)
 {
-    json_t *j = lm_model_config(model);
-    const json_t *size = json_object_get(j, "hidden_size");
-    int64_t hidden = json_integer_value(size ? size : json_object_get(j, "n_embd"));
-    json_decref(j);
-    return hidden > 0 ? hidden : 1;
-}
-
-/* The model's end token; NULL: none. */
-static const char *end_token(const char *model, const ds_tokenizer *t)
-{
-    json_t *j = lm_model_config(model);
-    const json_t *id = json_object_get(j, "eos_token_id");
-    if (json_is_array(id)) id = json_array_get(id, 0);
-    const char *token = json_is_integer(id) ? ds_id_to_token(t, json_integer_value(id)) : NULL;
-    json_decref(j);
-    return token;
+    return o->end_token >= 0 ? ds_id_to_token(t, o->end_token) : NULL;
 }
 
 /* NULL, as after a failure, if file is NULL. from: the user's file, of which
@@ -72,7 +57,7 @@ static ds_dataset *train_data(Train *t)
 {
     const LmOptions *o = t->o;
     char path[4200];
-    const char *end = end_token(o->model, t->tokenizer);
+    const char *end = end_token(o, t->tokenizer);
     snprintf(path, sizeof path, "%s/train.tokens", o->output);
     bool first = ds_comm_rank(NULL) == 0;
     const char *file = lm_tokens(o, t->tokenizer, o->data, (int)o->n_data, path, first, end);
@@ -328,12 +313,14 @@ static bool labels_differ(const Train *t, int64_t parts)
 }
 
 /* The micro steps of an update; adds up the loss. */
-static ds_status run_update(Train *t, const LmUpdate *u)
+static ds_status run_update(Train *t, LmUpdate *u)
 {
     for (int64_t i = 0; i < u->n && !ds_error(); i++) {
+        ds_tensor *in[3];
+        int n = lm_update_batch(u, i, in);
+        if (!n) break;
         ds_scope *scope = ds_scope_open();
-        ds_tensor *const in[] = {u->x[i], u->y[i], u->items};
-        t->loss += ds_item(ds_step_graph_run(t->graph, in, u->items ? 3 : 2));
+        t->loss += ds_item(ds_step_graph_run(t->graph, in, n));
         t->counted++;
         ds_scope_close(scope);
     }
@@ -414,7 +401,7 @@ static ds_status train_prepare(Train *t)
         path_make_folder("save-dir", o->save_dir) != DS_OK ||
         (o->demo && lm_demo_prepare(o) != DS_OK))
         return ds_error_status();
-    if (lm_context(o) != DS_OK) return ds_error_status();
+    if (lm_read_model(o) != DS_OK) return ds_error_status();
     t->tokenizer = lm_tokenizer_load(o);
     return t->tokenizer ? DS_OK : ds_error_status();
 }
@@ -451,7 +438,6 @@ static ds_status train_start(Train *t)
     t->best.patience = o->patience;
     t->plan = (LmPlan){.o = o,
                        .windows = ds_dataset_len(data),
-                       .hidden = model_hidden(o->model),
                        .ranks = dsi_config_full_world_size(ds_comm_size(ds_world()))};
     char *config = NULL;
     ds_module *m = status == DS_OK ? train_build(t, &config) : NULL;
@@ -509,8 +495,7 @@ static ds_dataset *eval_data(const LmOptions *o, ds_tokenizer *t)
     char path[64];
     if (eval_path(path, sizeof path) != DS_OK) return NULL;
     bool first = ds_comm_local_rank(NULL) == 0;
-    const char *file = lm_tokens(o, t, o->data, (int)o->n_data, path, first,
-                                 end_token(o->model, t));
+    const char *file = lm_tokens(o, t, o->data, (int)o->n_data, path, first, end_token(o, t));
     ds_dataset *data = windows_of(o, file, o->data[0]);
     ds_status status = ds_error_status();
     if (!ds_error_is_collective()) status = ds_comm_sync_status(NULL, status);
@@ -538,7 +523,7 @@ static ds_status eval_print(const LmOptions *o, ds_module *m, ds_dataset *data)
 
 int lm_eval(LmOptions *o)
 {
-    ds_tokenizer *t = lm_context(o) == DS_OK ? lm_tokenizer_load(o) : NULL;
+    ds_tokenizer *t = lm_read_model(o) == DS_OK ? lm_tokenizer_load(o) : NULL;
     ds_module *m = t ? ds_pretrained_load(o->model, .dtype = o->bf16 ? DS_BF16 : DS_F32) : NULL;
     ds_status status = ds_comm_sync_status(NULL, m ? lm_adapter(m, o) : ds_error_status());
     ds_dataset *data = status == DS_OK ? eval_data(o, t) : NULL;

@@ -1,17 +1,17 @@
-/* tools/lm/update.c: the micro batches of an update, and what its loss is
- * divided
- * by.
+/* tools/lm/update.c: the micro batches of an update, and the divisor of its
+ * loss.
  *
  * The loss of a micro batch is the mean over its labels, and the engine takes
  * the mean of the micro batches and ranks. Where these have different numbers
  * of labels, as beside prompts, which do not count, that is not the mean over
- * all labels of the update. So its micro batches are read first, their labels
- * are counted on all ranks, and the model divides by that number: what
- * transformers' Trainer does by num_items_in_batch.
+ * all labels of the update. There its micro batches are read first, their
+ * labels are counted on all ranks, and the model divides by that number: what
+ * transformers' Trainer does by num_items_in_batch. Elsewhere each is read when
+ * it is its turn.
  *
- * Invariants: between lm_update_next and the next one, x[0..n-1] and y[0..n-1]
- * are kept tensors. No batch behind the update is read, so that a checkpoint
- * between two updates has the loader's place.
+ * Invariants: x[0..n-1] and y[0..n-1], if labels are counted, are kept tensors
+ * from lm_update_next to the next one. No batch behind the update is read, so
+ * that a checkpoint between two updates has the loader's place.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/mem.h"
@@ -27,7 +27,8 @@ int64_t lm_count_labels(ds_tensor *labels, int64_t rows)
 
 void lm_update_begin(LmUpdate *u, ds_loader *loader, int64_t n, bool counts)
 {
-    *u = (LmUpdate){.loader = loader, .n = n, .counts = counts};
+    *u = (LmUpdate){.loader = loader, .n = n};
+    if (!counts) return;
     u->x = dsi_alloc((size_t)n * sizeof *u->x), u->y = dsi_alloc((size_t)n * sizeof *u->y);
 }
 
@@ -61,6 +62,7 @@ static ds_status update_read(LmUpdate *u, ds_batch *b)
 
 ds_status lm_update_next(LmUpdate *u)
 {
+    if (!u->x) return DS_OK;
     update_drop(u);
     int64_t counts[2] = {0, u->n};
     for (int64_t i = 0; i < u->n; i++) {
@@ -68,12 +70,23 @@ ds_status lm_update_next(LmUpdate *u)
         ds_status status = update_read(u, &b);
         if (status != DS_OK) return status;
         u->x[i] = ds_keep(b.x), u->y[i] = ds_keep(b.y);
-        if (u->counts) counts[0] += lm_count_labels(b.y, b.size);
+        counts[0] += lm_count_labels(b.y, b.size);
     }
-    if (!u->counts) return DS_OK;
     ds_scope *scope = ds_scope_open();
     u->items = ds_keep(ds_from_data(DS_I64, ds_shape(2), counts));
     ds_status status = u->items ? ds_all_reduce(NULL, u->items, DS_REDUCE_SUM) : ds_error_status();
     ds_scope_close(scope);
     return status;
+}
+
+int lm_update_batch(LmUpdate *u, int64_t i, ds_tensor *in[3])
+{
+    if (u->x) {
+        in[0] = u->x[i], in[1] = u->y[i], in[2] = u->items;
+        return 3;
+    }
+    ds_batch b;
+    if (update_read(u, &b) != DS_OK) return 0;
+    in[0] = b.x, in[1] = b.y;
+    return 2;
 }
