@@ -1,7 +1,6 @@
 /* examples/common/parse_options.c: argp, with the nearest option for a misspelt
  * one, and one rank that speaks; stdout that is closed or full, files that may
- * not
- * grow.
+ * not grow.
  * SPDX-License-Identifier: MIT */
 #include "parse_options.h"
 

@@ -18,8 +18,7 @@
  * written makes the program end with a message and status 1, also after --help.
  * Long options may be written with underscores or hyphens: argv's words may be
  * written to. For an option that argp does not know the message has the nearest
- * one, in the user's
- * spelling.
+ * one, in the user's spelling.
  * flags: ARGP_IN_ORDER, PARSE_BEFORE_COMMAND, PARSE_ON_RANKS, or 0. */
 error_t parse_options(const struct argp *argp, int argc, char **argv, unsigned flags, void *input);
 

@@ -15,8 +15,7 @@ DSI_SHARED char *dsi_file_read(const char *path, size_t *bytes);
 DSI_SHARED char *dsi_file_read_regular(const char *path, size_t *bytes);
 
 /* path.tmp.<pid>-<random>, to be freed: processes of two containers may have
- * the same
- * number. */
+ * the same number. */
 char *dsi_temporary_name(const char *path);
 /* Writes to such a name, and at dsi_file_commit syncs and renames the file to
  * path, so that path always holds the old file or the whole new one. Errors

@@ -30,7 +30,6 @@
 #include "lm.h"
 
 #include <stdio.h>
-#include <string.h>
 
 typedef struct Experts {
     dsi_lm *lm;
@@ -126,8 +125,7 @@ ds_tensor *dsi_lm_balance_end(dsi_lm *lm)
     for (int i = 1; i < b->layers; i++) p = ds_add(p, b->probs[i]);
     if (p) {
         double rows = (double)b->rows, scale = (double)experts / (rows * rows);
-        ds_tensor *chosen = dsi_new_host(DS_I64, ds_shape(experts));
-        if (chosen) memcpy(ds_data_mut(chosen), b->chosen, (size_t)experts * sizeof *b->chosen);
+        ds_tensor *chosen = ds_from_data(DS_I64, ds_shape(experts), b->chosen);
         loss = ds_sum(ds_mul(ds_to(chosen, ds_device_of(p), DS_F32), p));
         loss = ds_scale(loss, lm->config.balance * scale);
     }

@@ -206,9 +206,7 @@ ds_module *dsi_lm_mlp_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, cons
 ds_module *dsi_lm_experts_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent);
 /* Begins to count, if the configuration has a load-balancing loss; and returns
  * that loss, [] float32 with its weight, or NULL: none, or a failure. Each
- * begin has
- * an
- * end. */
+ * begin has an end. */
 void dsi_lm_balance_begin(dsi_lm *lm);
 ds_tensor *dsi_lm_balance_end(dsi_lm *lm);
 /* Attention of layer `layer`: q [B,L,H,D], k, v [B,L,G,D] -> [B,L,H D], with

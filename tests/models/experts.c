@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "folder.h"
+#include "reference.h"
 
 #include <jansson.h>
 #include <unistd.h>
@@ -15,22 +16,9 @@
     "\"num_experts_per_tok\": 2, \"decoder_sparse_step\": 2, \"mlp_only_layers\": [2], " \
     "\"router_aux_loss_coef\": 0.7, \"output_router_logits\": "
 
-/* Rows of lists of numbers. */
-static ds_tensor *integers(const json_t *rows)
-{
-    int64_t n = (int64_t)json_array_size(rows),
-            m = (int64_t)json_array_size(json_array_get(rows, 0));
-    int64_t *p = calloc((size_t)(n * m), sizeof *p);
-    for (int64_t i = 0; i < n * m; i++)
-        p[i] = json_integer_value(
-            json_array_get(json_array_get(rows, (size_t)(i / m)), (size_t)(i % m)));
-    ds_tensor *y = ds_from_data(DS_I64, ds_shape(n, m), p);
-    free(p);
-    return y;
-}
-
-/* torch.manual_seed(11), MixtralForCausalLM in training with router_jitter_noise
- * 0.3, transformers 5.24: its loss and the norm of its gradients. */
+/* torch.manual_seed(11), MixtralForCausalLM in training with
+ * router_jitter_noise 0.3, transformers 5.24: its loss and the norm of its
+ * gradients. */
 static void jitter_is_that_of_transformers(void **state)
 {
     (void)state;
@@ -45,8 +33,8 @@ static void jitter_is_that_of_transformers(void **state)
     CHECK_INT(symlink(weights, folder_path("model.safetensors")), 0);
     ds_module *m = ds_pretrained_load(folder_path(""));
     CHECK(m);
-    ds_tensor *ids = integers(json_object_get(reference, "input_ids"));
-    ds_tensor *labels = integers(json_object_get(reference, "labels"));
+    ds_tensor *ids = reference_integers(json_object_get(reference, "input_ids"));
+    ds_tensor *labels = reference_integers(json_object_get(reference, "labels"));
     ds_seed(11);
     ds_tensor *loss = ds_call(m, ids, labels);
     CHECK_CLOSE(ds_item(loss), 11.087775230407715, 2e-5);
