@@ -62,8 +62,9 @@ DS_API ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg);
 /* Sums of float16 and bfloat16 are taken in float32 and rounded once. Between
  * threads they are taken in the order of ranks, so that every rank and every
  * run gets the same bits; under MPI in MPI's order. SUM and AVG refuse bool,
- * AVG refuses integers. */
-typedef enum ds_redop { DS_REDUCE_SUM = 0, DS_REDUCE_AVG, DS_REDUCE_MAX, DS_REDUCE_MIN } ds_redop;
+ * AVG refuses integers. The sum and the mean have the numbers of DS_SUM and
+ * DS_MEAN (ds_reduction), which compilers let pass for them. */
+typedef enum ds_redop { DS_REDUCE_AVG = 0, DS_REDUCE_SUM, DS_REDUCE_MAX, DS_REDUCE_MIN } ds_redop;
 
 /* x = sum over ranks of x */
 DS_API ds_status ds_all_reduce(ds_comm *c, ds_tensor *x, ds_redop op);

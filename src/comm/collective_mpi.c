@@ -26,7 +26,7 @@ static bool collective_adds_alike(const dsi_request *r)
     if (r->comm->ordered) return false;
     bool whole = r->dtype == DS_I32 || r->dtype == DS_I64;
     bool floats = r->dtype == DS_F32 || r->dtype == DS_F64;
-    return whole ? r->op != DS_REDUCE_AVG : floats && r->op <= DS_REDUCE_AVG;
+    return whole ? r->op != DS_REDUCE_AVG : floats && r->op <= DS_REDUCE_SUM;
 }
 
 bool dsi_mpi_does(const dsi_request *r)

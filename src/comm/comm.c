@@ -231,7 +231,10 @@ const char *dsi_request_text(const dsi_request *r)
     enum { ROOM = 192 };
     static _Thread_local void *memory;
     char *text = dsi_thread_memory(&memory, ROOM);
-    static const char *const ops[] = {"sum", "avg", "max", "min"};
+    static const char *const ops[] = {[DS_REDUCE_AVG] = "avg",
+                                      [DS_REDUCE_SUM] = "sum",
+                                      [DS_REDUCE_MAX] = "max",
+                                      [DS_REDUCE_MIN] = "min"};
     char detail[32] = "";
     if (dsi_collective_reduces(r->what)) snprintf(detail, sizeof detail, "(%s)", ops[r->op]);
     if (r->what == DSI_BARRIER) return names[r->what];
@@ -274,7 +277,7 @@ static ds_status request_check(const dsi_request *r)
                         r->comm->size - 1);
     if (!dsi_collective_reduces(r->what)) return DS_OK;
     bool real = dsi_dtype_is_float(r->dtype);
-    if ((int)r->op < DS_REDUCE_SUM || r->op > DS_REDUCE_MIN)
+    if ((int)r->op < 0 || r->op > DS_REDUCE_MIN)
         return dsi_fail(DS_EINVAL, "%s: there is no operation %d", name, (int)r->op);
     if (r->op == DS_REDUCE_AVG && !real)
         return dsi_fail(DS_EINVAL, "%s: an average of %s is not defined; sum, or cast to float32",

@@ -121,7 +121,7 @@ static ds_status reductions(void *arg)
 {
     (void)arg;
     for (int dtype = 0; dtype < DS_DTYPES; dtype++)
-        for (int op = DS_REDUCE_SUM; op <= DS_REDUCE_MIN; op++)
+        for (int op = DS_REDUCE_AVG; op <= DS_REDUCE_MIN; op++)
             for (int s = 0; s < sizes_used(); s++) {
                 if (!defined((ds_dtype)dtype, (ds_redop)op)) continue;
                 ds_scope *scope = ds_scope_open();
@@ -485,6 +485,7 @@ static bool refused(ds_status status, const char *part)
 static ds_status refusals(void *arg)
 {
     (void)arg;
+    RANK_CHECK((int)DS_REDUCE_SUM == (int)DS_SUM && (int)DS_REDUCE_AVG == (int)DS_MEAN);
     ds_comm *c = ds_world();
     int size = ds_comm_size(c);
     ds_tensor *f = ds_zeros(DS_F32, ds_shape(size)), *b = ds_zeros(DS_BOOL, ds_shape(size));
