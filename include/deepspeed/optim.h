@@ -209,8 +209,9 @@ DS_API ds_optim *ds_optim_by_name(ds_module *model, const char *type, const char
 /* ---- using one ----------------------------------------------------------------------------------------- */
 
 /* One update of every parameter that has a gradient. A step that is refused (a
- * gradient of another dtype) or finds no memory changes nothing; if a group's
- * rule fails, the groups before it are updated. */
+ * gradient of another dtype; DS_ESTATE: the optimizer belongs to an engine,
+ * whose ds_engine_step does that) or finds no memory changes nothing; if a
+ * group's rule fails, the groups before it are updated. */
 DS_API ds_status ds_optim_step(ds_optim *o);
 DS_API void ds_optim_zero_grad(ds_optim *o);         /* of the model: no parameter has a gradient */
 DS_API void ds_optim_free(ds_optim *o);              /* refused while an engine owns it */
@@ -369,7 +370,8 @@ DS_API void *ds_schedule_self(ds_schedule *s); /* your struct */
  * values out of range. */
 DS_API ds_schedule *ds_schedule_by_name(ds_optim *o, const char *type, const char *params_json);
 
-/* After ds_optim_step: sets the values for the next update. */
+/* After ds_optim_step: sets the values for the next update. DS_ESTATE: it
+ * belongs to an engine, whose ds_engine_step does that. */
 DS_API void ds_schedule_step(ds_schedule *s);
 
 /* The number of the last step: -1 at first, 0 after the first ds_schedule_step.

@@ -361,7 +361,13 @@ static ds_status check_faults(const ds_optim *o)
     return DS_OK;
 }
 
-ds_status ds_optim_step(ds_optim *o) { return dsi_optim_step_scaled(o, 1); }
+ds_status ds_optim_step(ds_optim *o)
+{
+    if (dsi_live(o, "optim_step") && o->taken)
+        return dsi_fail(DS_ESTATE, "optim_step: %s belongs to an engine: call ds_engine_step",
+                        o->type->name);
+    return dsi_optim_step_scaled(o, 1);
+}
 
 /* g_scale unscales and clips inside of the kernel's one pass over memory; types
  * that are not .mixed get a scaled copy of the gradient. Updates are made in

@@ -103,6 +103,12 @@ void ds_schedule_step(ds_schedule *s)
     static const dsi_graph_hook hook = {.after = schedule_after, .release = schedule_release};
     dsi_device *recording = dsi_device_recording();
     if (!s) return;
+    if (s->taken) {
+        dsi_fail(DS_ESTATE,
+                 "schedule_step: %s belongs to an engine, whose ds_engine_step does that",
+                 s->type->name);
+        return;
+    }
     if (recording) s->o->scheduled = recording->recordings;
     if (dsi_graph_capturing(recording))
         dsi_graph_add_hook(recording, &hook, s);

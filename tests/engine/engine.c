@@ -504,6 +504,11 @@ static void parts_stay_the_engines(void **state)
     CHECK_ERROR("loader_free: the loader belongs to an engine, which frees it");
     ds_optim_free(ds_engine_optimizer(e));
     CHECK_ERROR("optim_free: sgd belongs to an engine, which frees it");
+    CHECK_INT(ds_optim_step(ds_engine_optimizer(e)), DS_ESTATE);
+    CHECK_ERROR("optim_step: sgd belongs to an engine: call ds_engine_step");
+    ds_schedule_step(ds_engine_lr_scheduler(e));
+    CHECK_ERROR("schedule_step: WarmupLR belongs to an engine, whose ds_engine_step does that");
+    CHECK_INT(ds_schedule_last(ds_engine_lr_scheduler(e)), -1);
     ds_module_free(ds_engine_module(e));
     CHECK_ERROR("module_free: line belongs to an engine, which frees it");
     CHECK(!ds_initialize(.model = ds_engine_module(e), .config = "{\"train_batch_size\": 1}"));
