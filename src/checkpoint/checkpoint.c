@@ -6,10 +6,22 @@
 #include "base/text.h"
 #include "value.h"
 
+#include <string.h>
+
 /* Upper-case endings are not recognised. */
 bool dsi_is_pth(const char *path)
 {
     return dsi_ends_with(path, ".pth") || dsi_ends_with(path, ".pt") || dsi_ends_with(path, ".bin");
+}
+
+const char *dsi_file_not_downloaded(const void *bytes, size_t n)
+{
+    static const char lfs[] = "version https://git-lfs", html[] = "<";
+    if (n >= sizeof lfs && !memcmp(bytes, lfs, sizeof lfs - 1))
+        return "a pointer of Git LFS, not the file itself: run \"git lfs pull\" in its folder";
+    if (n >= sizeof html && !memcmp(bytes, html, sizeof html - 1))
+        return "a page of HTML, not the file itself: download it again";
+    return NULL;
 }
 
 /* Fails with a message that names the endings; `what` is "save" or "load". */
@@ -53,6 +65,7 @@ ds_status dsi_save_dict(const ds_value *dict, const char *path)
 /* The value shares the tensors of the state dict. */
 ds_status ds_save(const ds_state *state, const char *path)
 {
+    if (!state) return dsi_null_argument("save");
     ds_value *v = ds_value_of_state(state);
     ds_status status = v ? dsi_save_dict(v, path) : ds_error_status();
     ds_value_free(v);

@@ -12,6 +12,9 @@
 DSI_SHARED bool dsi_is_pth(const char *path);
 /* Tells whether the path is an index's: "model.safetensors.index.json". */
 DSI_SHARED bool dsi_shards_is_index(const char *path);
+/* Names the kind of a file that a wrong download left in place of weights, a
+ * pointer of Git LFS or a page of HTML, and what to do. NULL: neither. Static. */
+const char *dsi_file_not_downloaded(const void *bytes, size_t n);
 /* Loads all tensors that the index at path names. The caller frees the state
  * dict; NULL with the message. */
 ds_state *dsi_shards_load(const char *path);

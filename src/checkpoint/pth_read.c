@@ -20,6 +20,7 @@
  * dsi_resolve_tensors then makes the tensors.
  * SPDX-License-Identifier: MIT */
 #include "base/mapping.h"
+#include "checkpoint.h"
 #include "resolve.h"
 #include "zip.h"
 
@@ -246,8 +247,11 @@ static ds_value *refuse_file(const Reader *r)
 {
     const uint8_t *p = r->file->p;
     size_t n = r->file->bytes;
+    const char *other = dsi_file_not_downloaded(p, n);
     if (!n)
         dsi_fail(DS_EFORMAT, "%s: the file is empty", r->what);
+    else if (other)
+        dsi_fail(DS_EFORMAT, "%s: %s", r->what, other);
     else if (n > 262 && !memcmp(p + 257, "ustar", 5))
         dsi_fail(DS_EFORMAT,
                  "%s: a tar archive, as PyTorch 0.1 wrote: load it with a newer PyTorch and save "

@@ -409,7 +409,10 @@ static json_t *header_read(const dsi_mapping *file, const char *path, size_t *da
     if (file->bytes < 8)
         return safetensors_wrong(path, NULL, "has %zu bytes, too short for a header", file->bytes);
     for (int i = 0; i < 8; i++) n |= (uint64_t)file->p[i] << 8 * i;
-    if (n > MAX_HEADER || n > file->bytes - 8)
+    const char *other = dsi_file_not_downloaded(file->p, file->bytes);
+    bool beyond = n > MAX_HEADER || n > file->bytes - 8;
+    if (beyond && other) return safetensors_wrong(path, NULL, "%s", other);
+    if (beyond)
         return safetensors_wrong(path, NULL,
                                  "claims a header of %" PRIu64
                                  " bytes, has %zu behind its length (at most %d)",

@@ -303,7 +303,11 @@ static ds_status text_add_item(ds_state *state, const ds_value *dict, int64_t i)
 /* The state dict shares the tensors; readers are read into memory first. */
 ds_state *ds_state_of_value(const ds_value *dict)
 {
-    if (!dict) return dsi_null_operand("state_of_value");
+    if (!dict && !ds_error())
+        return dsi_refuse(
+            "state_of_value: the value is NULL: ds_value_get returns that where there "
+            "is no such key");
+    if (!dict) return NULL;
     if (dict->kind != DS_VALUE_DICT)
         return dsi_refuse("state_of_value: a value of class %s: expected a dict of tensors",
                           ds_value_class(dict));

@@ -440,11 +440,20 @@ static bool batch_prepare(ds_loader *l)
 }
 
 /* A call ends the last turn also if it then fails. */
+/* After a failure, which made the NULL, nothing is said. */
+static bool loader_refuse_null(void)
+{
+    if (!ds_error())
+        dsi_fail(DS_EINVAL, "loader_next: the loader is NULL: ds_engine_loader returns that for an "
+                            "engine without .training_data");
+    return false;
+}
+
 bool ds_loader_next(ds_loader *l, ds_batch *out)
 {
     if (!out) return dsi_invalid("loader_next: out is NULL");
     *out = (ds_batch){0};
-    if (!dsi_live(l, "loader_next")) return dsi_null_operand("loader_next"), false;
+    if (!dsi_live(l, "loader_next")) return loader_refuse_null();
     batch_end(l);
     if (ds_error()) return false; /* what failed in the turn ends the loop */
     if (slots_release(l) != DS_OK) return false;

@@ -62,8 +62,9 @@ static void *module_refuse_path(const ds_module *m, const char *what, const char
         dsi_text_add(&names, "%s%s", i ? ", " : "", m->children.at[i]->name);
     for (int i = 0; i < m->entries.n; i++)
         dsi_text_add(&names, "%s%s", names.n ? ", " : "", m->entries.at[i].name);
-    dsi_refuse("%s: %s (%s) has no \"%s\": expected one of: %s", what, *m->name ? m->name : "root",
-               m->type.name, path, names.n ? names.s : "none");
+    dsi_refuse("%s: %s (%s) has no \"%s\": %s%s", what, *m->name ? m->name : "root", m->type.name,
+               path, names.n ? "expected one of: " : "it has neither children nor parameters",
+               names.n ? names.s : "");
     dsi_text_free(&names);
     return NULL;
 }

@@ -95,10 +95,12 @@ static bool cross_entropy_check(const ds_tensor *x, const ds_tensor *label, ds_c
     if (!dsi_want_float(op, x) || !dsi_same_kind(op, x, o.weight)) return false;
     if (!labels_fit(x, label))
         return dsi_refuse(
-            "%s: logits are %s, labels %s: expected [N,C,...] and [N,...], or [C] and []", op,
-            dsi_shape_text(x->shape), dsi_shape_text(label->shape));
+            "%s: logits are %s, labels %s %s: expected [N,C,...] and [N,...], or [C] and [], or "
+            "probabilities of the logits' shape and dtype",
+            op, dsi_shape_text(x->shape), ds_dtype_name(label->dtype),
+            dsi_shape_text(label->shape));
     if (label->dtype != DS_I64 || label->device != x->device)
-        return dsi_refuse("%s: labels are %s on %s: expected int64 on %s", op,
+        return dsi_refuse("%s: labels are %s on %s: expected int64 on %s (ds_cast, ds_to)", op,
                           ds_dtype_name(label->dtype), label->device->type->name,
                           x->device->type->name);
     if (o.weight && (o.weight->shape.n != 1 || o.weight->shape.d[0] != x->shape.d[1]))

@@ -289,6 +289,10 @@ static void cut_old(void **unused)
     write_file(folder_path("cut.pth"), bytes, n);
     CHECK(ds_value_load(folder_path("cut.pth")) == NULL);
     CHECK_ERROR("the keys of its storages are of class str");
+    static const char lfs[] = "version https://git-lfs.github.com/spec/v1\noid sha256:0a\n";
+    write_file(folder_path("cut.pth"), lfs, sizeof lfs - 1);
+    CHECK(!ds_load(folder_path("cut.pth")));
+    CHECK_ERROR("a pointer of Git LFS, not the file itself: run");
     write_file(folder_path("cut.pth"), "\x80\2K\1.", 5);
     CHECK(ds_value_load(folder_path("cut.pth")) == NULL);
     CHECK_ERROR("not a file of torch.save");

@@ -441,7 +441,15 @@ static void lengths_beyond_the_file(void **unused)
 static void files_that_are_none(void **unused)
 {
     (void)unused;
+    static const char lfs[] = "version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 9\n";
+    static const char html[] = "<!DOCTYPE html>";
     char name[400];
+    write_file(lfs, sizeof lfs - 1);
+    CHECK(!ds_load(file));
+    CHECK_ERROR("a pointer of Git LFS, not the file itself: run");
+    write_file(html, sizeof html - 1);
+    CHECK(!ds_load(file));
+    CHECK_ERROR("a page of HTML, not the file itself");
     snprintf(name, sizeof name, "%s/absent.safetensors", folder);
     CHECK(!ds_load(name));
     CHECK_ERROR("absent.safetensors: No such file");

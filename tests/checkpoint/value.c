@@ -89,6 +89,8 @@ static void messages(void **unused)
     CHECK_ERROR("an operand is NULL");
     CHECK(!ds_state_of_value(v));
     CHECK_ERROR("no dict of tensors: epoch is of class int");
+    CHECK(!ds_state_of_value(ds_value_get(v, "epochs")));
+    CHECK_ERROR("state_of_value: the value is NULL: ds_value_get returns that where there is no");
     CHECK(!ds_state_of_value(ds_value_get(v, "epoch")));
     CHECK_ERROR("expected a dict of tensors");
     ds_value_free(v);

@@ -386,6 +386,8 @@ static void wrong_options_are_refused(void **state)
     CHECK_ERROR("loader of Lines: batch_size is 0");
     CHECK(!ds_loader_new(lines_new(10), -4));
     CHECK_ERROR("batch_size is -4");
+    CHECK(!ds_loader_next(NULL, &(ds_batch){0}));
+    CHECK_ERROR("loader_next: the loader is NULL: ds_engine_loader returns that for an engine");
     CHECK(!ds_loader_new(lines_new(10), 4, .workers = -1));
     CHECK_ERROR("-1 workers");
     CHECK(!ds_loader_new(lines_new(10), 4, .workers = 100000));

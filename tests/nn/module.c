@@ -376,6 +376,10 @@ static void paths_and_numbers(void **state)
     CHECK_ERROR("submodule: body (Sequential) has no \"2\": expected one of: 0, 1");
     CHECK(!ds_parameter(m, "body.0.gain"));
     CHECK_ERROR("parameter: 0 (Linear) has no \"gain\": expected one of: weight, bias");
+    ds_module *empty = ds_nn_relu(NULL, "relu");
+    CHECK(!ds_submodule(empty, "fc"));
+    CHECK_ERROR("has no \"fc\": it has neither children nor parameters");
+    ds_module_free(empty);
     CHECK(!ds_parameter(m, "tail.weight"));
     CHECK_ERROR("parameter: net (Tied) has no \"tail.weight\"");
     CHECK(!ds_submodule(NULL, "a") && !ds_parameter(m, NULL));
