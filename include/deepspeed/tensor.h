@@ -118,7 +118,9 @@ DS_API void ds_scope_close(ds_scope *scope);
 
 /* ds_keep lifts x out of its scope: it is the caller's until ds_drop, once for
  * each ds_keep. A result keeps the graph that made it: ds_detach it first if
- * you need its values alone. Both accept NULL; ds_keep returns x. */
+ * you need its values alone. Both accept NULL; ds_keep returns x. The
+ * environment variable DS_CHECK_HANDLES=1 makes a use after the end of the
+ * scope an error that says where the tensor was made. */
 DS_API ds_tensor *ds_keep(ds_tensor *x);
 DS_API void ds_drop(ds_tensor *x);
 
