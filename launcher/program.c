@@ -158,6 +158,9 @@ static int program_refuse(const char *name, const char *path)
         dsi_fail(DS_EINVAL, "%s: it is a folder, not a program", name);
     else if (!S_ISREG(s.st_mode))
         dsi_fail(DS_EINVAL, "%s: it is not a regular file; a program is expected", name);
+    else if (dsi_ends_with(name, ".py"))
+        dsi_fail(DS_EINVAL, "%s: it is not executable: a script of Python needs python3 before it",
+                 name);
     else
         dsi_fail(DS_EINVAL, "%s: it is not executable; a program is expected (chmod +x %s)", name,
                  name);

@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define BATCH_SIZE 16 /* without --batch-size and without a configuration file */
+
 __attribute__((__visibility__("default")))
 const char *argp_program_version = "cifar10_deepspeed (deepspeed.c) " DS_VERSION;
 
@@ -179,9 +181,9 @@ static char *own_config(const Options *o)
     size_t size = sizeof form + 64;
     char *text = malloc(size);
     if (!text) return NULL;
-    snprintf(text, size, form, (long long)(o->batch_size ? o->batch_size : 16), o->quiet ? 0 : 2000,
-             strcmp(dtype, "bf16") ? "false" : "true", strcmp(dtype, "fp16") ? "false" : "true",
-             (long long)(o->stage < 0 ? 0 : o->stage));
+    snprintf(text, size, form, (long long)(o->batch_size ? o->batch_size : BATCH_SIZE),
+             o->quiet ? 0 : 2000, strcmp(dtype, "bf16") ? "false" : "true",
+             strcmp(dtype, "fp16") ? "false" : "true", (long long)(o->stage < 0 ? 0 : o->stage));
     return text;
 }
 
@@ -285,8 +287,14 @@ static ds_status check_config(const Program *p)
     const char *file = p->o.deepspeed.deepspeed_config;
     char *own = file ? NULL : own_config(&p->o);
     const ds_auto_values v = auto_values(&p->o);
-    ds_status status = ds_config_check_auto(file ? file : own, file ? &v : NULL,
-                                            ds_comm_size(ds_world()), NULL, NULL);
+    int ranks = ds_comm_size(ds_world());
+    int64_t batch = p->o.batch_size || file ? p->o.batch_size : BATCH_SIZE;
+    ds_status status =
+        batch % ranks
+            ? ds_fail(DS_EINVAL,
+                      "--batch-size %lld: expected a multiple of %d, the number of ranks",
+                      (long long)batch, ranks)
+            : ds_config_check_auto(file ? file : own, file ? &v : NULL, ranks, NULL, NULL);
     free(own);
     return ds_comm_sync_status(NULL, status);
 }

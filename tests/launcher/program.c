@@ -114,6 +114,8 @@ static void not_there(void **state)
     write_file("text", "exit 0\n", 7, 0600);
     REFUSED("./text/x", STATUS_ABSENT, "there is no such program");
     REFUSED("text", STATUS_UNFIT, "text: it is not executable");
+    write_file("train.py", "pass\n", 5, 0600);
+    REFUSED("./train.py", STATUS_UNFIT, "a script of Python needs python3 before it");
     write_file("nothing_in_it", "", 0, 0755);
     REFUSED("nothing_in_it", STATUS_UNFIT, "nothing_in_it: the file is empty");
     mkfifo("pipe", 0700);

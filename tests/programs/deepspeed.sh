@@ -177,6 +177,7 @@ refused_by()
         sed -i '/^-----/,/^-----/d' err
         has err '^cifar10_deepspeed: .* (rank 0)$'
         lines err 1
+        case $mistake in *size*15) has err 'batch-size 15: expected a multiple of 2, the number of ranks' ;; esac
     done
     ASAN_OPTIONS=detect_leaks=0 status 2 "$@" "$cifar10" --epochs -1
     sed -i '/^-----/,/^-----/d' err
