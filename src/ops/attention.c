@@ -213,11 +213,10 @@ static bool attention_check(const ds_tensor *q, const ds_tensor *k, const ds_ten
         return dsi_refuse(
             "attention: a mask and causal exclude each other: put both into the mask");
     if (!attention_opts_check(o)) return false;
-    if (o.mask &&
-        (o.mask->device != q->device || (o.mask->dtype != DS_BOOL && o.mask->dtype != q->dtype)))
-        return dsi_refuse("attention: the mask is %s on %s: expected bool or %s on %s",
-                          ds_dtype_name(o.mask->dtype), o.mask->device->type->name,
-                          ds_dtype_name(q->dtype), q->device->type->name);
+    if (!dsi_same_device("attention", q, o.mask)) return false;
+    if (o.mask && o.mask->dtype != DS_BOOL && o.mask->dtype != q->dtype)
+        return dsi_refuse("attention: the mask is %s: expected bool or %s",
+                          ds_dtype_name(o.mask->dtype), ds_dtype_name(q->dtype));
     return true;
 }
 

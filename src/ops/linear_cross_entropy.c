@@ -291,10 +291,10 @@ static bool linear_cross_entropy_check(const ds_tensor *x, const ds_tensor *w,
         return dsi_refuse("%s: x is %s, w %s, labels %s: expected [N,D], [V,D], [N]", op,
                           dsi_shape_text(x->shape), dsi_shape_text(w->shape),
                           dsi_shape_text(label->shape));
-    if (label->dtype != DS_I64 || label->device != x->device)
-        return dsi_refuse("%s: labels are %s on %s: expected int64 on %s", op,
-                          ds_dtype_name(label->dtype), label->device->type->name,
-                          x->device->type->name);
+    if (!dsi_same_device(op, x, label)) return false;
+    if (label->dtype != DS_I64)
+        return dsi_refuse("%s: labels are %s: expected int64 (ds_cast them)", op,
+                          ds_dtype_name(label->dtype));
     return true;
 }
 

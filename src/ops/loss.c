@@ -99,10 +99,10 @@ static bool cross_entropy_check(const ds_tensor *x, const ds_tensor *label, ds_c
             "probabilities of the logits' shape and dtype",
             op, dsi_shape_text(x->shape), ds_dtype_name(label->dtype),
             dsi_shape_text(label->shape));
-    if (label->dtype != DS_I64 || label->device != x->device)
-        return dsi_refuse("%s: labels are %s on %s: expected int64 on %s (ds_cast, ds_to)", op,
-                          ds_dtype_name(label->dtype), label->device->type->name,
-                          x->device->type->name);
+    if (!dsi_same_device(op, x, label)) return false;
+    if (label->dtype != DS_I64)
+        return dsi_refuse("%s: labels are %s: expected int64 (ds_cast them)", op,
+                          ds_dtype_name(label->dtype));
     if (o.weight && (o.weight->shape.n != 1 || o.weight->shape.d[0] != x->shape.d[1]))
         return dsi_refuse("%s: weight is %s, logits are %s: expected [%lld]", op,
                           dsi_shape_text(o.weight->shape), dsi_shape_text(x->shape),

@@ -12,19 +12,16 @@
 bool dsi_same_kind(const char *op, const ds_tensor *a, const ds_tensor *b)
 {
     if (!a || !b || (a->dtype == b->dtype && a->device == b->device)) return true;
-    if (a->device == b->device && dsi_is_float(a) && dsi_is_float(b))
+    if (a->device != b->device) return dsi_same_device(op, a, b);
+    if (dsi_is_float(a) && dsi_is_float(b))
         return dsi_refuse(
             "%s: operands are %s %s and %s %s: expected the same dtype (ds_cast the input, "
             "ds_transform_cast the data set, or set fp16.auto_cast)",
             op, ds_dtype_name(a->dtype), dsi_shape_text(a->shape), ds_dtype_name(b->dtype),
             dsi_shape_text(b->shape));
-    if (a->device == b->device)
-        return dsi_refuse("%s: operands are %s %s and %s %s: expected the same dtype (ds_cast one)",
-                          op, ds_dtype_name(a->dtype), dsi_shape_text(a->shape),
-                          ds_dtype_name(b->dtype), dsi_shape_text(b->shape));
-    return dsi_refuse("%s: operands are %s on %s and %s on %s: expected the same dtype and device",
-                      op, ds_dtype_name(a->dtype), ds_device_name(dsi_device_id(a->device)),
-                      ds_dtype_name(b->dtype), ds_device_name(dsi_device_id(b->device)));
+    return dsi_refuse("%s: operands are %s %s and %s %s: expected the same dtype (ds_cast one)", op,
+                      ds_dtype_name(a->dtype), dsi_shape_text(a->shape), ds_dtype_name(b->dtype),
+                      dsi_shape_text(b->shape));
 }
 
 /* x NULL is false without another message: the call that made x has written

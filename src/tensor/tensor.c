@@ -369,9 +369,13 @@ const char *ds_dtype_name(ds_dtype dtype)
 bool dsi_same_device(const char *op, const ds_tensor *a, const ds_tensor *b)
 {
     if (!a || !b || a->device == b->device) return true;
+    ds_device at = dsi_device_id(a->device), other = dsi_device_id(b->device);
+    if (at.kind == other.kind && at.index == other.index)
+        return dsi_refuse("%s: operands were made by two threads: a tensor, or a module with its "
+                          "parameters, is used by the thread that made it",
+                          op);
     return dsi_refuse("%s: operands are on %s and %s: expected the same device (ds_to)", op,
-                      ds_device_name(dsi_device_id(a->device)),
-                      ds_device_name(dsi_device_id(b->device)));
+                      ds_device_name(at), ds_device_name(other));
 }
 
 bool dsi_same_layout(const ds_tensor *a, const ds_tensor *b)

@@ -5,6 +5,8 @@
 #include "device/device.h"
 #include "ops/cases.h"
 
+#include <pthread.h>
+
 /* The call makes nothing, and its message holds both parts. */
 #define REFUSES(call, part1, part2) \
     do { \
@@ -459,6 +461,30 @@ static void failing_allocations(void **state)
     CHECK(total > 12 * OP_CASES);
 }
 
+/* in: [3,4], of the test's thread. Returns the message of both failures. */
+static void *thread_uses(void *in)
+{
+    static char message[256];
+    ds_linear(x(ds_shape(2, 4)), in, NULL);
+    snprintf(message, sizeof message, "%s", ds_error() ? ds_error() : "no failure");
+    ds_error_clear();
+    ds_cross_entropy(in, labels(ds_shape(3)));
+    if (!ds_error() || !strstr(ds_error(), "cross_entropy: operands were made by two threads"))
+        snprintf(message, sizeof message, "labels: %s", ds_error() ? ds_error() : "no failure");
+    return message;
+}
+
+static void another_thread(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    void *message;
+    CHECK_INT(pthread_create(&thread, NULL, thread_uses, x(ds_shape(3, 4))), 0);
+    CHECK_INT(pthread_join(thread, &message), 0);
+    CHECK(!strcmp(message, "linear: operands were made by two threads: a tensor, or a module with "
+                           "its parameters, is used by the thread that made it"));
+}
+
 #define IN_SCOPE(test) cmocka_unit_test_setup_teardown(test, open_scope, close_scope)
 
 TEST_MAIN(IN_SCOPE(pointwise), IN_SCOPE(products), IN_SCOPE(convolution),
@@ -466,4 +492,4 @@ TEST_MAIN(IN_SCOPE(pointwise), IN_SCOPE(products), IN_SCOPE(convolution),
           IN_SCOPE(normalisation), IN_SCOPE(reductions_and_indices), IN_SCOPE(shapes),
           IN_SCOPE(arrangements), IN_SCOPE(order_and_places), IN_SCOPE(einsums),
           IN_SCOPE(more_losses), IN_SCOPE(mixture_of_experts), IN_SCOPE(attention),
-          IN_SCOPE(null_passes), IN_SCOPE(failing_allocations))
+          IN_SCOPE(null_passes), IN_SCOPE(another_thread), IN_SCOPE(failing_allocations))
