@@ -5,6 +5,8 @@
 
 #include "args.h"
 
+#include <string.h>
+
 enum { DATA = 512, DATA_URL, NO_DOWNLOAD, SAMPLE, SAMPLE_IF_OFFLINE, SAMPLES, NO_SHUFFLE, WORKERS };
 
 static const struct argp_option options[] = {
@@ -48,6 +50,9 @@ ds_dataset *source_open(const Source *s, ds_split split, bool quiet)
                                                       .sample = s->sample,
                                                       .fallback_sample = s->sample_if_offline,
                                                       .quiet = quiet || !train});
+    if (!d && ds_error_status() == DS_EIO && !strncmp(ds_error(), "download: ", 10))
+        ds_fail(DS_EIO, "%s; --data DIR takes a set that is there, --sample the built-in small one",
+                ds_error());
     return d && train && s->samples ? ds_subset(d, 0, s->samples) : d;
 }
 

@@ -127,6 +127,8 @@ status 2 stray
 has err 'unexpected argument "stray"'
 status 1 --device tpu $sample
 has err 'expected cpu, cuda or cuda:N'
+status 1 --data empty --data_url file:///nowhere.tar.gz
+has err 'download: .*; --data DIR takes a set that is there, --sample the built-in small one$'
 status 1 --data empty --no_download
 lines err 1
 status 1 $sample --load none.safetensors
