@@ -194,12 +194,12 @@ endif()
 # sequence, sees the usual order and one of these.
 if(DS_GPU_TESTS AND TARGET test_gpu_conv_back AND TARGET test_gpu_small_entropy AND TARGET test_gpu_conv_parts AND
    TARGET test_gpu_linear_entropy AND TARGET test_gpu_data AND TARGET test_gpu_conv_step AND TARGET test_gpu_held AND TARGET test_gpu_route AND
-   TARGET test_gpu_decode)
+   TARGET test_gpu_groups AND TARGET test_gpu_decode)
     set(orders seeded)
     if(NOT DS_SANITIZE)
         list(APPEND orders backward)
     endif()
-    foreach(name conv_back small_entropy conv_parts linear_entropy data conv_step held route decode)
+    foreach(name conv_back small_entropy conv_parts linear_entropy data conv_step held route groups decode)
         foreach(order ${orders})
             add_test(NAME gpu/${name}.${order} COMMAND test_gpu_${name})
             set_tests_properties(gpu/${name}.${order} PROPERTIES LABELS gpu TIMEOUT ${DS_TEST_SECONDS}

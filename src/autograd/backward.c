@@ -18,6 +18,7 @@
  * - Passes nest: a hook or a custom op may run a backward pass of its own.
  *   `running` is the innermost one.
  * SPDX-License-Identifier: MIT */
+#include "base/mem.h"
 #include "base/profile.h"
 #include "base/trace.h"
 #include "graph.h"
@@ -194,17 +195,20 @@ static void node_run_after_use_hooks(const dsi_node *n)
 static bool node_acquire_operands(const dsi_node *n, const ds_tensor *dy)
 {
     const dsi_op *op = n->op;
-    const ds_tensor *read[MAX_SAVED];
+    const ds_tensor *few[MAX_SAVED], **read = few;
     int count = 0;
     if (!(op->takes_pooled ? dsi_acquire_pooled(dy) : dsi_acquire(dy))) return false;
     if (n->second_dy && !dsi_acquire(n->second_dy)) return false;
+    if (n->n_saved > MAX_SAVED) read = dsi_alloc((size_t)n->n_saved * sizeof *read);
     for (int i = 0; !op->acquires && i < n->n_saved; i++) {
         unsigned inputs = i < DSI_MASKED_SAVED ? op->saved_for[i] : 0;
         bool reads = !inputs;
         for (int j = 0; inputs >> j; j++) reads |= (inputs >> j & 1) && dsi_needs_input_grad(n, j);
         if (reads) read[count++] = n->saved[i];
     }
-    return dsi_acquire_n(read, count);
+    bool done = dsi_acquire_n(read, count);
+    if (read != few) dsi_free(read);
+    return done;
 }
 
 /* Runs n's backward in a scope, then frees what it saved. May block in a

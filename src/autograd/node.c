@@ -99,12 +99,13 @@ dsi_node *dsi_record_n(const dsi_op *op, ds_tensor *y, ds_tensor **in, int n)
 void dsi_save_for_backward(dsi_node *n, ds_tensor *x)
 {
     if (!n) return;
-    if (n->n_saved == N_INLINE) { /* rare: more than fit into the struct */
-        ds_tensor **more = dsi_alloc(MAX_SAVED * sizeof *more);
-        memcpy(more, n->saved, sizeof n->inline_saved);
+    int count = n->n_saved;
+    if (count >= N_INLINE && !(count & (count - 1))) { /* rare: memory for twice as many */
+        ds_tensor **more = dsi_alloc((size_t)count * 2 * sizeof *more);
+        memcpy(more, n->saved, (size_t)count * sizeof *more);
+        if (n->saved != n->inline_saved) dsi_free(n->saved);
         n->saved = more;
     }
-    DSI_ASSERT(n->n_saved < MAX_SAVED);
     /* the output itself is saved as a second handle: two counted references to
      * each other would never be freed */
     n->saved[n->n_saved++] = dsi_ref(x && x->node == n ? dsi_alias(x) : x);

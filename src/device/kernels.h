@@ -145,7 +145,7 @@ static inline int dsi_step_division(int64_t rows, int64_t heads)
  * score, of equal ones the last; random ones. */
 typedef enum dsi_drop { DSI_DROP_LAST, DSI_DROP_LEAST, DSI_DROP_RANDOM } dsi_drop;
 
-enum { DSI_ROUTE_EXPERTS = 2048 }; /* of route, at most */
+enum { DSI_ROUTE_EXPERTS = 2048, DSI_TOPK_ROW = 2048 }; /* of route, and topk, at most */
 
 typedef struct dsi_route {
     int64_t capacity; /* tokens that an expert takes, at most */
@@ -297,6 +297,21 @@ typedef struct dsi_kernels {
     ds_status (*combine)(dsi_stream *s, dsi_view x, dsi_view slot, dsi_view w, dsi_view y);
     /* dw[s,k] = sum over d of dy[s,d] x[slot[s,k],d]; 0 where there is no slot */
     ds_status (*combine_dw)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view slot, dsi_view dw);
+
+    /* ---- rows of groups, as of experts that drop no token: those of group g are rows
+     * begin[g] .. begin[g + 1] - 1; begin int64 [G+1], contiguous; matrices w[0..G-1] of
+     * one shape, dtype and strides ---- */
+
+    /* id int64 [S,k] -> begin, and row int64 [S,k]: the row of each, those of a group in
+     * the order of S k; contiguous. DSI_FAULT_ROW, place i, row[i] = -1 */
+    ds_status (*group_rows)(dsi_stream *s, dsi_view id, dsi_view begin, dsi_view row);
+    /* y [R,N]: y[r,:] = x[r,:] w[g] of r's group; x [R,K], w[g] [K,N]; any strides */
+    ds_status (*group_matmul)(dsi_stream *s, dsi_view x, dsi_view begin, const dsi_view *w,
+                              dsi_view y);
+    /* w[g] [M,N] = sum over g's rows r of a[r,:]^T b[r,:], 0 without rows; a [R,M], b
+     * [R,N]; any strides; a group whose w[g].p is NULL is left out */
+    ds_status (*group_matmul_dw)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view begin,
+                                 const dsi_view *w);
 
     /* ---- attention: q [B,L,D], k [K,S,D], v [K,S,E], y [B,L,E]; mask [B,L,S]
      * optional, bool or, of scores without a cap, q's dtype; unit stride along D
@@ -526,6 +541,11 @@ typedef struct dsi_fusions {
     ds_status (*route)(dsi_stream *s, const dsi_route *c, dsi_view score, dsi_view second,
                        dsi_view used, dsi_view expert, dsi_view place, dsi_view slot,
                        dsi_view counts);
+    /* index[m,j], int64 [M,k]: where the j-th largest of row m of x [M,N] is, of equal
+     * ones the first; NaN is larger than numbers, -0 equals 0; contiguous, not of float64,
+     * N <= DSI_TOPK_ROW
+     * = the host's places (ops/sort.c), copied */
+    ds_status (*topk)(dsi_stream *s, dsi_view x, dsi_view index);
     /* u[i] = low + (high - low) (word i mod 4 of Philox(seed, offset + i / 4)
      * without its last 8 bits) 2^-32; y = u or, of Gumbel's distribution,
      * -log(-log u); y float32, contiguous

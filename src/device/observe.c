@@ -158,6 +158,14 @@ ENTRY(own_kernels, combine, "combine", (S, V x, V slot, V w, V y), (s, x, slot, 
       &x, &slot, &w, &y)
 ENTRY(own_kernels, combine_dw, "combine_dw", (S, V dy, V x, V slot, V dw), (s, dy, x, slot, dw), 0,
       &dy, &x, &slot, &dw)
+ENTRY(own_kernels, group_rows, "group_rows", (S, V id, V begin, V row), (s, id, begin, row), 0,
+      &id, &begin, &row)
+ENTRY(own_kernels, group_matmul, "group_matmul", (S, V x, V begin, const V *w, V y),
+      (s, x, begin, w, y), 2 * view_elements(&x) * (double)y.d[1],
+      &x, &begin, &y) /* which matrices are read is not known here */
+ENTRY(own_kernels, group_matmul_dw, "group_matmul_dw", (S, V a, V b, V begin, const V *w),
+      (s, a, b, begin, w), 2 * view_elements(&a) * (double)b.d[1],
+      &a, &b, &begin)
 ENTRY(own_kernels, attention, "attention",
       (S, const dsi_attention *c, V q, V k, V v, V mask, V y, V lse),
       (s, c, q, k, v, mask, y, lse), attention_flops(c, &q, &v),
@@ -261,6 +269,7 @@ ENTRY(used_fusions, rms_norm_shifted, "rms_norm", (S, double eps, double term, V
 ENTRY(used_fusions, route, "route",
       (S, const dsi_route *c, V score, V second, V used, V expert, V place, V slot, V counts),
       (s, c, score, second, used, expert, place, slot, counts), 0, &score, &second, &used, &expert, &place, &slot)
+ENTRY(used_fusions, topk, "topk", (S, V x, V index), (s, x, index), 0, &x, &index)
 ENTRY(used_fusions, noise, "noise", (S, const dsi_philox *random, bool gumbel, double low, double high, V y),
       (s, random, gumbel, low, high, y), 0, &y)
 ENTRY(used_fusions, arange, "arange", (S, double begin, double step, V y), (s, begin, step, y), 0, &y)
@@ -322,13 +331,13 @@ struct dsi_observed_tables {
     X(avg_pool2d_dx) X(softmax) X(softmax_dx) X(cross_entropy) X(cross_entropy_dx) X(cross_entropy_part_dx) \
     X(batch_stats) X(batch_norm) X(batch_norm_dx) X(layer_norm) X(layer_norm_dx) X(reduce) \
     X(norm) X(gather_rows) X(scatter_rows) X(gather) X(scatter_add) X(dispatch) X(combine) \
-    X(combine_dw) X(attention) X(attention_dx) X(optimizer) X(step_result) X(halves_join) X(halves_split)
+    X(combine_dw) X(group_rows) X(group_matmul) X(group_matmul_dw) X(attention) X(attention_dx) X(optimizer) X(step_result) X(halves_join) X(halves_split)
 #define FUSION_NAMES(X) \
     X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dx_bias) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(conv2d_back_pooled) X(sum_channels) X(batch_norm_stats) X(batch_norm_relu) X(batch_norm_relu_dx) X(relu_dx_of_sum) X(mul_add) \
     X(clamp) X(prelu) X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_batch) \
     X(arange) X(clamp_tensors) X(amax) X(scatter) X(scatter_dx) X(scatter_sum) X(nll_loss) X(nll_loss_dx) \
     X(attention_dropout) X(attention_dropout_dx) X(vecdot) X(deviations) X(group_norm_dx) \
-    X(attention_step) X(choose_token) X(rms_norm_shifted) X(route) X(noise)
+    X(attention_step) X(choose_token) X(rms_norm_shifted) X(route) X(topk) X(noise)
 /* clang-format on */
 
 #define COUNT(name) +1

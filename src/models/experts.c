@@ -6,12 +6,14 @@
  *     y = sum over these experts of p expert(x)
  *     Qwen2-MoE: y += sigmoid(shared_expert_gate(x)) shared_expert(x)
  *
- * No token is dropped. The host reads which experts were chosen, sorts the
- * tokens by expert, and calls each expert once with all of its tokens.
+ * No token is dropped. The device sorts the tokens by expert, and computes the
+ * products of all experts together (ops/groups.h): the host does not know who
+ * has which. Only where an expert is more than its matrices (adapters, 8 bits,
+ * partitions, hooks) the host reads it, and calls each expert with its tokens.
  *
- * Invariants: with gradients all experts are called, also without tokens: each
+ * Invariants: with gradients all experts count, also without tokens: each
  * parameter has a gradient in each step, as one optimizer step for all and
- * ZeRO's buckets need. So they are where parameters are partitioned: all ranks
+ * ZeRO's buckets need. So they do where parameters are partitioned: all ranks
  * gather them, whichever experts the tokens of a rank chose. The sum over a
  * token's experts is in the order of its choices, so that it does not depend on
  * other tokens.
@@ -24,8 +26,9 @@
  * again.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
+#include "ops/groups.h"
 #include "ops/op.h"
-#include "tensor/tensor.h"
+#include "ops/route.h"
 
 #include "lm.h"
 
@@ -39,59 +42,37 @@ typedef struct Experts {
 
 static void experts_free(void *self) { dsi_free(((Experts *)self)->expert); }
 
-/* ---- tokens by expert ---- */
+/* ---- rows by expert ---- */
 
-/* Of N tokens with k experts each, sorted by expert. */
-typedef struct Order {
-    ds_tensor *token; /* int64 [N k]: the token of each row */
-    ds_tensor *row;   /* int64 [N k]: the row of each choice of each token */
-    int64_t *begin;   /* [experts + 1]: first row of each expert; to be freed */
-} Order;
-
-/* chosen: int64 [N,k]. False with the message. */
-static bool order_make(Order *o, ds_tensor *chosen, int64_t experts)
-{
-    if (!chosen) return false;
-    int64_t n = ds_numel(chosen), k = ds_size(chosen, 1);
-    ds_tensor *host = ds_to(chosen, (ds_device){0}, DS_I64);
-    ds_tensor *token = dsi_new_host(DS_I64, ds_shape(n)), *row = dsi_new_host(DS_I64, ds_shape(n));
-    const int64_t *expert = host ? ds_data(host) : NULL;
-    int64_t *t = token ? ds_data_mut(token) : NULL, *r = row ? ds_data_mut(row) : NULL;
-    if (!expert || !t || !r) return false;
-    int64_t *begin = o->begin = dsi_alloc((size_t)(experts + 2) * sizeof *begin);
-    for (int64_t i = 0; i < n; i++) begin[expert[i] + 2]++;
-    for (int64_t e = 2; e < experts + 2; e++) begin[e] += begin[e - 1];
-    for (int64_t i = 0; i < n; i++) { /* begin[e + 1] is the next free row of e */
-        r[i] = begin[expert[i] + 1]++;
-        t[r[i]] = i / k;
-    }
-    ds_device device = ds_device_of(chosen);
-    o->token = ds_to(token, device, DS_I64), o->row = ds_to(row, device, DS_I64);
-    return o->token && o->row;
-}
-
-static bool is_partitioned(const Experts *m)
-{
-    const ds_tensor *w = ds_module_param_at(m->expert[0], 0, NULL);
-    return w && w->hooks && w->hooks->materialize;
-}
-
-/* x [N,hidden] -> [N k,hidden]: rows by expert, each through its expert. */
-static ds_tensor *experts_call(const Experts *m, ds_tensor *x, const Order *o)
+/* rows [R,hidden] through their experts, one call each with its slice, where the
+ * host can read which these are. */
+static ds_tensor *experts_each(const Experts *m, ds_tensor *rows, ds_tensor *begin)
 {
     int64_t experts = m->lm->config.experts;
-    int n = 0;
-    ds_tensor *rows = ds_index_select(x, 0, o->token), *all = NULL;
+    ds_tensor *host = ds_to(begin, (ds_device){0}, DS_I64), *all = NULL;
+    const int64_t *b = host ? ds_data(host) : NULL;
+    if (!rows || !b) return NULL;
     ds_tensor **y = dsi_alloc((size_t)experts * sizeof *y);
-    bool each = ds_grad_enabled() || is_partitioned(m);
+    const ds_tensor *w = ds_module_param_at(m->expert[0], 0, NULL);
+    bool each = ds_grad_enabled() || (w && w->hooks && w->hooks->materialize);
+    int n = 0;
     for (int64_t e = 0; e < experts; e++) {
-        if (!each && o->begin[e] == o->begin[e + 1]) continue;
-        y[n] = ds_call(m->expert[e], ds_slice(rows, 0, o->begin[e], o->begin[e + 1]));
+        if (!each && b[e] == b[e + 1]) continue;
+        y[n] = ds_call(m->expert[e], ds_slice(rows, 0, b[e], b[e + 1]));
         if (!y[n++]) break;
     }
     if (n && y[n - 1]) all = ds_cat(y, n, 0);
     dsi_free(y);
     return all;
+}
+
+/* x [N,hidden] -> [N,hidden]: the sum of each token's experts, by weights w [N,k]. */
+static ds_tensor *experts_sum(const Experts *m, ds_tensor *x, const dsi_groups *g, ds_tensor *w)
+{
+    ds_tensor *rows = dsi_dispatch_to(x, g->row, ds_numel(g->row)), *y = NULL;
+    if (!dsi_lm_mlps_grouped(m->expert, m->lm->config.experts, rows, g->begin, &y))
+        y = experts_each(m, rows, g->begin);
+    return dsi_combine_from(y, g->row, w);
 }
 
 /* ---- the load-balancing loss ---- */
@@ -100,36 +81,35 @@ void dsi_lm_balance_begin(dsi_lm *lm)
 {
     const dsi_lm_config *c = &lm->config;
     if (c->balance == 0) return;
-    lm->balance = (dsi_lm_balance){.chosen = dsi_alloc((size_t)c->experts * sizeof(int64_t)),
-                                   .probs = dsi_alloc((size_t)c->layers * sizeof(ds_tensor *))};
+    size_t bytes = (size_t)c->layers * sizeof(ds_tensor *);
+    lm->balance = (dsi_lm_balance){.chosen = dsi_alloc(bytes), .probs = dsi_alloc(bytes)};
 }
 
 /* p: probabilities [N,E] of a layer. Their sum is an output of the checkpoint
  * that the layer may be in, which names as many in each of its runs. */
-static void balance_add(dsi_lm *lm, ds_tensor *p, const Order *o)
+static void balance_add(dsi_lm *lm, ds_tensor *p, ds_tensor *begin)
 {
     dsi_lm_balance *b = &lm->balance;
     if (lm->config.balance == 0) return;
     ds_tensor *sum = ds_checkpoint_output(ds_sum_with(p, (ds_reduce_opts){.dims = {1, {0}}}));
     if (!b->chosen || ds_recomputing()) return;
+    int64_t experts = lm->config.experts;
+    ds_tensor *chosen = ds_sub(ds_slice(begin, 0, 1, experts + 1), ds_slice(begin, 0, 0, experts));
+    b->chosen[b->layers] = ds_keep(chosen);
     b->probs[b->layers++] = ds_keep(sum);
     b->rows += ds_size(p, 0);
-    for (int64_t e = 0; e < lm->config.experts; e++) b->chosen[e] += o->begin[e + 1] - o->begin[e];
 }
 
 ds_tensor *dsi_lm_balance_end(dsi_lm *lm)
 {
     dsi_lm_balance *b = &lm->balance;
-    int64_t experts = lm->config.experts;
-    ds_tensor *p = b->layers ? b->probs[0] : NULL, *loss = NULL;
-    for (int i = 1; i < b->layers; i++) p = ds_add(p, b->probs[i]);
-    if (p) {
-        double rows = (double)b->rows, scale = (double)experts / (rows * rows);
-        ds_tensor *chosen = ds_from_data(DS_I64, ds_shape(experts), b->chosen);
-        loss = ds_sum(ds_mul(ds_to(chosen, ds_device_of(p), DS_F32), p));
-        loss = ds_scale(loss, lm->config.balance * scale);
+    ds_tensor *p = b->layers ? b->probs[0] : NULL, *f = p ? b->chosen[0] : NULL, *loss = NULL;
+    for (int i = 1; i < b->layers; i++) p = ds_add(p, b->probs[i]), f = ds_add(f, b->chosen[i]);
+    if (p && f) {
+        double rows = (double)b->rows, scale = (double)lm->config.experts / (rows * rows);
+        loss = ds_scale(ds_sum(ds_mul(ds_cast(f, DS_F32), p)), lm->config.balance * scale);
     }
-    for (int i = 0; i < b->layers; i++) ds_drop(b->probs[i]);
+    for (int i = 0; i < b->layers; i++) ds_drop(b->probs[i]), ds_drop(b->chosen[i]);
     dsi_free(b->chosen), dsi_free(b->probs);
     *b = (dsi_lm_balance){0};
     return loss;
@@ -164,14 +144,11 @@ static ds_tensor *experts_forward(void *self, ds_tensor *x)
     if (c->jitter > 0 && ds_module_training(ds_module_of(self))) x = jittered(x, c->jitter);
     ds_tensor *flat = ds_reshape(x, ds_shape(-1, c->hidden)), *chosen = NULL, *probs;
     ds_tensor *w = weights_of(m, flat, &chosen, &probs), *y = NULL;
-    Order o = {0};
-    if (w && order_make(&o, chosen, c->experts)) {
-        balance_add(m->lm, probs, &o);
-        y = ds_index_select(experts_call(m, flat, &o), 0, o.row);
-        y = ds_reshape(y, ds_shape(-1, c->experts_per_token, c->hidden));
-        y = ds_sum_with(ds_mul(y, ds_unsqueeze(w, -1)), (ds_reduce_opts){.dims = {1, {1}}});
+    dsi_groups groups;
+    if (w && dsi_group_rows(chosen, c->experts, &groups)) {
+        balance_add(m->lm, probs, groups.begin);
+        y = experts_sum(m, flat, &groups, w);
     }
-    dsi_free(o.begin);
     if (m->shared_expert) {
         ds_tensor *share = ds_sigmoid(ds_call(m->shared_expert_gate, flat));
         y = ds_add(y, ds_mul(share, ds_call(m->shared_expert, flat)));

@@ -20,6 +20,11 @@
  * - The number of a layer is its index in lm->blocks, in the cache of keys and
  *   values, and in config.sliding.
  * SPDX-License-Identifier: MIT */
+#include "base/mem.h"
+#include "nn/module.h"
+#include "ops/groups.h"
+#include "tensor/tensor.h"
+
 #include "lm.h"
 
 typedef struct Attention {
@@ -86,6 +91,48 @@ static ds_tensor *mlp_forward(void *self, ds_tensor *x)
         gate = ds_call(m->gate_proj, x), up = ds_call(m->up_proj, x);
     }
     return ds_call(m->down_proj, ds_mul(dsi_lm_activate(c->activation, gate), up));
+}
+
+/* The matrix of a projection that is this matrix alone, in memory; else NULL. */
+static ds_tensor *mlp_matrix(ds_module *m)
+{
+    if (!m || dsi_module_has_hooks(m)) return NULL;
+    const dsi_lm_linear *l = ds_self(m);
+    bool more = l->int8 || l->lora_a || l->bias || l->transposed || !l->weight ||
+                (l->weight->hooks && l->weight->hooks->materialize);
+    return more ? NULL : l->weight;
+}
+
+/* gate, up and down of each, [3][n]; NULL: one is more than its matrices. To be freed. */
+static ds_tensor **mlp_matrices(ds_module *const *mlps, int64_t n)
+{
+    ds_tensor **w = dsi_alloc((size_t)n * 3 * sizeof *w);
+    bool all = true;
+    for (int64_t i = 0; i < n && all; i++) {
+        const Mlp *m = ds_self(mlps[i]);
+        w[i] = mlp_matrix(m->gate_proj);
+        w[n + i] = mlp_matrix(m->up_proj);
+        w[2 * n + i] = mlp_matrix(m->down_proj);
+        all = w[i] && w[n + i] && w[2 * n + i] && !dsi_module_has_hooks(mlps[i]);
+    }
+    if (!all) dsi_free(w);
+    return all ? w : NULL;
+}
+
+bool dsi_lm_mlps_grouped(ds_module *const *mlps, int64_t n, ds_tensor *x, ds_tensor *begin,
+                         ds_tensor **y)
+{
+    ds_tensor **w = mlp_matrices(mlps, n);
+    if (!w) return false;
+    const Mlp *m = ds_self(mlps[0]);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *gate = dsi_grouped_linear(x, begin, w, n),
+              *up = dsi_grouped_linear(x, begin, w + n, n);
+    gate = dsi_lm_activate(m->lm->config.activation, gate);
+    *y = dsi_grouped_linear(ds_mul(gate, up), begin, w + 2 * n, n);
+    *y = dsi_scope_return(scope, dsi_ref(*y));
+    dsi_free(w);
+    return true;
 }
 
 typedef struct Layer {

@@ -120,8 +120,9 @@ typedef struct dsi_lm dsi_lm;
 
 /* Which experts the tokens of a forward with labels chose (experts.c). */
 typedef struct dsi_lm_balance {
-    int64_t *chosen;   /* [experts] by how many tokens, over all layers; NULL: not counted */
-    ds_tensor **probs; /* [layers with experts] kept [experts], sums of the gate's probabilities */
+    /* [layers with experts] kept [experts]; NULL: not counted */
+    ds_tensor **chosen; /* int64: by how many tokens */
+    ds_tensor **probs;  /* sums of the gate's probabilities */
     int layers;        /* that were called */
     int64_t rows;      /* tokens, over all layers */
 } dsi_lm_balance;
@@ -202,6 +203,12 @@ ds_tensor *dsi_lm_heads(ds_tensor *x, int64_t heads);
  * names: of gate, up and down (llama.c). */
 ds_module *dsi_lm_mlp_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, const char *name,
                           int64_t inner, const char *const *names);
+/* x [R,hidden], of which rows begin[i] .. begin[i + 1] - 1 are of MLP i of n -> *y
+ * [R,hidden], as calls of each with its rows, which the host need not know;
+ * begin int64 [n + 1] on x's device. *y NULL: a failure. False: an MLP is more
+ * than matrices in memory (adapters, 8 bits, partitions, hooks). */
+bool dsi_lm_mlps_grouped(ds_module *const *mlps, int64_t n, ds_tensor *x, ds_tensor *begin,
+                         ds_tensor **y);
 /* A layer's experts in place of an MLP, with the family's name (experts.c). */
 ds_module *dsi_lm_experts_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent);
 /* Begins to count, if the configuration has a load-balancing loss; and returns

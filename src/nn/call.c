@@ -134,6 +134,8 @@ void dsi_module_set_hooks(ds_module *root, const dsi_call_hooks *hooks)
     for (int i = 0; i < root->children.n; i++) dsi_module_set_hooks(root->children.at[i], hooks);
 }
 
+bool dsi_module_has_hooks(const ds_module *m) { return m->hooks || m->forward_hooks.n; }
+
 void ds_module_train(ds_module *m, bool training)
 {
     if (!m) return;

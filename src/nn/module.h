@@ -19,6 +19,9 @@ typedef struct dsi_call_hooks {
  * NULL: none. */
 void dsi_module_set_hooks(ds_module *root, const dsi_call_hooks *hooks);
 
+/* Whether hooks of any kind run around a call of m. */
+bool dsi_module_has_hooks(const ds_module *m);
+
 /* Whether an engine has m, so that other code may not free it. Returns
  * whether it had before. */
 bool dsi_module_take(ds_module *m, bool taken);

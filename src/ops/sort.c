@@ -1,7 +1,8 @@
 /* ops/sort.c: sort, topk and multinomial, whose order the host finds.
  *
  * For a tensor on another device its values are copied to the host, and the
- * indices back; the results are gathered on the device, with gradients. Sorting
+ * indices back, but where the device finds the few largest of short lines
+ * itself; the results are gathered on the device, with gradients. Sorting
  * is stable: equal elements keep their order. NaN is larger than all numbers.
  *
  * An element's key is an unsigned integer of the same order: of a float its
@@ -248,13 +249,37 @@ static ds_tensor *sort_order(ds_tensor *x, int dim, bool descending, int64_t k)
     return ds_to(order, dsi_device_id(x->device), DS_I64);
 }
 
+/* Whether x's device finds the k largest of lines along dim itself: a pass over
+ * the line for each of a few. */
+static bool topk_on_device(const ds_tensor *x, int dim, int64_t k)
+{
+    return dsi_fusion(x->device, topk) && dsi_is_float(x) && x->dtype != DS_F64 && k <= 64 &&
+           dim == x->shape.n - 1 && x->shape.d[dim] <= DSI_TOPK_ROW;
+}
+
+static ds_tensor *topk_order(ds_tensor *x, int64_t k)
+{
+    ds_dims shape = x->shape, rows = x->shape;
+    int64_t n = shape.d[shape.n - 1];
+    shape.d[shape.n - 1] = k, rows.n--;
+    int64_t m = dsi_numel(rows);
+    if (!(x = ds_contiguous(x)) || !dsi_acquire(x)) return NULL;
+    ds_tensor *order = dsi_new_dtype(x, DS_I64, shape);
+    return dsi_result_if(order && dsi_run_fusion(x, topk, dsi_v_shape(x, ds_shape(m, n)),
+                                                 dsi_v_shape(order, ds_shape(m, k))),
+                         order);
+}
+
 /* The first k of each line in that order; *indices, if wanted, becomes their
  * places. */
 static ds_tensor *sorted(ds_tensor *x, int dim, bool descending, int64_t k, ds_tensor **indices)
 {
     ds_dims shape = x->shape;
     ds_tensor *line = shape.n ? x : ds_reshape(x, ds_shape(1));
-    ds_tensor *order = line ? sort_order(line, dim, descending, k) : NULL;
+    bool there = line && descending && topk_on_device(line, dim, k);
+    ds_tensor *order = there  ? topk_order(line, k)
+                       : line ? sort_order(line, dim, descending, k)
+                              : NULL;
     ds_tensor *y = order ? ds_gather(line, dim, order) : NULL;
     if (!shape.n && y) y = ds_reshape(y, shape), order = ds_reshape(order, shape);
     if (indices) *indices = y ? order : NULL;

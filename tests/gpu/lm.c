@@ -111,6 +111,7 @@ static void steps_are_recorded(void **state)
     (void)state;
     check_recorded(DS_GOLDEN "/lm/models/gpt2-tied", (int[]){12, 12, 12, 12, 12}, 5);
     check_recorded(DS_GOLDEN "/lm/models/llama-rope3", (int[]){60, 62, 70, 70, 70, 70}, 6);
+    check_recorded(DS_GOLDEN "/lm/models/qwen2-moe-balance", (int[]){12, 12, 12, 12, 12}, 5);
 }
 
 /* ---- logits of many classes, whose rows have gaps between them on a GPU ---- */

@@ -1,12 +1,14 @@
 /* tests/models/experts.c: models with experts beside what transformers computes
  * with noise at the experts' inputs; the load-balancing loss in activation
- * checkpoints; losses of parts of a batch.
+ * checkpoints; losses of parts of a batch; experts as one product beside calls of
+ * each.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "folder.h"
 #include "reference.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <unistd.h>
 
 #define MOE \
@@ -123,5 +125,79 @@ static void losses_of_parts(void **state)
     folder_remove();
 }
 
+/* Of 40 experts, of which most have no token of 7. */
+#define MANY \
+    "{\"architectures\": [\"Qwen2MoeForCausalLM\"], \"vocab_size\": 31, \"hidden_size\": 16, " \
+    "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, " \
+    "\"intermediate_size\": 24, \"moe_intermediate_size\": 8, \"num_experts\": 40, " \
+    "\"num_experts_per_tok\": 3, \"shared_expert_intermediate_size\": 12}"
+
+static ds_tensor *hook_as_it_is(void *calls, ds_module *m, ds_tensor **x, int n, ds_tensor *y)
+{
+    (void)m, (void)x, (void)n;
+    ++*(int *)calls;
+    return y;
+}
+
+static ds_module *expert_below(ds_module *m)
+{
+    if (!strcmp(ds_module_name(m), "experts")) return ds_module_child(m, 7);
+    ds_module *found = NULL;
+    for (int i = 0; i < ds_module_children(m) && !found; i++)
+        found = expert_below(ds_module_child(m, i));
+    return found;
+}
+
+/* The loss, and all gradients in one tensor on the CPU. by_hook: with a hook on
+ * an expert, so that each expert is called. */
+static ds_tensor *gradients_of(ds_dtype dtype, int64_t length, bool by_hook, double *loss)
+{
+    ds_seed(5);
+    ds_module *m = ds_pretrained_load(folder_path(""), .no_weights = true, .dtype = dtype);
+    ds_module *expert = expert_below(m);
+    int calls = 0;
+    CHECK(m && expert);
+    if (by_hook) CHECK_INT(ds_register_forward_hook(expert, hook_as_it_is, &calls), 0);
+    ds_tensor *ids = ds_randint(DS_I64, 0, 31, ds_shape(1, length)), *y = ds_call(m, ids, ids);
+    CHECK_INT(ds_backward(y), DS_OK);
+    CHECK_INT(calls, by_hook);
+    *loss = ds_item(y);
+    int n = ds_module_params(m);
+    ds_tensor **all = malloc((size_t)n * sizeof *all);
+    for (int i = 0; i < n; i++) {
+        ds_tensor *g = ds_grad(ds_module_param_at(m, i, NULL));
+        CHECK(g);
+        all[i] = ds_reshape(g, ds_shape(-1));
+    }
+    ds_tensor *joined = ds_to(ds_cat(all, n, 0), (ds_device){0}, DS_F32);
+    free(all);
+    ds_module_free(m);
+    return joined;
+}
+
+/* All experts in one product, and one after the other. */
+static void experts_together(void **state)
+{
+    (void)state;
+    folder_make();
+    FILE *f = fopen(folder_path("config.json"), "w");
+    CHECK(f && fputs(MANY, f) > 0 && !fclose(f));
+    static const double near[] = {[DS_F32] = 1e-6, [DS_F16] = 2e-3, [DS_BF16] = 2e-2};
+    static const ds_dtype dtypes[] = {DS_F32, DS_F16, DS_BF16};
+    for (int i = 0; i < 6; i++) {
+        ds_scope *scope = ds_scope_open();
+        double want_loss, got_loss, most = 0, tol = near[dtypes[i / 2]];
+        ds_tensor *want = gradients_of(dtypes[i / 2], i % 2 ? 2 : 7, true, &want_loss);
+        ds_tensor *got = gradients_of(dtypes[i / 2], i % 2 ? 2 : 7, false, &got_loss);
+        const float *a = ds_data(want), *b = ds_data(got);
+        for (int64_t k = 0; k < ds_numel(want); k++) most = fmax(most, fabs((double)a[k]));
+        CHECK_CLOSE(got_loss, want_loss, tol);
+        for (int64_t k = 0; k < ds_numel(want); k++) CHECK_CLOSE(b[k], a[k], tol * most);
+        ds_scope_close(scope);
+    }
+    folder_remove();
+}
+
 TEST_MAIN(cmocka_unit_test(jitter_is_that_of_transformers),
-          cmocka_unit_test(balance_in_checkpoints), cmocka_unit_test(losses_of_parts))
+          cmocka_unit_test(balance_in_checkpoints), cmocka_unit_test(losses_of_parts),
+          cmocka_unit_test(experts_together))

@@ -3,6 +3,8 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "ops/groups.h"
+
 #include <deepspeed.h>
 
 #include <math.h>
@@ -244,6 +246,13 @@ static ds_tensor *call_combine_weighted(ds_tensor **in)
 CALL(dispatch,
      ds_dispatch(in[0], case_slots(in[0], ds_size(in[0], 0), 2), 2 * ds_size(in[0], 0) + 1))
 CALL(combine, ds_combine(in[0], case_slots(in[0], ds_size(in[0], 0) / 2, 2), NULL))
+/* Rows 0 .. R/2 - 1 of the first of three groups, none of the second. */
+static ds_tensor *call_grouped_linear(ds_tensor **in)
+{
+    int64_t rows = ds_size(in[0], 0), begin[] = {0, rows / 2, rows / 2, rows};
+    ds_tensor *b = ds_to(ds_from_data(DS_I64, ds_shape(4), begin), ds_device_of(in[0]), DS_I64);
+    return dsi_grouped_linear(in[0], b, in + 1, 3);
+}
 CALL(exchange_rows,
      ds_exchange_rows(in[0], NULL, ds_shape_of(in[0]).d, ds_shape_of(in[0]).d)) /* all to itself */
 CALL(dropout, (ds_seed(7), ds_dropout(in[0], 0.3, true)))

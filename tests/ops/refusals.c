@@ -384,6 +384,13 @@ static void mixture_of_experts(void **state)
     REFUSES(ds_combine(a, a, NULL), "combine: ", "slots are float32");
     REFUSES(ds_combine(b, j, w), "combine: weights are float32 [2, 1]", "[2, 2] as the slots");
     REFUSES(ds_combine(a, j, NULL), "combine: slot 4", "outside of the rows");
+    ds_tensor *alike[] = {b, b, b}, *other[] = {b, a, b};
+    REFUSES(dsi_grouped_linear(a, i, alike, 3), "grouped_linear: begin is int64 [2, 2]", "[4]");
+    i = ds_from_data(DS_I64, ds_shape(4), slot);
+    REFUSES(dsi_grouped_linear(a, i, other, 3), "weight 1 is [2, 5]", "of one shape");
+    REFUSES(dsi_grouped_linear(w, i, alike, 3), "grouped_linear: x is [2, 1]", "[rows, in]");
+    REFUSES(dsi_grouped_linear(i, i, alike, 3), "grouped_linear: ", "int64");
+    REFUSES(dsi_grouped_linear(a, i, alike, 0), "grouped_linear: 0 groups", "at least 1");
     REFUSES(ds_exchange_rows(ds_scalar(DS_F32, 1), NULL, rows, rows), "exchange_rows: ", "no rows");
     REFUSES(ds_exchange_rows(a, NULL, rows, rows), "all_to_all_rows: in is [2, 5]", "3 in all");
 }

@@ -250,6 +250,66 @@ static ds_status combine_dw(Trial *t)
     return CALL(t, combine_dw, IN(t, 6, 33), IN(t, 12, 33), slots(t, 6, 2), OUT_STATS(t, 6, 2));
 }
 
+/* ---- rows of groups: of four, of which the second and the last have none ---- */
+
+static dsi_view group_begin(Trial *t, int64_t rows)
+{
+    const int64_t begin[] = {0, rows / 3, rows / 3, rows, rows};
+    dsi_view v = INDEX(t, 1, 5);
+    t->device->type->copy_in(&t->device->stream, v.p, begin, sizeof begin);
+    return v;
+}
+/* The matrices of x [4,rows,columns]. */
+static void group_matrices(dsi_view x, dsi_view *w)
+{
+    for (int64_t g = 0; g < 4; g++) {
+        size_t at = (size_t)(g * x.s[0]) * ds_dtype_size(x.dtype);
+        w[g] = (dsi_view){(char *)x.p + at, x.dtype, 2, {x.d[1], x.d[2]}, {x.s[1], x.s[2]}};
+    }
+}
+static ds_status group_rows(Trial *t)
+{
+    int64_t n = BIG(t, 8192, 301);
+    return CALL(t, group_rows, INDEX(t, 5, n, 2), OUT_INDEX(t, DS_I64, 6),
+                OUT_INDEX(t, DS_I64, n, 2));
+}
+static ds_status group_matmul(Trial *t)
+{
+    int64_t rows = BIG(t, 4096, 131), in = BIG(t, 1024, 72), out = BIG(t, 2048, 136);
+    dsi_view x = IN(t, rows, in), w[4];
+    group_matrices(IN(t, 4, in, out), w);
+    return CALL(t, group_matmul, x, group_begin(t, rows), w, OUT(t, rows, out));
+}
+static ds_status group_matmul_dw(Trial *t)
+{
+    int64_t rows = BIG(t, 4096, 131), in = BIG(t, 1024, 72), out = BIG(t, 2048, 136);
+    dsi_view x = IN(t, rows, in), dy = IN(t, rows, out), w[4];
+    group_matrices(OUT(t, 4, in, out), w);
+    return CALL(t, group_matmul_dw, x, dy, group_begin(t, rows), w);
+}
+
+/* Of float64, for which a GPU has no kernel, the core's maximum. */
+static ds_status topk(Trial *t)
+{
+    enum { ROWS = 9, N = 70 };
+    double value[ROWS * N];
+    int64_t k = t->dtype == DS_F64 ? 1 : 3, place[3];
+    dsi_view x = IN(t, ROWS, N, 1), index = OUT_INDEX(t, DS_I64, ROWS, k, 1);
+    if (t->dtype == DS_F64) return CALL(t, reduce, DSI_MAX, 1, x, ABSENT, index);
+    x.n = index.n = 2;
+    if (t->device->type->kind != DS_CPU) return CALL_FUSION(t, topk, x, index);
+    ds_status status = CALL(t, copy, x, ((dsi_view){value, DS_F64, 2, {ROWS, N}, {N, 1}}));
+    for (int64_t m = 0; m < ROWS; m++)
+        for (int64_t j = 0; j < k; j++) {
+            place[j] = 0;
+            for (int64_t i = 0; i < N; i++)
+                if (value[m * N + i] > value[m * N + place[j]]) place[j] = i;
+            value[m * N + place[j]] = -2;
+            ((int64_t *)index.p)[m * k + j] = place[j];
+        }
+    return status;
+}
+
 /* ---- optimizers: the third step of two parameters ---- */
 
 /* master: parameters in float32 and copies of them in the trial's dtype. */
@@ -435,6 +495,10 @@ const SelfCase selftest_math[] = {
     {"dispatch", "", dispatch, 2, true},
     {"combine", "", combine, 4, true},
     {"combine_dw", "", combine_dw, 4, true},
+    {"group_rows", "", group_rows, 1, true},
+    {"group_matmul", "", group_matmul, 8, false},
+    {"group_matmul_dw", "", group_matmul_dw, 8, false},
+    {"topk", "", topk, 1, true},
     {"attention_step", "", attention_step, 4, true},
     {"attention_step", "several blocks a head", attention_step_long, 4, true},
     {"choose_token", "", choose_token, 1, true},

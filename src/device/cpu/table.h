@@ -28,6 +28,7 @@
     X(scatter_add)                                                             \
     X(gather)                                        /* index/gather.c */      \
     X(dispatch) X(combine) X(combine_dw)             /* index/moe.c */         \
+    X(group_rows) X(group_matmul) X(group_matmul_dw) /* gemm/groups.c */       \
     X(attention) X(attention_dx)                     /* attention/attention.c */ \
     X(optimizer) X(step_result)                      /* optim/optim.c */       \
     X(halves_join) X(halves_split)                   /* optim/halves.c */

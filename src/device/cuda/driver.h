@@ -114,6 +114,7 @@ ds_status dsi_cuda_upload(dsi_stream *s, const void *host, size_t bytes, const v
     X(dropout, 75) \
     X(decode, 75) \
     X(route, 75) \
+    X(groups, 75) \
     X(probe, 80) \
     X(probe_wgmma, 90)
 

@@ -55,6 +55,13 @@ ds_status dsi_cuda_dispatch(dsi_stream *s, dsi_view x, dsi_view slot, dsi_view w
 ds_status dsi_cuda_combine(dsi_stream *s, dsi_view x, dsi_view slot, dsi_view w, dsi_view y);
 ds_status dsi_cuda_combine_dw(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view slot, dsi_view dw);
 
+/* launch_groups.c */
+ds_status dsi_cuda_group_rows(dsi_stream *s, dsi_view id, dsi_view begin, dsi_view row);
+ds_status dsi_cuda_group_matmul(dsi_stream *s, dsi_view x, dsi_view begin, const dsi_view *w,
+                                dsi_view y);
+ds_status dsi_cuda_group_matmul_dw(dsi_stream *s, dsi_view a, dsi_view b, dsi_view begin,
+                                   const dsi_view *w);
+
 /* launch_optimizer.c */
 ds_status dsi_cuda_optimizer_step(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x);
 ds_status dsi_cuda_step_result_of(dsi_stream *s, const dsi_step_limits *c, dsi_view unscale,
@@ -146,6 +153,7 @@ ds_status dsi_cuda_attention_dropout_dx(dsi_stream *s, const dsi_philox *random,
 ds_status dsi_cuda_route(dsi_stream *s, const dsi_route *c, dsi_view score, dsi_view second,
                          dsi_view used, dsi_view expert, dsi_view place, dsi_view slot,
                          dsi_view counts);
+ds_status dsi_cuda_topk(dsi_stream *s, dsi_view x, dsi_view index);
 ds_status dsi_cuda_noise(dsi_stream *s, const dsi_philox *random, bool gumbel, double low,
                          double high, dsi_view y);
 

@@ -1,4 +1,4 @@
-/* device/cuda/launch_route.c: route and noise of kernels.h.
+/* device/cuda/launch_route.c: route, topk and noise of kernels.h.
  *
  * route is two launches. In the first a warp chooses the experts of a token; in
  * the second a block counts, selects and numbers the routes of an expert.
@@ -16,6 +16,8 @@
 #include "kernels/route.h"
 #include "launch.h"
 #include "operands.h"
+
+enum { MOST_BLOCKS = 8192, WARPS = 8 }; /* where a warp takes a row */
 
 _Static_assert((int)K_ROUTE_EXPERTS == (int)DSI_ROUTE_EXPERTS, "experts");
 _Static_assert((int)K_DROP_LAST == (int)DSI_DROP_LAST && (int)K_DROP_LEAST == (int)DSI_DROP_LEAST &&
@@ -44,8 +46,7 @@ static dsi_cuda_route_args route_args(const dsi_route *c, const dsi_view *score,
 /* A warp a token, 8 of them a block; then a block an expert. */
 static ds_status route_launch(dsi_stream *s, const dsi_cuda_route_args *a)
 {
-    enum { MOST = 8192, WARPS = 8 };
-    int64_t blocks = dsi_min(dsi_div_up(a->tokens, WARPS), MOST);
+    int64_t blocks = dsi_min(dsi_div_up(a->tokens, WARPS), MOST_BLOCKS);
     ds_status status = dsi_cuda_launch(s, DSI_CUDA_route, "route_choose", "",
                                        dsi_cuda_blocks(blocks, 32 * WARPS), a);
     if (status != DS_OK) return status;
@@ -70,6 +71,14 @@ ds_status dsi_cuda_route(dsi_stream *s, const dsi_route *c, dsi_view score, dsi_
     ds_status status = route_launch(s, &a);
     dsi_cuda_scratch_free(s, a.to, bytes);
     return status;
+}
+
+ds_status dsi_cuda_topk(dsi_stream *s, dsi_view x, dsi_view index)
+{
+    dsi_cuda_topk_args a = {x.p, index.p, x.d[0], (int)x.d[1], (int)index.d[1], (int)x.dtype};
+    return dsi_cuda_launch(
+        s, DSI_CUDA_route, "topk", "",
+        dsi_cuda_blocks(dsi_min(dsi_div_up(a.rows, WARPS), MOST_BLOCKS), 32 * WARPS), &a);
 }
 
 ds_status dsi_cuda_noise(dsi_stream *s, const dsi_philox *random, bool gumbel, double low,

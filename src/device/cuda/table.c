@@ -56,6 +56,9 @@ const dsi_kernels dsi_cuda_kernels = {
     .dispatch = dsi_cuda_dispatch,
     .combine = dsi_cuda_combine,
     .combine_dw = dsi_cuda_combine_dw,
+    .group_rows = dsi_cuda_group_rows,
+    .group_matmul = dsi_cuda_group_matmul,
+    .group_matmul_dw = dsi_cuda_group_matmul_dw,
 
     .optimizer = dsi_cuda_optimizer_step,
     .step_result = dsi_cuda_step_result_of,
@@ -85,6 +88,7 @@ const dsi_fusions dsi_cuda_fusions = {
     .rms_norm_shifted = dsi_cuda_rms_norm_shifted,
     .gather_batch = dsi_cuda_gather_batch,
     .route = dsi_cuda_route,
+    .topk = dsi_cuda_topk,
     .noise = dsi_cuda_noise,
 };
 /* clang-format on */

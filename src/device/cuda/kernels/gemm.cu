@@ -7,19 +7,8 @@
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
 #include "gemm.h"
-#include "team.cuh"
+#include "matrix.cuh"
 #include "tile.cuh"
-
-struct matrix_operand {
-    const void *p;
-    int dtype;
-    long long first, n, k, s, ks; /* sizes and strides along the tile and along k */
-    bool ones;                    /* element n is a line of ones */
-    DEVICE_MEMBER long long place(long long i, long long j) const
-    {
-        return j >= k ? OUTSIDE : i < n ? first + i * s + j * ks : ones && i == n ? ONE : OUTSIDE;
-    }
-};
 
 /* Blocks: column tiles, row tiles, batches. */
 template <class C, int R> DEVICE void matmul_tiles(const dsi_cuda_matmul_args &P)

@@ -1,5 +1,5 @@
-/* device/cuda/kernels/route.cu: tokens to experts: a gate's choices, who stays
- * in a full expert, and in which row. Sums are of integers, and places come
+/* device/cuda/kernels/route.cu: tokens to experts: the largest of each row, a gate's choices, who stays
+ * in a full expert, and in which row; rows sorted by expert. Sums are of integers, and places come
  * from prefix sums in the order of the tokens.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
@@ -40,6 +40,40 @@ DEVICE int best_of(const float *row, int experts, unsigned long long out)
         best.first = first < best.first ? first : best.first;
     }
     return row[best.first] == row[best.first] ? best.at : best.first;
+}
+
+/* The order of numbers, NaN above all. */
+DEVICE unsigned topk_key(float v)
+{
+    unsigned bits = __float_as_uint(v + 0.f); /* -0 is 0 */
+    return v != v ? ~0u : bits ^ (bits >> 31 ? ~0u : 0x80000000u);
+}
+
+/* A warp a row. Bit i of `out`: element lane + 32 i has its place. */
+KERNEL(topk, dsi_cuda_topk_args, 256)
+{
+    long long warps = (long long)gridDim.x * (blockDim.x / 32);
+    int lane = threadIdx.x % 32;
+    for (long long s = (blockIdx.x * (long long)blockDim.x + threadIdx.x) / 32; s < P.rows;
+         s += warps) {
+        unsigned long long out = 0;
+        for (int j = 0; j < P.k; j++) {
+            unsigned best = 0;
+            int at = P.n;
+            for (int e = lane, i = 0; e < P.n; e += 32, i++) {
+                unsigned key = topk_key(load<float>(P.x, P.dtype, s * P.n + e));
+                if (!(out >> i & 1) && (at == P.n || key > best)) best = key, at = e;
+            }
+            for (int o = 16; o; o /= 2) {
+                unsigned key = __shfl_xor_sync(ALL_LANES, best, o);
+                int e = __shfl_xor_sync(ALL_LANES, at, o);
+                if (e < P.n && (at == P.n || key > best || (key == best && e < at)))
+                    best = key, at = e;
+            }
+            if (at % 32 == lane) out |= 1ull << at / 32;
+            if (!lane) P.index[s * P.k + j] = at;
+        }
+    }
 }
 
 /* Where choice j of token s is in the order in which places are given. */
@@ -195,6 +229,43 @@ KERNEL(route_place, dsi_cuda_route_args, K_ROUTE_THREADS)
         P.counts[e] = chosen;
         P.counts[P.experts + e] = first;
         P.counts[2 * P.experts + e] = chosen < P.capacity ? chosen : P.capacity;
+    }
+}
+
+/* ---- rows sorted by group: a block a group -------------------------------------- */
+
+/* How many of this thread's ids from o on are g; bit i of *mine: id o + i is. */
+DEVICE int group_count(const dsi_cuda_sort_args &P, int o, long long g, unsigned *mine)
+{
+    int n = 0;
+    *mine = 0;
+    for (int i = 0; i < AT_ONCE && o + i < (int)P.count; i++)
+        if (P.id[o + i] == g) *mine |= 1u << i, n++;
+    return n;
+}
+
+KERNEL(route_sort, dsi_cuda_sort_args, K_ROUTE_THREADS)
+{
+    SHARED(int, part, [K_ROUTE_THREADS / 32]);
+    for (long long g = blockIdx.x; g < P.groups; g += gridDim.x) {
+        int below = 0, base, all, step = (int)blockDim.x * AT_ONCE;
+        for (int o = threadIdx.x; o < (int)P.count; o += blockDim.x) {
+            long long id = P.id[o];
+            below += id >= 0 && id < g;
+            if (g || (id >= 0 && id < P.groups)) continue;
+            set_fault(P.fault, K_FAULT_ROW, id, o, -1, P.groups);
+            P.row[o] = -1;
+        }
+        block_before(below, part, &base);
+        if (!threadIdx.x) P.begin[g] = base;
+        for (int from = 0; from < (int)P.count; from += step, base += all) {
+            unsigned mine;
+            int o = from + (int)threadIdx.x * AT_ONCE, n = group_count(P, o, g, &mine);
+            long long at = base + block_before(n, part, &all);
+            for (int i = 0; i < AT_ONCE; i++)
+                if (mine >> i & 1) P.row[o + i] = at++;
+        }
+        if (!threadIdx.x && g == P.groups - 1) P.begin[P.groups] = base;
     }
 }
 

@@ -20,6 +20,20 @@ typedef struct dsi_cuda_route_args {
     const unsigned long long *fresh_seed; /* in place of seed; may be NULL */
 } dsi_cuda_route_args;
 
+/* index [rows,k]: places of the largest of each row of x [rows,n] */
+typedef struct dsi_cuda_topk_args {
+    const void *x;
+    long long *index, rows;
+    int n, k, dtype;
+} dsi_cuda_topk_args;
+
+/* id, row [count], begin [groups + 1] */
+typedef struct dsi_cuda_sort_args {
+    const long long *id;
+    long long *begin, *row, count, groups;
+    void *fault;
+} dsi_cuda_sort_args;
+
 typedef struct dsi_cuda_noise_args {
     float *y;
     long long count;
