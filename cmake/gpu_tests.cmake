@@ -41,7 +41,7 @@ if(DS_CUDA AND CMAKE_CXX_COMPILER AND (NOT DS_TEST_FOLDERS OR "gpu" IN_LIST DS_T
         $<$<COMPILE_LANGUAGE:CXX>:-Wno-unknown-pragmas> $<$<COMPILE_LANGUAGE:CXX>:-Wno-unused-function>
         $<$<COMPILE_LANGUAGE:CXX>:-std=c++17> $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions>
         $<$<COMPILE_LANGUAGE:CXX>:$<IF:$<BOOL:${DS_SANITIZE}>,-O1,-O2>>)
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
         # wrong there for the tiles of products, which are loaded a step before they are stored
         target_compile_options(fake_libcuda PRIVATE -Wno-maybe-uninitialized)
     endif()
