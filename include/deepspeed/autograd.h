@@ -106,7 +106,7 @@ typedef struct ds_op {
 DS_API ds_tensor *ds_apply(const ds_op *op, ds_tensor **in, int n);
 
 /* In forward: saves x for the backward. In backward: the i-th tensor that was
- * saved, borrowed. */
+ * saved, borrowed; NULL, with the message, if there is none. */
 DS_API void ds_ctx_save(ds_ctx *ctx, ds_tensor *x);
 DS_API ds_tensor *ds_ctx_saved(ds_ctx *ctx, int i);
 

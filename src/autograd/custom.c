@@ -41,8 +41,10 @@ void ds_ctx_save(ds_ctx *ctx, ds_tensor *x)
 
 ds_tensor *ds_ctx_saved(ds_ctx *ctx, int i)
 {
-    if (ctx->node) return i >= 0 ? dsi_saved_tensor(ctx->node, i) : NULL;
-    return i >= 0 && i < ctx->n_saved ? ctx->saved[i] : NULL;
+    int n = ctx->node ? dsi_saved_tensors(ctx->node) : ctx->n_saved;
+    if (i < 0 || i >= n)
+        return dsi_refuse("ctx_saved: there is no tensor %d: forward saved %d", i, n);
+    return ctx->node ? dsi_saved_tensor(ctx->node, i) : ctx->saved[i];
 }
 
 bool ds_ctx_needs(ds_ctx *ctx, int i)
@@ -106,7 +108,7 @@ ds_tensor *ds_apply(const ds_op *op, ds_tensor **in, int n)
         if (!in[i]) return dsi_null_operand(op->name);
     ds_ctx ctx = {.in = in, .n = n};
     ds_tensor *y = custom_forward(op, &ctx);
-    if (!y) dsi_null_operand(op->name);
+    if (!y && !ds_error()) dsi_fail(DS_EINVAL, "%s: its forward returned NULL", op->name);
     dsi_node *node = dsi_record_n(&dsi_op_custom, y, in, n);
     if (node) {
         Attr a = {.op = op, .n = n};

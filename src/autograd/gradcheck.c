@@ -107,9 +107,11 @@ ds_status ds_gradcheck(ds_tensor *(*f)(void *arg, ds_tensor **in, int n), void *
     if (!c.o.eps) c.o.eps = 1e-6;
     if (!c.o.atol) c.o.atol = 1e-5;
     if (!c.o.rtol) c.o.rtol = 1e-3;
+    bool none = true;
     for (int i = 0; i < n; i++) {
         if (!in[i]) return dsi_null_argument("gradcheck");
         if (!in[i]->requires_grad) continue;
+        none = false;
         if (in[i]->dtype != DS_F64)
             return dsi_fail(DS_EINVAL, "gradcheck: input %d is %s: expected float64", i,
                             ds_dtype_name(in[i]->dtype));
@@ -120,6 +122,8 @@ ds_status ds_gradcheck(ds_tensor *(*f)(void *arg, ds_tensor **in, int n), void *
                             i, dsi_shape_text(in[i]->shape));
         ds_set_grad_of(in[i], NULL);
     }
+    if (none)
+        return dsi_fail(DS_EINVAL, "gradcheck: no input requires a gradient (ds_require_grad)");
     ds_status status = gradients_by_backward(&c);
     for (int i = 0; i < n && status == DS_OK; i++)
         if (in[i]->requires_grad) status = check_input(&c, i);

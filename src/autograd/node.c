@@ -124,6 +124,7 @@ void dsi_set_free_attr(dsi_node *n, void (*free_attr)(dsi_node *n))
 }
 
 ds_tensor *dsi_saved_tensor(dsi_node *n, int i) { return i < n->n_saved ? n->saved[i] : NULL; }
+int dsi_saved_tensors(const dsi_node *n) { return n->n_saved; }
 ds_tensor *dsi_second_dy(dsi_node *n) { return n->second_dy; }
 const void *dsi_attr(dsi_node *n) { return n->attr; }
 bool dsi_needs_input_grad(const dsi_node *n, int i)

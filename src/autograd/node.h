@@ -45,6 +45,7 @@ dsi_node *dsi_record_n(const dsi_op *op, ds_tensor *y, ds_tensor **in, int n);
 void dsi_save_for_backward(dsi_node *n, ds_tensor *x);
 void dsi_set_attr(dsi_node *n, const void *attr, size_t bytes); /* a copy */
 ds_tensor *dsi_saved_tensor(dsi_node *n, int i);                /* borrowed */
+int dsi_saved_tensors(const dsi_node *n);                       /* their number */
 const void *dsi_attr(dsi_node *n);
 ds_tensor *dsi_second_dy(dsi_node *n); /* borrowed, acquired; NULL: dy is the whole gradient */
 

@@ -38,6 +38,7 @@
  * SPDX-License-Identifier: MIT */
 #include "loader.h"
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/prefetch.h"
 #include "copier.h"
@@ -327,6 +328,11 @@ ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts)
     l->samples = loader_rank_samples(&opts, len);
     int64_t whole = l->samples / opts.batch_size, rest = l->samples % opts.batch_size;
     l->batches = whole + (rest && !opts.drop_last);
+    if (!l->batches && !opts.rank)
+        dsi_log(DSI_WARNING,
+                "loader of %s: there is no batch: %lld samples are less than one of %lld, and "
+                "drop_last leaves them out",
+                ds_dataset_name(data), (long long)l->samples, (long long)opts.batch_size);
     l->rows = l->samples < opts.batch_size ? l->samples : opts.batch_size;
     l->order = dsi_alloc((size_t)l->samples * sizeof *l->order);
     l->n_slots = loader_count_slots(l);

@@ -327,17 +327,11 @@ static ds_loader *loader_make(const ds_engine *e, ds_dataset *data, bool shuffle
 {
     int64_t batch = e->config->train_micro_batch_size_per_gpu;
     if (e->dtype != DS_F32) data = ds_transform_cast(data, e->dtype);
-    ds_loader *l = ds_loader_new(
+    return ds_loader_new(
         data, batch, .shuffle = shuffle, .drop_last = e->config->dataloader_drop_last,
         .workers = workers, .rank = ds_comm_rank(e->comm), .ranks = ds_comm_size(e->comm),
         .seed = seed,
         .global_batch = e->config->zero.deterministic ? e->config->train_batch_size : 0);
-    if (l && !ds_loader_len(l) && !ds_comm_rank(e->comm))
-        dsi_log(DSI_WARNING,
-                "the loader has no batch: a rank's data are less than its micro batch of %lld, and "
-                "dataloader_drop_last leaves such a rest out",
-                (long long)batch);
-    return l;
 }
 
 ds_loader *ds_engine_io(ds_engine *e, ds_dataset *data, bool shuffle)

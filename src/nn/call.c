@@ -109,7 +109,8 @@ ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n)
     dsi_place before = dsi_observe_module();
     ds_tensor *y = m->hooks ? module_hooked_run(m, in, n) : module_run(m, in, n);
     dsi_observe_end(before);
-    if (!y) dsi_null_operand("forward");
+    if (!y && !ds_error())
+        dsi_fail(DS_EINVAL, "%s returned NULL", m->hooks ? "forward, or a hook," : "forward");
     y = dsi_scope_return(scope, dsi_ref(y));
     dsi_error_context_leave(was);
     return y;

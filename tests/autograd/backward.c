@@ -171,6 +171,17 @@ static void gives_other_shape(ds_ctx *ctx, ds_tensor *grad, ds_tensor **grad_in)
     grad_in[0] = ds_sum(grad);
 }
 
+static void takes_too_many(ds_ctx *ctx, ds_tensor *grad, ds_tensor **grad_in)
+{
+    grad_in[0] = ds_mul(grad, ds_ctx_saved(ctx, 9));
+}
+
+static ds_tensor *gives_no_result(ds_ctx *ctx, ds_tensor **in, int n)
+{
+    (void)ctx, (void)in, (void)n;
+    return NULL;
+}
+
 static void own_ops_that_err(void **state)
 {
     (void)state;
@@ -184,6 +195,15 @@ static void own_ops_that_err(void **state)
     static const ds_op other = {"other", swish_forward, gives_other_shape};
     CHECK(ds_backward(ds_sum(ds_apply(&other, &x, 1))) != DS_OK);
     CHECK_ERROR("other: its backward gave a gradient of shape [] for input 0 of shape [3]");
+    static const ds_op beyond = {"beyond", swish_forward, takes_too_many};
+    CHECK(ds_backward(ds_sum(ds_apply(&beyond, &x, 1))) != DS_OK);
+    CHECK_ERROR("ctx_saved: there is no tensor 9: forward saved");
+    static const ds_op absent = {"absent", gives_no_result, gives_nothing};
+    CHECK(!ds_apply(&absent, &x, 1));
+    CHECK_ERROR("absent: its forward returned NULL");
+    ds_tensor *constant = ds_ones(DS_F64, ds_shape(3));
+    CHECK(ds_gradcheck(wrong, NULL, &constant, 1, (ds_gradcheck_opts){0}) != DS_OK);
+    CHECK_ERROR("gradcheck: no input requires a gradient");
     ds_scope_close(s);
 }
 

@@ -152,6 +152,12 @@ static void much_that_does_not_fit(void **state)
 
 /* Of a tree only the root can be freed, and a module without a type is one that
  * cannot be called. */
+static ds_tensor *gives_no_result(void *self, ds_tensor *x)
+{
+    (void)self, (void)x;
+    return NULL;
+}
+
 static void not_ones_own(void **state)
 {
     (void)state;
@@ -164,6 +170,10 @@ static void not_ones_own(void **state)
     CHECK_ERROR("module_new: an operand is NULL");
     CHECK(m && !ds_call(m, ds_ones(DS_F32, ds_shape(1))));
     CHECK_ERROR("has no forward");
+    ds_module_free(m);
+    m = ds_module_make(NULL, "absent", "Absent", .forward = gives_no_result);
+    CHECK(!ds_call(m, ds_ones(DS_F32, ds_shape(1))));
+    CHECK_ERROR("absent: forward returned NULL");
     ds_module_free(m);
 }
 

@@ -80,7 +80,7 @@ has out 'events.out.tfevents'
 
 # ---- less data than a batch
 status 0 $sample --deepspeed_config '{"train_batch_size": 16, "dataloader_drop_last": true, "optimizer": {"type": "Adam"}}' --samples 3 -e 1 --no_eval
-has out 'WARNING.*the loader has no batch'
+has out 'WARNING.*there is no batch: 3 samples are less than one of 16, and drop_last leaves them out'
 
 # ---- the log of collectives
 echo "$config, \"comms_logger\": {\"enabled\": true, \"prof_all\": false, \"prof_ops\": [\"all_reduce\"]}}" >c.json
