@@ -469,6 +469,7 @@ bool ds_loader_next(ds_loader *l, ds_batch *out)
         l->epoch++;
         return false;
     }
+    dsi_handle_call("loader_next"); /* not ds_scope_close makes the batch */
     bool ok = (l->resident || slot_wait(l)) && batch_hand_out(l, out);
     if (ok || !l->resident) l->next++; /* a batch that failed is left out if the caller goes on */
     return ok && (!l->copier || batch_prepare(l));

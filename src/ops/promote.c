@@ -46,5 +46,6 @@ bool dsi_promote(const char *op, ds_tensor **a, ds_tensor **b, ds_dtype dtype)
     if (!*a || !*b || !dsi_same_device(op, *a, *b)) return false;
     *a = ds_cast(*a, dtype);
     *b = *a ? ds_cast(*b, dtype) : NULL;
+    dsi_handle_call(op); /* not ds_cast makes the result */
     return *b;
 }

@@ -56,6 +56,14 @@ static void loader_frees_its_data(void **state)
     ds_dataset *data = ds_tensor_dataset(&x, 1);
     ds_loader *loader = ds_loader_new(data, 2);
     CHECK(loader);
+    ds_batch b;
+    CHECK(ds_loader_next(loader, &b));
+    ds_tensor *first = b.x, *sum = ds_add(b.x, b.x);
+    CHECK(ds_loader_next(loader, &b));
+    CHECK(!ds_sum(first));
+    CHECK_ERROR("freed by the end of its scope; made by loader_next");
+    CHECK(!ds_sum(sum));
+    CHECK_ERROR("freed by the end of its scope; made by add");
     ds_loader_free(loader);
     ds_dataset_free(data);
     CHECK_ERROR("dataset_free: this data set has ended: freed by ds_loader_free");
