@@ -13,7 +13,8 @@ set(DS_FUZZ_zip ${DS_FUZZ_pickle})
 set(DS_FUZZ_safetensors ${DS_FUZZ_pickle})
 set(DS_FUZZ_latest src/engine/checkpoint/folder.c src/engine/checkpoint/manifest.c)
 
-set(DS_FUZZ_tokenizer src/text/*.c)
+set(DS_FUZZ_tokenizer src/text/*.c src/text/jinja/*.c)
+set(DS_FUZZ_jinja ${DS_FUZZ_tokenizer})
 set(DS_FUZZ_lm_config src/models/config*.c)
 
 # Sources of several fuzzers are compiled once.

@@ -57,6 +57,8 @@ enum {
     NO_SAVE,
     DEMO,
     PROMPT,
+    CHAT,
+    SYSTEM,
     MAX_NEW_TOKENS,
     GREEDY,
     TEMPERATURE,
@@ -137,6 +139,9 @@ static const struct argp_option options[] = {
     {"no-save", NO_SAVE, 0, 0, "do not write the model", 0},
     {0, 0, 0, 0, "Generation:", 5},
     {"prompt", PROMPT, "TEXT", 0, "what the text begins with", 0},
+    {"chat", CHAT, 0, 0,
+     "the prompt is a user's message: the model's template of chats makes the text", 0},
+    {"system", SYSTEM, "TEXT", 0, "the system's message of a chat", 0},
     {"max-new-tokens", MAX_NEW_TOKENS, "N", 0, "how many tokens at most (100)", 0},
     {"greedy", GREEDY, 0, 0, "always the most probable token", 0},
     {"temperature", TEMPERATURE, "X", 0, "of sampling (0.8); 0: as --greedy", 0},
@@ -176,6 +181,8 @@ static const ArgsField fields[] = {
     ARGS_REAL(LORA_ALPHA, LmOptions, lora_alpha),
     ARGS_TEXT(DEVICE, LmOptions, device),
     ARGS_TEXT(PROMPT, LmOptions, prompt),
+    ARGS_TEXT(SYSTEM, LmOptions, system),
+    ARGS_FLAG(CHAT, LmOptions, chat),
     ARGS_TEXT(SAVE_DIR, LmOptions, save_dir),
     ARGS_TEXT(LOAD_DIR, LmOptions, load_dir),
     ARGS_TEXT(TENSORBOARD, LmOptions, tensorboard),
@@ -287,6 +294,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
                        o->n_data  ? "data"
                        : o->model ? "model"
                                   : "tokenizer");
+        if (o->system && !o->chat) argp_error(state, "--system is for --chat");
         if (!has_needed(command_find(o->command), o))
             argp_error(state, "%s needs %s", o->command, command_find(o->command)->needed);
         return 0;

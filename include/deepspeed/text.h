@@ -1,4 +1,5 @@
-/* deepspeed/text.h: tokenizers of Hugging Face's tokenizer.json.
+/* deepspeed/text.h: tokenizers of Hugging Face's tokenizer.json; templates of
+ * chats.
  *
  *     ds_tokenizer *t = ds_tokenizer_load("gpt2");
  *     ds_tokens tokens = {0};
@@ -9,9 +10,10 @@
  *     ds_tokenizer_free(t);
  *
  * Ids and text are those of the Python package tokenizers, for models of type
- * BPE: byte-level (GPT-2, OPT, Pythia, Llama 3, Qwen2, SmolLM2) and with byte fallback
- * (Llama 2, Mistral, Phi-3, Gemma). A component of the file that would change
- * the result and is not implemented is refused by name when the file is loaded.
+ * BPE: byte-level (GPT-2, OPT, Pythia, Llama 3, Qwen2, SmolLM2) and with byte
+ * fallback (Llama 2, Mistral, Phi-3, Gemma). A component of the file that would
+ * change the result and is not implemented is refused by name when the file is
+ * loaded.
  *
  * A tokenizer is used by one thread at a time: it remembers words.
  * SPDX-License-Identifier: MIT */
@@ -81,6 +83,38 @@ DS_API ds_decode_stream *ds_decode_stream_new(const ds_tokenizer *t, bool keep_s
  * Valid until the next call. */
 DS_API const char *ds_decode_stream_step(ds_decode_stream *s, uint32_t id);
 DS_API void ds_decode_stream_free(ds_decode_stream *s);
+
+/* ---- chats ---- */
+
+/* A model's template of chats: what its messages are as one text. */
+typedef struct ds_chat_template ds_chat_template;
+
+/* Loads the template of a folder as transformers 5 does: chat_template.jinja
+ * and additional_chat_templates, else "chat_template" of tokenizer_config.json,
+ * a text or a list of names and texts; and the special tokens that templates
+ * name (bos_token, eos_token ...). Returns NULL with a message if there is none
+ * (DS_EINVAL), a file cannot be read (DS_EIO), or a template has what is not
+ * implemented, with its line (DS_EFORMAT). Templates are Jinja's, in its
+ * sandbox; time and memory of one are limited. */
+DS_API ds_chat_template *ds_chat_template_load(const char *folder);
+DS_API void ds_chat_template_free(ds_chat_template *t); /* NULL: nothing */
+
+typedef struct ds_chat_opts {
+    bool add_generation_prompt; /* end with what an answer of the model begins with */
+    const char *tools;          /* JSON: a list of functions' schemas; NULL: none */
+    const char *variables; /* JSON: an object with more variables of the template; NULL: none */
+    size_t *bytes;         /* if not NULL: receives the length */
+} ds_chat_opts;
+
+/* tokenizer.apply_chat_template(messages, tokenize=False): messages is JSON,
+ * [{"role": "user", "content": "Hello"}, ...]. Returns the text, to be freed
+ * with free(); its ids are those of ds_encode with .no_special_tokens = true,
+ * as the template writes the begin token itself. NULL with a message if JSON is
+ * not what it should be (DS_EINVAL), the template refuses the conversation
+ * (raise_exception, DS_EINVAL), or fails (DS_EFORMAT). */
+#define ds_chat_apply(template, messages, ...) \
+    ds_chat_apply_with(template, messages, (ds_chat_opts){.add_generation_prompt = __VA_ARGS__})
+DS_API char *ds_chat_apply_with(const ds_chat_template *t, const char *messages, ds_chat_opts opts);
 
 typedef struct ds_tokenizer_train_opts {
     int64_t vocab_size;       /* 257 or more: an end token, 256 bytes, merges */

@@ -31,7 +31,8 @@ typedef struct dsi_pcre2 {
 #define DSI_UTF8PROC_FUNCTIONS(X) \
     X(map) \
     X(category) \
-    X(tolower)
+    X(tolower) \
+    X(toupper)
 
 #define DSI_UTF8PROC_MEMBER(name) __typeof__(&utf8proc_##name) name;
 typedef struct dsi_utf8proc {

@@ -77,6 +77,31 @@ case $(sed '1s/^ABILITY//' out) in
 *) fail "no stop string in the text" ;;
 esac
 
+# ---- chats: the text of the template is the prompt, and stdout has the answer alone
+status 1 generate --model mine --chat --prompt hi
+has err '^ds_lm: mine has no template of chats: neither chat_template.jinja'
+cat >mine/chat_template.jinja <<'EOF'
+{%- for m in messages %}
+{%- if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}
+{{- '[' + m.role + '] ' + m.content | trim + ' ' }}
+{%- endfor %}
+{%- if add_generation_prompt %}[assistant]{% endif %}
+EOF
+status 0 generate --model mine --chat --system 'Be kind.' --prompt ' ABILITY ' --max-new-tokens 5 --greedy
+printf '[system] Be kind. [user] ABILITY [assistant]' >chat.txt
+cat out >>chat.txt
+status 0 generate --model mine --prompt '[system] Be kind. [user] ABILITY [assistant]' --max-new-tokens 5 --greedy
+cmp -s out chat.txt || fail "--chat has another text than its prompt"
+printf '{{ 1 }}\n{{ nothing.x }}' >mine/chat_template.jinja
+status 1 generate --model mine --chat --prompt hi
+has err "chat_template.jinja: line 2: 'nothing' is undefined"
+printf '{{ messages | urlize }}' >mine/chat_template.jinja
+status 1 generate --model mine --chat --prompt hi
+has err 'line 1: the filter "urlize" is not implemented'
+rm mine/chat_template.jinja
+status 2 generate --model mine --system hi --prompt hi
+has err '--system is for --chat'
+
 # ---- a model whose positions have an end
 cat >new/gpt2.json <<'EOF'
 {"architectures": ["GPT2LMHeadModel"], "vocab_size": 300, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}

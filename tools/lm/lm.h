@@ -13,7 +13,7 @@
 
 typedef struct LmOptions {
     const char *command;
-    const char *model, *tokenizer, *output, *config, *adapter, *eval_data, *prompt;
+    const char *model, *tokenizer, *output, *config, *adapter, *eval_data, *prompt, *system;
     const char *load_dir, *save_dir, *tensorboard, *device;
     const char *lora_targets, *lora_bias, *modules_to_save;
     const char *data[LM_FILES], *stops[LM_STOPS]; /* stops: texts that end a sample */
@@ -25,7 +25,7 @@ typedef struct LmOptions {
     int64_t hidden, end_token; /* of the model, lm_read_model; end_token -1: none */
     double lr, weight_decay, clip, eval_split, temperature, top_p, repetition_penalty, lora_alpha;
     double min_p;
-    bool bf16, checkpointing, greedy, demo, no_save, resume, use_dora, ensure_weight_tying;
+    bool bf16, checkpointing, greedy, demo, no_save, resume, use_dora, ensure_weight_tying, chat;
 } LmOptions;
 
 /* Fills what is 0 in o with defaults, and with those of --demo. */
@@ -71,7 +71,14 @@ bool lm_tokens_masked(const char *path);
 ds_status lm_demo_prepare(LmOptions *o);
 /* Adds --adapter's adapters to a model. */
 ds_status lm_adapter(ds_module *model, const LmOptions *o);
-/* Prints the prompt of o and what the model writes after it, up to a text of
+/* The template of chats of --tokenizer, or of the model's folder (chat.c). */
+ds_chat_template *lm_chat_template(const LmOptions *o);
+/* Appends a message. */
+void lm_chat_add(json_t *messages, const char *role, const char *content);
+/* The text of a chat that has --system and --prompt, up to the answer; to be
+ * freed with free(). */
+char *lm_chat_prompt(const LmOptions *o);
+/* Prints the prompt of o, unless it is a chat's, and what the model writes after it, up to a text of
  * o->stops, on rank 0; the others compute it with it where parameters are
  * gathered (sample.c). */
 ds_status lm_sample(ds_module *model, ds_tokenizer *t, const LmOptions *o, ds_generate_opts opts);

@@ -6,6 +6,7 @@
 #include "lm.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct Sample {
@@ -39,9 +40,16 @@ static bool print_token(void *arg, int64_t row, int64_t id)
 ds_status lm_sample(ds_module *model, ds_tokenizer *t, const LmOptions *o, ds_generate_opts opts)
 {
     ds_tokens ids = {0};
-    const char *prompt = o->prompt ? o->prompt : "\n";
-    ds_status status = ds_encode(t, prompt, strlen(prompt), &ids, (ds_encode_opts){0});
-    if (status != DS_OK) return status;
+    char *chat = o->chat ? lm_chat_prompt(o) : NULL;
+    const char *prompt = chat ? chat : o->prompt ? o->prompt : "\n";
+    ds_status status = o->chat && !chat ? ds_error_status() : DS_OK;
+    if (status == DS_OK)
+        status = ds_encode(t, prompt, strlen(prompt), &ids,
+                           (ds_encode_opts){.no_special_tokens = o->chat});
+    if (status != DS_OK) {
+        free(chat);
+        return status;
+    }
     ds_scope *scope = ds_scope_open();
     int64_t n = ids.n ? ids.n : 1, *prompt_ids = dsi_alloc((size_t)n * sizeof *prompt_ids);
     for (int64_t i = 0; i < ids.n; i++) prompt_ids[i] = ids.ids[i];
@@ -51,12 +59,13 @@ ds_status lm_sample(ds_module *model, ds_tokenizer *t, const LmOptions *o, ds_ge
     bool first = ds_comm_rank(NULL) == 0;
     if (opts.temperature == 0) opts.temperature = 0.8;
     opts.on_token = print_token, opts.arg = &s;
-    if (first) fputs(prompt, stdout);
+    if (first && !o->chat) fputs(prompt, stdout);
     ds_tensor *y = ds_generate_with(model, in, opts);
     if (first) putchar('\n');
     ds_decode_stream_free(s.stream);
     dsi_text_free(&s.text);
     ds_tokens_free(&ids);
+    free(chat);
     ds_scope_close(scope);
     return y ? DS_OK : ds_error_status();
 }
