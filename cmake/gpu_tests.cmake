@@ -9,7 +9,7 @@ set(DS_GPU_TESTS OFF)
 # of the tests' time with a sanitizer. It touches the kernels' memory only by
 # memcpy and memset, which AddressSanitizer sees, and the PTX machine checks each
 # address itself.
-foreach(name blocks fibers meetings)
+foreach(name blocks fibers meetings wgmma)
     set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/gpu/emulator/${name}.cpp
         PROPERTIES COMPILE_OPTIONS "-fno-sanitize=all;-O2")
 endforeach()

@@ -15,6 +15,7 @@ unsigned n_threads, left;
 std::vector<Copy> copies[MOST];
 int groups[MOST];
 bool copies_used, products_used;
+Turn turn;
 Order order = FORWARD;
 
 struct Piece {
@@ -68,26 +69,15 @@ static bool coprime(unsigned a, unsigned b)
     }
     return a == 1;
 }
-/* Each of n things once; a shuffled order is that of a permutation by a random odd step and start. */
-struct Sequence {
-    unsigned n, at, step;
-    Sequence(unsigned n_ = 0) : n(n_), at(0), step(1)
-    {
-        if (order == FORWARD || !n) return;
-        at = step = n - 1;
-        if (order == BACKWARD) return;
-        at = draw(n);
-        do step = draw(n) | 1;
-        while (n & (n - 1) && !coprime(step, n));
-    }
-    unsigned next()
-    {
-        unsigned now = at;
-        at += step;
-        if (at >= n) at -= n;
-        return now;
-    }
-};
+Sequence::Sequence(unsigned n_) : n(n_), at(0), step(1)
+{
+    if (order == FORWARD || !n) return;
+    at = step = n - 1;
+    if (order == BACKWARD) return;
+    at = draw(n);
+    do step = draw(n) | 1;
+    while (n & (n - 1) && !coprime(step, n));
+}
 
 /* ---- blocks ---- */
 
@@ -111,15 +101,6 @@ void *shared(const void *tag, size_t bytes, size_t aligned)
     return memory + aligned;
 }
 
-/* Whose turn it is: lanes of a warp as long as one can go on, then the next
- * warp's. Restarts a round of all warps until all threads have ended. */
-static struct Turn {
-    unsigned warp, lane; /* how many of the round, and of the warp's pass, have had theirs */
-    Sequence warps, lanes;
-    Warp *w;
-    bool moved, again; /* something in the round; in the pass */
-} turn;
-
 static void next_warp()
 {
     unsigned n_warps = (n_threads + 31) / 32;
@@ -133,28 +114,21 @@ static void next_warp()
     turn.w = &warps[turn.warps.next()];
 }
 
-Fiber *next_fiber()
+Fiber *next_in_pass()
 {
-    for (;;) {
-        Warp *w = turn.w;
-        while (w && w->ready && turn.lane < w->n) {
-            unsigned lane = turn.lanes.next();
-            turn.lane++;
-            if (!(w->ready >> lane & 1)) continue;
-            turn.again = turn.moved = true;
-            return &w->lanes[lane];
-        }
-        bool overtaken = w && order == RANDOM && draw(4) == 0; /* another warp may */
-        if (!left) return nullptr;
-        bool stays = w && turn.again && w->ready && !overtaken;
-        while (!stays) {
-            next_warp();
-            stays = turn.w->ready;
-        }
-        turn.again = false;
-        turn.lanes = Sequence(turn.w->n);
-        turn.lane = 0;
+    Warp *w = turn.w;
+    turn.moved |= turn.again;
+    bool overtaken = w && order == RANDOM && draw(4) == 0; /* another warp may */
+    if (!left) return nullptr;
+    bool stays = w && turn.again && w->ready && !overtaken;
+    while (!stays) {
+        next_warp();
+        stays = turn.w->ready;
     }
+    turn.again = false;
+    turn.lanes = Sequence(turn.w->n);
+    turn.lanes_left = turn.w->n;
+    return next_fiber();
 }
 
 /* Which thread each fiber is. */
@@ -183,7 +157,7 @@ static void run_block()
     copies_used = products_used = false;
     for (unsigned at = 0; at < n_threads; at += 32) {
         unsigned n = n_threads - at < 32 ? n_threads - at : 32, all = ~0u >> (32 - n);
-        warps[at / 32] = {fibers + at, n, all, all, 0, 0, ~all};
+        warps[at / 32] = {fibers + at, n, all, all, 0, 0, ~all, false};
     }
     block.dynamic = launch->dynamic_bytes ? take(launch->dynamic_bytes) : nullptr;
     block.dynamic_bytes = launch->dynamic_bytes;

@@ -19,6 +19,8 @@
 #include <stdio.h>
 #include <type_traits>
 
+#define UNROLLED _Pragma("GCC unroll 8") /* the indices are constants then */
+
 namespace cuda_on_cpu
 {
 
@@ -86,6 +88,9 @@ void barrier(int line);                   /* of the block */
 /* the same for all threads of a block */
 void *shared(const void *tag, size_t bytes, size_t aligned);
 void run(const Launch &l); /* the whole grid */
+/* c += a b, k after k: [16,step], [16,k] and [k,step], of which `columns`, a multiple of 8, are
+ * used. */
+void add_products(float *c, const float *a, const float *b, int k, int columns, int step);
 extern uint64_t threads_run;
 
 /* Kernels register when the library is loaded: by name, with the size of their

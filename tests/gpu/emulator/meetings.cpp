@@ -34,62 +34,72 @@ void fail(const char *what)
     abort();
 }
 
-static void compute(Warp *w, unsigned mask, unsigned came)
+/* Which lane a lane of a shuffle reads, itself where there is none. */
+static unsigned source(const Meeting &m, unsigned lane)
+{
+    unsigned width = (unsigned)m.width, arg = (unsigned)m.arg, base = lane & ~(width - 1);
+    unsigned at = m.kind == SHFL_IDX    ? base | (arg & (width - 1))
+                  : m.kind == SHFL_UP   ? lane - arg
+                  : m.kind == SHFL_DOWN ? lane + arg
+                                        : lane ^ arg;
+    return at - base < width ? at : lane;
+}
+
+static void shuffle(Fiber *l, unsigned n, unsigned came)
+{
+    for (unsigned i = 0; i < n; i++) {
+        if (!(came >> i & 1)) continue;
+        unsigned from = source(l[i].m, i);
+        l[i].m.out = from < n && came >> from & 1
+                         ? l[from].m.in
+                         : 0x7fc0dead7fc0deadu; /* of a lane that is not there: undefined */
+    }
+}
+
+static void call_once(Fiber *l, unsigned came)
+{
+    void **p[32];
+    if (~came) fail("an operation of a whole warp without all of its lanes");
+    for (unsigned i = 0; i < 32; i++) p[i] = l[i].m.p;
+    l[0].m.f(p, came);
+}
+
+/* What a value adds to what all lanes get. */
+static uint64_t together(Kind kind, uint64_t all, uint64_t v, unsigned lane)
+{
+    switch (kind) {
+    case BALLOT:
+        return v ? all | 1u << lane : all;
+    case ADD:
+        return (uint32_t)(all + v);
+    case MIN:
+        return v < all ? v : all;
+    default:
+        return v > all ? v : all;
+    }
+}
+
+static void compute(Warp *w, unsigned came)
 {
     Fiber *l = w->lanes;
     Kind kind = l[__builtin_ctz(came)].m.kind;
-    uint64_t all = 0;
-    void **p[32] = {};
-    switch (kind) {
-    case BALLOT:
-        for (unsigned i = 0; i < w->n; i++)
-            if (came >> i & 1 && l[i].m.in) all |= 1u << i;
-        break;
-    case ADD:
-    case MIN:
-    case MAX:
-        all = kind == MIN ? 0xffffffffu : 0;
-        for (unsigned i = 0; i < w->n; i++) {
-            if (!(came >> i & 1)) continue;
-            uint64_t v = l[i].m.in;
-            all = kind == ADD   ? (uint32_t)(all + v)
-                  : kind == MIN ? (v < all ? v : all)
-                                : (v > all ? v : all);
-        }
-        break;
-    case CALL:
-        for (unsigned i = 0; i < 32; i++) {
-            if (!(came >> i & 1)) fail("an operation of a whole warp without all of its lanes");
-            p[i] = l[i].m.p;
-        }
-        l[0].m.f(p, mask);
-        return;
-    case SYNCWARP:
-        return;
-    default:
-        break;
-    }
+    if (kind == SYNCWARP) return;
+    if (kind == CALL) return call_once(l, came);
+    if (kind <= SHFL_XOR) return shuffle(l, w->n, came);
+    uint64_t all = kind == MIN ? 0xffffffffu : 0;
+    for (unsigned i = 0; i < w->n && kind != MATCH; i++)
+        if (came >> i & 1) all = together(kind, all, l[i].m.in, i);
     for (unsigned i = 0; i < w->n; i++) {
         if (!(came >> i & 1)) continue;
-        Meeting &m = l[i].m;
-        unsigned base = i & ~(unsigned)(m.width - 1), end = base + (unsigned)m.width - 1, from = i;
-        m.out = all;
-        if (kind == MATCH) {
-            m.out = 0;
-            for (unsigned j = 0; j < w->n; j++)
-                if (came >> j & 1 && l[j].m.in == m.in) m.out |= 1u << j;
-        }
-        if (kind > SHFL_XOR) continue;
-        int64_t at = kind == SHFL_IDX
-                         ? (int64_t)(base | ((unsigned)m.arg & (unsigned)(m.width - 1)))
-                     : kind == SHFL_UP   ? (int64_t)i - m.arg
-                     : kind == SHFL_DOWN ? (int64_t)i + m.arg
-                                         : (int64_t)(i ^ (unsigned)m.arg);
-        if (at >= (int64_t)base && at <= (int64_t)end) from = (unsigned)at;
-        m.out = from < w->n && came >> from & 1
-                    ? l[from].m.in
-                    : 0x7fc0dead7fc0deadu; /* of a lane that is not there: undefined */
+        l[i].m.out = all;
+        for (unsigned j = 0; j < w->n && kind == MATCH; j++)
+            if (came >> j & 1 && l[j].m.in == l[i].m.in) l[i].m.out |= 1u << j;
     }
+}
+
+static bool differs(const Meeting &a, const Meeting &b)
+{
+    return a.mask != b.mask || a.kind != b.kind || a.line != b.line;
 }
 
 /* Is the meeting of this mask complete? Lanes that have ended do not count. */
@@ -98,30 +108,31 @@ static bool complete(Warp *w, unsigned mask, unsigned *came)
     unsigned expected = mask & ~w->done;
     if (!expected || (w->met & expected) != expected) return false;
     const Meeting &first = w->lanes[__builtin_ctz(expected)].m;
-    for (unsigned i = 0; i < w->n; i++) {
-        const Meeting &m = w->lanes[i].m;
-        if (!(expected >> i & 1)) continue;
-        if (m.mask != mask || m.kind != first.kind || m.line != first.line) return false;
-    }
+    if (first.mask != mask) return false;
+    for (unsigned i = 0; i < w->n && w->differ; i++)
+        if (expected >> i & 1 && differs(w->lanes[i].m, first)) return false;
     *came = expected;
     return true;
 }
 
-static void finish(Warp *w, unsigned mask, unsigned came)
+static void finish(Warp *w, unsigned came)
 {
-    compute(w, mask, came);
+    compute(w, came);
     w->met &= ~came;
     w->ready |= came;
+    if (!w->met) w->differ = false;
 }
 
 static void meet(Fiber *f)
 {
     unsigned came;
+    Warp *w = f->warp;
     if (!(f->m.mask >> f->lane & 1)) fail("a lane calls a warp operation whose mask leaves it out");
-    f->warp->ready &= ~(1u << f->lane);
-    f->warp->met |= 1u << f->lane;
-    if (complete(f->warp, f->m.mask, &came))
-        finish(f->warp, f->m.mask, came);
+    w->ready &= ~(1u << f->lane);
+    if (w->met && differs(f->m, w->lanes[__builtin_ctz(w->met)].m)) w->differ = true;
+    w->met |= 1u << f->lane;
+    if (complete(w, f->m.mask, &came))
+        finish(w, came);
     else
         leave();
 }
@@ -185,8 +196,7 @@ void ended(Fiber *f)
     if (!copies[f - fibers].empty()) fail("a thread ends before its cp.async arrived");
     if (products_pending(f)) fail("a thread ends before its wgmma has");
     for (unsigned i = 0; w->met && i < w->n; i++)
-        if (w->met >> i & 1 && complete(w, w->lanes[i].m.mask, &came))
-            finish(w, w->lanes[i].m.mask, came);
+        if (w->met >> i & 1 && complete(w, w->lanes[i].m.mask, &came)) finish(w, came);
     if (left && waiting == left) open_barrier();
 }
 

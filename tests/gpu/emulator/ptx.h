@@ -6,27 +6,11 @@
 
 #include "device.h"
 
-#define UNROLLED _Pragma("GCC unroll 8") /* the indices are constants then */
-
-typedef float Four __attribute__((vector_size(16)));
-
-/* c += a b, all of them the emulator's own: the kernel's memory is read before
- * and written after, where a sanitizer sees it. */
-template <int K>
-__attribute__((no_sanitize("address", "undefined"))) static void
-add_product(Four (&c)[16][2], const float (&a)[16][K], const Four (&b)[K][2])
-{
-    for (int i = 0; i < 16; i++) {
-        Four left = c[i][0], right = c[i][1];
-        for (int k = 0; k < K; k++) left += a[i][k] * b[k][0], right += a[i][k] * b[k][1];
-        c[i][0] = left, c[i][1] = right;
-    }
-}
 /* mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32, with the layout of lanes that the PTX manual gives */
 template <bool BF16> static void mma_16816(void **const *p, unsigned)
 {
     float a[16][16];
-    Four b[16][2], c[16][2];
+    float b[16][8], c[16][8];
     for (unsigned l = 0; l < 32; l++) {
         const uint16_t *pa = (const uint16_t *)p[l][0], *pb = (const uint16_t *)p[l][1];
         unsigned g = l / 4, t = l % 4;
@@ -37,15 +21,14 @@ template <bool BF16> static void mma_16816(void **const *p, unsigned)
         for (unsigned i = 0; i < 8; i++)
             a[g + (i / 2 % 2) * 8][t * 2 + i % 2 + (i / 4) * 8] = f(pa[i]);
         UNROLLED
-        for (unsigned i = 0; i < 4; i++) b[t * 2 + i % 2 + (i / 2) * 8][g / 4][g % 4] = f(pb[i]);
+        for (unsigned i = 0; i < 4; i++) b[t * 2 + i % 2 + (i / 2) * 8][g] = f(pb[i]);
         UNROLLED
-        for (unsigned i = 0; i < 4; i++)
-            c[g + (i / 2) * 8][t / 2][t % 2 * 2 + i % 2] = ((float *)p[l][2])[i];
+        for (unsigned i = 0; i < 4; i++) c[g + (i / 2) * 8][t * 2 + i % 2] = ((float *)p[l][2])[i];
     }
-    add_product<16>(c, a, b);
+    cuda_on_cpu::add_products(c[0], a[0], b[0], 16, 8, 8);
     for (unsigned l = 0; l < 32; l++) UNROLLED
     for (unsigned i = 0; i < 4; i++)
-        ((float *)p[l][3])[i] = c[l / 4 + (i / 2) * 8][l % 4 / 2][l % 2 * 2 + i % 2];
+        ((float *)p[l][3])[i] = c[l / 4 + (i / 2) * 8][l % 4 * 2 + i % 2];
 }
 static inline void mma_f16_16816(float *d, const unsigned *a, const unsigned *b, const float *c,
                                  HERE)
@@ -61,7 +44,7 @@ static inline void mma_bf16_16816(float *d, const unsigned *a, const unsigned *b
 static void mma_1688(void **const *p, unsigned)
 {
     float a[16][8];
-    Four b[8][2], c[16][2];
+    float b[8][8], c[16][8];
     auto f = [](const void *bits) { return bits_as<float>(*(const uint32_t *)bits & 0xffffe000u); };
     for (unsigned l = 0; l < 32; l++) {
         unsigned g = l / 4, t = l % 4;
@@ -69,16 +52,14 @@ static void mma_1688(void **const *p, unsigned)
         for (unsigned i = 0; i < 4; i++)
             a[g + i % 2 * 8][t + i / 2 * 4] = f((const uint32_t *)p[l][0] + i);
         UNROLLED
-        for (unsigned i = 0; i < 2; i++)
-            b[t + i * 4][g / 4][g % 4] = f((const uint32_t *)p[l][1] + i);
+        for (unsigned i = 0; i < 2; i++) b[t + i * 4][g] = f((const uint32_t *)p[l][1] + i);
         UNROLLED
-        for (unsigned i = 0; i < 4; i++)
-            c[g + (i / 2) * 8][t / 2][t % 2 * 2 + i % 2] = ((float *)p[l][2])[i];
+        for (unsigned i = 0; i < 4; i++) c[g + (i / 2) * 8][t * 2 + i % 2] = ((float *)p[l][2])[i];
     }
-    add_product<8>(c, a, b);
+    cuda_on_cpu::add_products(c[0], a[0], b[0], 8, 8, 8);
     for (unsigned l = 0; l < 32; l++) UNROLLED
     for (unsigned i = 0; i < 4; i++)
-        ((float *)p[l][3])[i] = c[l / 4 + (i / 2) * 8][l % 4 / 2][l % 2 * 2 + i % 2];
+        ((float *)p[l][3])[i] = c[l / 4 + (i / 2) * 8][l % 4 * 2 + i % 2];
 }
 static inline void mma_tf32_1688(float *d, const unsigned *a, const unsigned *b, const float *c,
                                  HERE)

@@ -80,22 +80,48 @@ static void read_lines(float *to, int line_step, int k_step, unsigned long long 
         }
 }
 
+void add_products(float *c, const float *a, const float *b, int k, int columns, int step)
+{
+    typedef float Four __attribute__((vector_size(16), aligned(4)));
+    for (int i = 0; i < ROWS; i += 4)
+        for (int j = 0; j < columns; j += 8) {
+            Four sum[4][2];
+            UNROLLED
+            for (int r = 0; r < 8; r++)
+                sum[r / 2][r % 2] = *(Four *)&c[(i + r / 2) * step + j + r % 2 * 4];
+            for (int l = 0; l < k; l++) {
+                Four left = *(const Four *)&b[l * step + j],
+                     right = *(const Four *)&b[l * step + j + 4];
+                UNROLLED
+                for (int r = 0; r < 4; r++)
+                    sum[r][0] += a[(i + r) * k + l] * left, sum[r][1] += a[(i + r) * k + l] * right;
+            }
+            UNROLLED
+            for (int r = 0; r < 8; r++)
+                *(Four *)&c[(i + r / 2) * step + j + r % 2 * 4] = sum[r / 2][r % 2];
+        }
+}
+
+/* Calls, so that AddressSanitizer sees a lane's sums. */
+static void *(*volatile copy_sums)(void *, const void *, size_t) = memcpy;
+
 static void compute(const Pending &p, unsigned warp)
 {
-    typedef float Four __attribute__((vector_size(16)));
-    static float a[ROWS][K];
-    static Four b[K][MOST_COLUMNS / 4];
+    static float a[ROWS][K], b[K][MOST_COLUMNS], c[ROWS][MOST_COLUMNS];
+    float of_lane[MOST_COLUMNS / 2];
     int n = p.kind.columns;
+    size_t bytes = (size_t)n / 2 * sizeof(float);
     read_lines(a[0], K, 1, p.a, p.kind.a_across, (int)warp % 4 * ROWS, ROWS, p.kind.bf16);
-    read_lines((float *)b[0], 1, MOST_COLUMNS, p.b, p.kind.b_across, 0, n, p.kind.bf16);
-    for (int i = 0; i < ROWS; i++)
-        for (int j = 0; j < n / 8; j++) {
-            Four c[2] = {};
-            for (int k = 0; k < K; k++)
-                c[0] += a[i][k] * b[k][j * 2], c[1] += a[i][k] * b[k][j * 2 + 1];
-            for (int e = 0; e < 8; e++)
-                p.d[i % 8 * 4 + e / 2][j * 4 + i / 8 * 2 + e % 2] += c[e / 4][e % 4];
-        }
+    read_lines(b[0], 1, MOST_COLUMNS, p.b, p.kind.b_across, 0, n, p.kind.bf16);
+    memset(c, 0, sizeof c);
+    add_products(c[0], a[0], b[0], K, n, MOST_COLUMNS);
+    for (int l = 0; l < 32; l++) {
+        copy_sums(of_lane, p.d[l], bytes);
+        for (int j = 0; j < n / 8; j++) UNROLLED
+        for (int e = 0; e < 4; e++)
+            of_lane[j * 4 + e] += c[l / 4 + e / 2 * 8][j * 8 + l % 4 * 2 + e % 2];
+        copy_sums(p.d[l], of_lane, bytes);
+    }
 }
 
 /* The warp's products of groups before that one, in order. */
