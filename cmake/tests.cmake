@@ -135,10 +135,14 @@ endforeach()
 # tests/programs/NAME.sh runs the programs as a user does.
 if(DS_EXAMPLES)
     file(GLOB DS_SCRIPTS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/programs/*.sh)
+    if(DS_SANITIZE)
+        list(FILTER DS_SCRIPTS EXCLUDE REGEX "/protocols.sh$") # no program of the build runs
+    endif()
     foreach(script ${DS_SCRIPTS})
         get_filename_component(name ${script} NAME_WE)
         add_test(NAME programs/${name} COMMAND ${script} ${PROJECT_BINARY_DIR})
-        set_tests_properties(programs/${name} PROPERTIES LABELS programs TIMEOUT ${DS_TEST_SECONDS} SKIP_RETURN_CODE 77)
+        set_tests_properties(programs/${name} PROPERTIES LABELS programs TIMEOUT ${DS_TEST_SECONDS} SKIP_RETURN_CODE 77
+            ENVIRONMENT "${DS_TEST_ENVIRONMENT}")
     endforeach()
 endif()
 
@@ -151,8 +155,10 @@ if(NOT DS_SANITIZE AND DS_EXAMPLES)
     endforeach()
 endif()
 
-# Long tests that mostly wait begin first: as the last ones they would be alone.
-foreach(test launcher/cluster programs/protocols comm/mpi)
+# Long tests begin first: as the last ones they would be alone.
+foreach(test launcher/cluster programs/protocols comm/mpi gpu/selftest programs/deepspeed programs/restart
+        programs/cuda device/conv parallel/zero_ranks gpu/decode_again gpu/rank_graph.late gpu/on/engine/resume
+        gpu/by_mpi gpu/early)
     if(TEST ${test})
         set_tests_properties(${test} PROPERTIES COST 100)
     endif()
