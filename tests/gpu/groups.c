@@ -42,7 +42,7 @@ static void check_rows(int64_t n, int64_t k, int64_t groups)
 static void rows_are_sorted(void **state)
 {
     (void)state;
-    for (int i = 0; i < (quick() ? 6 : 20); i++)
+    for (int i = 0; i < (quick() ? 4 : 10); i++)
         check_rows(pick(0, 40), pick(1, 4), one_in(4) ? MOST_GROUPS : pick(1, 9));
     check_rows(2100, 2, 3);
 }
@@ -75,34 +75,62 @@ static Operand *begin_make(int64_t rows, int64_t groups)
     return operand_make(DS_I64, DIMS(groups + 1), true, b);
 }
 
-/* The matrices of o [groups,rows,columns]. */
-static void matrices_of(const dsi_view *o, dsi_view *w)
+/* The matrices of o [groups,rows,columns], or, turned, their transposes. */
+static void matrices_of(const dsi_view *o, bool turned, dsi_view *w)
 {
+    int r = turned ? 2 : 1, c = 3 - r;
     for (int64_t g = 0; g < o->d[0]; g++) {
         size_t at = (size_t)(g * o->s[0]) * ds_dtype_size(o->dtype);
-        w[g] = (dsi_view){(char *)o->p + at, o->dtype, 2, {o->d[1], o->d[2]}, {o->s[1], o->s[2]}};
+        w[g] = (dsi_view){(char *)o->p + at, o->dtype, 2, {o->d[r], o->d[c]}, {o->s[r], o->s[c]}};
     }
 }
 
-static void check_products(ds_dtype dtype, int64_t rows, int64_t in, int64_t out, int64_t groups)
+typedef struct Product {
+    ds_dtype dtype;
+    int64_t rows, in, out, groups;
+    bool dense, turned;        /* no gaps; matrices are [out,in] in memory */
+    const char *forward, *sum; /* kernels that these are on a GPU of 9.0; NULL: any */
+} Product;
+
+static Operand *product_in(const Product *p, dsi_view dims)
+{
+    if (!p->dense) return operand_in(p->dtype, dims);
+    int64_t n = elements_of(&dims);
+    double *x = malloc((size_t)(n + 1) * sizeof *x);
+    for (int64_t i = 0; i < n; i++) x[i] = pick_value();
+    Operand *o = operand_make(p->dtype, dims, true, x);
+    free(x);
+    return o;
+}
+
+static void check_kernel(const char *want)
+{
+    if (want && emulated() && !getenv("FAKE_CUDA_CAPABILITY") && strcmp(last_kernel(), want) != 0)
+        fail_msg("%s was launched, want %s", last_kernel(), want);
+}
+
+static void check_products(Product p)
 {
     static const double near[] = {
         [DS_F32] = 1e-6, [DS_F64] = 1e-14, [DS_F16] = 1e-3, [DS_BF16] = 8e-3};
     static dsi_view on[MOST_GROUPS], want[MOST_GROUPS];
     dsi_device *d = gpu_device(), *host = cpu_device();
-    Operand *x = operand_in(dtype, DIMS(rows, in)), *begin = begin_make(rows, groups),
-            *w = operand_in(dtype, DIMS(groups, in, out)), *y = operand_out(dtype, DIMS(rows, out)),
-            *dw = operand_out(dtype, DIMS(groups, in, out)),
-            *dy = operand_in(dtype, DIMS(rows, out));
-    matrices_of(&w->gpu, on), matrices_of(&w->cpu, want);
+    dsi_view matrices = p.turned ? DIMS(p.groups, p.out, p.in) : DIMS(p.groups, p.in, p.out);
+    Operand *x = product_in(&p, DIMS(p.rows, p.in)), *begin = begin_make(p.rows, p.groups),
+            *w = product_in(&p, matrices), *y = operand_out(p.dtype, DIMS(p.rows, p.out)),
+            *dw = operand_out(p.dtype, DIMS(p.groups, p.in, p.out)),
+            *dy = product_in(&p, DIMS(p.rows, p.out));
+    matrices_of(&w->gpu, p.turned, on), matrices_of(&w->cpu, p.turned, want);
     CHECK_INT(d->kernels->group_matmul(&d->stream, x->gpu, begin->gpu, on, y->gpu), DS_OK);
+    check_kernel(p.forward);
     CHECK_INT(host->kernels->group_matmul(&host->stream, x->cpu, begin->cpu, want, y->cpu), DS_OK);
-    operand_check("group_matmul", y, near[dtype], sqrt((double)in));
-    matrices_of(&dw->gpu, on), matrices_of(&dw->cpu, want);
+    operand_check("group_matmul", y, near[p.dtype], sqrt((double)p.in));
+    matrices_of(&dw->gpu, false, on), matrices_of(&dw->cpu, false, want);
     CHECK_INT(d->kernels->group_matmul_dw(&d->stream, x->gpu, dy->gpu, begin->gpu, on), DS_OK);
+    check_kernel(p.sum);
     CHECK_INT(host->kernels->group_matmul_dw(&host->stream, x->cpu, dy->cpu, begin->cpu, want),
               DS_OK);
-    operand_check("group_matmul_dw", dw, near[dtype], sqrt((double)rows));
+    operand_check("group_matmul_dw", dw, near[p.dtype], sqrt((double)p.rows));
     operands_free();
 }
 
@@ -111,11 +139,31 @@ static void products_of_groups(void **state)
     (void)state;
     for (int i = 0; i < (quick() ? 8 : 24); i++) {
         ds_dtype dtype = (ds_dtype)(i % 4);
-        check_products(dtype, pick(0, 90), pick(1, 70), pick(1, 70), pick(1, 9));
-        check_products(dtype, pick(1, 8), pick(8, 40), pick(8, 40), 128);
+        check_products(
+            (Product){dtype, pick(0, 90), pick(1, 70), pick(1, 70), pick(1, 9), .dense = false});
+        check_products(
+            (Product){dtype, pick(1, 8), pick(8, 40), pick(8, 40), 128, .turned = one_in(2)});
     }
-    check_products(DS_F32, 130, 129, 65, 2);
-    check_products(DS_F32, 20, 5, 6, MOST_GROUPS);
+    check_products((Product){DS_F32, 130, 129, 65, 2, .dense = false});
+    check_products((Product){DS_F32, 20, 5, 6, MOST_GROUPS, .dense = false});
+}
+
+static void kernels_of_groups(void **state)
+{
+    (void)state;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        ds_dtype half = bf16 ? DS_BF16 : DS_F16;
+        const char *nt = bf16 ? "groups_nt_bf16" : "groups_nt_f16",
+                   *nn = bf16 ? "groups_nn_bf16" : "groups_nn_f16",
+                   *tn = bf16 ? "groups_tn_bf16" : "groups_tn_f16",
+                   *rows = bf16 ? "groups_rows_bf16" : "groups_rows_f16";
+        check_products((Product){half, 150, 40, 136, 2, true, true, nt, tn});
+        check_products((Product){half, 90, 136, 24, 3, true, false, nn, tn});
+        check_products((Product){half, 2, 264, 16, 8, true, true, rows, tn});
+        check_products((Product){half, 9, 37, 16, 8, true, true, rows, NULL});
+    }
+    check_products((Product){DS_F32, 5, 264, 9, 128, true, true, "groups_rows_f32", "groups_f32"});
+    check_products((Product){DS_F32, 30, 64, 8, 2, true, true, "groups_f32", "groups_f32"});
 }
 
 /* ---- models ---- */
@@ -123,17 +171,17 @@ static void products_of_groups(void **state)
 #define MOE \
     "{\"architectures\": [\"Qwen3MoeForCausalLM\"], \"vocab_size\": 31, \"hidden_size\": 16, " \
     "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, " \
-    "\"intermediate_size\": 24, \"moe_intermediate_size\": 8, \"num_experts\": 128, " \
+    "\"intermediate_size\": 24, \"moe_intermediate_size\": 8, \"num_experts\": %d, " \
     "\"num_experts_per_tok\": 2, \"mlp_only_layers\": [1], \"tie_word_embeddings\": true, " \
     "\"router_aux_loss_coef\": 0.1, \"output_router_logits\": true}"
 
-static ds_module *model_new(void)
+static ds_module *model_new(int experts)
 {
     char folder[] = "/tmp/groups.XXXXXX", path[64];
     CHECK(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/config.json", folder);
     FILE *f = fopen(path, "w");
-    CHECK(f && fputs(MOE, f) > 0 && !fclose(f));
+    CHECK(f && fprintf(f, MOE, experts) > 0 && !fclose(f));
     ds_seed(5);
     ds_module *m = ds_pretrained_load(folder, .no_weights = true);
     CHECK(m && !remove(path) && !remove(folder));
@@ -144,8 +192,8 @@ static void no_waits(void **state)
 {
     (void)state;
     CHECK_INT(ds_set_device(gpu), DS_OK);
-    ds_module *m = model_new();
-    for (int i = 0; i < 3; i++) {
+    ds_module *m = model_new(128);
+    for (int i = 0; i < 2; i++) {
         ds_scope *scope = ds_scope_open();
         ds_tensor *x = ds_to(ds_randint(DS_I64, 0, 31, ds_shape(2, 9)), gpu, DS_I64);
         long before = emulator_count("fake_cuda_syncs");
@@ -177,7 +225,7 @@ static void train(bool with_graph, double *loss)
         "{\"train_micro_batch_size_per_gpu\": 2, \"optimizer\": {\"type\": \"AdamW\", \"params\": "
         "{\"lr\": 0.01}}, \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 1}}";
     CHECK_INT(ds_set_device(gpu), DS_OK);
-    ds_engine *e = ds_initialize(.model = model_new(), .config = config);
+    ds_engine *e = ds_initialize(.model = model_new(9), .config = config);
     ds_step_graph *g = with_graph ? ds_engine_step_graph_new(e, engine_step, e) : NULL;
     for (int i = 0; i < STEPS; i++) {
         ds_scope *scope = ds_scope_open();
@@ -212,8 +260,8 @@ int main(void)
     int skip = skip_without_gpus(1);
     if (skip) return skip;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_sorted), cmocka_unit_test(bad_groups),
-        cmocka_unit_test(products_of_groups), cmocka_unit_test(no_waits),
-        cmocka_unit_test(graphs_have_the_same_bits)};
+        cmocka_unit_test(rows_are_sorted),    cmocka_unit_test(bad_groups),
+        cmocka_unit_test(products_of_groups), cmocka_unit_test(kernels_of_groups),
+        cmocka_unit_test(no_waits),           cmocka_unit_test(graphs_have_the_same_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

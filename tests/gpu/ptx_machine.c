@@ -271,6 +271,8 @@ static const struct Edit {
     {"cp_async", "probe_cp_async16;cp.async.wait_group 1;membar.gl", "race"},
     {"softmax", "softmax_f32;bar.sync 0;membar.gl", "race"},
     {"softmax", "softmax_f32;shfl.sync.bfly;shfl.sync.up", "DIFFERS"},
+    {"group_rows", "route_sort;shfl.sync.up;shfl.sync.bfly", "DIFFERS"},
+    {"topk", "topk;shfl.sync.bfly;shfl.sync.up", "DIFFERS"},
 };
 
 static void edits_are_seen(void **state)

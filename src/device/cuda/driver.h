@@ -115,6 +115,7 @@ ds_status dsi_cuda_upload(dsi_stream *s, const void *host, size_t bytes, const v
     X(decode, 75) \
     X(route, 75) \
     X(groups, 75) \
+    X(groups_mma, 80) \
     X(probe, 80) \
     X(probe_wgmma, 90)
 

@@ -2,44 +2,15 @@
  * group. Which rows a group has is in the GPU's memory: a grid has blocks for
  * the most tiles that there may be, and each block finds its own.
  *
- *     groups    tiles as those of `matmul` (gemm.cu), with its bits
+ *     groups         tiles as those of `matmul` (gemm.cu), with its bits
+ *     groups_rows    few rows a group
  *
+ * groups_mma.cu has the same in 16 bits by tensor cores.
  * SPDX-License-Identifier: MIT */
-#include "common.cuh"
-#include "groups.h"
+#include "gemm_small.cuh"
+#include "groups.cuh"
 #include "matrix.cuh"
 #include "tile.cuh"
-
-/* The work of a block: rows `row` .. `end` - 1 of a product, sums over `from` ..
- * `to` - 1, of group g; g < 0: nothing. */
-struct group_tile {
-    int g;
-    long long row, end, from, to;
-};
-
-/* The tile of EDGE rows of number blockIdx.x, counted group by group; the same
- * in each warp. */
-DEVICE group_tile group_tile_of(const dsi_cuda_groups_args &P, int edge)
-{
-    int lane = threadIdx.x % 32, tile = (int)blockIdx.x;
-    for (int g = 0; g < P.groups; g += 32) {
-        int first = 0, end = 0;
-        if (g + lane < P.groups) first = (int)P.begin[g + lane], end = (int)P.begin[g + lane + 1];
-        int n = (end - first + edge - 1) / edge, upto = n;
-        for (int d = 1; d < 32; d *= 2) {
-            int other = __shfl_up_sync(ALL_LANES, upto, d);
-            if (lane >= d) upto += other;
-        }
-        unsigned past = __ballot_sync(ALL_LANES, upto <= tile); /* lanes 0 .. at - 1 */
-        int at = __popc(past), before = upto - n;
-        if (at < 32) {
-            first = __shfl_sync(ALL_LANES, first + (tile - before) * edge, at);
-            return {g + at, first, __shfl_sync(ALL_LANES, end, at), 0, P.k};
-        }
-        tile -= __shfl_sync(ALL_LANES, upto, 31);
-    }
-    return {-1, 0, 0, 0, 0};
-}
 
 /* Blocks: row tiles, column tiles, and, over the rows, groups. */
 template <class C, int R> DEVICE void groups_tiles(const dsi_cuda_groups_args &P)
@@ -47,13 +18,7 @@ template <class C, int R> DEVICE void groups_tiles(const dsi_cuda_groups_args &P
     typedef tile_stage<C, R> Stage;
     SHARED(Stage, stage, [2]);
     constexpr int EDGE = 16 * R;
-    group_tile t;
-    if (P.over) {
-        int g = (int)blockIdx.z;
-        t = {P.w[g] ? g : -1, blockIdx.x * (long long)EDGE, P.m, P.begin[g], P.begin[g + 1]};
-    } else {
-        t = group_tile_of(P, EDGE);
-    }
+    group_tile t = group_tile_find(P, EDGE);
     if (t.g < 0) return; /* all of the block */
     void *w = P.w[t.g], *y = P.over ? w : P.y;
     const long long *bs = P.over ? P.bs : P.ws, *ys = P.over ? P.ws : P.ys;
@@ -73,3 +38,27 @@ template <class C, int R> DEVICE void groups_tiles(const dsi_cuda_groups_args &P
 }
 KERNEL(groups_f32, dsi_cuda_groups_args, 256) { groups_tiles<float, 4>(P); }
 KERNEL(groups_f64, dsi_cuda_groups_args, 256) { groups_tiles<double, 2>(P); }
+
+/* Few rows a group: blocks of 4 warps, a warp a column of ROWS rows, as
+ * matmul_rows (gemm_small.cu), with its bits. a and w have unit stride along k. */
+template <class T> DEVICE void groups_rows(const dsi_cuda_groups_args &P)
+{
+    group_tile t = group_tile_of(P, ROWS);
+    long long column = blockIdx.y * 4ll + threadIdx.x / 32;
+    if (t.g < 0 || column >= P.n) return;
+    const T *b = (const T *)P.w[t.g] + column * P.ws[1], *a[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) a[r] = (const T *)P.a + min(t.row + r, t.end - 1) * P.as[0];
+    float acc[ROWS] = {};
+    if (P.whole)
+        rows_product<T, float, true>(acc, a, b, (int)P.k);
+    else
+        rows_product<T, float, false>(acc, a, b, (int)P.k);
+    float v = rows_sum(acc);
+    long long row = t.row + threadIdx.x % 32 / 8;
+    if (threadIdx.x % 8 == 0 && row < t.end)
+        store<float>(P.y, P.dtype, row * P.ys[0] + column * P.ys[1], v);
+}
+KERNEL(groups_rows_f32, dsi_cuda_groups_args, 128) { groups_rows<float>(P); }
+KERNEL(groups_rows_f16, dsi_cuda_groups_args, 128) { groups_rows<__half>(P); }
+KERNEL(groups_rows_bf16, dsi_cuda_groups_args, 128) { groups_rows<__nv_bfloat16>(P); }

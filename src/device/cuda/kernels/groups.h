@@ -16,6 +16,7 @@ typedef struct dsi_cuda_groups_args {
     void *y;
     const long long *begin; /* [groups + 1] */
     long long m, n, k, as[2], bs[2], ws[2], ys[2];
-    int groups, over, dtype;
+    int groups, over, dtype, whole; /* whole: of groups_rows, lines of a and w are aligned for
+                                       4 elements; of groups_mma.cu, rows of y or w for 8 */
     void *w[K_GROUPS];
 } dsi_cuda_groups_args;
