@@ -29,6 +29,7 @@ enum {
     TOKENIZER,
     DATA,
     EVAL_DATA,
+    ASSISTANT_ONLY,
     EVAL_SPLIT,
     OUTPUT,
     CONFIG,
@@ -90,7 +91,11 @@ static const struct argp_option options[] = {
      0},
     {"tokenizer", TOKENIZER, "PATH", 0, "tokenizer.json, or its folder (that of the model)", 0},
     {"data", DATA, "FILE", 0,
-     "text, JSON lines (.jsonl: text, or prompt and completion), or tokens; may be repeated", 0},
+     "text, JSON lines (.jsonl: text, prompt and completion, or messages), or tokens; may be "
+     "repeated",
+     0},
+    {"assistant-only-loss", ASSISTANT_ONLY, 0, 0,
+     "of messages only the assistant's count: the template's {% generation %} blocks", 0},
     {"eval-data", EVAL_DATA, "FILE", 0, "the same, to evaluate on", 0},
     {"eval-split", EVAL_SPLIT, "X", 0, "the last part of the data, to evaluate on (0.05)", 0},
     {"output", OUTPUT, "PATH", 0, "folder, or file of tokens, that is written", 0},
@@ -183,6 +188,7 @@ static const ArgsField fields[] = {
     ARGS_TEXT(PROMPT, LmOptions, prompt),
     ARGS_TEXT(SYSTEM, LmOptions, system),
     ARGS_FLAG(CHAT, LmOptions, chat),
+    ARGS_FLAG(ASSISTANT_ONLY, LmOptions, assistant_only_loss),
     ARGS_TEXT(SAVE_DIR, LmOptions, save_dir),
     ARGS_TEXT(LOAD_DIR, LmOptions, load_dir),
     ARGS_TEXT(TENSORBOARD, LmOptions, tensorboard),
@@ -387,8 +393,7 @@ int lm_tokenize(LmOptions *o)
 {
     ds_tokenizer *t = lm_tokenizer_load(o);
     int64_t n = 0;
-    ds_status status = t ? ds_tokens_pack(t, o->output, o->data, .n_files = (int)o->n_data,
-                                          .tokens = &n)
+    ds_status status = t ? lm_tokens_write(o, t, o->data, (int)o->n_data, o->output, NULL, &n)
                          : ds_error_status();
     if (status == DS_OK) printf("%s: %lld tokens\n", o->output, (long long)n);
     ds_tokenizer_free(t);

@@ -82,13 +82,19 @@ typedef struct ds_tokens_pack_opts {
     int n_files;
     const char *end_token; /* put behind each document; NULL: none */
     int64_t *tokens;       /* if not NULL: receives their number */
+    const char *chat_folder;  /* of the template of chats, for rows with messages
+                                 (ds_chat_template_load); NULL: these are refused */
+    bool assistant_only_loss; /* only what the template has in {% generation %} blocks counts */
 } ds_tokens_pack_opts;
 
 /* Tokenizes text into the file `out`, once, for ds_token_dataset. A path that
  * ends in .jsonl or .json has a document on each line: {"text": ...}, or
  * {"prompt": ..., "completion": ...}, of which the prompt's tokens are labels
- * that do not count; any other file is one document. DS_EFORMAT names a line
- * that is neither. */
+ * that do not count; any other file is one document. Conversations are those of
+ * TRL's SFTTrainer: {"messages": [...]}, or lists of messages as prompt and
+ * completion, with "tools" and "chat_template_kwargs"; their tokens are those
+ * of apply_chat_template, without end_token. DS_EFORMAT names a line that is
+ * none of these. */
 #define ds_tokens_pack(tokenizer, out, ...) \
     ds_tokens_pack_with(tokenizer, out, (ds_tokens_pack_opts){.files = __VA_ARGS__})
 DS_API ds_status ds_tokens_pack_with(struct ds_tokenizer *t, const char *out,

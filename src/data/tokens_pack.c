@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "tokens.h"
+#include "tokens_chat.h"
 
 #include <deepspeed/text.h>
 
@@ -21,6 +22,7 @@ typedef struct Pack {
     ds_tokens ids;
     dsi_text counted; /* a byte for each id; used if some id does not count */
     bool masked;
+    dsi_chat_rows chats;
 } Pack;
 
 /* Appends a text; its ids count in the loss or not. */
@@ -50,7 +52,23 @@ static void pack_end(Pack *p)
     dsi_text_add_bytes(&p->counted, "\1", 1);
 }
 
-/* {"text": ..} or {"prompt": .., "completion": ..}; the prompt does not count. */
+/* A conversation; its template ends it. */
+static ds_status pack_chat(Pack *p, const char *path, int64_t line, const json_t *row)
+{
+    dsi_text what = dsi_text_of("tokens: %s: line %lld", path, (long long)line);
+    int64_t before = p->ids.n;
+    char *masks = NULL;
+    ds_status status = dsi_chat_row_tokens(&p->chats, row, what.s, &p->ids, &masks);
+    size_t n = (size_t)(p->ids.n - before);
+    if (status == DS_OK) dsi_text_add_bytes(&p->counted, masks, n);
+    p->masked |= n && memchr(masks, 0, n);
+    dsi_free(masks);
+    dsi_text_free(&what);
+    return status;
+}
+
+/* {"text": ..}, {"prompt": .., "completion": ..}, of which the prompt does not
+ * count, or a conversation. */
 static ds_status pack_json(Pack *p, const char *path, int64_t line, const char *text, size_t n)
 {
     json_error_t error;
@@ -58,9 +76,18 @@ static ds_status pack_json(Pack *p, const char *path, int64_t line, const char *
     const json_t *whole = json_object_get(j, "text"), *prompt = json_object_get(j, "prompt"),
                  *answer = json_object_get(j, "completion");
     ds_status status = DS_OK;
+    if (dsi_is_chat_row(j)) {
+        status = pack_chat(p, path, line, j);
+        json_decref(j);
+        return status;
+    }
     if (!j)
         status = dsi_fail(DS_EFORMAT, "tokens: %s: line %lld: %s", path, (long long)line,
                           error.text);
+    else if (p->chats.assistant_only)
+        status = dsi_fail(DS_EINVAL,
+                          "tokens: %s: line %lld: assistant_only_loss is for rows with messages",
+                          path, (long long)line);
     else if (json_is_string(whole))
         status = pack_add(p, json_string_value(whole), json_string_length(whole), true, false);
     else if (json_is_string(prompt) && json_is_string(answer)) {
@@ -70,7 +97,7 @@ static ds_status pack_json(Pack *p, const char *path, int64_t line, const char *
     } else {
         status = dsi_fail(DS_EFORMAT,
                           "tokens: %s: line %lld: expected \"text\", or \"prompt\" and "
-                          "\"completion\", with strings",
+                          "\"completion\", with strings, or \"messages\"",
                           path, (long long)line);
     }
     if (status == DS_OK) pack_end(p);
@@ -104,7 +131,10 @@ static ds_status pack_file(Pack *p, const char *path)
     if (dsi_ends_with(path, ".jsonl") || dsi_ends_with(path, ".json")) {
         status = pack_lines(p, path, text, n);
     } else {
-        status = pack_add(p, text, n, true, false);
+        if (p->chats.assistant_only)
+            status = dsi_fail(DS_EINVAL, "tokens: %s: assistant_only_loss is for JSON lines", path);
+        else
+            status = pack_add(p, text, n, true, false);
         if (status == DS_OK) pack_end(p);
     }
     dsi_free(text);
@@ -137,7 +167,9 @@ static ds_status pack_write(const Pack *p, const char *out, int64_t vocab)
 ds_status ds_tokens_pack_with(ds_tokenizer *t, const char *out, ds_tokens_pack_opts o)
 {
     if (!t || !out || !o.files) return dsi_null_argument("tokens_pack");
-    Pack p = {.tokenizer = t, .eos = o.end_token ? ds_token_to_id(t, o.end_token) : -1};
+    Pack p = {.tokenizer = t,
+              .eos = o.end_token ? ds_token_to_id(t, o.end_token) : -1,
+              .chats = {t, o.chat_folder, NULL, o.assistant_only_loss}};
     int64_t vocab = ds_tokenizer_vocab_size(t);
     if (o.end_token && p.eos < 0)
         return dsi_fail(DS_EINVAL, "tokens: the tokenizer has no token \"%s\"", o.end_token);
@@ -148,6 +180,7 @@ ds_status ds_tokens_pack_with(ds_tokenizer *t, const char *out, ds_tokens_pack_o
                           o.n_files ? o.files[0] : "no file", o.n_files > 1 ? " and others" : "");
     if (status == DS_OK) status = pack_write(&p, out, vocab);
     if (o.tokens) *o.tokens = p.ids.n;
+    ds_chat_template_free(p.chats.template);
     ds_tokens_free(&p.ids);
     dsi_text_free(&p.counted);
     return status;

@@ -34,6 +34,7 @@ struct ds_tokenizer {
     dsi_added_tokens raw, normalized; /* looked for before and after the normalizer */
     dsi_decoder decoder;
     ds_tokens before, after; /* special tokens of the template */
+    bool trim_offsets;       /* blanks around a word are not of its offsets (offsets.c) */
     dsi_cached_word *words;  /* [DSI_CACHED_WORDS] */
 };
 

@@ -260,7 +260,10 @@ static ds_status pair_read(dsi_tokenizer_reader *r, const json_t *c, const char 
 static ds_status post_processor_read(dsi_tokenizer_reader *r, const json_t *c)
 {
     const char *type = dsi_json_type(c);
-    if (!strcmp(type, "ByteLevel")) return DS_OK; /* it changes offsets, not ids */
+    if (!strcmp(type, "ByteLevel")) { /* it changes offsets, not ids */
+        r->t->trim_offsets = dsi_json_bool(c, "trim_offsets", true);
+        return DS_OK;
+    }
     if (!strcmp(type, "TemplateProcessing")) return template_read(r, c);
     if (!strcmp(type, "RobertaProcessing") || !strcmp(type, "BertProcessing")) {
         ds_status status = pair_read(r, c, "cls", &r->t->before);

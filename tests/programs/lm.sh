@@ -99,6 +99,34 @@ printf '{{ messages | urlize }}' >mine/chat_template.jinja
 status 1 generate --model mine --chat --prompt hi
 has err 'line 1: the filter "urlize" is not implemented'
 rm mine/chat_template.jinja
+# ---- training on conversations, in TRL's formats
+cat >mine/chat_template.jinja <<'EOF'
+{%- for m in messages %}{{ '[' + m.role + '] ' }}
+{%- if m.role == 'assistant' %}{% generation %}{{ m.content + ' ' }}{% endgeneration %}
+{%- else %}{{ m.content + ' ' }}{% endif %}{% endfor %}
+{%- if add_generation_prompt %}[assistant] {% endif %}
+EOF
+for i in 1 2 3 4 5 6 7 8; do
+    echo '{"messages": [{"role": "user", "content": "What is an abacus?"}, {"role": "assistant", "content": "A frame."}]}'
+    echo '{"prompt": [{"role": "user", "content": "Define it."}], "completion": [{"role": "assistant", "content": "A frame of wires."}]}'
+done >chats.jsonl
+status 0 train --model mine --data chats.jsonl --output chatty --context 16 --batch 2 --max-steps 2
+cmp -s mine/chat_template.jinja chatty/chat_template.jinja || fail "the output has no template of chats"
+status 0 train --model new/config.json --tokenizer mine --data chats.jsonl --output chatty2 --context 16 \
+    --batch 2 --max-steps 2 --assistant-only-loss
+cmp -s mine/chat_template.jinja chatty2/chat_template.jinja || fail "the output has no template of --tokenizer"
+status 0 eval --model mine --data chats.jsonl --context 16 --assistant-only-loss
+status 1 eval --model mine --data book.txt --context 16 --assistant-only-loss
+has err 'book.txt: assistant_only_loss is for JSON lines'
+echo '{"text": "a", "messages": []}' >bad.jsonl
+status 1 tokenize --model mine --data bad.jsonl --output x.tokens
+has err 'bad.jsonl: line 1: expected one of "text", "messages", and "prompt" with "completion"'
+echo '{"messages": [{"role": "user"}]}' >bad.jsonl
+status 1 tokenize --model mine --data bad.jsonl --output x.tokens
+has err 'bad.jsonl: line 1: message 1: expected "content"'
+rm mine/chat_template.jinja
+status 1 tokenize --model mine --data chats.jsonl --output x.tokens
+has err 'chats.jsonl: line 1: messages: mine has no template of chats'
 status 2 generate --model mine --system hi --prompt hi
 has err '--system is for --chat'
 

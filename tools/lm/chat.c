@@ -1,15 +1,27 @@
 /* tools/lm/chat.c: prompts that are chats.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "lm.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* A tokenizer.json has its template beside it. */
+char *lm_chat_folder(const LmOptions *o)
+{
+    const char *path = o->tokenizer ? o->tokenizer : o->model, *end = strrchr(path, '/');
+    if (dsi_is_folder(path)) return dsi_text_of("%s", path).s;
+    return end ? dsi_text_of("%.*s", (int)(end - path), path).s : dsi_text_of(".").s;
+}
+
 ds_chat_template *lm_chat_template(const LmOptions *o)
 {
-    return ds_chat_template_load(o->tokenizer ? o->tokenizer : o->model);
+    char *folder = lm_chat_folder(o);
+    ds_chat_template *t = ds_chat_template_load(folder);
+    free(folder);
+    return t;
 }
 
 void lm_chat_add(json_t *messages, const char *role, const char *content)

@@ -43,12 +43,23 @@ bool lm_tokens_masked(const char *path)
     return read_header(path, &h) && h.masked;
 }
 
-static const char *pack(ds_tokenizer *t, const char *const *files, int n, const char *out,
-                        bool first, const char *end)
+ds_status lm_tokens_write(const LmOptions *o, ds_tokenizer *t, const char *const *files, int n,
+                          const char *out, const char *end, int64_t *tokens)
+{
+    char *folder = lm_chat_folder(o);
+    ds_status status = ds_tokens_pack(t, out, files, .n_files = n, .end_token = end,
+                                      .tokens = tokens, .chat_folder = folder,
+                                      .assistant_only_loss = o->assistant_only_loss);
+    free(folder);
+    return status;
+}
+
+static const char *pack(const LmOptions *o, ds_tokenizer *t, const char *const *files, int n,
+                        const char *out, bool first, const char *end)
 {
     if (n == 1 && count_tokens(files[0]) >= 0) return files[0];
     ds_status status = DS_OK;
-    if (first) status = ds_tokens_pack(t, out, files, .n_files = n, .end_token = end);
+    if (first) status = lm_tokens_write(o, t, files, n, out, end, NULL);
     return ds_comm_sync_status(NULL, status) == DS_OK ? out : NULL;
 }
 
@@ -56,7 +67,7 @@ static const char *pack(ds_tokenizer *t, const char *const *files, int n, const 
 const char *lm_tokens(const LmOptions *o, ds_tokenizer *t, const char *const *files, int n,
                       const char *out, bool first, const char *end)
 {
-    const char *file = pack(t, files, n, out, first, end);
+    const char *file = pack(o, t, files, n, out, first, end);
     int64_t tokens = file ? count_tokens(file) : -1;
     if (tokens >= 0 && tokens < o->context)
         return dsi_refuse("%s%s: %lld tokens are less than a window of %lld (--context)", files[0],

@@ -25,7 +25,8 @@ typedef struct LmOptions {
     int64_t hidden, end_token; /* of the model, lm_read_model; end_token -1: none */
     double lr, weight_decay, clip, eval_split, temperature, top_p, repetition_penalty, lora_alpha;
     double min_p;
-    bool bf16, checkpointing, greedy, demo, no_save, resume, use_dora, ensure_weight_tying, chat;
+    bool bf16, checkpointing, greedy, demo, no_save, resume, use_dora, ensure_weight_tying, chat,
+        assistant_only_loss;
 } LmOptions;
 
 /* Fills what is 0 in o with defaults, and with those of --demo. */
@@ -65,6 +66,10 @@ ds_tokenizer *lm_tokenizer_load(const LmOptions *o);
  * a failure. */
 const char *lm_tokens(const LmOptions *o, ds_tokenizer *t, const char *const *files, int n,
                       const char *out, bool first, const char *end);
+/* Tokenizes files into `out`; `end` as above; *tokens, unless NULL, receives
+ * their number. */
+ds_status lm_tokens_write(const LmOptions *o, ds_tokenizer *t, const char *const *files, int n,
+                          const char *out, const char *end, int64_t *tokens);
 /* Whether a file of tokens has some that do not count in the loss. */
 bool lm_tokens_masked(const char *path);
 /* Writes OUTPUT's text, tokenizer and config.json for --demo. */
@@ -73,14 +78,16 @@ ds_status lm_demo_prepare(LmOptions *o);
 ds_status lm_adapter(ds_module *model, const LmOptions *o);
 /* The template of chats of --tokenizer, or of the model's folder (chat.c). */
 ds_chat_template *lm_chat_template(const LmOptions *o);
+/* Its folder, to be freed with free(). */
+char *lm_chat_folder(const LmOptions *o);
 /* Appends a message. */
 void lm_chat_add(json_t *messages, const char *role, const char *content);
 /* The text of a chat that has --system and --prompt, up to the answer; to be
  * freed with free(). */
 char *lm_chat_prompt(const LmOptions *o);
-/* Prints the prompt of o, unless it is a chat's, and what the model writes after it, up to a text of
- * o->stops, on rank 0; the others compute it with it where parameters are
- * gathered (sample.c). */
+/* Prints the prompt of o, unless it is a chat's, and what the model writes
+ * after it, up to a text of o->stops, on rank 0; the others compute it with it
+ * where parameters are gathered (sample.c). */
 ds_status lm_sample(ds_module *model, ds_tokenizer *t, const LmOptions *o, ds_generate_opts opts);
 
 /* The micro batches of an update (update.c). */

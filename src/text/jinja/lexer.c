@@ -126,7 +126,7 @@ static ds_status number_read(Lexer *l)
         size_t sign = end + 1 < l->n && strchr("+-", l->s[end + 1]) ? 2 : 1;
         if (is_digit(l, end + sign)) real = true, end = digits_end(l, end + sign);
     }
-    dsi_text digits = {0};
+    dsi_text digits = dsi_text_of("%s", "");
     for (size_t i = l->at; i < end; i++)
         if (l->s[i] != '_') dsi_text_add_bytes(&digits, l->s + i, 1);
     errno = 0;
@@ -209,7 +209,8 @@ static ds_status string_read(Lexer *l)
 static ds_status operator_read(Lexer *l)
 {
     static const struct {
-        char text[3], op;
+        char text[3];
+        int op;
     } two[] = {{"**", DSI_JOP_POW}, {"//", DSI_JOP_DIV}, {"==", DSI_JOP_EQ},
                {"!=", DSI_JOP_NE},  {"<=", DSI_JOP_LE},  {">=", DSI_JOP_GE}};
     int op = 0;

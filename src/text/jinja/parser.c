@@ -56,32 +56,36 @@ static bool target_follows(const dsi_jparser *p)
     return dsi_jparse_is_op(p, '(') || (p->at->kind == DSI_JT_NAME && !dsi_jparse_is_name(p, "in"));
 }
 
-/* A name, a tuple of targets, or namespace.name. */
+/* A name, targets in parentheses, or namespace.name. */
+static dsi_jnode *targets_read(dsi_jparser *p, bool with_namespace);
+
 static dsi_jnode *target_read(dsi_jparser *p, bool with_namespace)
 {
-    dsi_jnode *n = NULL, *tuple = NULL, **end = &n;
+    if (dsi_jparse_skip_op(p, '(')) {
+        dsi_jnode *inner = targets_read(p, with_namespace);
+        dsi_jparse_expect_op(p, ')');
+        return inner;
+    }
+    dsi_jnode *n = dsi_jparse_node(p, DSI_JN_NAME);
+    n->value = dsi_jparse_expect_name(p);
+    if (!with_namespace || !dsi_jparse_skip_op(p, '.')) return n;
+    dsi_jnode *attribute = dsi_jparse_node(p, DSI_JN_ATTR);
+    attribute->a = n;
+    attribute->value = dsi_jparse_expect_name(p);
+    return attribute;
+}
+
+/* A target, or several, which are a tuple. */
+static dsi_jnode *targets_read(dsi_jparser *p, bool with_namespace)
+{
     if (!dsi_jparse_enter(p)) return NULL;
-    do {
-        if (dsi_jparse_skip_op(p, '(')) {
-            *end = target_read(p, with_namespace);
-            dsi_jparse_expect_op(p, ')');
-        } else {
-            *end = dsi_jparse_node(p, DSI_JN_NAME);
-            (*end)->value = dsi_jparse_expect_name(p);
-        }
-        if (*end && with_namespace && dsi_jparse_skip_op(p, '.')) {
-            dsi_jnode *attribute = dsi_jparse_node(p, DSI_JN_ATTR);
-            attribute->a = *end;
-            attribute->value = dsi_jparse_expect_name(p);
-            *end = attribute;
-        }
-        if (p->failed) return NULL;
-        end = &(*end)->next;
-        if (dsi_jparse_is_op(p, ',') && !tuple) tuple = dsi_jparse_node(p, DSI_JN_TUPLE);
-    } while (dsi_jparse_skip_op(p, ',') && target_follows(p));
+    dsi_jnode *first = target_read(p, with_namespace), *last = first;
     p->depth--;
-    if (!tuple) return n;
-    tuple->a = n;
+    if (!dsi_jparse_is_op(p, ',')) return first;
+    dsi_jnode *tuple = dsi_jparse_node(p, DSI_JN_TUPLE);
+    tuple->a = first;
+    while (last && dsi_jparse_skip_op(p, ',') && target_follows(p))
+        last = last->next = target_read(p, with_namespace);
     return tuple;
 }
 
@@ -142,7 +146,7 @@ static dsi_jnode *if_read(dsi_jparser *p)
 static dsi_jnode *for_read(dsi_jparser *p)
 {
     dsi_jnode *n = dsi_jparse_node(p, DSI_JN_FOR);
-    n->a = target_read(p, false);
+    n->a = targets_read(p, false);
     if (!dsi_jparse_skip_name(p, "in")) return dsi_jparse_fail(p, "for: expected \"in\"");
     n->b = dsi_jparse_tuple(p, false);
     if (dsi_jparse_skip_name(p, "if")) n->e = dsi_jparse_expression(p);
@@ -158,7 +162,7 @@ static dsi_jnode *for_read(dsi_jparser *p)
 static dsi_jnode *set_read(dsi_jparser *p)
 {
     dsi_jnode *n = dsi_jparse_node(p, DSI_JN_SET);
-    n->a = target_read(p, true);
+    n->a = targets_read(p, true);
     if (dsi_jparse_skip_op(p, '=')) {
         n->b = dsi_jparse_tuple(p, true);
         return n;
