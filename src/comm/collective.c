@@ -90,10 +90,11 @@ dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_device *device, dsi_view i
         (dsi_request){IN_OUT(DSI_REDUCE_SCATTER, view_numel(out)), .op = op, .squares = squares});
 }
 
-dsi_request *dsi_all_gather_start(ds_comm *c, dsi_device *device, dsi_view in, dsi_view out)
+dsi_request *dsi_all_gather_start(ds_comm *c, dsi_device *device, dsi_view in, dsi_view out,
+                                  const char *purpose)
 {
     if (!views_fit(DSI_ALL_GATHER, in, 1, out, c->size)) return NULL;
-    return request_start((dsi_request){IN_OUT(DSI_ALL_GATHER, view_numel(in))});
+    return request_start((dsi_request){IN_OUT(DSI_ALL_GATHER, view_numel(in)), .purpose = purpose});
 }
 
 static bool equal_pieces(const ds_comm *c, int64_t n)

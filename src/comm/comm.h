@@ -112,7 +112,9 @@ dsi_request *dsi_all_reduce_start(ds_comm *c, dsi_device *device, dsi_view x, ds
                                   double *squares);
 dsi_request *dsi_reduce_scatter_start(ds_comm *c, dsi_device *device, dsi_view in, dsi_view out,
                                       ds_redop op, double *squares);
-dsi_request *dsi_all_gather_start(ds_comm *c, dsi_device *device, dsi_view in, dsi_view out);
+/* purpose: static, for messages, or NULL. */
+dsi_request *dsi_all_gather_start(ds_comm *c, dsi_device *device, dsi_view in, dsi_view out,
+                                  const char *purpose);
 dsi_request *dsi_all_to_all_start(ds_comm *c, dsi_device *device, dsi_view in, dsi_view out);
 dsi_request *dsi_broadcast_start(ds_comm *c, dsi_device *device, dsi_view x, int root);
 

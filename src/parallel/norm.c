@@ -30,7 +30,7 @@ dsi_request *dsi_norm_send(ds_comm *comm, ds_tensor *buffer, double squares)
     ((double *)ds_data_mut(buffer))[ranks] = squares;
     return dsi_all_gather_start(comm, buffer->device,
                                 dsi_v(dsi_flat_range(buffer, ranks, ranks + 1)),
-                                dsi_v(dsi_flat_range(buffer, 0, ranks)));
+                                dsi_v(dsi_flat_range(buffer, 0, ranks)), "the norm of gradients");
 }
 
 /* [ranks] of the buffer. */
@@ -47,7 +47,9 @@ dsi_request *dsi_norm_queue(ds_comm *comm, ds_tensor *buffer, int n, const dsi_v
     bool done = n < 0    ? false
                 : n == 0 ? dsi_run(buffer, fill, 0.0, own)
                          : dsi_run(buffer, norm, 2, n, lines, one);
-    return done ? dsi_all_gather_start(comm, buffer->device, own, norm_of_ranks(buffer)) : NULL;
+    return done ? dsi_all_gather_start(comm, buffer->device, own, norm_of_ranks(buffer),
+                                       "the norm of gradients")
+                : NULL;
 }
 
 ds_status dsi_norm_total(dsi_request *sent, ds_tensor *buffer, dsi_view norm)

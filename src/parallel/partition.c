@@ -145,7 +145,9 @@ ds_status dsi_partition_gather_start(dsi_partition *p)
     bool apart = shard->device != all->device;
     ds_status status = apart ? shard_bring(p, all, &shard) : DS_OK;
     if (status == DS_OK && (!apart || dsi_comm_size(p->comm) > 1)) {
-        p->request = dsi_all_gather_start(p->comm, all->device, dsi_v(shard), dsi_v(all));
+        p->request = dsi_all_gather_start(p->comm, all->device, dsi_v(shard), dsi_v(all),
+                                          "ZeRO stage 3, a module's parameter: all ranks call the "
+                                          "same modules in the same order");
         if (!p->request) status = ds_error_status();
     }
     if (status != DS_OK) {

@@ -229,8 +229,9 @@ static ds_status units_gather(dsi_zero *z)
         ds_tensor *all = z->unit[begun];
         z->gathers[begun] = NULL;
         if (!all) continue;
-        z->gathers[begun] = dsi_all_gather_start(
-            u->comm, all->device, dsi_v(dsi_flat_range(all, at, at + u->shard_size)), dsi_v(all));
+        z->gathers[begun] = dsi_all_gather_start(u->comm, all->device,
+                                                 dsi_v(dsi_flat_range(all, at, at + u->shard_size)),
+                                                 dsi_v(all), "updated parameters");
         if (!z->gathers[begun]) status = ds_error_status();
     }
     for (int k = 0; k < begun; k++)

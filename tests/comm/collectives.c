@@ -325,7 +325,7 @@ static ds_status in_place(void *arg)
     part.p = (float *)all.p + (int64_t)rank * N;
     RANK_CHECK(dsi_request_wait(dsi_reduce_scatter_start(c, x->device, all, part, DS_REDUCE_SUM,
                                                          NULL)) == DS_OK);
-    RANK_CHECK(dsi_request_wait(dsi_all_gather_start(c, x->device, part, all)) == DS_OK);
+    RANK_CHECK(dsi_request_wait(dsi_all_gather_start(c, x->device, part, all, NULL)) == DS_OK);
     RANK_CHECK(are_reduced(doubles(x), (int64_t)N * size, DS_F32, DS_REDUCE_SUM, size, 0, 0));
     return DS_OK;
 }
@@ -400,7 +400,8 @@ static dsi_request *take_off(flight *f, ds_comm *c, uint32_t random, int64_t i)
     f->i = i;
     f->x = ds_keep(filled(DS_F32, n, ds_comm_rank(c), i));
     f->out = ds_keep(ds_empty(DS_F32, ds_shape(f->what ? 0 : n * ds_comm_size(c))));
-    if (f->what == 0) f->r = dsi_all_gather_start(c, f->x->device, dsi_v(f->x), dsi_v(f->out));
+    if (f->what == 0)
+        f->r = dsi_all_gather_start(c, f->x->device, dsi_v(f->x), dsi_v(f->out), NULL);
     if (f->what == 1)
         f->r = dsi_all_reduce_start(c, f->x->device, dsi_v(f->x), DS_REDUCE_SUM, NULL);
     if (f->what == 2) f->r = dsi_broadcast_start(c, f->x->device, dsi_v(f->x), ds_comm_size(c) - 1);

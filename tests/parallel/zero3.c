@@ -50,6 +50,26 @@ static void reading_needs_a_gather(void **state)
     CHECK_INT(run_ranks(RANKS, read_and_write, NULL), DS_OK);
 }
 
+/* As a forward that calls a module on one rank only. */
+static ds_status gather_alone(void *arg)
+{
+    (void)arg;
+    Model m = model_new(&divided);
+    RANK_CHECK(m.z);
+    ds_tensor *w = ds_module_param_at(m.net, 2, NULL);
+    ds_status status = ds_comm_rank(NULL) ? ds_barrier(NULL) : ds_gathered(&w, 1);
+    model_free(&m);
+    return status;
+}
+
+static void a_gather_that_others_do_not_call(void **state)
+{
+    (void)state;
+    if (on_gpu()) return; /* NCCL compares no calls: it would wait for DS_TIMEOUT */
+    CHECK(run_ranks(RANKS, gather_alone, NULL) != DS_OK);
+    CHECK_ERROR("a module's parameter: all ranks call the same modules in the same order");
+}
+
 /* ---- what it takes ------------------------------------------------------------------------------------------- */
 
 static int present(const ds_module *net)
@@ -299,6 +319,7 @@ static void steps_may_differ(void **state)
     }
 }
 
-TEST_MAIN(cmocka_unit_test(reading_needs_a_gather), cmocka_unit_test(little_is_there_between_uses),
-          cmocka_unit_test(models_are_made_divided), cmocka_unit_test(nothing_stays),
-          cmocka_unit_test(steps_may_differ))
+TEST_MAIN(cmocka_unit_test(reading_needs_a_gather),
+          cmocka_unit_test(a_gather_that_others_do_not_call),
+          cmocka_unit_test(little_is_there_between_uses), cmocka_unit_test(models_are_made_divided),
+          cmocka_unit_test(nothing_stays), cmocka_unit_test(steps_may_differ))
