@@ -4,6 +4,7 @@
  *     ds_lm train --model FOLDER --data book.txt --output mine
  *     ds_lm eval --model mine --data other.txt
  *     ds_lm generate --model mine --prompt "Once"
+ *     ds_lm chat --model FOLDER
  *     ds_lm tokenizer --data book.txt --vocab-size 4096 --output mine
  *     ds_lm tokenize --model mine --data book.txt --output book.tokens
  *     ds_lm merge --model FOLDER --adapter lora --output merged
@@ -147,7 +148,7 @@ static const struct argp_option options[] = {
     {"chat", CHAT, 0, 0,
      "the prompt is a user's message: the model's template of chats makes the text", 0},
     {"system", SYSTEM, "TEXT", 0, "the system's message of a chat", 0},
-    {"max-new-tokens", MAX_NEW_TOKENS, "N", 0, "how many tokens at most (100)", 0},
+    {"max-new-tokens", MAX_NEW_TOKENS, "N", 0, "how many tokens at most (100; chat: 512)", 0},
     {"greedy", GREEDY, 0, 0, "always the most probable token", 0},
     {"temperature", TEMPERATURE, "X", 0, "of sampling (0.8); 0: as --greedy", 0},
     {"top-k", TOP_K, "N", 0, "sample from the N most probable tokens (50)", 0},
@@ -227,7 +228,7 @@ static const ArgsField fields[] = {
     ARGS_FLAG(DEMO, LmOptions, demo),
     {0}};
 
-#define COMMANDS "train, eval, generate, tokenize, tokenizer or merge"
+#define COMMANDS "train, eval, generate, chat, tokenize, tokenizer or merge"
 
 enum { NEEDS_MODEL = 1, NEEDS_ADAPTER = 2, NEEDS_DATA = 4, NEEDS_OUTPUT = 8 };
 
@@ -244,6 +245,7 @@ static const Command commands[] = {
      "--model, --data and --output, or --demo"},
     {"eval", lm_eval, true, NEEDS_MODEL | NEEDS_DATA, "--model and --data"},
     {"generate", lm_generate, false, NEEDS_MODEL, "--model"},
+    {"chat", lm_chat, false, NEEDS_MODEL, "--model"},
     {"tokenize", lm_tokenize, false, NEEDS_DATA | NEEDS_OUTPUT, "--data and --output"},
     {"tokenizer", lm_tokenizer, false, NEEDS_DATA | NEEDS_OUTPUT, "--data and --output"},
     {"merge", lm_merge, false, NEEDS_MODEL | NEEDS_ADAPTER | NEEDS_OUTPUT,
@@ -267,6 +269,7 @@ static bool has_needed(const Command *c, const LmOptions *o)
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     LmOptions *o = state->input;
+    bool chats;
     switch (key) {
     case DATA:
         if (o->n_data == LM_FILES) argp_error(state, "--data: at most %d files", LM_FILES);
@@ -300,7 +303,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
                        o->n_data  ? "data"
                        : o->model ? "model"
                                   : "tokenizer");
-        if (o->system && !o->chat) argp_error(state, "--system is for --chat");
+        chats = o->command && !strcmp(o->command, "chat");
+        if (o->system && !o->chat && !chats)
+            argp_error(state, "--system is for --chat, and the command chat");
+        if (chats && o->prompt)
+            argp_error(state, "chat reads messages from stdin: --prompt is for generate");
         if (!has_needed(command_find(o->command), o))
             argp_error(state, "%s needs %s", o->command, command_find(o->command)->needed);
         return 0;
@@ -322,7 +329,7 @@ void lm_defaults(LmOptions *o)
         if (!o->log_interval) o->log_interval = 50;
     }
     if (!o->log_interval) o->log_interval = 10;
-    if (!o->max_new_tokens) o->max_new_tokens = 100;
+    if (!o->max_new_tokens) o->max_new_tokens = strcmp(o->command, "chat") != 0 ? 100 : 512;
     if (o->lr == 0) o->lr = fresh ? 3e-3 : o->lora_r ? 2e-4 : 5e-5;
     if (!o->vocab_size) o->vocab_size = 4096;
     if (o->temperature == 0) o->greedy = true;
@@ -333,11 +340,8 @@ void lm_defaults(LmOptions *o)
 
 /* ---- small commands ---- */
 
-int lm_generate(LmOptions *o)
+ds_generate_opts lm_generation(const LmOptions *o, ds_module *m)
 {
-    dsi_log_set_stream(stderr); /* stdout has the text alone */
-    ds_module *m = ds_pretrained_load(o->model, .dtype = o->bf16 ? DS_BF16 : DS_F32);
-    ds_tokenizer *t = m && lm_adapter(m, o) == DS_OK ? lm_tokenizer_load(o) : NULL;
     ds_generate_opts g = ds_generation_config(m);
     g.do_sample = !o->greedy;
     g.max_new_tokens = o->max_new_tokens;
@@ -353,7 +357,15 @@ int lm_generate(LmOptions *o)
         g.prompt_lookup_num_tokens = o->prompt_lookup ? o->prompt_lookup : -1;
     if (o->num_assistant_tokens >= 0)
         g.num_assistant_tokens = o->num_assistant_tokens ? o->num_assistant_tokens : -1;
-    ds_status status = t ? lm_sample(m, t, o, g) : ds_error_status();
+    return g;
+}
+
+int lm_generate(LmOptions *o)
+{
+    dsi_log_set_stream(stderr); /* stdout has the text alone */
+    ds_module *m = ds_pretrained_load(o->model, .dtype = o->bf16 ? DS_BF16 : DS_F32);
+    ds_tokenizer *t = m && lm_adapter(m, o) == DS_OK ? lm_tokenizer_load(o) : NULL;
+    ds_status status = t ? lm_sample(m, t, o, lm_generation(o, m)) : ds_error_status();
     ds_module_free(m);
     ds_tokenizer_free(t);
     return status != DS_OK;
@@ -444,7 +456,8 @@ int main(int argc, char **argv)
         parse,
         "COMMAND",
         "Trains, evaluates and runs language models of Hugging Face's folders.\v"
-        "Commands: train, eval, generate, tokenize (text into a file of tokens), tokenizer (a new "
+        "Commands: train, eval, generate, chat (a conversation, line by line), tokenize (text into "
+        "a file of tokens), tokenizer (a new "
         "byte-level BPE), merge (adapters into a model). Several ranks train and evaluate: "
         "deepspeed --num_devs N ds_lm train ...",
         NULL,

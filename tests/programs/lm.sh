@@ -124,11 +124,32 @@ has err 'bad.jsonl: line 1: expected one of "text", "messages", and "prompt" wit
 echo '{"messages": [{"role": "user"}]}' >bad.jsonl
 status 1 tokenize --model mine --data bad.jsonl --output x.tokens
 has err 'bad.jsonl: line 1: message 1: expected "content"'
+
+# ---- a conversation, line by line: each answer is that of the messages so far
+status 0 generate --model mine --chat --prompt 'What is it?' --max-new-tokens 5 --greedy
+cp out first
+printf 'What is it?\n\nAnd this?\r\n/exit\nnot read\n' >lines.txt
+"$program" chat --model mine --max-new-tokens 5 --greedy <lines.txt >out 2>err || fail "chat"
+head -c "$(wc -c <first)" out >second
+same second first
+answer=$(cat first)
+printf '[user] What is it? [assistant] %s [user] And this? [assistant] ' "$answer" >prompt.txt
+status 0 generate --model mine --prompt "$(cat prompt.txt)" --max-new-tokens 5 --greedy
+tail -c "+$(($(wc -c <prompt.txt) + 1))" out >answer2
+"$program" chat --model mine --max-new-tokens 5 --greedy <lines.txt >out 2>err || fail "chat"
+tail -c "+$(($(wc -c <first) + 1))" out >second
+same second answer2
+printf '\377\n' | "$program" chat --model mine >out 2>err && fail "chat with bytes that are not UTF-8"
+has err '^ds_lm: chat: the message of the user is not UTF-8$'
+status 2 chat --model mine --prompt hi
+has err 'chat reads messages from stdin'
 rm mine/chat_template.jinja
+status 1 chat --model mine
+has err '^ds_lm: mine has no template of chats'
 status 1 tokenize --model mine --data chats.jsonl --output x.tokens
 has err 'chats.jsonl: line 1: messages: mine has no template of chats'
 status 2 generate --model mine --system hi --prompt hi
-has err '--system is for --chat'
+has err '--system is for --chat, and the command chat'
 
 # ---- a model whose positions have an end
 cat >new/gpt2.json <<'EOF'

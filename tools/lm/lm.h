@@ -3,8 +3,9 @@
 #ifndef TOOLS_LM_H
 #define TOOLS_LM_H
 
-#include <deepspeed.h>
+#include "base/text.h"
 
+#include <deepspeed.h>
 #include <jansson.h>
 
 #define LM_FILES 64
@@ -36,6 +37,7 @@ void lm_defaults(LmOptions *o);
 int lm_train(LmOptions *o);
 int lm_eval(LmOptions *o);
 int lm_generate(LmOptions *o);
+int lm_chat(LmOptions *o);
 int lm_tokenize(LmOptions *o);
 int lm_tokenizer(LmOptions *o);
 int lm_merge(LmOptions *o);
@@ -80,11 +82,16 @@ ds_status lm_adapter(ds_module *model, const LmOptions *o);
 ds_chat_template *lm_chat_template(const LmOptions *o);
 /* Its folder, to be freed with free(). */
 char *lm_chat_folder(const LmOptions *o);
-/* Appends a message. */
-void lm_chat_add(json_t *messages, const char *role, const char *content);
+/* The model's options of generation, with those of o. */
+ds_generate_opts lm_generation(const LmOptions *o, ds_module *m);
 /* The text of a chat that has --system and --prompt, up to the answer; to be
  * freed with free(). */
 char *lm_chat_prompt(const LmOptions *o);
+/* Prints the prompt, unless it is a chat's, and what the model writes after it,
+ * up to a text of o->stops, on rank 0. *written, unless NULL, receives that
+ * text alone; free it. */
+ds_status lm_write(ds_module *model, ds_tokenizer *t, const LmOptions *o, ds_generate_opts opts,
+                   const char *prompt, bool chat, dsi_text *written);
 /* Prints the prompt of o, unless it is a chat's, and what the model writes
  * after it, up to a text of o->stops, on rank 0; the others compute it with it
  * where parameters are gathered (sample.c). */
