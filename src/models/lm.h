@@ -123,8 +123,8 @@ typedef struct dsi_lm_balance {
     /* [layers with experts] kept [experts]; NULL: not counted */
     ds_tensor **chosen; /* int64: by how many tokens */
     ds_tensor **probs;  /* sums of the gate's probabilities */
-    int layers;        /* that were called */
-    int64_t rows;      /* tokens, over all layers */
+    int layers;         /* that were called */
+    int64_t rows;       /* tokens, over all layers */
 } dsi_lm_balance;
 
 /* A family: makes its modules below the root and leaves their roles in lm.

@@ -292,7 +292,7 @@ static ds_status group_matmul_dw(Trial *t)
 static ds_status topk(Trial *t)
 {
     enum { ROWS = 9, N = 70 };
-    double value[ROWS * N];
+    double value[ROWS * N] = {0};
     int64_t k = t->dtype == DS_F64 ? 1 : 3, place[3];
     dsi_view x = IN(t, ROWS, N, 1), index = OUT_INDEX(t, DS_I64, ROWS, k, 1);
     if (t->dtype == DS_F64) return CALL(t, reduce, DSI_MAX, 1, x, ABSENT, index);

@@ -25,7 +25,8 @@ ds_status KERNEL(group_rows)(dsi_stream *s, dsi_view id, dsi_view begin, dsi_vie
     }
     for (int64_t i = 0; i < n; i++)
         r[i] = group[i] >= 0 && group[i] < groups ? next[group[i]]++ : -1;
-    for (int64_t g = groups; g > 0; g--) next[g] = next[g - 1]; /* each had become the first of g + 1 */
+    for (int64_t g = groups; g > 0; g--)
+        next[g] = next[g - 1]; /* each had become the first of g + 1 */
     if (groups) next[0] = 0;
     return DS_OK;
 }
