@@ -1,6 +1,6 @@
 /* tests/device/optim.c: each optimizer's kernel, for every instruction set and
- * dtype, over five steps, beside the rule written down plainly in double
- * precision.
+ * dtype, over five steps (three if quick), beside the rule written down plainly
+ * in double precision.
  * SPDX-License-Identifier: MIT */
 #include "base/half.h"
 #include "kernels.h"
@@ -8,10 +8,11 @@
 #include "device/device.h"
 
 #define SPANS 4
-#define STEPS 5
 
 static const int64_t small[SPANS] = {1, 37, 3000, 20000}, large[SPANS] = {1, 37, 3000, 700001};
 static const int64_t *sizes = small; /* large: enough to be shared among threads */
+
+static int steps(void) { return quick() ? 3 : 5; }
 
 /* One element of one parameter; t counts from 1. */
 typedef struct Element {
@@ -278,7 +279,7 @@ static void check_case(const Case *c, const dsi_kernels *k, ds_dtype dtype, doub
         want[i] = calloc((size_t)sizes[i], sizeof *want[i]);
         for (int64_t j = 0; j < sizes[i]; j++) want[i][j].p = get(dtype, x[i].p, j);
     }
-    for (int t = 1; t <= STEPS; t++) {
+    for (int t = 1; t <= steps(); t++) {
         draw_grads(x, t), draw_grads(y, t);
         for (int i = 0; i < SPANS; i++) x[i].step = y[i].step = t;
         CHECK(kernel(c, k, x) == DS_OK);
@@ -332,7 +333,7 @@ static void check_master(const Case *c, const dsi_kernels *k, ds_dtype half)
         x[i].g = g[i] = calloc(1, bytes), x[i].g_dtype = half, x[i].g_scale = 0.125;
         x[i].low = calloc(1, bytes), x[i].low_dtype = half;
     }
-    for (int t = 1; t <= STEPS; t++) {
+    for (int t = 1; t <= steps(); t++) {
         draw_grads(y, t);
         for (int i = 0; i < SPANS; i++) {
             float *f = (float *)(uintptr_t)y[i].g;
@@ -412,7 +413,7 @@ static void check_parts(const Case *c, const dsi_kernels *k, ds_dtype g_dtype)
     dsi_span x[SPANS], whole[SPANS], part[SPANS];
     make_spans(DS_F32, x, 3), make_spans(DS_F32, whole, 3);
     uint16_t *g = calloc((size_t)sizes[SPANS - 1], sizeof *g);
-    for (int t = 1; t <= STEPS; t++) {
+    for (int t = 1; t <= steps(); t++) {
         draw_grads(x, t), draw_grads(whole, t);
         dsi_span *a = &x[SPANS - 1], *b = &whole[SPANS - 1], plain = *a;
         for (int64_t j = 0; j < a->n; j++) put(DS_BF16, g, j, get(DS_F32, a->g, j));

@@ -9,15 +9,16 @@
 #include "comm/comm.h"
 #include "parallel/zero.h"
 
-enum { WIDTH = 128, BATCH = 4 };
+enum { BATCH = 4 };
 
+static int width(void) { return quick() ? 64 : 128; }
 static int layers(void) { return quick_gpu() ? 4 : 24; }
 
 static ds_status step(dsi_zero *z, ds_module *m, ds_dtype dtype, int passes)
 {
     ds_scope *scope = ds_scope_open();
     for (int i = 0; i < passes; i++) {
-        ds_tensor *x = ds_cast(ds_randn(DS_F32, ds_shape(BATCH, WIDTH)), dtype);
+        ds_tensor *x = ds_cast(ds_randn(DS_F32, ds_shape(BATCH, width())), dtype);
         dsi_zero_backward(z, ds_mean(ds_call(m, x)), 1, i == passes - 1);
     }
     dsi_zero_step(z, 1, 0, false, false, NULL);
@@ -38,11 +39,11 @@ static ds_status counted(void *arg)
 {
     const Case *c = arg;
     int ranks = ds_comm_size(ds_world());
-    int64_t params = layers() * WIDTH * (WIDTH + 1);
+    int64_t params = layers() * width() * (width() + 1);
     double bytes = (double)params * (double)ds_dtype_size(c->dtype) * (ranks - 1) / ranks;
     double before = 0;
     ds_scope *scope = ds_scope_open();
-    ds_module *m = mlp_new(layers(), WIDTH, ds_nn_gelu);
+    ds_module *m = mlp_new(layers(), width(), ds_nn_gelu);
     ds_optim *optim = ds_optim_adamw(m, 1e-3);
     dsi_zero_opts o = {.stage = c->stage,
                        .dtype = c->dtype,
