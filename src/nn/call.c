@@ -68,11 +68,14 @@ static ds_tensor *module_forward_with_hooks(ds_module *m, ds_tensor **in, int n)
         if (h.before) status = h.before(h.arg, m, x, n);
         for (int k = 0; k < n; k++)
             if (!x[k]) status = dsi_null_argument("forward_pre_hook");
+        if (status != DS_OK && !ds_error())
+            dsi_fail(status, "a forward_pre_hook failed and did not say why");
     }
     if (status == DS_OK) y = module_forward(m, x, n);
     for (int i = 0; i < hooks && y; i++) {
         dsi_forward_hook h = m->forward_hooks.at[i];
         if (h.after) y = h.after(h.arg, m, x, n, y);
+        if (!y && !ds_error()) dsi_fail(DS_EINVAL, "a forward_hook returned NULL");
     }
     dsi_free(x);
     return y;
@@ -109,8 +112,7 @@ ds_tensor *ds_call_n(ds_module *m, ds_tensor **in, int n)
     dsi_place before = dsi_observe_module();
     ds_tensor *y = m->hooks ? module_hooked_run(m, in, n) : module_run(m, in, n);
     dsi_observe_end(before);
-    if (!y && !ds_error())
-        dsi_fail(DS_EINVAL, "%s returned NULL", m->hooks ? "forward, or a hook," : "forward");
+    if (!y && !ds_error()) dsi_fail(DS_EINVAL, "forward returned NULL");
     y = dsi_scope_return(scope, dsi_ref(y));
     dsi_error_context_leave(was);
     return y;

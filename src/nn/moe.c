@@ -387,8 +387,8 @@ static bool moe_join_groups(MoE *l, const ds_module *m, const char *name)
     int ranks = ds_comm_size(world);
     if (ranks % o->ep_size)
         return dsi_invalid(
-            "MoE %s: ep_size is %d, but there are %d ranks: expected a divisor of that%s", name,
-            o->ep_size, ranks,
+            "MoE %s: ep_size is %d, but the number of ranks is %d: expected a divisor of that%s",
+            name, o->ep_size, ranks,
             ranks == 1 && !ds_is_distributed()
                 ? " (ds_init_distributed() before the model is made brings the others)"
                 : "");

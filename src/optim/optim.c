@@ -344,6 +344,8 @@ static ds_status group_step(ds_optim *o, int group, int begin, int end)
     const int *updated = o->updated + begin;
     ds_status status = dsi_replay_begin(o, group, updated, end - begin);
     if (status == DS_OK) status = group_update(o, group, begin, end);
+    if (status != DS_OK && !ds_error())
+        dsi_fail(status, "%s: its step failed and did not say why", o->type->name);
     ds_status ended = dsi_replay_end(o, updated, end - begin);
     return status == DS_OK ? ended : status;
 }

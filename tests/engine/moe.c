@@ -414,9 +414,9 @@ static void bad_sharing(void **state)
 {
     (void)state;
     CHECK_INT(run_ranks(3, refused, &(Plan){.ep_size = 2, .k = 1, .experts = 4}), DS_EINVAL);
-    CHECK_ERROR("MoE moe: ep_size is 2, but there are 3 ranks: expected a divisor");
+    CHECK_ERROR("MoE moe: ep_size is 2, but the number of ranks is 3: expected a divisor");
     refused(&(Plan){.ep_size = 2, .k = 1, .experts = 4});
-    CHECK_ERROR("there are 1 ranks: expected a divisor of that (ds_init_distributed()");
+    CHECK_ERROR("the number of ranks is 1: expected a divisor of that (ds_init_distributed()");
     refused(&(Plan){.ep_size = 2, .k = 1, .experts = 3});
     CHECK_ERROR("MoE moe: num_experts is 3: expected a multiple of ep_size, which is 2");
     refused(&(Plan){.ep_size = 1, .k = 4, .experts = 3});

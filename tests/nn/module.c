@@ -487,6 +487,18 @@ static ds_tensor *refuse_output(void *arg, ds_module *m, ds_tensor **x, int n, d
     return NULL;
 }
 
+static ds_tensor *drop_output(void *arg, ds_module *m, ds_tensor **x, int n, ds_tensor *y)
+{
+    (void)arg, (void)m, (void)x, (void)n, (void)y;
+    return NULL;
+}
+
+static ds_status refuse_input(void *arg, ds_module *m, ds_tensor **x, int n)
+{
+    (void)arg, (void)m, (void)x, (void)n;
+    return DS_EIO;
+}
+
 /* relu(2 x) + 2 x + 2 x; the caller's array keeps its tensors */
 static void forward_hooks(void **state)
 {
@@ -510,6 +522,15 @@ static void forward_hooks(void **state)
     CHECK_ERROR("remove_forward_hook: 0 has no hook 9");
     CHECK(ds_register_forward_hook(NULL, add_input, NULL) < 0);
     CHECK_ERROR("register_forward_hook");
+    int silent = ds_register_forward_hook(relu, drop_output, NULL);
+    CHECK(!ds_call(m, x));
+    CHECK_ERROR("net.0: a forward_hook returned NULL");
+    ds_remove_forward_hook(relu, silent);
+    silent = ds_register_forward_pre_hook(relu, refuse_input, NULL);
+    CHECK(!ds_call(m, x));
+    CHECK_INT(ds_error_status(), DS_EIO);
+    CHECK_ERROR("net.0: a forward_pre_hook failed and did not say why");
+    ds_remove_forward_hook(relu, silent);
     char name[] = "7";
     ds_register_forward_hook(relu, refuse_output, name);
     CHECK(!ds_call(m, x));

@@ -404,7 +404,7 @@ static void bad_options(void **state)
     refused(MOE(.num_experts = 2, .noisy_gate_policy = "Gauss"),
             "noisy_gate_policy is \"Gauss\": expected None, Jitter or RSample");
     refused(MOE(.num_experts = 2, .capacity_factor = -1), "capacity_factor is -1");
-    refused(MOE(.num_experts = 2, .ep_size = 2), "ep_size is 2, but there are 1 ranks");
+    refused(MOE(.num_experts = 2, .ep_size = 2), "ep_size is 2, but the number of ranks is 1");
     refused(ds_nn_moe(NULL, "moe", 0, linear), "hidden is 0");
     refused(ds_nn_moe(NULL, "moe", 4, NULL), ".expert is NULL");
     refused(ds_nn_moe(NULL, "moe", 4, nothing), "MoE moe: .expert returned NULL");

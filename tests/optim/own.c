@@ -136,6 +136,28 @@ static void all_at_once(void **state)
     ds_scope_close(scope);
 }
 
+static ds_status silent_step(void *self, const ds_optim_values *v, const ds_optim_update *x)
+{
+    (void)self, (void)v, (void)x;
+    return DS_EIO;
+}
+
+static void step_without_a_message(void **state)
+{
+    (void)state;
+    static const ds_optim_type type = {.name = "silent", .step = silent_step};
+    ds_scope *scope = ds_scope_open();
+    ds_module *m = given_new(DS_F32);
+    ds_optim *o = ds_optim_new(m, &type, (ds_optim_values){.lr = 1});
+    ds_tensor *p = ds_module_param_at(m, 0, NULL);
+    CHECK_INT(ds_set_grad_of(p, ds_like(p, 1)), DS_OK);
+    CHECK_INT(ds_optim_step(o), DS_EIO);
+    CHECK_ERROR("silent: its step failed and did not say why");
+    ds_optim_free(o);
+    ds_module_free(m);
+    ds_scope_close(scope);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -153,4 +175,5 @@ static void refusals(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(as_built_in), cmocka_unit_test(on_masters),
-          cmocka_unit_test(failing_step), cmocka_unit_test(all_at_once), cmocka_unit_test(refusals))
+          cmocka_unit_test(failing_step), cmocka_unit_test(all_at_once),
+          cmocka_unit_test(step_without_a_message), cmocka_unit_test(refusals))

@@ -66,7 +66,7 @@ has err 'noisy_gate_policy is "Gauss": expected None, Jitter or RSample'
 status 1 $sample --moe --num-experts 3 --ep-world-size 2
 has err 'num_experts is 3: expected a multiple of ep_size, which is 2'
 status 1 $sample --moe --num-experts 2 --ep-world-size 2
-has err 'ep_size is 2, but there are 1 ranks'
+has err 'ep_size is 2, but the number of ranks is 1'
 status 1 $sample --moe --num-experts 2 --top-k 3
 has err 'k is 3: expected 1 to num_experts, which is 2'
 status 1 $sample --moe --min-capacity 17
