@@ -237,7 +237,10 @@ ds_dataset *ds_tensor_dataset(ds_tensor **x, int n)
     for (int f = 0; f < n; f++) {
         if (!x[f]) return dsi_null_operand("tensor_dataset");
         ds_dims shape = ds_shape_of(x[f]);
-        if (shape.n < 1 || shape.d[0] != ds_size(x[0], 0))
+        if (shape.n < 1)
+            return dsi_refuse("tensor_dataset: tensor %d is []: expected a dimension of samples",
+                              f);
+        if (shape.d[0] != ds_size(x[0], 0))
             return dsi_refuse("tensor_dataset: tensor %d has %lld rows, tensor 0 has %lld", f,
                               (long long)(shape.n ? shape.d[0] : 0), (long long)ds_size(x[0], 0));
         field[f] = (ds_field){ds_dtype_of(x[f]), {shape.n - 1, {0}}, NULL};

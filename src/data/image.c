@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "image_text.h"
+#include "tensor/tensor.h"
 
 #include <deepspeed/data.h>
 
@@ -48,9 +49,8 @@ static ds_status grid_plan(grid *g, const ds_tensor *images, int columns,
     for (int k = 0; k < s.n; k++) ok = ok && s.d[k] > 0 && s.d[k] <= MAX_PIXELS;
     if (!ok)
         return dsi_fail(
-            DS_EINVAL,
-            "save_image_grid: images are %s with %d dimensions, expected float32 [n,3,h,w]",
-            ds_dtype_name(ds_dtype_of(images)), s.n);
+            DS_EINVAL, "save_image_grid: images are %s %s, expected float32 [n,3,h,w] or [n,1,h,w]",
+            ds_dtype_name(ds_dtype_of(images)), dsi_shape_text(s));
     if (columns < 1)
         return dsi_fail(DS_EINVAL, "save_image_grid: %d columns, expected 1 or more", columns);
 

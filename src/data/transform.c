@@ -188,8 +188,9 @@ static bool can_normalize(ds_dataset *d, int n, const float *mean, const float *
     const char *name = ds_dataset_name(d);
     int64_t c = image_channels(image->shape);
     if (image->dtype != DS_F32)
-        return dsi_invalid("normalize: field 0 of %s is %s, expected float32: to_float first", name,
-                           ds_dtype_name(image->dtype));
+        return dsi_invalid(
+            "normalize: field 0 of %s is %s, expected float32: ds_transform_to_float first", name,
+            ds_dtype_name(image->dtype));
     if (!mean || !std || (n != 1 && n != c))
         return dsi_invalid("normalize: %d values for the %lld channels of %s, expected 1 or %lld",
                            mean && std ? n : 0, (long long)c, name, (long long)c);

@@ -181,7 +181,7 @@ static void wrong_tensors_are_refused(void **state)
     CHECK(!ds_tensor_dataset((ds_tensor *[]){x, y}, 2));
     CHECK_ERROR("tensor 1 has 4 rows, tensor 0 has 3");
     CHECK(!ds_tensor_dataset(&s, 1));
-    CHECK_ERROR("tensor 0 has 0 rows");
+    CHECK_ERROR("tensor 0 is []: expected a dimension of samples");
     CHECK(!ds_tensor_dataset(&x, 0));
     CHECK_ERROR("0 tensors");
     CHECK(!ds_tensor_dataset(NULL, 1));

@@ -258,7 +258,7 @@ static void wrong_ones_are_refused(void **state)
     CHECK(!ds_transform_to_float(images(DS_F32, 1, 2, 2)));
     CHECK_ERROR("to_float: field 0 of Pattern is float32");
     CHECK(!ds_transform_normalize(images(DS_U8, 1, 2, 2), 1, &one, &one));
-    CHECK_ERROR("to_float first");
+    CHECK_ERROR("ds_transform_to_float first");
     CHECK(!ds_transform_normalize(images(DS_F32, 2, 2, 2), 3, three, three));
     CHECK_ERROR("3 values for the 2 channels");
     CHECK(!ds_transform_normalize(images(DS_F32, 2, 2, 2), 1, &one, &zero));
