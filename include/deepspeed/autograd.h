@@ -28,9 +28,9 @@ DS_API ds_status ds_backward_from(ds_tensor *y, ds_tensor *dy);
 DS_API bool ds_set_grad(bool on);
 DS_API bool ds_grad_enabled(void);
 
-/* leaf.grad, borrowed: NULL before the first backward and after it was zeroed. It
- * has the strides of a leaf without gaps, such as one that was permuted, and is
- * row-major else. NULL too, with a message, if there is no memory to copy a
+/* leaf.grad, borrowed: NULL before the first backward and after it was zeroed.
+ * It has the strides of a leaf without gaps, such as one that was permuted, and
+ * is row-major else. NULL too, with a message, if there is no memory to copy a
  * gradient that shares its memory with another tensor. */
 DS_API ds_tensor *ds_grad(const ds_tensor *leaf);
 
@@ -70,14 +70,14 @@ DS_API ds_tensor *ds_checkpoint_output(ds_tensor *x);
 DS_API bool ds_recomputing(void);
 
 /* Sets, for this thread, what deepspeed.checkpointing.configure takes. Without
- * model parallelism and an accelerator only profile has an effect. Refuses
- * values that contradict each other. */
+ * model parallelism only profile has an effect. Refuses values that contradict
+ * each other. */
 typedef struct ds_checkpoint_opts {
     bool partition_activations;           /* over model-parallel ranks; none: a warning, once */
     bool contiguous_memory_optimization;  /* needs the one above and number_checkpoints */
-    bool cpu_checkpointing;               /* inputs of checkpoints in host memory, where they are */
+    bool cpu_checkpointing;               /* no effect: inputs stay on their device */
     int number_checkpoints;               /* >= 0 */
-    bool synchronize_checkpoint_boundary; /* waits for the device; no effect on a CPU */
+    bool synchronize_checkpoint_boundary; /* no effect: nothing needs the wait */
     bool profile; /* a log line for each forward and backward of a checkpoint */
 } ds_checkpoint_opts;
 DS_API ds_status ds_checkpoint_configure(ds_checkpoint_opts opts);

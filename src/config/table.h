@@ -83,7 +83,7 @@ SUPPORTED("scheduler.type", TEXT, "null", scheduler.type,
 SUPPORTED("scheduler.params", OBJECT, "null", scheduler.params, "its options")
 SUPPORTED("zero_allow_untested_optimizer", BOOL, "false", zero_allow_untested_optimizer,
           "let optimizers that DeepSpeed did not test run with ZeRO")
-IGNORED("zero_force_ds_cpu_optimizer", "true", "every optimizer here runs on the CPU")
+IGNORED("zero_force_ds_cpu_optimizer", "true", "offloaded state is updated by the CPU in any case")
 
 /* ---- 16 bits ---- */
 GROUP("fp16", NULL_NO, "half precision with float32 master weights")
@@ -282,7 +282,7 @@ IGNORED("comms_logger.debug", "false", "name of the caller in each line")
 GROUP_NO_AUTO("timers", NULL_NO, "clocks of the engine")
 GROUP("timers.throughput", NULL_NO, "samples per second")
 SUPPORTED("timers.throughput.enabled", BOOL, "true", throughput.enabled, "measure them")
-IGNORED("timers.throughput.synchronized", "true", "the CPU needs no synchronisation")
+IGNORED("timers.throughput.synchronized", "true", "the host waits for each update in any case")
 IGNORED_GROUP("flops_profiler", NULL_NO,
               "its report is not printed; ds_profile_print has time and operations")
 SUPPORTED("flops_profiler.enabled", BOOL, "false", flops_profiler.enabled,
@@ -294,12 +294,11 @@ GROUP_NO_AUTO("activation_checkpointing", NULL_NO,
 IGNORED("activation_checkpointing.partition_activations", "false", "model parallel only")
 IGNORED("activation_checkpointing.contiguous_memory_optimization", "false",
         "storage is taken from a cache in any case")
-IGNORED("activation_checkpointing.cpu_checkpointing", "false",
-        "activations are in host memory in any case")
+IGNORED("activation_checkpointing.cpu_checkpointing", "false", "kept inputs stay on their device")
 IGNORED("activation_checkpointing.number_checkpoints", "null",
         "only with contiguous_memory_optimization")
 IGNORED("activation_checkpointing.synchronize_checkpoint_boundary", "false",
-        "the CPU needs no synchronisation")
+        "nothing here needs the wait")
 SUPPORTED("activation_checkpointing.profile", BOOL, "false", activation_checkpointing.profile,
           "a line with the time of each forward and backward of a checkpoint")
 GROUP_NO_AUTO("checkpoint", NULL_NO, "files of the engine's state")
@@ -333,4 +332,4 @@ SUPPORTED("aio.single_submit", BOOL, "false", aio.single_submit,
           "nvme: the kernel is told of requests one by one")
 SUPPORTED("aio.overlap_events", BOOL, "true", aio.overlap_events,
           "nvme: new requests begin while others are on their way")
-UNSUPPORTED("aio.use_gds", "false", "needs a GPU, in DeepSpeed too")
+UNSUPPORTED("aio.use_gds", "false", "NVIDIA's GPUDirect Storage is not used")
