@@ -126,6 +126,9 @@ BODIES = [
     "{% for a in nested %}{% for b in a %}{{ loop.index }}{{ b }}{% if b == 1 %}{% break %}{% endif %}{% endfor %};{% endfor %}",
     "{% set ns = namespace() %}{% set ns.a = [] %}{{ ns.a }}{{ ns.b is defined }}{% set d3 = dict(d, z=1) %}{{ d3 }}",
     "{% for x in l %}{% set ns2 = namespace(v=x) %}{% set ns2.v = ns2.v * 2 %}{{ ns2.v }}{% endfor %}",
+    "{% for x in l %}{% break %}{% else %}else{% endfor %}{% for x in l %}{{ x }}{% continue %}{% else %}else{% endfor %}",
+    "{% set g = l | select('odd') %}{% if el | select %}true{% endif %}{{ g | first }}{{ g | list }}{{ g | list }}{{ nil | map('x') | list }}",
+    "{% set g = items | map(attribute='v') %}{{ 1 in g }}{{ g | join(',') }}{% for k, v in d | items %}{{ k }}{% endfor %}{{ g is iterable }}{{ g is sequence }}",
     "{% set x = 'a' %}{% macro p() %}{% set x = 'b' %}{{ x }}{% endmacro %}{{ p() }}{{ x }}",
 ]
 
@@ -136,6 +139,7 @@ REFUSED = [
     "{% raw %}x", "{{ 'open }}", "{% break %}", "{{ messages | tojson(indent='x', foo=1) }}", "{{ nope | tojson }}", "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}",
     "{% macro m(a) %}{% endmacro %}{{ m(b=2) }}", "{{ d.get() }}", "{{ [1, 2] | join(',', foo=1) }}", "{% for a, b in [(1, 2, 3)] %}{% endfor %}",
     "{{ 'a' in 5 }}", "{{ 5 in 'a' }}", "{{ n | length }}", "{{ 1 ~ }}", "{{ }}", "{{ a b }}", "{% set x %}", "{{ namespace(_a=1) }}",
+    "{{ items | map(attribute='v') | length }}", "{{ l | select | last }}", "{{ l | select | tojson }}", "{{ n[1:] }}", "{{ n | indent }}", "{{ nope | int }}",
 ]
 
 

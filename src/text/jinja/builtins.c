@@ -304,18 +304,10 @@ static bool has_elements(dsi_jvalue v)
            v.kind == DSI_JUNDEFINED;
 }
 
-static int64_t whole_operand(dsi_jrun *r, dsi_jvalue v)
+/* x % by == rest. */
+static bool leaves(dsi_jrun *r, dsi_jvalue x, dsi_jvalue by, int64_t rest)
 {
-    if (!dsi_jis_whole(v)) dsi_jfail(r, "expected an int, not a %s", dsi_jtype(v));
-    return dsi_jis_whole(v) ? dsi_jwhole(v) : 1;
-}
-
-/* x % by in Python is not negative for a positive `by`. */
-static bool is_divisible(dsi_jrun *r, dsi_jvalue x, dsi_jvalue by)
-{
-    int64_t a = whole_operand(r, x), b = whole_operand(r, by);
-    if (!b) dsi_jfail(r, "divisibleby: 0");
-    return b == -1 || (b && a % b == 0);
+    return dsi_jequal(r, dsi_jmath(r, '%', x, by), dsi_jint(rest));
 }
 
 /* Python's `is`: the same object; of numbers and strings it is not known. */
@@ -329,9 +321,9 @@ static bool is_same(dsi_jrun *r, dsi_jvalue a, dsi_jvalue b)
     return a.dict == b.dict;
 }
 
-TEST(odd, whole_operand(r, of) % 2 != 0)
-TEST(even, whole_operand(r, of) % 2 == 0)
-TEST(divisibleby, is_divisible(r, of, args->at[0]))
+TEST(odd, leaves(r, of, dsi_jint(2), 1))
+TEST(even, leaves(r, of, dsi_jint(2), 0))
+TEST(divisibleby, leaves(r, of, args->at[0], 0))
 TEST(defined, of.kind != DSI_JUNDEFINED)
 TEST(undefined, of.kind == DSI_JUNDEFINED)
 TEST(none, of.kind == DSI_JNONE)
@@ -344,8 +336,9 @@ TEST(number, dsi_jis_number(of))
 TEST(string, of.kind == DSI_JSTRING)
 TEST(mapping, of.kind == DSI_JDICT)
 TEST(sequence, has_elements(of))
-TEST(iterable, has_elements(of) || of.kind == DSI_JLOOP)
-TEST(callable, of.kind == DSI_JMACRO || of.kind == DSI_JMETHOD || of.kind == DSI_JFUNCTION)
+TEST(iterable, has_elements(of) || of.kind == DSI_JLOOP || of.kind == DSI_JITERATOR)
+TEST(callable, of.kind == DSI_JUNDEFINED || of.kind == DSI_JMACRO || of.kind == DSI_JMETHOD ||
+                   of.kind == DSI_JFUNCTION)
 TEST(sameas, is_same(r, of, args->at[0]))
 TEST(in, dsi_jcontains(r, args->at[0], of))
 TEST(eq, dsi_jequal(r, of, args->at[0]))

@@ -47,6 +47,7 @@ dsi_jvalue dsi_jbuiltin_run(dsi_jrun *r, const dsi_jbuiltin *b, dsi_jvalue of, d
 dsi_jvalue dsi_jattribute(dsi_jrun *r, dsi_jvalue of, dsi_jvalue name);
 dsi_jvalue dsi_jitem(dsi_jrun *r, dsi_jvalue of, dsi_jvalue key);
 dsi_jvalue dsi_jadd_values(dsi_jrun *r, dsi_jvalue a, dsi_jvalue b);
+dsi_jvalue dsi_jmath(dsi_jrun *r, int op, dsi_jvalue a, dsi_jvalue b); /* a op b */
 
 /* The pairs in the order of their keys, equal ones as they were (builtins.c). */
 dsi_jpair *dsi_jsorted(dsi_jrun *r, const dsi_jpair *at, int64_t n, bool reverse);

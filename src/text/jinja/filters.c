@@ -1,6 +1,7 @@
 /* text/jinja/filters.c: the filters of jinja2 that templates use.
  *
- * Source: jinja2/filters.py. Filters that give an iterator there give a list.
+ * Source: jinja2/filters.py. The elements of iterators are computed at once, so
+ * that a failure of one comes earlier.
  * SPDX-License-Identifier: MIT */
 #include "builtins.h"
 
@@ -13,6 +14,13 @@
     static dsi_jvalue filter_##name(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args)
 
 static bool given(dsi_jvalue v) { return dsi_jgiven(v) && v.kind != DSI_JNONE; }
+
+/* The list as the iterator that the filter gives in jinja2. */
+static dsi_jvalue iterator(dsi_jvalue list)
+{
+    if (list.kind == DSI_JLIST) list.kind = DSI_JITERATOR;
+    return list;
+}
 
 static bool flag(dsi_jrun *r, dsi_jvalue v, bool otherwise)
 {
@@ -82,6 +90,7 @@ FILTER(int)
     double real = 0;
     if (dsi_jgiven(args->at[1])) return dsi_jfail(r, "int: another base is not implemented");
     if (dsi_jis_whole(of)) return dsi_jint(dsi_jwhole(of));
+    if (of.kind == DSI_JUNDEFINED) return dsi_jfail(r, "%.*s", (int)of.n, of.s);
     if (of.kind == DSI_JFLOAT)
         real = of.f;
     else if (of.kind != DSI_JSTRING || !read_number(r, of, &whole, &real))
@@ -97,6 +106,7 @@ FILTER(float)
     dsi_jvalue whole = {0};
     double real = 0;
     if (dsi_jis_number(of)) return dsi_jfloat(dsi_jreal(of));
+    if (of.kind == DSI_JUNDEFINED) return dsi_jfail(r, "%.*s", (int)of.n, of.s);
     if (of.kind == DSI_JSTRING && read_number(r, of, &whole, &real)) return dsi_jfloat(real);
     return dsi_jgiven(args->at[0]) ? args->at[0] : dsi_jfloat(0);
 }
@@ -168,14 +178,17 @@ FILTER(list)
 FILTER(first)
 {
     (void)args;
-    dsi_jvalue list = dsi_jelements(r, of);
-    if (list.list->n) return list.list->at[0];
-    return dsi_jundefined(r, "No first item, sequence was empty.");
+    dsi_jvalue list = of.kind == DSI_JITERATOR ? of : dsi_jelements(r, of);
+    if (!list.list->n) return dsi_jundefined(r, "No first item, sequence was empty.");
+    if (of.kind != DSI_JITERATOR) return list.list->at[0];
+    list.list->n--;
+    return *list.list->at++;
 }
 
 FILTER(last)
 {
     (void)args;
+    if (of.kind == DSI_JITERATOR) return dsi_jfail(r, "last: a generator has no end yet");
     dsi_jvalue list = dsi_jelements(r, of);
     if (list.list->n) return list.list->at[list.list->n - 1];
     return dsi_jundefined(r, "No last item, sequence was empty.");
@@ -195,15 +208,23 @@ FILTER(reverse)
     (void)args;
     dsi_jvalue from = dsi_jelements(r, of), list = dsi_jlist_new(r, DSI_JLIST);
     for (int64_t i = from.list->n; i-- > 0 && !r->failed;) dsi_jlist_add(r, list, from.list->at[i]);
-    return of.kind == DSI_JSTRING ? dsi_jjoin_texts(r, list, dsi_jliteral("")) : list;
+    return of.kind == DSI_JSTRING ? dsi_jjoin_texts(r, list, dsi_jliteral("")) : iterator(list);
+}
+
+static dsi_jvalue items_of(dsi_jrun *r, dsi_jvalue of)
+{
+    dsi_jvalue list = dsi_jlist_new(r, DSI_JLIST);
+    if (of.kind == DSI_JUNDEFINED) return list;
+    if (of.kind != DSI_JDICT) return dsi_jfail(r, "items: a %s", dsi_jtype(of));
+    for (int64_t i = 0; i < of.dict->n; i++)
+        dsi_jlist_add(r, list, dsi_jpair_of(r, of.dict->at[i].key, of.dict->at[i].value));
+    return list;
 }
 
 FILTER(items)
 {
-    dsi_jargs none = *args;
-    if (of.kind == DSI_JUNDEFINED) return dsi_jlist_new(r, DSI_JLIST);
-    if (of.kind != DSI_JDICT) return dsi_jfail(r, "items: a %s", dsi_jtype(of));
-    return dsi_jbuiltin_run(r, dsi_jinja_method_find(r, of, dsi_jliteral("items")), of, &none);
+    (void)args;
+    return iterator(items_of(r, of));
 }
 
 /* The elements of `of`, sorted by their keys. */
@@ -249,7 +270,7 @@ FILTER(unique)
         dsi_jlist_add(r, keys, key);
         dsi_jlist_add(r, list, from.list->at[i]);
     }
-    return list;
+    return iterator(list);
 }
 
 static dsi_jvalue extreme(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args, bool largest)
@@ -300,6 +321,7 @@ static const dsi_jbuiltin *named_builtin(dsi_jrun *r, const dsi_jargs *args, int
 
 FILTER(map)
 {
+    if (!dsi_jtrue(r, of)) return iterator(dsi_jlist_new(r, DSI_JLIST));
     dsi_jvalue from = dsi_jelements(r, of), list = dsi_jlist_new(r, DSI_JLIST);
     dsi_jvalue *path = dsi_jdict_get(r, args->named, dsi_jliteral("attribute"));
     dsi_jvalue *otherwise = dsi_jdict_get(r, args->named, dsi_jliteral("default"));
@@ -312,13 +334,14 @@ FILTER(map)
                             : dsi_jbuiltin_run(r, b, from.list->at[i], &rest);
         dsi_jlist_add(r, list, path && otherwise && v.kind == DSI_JUNDEFINED ? *otherwise : v);
     }
-    return list;
+    return iterator(list);
 }
 
 /* Elements for which a test, or the element itself, is true, or is not. */
 static dsi_jvalue selected(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args, bool by_attribute,
                            bool wanted)
 {
+    if (!dsi_jtrue(r, of)) return iterator(dsi_jlist_new(r, DSI_JLIST));
     dsi_jvalue from = dsi_jelements(r, of), list = dsi_jlist_new(r, DSI_JLIST), path = {0};
     int64_t at = by_attribute;
     if (by_attribute && !args->list.list->n) return dsi_jfail(r, "selectattr needs an attribute");
@@ -331,7 +354,7 @@ static dsi_jvalue selected(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args, bo
         if (test) v = dsi_jbuiltin_run(r, test, v, &rest);
         if (dsi_jtrue(r, v) == wanted) dsi_jlist_add(r, list, from.list->at[i]);
     }
-    return list;
+    return iterator(list);
 }
 
 FILTER(select) { return selected(r, of, args, false, true); }
@@ -360,7 +383,8 @@ static dsi_jvalue indentation(dsi_jrun *r, dsi_jvalue width)
 
 FILTER(indent)
 {
-    dsi_jvalue by = indentation(r, args->at[0]), s = dsi_jstr(r, of);
+    dsi_jvalue by = indentation(r, args->at[0]), s = of;
+    if (s.kind != DSI_JSTRING) return dsi_jfail(r, "indent: a %s", dsi_jtype(s));
     bool first = dsi_jtrue(r, args->at[1]), blank = dsi_jtrue(r, args->at[2]);
     dsi_text text = {0};
     dsi_jadd(r, &text, s.s, s.n);

@@ -31,6 +31,7 @@ typedef enum dsi_jkind {
     DSI_JSTRING,
     DSI_JLIST,
     DSI_JTUPLE,
+    DSI_JITERATOR, /* list: what is left of it; it is always true, and read once */
     DSI_JDICT,
     DSI_JNAMESPACE,
     DSI_JMACRO,

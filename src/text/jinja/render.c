@@ -141,11 +141,14 @@ static dsi_jvalue loop_list(dsi_jrun *r, const dsi_jnode *n)
     return list;
 }
 
+/* As in jinja2, else is for a loop of which no turn came to its end: break and
+ * continue leave it before that. */
 static void for_run(dsi_jrun *r, const dsi_jnode *n)
 {
     dsi_jvalue list = loop_list(r, n);
     dsi_jscope *outer = r->scope;
     Flow flow = NEXT;
+    bool ended = false;
     for (int64_t i = 0; i < list.list->n && !r->failed && flow != BREAK; i++) {
         dsi_jloop *loop = dsi_jarena_get(&r->arena, sizeof *loop);
         *loop = (dsi_jloop){list.list, i, 1};
@@ -153,9 +156,10 @@ static void for_run(dsi_jrun *r, const dsi_jnode *n)
         dsi_jset(r, r->scope, dsi_jliteral("loop"), (dsi_jvalue){DSI_JLOOP, .loop = loop});
         assign(r, n->a, list.list->at[i]);
         flow = body_run(r, n->c);
+        ended |= flow == NEXT;
     }
     r->scope = outer;
-    if (!list.list->n && n->d && !r->failed) {
+    if (!ended && n->d && !r->failed) {
         r->scope = dsi_jscope_new(r, outer);
         body_run(r, n->d);
         r->scope = outer;

@@ -35,9 +35,8 @@ const dsi_jvalue *dsi_jget(dsi_jrun *r, dsi_jvalue name);
 
 /* The value of an expression (eval.c). */
 dsi_jvalue dsi_jeval(dsi_jrun *r, const dsi_jnode *n);
-/* The arguments of a call; +, -, * ... of values; of.name (eval.c, math.c). */
+/* The arguments of a call; a slice (eval.c, math.c). */
 dsi_jargs dsi_jeval_arguments(dsi_jrun *r, const dsi_jnode *first);
-dsi_jvalue dsi_jmath(dsi_jrun *r, int op, dsi_jvalue a, dsi_jvalue b);
 dsi_jvalue dsi_jslice(dsi_jrun *r, dsi_jvalue of, const dsi_jvalue bound[3]);
 /* The text of a macro's call (render.c). */
 dsi_jvalue dsi_jmacro_run(dsi_jrun *r, const dsi_jmacro *m, const dsi_jargs *args);

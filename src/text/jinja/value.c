@@ -245,14 +245,21 @@ bool dsi_jis_text(dsi_jvalue v, const char *s)
 
 const char *dsi_jtype(dsi_jvalue v)
 {
-    static const char *const names[] = {
-        [DSI_JUNDEFINED] = "undefined", [DSI_JNONE] = "None",
-        [DSI_JBOOL] = "bool",           [DSI_JINT] = "int",
-        [DSI_JFLOAT] = "float",         [DSI_JSTRING] = "str",
-        [DSI_JLIST] = "list",           [DSI_JTUPLE] = "tuple",
-        [DSI_JDICT] = "dict",           [DSI_JNAMESPACE] = "namespace",
-        [DSI_JMACRO] = "macro",         [DSI_JMETHOD] = "method",
-        [DSI_JFUNCTION] = "function",   [DSI_JLOOP] = "loop"};
+    static const char *const names[] = {[DSI_JUNDEFINED] = "undefined",
+                                        [DSI_JNONE] = "None",
+                                        [DSI_JBOOL] = "bool",
+                                        [DSI_JINT] = "int",
+                                        [DSI_JFLOAT] = "float",
+                                        [DSI_JSTRING] = "str",
+                                        [DSI_JLIST] = "list",
+                                        [DSI_JTUPLE] = "tuple",
+                                        [DSI_JDICT] = "dict",
+                                        [DSI_JITERATOR] = "generator",
+                                        [DSI_JNAMESPACE] = "namespace",
+                                        [DSI_JMACRO] = "macro",
+                                        [DSI_JMETHOD] = "method",
+                                        [DSI_JFUNCTION] = "function",
+                                        [DSI_JLOOP] = "loop"};
     return names[v.kind];
 }
 
@@ -392,6 +399,12 @@ bool dsi_jcontains(dsi_jrun *r, dsi_jvalue in, dsi_jvalue v)
         for (int64_t i = 0; i < in.list->n && dsi_jstep(r, 1); i++)
             if (dsi_jequal(r, in.list->at[i], v)) return true;
         return false;
+    case DSI_JITERATOR:
+        while (in.list->n && dsi_jstep(r, 1)) {
+            in.list->n--;
+            if (dsi_jequal(r, *in.list->at++, v)) return true;
+        }
+        return false;
     case DSI_JDICT:
         return dsi_jdict_get(r, in.dict, v) != NULL;
     default:
@@ -415,6 +428,10 @@ dsi_jvalue dsi_jelements(dsi_jrun *r, dsi_jvalue v)
         break;
     case DSI_JTUPLE:
         for (int64_t i = 0; i < v.list->n; i++) dsi_jlist_add(r, list, v.list->at[i]);
+        break;
+    case DSI_JITERATOR:
+        *list.list = *v.list;
+        *v.list = (dsi_jlist){0};
         break;
     case DSI_JDICT:
         for (int64_t i = 0; i < v.dict->n; i++) dsi_jlist_add(r, list, v.dict->at[i].key);
