@@ -20,8 +20,8 @@ typedef struct ds_loader ds_loader;
 
 #define DS_MAX_FIELDS 8
 
-/* One tensor of a sample: dtype, shape without the batch, and a name for
- * messages, which is copied. */
+/* One tensor of a sample: dtype, shape without the batch ({0}: a scalar, such as
+ * a label), and a name for messages, which is copied. */
 typedef struct ds_field {
     ds_dtype dtype;
     ds_dims shape;

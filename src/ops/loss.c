@@ -96,9 +96,11 @@ static bool cross_entropy_check(const ds_tensor *x, const ds_tensor *label, ds_c
     if (!labels_fit(x, label))
         return dsi_refuse(
             "%s: logits are %s, labels %s %s: expected [N,C,...] and [N,...], or [C] and [], or "
-            "probabilities of the logits' shape and dtype",
-            op, dsi_shape_text(x->shape), ds_dtype_name(label->dtype),
-            dsi_shape_text(label->shape));
+            "probabilities of the logits' shape and dtype%s",
+            op, dsi_shape_text(x->shape), ds_dtype_name(label->dtype), dsi_shape_text(label->shape),
+            label->shape.n == x->shape.n && label->shape.d[label->shape.n - 1] == 1
+                ? " (a data set's field of labels has the shape {0})"
+                : "");
     if (!dsi_same_device(op, x, label)) return false;
     if (label->dtype != DS_I64)
         return dsi_refuse("%s: labels are %s: expected int64 (ds_cast them)", op,

@@ -172,6 +172,8 @@ static void softmax_and_losses(void **state)
     REFUSES(ds_softmax(in, 2), "softmax: dimension 2", "expected -2 to 1");
     REFUSES(ds_log_softmax(in, -3), "log_softmax: dimension -3", "[3, 4]");
     REFUSES(ds_cross_entropy(in, labels(ds_shape(4))), "cross_entropy: ", "labels int64 [4]");
+    REFUSES(ds_cross_entropy(in, labels(ds_shape(3, 1))), "labels int64 [3, 1]",
+            "(a data set's field of labels has the shape {0})");
     REFUSES(ds_cross_entropy(in, x(ds_shape(3))), "cross_entropy: ", "labels are float32");
     ((int64_t *)ds_data_mut(y))[1] = 4;
     REFUSES(ds_cross_entropy(in, y), "cross_entropy: ", "4");
