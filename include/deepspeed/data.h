@@ -80,8 +80,8 @@ struct ds_tokenizer;
 typedef struct ds_tokens_pack_opts {
     const char *const *files; /* n_files paths */
     int n_files;
-    const char *end_token; /* put behind each document; NULL: none */
-    int64_t *tokens;       /* if not NULL: receives their number */
+    const char *end_token;    /* put behind each document; NULL: none */
+    int64_t *tokens;          /* if not NULL: receives their number */
     const char *chat_folder;  /* of the template of chats, for rows with messages
                                  (ds_chat_template_load); NULL: these are refused */
     bool assistant_only_loss; /* only what the template has in {% generation %} blocks counts */

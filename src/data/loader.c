@@ -445,7 +445,6 @@ static bool batch_prepare(ds_loader *l)
     return status == DS_OK || l->full;
 }
 
-/* A call ends the last turn also if it then fails. */
 /* After a failure, which made the NULL, nothing is said. */
 static bool loader_refuse_null(void)
 {
@@ -455,6 +454,7 @@ static bool loader_refuse_null(void)
     return false;
 }
 
+/* A call ends the last turn also if it then fails. */
 bool ds_loader_next(ds_loader *l, ds_batch *out)
 {
     if (!out) return dsi_invalid("loader_next: out is NULL");

@@ -248,6 +248,7 @@ typedef struct Add {
     dsi_lora *lora;
     const ds_state *weights; /* of a file; NULL: new adapters */
     bool target_found[DSI_LORA_MAX_NAMES], saved_found[DSI_LORA_MAX_NAMES];
+    dsi_text layers; /* names of the model's linear layers */
 } Add;
 
 /* A module `name` below the layer, with this parameter. */
@@ -288,13 +289,33 @@ static ds_status adapter_make(const Add *add, ds_module *m, const char *path)
     return ds_error_status();
 }
 
-/* Adds an adapter to a layer that a target names, by its own name or its whole
- * path, unless modules_to_save names it too. */
-static ds_status module_visit(void *arg, ds_module *m, const char *path)
+/* Whether the layer gets an adapter, unless modules_to_save names what it is in. */
+static bool is_target(const Add *add, const char *path)
+{
+    const dsi_lora *o = add->lora;
+    char key[500];
+    snprintf(key, sizeof key, PREFIX "%s.lora_A.weight", path);
+    if (o->by_weights) return ds_state_get(add->weights, key) != NULL;
+    for (int i = 0; i < o->targets.n; i++)
+        if (dsi_lora_name_fits(o->targets.name[i], path)) return true;
+    return false;
+}
+
+/* Appends the layer's own name, once. */
+static void layer_name_add(dsi_text *names, const char *path)
+{
+    const char *dot = strrchr(path, '.'), *name = dot ? dot + 1 : path, *at = names->s;
+    size_t n = strlen(name);
+    for (; at && (at = strstr(at, name)); at += n)
+        if ((at == names->s || at[-1] == ' ') && (!at[n] || at[n] == ',')) return;
+    dsi_text_add(names, "%s%s", names->n ? ", " : "", name);
+}
+
+/* Notes what the options name, and refuses what they may not. */
+static ds_status names_visit(void *arg, ds_module *m, const char *path)
 {
     Add *add = arg;
     const dsi_lora *o = add->lora;
-    bool named = false;
     for (int i = 0; i < o->saved.n; i++) {
         if (!dsi_ends_with(path, o->saved.name[i])) continue;
         add->saved_found[i] = true;
@@ -302,48 +323,61 @@ static ds_status module_visit(void *arg, ds_module *m, const char *path)
             return dsi_fail(DS_EINVAL, "lora: modules_to_save: %s is a list of modules", path);
     }
     if (!dsi_lm_is_linear(m)) return DS_OK;
+    layer_name_add(&add->layers, path);
     for (int i = 0; i < o->targets.n; i++)
-        if (dsi_lora_name_fits(o->targets.name[i], path)) named = true, add->target_found[i] = true;
-    char key[500];
-    snprintf(key, sizeof key, PREFIX "%s.lora_A.weight", path);
-    if (o->by_weights) named = ds_state_get(add->weights, key) != NULL;
-    if (!named || is_saved(o, path, strlen(path), true)) return DS_OK;
-    if (is_saved(o, path, strlen(path), false))
+        if (dsi_lora_name_fits(o->targets.name[i], path)) add->target_found[i] = true;
+    size_t n = strlen(path);
+    if (is_target(add, path) && !is_saved(o, path, n, true) && is_saved(o, path, n, false))
         return dsi_fail(DS_EINVAL, "lora: %s is a target, and in modules_to_save", path);
+    return DS_OK;
+}
+
+static ds_status layer_visit(void *arg, ds_module *m, const char *path)
+{
+    const Add *add = arg;
+    if (!dsi_lm_is_linear(m) || !is_target(add, path)) return DS_OK;
+    if (is_saved(add->lora, path, strlen(path), true)) return DS_OK;
     ds_scope *scope = ds_scope_open();
     ds_status status = adapter_make(add, m, path);
     ds_scope_close(scope);
     return status;
 }
 
-static ds_status all_found(const char *what, const dsi_lora_names *names, const bool *found)
+/* Names that mean nothing are an error in new adapters; those of a file may be
+ * for other models. */
+static ds_status names_check(dsi_lm *lm, Add *add)
 {
-    for (int i = 0; i < names->n; i++)
-        if (!found[i])
-            return dsi_fail(DS_EINVAL, "lora: the model has no %s \"%s\"", what, names->name[i]);
-    return DS_OK;
+    const dsi_lora *o = add->lora;
+    if (lm->lora) return dsi_fail(DS_EINVAL, "lora: the model has adapters already");
+    for (int i = 0; i < o->saved.n; i++) /* a tied head is the embedding */
+        add->saved_found[i] = !lm->head && dsi_lora_name_fits(o->saved.name[i], lm->type->head);
+    ds_status status = for_each_module(ds_module_of(lm), "", names_visit, add);
+    for (int i = 0; i < o->targets.n && status == DS_OK && !o->by_weights; i++)
+        if (!add->target_found[i])
+            status = dsi_fail(DS_EINVAL, "lora: the model has no linear layer \"%s\": it has %s",
+                              o->targets.name[i], add->layers.s);
+    for (int i = 0; i < o->saved.n && status == DS_OK && !add->weights; i++)
+        if (!add->saved_found[i])
+            status = dsi_fail(DS_EINVAL, "lora: the model has no module \"%s\"", o->saved.name[i]);
+    dsi_text_free(&add->layers);
+    return status;
 }
 
 /* Takes lora. Freezes the model except the adapters, and what is trained
- * beside them. A new adapter's names that mean nothing are an error; those of a
- * file may be for other models. */
+ * beside them. Names that are refused change nothing. */
 static ds_status adapters_add(dsi_lm *lm, dsi_lora *lora, const ds_state *weights)
 {
     ds_module *m = ds_module_of(lm);
     Add add = {.lora = lora, .weights = weights};
-    if (lm->lora) {
+    ds_status status = names_check(lm, &add);
+    if (status != DS_OK) {
         dsi_lora_free(lora);
-        return dsi_fail(DS_EINVAL, "lora: the model has adapters already");
+        return status;
     }
     dsi_lm_session_drop(lm);
     lm->lora = lora;
-    ds_status status = tied_prepare(lm, lora);
-    for (int i = 0; i < lora->saved.n; i++) /* a tied head is the embedding */
-        add.saved_found[i] = !lm->head && dsi_lora_name_fits(lora->saved.name[i], lm->type->head);
-    if (status == DS_OK) status = for_each_module(m, "", module_visit, &add);
-    if (status == DS_OK && !lora->by_weights)
-        status = all_found("linear layer", &lora->targets, add.target_found);
-    if (status == DS_OK && !weights) status = all_found("module", &lora->saved, add.saved_found);
+    status = tied_prepare(lm, lora);
+    if (status == DS_OK) status = for_each_module(m, "", layer_visit, &add);
     for (int i = 0; i < ds_module_params(m); i++) {
         const char *path;
         ds_tensor *x = ds_module_param_at(m, i, &path);

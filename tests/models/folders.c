@@ -358,7 +358,8 @@ static void adapters_are_refused(void **state)
     CHECK_INT(ds_lora_save(m, folder_path("x"), NULL), DS_EINVAL);
     CHECK_ERROR("with adapters");
     CHECK_INT(ds_lora(m, .targets = wrong, .n_targets = 1), DS_EINVAL);
-    CHECK_ERROR("no linear layer \"c_attn\"");
+    CHECK_ERROR("no linear layer \"c_attn\": it has q_proj, k_proj, v_proj, o_proj, gate_proj");
+    CHECK_INT(ds_lora(m, .r = 4), DS_OK);
     CHECK_INT(ds_lora(m, .r = 4), DS_EINVAL);
     CHECK_ERROR("has adapters already");
     ds_module_free(m);

@@ -47,7 +47,8 @@ static void a_model(void **state)
     ds_module *net = net_there(), *same = net_new();
     ds_tensor *labels, *x = samples(DS_F32, 0, 4, &labels);
     CHECK(!ds_call(net, x));
-    CHECK_ERROR("net.conv: conv2d: operands are on cpu and cuda:0: expected the same device (ds_to)");
+    CHECK_ERROR(
+        "net.conv: conv2d: operands are on cpu and cuda:0: expected the same device (ds_to)");
     CHECK(!ds_call(net, samples_there()));
     CHECK_ERROR("net.conv: conv2d: no cuda kernel for float32");
     for (int i = 0; i < 4; i++) {
