@@ -41,8 +41,9 @@ typedef struct Event {
 } Event;
 
 enum { MOST_ASKED = 50 }; /* then the host waits for the event, and work is done for it */
-#define NAP_US      50
-#define NAP_LAZY_US 20000
+#define NAP_US       50
+#define NAP_ASKED_US 200 /* whoever asks whether a collective has ended asks again at once */
+#define NAP_LAZY_US  20000
 
 static fake_stream *streams;
 static long syncs, event_syncs, graph_launches, overlapped, copied_beside, captures;
@@ -210,7 +211,7 @@ static void *helper_main(void *arg)
 {
     (void)arg;
     fake_lock();
-    do nap(laziness() ? NAP_LAZY_US : NAP_US);
+    do nap(laziness() ? NAP_LAZY_US : NAP_ASKED_US);
     while (!drain_ready(-1));
     helper_runs = false;
     fake_unlock();
@@ -346,6 +347,7 @@ CUresult cuStreamQuery(CUstream stream)
     fake_stream *s = (fake_stream *)stream;
     fake_lock();
     bool done = advance(s, s->submitted);
+    if (!done) nap(NAP_ASKED_US);
     fake_unlock();
     return done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
