@@ -65,7 +65,7 @@ csv.split(","), csv.split(",", 1), sp.split(), csv.rsplit(",", 1), " a  b c ".sp
 lines.splitlines(), lines | indent(2), lines | indent("> ", true, true)
 "abc".replace("b", "xx"), "aaa".replace("a", "b", 2), "aaa" | replace("a", ""), "ab".replace("", "-")
 "abc".startswith("ab"), "abc".endswith(("x", "c")), "abc".find("c"), "abc".find("z"), "abcb".rfind("b"), "a-b".partition("-"), "abc".removeprefix("a"), "abc".removesuffix("c")
-"abc".isalpha(), "12".isdigit(), "a1".isalnum(), " ".isspace(), "aB".islower(), "AB".isupper(), "aXbX".count("X"), "-".join(ls), "abc".index("b")
+"<{}|{}>".format(n, s), "{1}{0}{x}{{}}".format(1, "b", x=nil), "abc".isalpha(), "12".isdigit(), "a1".isalnum(), " ".isspace(), "aB".islower(), "AB".isupper(), "aXbX".count("X"), "-".join(ls), "abc".index("b")
 nope | default("x"), e | default("x"), e | default("x", true), nil | default("x"), none | d(1, boolean=true)
 "3" | int, "3.7" | int, "x" | int, "x" | int(9), 3.9 | int, "2.5" | float, "x" | float(1.5), m | abs, 2.567 | round(2), 2.5 | round, 2.1 | round(0, "ceil"), n | round
 "<a>" | e, "<a>" | safe, "<" + ("<b>" | safe), ("<b>" | safe) + "&", ("<b>" | safe) ~ "<", ["<" | e]
@@ -126,6 +126,7 @@ BODIES = [
     "{% for a in nested %}{% for b in a %}{{ loop.index }}{{ b }}{% if b == 1 %}{% break %}{% endif %}{% endfor %};{% endfor %}",
     "{% set ns = namespace() %}{% set ns.a = [] %}{{ ns.a }}{{ ns.b is defined }}{% set d3 = dict(d, z=1) %}{{ d3 }}",
     "{% for x in l %}{% set ns2 = namespace(v=x) %}{% set ns2.v = ns2.v * 2 %}{{ ns2.v }}{% endfor %}",
+    "{% if no %}{{ s | from_json }}{{ s is unknown }}{% endif %}{{ '' if t else s | from_json }}",
     "{% for x in l %}{% break %}{% else %}else{% endfor %}{% for x in l %}{{ x }}{% continue %}{% else %}else{% endfor %}",
     "{% set g = l | select('odd') %}{% if el | select %}true{% endif %}{{ g | first }}{{ g | list }}{{ g | list }}{{ nil | map('x') | list }}",
     "{% set g = items | map(attribute='v') %}{{ 1 in g }}{{ g | join(',') }}{% for k, v in d | items %}{{ k }}{% endfor %}{{ g is iterable }}{{ g is sequence }}",
@@ -139,7 +140,7 @@ REFUSED = [
     "{% raw %}x", "{{ 'open }}", "{% break %}", "{{ messages | tojson(indent='x', foo=1) }}", "{{ nope | tojson }}", "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}",
     "{% macro m(a) %}{% endmacro %}{{ m(b=2) }}", "{{ d.get() }}", "{{ [1, 2] | join(',', foo=1) }}", "{% for a, b in [(1, 2, 3)] %}{% endfor %}",
     "{{ 'a' in 5 }}", "{{ 5 in 'a' }}", "{{ n | length }}", "{{ 1 ~ }}", "{{ }}", "{{ a b }}", "{% set x %}", "{{ namespace(_a=1) }}",
-    "{{ items | map(attribute='v') | length }}", "{{ l | select | last }}", "{{ l | select | tojson }}", "{{ n[1:] }}", "{{ n | indent }}", "{{ nope | int }}",
+    "{{ items | map(attribute='v') | length }}", "{{ l | select | last }}", "{{ l | select | tojson }}", "{{ n[1:] }}", "{{ n | indent }}", "{{ nope | int }}", "{{ '{}{}'.format(1) }}", "{{ '{'.format(1) }}", "{{ '}'.format(1) }}", "{{ '{a}'.format(b=1) }}",
 ]
 
 

@@ -249,7 +249,7 @@ static dsi_jvalue loop_cycle(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args)
 
 /* Methods of Python's that templates may not call, or that are not here. */
 static const char refused_of_strings[] =
-    "casefold center encode expandtabs format format_map isascii isdecimal isidentifier isnumeric "
+    "casefold center encode expandtabs format_map isascii isdecimal isidentifier isnumeric "
     "isprintable istitle ljust maketrans rindex rjust rpartition swapcase title translate zfill";
 static const char refused_of_lists[] = "append clear extend insert pop remove reverse sort";
 static const char refused_of_dicts[] = "clear fromkeys pop popitem setdefault update";

@@ -192,11 +192,16 @@ static dsi_jvalue call_eval(dsi_jrun *r, const dsi_jnode *n)
     return dsi_jcall(r, callee, &args);
 }
 
+/* A filter or a test that is not known, b NULL, fails when it is reached: in
+ * jinja2, too, one may be behind a condition. */
 static dsi_jvalue builtin_eval(dsi_jrun *r, const dsi_jnode *n, const dsi_jbuiltin *b)
 {
     dsi_jvalue of = n->a ? dsi_jeval(r, n->a) : r->block;
     dsi_jargs args = dsi_jeval_arguments(r, n->b);
     r->line = n->line;
+    if (!b)
+        return dsi_jfail(r, "the %s \"%.*s\" is not implemented",
+                         n->kind == DSI_JN_FILTER ? "filter" : "test", (int)n->value.n, n->value.s);
     return r->failed ? of : dsi_jbuiltin_run(r, b, of, &args);
 }
 

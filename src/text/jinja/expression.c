@@ -5,8 +5,6 @@
  * SPDX-License-Identifier: MIT */
 #include "parser.h"
 
-#include "builtins.h"
-
 #include "base/error.h"
 
 #include <stdarg.h>
@@ -311,9 +309,6 @@ dsi_jnode *dsi_jparse_filters(dsi_jparser *p, dsi_jnode *node, bool begins_with_
         begins_with_name = false;
         dsi_jnode *n = dsi_jparse_node(p, DSI_JN_FILTER);
         n->value = dsi_jparse_expect_name(p);
-        if (!p->failed && !dsi_jinja_filter_find(n->value))
-            dsi_jparse_fail(p, "the filter \"%.*s\" is not implemented", (int)n->value.n,
-                            n->value.s);
         n->a = node;
         if (dsi_jparse_is_op(p, '(')) n->b = arguments_read(p);
         node = n;
@@ -337,8 +332,6 @@ static dsi_jnode *test_read(dsi_jparser *p, dsi_jnode *of)
     dsi_jnode *n = dsi_jparse_node(p, DSI_JN_TEST);
     n->a = of;
     n->value = dsi_jparse_expect_name(p);
-    if (!p->failed && !dsi_jinja_test_find(n->value))
-        dsi_jparse_fail(p, "the test \"%.*s\" is not implemented", (int)n->value.n, n->value.s);
     if (dsi_jparse_is_op(p, '(')) {
         n->b = arguments_read(p);
     } else if (test_has_argument(p)) {

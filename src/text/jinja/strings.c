@@ -426,6 +426,50 @@ static dsi_jvalue join(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args)
     return like(of, dsi_jjoin_texts(r, list, of));
 }
 
+/* ---- format ---- */
+
+/* The argument of a field {}, {2} or {name}; counts {} in *next. */
+static dsi_jvalue field_value(dsi_jrun *r, dsi_jvalue field, const dsi_jargs *args, int64_t *next)
+{
+    bool digits = field.n < 4;
+    int64_t i = 0;
+    for (size_t k = 0; k < field.n && digits; k++) {
+        digits = field.s[k] >= '0' && field.s[k] <= '9';
+        i = 10 * i + (field.s[k] - '0');
+    }
+    if (digits && !field.n) i = (*next)++;
+    if (digits && i < args->list.list->n) return args->list.list->at[i];
+    dsi_jvalue *named = digits ? NULL : dsi_jdict_get(r, args->named, field);
+    if (named) return *named;
+    return dsi_jfail(r, "format: there is no argument for {%.*s}, or it has more than a name",
+                     (int)field.n, field.s);
+}
+
+/* str.format of fields without a format of their own. */
+static dsi_jvalue format(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args)
+{
+    dsi_text text = {0};
+    int64_t next = 0;
+    if (of.markup) return dsi_jfail(r, "format of a safe string is not implemented");
+    for (size_t i = 0; i < of.n && dsi_jstep(r, 1); i++) {
+        char c = of.s[i];
+        if ((c == '{' || c == '}') && i + 1 < of.n && of.s[i + 1] == c) {
+            i++;
+        } else if (c == '{') {
+            const char *end = memchr(of.s + i, '}', of.n - i);
+            if (!end) return dsi_text_free(&text), dsi_jfail(r, "format: { without }");
+            dsi_jvalue field = dsi_jstring(of.s + i + 1, (size_t)(end - of.s) - i - 1);
+            dsi_jadd_str(r, &text, field_value(r, field, args, &next));
+            i = (size_t)(end - of.s);
+            continue;
+        } else if (c == '}') {
+            return dsi_text_free(&text), dsi_jfail(r, "format: } without {");
+        }
+        dsi_jadd(r, &text, of.s + i, 1);
+    }
+    return dsi_jstring_of(r, &text);
+}
+
 void dsi_jadd_escaped(dsi_jrun *r, dsi_text *to, dsi_jvalue s)
 {
     for (size_t i = 0; i < s.n && dsi_jstep(r, 1); i++) {
@@ -465,4 +509,5 @@ const dsi_jbuiltin dsi_jinja_string_methods[] = {{"strip", "chars", dsi_jstrip},
                                                  {"islower", "", dsi_jis_lower},
                                                  {"isupper", "", dsi_jis_upper},
                                                  {"join", "!iterable", join},
+                                                 {"format", "*", format},
                                                  {0}};
