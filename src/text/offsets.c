@@ -14,6 +14,7 @@ typedef struct Aligner {
     const char *text; /* [n] */
     size_t n, at;     /* at: the end of the token before */
     bool starts;      /* it was an added token, or there was none */
+    bool prepends;    /* each text between added tokens begins with a blank more */
 } Aligner;
 
 static const dsi_added_token *added_find(const dsi_added_tokens *list, uint32_t id)
@@ -81,6 +82,8 @@ static bool pieces_align(Aligner *a, const dsi_token *token, dsi_jinja_span *spa
     for (size_t i = 0, n; i < token->text_bytes; i += n) {
         n = dsi_utf8_length(token->text + i);
         bool is_blank = n == 3 && !memcmp(token->text + i, blank, 3);
+        bool is_added = is_blank && a->starts && a->prepends && !i;
+        if (is_added) continue;
         if (is_blank && looks_at(a, at, " ", 1))
             at++;
         else if (looks_at(a, at, token->text + i, n))
@@ -93,24 +96,39 @@ static bool pieces_align(Aligner *a, const dsi_token *token, dsi_jinja_span *spa
     return true;
 }
 
+static bool is_inside(const Aligner *a, size_t at)
+{
+    return at < a->n && ((unsigned char)a->text[at] & 0xC0) == 0x80;
+}
+
+/* A part of a character has the offsets of the whole. */
+static void characters_cover(const Aligner *a, dsi_jinja_span *span)
+{
+    while (span->begin && is_inside(a, span->begin)) span->begin--;
+    while (is_inside(a, span->end)) span->end++;
+}
+
 ds_status dsi_token_offsets(const ds_tokenizer *t, const char *text, size_t n, const uint32_t *ids,
                             int64_t count, dsi_jinja_span *at)
 {
     Aligner a = {.t = t, .text = text, .n = n, .starts = true};
+    for (int i = 0; i < t->normalizer.n; i++)
+        a.prepends |= t->normalizer.at[i].kind == DSI_NORMALIZE_PREPEND;
     for (int64_t i = 0; i < count; i++) {
         const dsi_token *token = &t->bpe.vocab.at[ids[i]];
         const dsi_added_token *added = added_find(&t->raw, ids[i]);
         if (!added) added = added_find(&t->normalized, ids[i]);
         bool byte_level = t->decoder.n && t->decoder.at[0].kind == DSI_DECODE_BYTE_LEVEL;
-        bool fits = added        ? added_align(&a, added, &at[i])
-                    : byte_level ? bytes_align(&a, token, &at[i])
-                                 : pieces_align(&a, token, &at[i]);
+        bool fits = added && added_align(&a, added, &at[i]);
+        if (!fits) /* also an added token of the normalized text, such as two blanks */
+            fits = byte_level ? bytes_align(&a, token, &at[i]) : pieces_align(&a, token, &at[i]);
         if (!fits)
             return dsi_fail(DS_EINVAL,
                             "the tokenizer changes the text, so that the place of the token "
                             "\"%s\" in it is not known",
                             token->text);
         if (!added) a.starts = false;
+        characters_cover(&a, &at[i]);
     }
     return DS_OK;
 }
