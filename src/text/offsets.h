@@ -10,5 +10,5 @@
  * package tokenizers, which counts characters. ids [count] are those of
  * ds_encode without special tokens. DS_EINVAL if the tokenizer changes the text
  * so that the bytes of an id are not known. */
-DSI_SHARED ds_status dsi_token_offsets(const ds_tokenizer *t, const char *text, size_t n, const uint32_t *ids,
+ds_status dsi_token_offsets(const ds_tokenizer *t, const char *text, size_t n, const uint32_t *ids,
                             int64_t count, dsi_jinja_span *at);

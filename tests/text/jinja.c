@@ -31,7 +31,10 @@ static void check_case(const json_t *c, const json_t *variables)
     dsi_jinja_spans spans = {0};
     char *text = render(json_string_value(template), json_string_length(template), variables,
                         &spans);
-    if (!text) fail_msg("%s: %s", json_string_value(template), ds_error());
+    if (!text) {
+        fail_msg("%s: %s", json_string_value(template), ds_error());
+        return;
+    }
     if (strcmp(text, json_string_value(want)) != 0)
         fail_msg("%s: got \"%s\", want \"%s\"", json_string_value(template), text,
                  json_string_value(want));
