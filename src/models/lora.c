@@ -2,8 +2,8 @@
  * files; Hu et al., arXiv:2106.09685; Liu et al., arXiv:2402.09353 (DoRA).
  *
  * An adapter is modules lora_A, lora_B, and for DoRA lora_magnitude_vector,
- * below the layer that it changes; so its parameters have PEFT's names except for
- * the prefix "base_model.model.". The layer's own forward calls
+ * below the layer that it changes; so its parameters have PEFT's names except
+ * for the prefix "base_model.model.". The layer's own forward calls
  * dsi_lora_forward (layers.c). Biases and modules_to_save are the model's own
  * parameters, which are trained in place and saved with the adapters.
  *
@@ -289,7 +289,8 @@ static ds_status adapter_make(const Add *add, ds_module *m, const char *path)
     return ds_error_status();
 }
 
-/* Whether the layer gets an adapter, unless modules_to_save names what it is in. */
+/* Whether the layer gets an adapter, unless modules_to_save names what it is
+ * in. */
 static bool is_target(const Add *add, const char *path)
 {
     const dsi_lora *o = add->lora;
