@@ -546,7 +546,7 @@ int lm_eval(LmOptions *o)
     ds_module *m = t ? ds_pretrained_load(o->model, .dtype = o->bf16 ? DS_BF16 : DS_F32) : NULL;
     ds_status status = ds_comm_sync_status(NULL, m ? lm_adapter(m, o) : ds_error_status());
     ds_dataset *data = status == DS_OK ? eval_data(o, t) : NULL;
-    if (data) status = eval_print(o, m, data);
+    if (data) eval_print(o, m, data);
     ds_module_free(m);
     ds_tokenizer_free(t);
     return ds_error() != NULL;
