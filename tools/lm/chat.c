@@ -67,9 +67,8 @@ typedef struct Conversation {
     json_t *messages;
 } Conversation;
 
-/* The next line that is not empty, without its end; NULL: there is none, or it
- * is
- * /exit. */
+/* The next line that is not empty, without its end; NULL at the end of stdin,
+ * or for /exit. */
 static char *line_read(char **line, size_t *room)
 {
     bool asks = isatty(STDIN_FILENO) == 1;
