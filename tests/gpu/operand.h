@@ -43,6 +43,15 @@ static inline double pick_value(void) { return (double)pick(-2048, 2048) / 2048;
 #define DIMS(...) \
     ((dsi_view){.n = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .d = {__VA_ARGS__}})
 
+/* Of a view without gaps, from p[at] on. */
+static inline dsi_view operand_dense(const float *p, int64_t at, ds_dtype dtype, dsi_view dims)
+{
+    int64_t step = 1;
+    for (int i = dims.n - 1; i >= 0; i--) dims.s[i] = step, step *= dims.d[i];
+    dims.p = (void *)(uintptr_t)(p + at), dims.dtype = dtype;
+    return dims;
+}
+
 static inline int64_t elements_of(const dsi_view *v)
 {
     int64_t n = 1;
