@@ -20,6 +20,7 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -319,10 +320,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 void lm_defaults(LmOptions *o)
 {
     bool fresh = o->demo || (o->model && !dsi_is_folder(o->model));
+    o->given_lr = o->lr != 0;
+    o->given_weight_decay = !isnan(o->weight_decay);
+    o->given_clip = !isnan(o->clip);
+    if (!o->given_weight_decay) o->weight_decay = 0.1;
+    if (!o->given_clip) o->clip = 1;
     if (o->demo) {
         if (!o->output) o->output = "lm-demo";
         if (!o->context) o->context = 128;
-        if (!o->batch) o->batch = 16;
+        if (!o->batch && !o->config) o->batch = 16;
         if (!o->max_steps && !o->epochs) o->max_steps = 600;
         if (o->lr == 0) o->lr = 4e-3;
         if (!o->sample_interval) o->sample_interval = 300;
@@ -465,8 +471,8 @@ int main(int argc, char **argv)
         NULL};
     LmOptions o = {.warmup = -1,
                    .seed = 42,
-                   .weight_decay = 0.1,
-                   .clip = 1,
+                   .weight_decay = NAN,
+                   .clip = NAN,
                    .eval_split = 0.05,
                    .temperature = -1,
                    .prompt_lookup = -1,

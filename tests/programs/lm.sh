@@ -220,6 +220,27 @@ EOF
 status 0 train --model mine --data many.jsonl --output tuned --deepspeed_config whole.json \
     --context 16 --max-steps 2
 has out ', 2 steps of 6 windows$'
+
+# ---- what the file leaves out is the options'; two values for one thing are refused
+run="train --model mine --data many.jsonl --output tuned --context 16 --max-steps 3 --log-interval 1"
+echo '{"train_batch_size": "auto", "zero_optimization": {"stage": 1}}' >short.json
+status 0 $run --deepspeed_config short.json --batch 2 --lr 1e-3 --warmup 2
+has out '^step 2/3  loss [0-9.]*  lr 0.0005 '
+echo '{"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0, "bf16": {"enabled": false},
+ "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}' >values.json
+status 0 $run --deepspeed_config values.json --batch 2 --lr 1e-4 --clip 1
+status 1 $run --deepspeed_config values.json --clip 0.5
+has err '^ds_lm: config: values.json: gradient_clipping is 1, and --clip is 0.5: leave the option out, or write "auto" in'
+status 1 $run --deepspeed_config values.json --lr 1e-3
+has err ': optimizer.params.lr is 0.0001, and --lr is 0.001'
+status 1 $run --deepspeed_config values.json --batch 4
+has err ': train_micro_batch_size_per_gpu is 2, and --batch is 4'
+status 1 $run --deepspeed_config values.json --bf16
+has err ': bf16.enabled is false, and --bf16 is true'
+sed 's/"optimizer"/"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0, "cycle_max_lr": 1}}, &/' \
+    values.json >cycle.json
+status 1 $run --deepspeed_config cycle.json --warmup 5
+has err ': --warmup has no effect with the schedule OneCycle'
 echo null >null.json
 status 1 train --model mine --data many.jsonl --output tuned --deepspeed_config null.json
 has err '^ds_lm: config: null.json: expected an object { ... } of keys, found null$'
