@@ -229,6 +229,8 @@ static const ArgsField fields[] = {
     ARGS_FLAG(DEMO, LmOptions, demo),
     {0}};
 
+_Static_assert(LOCAL_RANK - MODEL < 64, "LmOptions.given has a bit for each option");
+
 #define COMMANDS "train, eval, generate, chat, tokenize, tokenizer or merge"
 
 enum { NEEDS_MODEL = 1, NEEDS_ADAPTER = 2, NEEDS_DATA = 4, NEEDS_OUTPUT = 8 };
@@ -267,10 +269,54 @@ static bool has_needed(const Command *c, const LmOptions *o)
     return (given & c->needs) == c->needs || (o->demo && c->run == lm_train);
 }
 
+/* Options that some commands alone have, from `first` to `last`. */
+static const struct {
+    int first, last;
+    const char *commands;
+} limits[] = {{EVAL_DATA, EVAL_DATA, "train"},
+              {ASSISTANT_ONLY, ASSISTANT_ONLY, "train, eval, tokenize"},
+              {EVAL_SPLIT, EVAL_SPLIT, "train"},
+              {CONFIG, CONFIG, "train"},
+              {CONTEXT, BATCH, "train, eval"},
+              {GRAD_ACCUM, CLIP, "train"},
+              {BF16, BF16, "train, eval, generate, chat"},
+              {CHECKPOINTING, CHECKPOINTING, "train"},
+              {LOG_INTERVAL, DEMO, "train"},
+              {PROMPT, CHAT, "generate"},
+              {SYSTEM, SYSTEM, "generate, chat"},
+              {MAX_NEW_TOKENS, TOP_P, "train, generate, chat"},
+              {REPETITION_PENALTY, STOP_STRINGS, "generate, chat"},
+              {VOCAB_SIZE, VOCAB_SIZE, "tokenizer"},
+              {LORA_R, PATIENCE, "train"}};
+
+/* Whether `command` is one of the words, which are separated by ", ". */
+static bool names_command(const char *words, const char *command)
+{
+    size_t n = strlen(command);
+    for (const char *w = words; (w = strstr(w, command)); w += n)
+        if ((w == words || w[-1] == ' ') && (!w[n] || w[n] == ',')) return true;
+    return false;
+}
+
+/* Refuses an option that the command would not look at. */
+static void check_given(struct argp_state *state, const LmOptions *o)
+{
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        for (int key = limits[i].first; key <= limits[i].last; key++) {
+            if (!(o->given >> (key - MODEL) & 1) || names_command(limits[i].commands, o->command))
+                continue;
+            const struct argp_option *option = options;
+            while (option->key != key) option++;
+            argp_error(state, "--%s is for %s, not for %s", option->name, limits[i].commands,
+                       o->command);
+        }
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     LmOptions *o = state->input;
     bool chats;
+    if (key >= MODEL && key <= LOCAL_RANK) o->given |= 1ull << (key - MODEL);
     switch (key) {
     case DATA:
         if (o->n_data == LM_FILES) argp_error(state, "--data: at most %d files", LM_FILES);
@@ -305,10 +351,11 @@ static error_t parse(int key, char *arg, struct argp_state *state)
                        : o->model ? "model"
                                   : "tokenizer");
         chats = o->command && !strcmp(o->command, "chat");
-        if (o->system && !o->chat && !chats)
-            argp_error(state, "--system is for --chat, and the command chat");
         if (chats && o->prompt)
             argp_error(state, "chat reads messages from stdin: --prompt is for generate");
+        check_given(state, o);
+        if (o->system && !o->chat && !chats)
+            argp_error(state, "--system is for --chat, and the command chat");
         if (!has_needed(command_find(o->command), o))
             argp_error(state, "%s needs %s", o->command, command_find(o->command)->needed);
         return 0;

@@ -241,6 +241,12 @@ sed 's/"optimizer"/"scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 
     values.json >cycle.json
 status 1 $run --deepspeed_config cycle.json --warmup 5
 has err ': --warmup has no effect with the schedule OneCycle'
+status 2 generate --model mine --prompt a --lr 1e-3
+has err '^ds_lm: --lr is for train, not for generate$'
+status 2 tokenize --model mine --data book.txt --output x.tokens --top-k 3
+has err '^ds_lm: --top-k is for train, generate, chat, not for tokenize$'
+status 2 $run --min-p 0.1
+has err '^ds_lm: --min-p is for generate, chat, not for train$'
 echo null >null.json
 status 1 train --model mine --data many.jsonl --output tuned --deepspeed_config null.json
 has err '^ds_lm: config: null.json: expected an object { ... } of keys, found null$'

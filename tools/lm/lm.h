@@ -26,6 +26,7 @@ typedef struct LmOptions {
     int64_t hidden, end_token; /* of the model, lm_read_model; end_token -1: none */
     double lr, weight_decay, clip, eval_split, temperature, top_p, repetition_penalty, lora_alpha;
     double min_p;
+    uint64_t given;                                /* bit i: option MODEL + i of ds_lm.c */
     bool given_lr, given_weight_decay, given_clip; /* by the user, not by lm_defaults */
     bool bf16, checkpointing, greedy, demo, no_save, resume, use_dora, ensure_weight_tying, chat,
         assistant_only_loss;
