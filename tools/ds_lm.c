@@ -20,7 +20,6 @@
 
 #include <argp.h>
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -289,22 +288,15 @@ static const struct {
               {VOCAB_SIZE, VOCAB_SIZE, "tokenizer"},
               {LORA_R, PATIENCE, "train"}};
 
-/* Whether `command` is one of the words, which are separated by ", ". */
-static bool names_command(const char *words, const char *command)
-{
-    size_t n = strlen(command);
-    for (const char *w = words; (w = strstr(w, command)); w += n)
-        if ((w == words || w[-1] == ' ') && (!w[n] || w[n] == ',')) return true;
-    return false;
-}
+static bool is_given(const LmOptions *o, int key) { return o->given >> (key - MODEL) & 1; }
 
 /* Refuses an option that the command would not look at. */
 static void check_given(struct argp_state *state, const LmOptions *o)
 {
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         for (int key = limits[i].first; key <= limits[i].last; key++) {
-            if (!(o->given >> (key - MODEL) & 1) || names_command(limits[i].commands, o->command))
-                continue;
+            if (!is_given(o, key)) continue;
+            if (dsi_has_word(limits[i].commands, o->command, strlen(o->command))) continue;
             const struct argp_option *option = options;
             while (option->key != key) option++;
             argp_error(state, "--%s is for %s, not for %s", option->name, limits[i].commands,
@@ -367,11 +359,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 void lm_defaults(LmOptions *o)
 {
     bool fresh = o->demo || (o->model && !dsi_is_folder(o->model));
-    o->given_lr = o->lr != 0;
-    o->given_weight_decay = !isnan(o->weight_decay);
-    o->given_clip = !isnan(o->clip);
-    if (!o->given_weight_decay) o->weight_decay = 0.1;
-    if (!o->given_clip) o->clip = 1;
+    o->given_lr = is_given(o, LR);
+    o->given_weight_decay = is_given(o, WEIGHT_DECAY);
+    o->given_clip = is_given(o, CLIP);
     if (o->demo) {
         if (!o->output) o->output = "lm-demo";
         if (!o->context) o->context = 128;
@@ -518,8 +508,8 @@ int main(int argc, char **argv)
         NULL};
     LmOptions o = {.warmup = -1,
                    .seed = 42,
-                   .weight_decay = NAN,
-                   .clip = NAN,
+                   .weight_decay = 0.1,
+                   .clip = 1,
                    .eval_split = 0.05,
                    .temperature = -1,
                    .prompt_lookup = -1,

@@ -378,3 +378,19 @@ ds_status dsi_mkdirs(const char *path)
     dsi_free(part);
     return error ? DS_EIO : DS_OK;
 }
+
+ds_status dsi_file_copy_if_there(const char *from, const char *to, const char *name)
+{
+    dsi_text source = dsi_text_of("%s/%s", from, name), target = dsi_text_of("%s/%s", to, name);
+    ds_status status = DS_OK;
+    if (dsi_file_exists(source.s)) {
+        size_t bytes = 0;
+        char *data = dsi_file_read_regular(source.s, &bytes);
+        dsi_file *f = data ? dsi_file_replace(target.s) : NULL;
+        if (f) dsi_file_write(f, data, bytes);
+        status = f ? dsi_file_commit(f) : ds_error_status();
+        dsi_free(data);
+    }
+    dsi_text_free(&source), dsi_text_free(&target);
+    return status;
+}

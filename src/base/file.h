@@ -14,6 +14,10 @@ DSI_SHARED char *dsi_file_read(const char *path, size_t *bytes);
  * another device is an error. */
 DSI_SHARED char *dsi_file_read_regular(const char *path, size_t *bytes);
 
+/* A copy of a regular file in another folder, whole or not at all, if the folder
+ * `from` has one of that name. */
+DSI_SHARED ds_status dsi_file_copy_if_there(const char *from, const char *to, const char *name);
+
 /* path.tmp.<pid>-<random>, to be freed: processes of two containers may have
  * the same number. */
 char *dsi_temporary_name(const char *path);

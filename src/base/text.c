@@ -112,6 +112,15 @@ bool dsi_ends_with(const char *text, const char *end)
     return n >= m && !strcmp(text + n - m, end);
 }
 
+bool dsi_has_word(const char *words, const char *word, size_t n)
+{
+    for (size_t k; *(words += strspn(words, " ,")); words += k) {
+        k = strcspn(words, " ,");
+        if (k == n && !memcmp(words, word, n)) return true;
+    }
+    return false;
+}
+
 /* ---- numbers ------------------------------------------------------------------------------------- */
 
 /* The decimal number 0.d1 d2 ... dn times 10^point. */

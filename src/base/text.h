@@ -33,6 +33,8 @@ DSI_SHARED bool dsi_is_utf8(const void *bytes, size_t n);
  * control characters become '?', a tab a blank. */
 DSI_SHARED void dsi_make_printable(char *text);
 DSI_SHARED bool dsi_ends_with(const char *text, const char *end);
+/* Whether one of the words, separated by blanks and commas, is word[0..n). */
+DSI_SHARED bool dsi_has_word(const char *words, const char *word, size_t n);
 
 /* The bytes and a final 0, to be freed with dsi_free; NULL if the text is not
  * base64 (RFC 4648, in the alphabet of section 4 or 5, padded). */

@@ -289,26 +289,24 @@ static ds_status adapter_make(const Add *add, ds_module *m, const char *path)
     return ds_error_status();
 }
 
-/* Whether the layer gets an adapter, unless modules_to_save names what it is
- * in. */
-static bool is_target(const Add *add, const char *path)
+/* Notes the targets that name the layer. Whether it gets an adapter, unless
+ * modules_to_save names what it is in. */
+static bool is_target(Add *add, const char *path)
 {
     const dsi_lora *o = add->lora;
+    bool named = false;
     char key[500];
-    snprintf(key, sizeof key, PREFIX "%s.lora_A.weight", path);
-    if (o->by_weights) return ds_state_get(add->weights, key) != NULL;
     for (int i = 0; i < o->targets.n; i++)
-        if (dsi_lora_name_fits(o->targets.name[i], path)) return true;
-    return false;
+        if (dsi_lora_name_fits(o->targets.name[i], path)) named = add->target_found[i] = true;
+    snprintf(key, sizeof key, PREFIX "%s.lora_A.weight", path);
+    return o->by_weights ? ds_state_get(add->weights, key) != NULL : named;
 }
 
 /* Appends the layer's own name, once. */
 static void layer_name_add(dsi_text *names, const char *path)
 {
-    const char *dot = strrchr(path, '.'), *name = dot ? dot + 1 : path, *at = names->s;
-    size_t n = strlen(name);
-    for (; at && (at = strstr(at, name)); at += n)
-        if ((at == names->s || at[-1] == ' ') && (!at[n] || at[n] == ',')) return;
+    const char *dot = strrchr(path, '.'), *name = dot ? dot + 1 : path;
+    if (names->n && dsi_has_word(names->s, name, strlen(name))) return;
     dsi_text_add(names, "%s%s", names->n ? ", " : "", name);
 }
 
@@ -325,8 +323,6 @@ static ds_status names_visit(void *arg, ds_module *m, const char *path)
     }
     if (!dsi_lm_is_linear(m)) return DS_OK;
     layer_name_add(&add->layers, path);
-    for (int i = 0; i < o->targets.n; i++)
-        if (dsi_lora_name_fits(o->targets.name[i], path)) add->target_found[i] = true;
     size_t n = strlen(path);
     if (is_target(add, path) && !is_saved(o, path, n, true) && is_saved(o, path, n, false))
         return dsi_fail(DS_EINVAL, "lora: %s is a target, and in modules_to_save", path);
@@ -335,7 +331,7 @@ static ds_status names_visit(void *arg, ds_module *m, const char *path)
 
 static ds_status layer_visit(void *arg, ds_module *m, const char *path)
 {
-    const Add *add = arg;
+    Add *add = arg;
     if (!dsi_lm_is_linear(m) || !is_target(add, path)) return DS_OK;
     if (is_saved(add->lora, path, strlen(path), true)) return DS_OK;
     ds_scope *scope = ds_scope_open();

@@ -193,23 +193,6 @@ ds_module *ds_pretrained_load_with(ds_pretrained_opts o)
 
 /* ---- save ---- */
 
-/* A copy of a file of the tokenizer, if the model's folder has it. */
-static ds_status copy_file(const char *from, const char *to, const char *file)
-{
-    char *source = path_in(from, file), *target = path_in(to, file);
-    ds_status status = DS_OK;
-    size_t bytes;
-    if (dsi_file_exists(source)) {
-        char *data = dsi_file_read(source, &bytes);
-        dsi_file *f = data ? dsi_file_replace(target) : NULL;
-        status = f ? DS_OK : ds_error_status();
-        if (f) dsi_file_write(f, data, bytes), status = dsi_file_commit(f);
-        dsi_free(data);
-    }
-    free(source), free(target);
-    return status;
-}
-
 static ds_status save_tokenizer(const char *from, const char *to)
 {
     static const char *const files[] = {"tokenizer.json",
@@ -225,7 +208,7 @@ static ds_status save_tokenizer(const char *from, const char *to)
     char *a = from ? realpath(from, NULL) : NULL, *b = realpath(to, NULL);
     bool other = a && b && strcmp(a, b) != 0;
     for (size_t i = 0; other && i < sizeof files / sizeof *files && status == DS_OK; i++)
-        status = copy_file(from, to, files[i]);
+        status = dsi_file_copy_if_there(from, to, files[i]);
     free(a), free(b);
     return status;
 }

@@ -68,10 +68,7 @@ static bool embedding_check(const ds_tensor *w, const ds_tensor *index, int64_t 
         return dsi_refuse("embedding: weight is %s, indices are %s: expected [V,D] and at most %d "
                           "dimensions",
                           dsi_shape_text(w->shape), dsi_shape_text(index->shape), DS_MAX_DIMS - 1);
-    if (!dsi_same_device("embedding", w, index)) return false;
-    if (index->dtype != DS_I64)
-        return dsi_refuse("embedding: indices are %s: expected int64 (ds_cast them)",
-                          ds_dtype_name(index->dtype));
+    if (!dsi_want_int64("embedding", "indices", w, index)) return false;
     if (padding_idx < -1 || padding_idx >= w->shape.d[0])
         return dsi_refuse("embedding: padding_idx is %lld, weight has %lld rows",
                           (long long)padding_idx, (long long)w->shape.d[0]);

@@ -291,11 +291,7 @@ static bool linear_cross_entropy_check(const ds_tensor *x, const ds_tensor *w,
         return dsi_refuse("%s: x is %s, w %s, labels %s: expected [N,D], [V,D], [N]", op,
                           dsi_shape_text(x->shape), dsi_shape_text(w->shape),
                           dsi_shape_text(label->shape));
-    if (!dsi_same_device(op, x, label)) return false;
-    if (label->dtype != DS_I64)
-        return dsi_refuse("%s: labels are %s: expected int64 (ds_cast them)", op,
-                          ds_dtype_name(label->dtype));
-    return true;
+    return dsi_want_int64(op, "labels", x, label);
 }
 
 static bool items_fit(ds_tensor *items, const ds_tensor *x)

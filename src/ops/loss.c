@@ -101,10 +101,7 @@ static bool cross_entropy_check(const ds_tensor *x, const ds_tensor *label, ds_c
             label->shape.n == x->shape.n && label->shape.d[label->shape.n - 1] == 1
                 ? " (a data set's field of labels has the shape {0})"
                 : "");
-    if (!dsi_same_device(op, x, label)) return false;
-    if (label->dtype != DS_I64)
-        return dsi_refuse("%s: labels are %s: expected int64 (ds_cast them)", op,
-                          ds_dtype_name(label->dtype));
+    if (!dsi_want_int64(op, "labels", x, label)) return false;
     if (o.weight && (o.weight->shape.n != 1 || o.weight->shape.d[0] != x->shape.d[1]))
         return dsi_refuse("%s: weight is %s, logits are %s: expected [%lld]", op,
                           dsi_shape_text(o.weight->shape), dsi_shape_text(x->shape),

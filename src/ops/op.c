@@ -33,6 +33,14 @@ bool dsi_want_float(const char *op, const ds_tensor *x)
                        ds_dtype_name(x->dtype), dsi_shape_text(x->shape));
 }
 
+bool dsi_want_int64(const char *op, const char *what, const ds_tensor *x, const ds_tensor *index)
+{
+    if (!dsi_same_device(op, x, index)) return false;
+    if (index->dtype == DS_I64) return true;
+    return dsi_refuse("%s: %s are %s: expected int64 (ds_cast them)", op, what,
+                      ds_dtype_name(index->dtype));
+}
+
 /* dim -1 is the last one, as in PyTorch; a scalar has dimensions -1 and 0. */
 int dsi_want_dim(const char *op, const ds_tensor *x, int dim)
 {

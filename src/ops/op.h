@@ -77,6 +77,8 @@ static inline ds_tensor *dsi_wide_labels(ds_tensor *labels)
  * message. */
 bool dsi_same_kind(const char *op, const ds_tensor *a, const ds_tensor *b);
 bool dsi_want_float(const char *op, const ds_tensor *x);
+/* index: int64 on x's device; what: "labels", "indices". */
+bool dsi_want_int64(const char *op, const char *what, const ds_tensor *x, const ds_tensor *index);
 
 /* dim counted from the front, for x of at least one dimension (a scalar counts
  * as [1]); -1, with the message, if x has no such dimension. */

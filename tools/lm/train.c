@@ -178,23 +178,6 @@ static ds_status print_step(Train *t, int64_t step)
     return DS_OK;
 }
 
-/* A copy of a file beside the tokenizer, if it is there, in the output. */
-static ds_status save_beside(const LmOptions *o, const char *name)
-{
-    char *folder = lm_chat_folder(o);
-    dsi_text from = dsi_text_of("%s/%s", folder, name), to = dsi_text_of("%s/%s", o->output, name);
-    size_t n = 0;
-    bool there = dsi_file_exists(from.s);
-    char *text = there ? dsi_file_read_regular(from.s, &n) : NULL;
-    dsi_file *f = text ? dsi_file_replace(to.s) : NULL;
-    if (f) dsi_file_write(f, text, n);
-    ds_status status = f ? dsi_file_commit(f) : there ? ds_error_status() : DS_OK;
-    free(folder);
-    dsi_free(text);
-    dsi_text_free(&from), dsi_text_free(&to);
-    return status;
-}
-
 /* A copy of --tokenizer, a file or its folder, in the output, and of the
  * template of chats. */
 static ds_status save_tokenizer(const LmOptions *o)
@@ -208,8 +191,12 @@ static ds_status save_tokenizer(const LmOptions *o)
     ds_status status = f ? dsi_file_commit(f) : ds_error_status();
     dsi_free(text);
     dsi_text_free(&from), dsi_text_free(&to);
-    if (status == DS_OK) status = save_beside(o, "chat_template.jinja");
-    return status == DS_OK ? save_beside(o, "tokenizer_config.json") : status;
+    char *folder = lm_chat_folder(o);
+    if (status == DS_OK) status = dsi_file_copy_if_there(folder, o->output, "chat_template.jinja");
+    if (status == DS_OK)
+        status = dsi_file_copy_if_there(folder, o->output, "tokenizer_config.json");
+    free(folder);
+    return status;
 }
 
 static ds_status save_model(Train *t)

@@ -45,8 +45,7 @@ dsi_jvalue dsi_jbuiltin_run(dsi_jrun *r, const dsi_jbuiltin *b, dsi_jvalue of, d
         if (!r->failed && used != args->list.list->n + args->named->n)
             dsi_jfail(r, "%s takes the arguments (%s)", b->name, b->parameters);
     }
-    dsi_jvalue v = r->failed ? (dsi_jvalue){DSI_JUNDEFINED, .s = ""} : b->call(r, of, args);
-    return v;
+    return r->failed ? (dsi_jvalue){DSI_JUNDEFINED, .s = ""} : b->call(r, of, args);
 }
 
 /* Merges neighbours of `width` sorted pairs. */
@@ -198,10 +197,7 @@ static dsi_jvalue dict_get(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args)
 static dsi_jvalue dict_items(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args)
 {
     (void)args;
-    dsi_jvalue list = dsi_jlist_new(r, DSI_JLIST);
-    for (int64_t i = 0; i < of.dict->n; i++)
-        dsi_jlist_add(r, list, dsi_jpair_of(r, of.dict->at[i].key, of.dict->at[i].value));
-    return list;
+    return dsi_jitems(r, of.dict);
 }
 
 static dsi_jvalue dict_keys(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args)
@@ -254,16 +250,6 @@ static const char refused_of_strings[] =
 static const char refused_of_lists[] = "append clear extend insert pop remove reverse sort";
 static const char refused_of_dicts[] = "clear fromkeys pop popitem setdefault update";
 
-/* Whether one of the words, which are separated by blanks, is `word`. */
-static bool has_word(const char *words, dsi_jvalue word)
-{
-    for (size_t n; *words; words += n + (words[n] == ' ')) {
-        n = strcspn(words, " ");
-        if (n == word.n && !memcmp(words, word.s, n)) return true;
-    }
-    return false;
-}
-
 const dsi_jbuiltin *dsi_jinja_method_find(dsi_jrun *r, dsi_jvalue of, dsi_jvalue name)
 {
     static const dsi_jbuiltin dicts[] = {
@@ -283,7 +269,7 @@ const dsi_jbuiltin *dsi_jinja_method_find(dsi_jrun *r, dsi_jvalue of, dsi_jvalue
                           : dsi_jis_list(of)     ? refused_of_lists
                           : of.kind == DSI_JDICT ? refused_of_dicts
                                                  : "";
-    if (!b && has_word(refused, name))
+    if (!b && dsi_has_word(refused, name.s, name.n))
         dsi_jfail(r, "the method \"%.*s\" of a %s is not implemented, or changes it", (int)name.n,
                   name.s, dsi_jtype(of));
     return b;

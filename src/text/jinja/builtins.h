@@ -16,6 +16,8 @@ typedef struct dsi_jargs {
 } dsi_jargs;
 
 static inline bool dsi_jgiven(dsi_jvalue v) { return v.kind != DSI_JUNDEFINED || v.s; }
+/* Whether an argument was given, and is not None. */
+static inline bool dsi_jhas_value(dsi_jvalue v) { return dsi_jgiven(v) && v.kind != DSI_JNONE; }
 
 /* `of`: the operand of a filter or a test, the object of a method. */
 typedef dsi_jvalue (*dsi_jbuiltin_call)(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args);
@@ -46,7 +48,6 @@ dsi_jvalue dsi_jbuiltin_run(dsi_jrun *r, const dsi_jbuiltin *b, dsi_jvalue of, d
 /* of.name, of[key]: undefined if there is none (eval.c). */
 dsi_jvalue dsi_jattribute(dsi_jrun *r, dsi_jvalue of, dsi_jvalue name);
 dsi_jvalue dsi_jitem(dsi_jrun *r, dsi_jvalue of, dsi_jvalue key);
-dsi_jvalue dsi_jadd_values(dsi_jrun *r, dsi_jvalue a, dsi_jvalue b);
 dsi_jvalue dsi_jmath(dsi_jrun *r, int op, dsi_jvalue a, dsi_jvalue b); /* a op b */
 
 /* The pairs in the order of their keys, equal ones as they were (builtins.c). */

@@ -94,7 +94,7 @@ static dsi_jvalue method_of(dsi_jrun *r, dsi_jvalue of, dsi_jvalue name)
 
 dsi_jvalue dsi_jattribute(dsi_jrun *r, dsi_jvalue of, dsi_jvalue name)
 {
-    if (of.kind == DSI_JUNDEFINED) return dsi_jfail(r, "%.*s", (int)of.n, of.s);
+    if (of.kind == DSI_JUNDEFINED) return dsi_jfail_undefined(r, of);
     bool is_loop = of.kind == DSI_JLOOP;
     if (is_loop && !dsi_jis_text(name, "cycle")) return loop_attribute(r, of.loop, name);
     dsi_jvalue method = of.kind == DSI_JNAMESPACE ? (dsi_jvalue){0} : method_of(r, of, name);
@@ -107,7 +107,7 @@ dsi_jvalue dsi_jattribute(dsi_jrun *r, dsi_jvalue of, dsi_jvalue name)
 
 dsi_jvalue dsi_jitem(dsi_jrun *r, dsi_jvalue of, dsi_jvalue key)
 {
-    if (of.kind == DSI_JUNDEFINED) return dsi_jfail(r, "%.*s", (int)of.n, of.s);
+    if (of.kind == DSI_JUNDEFINED) return dsi_jfail_undefined(r, of);
     if (of.kind == DSI_JDICT) {
         dsi_jvalue *v = dsi_jdict_get(r, of.dict, key);
         if (v) return *v;
@@ -178,7 +178,7 @@ dsi_jvalue dsi_jcall(dsi_jrun *r, dsi_jvalue callee, dsi_jargs *args)
     case DSI_JMACRO:
         return dsi_jmacro_run(r, callee.macro, args);
     case DSI_JUNDEFINED:
-        return dsi_jfail(r, "%.*s", (int)callee.n, callee.s);
+        return dsi_jfail_undefined(r, callee);
     default:
         return dsi_jfail(r, "a %s is called", dsi_jtype(callee));
     }

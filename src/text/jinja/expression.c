@@ -4,6 +4,7 @@
  * comparisons, + -, ~, * / // %, **, signs, then . [] () | is.
  * SPDX-License-Identifier: MIT */
 #include "parser.h"
+#include "value.h"
 
 #include "base/error.h"
 
@@ -53,8 +54,7 @@ bool dsi_jparse_is_op(const dsi_jparser *p, int op)
 
 static bool token_is_name(const dsi_jtoken *t, const char *name)
 {
-    return t->kind == DSI_JT_NAME && t->value.n == strlen(name) &&
-           !memcmp(t->value.s, name, t->value.n);
+    return t->kind == DSI_JT_NAME && dsi_jis_text(t->value, name);
 }
 
 bool dsi_jparse_is_name(const dsi_jparser *p, const char *name)

@@ -13,8 +13,6 @@
 #define FILTER(name) \
     static dsi_jvalue filter_##name(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args)
 
-static bool given(dsi_jvalue v) { return dsi_jgiven(v) && v.kind != DSI_JNONE; }
-
 /* The list as the iterator that the filter gives in jinja2. */
 static dsi_jvalue iterator(dsi_jvalue list)
 {
@@ -86,11 +84,11 @@ static bool read_number(dsi_jrun *r, dsi_jvalue s, dsi_jvalue *whole, double *re
 
 FILTER(int)
 {
-    dsi_jvalue whole = {0}, otherwise = given(args->at[0]) ? args->at[0] : dsi_jint(0);
+    dsi_jvalue whole = {0}, otherwise = dsi_jhas_value(args->at[0]) ? args->at[0] : dsi_jint(0);
     double real = 0;
     if (dsi_jgiven(args->at[1])) return dsi_jfail(r, "int: another base is not implemented");
     if (dsi_jis_whole(of)) return dsi_jint(dsi_jwhole(of));
-    if (of.kind == DSI_JUNDEFINED) return dsi_jfail(r, "%.*s", (int)of.n, of.s);
+    if (of.kind == DSI_JUNDEFINED) return dsi_jfail_undefined(r, of);
     if (of.kind == DSI_JFLOAT)
         real = of.f;
     else if (of.kind != DSI_JSTRING || !read_number(r, of, &whole, &real))
@@ -106,7 +104,7 @@ FILTER(float)
     dsi_jvalue whole = {0};
     double real = 0;
     if (dsi_jis_number(of)) return dsi_jfloat(dsi_jreal(of));
-    if (of.kind == DSI_JUNDEFINED) return dsi_jfail(r, "%.*s", (int)of.n, of.s);
+    if (of.kind == DSI_JUNDEFINED) return dsi_jfail_undefined(r, of);
     if (of.kind == DSI_JSTRING && read_number(r, of, &whole, &real)) return dsi_jfloat(real);
     return dsi_jgiven(args->at[0]) ? args->at[0] : dsi_jfloat(0);
 }
@@ -143,7 +141,7 @@ FILTER(round)
 /* of.path, whose parts are separated by dots; of itself without a path. */
 static dsi_jvalue by_path(dsi_jrun *r, dsi_jvalue of, dsi_jvalue path)
 {
-    if (!given(path)) return of;
+    if (!dsi_jhas_value(path)) return of;
     if (path.kind == DSI_JINT) return dsi_jitem(r, of, path);
     dsi_jvalue rest = dsi_jstr(r, path);
     while (!r->failed) {
@@ -211,20 +209,12 @@ FILTER(reverse)
     return of.kind == DSI_JSTRING ? dsi_jjoin_texts(r, list, dsi_jliteral("")) : iterator(list);
 }
 
-static dsi_jvalue items_of(dsi_jrun *r, dsi_jvalue of)
-{
-    dsi_jvalue list = dsi_jlist_new(r, DSI_JLIST);
-    if (of.kind == DSI_JUNDEFINED) return list;
-    if (of.kind != DSI_JDICT) return dsi_jfail(r, "items: a %s", dsi_jtype(of));
-    for (int64_t i = 0; i < of.dict->n; i++)
-        dsi_jlist_add(r, list, dsi_jpair_of(r, of.dict->at[i].key, of.dict->at[i].value));
-    return list;
-}
-
 FILTER(items)
 {
     (void)args;
-    return iterator(items_of(r, of));
+    if (of.kind == DSI_JUNDEFINED) return iterator(dsi_jlist_new(r, DSI_JLIST));
+    if (of.kind != DSI_JDICT) return dsi_jfail(r, "items: a %s", dsi_jtype(of));
+    return iterator(dsi_jitems(r, of.dict));
 }
 
 /* The elements of `of`, sorted by their keys. */
@@ -243,7 +233,7 @@ static dsi_jvalue sorted_by(dsi_jrun *r, dsi_jvalue of, dsi_jvalue path, bool wi
 
 FILTER(sort)
 {
-    if (given(args->at[2]) && args->at[2].kind == DSI_JSTRING &&
+    if (dsi_jhas_value(args->at[2]) && args->at[2].kind == DSI_JSTRING &&
         memchr(args->at[2].s, ',', args->at[2].n))
         return dsi_jfail(r, "sort: several attributes are not implemented");
     return sorted_by(r, of, args->at[2], flag(r, args->at[1], false), flag(r, args->at[0], false));
@@ -255,8 +245,7 @@ FILTER(dictsort)
     if (of.kind != DSI_JDICT) return dsi_jfail(r, "dictsort: a %s", dsi_jtype(of));
     if (dsi_jgiven(args->at[1]) && !by_value && !dsi_jis_text(args->at[1], "key"))
         return dsi_jfail(r, "dictsort: by is \"key\" or \"value\"");
-    dsi_jargs none = {.list = dsi_jlist_new(r, DSI_JLIST), .named = dsi_jdict_new(r).dict};
-    return sorted_by(r, filter_items(r, of, &none), dsi_jint(by_value), flag(r, args->at[0], false),
+    return sorted_by(r, dsi_jitems(r, of.dict), dsi_jint(by_value), flag(r, args->at[0], false),
                      flag(r, args->at[2], false));
 }
 
@@ -294,7 +283,7 @@ FILTER(sum)
     dsi_jvalue from = dsi_jelements(r, of);
     dsi_jvalue sum = dsi_jgiven(args->at[1]) ? args->at[1] : dsi_jint(0);
     for (int64_t i = 0; i < from.list->n && !r->failed; i++)
-        sum = dsi_jadd_values(r, sum, by_path(r, from.list->at[i], args->at[0]));
+        sum = dsi_jmath(r, '+', sum, by_path(r, from.list->at[i], args->at[0]));
     return sum;
 }
 

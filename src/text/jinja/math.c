@@ -119,8 +119,8 @@ dsi_jvalue dsi_jmath(dsi_jrun *r, int op, dsi_jvalue a, dsi_jvalue b)
 {
     char text[3];
     bool sequence = a.kind == DSI_JSTRING || dsi_jis_list(a);
-    if (a.kind == DSI_JUNDEFINED) return dsi_jfail(r, "%.*s", (int)a.n, a.s);
-    if (b.kind == DSI_JUNDEFINED) return dsi_jfail(r, "%.*s", (int)b.n, b.s);
+    if (a.kind == DSI_JUNDEFINED) return dsi_jfail_undefined(r, a);
+    if (b.kind == DSI_JUNDEFINED) return dsi_jfail_undefined(r, b);
     if (dsi_jis_whole(a) && dsi_jis_whole(b))
         return whole_math(r, op, dsi_jwhole(a), dsi_jwhole(b));
     if (dsi_jis_number(a) && dsi_jis_number(b)) return real_math(r, op, dsi_jreal(a), dsi_jreal(b));
@@ -132,11 +132,6 @@ dsi_jvalue dsi_jmath(dsi_jrun *r, int op, dsi_jvalue a, dsi_jvalue b)
     if (op == '%' && a.kind == DSI_JSTRING)
         return dsi_jfail(r, "%% of a string is not implemented");
     return dsi_jfail(r, "%s of %s and %s", op_text(op, text), dsi_jtype(a), dsi_jtype(b));
-}
-
-dsi_jvalue dsi_jadd_values(dsi_jrun *r, dsi_jvalue a, dsi_jvalue b)
-{
-    return dsi_jmath(r, '+', a, b);
 }
 
 /* ---- slices ---- */
@@ -157,7 +152,7 @@ static int64_t slice_bound(dsi_jrun *r, dsi_jvalue v, int64_t n, int64_t step, b
 
 dsi_jvalue dsi_jslice(dsi_jrun *r, dsi_jvalue of, const dsi_jvalue bound[3])
 {
-    if (of.kind == DSI_JUNDEFINED) return dsi_jfail(r, "%.*s", (int)of.n, of.s);
+    if (of.kind == DSI_JUNDEFINED) return dsi_jfail_undefined(r, of);
     if (of.kind != DSI_JSTRING && !dsi_jis_list(of))
         return dsi_jfail(r, "a slice of a %s", dsi_jtype(of));
     bool whole = bound[2].kind == DSI_JNONE || dsi_jis_whole(bound[2]);

@@ -52,13 +52,13 @@ typedef struct dsi_jvalue {
     size_t n;    /* bytes of s */
     union {
         bool b;
-        int64_t i; /* DSI_JFUNCTION: a dsi_jfunction */
+        int64_t i;
         double f;
         const char *s; /* UTF-8, not ended */
         dsi_jlist *list;
         dsi_jdict *dict; /* also a namespace's */
         dsi_jmacro *macro;
-        dsi_jmethod *method;
+        dsi_jmethod *method; /* also a function, of nothing */
         dsi_jloop *loop;
     };
 } dsi_jvalue;

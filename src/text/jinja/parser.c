@@ -264,16 +264,11 @@ static dsi_jnode *statement_read(dsi_jparser *p)
 
 /* ---- bodies ---- */
 
-/* Whether the parser is at one of the words, separated by blanks. */
+/* Whether the parser is at one of the words; NULL: at none. */
 static bool at_word(const dsi_jparser *p, const char *words)
 {
-    for (const char *w = words; w && *w;) {
-        size_t n = strcspn(w, " ");
-        if (p->at->kind == DSI_JT_NAME && p->at->value.n == n && !memcmp(p->at->value.s, w, n))
-            return true;
-        w += n + (w[n] == ' ');
-    }
-    return false;
+    return words && p->at->kind == DSI_JT_NAME &&
+           dsi_has_word(words, p->at->value.s, p->at->value.n);
 }
 
 /* {{ ... }} */

@@ -21,14 +21,14 @@ static dsi_jvalue like(dsi_jvalue of, dsi_jvalue result)
 /* An argument that is a string; `otherwise` if it is not given or None. */
 static dsi_jvalue text_argument(dsi_jrun *r, dsi_jvalue v, const char *otherwise)
 {
-    bool given = dsi_jgiven(v) && v.kind != DSI_JNONE;
+    bool given = dsi_jhas_value(v);
     if (given && v.kind != DSI_JSTRING) dsi_jfail(r, "expected a string, not a %s", dsi_jtype(v));
     return given && v.kind == DSI_JSTRING ? v : dsi_jliteral(otherwise);
 }
 
 static int64_t count_argument(dsi_jrun *r, dsi_jvalue v)
 {
-    if (!dsi_jgiven(v) || v.kind == DSI_JNONE) return -1;
+    if (!dsi_jhas_value(v)) return -1;
     if (!dsi_jis_whole(v)) dsi_jfail(r, "expected an int, not a %s", dsi_jtype(v));
     return dsi_jis_whole(v) ? dsi_jwhole(v) : -1;
 }
@@ -50,7 +50,7 @@ static bool is_stripped(dsi_jvalue s, size_t at, dsi_jvalue chars, bool blanks)
 
 static dsi_jvalue strip(dsi_jrun *r, dsi_jvalue of, dsi_jvalue arg, bool left, bool right)
 {
-    bool blanks = !dsi_jgiven(arg) || arg.kind == DSI_JNONE;
+    bool blanks = !dsi_jhas_value(arg);
     dsi_jvalue chars = text_argument(r, arg, "");
     dsi_jstep(r, of.n / 16);
     while (left && of.n && is_stripped(of, 0, chars, blanks)) {
@@ -106,7 +106,7 @@ static dsi_jvalue split(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args)
 {
     int64_t most = count_argument(r, args->at[1]);
     dsi_jstep(r, of.n / 16);
-    if (!dsi_jgiven(args->at[0]) || args->at[0].kind == DSI_JNONE) return split_words(r, of, most);
+    if (!dsi_jhas_value(args->at[0])) return split_words(r, of, most);
     dsi_jvalue by = text_argument(r, args->at[0], ""), list = dsi_jlist_new(r, DSI_JLIST);
     if (!by.n) return dsi_jfail(r, "split: an empty separator");
     size_t at = 0;

@@ -137,9 +137,9 @@ dsi_jvalue dsi_jtojson(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args)
     Writer w = {.r = r, .item = dsi_jliteral(", "), .key = dsi_jliteral(": ")};
     w.ascii = dsi_jtrue(r, args->at[0]);
     w.sorted = dsi_jtrue(r, args->at[3]);
-    w.indented = dsi_jgiven(indent) && indent.kind != DSI_JNONE;
+    w.indented = dsi_jhas_value(indent);
     if (w.indented) w.item = dsi_jliteral(","), w.indent = blanks_of(r, indent);
-    if (dsi_jgiven(separators) && separators.kind != DSI_JNONE) {
+    if (dsi_jhas_value(separators)) {
         bool pair = dsi_jis_list(separators) && separators.list->n == 2;
         for (int i = 0; i < 2 && pair; i++) pair = separators.list->at[i].kind == DSI_JSTRING;
         if (!pair) return dsi_jfail(r, "tojson: separators: expected two texts");

@@ -201,6 +201,14 @@ void dsi_jdict_set(dsi_jrun *r, dsi_jdict *d, dsi_jvalue key, dsi_jvalue value)
     d->at[d->n++] = (dsi_jpair){key, value};
 }
 
+dsi_jvalue dsi_jitems(dsi_jrun *r, const dsi_jdict *d)
+{
+    dsi_jvalue list = dsi_jlist_new(r, DSI_JLIST);
+    for (int64_t i = 0; i < d->n; i++)
+        dsi_jlist_add(r, list, dsi_jpair_of(r, d->at[i].key, d->at[i].value));
+    return list;
+}
+
 /* Jansson's reader limits how deep values nest. */
 dsi_jvalue dsi_jvalue_of_json(dsi_jrun *r, const json_t *json)
 {
@@ -378,10 +386,8 @@ int dsi_jorder(dsi_jrun *r, dsi_jvalue a, dsi_jvalue b)
         return (dsi_jreal(a) > dsi_jreal(b)) - (dsi_jreal(a) < dsi_jreal(b));
     if (a.kind == DSI_JSTRING && b.kind == DSI_JSTRING) return strings_order(a, b);
     if (a.kind == b.kind && dsi_jis_list(a)) return lists_order(r, a.list, b.list);
-    if (a.kind == DSI_JUNDEFINED || b.kind == DSI_JUNDEFINED) {
-        dsi_jvalue u = a.kind == DSI_JUNDEFINED ? a : b;
-        dsi_jfail(r, "%.*s", (int)u.n, u.s);
-    }
+    if (a.kind == DSI_JUNDEFINED || b.kind == DSI_JUNDEFINED)
+        dsi_jfail_undefined(r, a.kind == DSI_JUNDEFINED ? a : b);
     dsi_jfail(r, "%s and %s have no order", dsi_jtype(a), dsi_jtype(b));
     return 0;
 }

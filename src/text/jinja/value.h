@@ -30,6 +30,11 @@ typedef struct dsi_jrun {
 /* Reports the failure with template and line; returns an undefined value. */
 dsi_jvalue dsi_jfail(dsi_jrun *r, const char *format, ...) DS_PRINTF(2, 3);
 dsi_jvalue dsi_jfail_with(dsi_jrun *r, ds_status status, const char *format, ...) DS_PRINTF(3, 4);
+/* Fails with the message of an undefined value. */
+static inline dsi_jvalue dsi_jfail_undefined(dsi_jrun *r, dsi_jvalue v)
+{
+    return dsi_jfail(r, "%.*s", (int)v.n, v.s);
+}
 /* Counts steps; false after a failure. */
 bool dsi_jstep(dsi_jrun *r, size_t n);
 
@@ -51,6 +56,7 @@ void dsi_jlist_add(dsi_jrun *r, dsi_jvalue list, dsi_jvalue v);
 dsi_jvalue dsi_jpair_of(dsi_jrun *r, dsi_jvalue a, dsi_jvalue b); /* a tuple */
 dsi_jvalue dsi_jdict_new(dsi_jrun *r);
 void dsi_jdict_set(dsi_jrun *r, dsi_jdict *d, dsi_jvalue key, dsi_jvalue value);
+dsi_jvalue dsi_jitems(dsi_jrun *r, const dsi_jdict *d); /* its pairs, a list of tuples */
 dsi_jvalue dsi_jvalue_of_json(dsi_jrun *r, const json_t *json);
 
 /* Appends bytes to a text, unless it becomes too long. */

@@ -1,6 +1,7 @@
-/* device/cuda/kernels/route.cu: tokens to experts: the largest of each row, a gate's choices, who stays
- * in a full expert, and in which row; rows sorted by expert. Sums are of integers, and places come
- * from prefix sums in the order of the tokens.
+/* device/cuda/kernels/route.cu: tokens to experts: the largest of each
+ * row, a gate's choices, who stays in a full expert, and in which row; rows
+ * sorted by expert. Sums are of integers, and places come from prefix sums in
+ * the order of the tokens.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
 #include "philox.cuh"
