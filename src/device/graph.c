@@ -18,6 +18,11 @@ typedef struct Hook {
     void *arg;
 } Hook;
 
+typedef struct Seed {
+    uint64_t seed;
+    const uint64_t *slot;
+} Seed;
+
 struct dsi_graph {
     dsi_device *d;
     dsi_block_pool *pool, *common; /* common: the caller's, or NULL */
@@ -35,6 +40,9 @@ struct dsi_graph {
     struct {
         DSI_LIST(Hook)
     } hooks;
+    struct {
+        DSI_LIST(Seed)
+    } seeds; /* of the step that is recorded */
 };
 
 dsi_graph *dsi_graph_new(dsi_device *d, dsi_block_pool *common)
@@ -61,7 +69,7 @@ void dsi_graph_reset(dsi_graph *g)
 {
     dsi_graph_cancel(g);
     for (int i = 0; i < g->hooks.n; i++) g->hooks.at[i].type->release(g->hooks.at[i].arg);
-    g->hooks.n = 0;
+    g->hooks.n = g->seeds.n = 0;
     g->used = g->results = 0;
     g->forbidden = false;
 }
@@ -71,6 +79,7 @@ void dsi_graph_free(dsi_graph *g)
     if (!g) return;
     dsi_graph_reset(g);
     dsi_list_free(&g->hooks);
+    dsi_list_free(&g->seeds);
     if (g->slots) g->d->type->free_fixed(g->d, g->slots);
     dsi_pool_free(g->pool);
     dsi_free(g);
@@ -283,6 +292,22 @@ void *dsi_graph_slot_sent(const dsi_device *d, const void *host)
     dsi_graph *g = d->recording;
     DSI_ASSERT(dsi_graph_capturing(d));
     return g->sent + ((const char *)host - g->host);
+}
+
+void dsi_graph_add_seed(dsi_device *d, uint64_t seed, const uint64_t *slot)
+{
+    dsi_list_add(&d->recording->seeds, (Seed){seed, slot});
+}
+
+bool dsi_graph_find_seed(const dsi_device *d, uint64_t seed, const uint64_t **slot)
+{
+    const dsi_graph *g = d->recording;
+    for (int i = g->seeds.n - 1; i >= 0; i--) {
+        if (g->seeds.at[i].seed != seed) continue;
+        *slot = g->seeds.at[i].slot;
+        return true;
+    }
+    return false;
 }
 
 void *dsi_graph_result(dsi_device *d, size_t bytes, void *host)

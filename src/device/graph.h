@@ -105,8 +105,14 @@ void dsi_graph_add_hook(dsi_device *d, const dsi_graph_hook *hook, void *arg);
  * takes from *host, which hooks may write. NULL with the message. */
 void *dsi_graph_slot(dsi_device *d, size_t bytes, void *host);
 
-/* The same the other way: memory whose values each launch copies to *host
- * before `after`. */
+/* A seed that the step has drawn, and while d captures its slot, else NULL. A
+ * part that is computed again has those of its first run: false if that was
+ * not in this step. For a device that records. */
+void dsi_graph_add_seed(dsi_device *d, uint64_t seed, const uint64_t *slot);
+bool dsi_graph_find_seed(const dsi_device *d, uint64_t seed, const uint64_t **slot);
+
+/* The same as a slot the other way: memory whose values each launch copies to
+ * *host before `after`. */
 void *dsi_graph_result(dsi_device *d, size_t bytes, void *host);
 bool dsi_graph_has_results(const dsi_device *d); /* of the step that d captures */
 

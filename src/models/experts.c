@@ -120,8 +120,7 @@ ds_tensor *dsi_lm_balance_end(dsi_lm *lm)
 /* x times random numbers of 1 - jitter to 1 + jitter. */
 static ds_tensor *jittered(ds_tensor *x, double jitter)
 {
-    ds_tensor *noise = ds_empty(ds_dtype_of(x), ds_shape_of(x));
-    return ds_mul(x, ds_init_uniform(noise, 1 - jitter, 1 + jitter));
+    return ds_mul(x, dsi_uniform_like(x, ds_dtype_of(x), 1 - jitter, 1 + jitter));
 }
 
 /* x [N,hidden] -> [N,k], and the experts to *chosen, all probabilities [N,E] to

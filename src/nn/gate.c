@@ -127,11 +127,9 @@ static ds_tensor *gumbel_noise(ds_tensor *logits, bool there)
 }
 
 /* x times U(1 - JITTER, 1 + JITTER), with a gradient. */
-static ds_tensor *gate_jitter(ds_tensor *x, bool there)
+static ds_tensor *gate_jitter(ds_tensor *x)
 {
-    ds_tensor *u = there
-                       ? dsi_noise_like(x, false, 1 - JITTER, 1 + JITTER)
-                       : ds_init_uniform(ds_empty(DS_F32, ds_shape_of(x)), 1 - JITTER, 1 + JITTER);
+    ds_tensor *u = dsi_uniform_like(x, DS_F32, 1 - JITTER, 1 + JITTER);
     return ds_mul(x, ds_cast(u, ds_dtype_of(x)));
 }
 
@@ -459,7 +457,7 @@ bool dsi_gate_run(dsi_gate *g, ds_tensor *x, ds_tensor *used, dsi_routes *r, ds_
 {
     ds_tensor *in = gate_upcast(x);
     bool there = !g->o.no_drop_tokens && dsi_can_route(x, g->o.k, g->o.num_experts);
-    if (in && g->jitter && g->training) in = gate_jitter(in, there);
+    if (in && g->jitter && g->training) in = gate_jitter(in);
     ds_tensor *logits = ds_call(g->wg, in), *p = ds_softmax(logits, 1);
     if (!p || !want_used(used, ds_size(x, 0))) return false;
     if (!gate_choose(g, logits, p, used, there, r)) return false;

@@ -62,22 +62,25 @@ static void seed_release(void *arg) { dsi_free(arg); }
 /* The seed of one call, drawn now; *random says where it is. While a step is
  * being recorded the seed is in a slot of the graph, which the hook fills
  * before each replay; it owns the copy of the slot's address. A part that is
- * computed again would need the first run's seed at a replay, so that is
- * refused. */
+ * computed again draws its first run's seeds, which have their slots. */
 bool dsi_seed_take(dsi_device *d, dsi_philox *random)
 {
     static const dsi_graph_hook hook = {.before = seed_draw, .release = seed_release};
     *random = (dsi_philox){.seed = dsi_rng_u64(dsi_rng_default())};
+    if (!dsi_graph_recording(d)) return true;
+    if (ds_recomputing() && dsi_graph_find_seed(d, random->seed, &random->fresh_seed)) return true;
     if (ds_recomputing() &&
-        dsi_graph_forbid(d, "dropout in a part that is computed again in the backward pass") !=
-            DS_OK)
+        dsi_graph_forbid(d, "it computes a part with random numbers again, whose first run was in "
+                            "another step") != DS_OK)
         return false;
-    if (!dsi_graph_capturing(d)) return true;
     uint64_t *host = NULL;
-    random->fresh_seed = dsi_graph_slot(d, sizeof *host, &host);
-    if (!host) return false;
-    *host = random->seed;
-    dsi_graph_add_hook(d, &hook, memcpy(dsi_alloc(sizeof host), &host, sizeof host));
+    if (dsi_graph_capturing(d)) {
+        random->fresh_seed = dsi_graph_slot(d, sizeof *host, &host);
+        if (!host) return false;
+        *host = random->seed;
+        dsi_graph_add_hook(d, &hook, memcpy(dsi_alloc(sizeof host), &host, sizeof host));
+    }
+    dsi_graph_add_seed(d, random->seed, random->fresh_seed);
     return true;
 }
 

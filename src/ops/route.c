@@ -54,6 +54,13 @@ ds_tensor *dsi_noise_like(const ds_tensor *x, bool gumbel, double low, double hi
     return dsi_result_if(done, y);
 }
 
+ds_tensor *dsi_uniform_like(const ds_tensor *x, ds_dtype dtype, double low, double high)
+{
+    if (!x) return dsi_null_operand("uniform_like");
+    if (dsi_fusion(x->device, noise)) return ds_cast(dsi_noise_like(x, false, low, high), dtype);
+    return dsi_fill_uniform("uniform_like", dsi_new_dtype(x, dtype, x->shape), low, high);
+}
+
 /* ---- Note [Equal rows] -------------------------------------------------------------------------------- */
 
 /* A call in a captured step. */

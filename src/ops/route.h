@@ -47,6 +47,10 @@ int64_t dsi_agree_on_rows(dsi_row_agreement *a, dsi_device *d, int64_t rows);
  * noise. */
 ds_tensor *dsi_noise_like(const ds_tensor *x, bool gumbel, double low, double high);
 
+/* Of x's shape, uniform from low to high: in float32, then cast, by a device
+ * that draws itself; else torch.empty_like(x, dtype).uniform_'s of the host. */
+ds_tensor *dsi_uniform_like(const ds_tensor *x, ds_dtype dtype, double low, double high);
+
 /* moe.c: ds_dispatch and ds_combine of slots that the library has made: that
  * none is outside or occurs twice is not looked at, which would read them on
  * the host. */

@@ -1,7 +1,7 @@
-/* tests/gpu/groups.c: rows sorted by group and products with the matrix of their
- * group, beside the CPU in float64: random shapes, layouts, dtypes; groups
- * without rows, one that has all; many groups. Models with experts: no waits, a
- * step as a graph, in 16 bits by an engine.
+/* tests/gpu/groups.c: rows sorted by group and products with the matrix of
+ * their group, beside the CPU in float64: random shapes, layouts, dtypes;
+ * groups without rows, one that has all; many groups. Models with experts: no
+ * waits, a step as a graph, in 16 bits by an engine.
  * SPDX-License-Identifier: MIT */
 #include "operand.h"
 
@@ -175,13 +175,20 @@ static void kernels_of_groups(void **state)
     "\"num_experts_per_tok\": 2, \"mlp_only_layers\": [1], \"tie_word_embeddings\": true, " \
     "\"router_aux_loss_coef\": 0.1, \"output_router_logits\": true}"
 
-static ds_module *model_new(int experts)
+/* With noise at the experts' inputs, and dropout of attention's weights. */
+#define NOISY \
+    "{\"architectures\": [\"MixtralForCausalLM\"], \"vocab_size\": 31, \"hidden_size\": 16, " \
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, " \
+    "\"intermediate_size\": 24, \"num_local_experts\": %d, \"num_experts_per_tok\": 2, " \
+    "\"router_jitter_noise\": 0.3, \"attention_dropout\": 0.1}"
+
+static ds_module *model_new(const char *config, int experts)
 {
     char folder[] = "/tmp/groups.XXXXXX", path[64];
     CHECK(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/config.json", folder);
     FILE *f = fopen(path, "w");
-    CHECK(f && fprintf(f, MOE, experts) > 0 && !fclose(f));
+    CHECK(f && fprintf(f, config, experts) > 0 && !fclose(f));
     ds_seed(5);
     ds_module *m = ds_pretrained_load(folder, .no_weights = true);
     CHECK(m && !remove(path) && !remove(folder));
@@ -192,7 +199,7 @@ static void no_waits(void **state)
 {
     (void)state;
     CHECK_INT(ds_set_device(gpu), DS_OK);
-    ds_module *m = model_new(128);
+    ds_module *m = model_new(MOE, 128);
     for (int i = 0; i < 2; i++) {
         ds_scope *scope = ds_scope_open();
         ds_tensor *x = ds_to(ds_randint(DS_I64, 0, 31, ds_shape(2, 9)), gpu, DS_I64);
@@ -219,13 +226,16 @@ static ds_tensor *engine_step(void *self, ds_tensor *const *in, int n)
     return ds_engine_backward(e, loss) == DS_OK && ds_engine_step(e) == DS_OK ? loss : NULL;
 }
 
-static void train(bool with_graph, double *loss)
+/* again: with activation checkpoints. */
+static void train(const char *model, bool again, bool with_graph, double *loss)
 {
     static const char config[] =
         "{\"train_micro_batch_size_per_gpu\": 2, \"optimizer\": {\"type\": \"AdamW\", \"params\": "
         "{\"lr\": 0.01}}, \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 1}}";
     CHECK_INT(ds_set_device(gpu), DS_OK);
-    ds_engine *e = ds_initialize(.model = model_new(9), .config = config);
+    ds_module *m = model_new(model, 9);
+    CHECK_INT(ds_lm_set_checkpointing(m, again), DS_OK);
+    ds_engine *e = ds_initialize(.model = m, .config = config);
     ds_step_graph *g = with_graph ? ds_engine_step_graph_new(e, engine_step, e) : NULL;
     for (int i = 0; i < STEPS; i++) {
         ds_scope *scope = ds_scope_open();
@@ -248,11 +258,16 @@ static void train(bool with_graph, double *loss)
 static void graphs_have_the_same_bits(void **state)
 {
     (void)state;
+    static const char *const models[] = {MOE, NOISY};
     double plain[STEPS], graph[STEPS];
-    train(false, plain);
-    train(true, graph);
-    for (int i = 0; i < STEPS; i++) CHECK_CLOSE(graph[i], plain[i], 0);
-    CHECK(graph[STEPS - 1] < graph[0]);
+    for (int k = 0; k < 2; k++) {
+        train(models[k], false, false, plain);
+        for (int again = 0; again < 2; again++) {
+            train(models[k], again, true, graph);
+            for (int i = 0; i < STEPS; i++) CHECK_CLOSE(graph[i], plain[i], 0);
+        }
+        CHECK(graph[STEPS - 1] < graph[0]);
+    }
 }
 
 int main(void)
