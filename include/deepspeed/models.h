@@ -97,6 +97,15 @@ DS_API ds_status ds_lm_set_checkpointing(ds_module *model, bool on);
 
 #define DS_MAX_STOP_TOKENS 16
 
+/* When a beam search ends, before max_new_tokens: early_stopping of
+ * transformers. A running beam's possible score is its sum of logarithms /
+ * length^length_penalty. */
+typedef enum ds_early_stopping {
+    DS_EARLY_STOPPING_FALSE, /* if no possible score, at its length, is above the worst sequence's */
+    DS_EARLY_STOPPING_TRUE,  /* also as soon as there are num_beams sequences */
+    DS_EARLY_STOPPING_NEVER  /* as false, but at the length max_new_tokens if length_penalty > 0 */
+} ds_early_stopping;
+
 typedef struct ds_generate_opts {
     int64_t max_new_tokens;           /* 0: 20 */
     bool do_sample;                   /* draw tokens; else the most probable one (greedy) */
@@ -133,21 +142,39 @@ typedef struct ds_generate_opts {
     double min_p; /* draw tokens that have this share of the largest probability; 0: all */
     int64_t no_repeat_ngram_size; /* N tokens in a row come once; 0: any number of times */
     int64_t min_new_tokens;       /* tokens that come before a stop token, at least */
+    /* Beam search: each step keeps the num_beams most probable rows of each
+     * prompt; with do_sample they are drawn from the distribution that top_k,
+     * top_p and min_p leave (beam sampling). 0: 1. Scores are sums of
+     * logarithms of probabilities / length^length_penalty; above 0 it favours
+     * longer sequences. 0: 1; DS_ZERO: 0. Beams have no drafts. */
+    int64_t num_beams;
+    double length_penalty;
+    ds_early_stopping early_stopping;
+    /* Rows of the result for each prompt, next to each other: the best of
+     * num_beams, in order; or as many that are drawn. 0: 1 */
+    int64_t num_return_sequences;
+    float *sequences_scores;   /* receives the score of each row of the result, of beams; or NULL */
+    int64_t *sequence_lengths; /* receives the tokens of each row, without padding; or NULL */
     /* int64 [B,L], 0 where ids have padding, which is on the left; NULL: none */
     ds_tensor *attention_mask;
     /* Called for each token of each row that has not ended; false: the row ends
-     * with it. */
+     * with it. Not for beams. */
     bool (*on_token)(void *arg, int64_t row, int64_t id);
+    /* Called for each token of each row that has not ended, with all n new ids
+     * of the row; true: the row ends with the last one. For beams: of each row
+     * that may go on, and `row` is its prompt. */
+    bool (*stopping_criteria)(void *arg, int64_t row, const int64_t *ids, int64_t n);
     void *arg;
 } ds_generate_opts;
 
 /* model.generate: ids int64 [B,L], the prompts, on any device -> int64 [B,N] on
  * the same, the tokens that follow, N <= max_new_tokens: ds_generate(model,
- * ids, 100, .do_sample = true). Keys and values of earlier positions are kept
- * (in the model's dtype), so that a token costs one position at most. On a GPU
- * the model keeps them, and the graph of a token, for the next call; they are
- * given up for an allocation that would fail, by a step of training, and with
- * the model. Greedy tokens are those of transformers. Order: repetition
+ * ids, 100, .do_sample = true). With num_return_sequences R: [B R,N]. Keys and
+ * values of earlier positions are kept (in the model's dtype), so that a token
+ * costs one position at most. On a GPU the model keeps them, and the graph of a
+ * token, for the next call; they are given up for an allocation that would
+ * fail, by a step of training, and with the model. Greedy tokens, and those of
+ * beam search and their scores, are those of transformers. Order: repetition
  * penalty, no_repeat_ngram_size, min_new_tokens, temperature, top_k, top_p,
  * min_p. */
 #define ds_generate(model, ids, ...) \

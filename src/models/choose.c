@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: MIT */
 #include "choose.h"
 
+#include "base/int.h"
 #include "base/mem.h"
 #include "base/option.h"
 #include "base/philox.h"
@@ -60,8 +61,8 @@ static void bar_stop(dsi_lm_choice *c, int64_t vocab, const ds_generate_opts *o)
 }
 
 /* The logits that greedy choices see too, in the order of transformers. */
-static void choices_make(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
-                         int64_t fresh, const ds_generate_opts *o, dsi_lm_choice *c)
+void dsi_lm_scores(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
+                   int64_t fresh, const ds_generate_opts *o, dsi_lm_choice *c)
 {
     for (int64_t i = 0; i < vocab; i++) c[i] = (dsi_lm_choice){logits[i], i};
     penalise(c, logits, vocab, past, n, dsi_option(o->repetition_penalty, 1));
@@ -125,23 +126,27 @@ static int64_t probable(const dsi_lm_choice *c, int64_t n, double p)
 }
 
 /* The order of transformers: penalty, n-grams, stop tokens, temperature, top-k,
- * top-p, min-p. top_k 0 is the default, 50, and below 0 no limit. If no logit
- * is a number, or all are barred, the first choice is returned alone, so that a
- * caller need not handle zero choices. */
+ * top-p, min-p. top_k 0 is the default, 50, and below 0 no limit. A beam keeps
+ * a token that does not end it, so one more than there are stop tokens
+ * (min_tokens_to_keep). If no logit is a number, or all are barred, the first
+ * choice is returned alone, so that a caller need not handle zero choices. */
 int64_t dsi_lm_choices(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
                        int64_t fresh, const ds_generate_opts *o, dsi_lm_choice *c)
 {
     double temperature = dsi_option(o->temperature, 1), top_p = dsi_option(o->top_p, 1);
-    choices_make(logits, vocab, past, n, fresh, o, c);
+    dsi_lm_scores(logits, vocab, past, n, fresh, o, c);
     for (int64_t i = 0; i < vocab; i++) c[i].logit /= (float)temperature;
-    int64_t k = o->top_k < 0 ? vocab : o->top_k ? o->top_k : 50, kept = 0;
+    int64_t least_kept = o->num_beams > 1 ? dsi_max(o->n_stop, 1) + 1 : 1, kept = 0;
+    int64_t k = o->top_k < 0 ? vocab : dsi_max(o->top_k ? o->top_k : 50, least_kept);
     float least = k < vocab ? logit_rank(c, vocab, k) : -INFINITY;
     for (int64_t i = 0; i < vocab; i++)
         if (c[i].logit >= least && c[i].logit > -INFINITY) c[kept++] = c[i];
     if (!kept) return 1;
     qsort(c, (size_t)kept, sizeof *c, choice_order);
+    int64_t all = kept;
     if (top_p < 1) kept = nucleus(c, kept, top_p);
-    return o->min_p > 0 ? probable(c, kept, o->min_p) : kept;
+    if (o->min_p > 0) kept = probable(c, kept, o->min_p);
+    return dsi_min(dsi_max(kept, least_kept), all);
 }
 
 /* The most probable token; the first of equals. */
@@ -149,7 +154,7 @@ static int64_t choose_greedy(const float *logits, int64_t vocab, const int64_t *
                              int64_t fresh, const ds_generate_opts *o, dsi_lm_choice *c)
 {
     int64_t best = 0;
-    choices_make(logits, vocab, past, n, fresh, o, c);
+    dsi_lm_scores(logits, vocab, past, n, fresh, o, c);
     for (int64_t i = 1; i < vocab; i++)
         if (c[i].logit > c[best].logit) best = i;
     return best;
@@ -159,14 +164,18 @@ static int64_t choose_greedy(const float *logits, int64_t vocab, const int64_t *
  * the largest logit. */
 #define LEAST_TEMPERATURE 1e-30
 
+bool dsi_lm_samples(const ds_generate_opts *o)
+{
+    return o->do_sample && dsi_option(o->temperature, 1) >= LEAST_TEMPERATURE;
+}
+
 /* Sampling draws word n of the row's own stream. The word becomes a number
  * within (0, 1), never 0 or 1; the first choice whose cumulated probability
  * exceeds it is drawn. */
 int64_t dsi_lm_choose(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
                       int64_t fresh, const ds_generate_opts *o, int64_t row, dsi_lm_choice *c)
 {
-    if (!o->do_sample || dsi_option(o->temperature, 1) < LEAST_TEMPERATURE)
-        return choose_greedy(logits, vocab, past, n, fresh, o, c);
+    if (!dsi_lm_samples(o)) return choose_greedy(logits, vocab, past, n, fresh, o, c);
     int64_t kept = dsi_lm_choices(logits, vocab, past, n, fresh, o, c);
     uint32_t word = dsi_philox_word(o->seed, (uint64_t)row << 32, (uint64_t)n);
     double all = 0, at = ((double)word + 0.5) / 4294967296.0, sum = 0;

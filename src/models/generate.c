@@ -15,6 +15,7 @@
  * stack of one call; cache, ids and pads are the session's, which the model
  * keeps (session.c); o and lm are borrowed.
  * SPDX-License-Identifier: MIT */
+#include "beam.h"
 #include "choose.h"
 #include "session.h"
 
@@ -47,6 +48,8 @@ typedef struct Run {
     dsi_lm_session *session;
     dsi_lm_cache *cache;               /* of the session */
     int64_t rows, prompt, vocab;       /* prompt: columns */
+    int64_t times;                     /* rows of each prompt: beams, or sequences */
+    dsi_beams *beams;                  /* NULL: none */
     int64_t room, end;                 /* columns of ids; prompt + max_new_tokens */
     int64_t *ids;                      /* [rows, columns], of the session */
     int64_t *pads;                     /* [rows]: padding on the left, of the session */
@@ -116,6 +119,34 @@ static ds_tensor *run_step(Run *r, int64_t n, int64_t wanted)
     ds_tensor *y = ok ? ds_call(ds_module_of(lm), ds_to(in, r->device, DS_I64)) : NULL;
     lm->cache = NULL, lm->mask = lm->positions = lm->window_mask = NULL;
     return ds_cast(y, DS_F32);
+}
+
+/* The first step where a prompt has several rows, which it is computed once
+ * for: logits [B,1,V] of all rows, whose cache is filled then. */
+static ds_tensor *run_prompt(Run *r)
+{
+    size_t layers = (size_t)r->lm->config.layers;
+    dsi_lm_cache own = {.room = r->prompt,
+                        .padding = r->cache->padding,
+                        .k = dsi_alloc(layers * sizeof(ds_tensor *)),
+                        .v = dsi_alloc(layers * sizeof(ds_tensor *))};
+    Run one = *r;
+    one.rows = r->rows / r->times, one.room = r->prompt, one.cache = &own;
+    one.ids = dsi_alloc((size_t)(one.rows * r->prompt) * sizeof *one.ids);
+    one.pads = dsi_alloc((size_t)one.rows * sizeof *one.pads);
+    for (int64_t i = 0; i < one.rows; i++) {
+        int64_t row = i * r->times;
+        one.pads[i] = r->pads[row];
+        memcpy(one.ids + i * r->prompt, r->ids + row * r->room,
+               (size_t)r->prompt * sizeof *one.ids);
+    }
+    ds_tensor *y = run_step(&one, r->prompt, 1);
+    if (y && dsi_lm_session_expand(r->session, &own, r->lm->config.layers, r->times) != DS_OK)
+        y = NULL;
+    for (size_t i = 0; i < layers; i++) ds_drop(own.k[i]), ds_drop(own.v[i]);
+    dsi_free(own.k), dsi_free(own.v), dsi_free(one.ids), dsi_free(one.pads);
+    r->cache->wanted = 1;
+    return y ? ds_repeat_interleave(y, r->times, 0) : NULL;
 }
 
 /* Tokens that a draft behind column `at` - 1 may have: they fit, and turn by
@@ -232,10 +263,10 @@ static void draft_learn(Run *r, int64_t at, int64_t drafted, int64_t added)
 }
 
 /* Appends a token to each row, at column `at`: the padding token to rows that
- * have ended. A row ends with a stop token, which is kept, or when on_token
- * says so. logits: [B,wanted,V], of which position i is taken; or NULL, and
- * tokens [B]. as_drafted: all tokens are those that the column had. false: all
- * rows have ended. */
+ * have ended. A row ends with a stop token, which is kept, or when the caller's
+ * functions say so. logits: [B,wanted,V], of which position i is taken; or
+ * NULL, and tokens [B]. as_drafted: all tokens are those that the column had.
+ * false: all rows have ended. */
 static bool run_append(Run *r, const float *logits, const int64_t *tokens, int64_t i, int64_t at,
                        bool *as_drafted)
 {
@@ -253,6 +284,8 @@ static bool run_append(Run *r, const float *logits, const int64_t *tokens, int64
         bool ends = false;
         for (int k = 0; k < r->o->n_stop; k++) ends |= ids[at] == r->o->stop[k];
         ends |= r->o->on_token && !r->o->on_token(r->o->arg, row, ids[at]);
+        ends |= r->o->stopping_criteria &&
+                r->o->stopping_criteria(r->o->arg, row, ids + r->prompt, at + 1 - r->prompt);
         if (ends) r->ended[row] = at + 1;
         left += !ends;
     }
@@ -272,7 +305,8 @@ static int64_t run_tokens(Run *r, int64_t n, bool *more)
     if (n && dsi_lm_rope_restarts(r->lm, r->cache->length - r->cache->padding))
         r->cache->length = 0;
     ds_scope *scope = ds_scope_open();
-    ds_tensor *y = run_step(r, at + drafted - r->cache->length, 1 + drafted);
+    ds_tensor *y = !n && r->times > 1 ? run_prompt(r)
+                                      : run_step(r, at + drafted - r->cache->length, 1 + drafted);
     const float *logits = y ? ds_data(y) : NULL;
     for (; logits && right && *more && added <= drafted; added++)
         *more = run_append(r, logits, NULL, added, at + added, &right);
@@ -298,9 +332,47 @@ static int64_t run_decoded(Run *r, int64_t n, bool *more)
     return values ? 1 : -1;
 }
 
+/* ---- beams ---- */
+
+/* The step behind n new tokens of all beams; copies: memory for the rows.
+ * *more: the search continues. Rows that became of others are copied in the
+ * cache from the first column on in which they differ. */
+static bool run_beam_step(Run *r, int64_t n, dsi_row_copy *copies, bool *more)
+{
+    int64_t at = r->prompt + n, count = 0;
+    if (n && dsi_lm_rope_restarts(r->lm, r->cache->length - r->cache->padding))
+        r->cache->length = 0;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *y = !n           ? run_prompt(r)
+                   : r->decoder ? dsi_lm_decoder_run(r->decoder, r->ids, at - 1)
+                                : run_step(r, at - r->cache->length, 1);
+    if (y) y = ds_log_softmax(ds_reshape(y, ds_shape(r->rows, r->vocab)), -1);
+    const float *log_probs = y ? ds_data(y) : NULL;
+    r->cache->length = at;
+    dsi_beam_rows rows = {r->ids, r->room, r->prompt, at, r->pads};
+    if (log_probs) *more = dsi_beams_step(r->beams, log_probs, rows, copies, &count);
+    bool ok = log_probs &&
+              (!*more || !count ||
+               dsi_lm_session_copy(r->session, r->lm->config.layers, copies, count) == DS_OK);
+    ds_scope_close(scope);
+    return ok;
+}
+
+/* All steps of a beam search. Returns how many, -1 after a failure. */
+static int64_t run_beams(Run *r)
+{
+    dsi_row_copy *copies = dsi_alloc((size_t)r->rows * sizeof *copies);
+    int64_t n = 0;
+    bool more = true, ok = true;
+    for (; ok && more; n++) ok = run_beam_step(r, n, copies, &more);
+    dsi_free(copies);
+    return ok ? n : -1;
+}
+
 /* All steps. Returns the number of new tokens, -1 after a failure. */
 static int64_t run_all(Run *r)
 {
+    if (r->beams) return run_beams(r);
     int64_t n = 0;
     for (bool more = true; more && n < r->o->max_new_tokens;) {
         int64_t added = n && r->decoder ? run_decoded(r, n, &more) : run_tokens(r, n, &more);
@@ -345,7 +417,7 @@ static bool generate_check(const dsi_lm *lm, ds_tensor *ids, const ds_generate_o
         return dsi_invalid("generate: temperature %g, top_p %g, repetition_penalty %g, %d stop "
                            "tokens: one is out of its range",
                            o->temperature, o->top_p, o->repetition_penalty, o->n_stop);
-    return true;
+    return dsi_beams_check(o, lm->config.vocab);
 }
 
 /* Tokens of a draft, at most, of which `asked` were asked for. More rows in a
@@ -364,6 +436,7 @@ static int64_t drafts_most(const Run *r, int64_t asked)
 static bool run_drafts(Run *r)
 {
     const ds_generate_opts *o = r->o;
+    if (r->beams) return true;
     int64_t lookup = o->prompt_lookup_num_tokens, assist = o->num_assistant_tokens;
     bool host = r->device.kind == DS_CPU, pays = host && o->max_new_tokens >= ASSIST_NEW;
     r->drafts = drafts_most(r, lookup ? lookup : host ? LOOKUP_TOKENS : 0);
@@ -386,7 +459,7 @@ static bool run_decoder(Run *r)
 {
     dsi_lm_decoder **kept = &r->session->decoder;
     if (r->drafts || r->assistant || !dsi_lm_decoder_fits(r->lm, r->cache, r->end)) return true;
-    r->on_device = !r->o->do_sample && dsi_option(r->o->repetition_penalty, 1) == 1 &&
+    r->on_device = !r->beams && !r->o->do_sample && dsi_option(r->o->repetition_penalty, 1) == 1 &&
                    !r->o->no_repeat_ngram_size && !r->o->min_new_tokens;
     if (!*kept) *kept = dsi_lm_decoder_new(r->lm, r->cache, r->rows);
     r->decoder = *kept;
@@ -411,9 +484,9 @@ static bool run_open(Run *r, ds_tensor *ids)
     if (!from || (r->o->attention_mask && !mask)) return false;
     int64_t common = dsi_min(r->session->filled, r->prompt - 1);
     for (int64_t row = 0; row < r->rows; row++) {
-        const int64_t *prompt = from + row * r->prompt;
+        const int64_t first = row / r->times * r->prompt, *prompt = from + first;
         int64_t pad = 0;
-        while (mask && pad < r->prompt - 1 && !mask[row * r->prompt + pad]) pad++;
+        while (mask && pad < r->prompt - 1 && !mask[first + pad]) pad++;
         common = pad == r->pads[row] ? prompt_common(r, prompt, row, common) : 0;
         memcpy(r->ids + row * r->room, prompt, (size_t)r->prompt * sizeof *prompt);
         r->pads[row] = pad;
@@ -436,12 +509,28 @@ static void run_fill(Run *r)
     r->session->filled = filled;
 }
 
+/* Row `row` of the result, of a call that made n tokens. */
+static dsi_beam_sequence result_row(const Run *r, int64_t row, int64_t n)
+{
+    int64_t each = r->o->num_return_sequences ? r->o->num_return_sequences : 1;
+    if (r->beams) return *dsi_beams_best(r->beams, row / each, row % each);
+    return (dsi_beam_sequence){.ids = r->ids + row * r->room + r->prompt,
+                               .n = r->ended[row] ? r->ended[row] - r->prompt : n};
+}
+
 static ds_tensor *run_result(const Run *r, int64_t n)
 {
-    ds_tensor *out = dsi_new_host(DS_I64, ds_shape(r->rows, n));
+    int64_t each = r->o->num_return_sequences ? r->o->num_return_sequences : 1;
+    int64_t rows = r->rows / r->times * each, width = 1;
+    for (int64_t i = 0; i < rows; i++) width = dsi_max(width, result_row(r, i, n).n);
+    ds_tensor *out = dsi_new_host(DS_I64, ds_shape(rows, width));
     int64_t *p = out ? ds_data_mut(out) : NULL;
-    for (int64_t i = 0; p && i < r->rows; i++)
-        memcpy(p + i * n, r->ids + i * r->room + r->prompt, (size_t)n * sizeof *p);
+    for (int64_t i = 0; p && i < rows; i++, p += width) {
+        dsi_beam_sequence x = result_row(r, i, n);
+        for (int64_t k = 0; k < width; k++) p[k] = k < x.n ? x.ids[k] : r->o->pad_token_id;
+        if (r->o->sequences_scores) r->o->sequences_scores[i] = x.score;
+        if (r->o->sequence_lengths) r->o->sequence_lengths[i] = x.n;
+    }
     return out;
 }
 
@@ -453,10 +542,14 @@ ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts o
     dsi_lm *lm = dsi_lm_of(model);
     if (!o.max_new_tokens) o.max_new_tokens = 20;
     if (!generate_check(lm, ids, &o)) return NULL;
+    int64_t prompts = ds_size(ids, 0);
+    int64_t times = dsi_max(1, o.num_beams > 1 ? o.num_beams : o.num_return_sequences);
     Run r = {.lm = lm,
              .device = ds_device_of(dsi_lm_embedding_weight(lm->embed)),
              .o = &o,
-             .rows = ds_size(ids, 0),
+             .rows = prompts * times,
+             .times = times,
+             .beams = o.num_beams > 1 ? dsi_beams_new(&o, prompts, lm->config.vocab) : NULL,
              .prompt = ds_size(ids, 1),
              .end = ds_size(ids, 1) + o.max_new_tokens,
              .vocab = lm->config.vocab};
@@ -476,7 +569,7 @@ ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts o
     ds_tensor *out = n < 0 ? NULL : run_result(&r, n);
     run_fill(&r);
     dsi_lm_session_keep(lm, r.session, n >= 0, o.cache_prompt);
-    dsi_free(r.ended), dsi_free(r.choices);
+    dsi_free(r.ended), dsi_free(r.choices), dsi_beams_free(r.beams);
     ds_module_train(model, training);
     ds_set_grad(recording);
     return ds_to(out, ds_device_of(ids), DS_I64);

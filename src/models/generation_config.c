@@ -6,6 +6,7 @@
 #include "base/log.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* Values that are no integers, and ids beyond the table's end, are left out. */
 static void stop_add(ds_generate_opts *o, const json_t *id)
@@ -38,6 +39,15 @@ static double config_number(const json_t *json, const char *key)
     return json_is_number(value) && x == 0 ? DS_ZERO : x;
 }
 
+/* true, false or "never". */
+static ds_early_stopping early_stopping_read(const json_t *value)
+{
+    const char *text = json_string_value(value);
+    return json_is_true(value)              ? DS_EARLY_STOPPING_TRUE
+           : text && !strcmp(text, "never") ? DS_EARLY_STOPPING_NEVER
+                                            : DS_EARLY_STOPPING_FALSE;
+}
+
 /* Keys that change the tokens in transformers and have no option here, and the
  * value at which they do not; null, false and empty values never do. */
 static const struct {
@@ -46,6 +56,7 @@ static const struct {
 } unsupported[] = {{"bad_words_ids", 0},
                    {"begin_suppress_tokens", 0},
                    {"constraints", 0},
+                   {"diversity_penalty", 0},
                    {"dola_layers", 0},
                    {"encoder_no_repeat_ngram_size", 0},
                    {"encoder_repetition_penalty", 1},
@@ -57,7 +68,7 @@ static const struct {
                    {"forced_eos_token_id", -1},
                    {"guidance_scale", 1},
                    {"min_length", 0},
-                   {"num_beams", 1},
+                   {"num_beam_groups", 1},
                    {"penalty_alpha", 0},
                    {"sequence_bias", 0},
                    {"stop_strings", 0},
@@ -113,6 +124,10 @@ ds_generate_opts ds_generation_config(const ds_module *model)
     o.min_new_tokens = json_integer_value(json_object_get(json, "min_new_tokens"));
     o.no_repeat_ngram_size = json_integer_value(json_object_get(json, "no_repeat_ngram_size"));
     o.min_p = json_number_value(json_object_get(json, "min_p"));
+    o.num_beams = json_integer_value(json_object_get(json, "num_beams"));
+    o.num_return_sequences = json_integer_value(json_object_get(json, "num_return_sequences"));
+    o.length_penalty = config_number(json, "length_penalty");
+    o.early_stopping = early_stopping_read(json_object_get(json, "early_stopping"));
     warn_of_unsupported(json, path);
     json_decref(json);
     return o;

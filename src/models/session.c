@@ -167,6 +167,81 @@ static void cache_move(dsi_lm_session *s, const dsi_lm *lm, int64_t room)
     cache_make(s, layers, rows, room);
 }
 
+/* ---- rows of several sequences of a prompt ---- */
+
+static bool column_expand(dsi_lm_session *s, ds_tensor **to, ds_tensor *from, int64_t times)
+{
+    int64_t n = ds_size(from, 2);
+    if (!*to)
+        *to = ds_keep(
+            dsi_new(from, ds_shape(s->rows, ds_size(from, 1), s->cache.room, ds_size(from, 3))));
+    return *to && ds_copy(ds_slice(*to, 2, 0, n), ds_repeat_interleave(from, times, 0)) == DS_OK;
+}
+
+ds_status dsi_lm_session_expand(dsi_lm_session *s, const dsi_lm_cache *from, int64_t layers,
+                                int64_t times)
+{
+    bool ok = true;
+    for (int64_t i = 0; i < layers && ok; i++) {
+        ds_scope *scope = ds_scope_open();
+        ok = column_expand(s, &s->cache.k[i], from->k[i], times) &&
+             column_expand(s, &s->cache.v[i], from->v[i], times);
+        ds_scope_close(scope);
+    }
+    s->cache.length = from->room;
+    return ok ? DS_OK : ds_error_status();
+}
+
+/* Rows that are copied one by one on another device than the CPU; more of them
+ * are gathered in one launch. */
+#define COPIES_SINGLE 2
+
+/* int64 [rows], on the session's device: the row that each one takes. */
+static ds_tensor *rows_order(const dsi_lm_session *s, const dsi_row_copy *copies, int64_t n)
+{
+    ds_tensor *order = dsi_new_host(DS_I64, ds_shape(s->rows));
+    int64_t *p = order ? ds_data_mut(order) : NULL;
+    for (int64_t i = 0; p && i < s->rows; i++) p[i] = i;
+    for (int64_t i = 0; p && i < n; i++) p[copies[i].to] = copies[i].source;
+    return ds_to(order, ds_device_of(s->cache.k[0]), DS_I64);
+}
+
+static ds_tensor *row_part(ds_tensor *x, int64_t row, int64_t from, int64_t end)
+{
+    return ds_slice(ds_slice(x, 0, row, row + 1), 2, from, end);
+}
+
+/* order: NULL, or all rows at once, from the first column that differs on. */
+static bool rows_copy(ds_tensor *x, const dsi_row_copy *copies, int64_t n, ds_tensor *order,
+                      int64_t end)
+{
+    int64_t from = end;
+    for (int64_t i = 0; i < n; i++) from = dsi_min(from, copies[i].from);
+    ds_tensor *part = order ? ds_slice(x, 2, from, end) : NULL;
+    bool ok = !order || ds_copy(part, ds_index_select(part, 0, order)) == DS_OK;
+    for (int64_t i = 0; i < n && ok && !order; i++)
+        ok = ds_copy(row_part(x, copies[i].to, copies[i].from, end),
+                     row_part(x, copies[i].source, copies[i].from, end)) == DS_OK;
+    return ok;
+}
+
+ds_status dsi_lm_session_copy(dsi_lm_session *s, int64_t layers, const dsi_row_copy *copies,
+                              int64_t n)
+{
+    ds_scope *scope = ds_scope_open();
+    bool gather = n > COPIES_SINGLE && ds_device_of(s->cache.k[0]).kind != DS_CPU;
+    ds_tensor *order = gather ? rows_order(s, copies, n) : NULL;
+    bool ok = order || !gather;
+    for (int64_t i = 0; i < layers && ok && n; i++) {
+        ds_scope *inner = ds_scope_open();
+        ok = rows_copy(s->cache.k[i], copies, n, order, s->cache.length) &&
+             rows_copy(s->cache.v[i], copies, n, order, s->cache.length);
+        ds_scope_close(inner);
+    }
+    ds_scope_close(scope);
+    return ok ? DS_OK : ds_error_status();
+}
+
 /* ---- life ---- */
 
 static void session_free(dsi_lm_session *s, int64_t layers)

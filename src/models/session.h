@@ -5,6 +5,7 @@
 
 #include "assistant.h"
 #include "base/list.h"
+#include "beam.h"
 #include "decode.h"
 #include "device/device.h"
 
@@ -31,3 +32,11 @@ dsi_lm_session *dsi_lm_session_take(dsi_lm *lm, int64_t rows, int64_t need, bool
 /* Leaves s with lm, or frees it where it cannot be kept; good: no step failed.
  * prompt: also its keys and values, for a prompt that begins as this one. */
 void dsi_lm_session_keep(dsi_lm *lm, dsi_lm_session *s, bool good, bool prompt);
+
+/* Puts the columns of `from`, of fewer rows, into the cache of s: row i of it
+ * into rows i times .. (i + 1) times - 1. */
+ds_status dsi_lm_session_expand(dsi_lm_session *s, const dsi_lm_cache *from, int64_t layers,
+                                int64_t times);
+/* Rows of the cache take the filled columns of others. */
+ds_status dsi_lm_session_copy(dsi_lm_session *s, int64_t layers, const dsi_row_copy *copies,
+                              int64_t n);

@@ -333,9 +333,13 @@ static void generation_configs(void **state)
     CHECK(strstr(lines.s, "generation_config.json: not implemented, and without effect: "
                           "bad_words_ids, forced_eos_token_id\n"));
     dsi_text_free(&lines);
-    write_file("generation_config.json", "{\"num_beams\": 1, \"typical_p\": 1.0}");
+    write_file("generation_config.json", "{\"num_beams\": 4, \"early_stopping\": \"never\", "
+                                         "\"length_penalty\": 0.0, \"num_return_sequences\": 2, "
+                                         "\"num_beam_groups\": 1, \"typical_p\": 1.0}");
     o = ds_generation_config(m);
     CHECK(o.n_stop == 1 && o.stop[0] == 1 && !lines.n);
+    CHECK(o.num_beams == 4 && o.early_stopping == DS_EARLY_STOPPING_NEVER);
+    CHECK(o.length_penalty == DS_ZERO && o.num_return_sequences == 2);
     write_file("generation_config.json",
                "{\"eos_token_id\": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]}");
     o = ds_generation_config(m);
