@@ -286,6 +286,9 @@ static void report_processor(report *r)
     if (!uname(&u)) print_fact("system", "%s %s %s", u.sysname, u.release, u.machine);
     print_fact("processor", "%s", value_in("/proc/cpuinfo", "model name"));
     print_fact("instruction set", "%s", isa ? isa : ds_error());
+    /* It refuses wrong values of the environment, as it does for a program. */
+    if (isa && !dsi_device_get((ds_device){0})) report_warn(r, "%s", ds_error());
+    ds_error_clear();
     print_fact("processors", "%ld, of which this shell may use %d; %d NUMA node%s",
                sysconf(_SC_NPROCESSORS_ONLN),
                sched_getaffinity(0, sizeof set, &set) ? 0 : CPU_COUNT(&set), count_nodes(),

@@ -303,7 +303,7 @@ typedef struct dsi_kernels {
      * one shape, dtype and strides ---- */
 
     /* id int64 [S,k] -> begin, and row int64 [S,k]: the row of each, those of a group in
-     * the order of S k; contiguous. DSI_FAULT_ROW, place i, row[i] = -1 */
+     * the order of S k; contiguous. DSI_FAULT_GROUP, place i, row[i] = -1 */
     ds_status (*group_rows)(dsi_stream *s, dsi_view id, dsi_view begin, dsi_view row);
     /* y [R,N]: y[r,:] = x[r,:] w[g] of r's group; x [R,K], w[g] [K,N]; any strides */
     ds_status (*group_matmul)(dsi_stream *s, dsi_view x, dsi_view begin, const dsi_view *w,

@@ -80,7 +80,8 @@
 #define DSI_FAULT_OPS(X) \
     X(LABEL, cross_entropy, "label", "index ") \
     X(ROW, embedding, "index", "position ") \
-    X(ELEMENT, gather, "index", "")
+    X(ELEMENT, gather, "index", "") \
+    X(GROUP, group_rows, "group", "position ")
 
 #define DSI_OP_CONSTANT(constant, ...)    DSI_##constant,
 #define DSI_FAULT_CONSTANT(constant, ...) DSI_FAULT_##constant,

@@ -58,7 +58,7 @@ static void bad_groups(void **state)
         bool done = dsi_group_rows(ds_from_data(DS_I64, ds_shape(2, 2), id), 3, &groups);
         CHECK(done == on);
         if (on) CHECK(!ds_data(groups.row));
-        CHECK_ERROR("index 3 at position 2 is outside 0..2");
+        CHECK_ERROR("group_rows: group 3 at position 2 is outside 0..2");
         ds_scope_close(scope);
     }
     CHECK_INT(ds_set_device(cpu), DS_OK);

@@ -21,6 +21,8 @@ has_not out 'kernels generic'
 has_not out 'WARNING'
 (ulimit -n 100 && "$program") >out 2>err
 has out '^\[WARNING\] 100 open files are few'
+DS_FUSIONS=-foo "$program" >out 2>err
+has out '^\[WARNING\] DS_FUSIONS=-foo: expected on, alone, off, or some of -relu'
 status 2 --bogus
 status 2 word
 

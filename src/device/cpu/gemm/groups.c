@@ -17,7 +17,7 @@ ds_status KERNEL(group_rows)(dsi_stream *s, dsi_view id, dsi_view begin, dsi_vie
         if (group[i] >= 0 && group[i] < groups)
             next[group[i]]++;
         else
-            fault_set(s, DSI_FAULT_ROW, group[i], i, -1, groups);
+            fault_set(s, DSI_FAULT_GROUP, group[i], i, -1, groups);
     }
     for (int64_t g = 0; g <= groups; g++) {
         int64_t count = next[g];

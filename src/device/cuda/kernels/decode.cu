@@ -11,6 +11,7 @@
  * of a group writes them: no block waits for another.
  * SPDX-License-Identifier: MIT */
 #include "decode.h"
+#include "attention_cap.cuh"
 #include "common.cuh"
 #include "pack.cuh"
 #include "team.cuh"
@@ -55,7 +56,7 @@ DEVICE void running_add(running<E> &r, const float (&score)[KEYS], const float (
     }
 }
 
-static __device__ __noinline__ float capped(float x, float cap) { return cap * tanhf(x / cap); }
+static __device__ __noinline__ float capped(float x, float cap) { return score_capped(x, cap); }
 
 template <int E>
 DEVICE float score_of(const dsi_cuda_attention_step &P, const float (&q)[E], const float (&k)[E])

@@ -254,7 +254,7 @@ KERNEL(route_sort, dsi_cuda_sort_args, K_ROUTE_THREADS)
             long long id = P.id[o];
             below += id >= 0 && id < g;
             if (g || (id >= 0 && id < P.groups)) continue;
-            set_fault(P.fault, K_FAULT_ROW, id, o, -1, P.groups);
+            set_fault(P.fault, K_FAULT_GROUP, id, o, -1, P.groups);
             P.row[o] = -1;
         }
         block_before(below, part, &base);

@@ -5,6 +5,7 @@
 #include "args.h"
 
 enum { K_ROUTE_EXPERTS = 2048, K_ROUTE_THREADS = 512 };
+enum { K_FAULT_GROUP = K_FAULT_ELEMENT + 1 };      /* one more of args.h's, of route_sort */
 enum { K_DROP_LAST, K_DROP_LEAST, K_DROP_RANDOM }; /* dsi_drop */
 
 /* All without gaps: score, second [S,E], used [S]; expert, place, slot [S,k];
