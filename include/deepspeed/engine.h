@@ -343,6 +343,34 @@ DS_API const char *ds_engine_loaded(const ds_engine *e);
  * zero_optimization.stage3_gather_16bit_weights_on_model_save. Collective. */
 DS_API ds_status ds_engine_save_16bit_model(ds_engine *e, const char *dir, const char *name);
 
+/* ---- costs of a forward ---- */
+
+/* Of all modules together: elements of parameters; multiply-accumulate operations
+ * and floating-point operations, counted as DeepSpeed's flops profiler does
+ * (docs/monitoring.md); seconds of the forward. */
+typedef struct ds_model_costs {
+    int64_t params;
+    double macs, flops, seconds;
+} ds_model_costs;
+
+typedef struct ds_model_profile_opts {
+    FILE *to;         /* receives DeepSpeed's report; NULL: it is not written */
+    int warm_up;      /* forwards before the one that counts; 0: 1; negative: none */
+    int module_depth; /* depths of the aggregated part; 0: all but the innermost */
+    int top_modules;  /* types that each depth names; 0: 1 */
+    bool brief;       /* without the tree of modules */
+} ds_model_profile_opts;
+
+/* get_model_profile: runs forwards of the model in evaluation, without gradients, and
+ * returns what the last one cost: ds_model_profile(net, x, stdout, .brief = true). In and out
+ * are as in ds_call_n; the modules' modes are as before. An engine prints the same
+ * report of a training step (flops_profiler). Zeros after a failure; DS_ESTATE: a
+ * profile of this thread runs. Collective if the model is an engine's in stage 3. */
+#define ds_model_profile(model, x, ...) \
+    ds_model_profile_with(model, (ds_tensor *[]){x}, 1, (ds_model_profile_opts){.to = __VA_ARGS__})
+DS_API ds_model_costs ds_model_profile_with(ds_module *model, ds_tensor **in, int n,
+                                            ds_model_profile_opts opts);
+
 /* ---- memory, before training ---- */
 
 /* Bytes of one rank. */

@@ -1,4 +1,5 @@
-/* base/profile.c: places of a thread; rows of its profile, and the table.
+/* base/profile.c: places of a thread; rows of its profile, and the table; costs
+ * of its modules.
  *
  * Invariants: a row belongs to one key, which is found by its pointers. The
  * paths of modules only grow while the thread lives: nodes, rows and places
@@ -51,6 +52,13 @@ typedef struct Profile {
     struct {
         DSI_LIST(char *)
     } paths;
+    struct {
+        DSI_LIST(dsi_cost)
+    } costs;     /* number i is that of path i; there may be fewer */
+    bool counts; /* costs, with or without a profile */
+    bool costs_off;
+    void (*wait)(void *arg);
+    void *wait_arg;
 } Profile;
 
 _Thread_local bool dsi_observed;
@@ -74,6 +82,7 @@ static void profile_free(void)
     profile_forget(p);
     for (int i = 0; i < p->paths.n; i++) dsi_free(p->paths.at[i]);
     dsi_list_free(&p->paths);
+    dsi_list_free(&p->costs);
 }
 
 static Profile *profile_mine(void)
@@ -91,7 +100,8 @@ void dsi_profile_start(void)
 {
     Profile *p = profile_mine();
     profile_forget(p);
-    p->runs = dsi_observed = true;
+    dsi_costs_start(NULL, NULL); /* each kernel waits for itself */
+    p->runs = true;
     p->begun = dsi_now();
 }
 
@@ -100,7 +110,7 @@ void dsi_profile_stop(void)
     Profile *p = profile_mine();
     p->ended = dsi_now();
     p->runs = false;
-    dsi_observed = dsi_trace_on();
+    dsi_costs_stop();
 }
 
 double ds_profile_seconds(void)
@@ -111,12 +121,20 @@ double ds_profile_seconds(void)
 
 /* ---- places ------------------------------------------------------------------------------------------ */
 
+/* -1: there is none. */
+static int path_find(const Profile *p, const char *path)
+{
+    int i = p->paths.n - 1;
+    while (i >= 0 && strcmp(p->paths.at[i], path) != 0) i--;
+    return i;
+}
+
 /* The same path as memory that stays until the thread ends, always the same. */
 static const char *path_intern(const char *path)
 {
     Profile *p = profile_mine();
-    for (int i = p->paths.n - 1; i >= 0; i--)
-        if (!strcmp(p->paths.at[i], path)) return p->paths.at[i];
+    int i = path_find(p, path);
+    if (i >= 0) return p->paths.at[i];
     char *copy = dsi_alloc(strlen(path) + 1);
     dsi_list_add(&p->paths, strcpy(copy, path));
     return copy;
@@ -125,8 +143,26 @@ static const char *path_intern(const char *path)
 static dsi_place place_enter(const char *module, const char *op)
 {
     dsi_place before = here;
-    here = (dsi_place){module, op, dsi_trace_on()};
+    here = (dsi_place){module, op, dsi_trace_on(), 0};
     return before;
+}
+
+/* The costs of the module that runs now, whose path there is. */
+static dsi_cost *cost_here(Profile *p)
+{
+    int i = p->paths.n - 1;
+    while (p->paths.at[i] != here.module) i--;
+    while (p->costs.n <= i) dsi_list_add(&p->costs, (dsi_cost){0});
+    return &p->costs.at[i];
+}
+
+/* The present time, if the costs of what runs now count; else 0. */
+static double cost_time(void)
+{
+    const Profile *p = memory;
+    if (!p || !p->counts || here.op) return 0;
+    if (p->wait) p->wait(p->wait_arg);
+    return dsi_now();
 }
 
 dsi_place dsi_observe_module_now(void)
@@ -134,7 +170,9 @@ dsi_place dsi_observe_module_now(void)
     char path[512];
     dsi_error_context_path(path, sizeof path);
     dsi_trace_begin(path);
-    return place_enter(path_intern(path), here.op);
+    dsi_place before = place_enter(path_intern(path), here.op);
+    here.begun = cost_time();
+    return before;
 }
 
 dsi_place dsi_observe_backward_now(const char *module, const char *op)
@@ -149,11 +187,60 @@ dsi_place dsi_observe_backward_now(const char *module, const char *op)
 
 void dsi_observe_end_now(dsi_place before)
 {
+    double now = here.begun > 0 ? cost_time() : 0;
+    if (now > 0) {
+        dsi_cost *cost = cost_here(memory);
+        cost->calls++;
+        cost->seconds += now - here.begun;
+    }
     if (here.traced) dsi_trace_end();
     here = before;
 }
 
 const char *dsi_observed_module(void) { return dsi_observed ? here.module : NULL; }
+
+/* ---- costs of modules -------------------------------------------------------------------------------- */
+
+void dsi_costs_start(void (*wait)(void *arg), void *arg)
+{
+    Profile *p = profile_mine();
+    dsi_list_free(&p->costs);
+    p->wait = wait, p->wait_arg = arg;
+    p->counts = dsi_observed = true;
+}
+
+void dsi_costs_stop(void)
+{
+    Profile *p = profile_mine();
+    p->counts = false;
+    dsi_observed = p->runs || dsi_trace_on();
+}
+
+bool dsi_costs_run(void) { return memory && ((Profile *)memory)->counts; }
+
+void dsi_cost_add_now(double flops, double macs)
+{
+    Profile *p = memory;
+    if (!p || !p->counts || p->costs_off || here.op || !here.module) return;
+    dsi_cost *cost = cost_here(p);
+    cost->flops += flops;
+    cost->macs += macs;
+}
+
+bool dsi_cost_set(bool on)
+{
+    Profile *p = dsi_observed ? profile_mine() : NULL;
+    bool was = p && !p->costs_off;
+    if (p) p->costs_off = !on;
+    return was;
+}
+
+dsi_cost dsi_cost_of(const char *path)
+{
+    const Profile *p = profile_mine();
+    int i = path_find(p, path);
+    return i >= 0 && i < p->costs.n ? p->costs.at[i] : (dsi_cost){0};
+}
 
 /* ---- rows -------------------------------------------------------------------------------------------- */
 

@@ -88,6 +88,12 @@ typedef struct dsi_config {
         bool enabled, check_grad_overflow;
     } bf16;
     struct {
+        bool enabled;
+    } throughput; /* "timers.throughput" */
+    struct {
+        bool profile;
+    } activation_checkpointing;
+    struct {
         int grad_accum_dtype; /* a ds_dtype, or DSI_CONFIG_NO_DTYPE */
     } data_types;
     dsi_config_zero zero;
@@ -98,15 +104,12 @@ typedef struct dsi_config {
         char *prof_ops; /* "all_reduce,broadcast"; NULL: none */
     } comms_logger;
     struct {
-        bool enabled;
-    } throughput; /* "timers.throughput" */
-    struct {
-        bool enabled; /* turns wall_clock_breakdown on */
+        double recompute_fwd_factor;
+        int64_t profile_step, module_depth, top_modules;
+        char *output_file;      /* NULL: stdout */
+        bool enabled, detailed; /* enabled turns wall_clock_breakdown on */
     } flops_profiler;
 
-    struct {
-        bool profile;
-    } activation_checkpointing;
     struct {
         int tag_validation; /* dsi_tag_validation */
         bool load_universal;

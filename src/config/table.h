@@ -283,10 +283,22 @@ GROUP_NO_AUTO("timers", NULL_NO, "clocks of the engine")
 GROUP("timers.throughput", NULL_NO, "samples per second")
 SUPPORTED("timers.throughput.enabled", BOOL, "true", throughput.enabled, "measure them")
 IGNORED("timers.throughput.synchronized", "true", "the host waits for each update in any case")
-IGNORED_GROUP("flops_profiler", NULL_NO,
-              "its report is not printed; ds_profile_print has time and operations")
+GROUP("flops_profiler", NULL_NO, "a report of time and operations, module by module")
 SUPPORTED("flops_profiler.enabled", BOOL, "false", flops_profiler.enabled,
-          "turns wall_clock_breakdown on, as in DeepSpeed")
+          "print the report of one step; turns wall_clock_breakdown on, as in DeepSpeed")
+SUPPORTED("flops_profiler.recompute_fwd_factor", NUMBER_FROM(0), "0.0",
+          flops_profiler.recompute_fwd_factor,
+          "forwards that the backward pass computes again: 1.0 if all of it is")
+SUPPORTED("flops_profiler.profile_step", INT_FROM(0), "1", flops_profiler.profile_step,
+          "updates before the one that is reported")
+SUPPORTED("flops_profiler.module_depth", INT_FROM(-1), "-1", flops_profiler.module_depth,
+          "depths of the aggregated part; -1: all but the innermost")
+SUPPORTED("flops_profiler.top_modules", INT_FROM(0), "1", flops_profiler.top_modules,
+          "types of modules that each depth names")
+SUPPORTED("flops_profiler.detailed", BOOL, "true", flops_profiler.detailed,
+          "the tree of all modules too")
+SUPPORTED("flops_profiler.output_file", TEXT, "null", flops_profiler.output_file,
+          "write the report there; null: to stdout")
 
 /* ---- memory, files ---- */
 GROUP_NO_AUTO("activation_checkpointing", NULL_NO,

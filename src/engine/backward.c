@@ -139,6 +139,7 @@ ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss)
     ds_status status = dsi_graph_capturing(loss->device)
                            ? dsi_engine_capture_backward(e, loss, last)
                            : dsi_zero_backward(e->zero, loss, dsi_engine_loss_factor(e), last);
+    dsi_engine_flops_wait(e);
     dsi_phase_stop(e->timers, DSI_BWD);
     dsi_phase_split_backward(e->timers, dsi_zero_reducing(e->zero));
     dsi_engine_log_memory(e, "after backward");

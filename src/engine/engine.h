@@ -80,12 +80,14 @@ struct ds_engine {
     dsi_ends ends;
 
     dsi_late_loss late_loss;
+    struct dsi_flops *flops; /* flops_profiler.c: to be reported at the end of the step */
     double loss_sum;  /* of the micro steps since the last boundary, each divided by their number */
     double norm;      /* of the last step: of all gradients, before clipping */
     ds_dtype dtype;   /* of parameters and activations */
     bool joined;      /* an engine made the world of ranks: world_leave in initialize.c */
     bool config_made; /* optim was made from the configuration */
     bool went_backward; /* a backward waits for its step */
+    bool flops_reported;
     dsi_stop stop;
     bool went_last;                /* and it was the last one of an update */
     struct dsi_captured *captured; /* step_graph.c: from a captured backward to its step */
@@ -119,6 +121,16 @@ ds_status dsi_engine_record_backward(const ds_engine *e, const ds_tensor *loss);
 ds_status dsi_engine_capture_backward(ds_engine *e, ds_tensor *loss, bool last);
 ds_status dsi_engine_capture_step(ds_engine *e, bool boundary);
 double dsi_engine_loss_factor(const ds_engine *e); /* backward.c: of the loss in a pass */
+
+/* engine/flops_profiler.c: at the start, whether its file can be written; around the
+ * forward: begin returns whether end is to be called when the timer was stopped; before
+ * the other timers stop; at the end of a step that updates; when the engine is freed. */
+ds_status dsi_engine_flops_check(const ds_engine *e);
+bool dsi_engine_flops_begin(ds_engine *e);
+void dsi_engine_flops_end(ds_engine *e);
+void dsi_engine_flops_wait(const ds_engine *e);
+void dsi_engine_flops_report(ds_engine *e);
+void dsi_engine_flops_free(ds_engine *e);
 
 /* engine/zero_options.c */
 dsi_zero_opts dsi_engine_zero_opts(const dsi_config *c);

@@ -29,9 +29,11 @@ ds_tensor *ds_engine_forward_n(ds_engine *e, ds_tensor **in, int n)
         if (!(cast[i] = forward_input(e, in[i]))) return dsi_null_operand("engine_forward");
     dsi_engine_log_memory(e, "before forward");
     if (ds_module_training(e->model)) dsi_throughput_start(&e->throughput);
+    bool profiled = dsi_engine_flops_begin(e);
     dsi_phase_start(e->timers, DSI_FWD);
     ds_tensor *y = ds_call_n(e->model, cast, n);
     dsi_phase_stop(e->timers, DSI_FWD);
+    if (profiled) dsi_engine_flops_end(e);
     dsi_engine_log_memory(e, "after forward");
     return y;
 }

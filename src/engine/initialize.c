@@ -384,6 +384,7 @@ static ds_status parts_make_alone(ds_engine *e, const ds_init *init)
     if (status == DS_OK) status = arguments_check(init);
     if (status == DS_OK) status = config_read(e, init);
     if (status == DS_OK) status = comms_log_begin(e);
+    if (status == DS_OK) status = dsi_engine_flops_check(e);
     if (status == DS_OK) counters_make(e);
     if (status == DS_OK) status = optimizer_make(e, init);
     if (status == DS_OK) status = optimizer_check_params(e);
@@ -480,6 +481,7 @@ void ds_engine_free(ds_engine *e)
     ds_optim_free(e->optim);
     ds_module_free(e->model);
     ds_monitor_free(e->monitor);
+    dsi_engine_flops_free(e);
     dsi_timers_free(e->timers);
     dsi_config_free(e->config);
     dsi_progress_close(e->progress);

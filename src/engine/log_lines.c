@@ -126,13 +126,14 @@ void dsi_engine_log_overflow(const ds_engine *e, const char *bad)
     dsi_text_free(&line);
 }
 
-/* DeepSpeed's order: progress, throughput, times of the micro step, monitor,
- * times up to the boundary. */
+/* DeepSpeed's order: progress, throughput, report of the flops profiler, times of the
+ * micro step, monitor, times up to the boundary. */
 ds_status dsi_engine_log_step(ds_engine *e, bool boundary)
 {
     int64_t every = e->config->steps_per_print;
     if (boundary && every && e->global_steps % every == 0) log_progress(e);
     dsi_throughput_stop(&e->throughput, boundary);
+    if (boundary) dsi_engine_flops_report(e);
     dsi_phases_log_micro(e->timers);
     ds_status status = boundary ? dsi_engine_send_scalars(e) : DS_OK;
     if (boundary) dsi_phases_log_global(e->timers);

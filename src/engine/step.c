@@ -92,6 +92,7 @@ ds_status dsi_engine_end_step(ds_engine *e, bool boundary, ds_status status)
         e->global_samples += status == DS_OK ? e->config->train_batch_size : 0;
         dsi_progress_step(e->progress, e->global_steps);
     }
+    dsi_engine_flops_wait(e);
     dsi_phase_stop(e->timers, DSI_STEP);
     dsi_engine_poll_async_save(e);
     e->micro_steps++;

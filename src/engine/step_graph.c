@@ -36,7 +36,10 @@ typedef struct dsi_captured {
 
 static const char *why_no_graph(const ds_engine *e)
 {
-    if (e->timers) return "parts of it are timed (wall_clock_breakdown)";
+    if (e->timers)
+        return e->config->flops_profiler.enabled
+                   ? "parts of it are timed (flops_profiler, which turns wall_clock_breakdown on)"
+                   : "parts of it are timed (wall_clock_breakdown)";
     if (e->config->memory_breakdown) return "its memory is printed (memory_breakdown)";
     return dsi_zero_why_no_graph(e->zero);
 }

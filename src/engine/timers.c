@@ -100,6 +100,11 @@ void dsi_phases_log_update(dsi_timers *t, int stage, double allgather, double gr
     timers_log(t, UPDATE, first);
 }
 
+double dsi_phase_last(const dsi_timers *t, dsi_phase phase)
+{
+    return t ? t->at[MICRO][phase].last : 0;
+}
+
 double dsi_phase_ms(const dsi_timers *t, dsi_phase phase)
 {
     return t ? 1e3 * t->at[GLOBAL][phase].seconds : 0;

@@ -38,6 +38,8 @@ void dsi_phase_split_backward(dsi_timers *t, double reducing);
 /* Prints the times of the parts of ZeRO's update, in seconds; stage 0 has none. */
 void dsi_phases_log_update(dsi_timers *t, int stage, double allgather, double gradients,
                            double update);
+/* Seconds of the last one, in this micro step; 0: none. */
+double dsi_phase_last(const dsi_timers *t, dsi_phase phase);
 double dsi_phase_ms(const dsi_timers *t, dsi_phase phase); /* since the last boundary */
 /* Print "time (ms) | fwd: 1.23 | bwd: 4.56" for the timers that were started,
  * and reset these. */

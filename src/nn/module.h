@@ -32,6 +32,11 @@ bool dsi_module_take(ds_module *m, bool taken);
  * more. */
 void dsi_on_param(ds_status (*fn)(void *arg, ds_tensor *x), void *arg);
 
+/* ds_module_print, with what `note` writes about a module, without a newline, before
+ * its options. */
+typedef void dsi_module_note(void *arg, ds_module *m, FILE *to);
+void dsi_module_print_notes(ds_module *m, dsi_module_note *note, void *arg, FILE *to);
+
 /* ---- experts ------------------------------------------------------------------------------------------- */
 
 /* Note [Experts] The children of a module that has this mark are experts

@@ -22,25 +22,33 @@ bool dsi_module_has_param(const ds_module *m, const ds_tensor *x)
     return false;
 }
 
-/* The description of m's options by its type, to be freed; NULL: none. */
-static char *module_describe(ds_module *m)
+typedef struct Notes {
+    dsi_module_note *write; /* NULL: there are none */
+    void *arg;
+} Notes;
+
+/* The note and the description of m's options by its type, to be freed; NULL: none. */
+static char *module_describe(ds_module *m, Notes notes)
 {
-    char *text = NULL;
-    size_t n = 0;
+    char *text = NULL, *note = NULL;
+    size_t n = 0, length = 0;
     const ds_module_type *type = ds_module_type_of(m);
-    FILE *to = type->describe ? open_memstream(&text, &n) : NULL;
-    if (!to) return NULL;
-    type->describe(ds_self(m), to);
-    fclose(to);
+    FILE *to = open_memstream(&text, &n), *aside = open_memstream(&note, &length);
+    if (to && notes.write) notes.write(notes.arg, m, to);
+    if (aside && type->describe) type->describe(ds_self(m), aside);
+    if (aside) fclose(aside);
+    if (to && length) fprintf(to, "%s%s", ftell(to) > 0 ? ", " : "", note);
+    if (to) fclose(to);
+    free(note);
     if (n) return text;
     free(text);
     return NULL;
 }
 
 /* depth: spaces before the children of m, less their own two. */
-static void module_print(ds_module *m, int depth, FILE *to)
+static void module_print(ds_module *m, int depth, Notes notes, FILE *to)
 {
-    char *said = module_describe(m);
+    char *said = module_describe(m, notes);
     int n = ds_module_children(m);
     fprintf(to, "%s(", ds_module_type_of(m)->name);
     if (said && n)
@@ -50,16 +58,18 @@ static void module_print(ds_module *m, int depth, FILE *to)
     for (int i = 0; i < n; i++) {
         ds_module *child = ds_module_child(m, i);
         fprintf(to, "\n%*s(%s): ", depth + 2, "", ds_module_name(child));
-        module_print(child, depth + 2, to);
+        module_print(child, depth + 2, notes, to);
     }
     if (n) fprintf(to, "\n%*s", depth, "");
     fputc(')', to);
     free(said);
 }
 
-void ds_module_print(ds_module *m, FILE *to)
+void dsi_module_print_notes(ds_module *m, dsi_module_note *note, void *arg, FILE *to)
 {
     if (!m || !to) return;
-    module_print(m, 0, to);
+    module_print(m, 0, (Notes){note, arg}, to);
     fputc('\n', to);
 }
+
+void ds_module_print(ds_module *m, FILE *to) { dsi_module_print_notes(m, NULL, NULL, to); }

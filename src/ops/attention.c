@@ -314,11 +314,26 @@ static ds_tensor *scores_softmax(ds_tensor *scores, ds_attention_opts o)
 static ds_tensor *attention_composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attention_opts o,
                                      double scale)
 {
+    bool was = dsi_cost_set(false); /* attention_cost has counted */
     ds_tensor *kt = ds_transpose(dsi_upcast(k), -2, -1);
     ds_tensor *scores = ds_scale(ds_matmul(dsi_upcast(q), kt), scale); /* [...,L,S] */
     if (o.softcap > 0) scores = ds_scale(ds_tanh(ds_scale(scores, 1 / o.softcap)), o.softcap);
     ds_tensor *p = ds_dropout(scores_softmax(scores_masked(scores, o), o), o.dropout_p, true);
-    return ds_cast(ds_matmul(p, dsi_upcast(v)), q->dtype);
+    ds_tensor *y = ds_cast(ds_matmul(p, dsi_upcast(v)), q->dtype);
+    dsi_cost_set(was);
+    return y;
+}
+
+/* Of q k^T and its product with v; as in DeepSpeed also of scores that a mask, causal
+ * or a window leaves out. */
+static void attention_cost(const ds_tensor *q, const ds_tensor *k, const ds_tensor *v)
+{
+    int n = q->shape.n;
+    if (!dsi_observed || !q->shape.d[n - 1]) return;
+    double scores = (double)dsi_numel(q->shape) / (double)q->shape.d[n - 1] *
+                    (double)k->shape.d[n - 2];
+    double macs = scores * (double)(q->shape.d[n - 1] + v->shape.d[n - 1]);
+    dsi_cost_add(2 * macs, macs);
 }
 
 /* That of `length` queries with heads of `depth` elements. */
@@ -355,6 +370,7 @@ ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attent
     Attention a = attention_of(q->shape.d[last - 1], q->shape.d[last], o);
     if (o.mask && !(o.mask = attention_expand_mask(q, k, o.mask))) return NULL;
     bool terms = o.mask && o.mask->dtype != DS_BOOL;
+    attention_cost(q, k, v);
     if (dsi_wants_grad(&o.mask, 1) || (terms && o.softcap > 0) || !attention_is_fused(q, o))
         return attention_composed(q, attention_repeat(k, q), attention_repeat(v, q), o, a.c.scale);
     for (int i = 0; i < 3; i++)
@@ -449,6 +465,8 @@ static ds_tensor *packed_attention(ds_tensor *qkv, int64_t heads, ds_attention_o
 
     ds_tensor *all[] = {x[Q], x[Y]};
     if (!lse || !attention_run(&p.a, x, lse, attention_from(all, 2))) return NULL;
+
+    attention_cost(x[Q], x[Q], x[Q]);
 
     dsi_node *node = dsi_record(&dsi_op_attention_qkvpacked, y, qkv);
     dsi_save_for_backward(node, qkv), dsi_save_for_backward(node, y);

@@ -200,6 +200,8 @@ static ds_tensor *conv2d_named(const char *op, ds_tensor *x, ds_tensor *w, ds_co
     ds_tensor *y = dsi_new_images(x, out, c.groups);
 
     if (!dsi_run(y, conv2d, &c, dsi_v(x), dsi_v(w), dsi_v(o.bias), dsi_v(y))) return NULL;
+    dsi_cost_products(y, w->shape.d[1] * w->shape.d[2] * w->shape.d[3],
+                      o.bias ? dsi_numel(out) : 0);
 
     dsi_node *n = dsi_record(&dsi_op_conv2d, y, x, w, o.bias);
     dsi_save_for_backward(n, x), dsi_save_for_backward(n, w), dsi_set_attr(n, &c, sizeof c);

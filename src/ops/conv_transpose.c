@@ -109,6 +109,8 @@ static ds_tensor *conv_transpose_images(const char *op, ds_tensor *x, ds_tensor 
                                         dsi_v(y))
                        : dsi_run(y, conv2d_dx, &c, dsi_v(x), dsi_v(w), dsi_v(y));
     if (!done) return NULL;
+    dsi_cost_products(x, w->shape.d[1] * w->shape.d[2] * w->shape.d[3],
+                      o.bias ? dsi_numel(out) : 0);
 
     dsi_node *n = dsi_record(&dsi_op_conv_transpose2d, y, x, w, o.bias);
     dsi_save_for_backward(n, x), dsi_save_for_backward(n, w), dsi_set_attr(n, &c, sizeof c);
@@ -128,6 +130,7 @@ static ds_tensor *conv_transpose_named(const char *op, ds_tensor *x, ds_tensor *
     ds_tensor *bias = dsi_upcast(o.bias);
     o.bias = NULL;
     ds_tensor *y = conv_transpose_images(op, dsi_upcast(x), dsi_upcast(w), o);
+    if (y) dsi_cost_elements(y, 1);
     return y ? ds_cast(ds_add(y, ds_reshape(bias, ds_shape(-1, 1, 1))), x->dtype) : NULL;
 }
 

@@ -170,6 +170,8 @@ ds_tensor *ds_group_norm(ds_tensor *x, int64_t groups, ds_tensor *weight, ds_ten
                  dsi_v(b), group_norm_rows(y, channels)))
         return NULL;
 
+    dsi_cost_elements(x, weight ? 5 : 4);
+
     dsi_node *n = dsi_record(&dsi_op_group_norm, y, x, weight, bias);
     dsi_save_for_backward(n, x), dsi_save_for_backward(n, mean), dsi_save_for_backward(n, rstd),
         dsi_save_for_backward(n, weight);

@@ -121,6 +121,7 @@ static ds_tensor *grouped_run(ds_tensor **in, ds_tensor *begin, int64_t groups)
     bool done = y && dsi_run(y, group_matmul, dsi_v(x), dsi_v(begin), v, dsi_v(y));
     dsi_free(v);
     if (!done) return NULL;
+    dsi_cost_products(y, x->shape.d[1], 0);
 
     dsi_node *n = dsi_record_n(&dsi_op_grouped_linear, y, in, (int)groups + 1);
     dsi_save_for_backward(n, x), dsi_save_for_backward(n, begin);

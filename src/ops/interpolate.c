@@ -344,6 +344,7 @@ ds_tensor *ds_interpolate_with(ds_tensor *x, ds_interpolate_opts o)
         if (!interpolate_axis(x, dim, o, &a[dim - 2])) return NULL;
     if (o.mode == DS_AREA) { /* of a volume two ops, so 16 bits are rounded once */
         ds_tensor *y = interpolate_area(x->shape.n == 5 ? dsi_upcast(x) : x, a);
+        if (y) dsi_cost_elements(y, 1);
         return y ? ds_cast(y, x->dtype) : NULL;
     }
     bool nearest = !modes[o.mode].taps;
@@ -351,5 +352,6 @@ ds_tensor *ds_interpolate_with(ds_tensor *x, ds_interpolate_opts o)
     for (int dim = x->shape.n - 1; dim >= 2 && y; dim--)
         y = nearest ? axis_nearest(y, &a[dim - 2], o.mode == DS_NEAREST ? 0 : 0.5)
                     : resample(y, &a[dim - 2]);
+    if (y) dsi_cost_elements(y, 1);
     return y ? ds_cast(y, x->dtype) : NULL;
 }

@@ -333,6 +333,8 @@ ds_tensor *ds_linear_cross_entropy_with(ds_tensor *x, ds_tensor *w, ds_tensor *l
                     dsi_v_shape(loss, ds_shape(1))))
         return NULL;
 
+    dsi_cost_products(x, w->shape.d[0], 0);
+
     dsi_node *node = dsi_record(&dsi_op_linear_cross_entropy, loss, x, w);
     ds_tensor *const saved[] = {x, w, label, lse, used, kept};
     for (size_t i = 0; i < sizeof saved / sizeof *saved; i++) dsi_save_for_backward(node, saved[i]);

@@ -122,6 +122,8 @@ ds_tensor *ds_matmul(ds_tensor *a, ds_tensor *b)
 
     ds_tensor *y = matmul_product(a, b, a->dtype); /* [...,M,N] */
 
+    if (y) dsi_cost_products(y, a->shape.d[a->shape.n - 1], 0);
+
     dsi_node *n = dsi_record(&dsi_op_matmul, y, a, b);
     dsi_save_for_backward(n, a), dsi_save_for_backward(n, b);
     return y;
@@ -242,6 +244,7 @@ static ds_tensor *linear_run(const dsi_op *op, ds_tensor *x, ds_tensor *w, ds_te
     if (!y || !dsi_run(y, matmul, matmul_matrix(x), turned ? matmul_matrix(w) : matrix_t(w),
                        dsi_v(b), matmul_matrix(y)))
         return NULL;
+    dsi_cost_products(y, x->shape.d[1], turned && b ? b->shape.d[0] : 0);
 
     dsi_node *n = dsi_record(op, y, x, w, b);
     dsi_save_for_backward(n, x), dsi_save_for_backward(n, w);

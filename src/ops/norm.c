@@ -236,6 +236,7 @@ ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
     ds_tensor *y = dsi_new_like(x);
 
     if (!y || !batch_norm_statistics(x, o, batch, &v)) return NULL;
+    dsi_cost_elements(x, (batch ? 4 : 1) + (o.weight != NULL));
     dsi_node *n = dsi_record_batch_norm(y, x, &v, o.weight, o.bias, batch, NULL);
     if (n && v.factor && dsi_defer_norm(y, x, &v, o.weight, o.bias)) return y;
     return dsi_result_if(dsi_run(y, batch_norm, dsi_v_channels(x), dsi_v(v.mean), dsi_v(v.rstd),
@@ -344,6 +345,8 @@ static ds_tensor *rows_norm(const dsi_op *op, ds_tensor *x, int n_dims, ds_tenso
                  layer_norm_row(bias, md.d[1]), dsi_v_shape(y, md), layer_norm_mean(stats),
                  layer_norm_rstd(stats)))
         return NULL;
+
+    if (!rms) dsi_cost_elements(x, weight ? 5 : 4);
 
     dsi_node *n = dsi_record(op, y, x, weight, bias);
     dsi_save_for_backward(n, x), dsi_save_for_backward(n, stats), dsi_save_for_backward(n, weight);

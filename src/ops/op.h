@@ -15,6 +15,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "base/profile.h"
 #include "table.h"
 
 #include <deepspeed/ops.h>
@@ -41,6 +42,21 @@ ds_tensor *dsi_difference(ds_tensor *x, ds_tensor *y);
 
 /* Records y = a + alpha b, of operands of one dtype; y may be of a wider one. */
 void dsi_record_add(ds_tensor *y, ds_tensor *a, ds_tensor *b, double alpha);
+
+/* The costs of a forward, as DeepSpeed's flops profiler counts it: a sum of `terms`
+ * products for each element of y, and `more` operations; or `each` operations for
+ * each element of x. Pointwise arithmetic and losses count nothing. */
+static inline void dsi_cost_products(const ds_tensor *y, int64_t terms, int64_t more)
+{
+    if (!dsi_observed) return;
+    double macs = (double)dsi_numel(y->shape) * (double)terms;
+    dsi_cost_add(2 * macs + (double)more, macs);
+}
+
+static inline void dsi_cost_elements(const ds_tensor *x, int each)
+{
+    if (dsi_observed) dsi_cost_add((double)dsi_numel(x->shape) * each, 0);
+}
 
 /* A number of x's dtype on x's device, which broadcasts. */
 static inline ds_tensor *dsi_number_beside(const ds_tensor *x, double value)

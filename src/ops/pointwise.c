@@ -570,6 +570,7 @@ const dsi_op dsi_op_prelu = {"prelu", prelu_backward, .acquires = true};
 static ds_tensor *prelu(ds_tensor *x, ds_tensor *w)
 {
     if (!x || !w || !dsi_acquire(x, w)) return NULL;
+    dsi_cost_elements(x, 1);
     if (!dsi_fusion(x->device, prelu)) return ds_where(above_zero(x), x, ds_mul(w, x));
 
     ds_tensor *y = dsi_new_like(x);

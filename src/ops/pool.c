@@ -143,6 +143,7 @@ static ds_tensor *max_pool_images(const char *op, ds_tensor *x, ds_pool2d_opts o
         return NULL;
     if (o.indices && !(*o.indices = ds_cast(index, DS_I64))) return NULL;
 
+    dsi_cost_elements(x, 1);
     /* y is saved for relu's backward below, which asks whether the maximum was
      * positive */
     dsi_node *n = dsi_record(&dsi_op_max_pool2d, y, x);
@@ -192,6 +193,7 @@ static ds_tensor *avg_pool_images(const char *op, ds_tensor *x, ds_pool2d_opts o
 
     if (!dsi_run(y, avg_pool2d, &p.c, dsi_v(x), dsi_v(y))) return NULL;
 
+    dsi_cost_elements(x, 1);
     dsi_set_attr(dsi_record(&dsi_op_avg_pool2d, y, x), &p, sizeof p);
     return y;
 }
@@ -227,6 +229,7 @@ ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
 
     if (!dsi_run(y, avg_pool2d, &p.c, dsi_v(x), dsi_v(y))) return NULL;
 
+    dsi_cost_elements(x, 1);
     dsi_set_attr(dsi_record(&dsi_op_adaptive_avg_pool2d, y, x), &p, sizeof p);
     return y;
 }
@@ -286,6 +289,7 @@ ds_tensor *ds_adaptive_max_pool2d(ds_tensor *x, int64_t h, int64_t w, ds_tensor 
                                        ds_reshape(places, ds_shape(windows * length)));
     lines = ds_reshape(lines, ds_shape(rows, windows, length));
     ds_tensor *y = ds_reshape(ds_max(lines, 2, false), shape);
+    if (y) dsi_cost_elements(x, 1);
     if (y && indices) {
         places = ds_expand(ds_unsqueeze(places, 0), ds_shape(rows, windows, length));
         *indices = ds_reshape(ds_gather(places, 2, ds_unsqueeze(ds_argmax(lines, 2), 2)), shape);

@@ -36,6 +36,8 @@ static ds_tensor *softmax(const dsi_op *op, ds_tensor *x, int dim, bool log)
                              dsi_v_around(y, dim)))
         return NULL;
 
+    if (!log) dsi_cost_elements(x, 1);
+
     dsi_node *n = dsi_record(op, y, x);
     dsi_save_for_backward(n, y), dsi_set_attr(n, &dim, sizeof dim);
     return y;

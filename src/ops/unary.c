@@ -28,6 +28,13 @@ static void unary_backward(dsi_node *n, ds_tensor *dy, dsi_unary_op op)
     dsi_accumulate_grad(n, 0, dsi_result_if(done, dx));
 }
 
+/* Activations that DeepSpeed's flops profiler counts. */
+static bool unary_costs(dsi_unary_op how)
+{
+    return how == DSI_GELU || how == DSI_GELU_TANH || how == DSI_SILU || how == DSI_ELU ||
+           how == DSI_LEAKY_RELU;
+}
+
 static ds_tensor *unary(const dsi_op *op, dsi_unary_op how, double p, ds_tensor *x, Saved saved)
 {
     if (!dsi_live(x, op->name)) return dsi_null_operand(op->name);
@@ -36,6 +43,8 @@ static ds_tensor *unary(const dsi_op *op, dsi_unary_op how, double p, ds_tensor 
     ds_tensor *y = dsi_new_like(x);
 
     if (!dsi_run_op(y, unary, how, p, dsi_v(x), dsi_v(y))) return NULL;
+
+    if (unary_costs(how)) dsi_cost_elements(x, 1);
 
     dsi_node *n = dsi_record(op, y, x);
     dsi_save_for_backward(n, saved == X ? x : y);
@@ -274,6 +283,7 @@ ds_tensor *ds_relu(ds_tensor *x)
     if (!dsi_live(x, "relu")) return dsi_null_operand("relu");
     if (!dsi_want_float("relu", x)) return NULL;
     ds_tensor *y;
+    dsi_cost_elements(x, 1);
     if (dsi_relu_of_norm(x, &y)) return y;
     if (!dsi_acquire(x)) return NULL;
 
