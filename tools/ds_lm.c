@@ -70,9 +70,13 @@ enum {
     MIN_P,
     NO_REPEAT_NGRAM,
     MIN_NEW_TOKENS,
+    NUM_BEAMS,
+    LENGTH_PENALTY,
+    EARLY_STOPPING,
     PROMPT_LOOKUP,
     ASSISTANT,
     STOP_STRINGS,
+    NUM_RETURN,
     VOCAB_SIZE,
     ADAPTER,
     LORA_R,
@@ -158,6 +162,18 @@ static const struct argp_option options[] = {
     {"min-p", MIN_P, "X", 0, "sample from tokens that have X times the largest probability (0)", 0},
     {"no-repeat-ngram-size", NO_REPEAT_NGRAM, "N", 0, "N tokens in a row come once (0: any)", 0},
     {"min-new-tokens", MIN_NEW_TOKENS, "N", 0, "tokens that come before the end, at least (0)", 0},
+    {"num-beams", NUM_BEAMS, "N", 0,
+     "beam search: keep the N most probable texts; drawn with --temperature, --top-k, --top-p or "
+     "--min-p (1: none)",
+     0},
+    {"length-penalty", LENGTH_PENALTY, "X", 0,
+     "of beams: above 0 favours longer texts, below 0 shorter ones (1)", 0},
+    {"early-stopping", EARLY_STOPPING, "KIND", 0,
+     "of beams: true ends with N texts that ended, false when no better one is likely, never when "
+     "none is possible (false)",
+     0},
+    {"num-return-sequences", NUM_RETURN, "N", 0,
+     "print N texts: the best of --num-beams, or N that are drawn (1)", 0},
     {"stop-strings", STOP_STRINGS, "TEXT", 0,
      "end behind this text, if the model writes it; may be repeated", 0},
     {"prompt-lookup-num-tokens", PROMPT_LOOKUP, "N", 0,
@@ -210,6 +226,9 @@ static const ArgsField fields[] = {
     ARGS_WHOLE(TOP_K, LmOptions, top_k, 1, 1 << 30),
     ARGS_WHOLE(NO_REPEAT_NGRAM, LmOptions, no_repeat_ngram_size, 0, 1 << 24),
     ARGS_WHOLE(MIN_NEW_TOKENS, LmOptions, min_new_tokens, 0, 1 << 24),
+    ARGS_WHOLE(NUM_BEAMS, LmOptions, num_beams, 1, 1 << 20),
+    ARGS_WHOLE(NUM_RETURN, LmOptions, num_return_sequences, 1, 1 << 20),
+    ARGS_TEXT(EARLY_STOPPING, LmOptions, early_stopping),
     ARGS_WHOLE(PROMPT_LOOKUP, LmOptions, prompt_lookup, 0, 1 << 20),
     ARGS_WHOLE(ASSISTANT, LmOptions, num_assistant_tokens, 0, 1 << 20),
     ARGS_WHOLE(VOCAB_SIZE, LmOptions, vocab_size, 257, 1 << 24),
@@ -283,8 +302,8 @@ static const struct {
               {LOG_INTERVAL, DEMO, "train"},
               {PROMPT, CHAT, "generate"},
               {SYSTEM, SYSTEM, "generate, chat"},
-              {MAX_NEW_TOKENS, TOP_P, "train, generate, chat"},
-              {REPETITION_PENALTY, STOP_STRINGS, "generate, chat"},
+              {MAX_NEW_TOKENS, STOP_STRINGS, "train, generate, chat"},
+              {NUM_RETURN, NUM_RETURN, "generate"},
               {VOCAB_SIZE, VOCAB_SIZE, "tokenizer"},
               {LORA_R, PATIENCE, "train"}};
 
@@ -325,6 +344,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case MIN_P:
         o->min_p = args_double(state, "min-p", arg, 0, 1);
         return 0;
+    case LENGTH_PENALTY:
+        o->length_penalty = args_double(state, "length-penalty", arg, -1e6, 1e6);
+        o->given_length_penalty = true;
+        return 0;
     case ARGP_KEY_ARG:
         if (o->command)
             argp_error(state, "\"%s\" after the command %s: options follow it, such as --model %s",
@@ -348,6 +371,13 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         check_given(state, o);
         if (o->system && !o->chat && !chats)
             argp_error(state, "--system is for --chat, and the command chat");
+        if (o->early_stopping &&
+            !dsi_has_word("true, false, never", o->early_stopping, strlen(o->early_stopping)))
+            argp_error(state, "--early-stopping: \"%s\": expected true, false or never",
+                       o->early_stopping);
+        if (o->num_beams && o->num_return_sequences > o->num_beams && o->num_beams > 1)
+            argp_error(state, "--num-return-sequences: %lld: expected at most --num-beams, %lld",
+                       (long long)o->num_return_sequences, (long long)o->num_beams);
         if (!has_needed(command_find(o->command), o))
             argp_error(state, "%s needs %s", o->command, command_find(o->command)->needed);
         return 0;
@@ -383,32 +413,14 @@ void lm_defaults(LmOptions *o)
 
 /* ---- small commands ---- */
 
-ds_generate_opts lm_generation(const LmOptions *o, ds_module *m)
-{
-    ds_generate_opts g = ds_generation_config(m);
-    g.do_sample = !o->greedy;
-    g.max_new_tokens = o->max_new_tokens;
-    g.seed = (uint64_t)o->seed;
-    if (o->temperature > 0) g.temperature = o->temperature;
-    if (o->top_k) g.top_k = o->top_k;
-    if (o->top_p > 0) g.top_p = o->top_p;
-    if (o->repetition_penalty > 0) g.repetition_penalty = o->repetition_penalty;
-    if (o->min_p >= 0) g.min_p = o->min_p;
-    if (o->no_repeat_ngram_size >= 0) g.no_repeat_ngram_size = o->no_repeat_ngram_size;
-    if (o->min_new_tokens >= 0) g.min_new_tokens = o->min_new_tokens;
-    if (o->prompt_lookup >= 0)
-        g.prompt_lookup_num_tokens = o->prompt_lookup ? o->prompt_lookup : -1;
-    if (o->num_assistant_tokens >= 0)
-        g.num_assistant_tokens = o->num_assistant_tokens ? o->num_assistant_tokens : -1;
-    return g;
-}
-
 int lm_generate(LmOptions *o)
 {
     dsi_log_set_stream(stderr); /* stdout has the text alone */
     ds_module *m = ds_pretrained_load(o->model, .dtype = o->bf16 ? DS_BF16 : DS_F32);
     ds_tokenizer *t = m && lm_adapter(m, o) == DS_OK ? lm_tokenizer_load(o) : NULL;
-    ds_status status = t ? lm_sample(m, t, o, lm_generation(o, m)) : ds_error_status();
+    ds_generate_opts g;
+    ds_status status = t ? lm_generation(o, m, &g) : ds_error_status();
+    if (status == DS_OK) status = lm_sample(m, t, o, g);
     ds_module_free(m);
     ds_tokenizer_free(t);
     return status != DS_OK;

@@ -77,6 +77,44 @@ case $(sed '1s/^ABILITY//' out) in
 *) fail "no stop string in the text" ;;
 esac
 
+# ---- beams: one text, or several below their numbers and scores; also of generation_config.json
+status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 20 --num-beams 4
+cp out beams
+status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 20 --num_beams 4 --greedy --early-stopping false
+cmp -s out beams || fail "beams are drawn without being asked for"
+status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 20 --num-beams 4 --num-return-sequences 2 \
+    --length-penalty -1 --early-stopping never
+[ "$(grep -c '^ABILITY' out)" -eq 2 ] || fail "not two texts"
+has out '^\[1 of 2, score -[0-9.]*\]$'
+has out '^\[2 of 2, score -[0-9.]*\]$'
+echo '{"num_beams": 4, "early_stopping": false}' >mine/generation_config.json
+status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 20
+cmp -s out beams || fail "beams of generation_config.json are others"
+status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 20 --temperature 2 --seed 4
+cmp -s out beams && fail "beams are not drawn"
+status 0 train --model mine --data book.txt --output sampled --context 32 --batch 4 --max-steps 1 \
+    --sample-interval 1 --max-new-tokens 3 --no-repeat-ngram-size 2
+has out '^sample of step 1: '
+rm mine/generation_config.json
+status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 6 --num-return-sequences 3 --seed 3
+[ "$(grep -c '^\[[123] of 3\]$' out)" -eq 3 ] || fail "not three texts that are drawn"
+stop=$(head -c 10 beams | tail -c 2)
+status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 20 --num-beams 2 --stop-strings "$stop"
+case $(sed '1s/^ABILITY//' out) in
+*"$stop"?????*) fail "a beam continues behind a stop string" ;;
+*) pass ;;
+esac
+status 1 generate --model mine --prompt A --greedy --num-return-sequences 2
+has err '^ds_lm: num_return_sequences is 2, and .*: give --num-beams 2, or leave out --greedy$'
+status 2 generate --model mine --prompt A --num-beams 2 --num-return-sequences 3
+has err '^ds_lm: --num-return-sequences: 3: expected at most --num-beams, 2$'
+status 1 generate --model mine --prompt A --length-penalty 2
+has err '^ds_lm: --length-penalty is for beams: give --num-beams 2 or more$'
+status 2 generate --model mine --prompt A --num-beams 2 --early-stopping maybe
+has err '^ds_lm: --early-stopping: "maybe": expected true, false or never$'
+status 1 generate --model mine --prompt A --num-beams 2 --num-assistant-tokens 3
+has err '^ds_lm: --num-assistant-tokens: beams have no drafts: leave it out, or give --num-beams 1$'
+
 # ---- chats: the text of the template is the prompt, and stdout has the answer alone
 status 1 generate --model mine --chat --prompt hi
 has err '^ds_lm: mine has no template of chats: neither chat_template.jinja'
@@ -245,8 +283,8 @@ status 2 generate --model mine --prompt a --lr 1e-3
 has err '^ds_lm: --lr is for train, not for generate$'
 status 2 tokenize --model mine --data book.txt --output x.tokens --top-k 3
 has err '^ds_lm: --top-k is for train, generate, chat, not for tokenize$'
-status 2 $run --min-p 0.1
-has err '^ds_lm: --min-p is for generate, chat, not for train$'
+status 2 $run --num-return-sequences 2
+has err '^ds_lm: --num-return-sequences is for generate, not for train$'
 echo null >null.json
 status 1 train --model mine --data many.jsonl --output tuned --deepspeed_config null.json
 has err '^ds_lm: config: null.json: expected an object { ... } of keys, found null$'

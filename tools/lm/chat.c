@@ -120,9 +120,9 @@ int lm_chat(LmOptions *o)
     Conversation c = {.o = o, .template = lm_chat_template(o), .messages = json_array()};
     if (c.template) c.model = ds_pretrained_load(o->model, .dtype = o->bf16 ? DS_BF16 : DS_F32);
     if (c.model && lm_adapter(c.model, o) == DS_OK) c.tokenizer = lm_tokenizer_load(o);
-    c.opts = lm_generation(o, c.model);
-    c.opts.cache_prompt = true;
-    ds_status status = c.tokenizer ? converse(&c) : ds_error_status();
+    ds_status status = c.tokenizer ? lm_generation(o, c.model, &c.opts) : ds_error_status();
+    c.opts.cache_prompt = c.opts.num_beams <= 1;
+    if (status == DS_OK) status = converse(&c);
     json_decref(c.messages);
     ds_chat_template_free(c.template);
     ds_module_free(c.model);

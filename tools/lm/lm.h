@@ -16,18 +16,19 @@ typedef struct LmOptions {
     const char *command;
     const char *model, *tokenizer, *output, *config, *adapter, *eval_data, *prompt, *system;
     const char *load_dir, *save_dir, *tensorboard, *device;
-    const char *lora_targets, *lora_bias, *modules_to_save;
+    const char *lora_targets, *lora_bias, *modules_to_save, *early_stopping;
     const char *data[LM_FILES], *stops[LM_STOPS]; /* stops: texts that end a sample */
     char *demo_paths[3]; /* owned: paths that --demo made, to which others point */
     int64_t n_data, n_stops, context, batch, grad_accum, epochs, max_steps, warmup, seed, threads;
     int64_t log_interval, eval_interval, sample_interval, save_interval, max_new_tokens, top_k;
     int64_t vocab_size, lora_r, local_rank, patience, prompt_lookup, num_assistant_tokens;
-    int64_t no_repeat_ngram_size, min_new_tokens;
+    int64_t no_repeat_ngram_size, min_new_tokens, num_beams, num_return_sequences;
     int64_t hidden, end_token; /* of the model, lm_read_model; end_token -1: none */
     double lr, weight_decay, clip, eval_split, temperature, top_p, repetition_penalty, lora_alpha;
-    double min_p;
+    double min_p, length_penalty;
     uint64_t given;                                /* bit i: option MODEL + i of ds_lm.c */
     bool given_lr, given_weight_decay, given_clip; /* by the user, not by lm_defaults */
+    bool given_length_penalty;
     bool bf16, checkpointing, greedy, demo, no_save, resume, use_dora, ensure_weight_tying, chat,
         assistant_only_loss;
 } LmOptions;
@@ -84,14 +85,16 @@ ds_status lm_adapter(ds_module *model, const LmOptions *o);
 ds_chat_template *lm_chat_template(const LmOptions *o);
 /* Its folder, to be freed with free(). */
 char *lm_chat_folder(const LmOptions *o);
-/* The model's options of generation, with those of o. */
-ds_generate_opts lm_generation(const LmOptions *o, ds_module *m);
+/* The model's options of generation, with those of o; DS_EINVAL if one of o
+ * would have no effect (sample.c). */
+ds_status lm_generation(const LmOptions *o, ds_module *m, ds_generate_opts *g);
 /* The text of a chat that has --system and --prompt, up to the answer; to be
  * freed with free(). */
 char *lm_chat_prompt(const LmOptions *o);
 /* Prints the prompt, unless it is a chat's, and what the model writes after it,
- * up to a text of o->stops, on rank 0. *written, unless NULL, receives that
- * text alone; free it. */
+ * up to a text of o->stops, on rank 0; of several texts each with the prompt,
+ * below a line with its number and its score. *written, unless NULL, receives
+ * the text alone; free it. */
 ds_status lm_write(ds_module *model, ds_tokenizer *t, const LmOptions *o, ds_generate_opts opts,
                    const char *prompt, bool chat, dsi_text *written);
 /* Prints the prompt of o, unless it is a chat's, and what the model writes

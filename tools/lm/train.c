@@ -29,8 +29,9 @@ typedef struct Train {
     LmPlan plan;
     double started, loss; /* of the steps since the last line */
     int64_t counted, first_step;
-    Best best;    /* of --patience; its measure is the negative loss */
-    bool stopped; /* a signal has asked for that */
+    Best best;               /* of --patience; its measure is the negative loss */
+    bool stopped;            /* a signal has asked for that */
+    ds_generate_opts sample; /* of --sample-interval */
 } Train;
 
 /* ---- data ---- */
@@ -279,12 +280,8 @@ static ds_status after_step(Train *t, int64_t step)
         return ds_error_status();
     if (o->sample_interval && (last || step % o->sample_interval == 0) &&
         (first || t->plan.stage == 3)) {
-        ds_generate_opts g = {.max_new_tokens = o->max_new_tokens,
-                              .do_sample = !o->greedy,
-                              .temperature = o->temperature,
-                              .top_k = o->top_k,
-                              .top_p = o->top_p,
-                              .seed = (uint64_t)(o->seed + step)};
+        ds_generate_opts g = t->sample;
+        g.seed += (uint64_t)step;
         if (first) printf("sample of step %lld: ", (long long)step);
         if (lm_sample(m, t->tokenizer, o, g) != DS_OK) return ds_error_status();
     }
@@ -422,6 +419,10 @@ static ds_module *train_build(Train *t, char **config)
         return dsi_refuse("train: --patience needs evaluations: give --eval-interval N%s",
                           t->held_out ? "" : ", and --eval-data or --eval-split");
     ds_module *m = *config ? train_model(o, &t->plan, *config) : NULL;
+    if (m && o->sample_interval && lm_generation(o, m, &t->sample) != DS_OK) {
+        ds_module_free(m);
+        return NULL;
+    }
     if (m && ds_comm_rank(ds_world()) == 0)
         printf("%s: %.2f million parameters, %lld windows of %lld tokens, %lld steps of %lld "
                "windows\n",
