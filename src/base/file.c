@@ -394,3 +394,18 @@ ds_status dsi_file_copy_if_there(const char *from, const char *to, const char *n
     dsi_text_free(&source), dsi_text_free(&target);
     return status;
 }
+
+ds_status dsi_file_copy_all(const char *from, const char *to, const char *folder, const char *end)
+{
+    dsi_text source = dsi_text_of("%s/%s", from, folder), target = dsi_text_of("%s/%s", to, folder);
+    ds_status status = DS_OK;
+    DIR *d = opendir(source.s);
+    for (const struct dirent *e; d && status == DS_OK && (e = readdir(d));) {
+        if (!dsi_ends_with(e->d_name, end)) continue;
+        status = dsi_mkdirs(target.s);
+        if (status == DS_OK) status = dsi_file_copy_if_there(source.s, target.s, e->d_name);
+    }
+    if (d) closedir(d);
+    dsi_text_free(&source), dsi_text_free(&target);
+    return status;
+}

@@ -17,6 +17,10 @@ DSI_SHARED char *dsi_file_read_regular(const char *path, size_t *bytes);
 /* A copy of a regular file in another folder, whole or not at all, if the folder
  * `from` has one of that name. */
 DSI_SHARED ds_status dsi_file_copy_if_there(const char *from, const char *to, const char *name);
+/* The same of all files of from/folder, if there is one, whose names end with
+ * `end`; to/folder is made for them. */
+DSI_SHARED ds_status dsi_file_copy_all(const char *from, const char *to, const char *folder,
+                                       const char *end);
 
 /* path.tmp.<pid>-<random>, to be freed: processes of two containers may have
  * the same number. */

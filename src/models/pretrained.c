@@ -209,6 +209,8 @@ static ds_status save_tokenizer(const char *from, const char *to)
     bool other = a && b && strcmp(a, b) != 0;
     for (size_t i = 0; other && i < sizeof files / sizeof *files && status == DS_OK; i++)
         status = dsi_file_copy_if_there(from, to, files[i]);
+    if (other && status == DS_OK)
+        status = dsi_file_copy_all(from, to, "additional_chat_templates", ".jinja");
     free(a), free(b);
     return status;
 }

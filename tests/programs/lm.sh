@@ -148,11 +148,18 @@ for i in 1 2 3 4 5 6 7 8; do
     echo '{"messages": [{"role": "user", "content": "What is an abacus?"}, {"role": "assistant", "content": "A frame."}]}'
     echo '{"prompt": [{"role": "user", "content": "Define it."}], "completion": [{"role": "assistant", "content": "A frame of wires."}]}'
 done >chats.jsonl
+mkdir mine/additional_chat_templates
+echo '{{ tools }}' >mine/additional_chat_templates/tool_use.jinja
 status 0 train --model mine --data chats.jsonl --output chatty --context 16 --batch 2 --max-steps 2
 cmp -s mine/chat_template.jinja chatty/chat_template.jinja || fail "the output has no template of chats"
 status 0 train --model new/config.json --tokenizer mine --data chats.jsonl --output chatty2 --context 16 \
     --batch 2 --max-steps 2 --assistant-only-loss
 cmp -s mine/chat_template.jinja chatty2/chat_template.jinja || fail "the output has no template of --tokenizer"
+for folder in chatty chatty2; do
+    cmp -s mine/additional_chat_templates/tool_use.jinja $folder/additional_chat_templates/tool_use.jinja ||
+        fail "$folder has not all templates"
+done
+rm -r mine/additional_chat_templates
 status 0 eval --model mine --data chats.jsonl --context 16 --assistant-only-loss
 status 1 eval --model mine --data book.txt --context 16 --assistant-only-loss
 has err 'book.txt: assistant_only_loss is for JSON lines'
@@ -177,6 +184,7 @@ tail -c "+$(($(wc -c <prompt.txt) + 1))" out >answer2
 "$program" chat --model mine --max-new-tokens 5 --greedy <lines.txt >out 2>err || fail "chat"
 tail -c "+$(($(wc -c <first) + 1))" out >second
 same second answer2
+"$program" chat --model mine --max-new-tokens 5 --num-beams 2 <lines.txt >out 2>err || fail "chat with beams"
 printf '\377\n' | "$program" chat --model mine >out 2>err && fail "chat with bytes that are not UTF-8"
 has err '^ds_lm: chat: the message of the user is not UTF-8$'
 status 2 chat --model mine --prompt hi

@@ -180,7 +180,7 @@ static ds_status print_step(Train *t, int64_t step)
 }
 
 /* A copy of --tokenizer, a file or its folder, in the output, and of the
- * template of chats. */
+ * templates of chats. */
 static ds_status save_tokenizer(const LmOptions *o)
 {
     if (!o->tokenizer) return DS_OK;
@@ -196,6 +196,8 @@ static ds_status save_tokenizer(const LmOptions *o)
     if (status == DS_OK) status = dsi_file_copy_if_there(folder, o->output, "chat_template.jinja");
     if (status == DS_OK)
         status = dsi_file_copy_if_there(folder, o->output, "tokenizer_config.json");
+    if (status == DS_OK)
+        status = dsi_file_copy_all(folder, o->output, "additional_chat_templates", ".jinja");
     free(folder);
     return status;
 }
