@@ -73,8 +73,8 @@ typedef struct ds_pretrained_save_opts {
 } ds_pretrained_save_opts;
 
 /* save_pretrained: config.json, the weights in the model's dtype as
- * safetensors, and copies of the tokenizer's files, if the model was loaded
- * from a folder that has them. */
+ * safetensors, and copies of the tokenizer's files and the templates of chats,
+ * if the model was loaded from a folder that has them. */
 #define ds_pretrained_save(model, ...) \
     ds_pretrained_save_with(model, (ds_pretrained_save_opts){.folder = __VA_ARGS__})
 DS_API ds_status ds_pretrained_save_with(ds_module *model, ds_pretrained_save_opts opts);
@@ -225,7 +225,7 @@ DS_API ds_status ds_lora_with(ds_module *model, ds_lora_opts opts);
  * and adapter_model.safetensors; trained ones, as ds_lora makes them. Refuses
  * what changes the result and is not implemented (target_parameters, lora_bias,
  * ...). target_modules may be a pattern; rank_pattern and alpha_pattern name
- * layers. All ranks call it. */
+ * layers. A failure leaves the model without adapters. All ranks call it. */
 DS_API ds_status ds_lora_load(ds_module *model, const char *folder);
 
 /* save_pretrained of the adapters, in the same files. weights: a state dict of

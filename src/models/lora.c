@@ -23,6 +23,7 @@
 #include "base/option.h"
 #include "base/text.h"
 #include "lm.h"
+#include "nn/module.h"
 
 #include <deepspeed/checkpoint.h>
 #include <deepspeed/parallel.h>
@@ -360,60 +361,6 @@ static ds_status names_check(dsi_lm *lm, Add *add)
     return status;
 }
 
-/* Takes lora. Freezes the model except the adapters, and what is trained
- * beside them. Names that are refused change nothing. */
-static ds_status adapters_add(dsi_lm *lm, dsi_lora *lora, const ds_state *weights)
-{
-    ds_module *m = ds_module_of(lm);
-    Add add = {.lora = lora, .weights = weights};
-    ds_status status = names_check(lm, &add);
-    if (status != DS_OK) {
-        dsi_lora_free(lora);
-        return status;
-    }
-    dsi_lm_session_drop(lm);
-    lm->lora = lora;
-    status = tied_prepare(lm, lora);
-    if (status == DS_OK) status = for_each_module(m, "", layer_visit, &add);
-    for (int i = 0; i < ds_module_params(m); i++) {
-        const char *path;
-        ds_tensor *x = ds_module_param_at(m, i, &path);
-        ds_require_grad(x, param_is_kept(m, lora, path));
-    }
-    return status;
-}
-
-ds_status ds_lora_with(ds_module *model, ds_lora_opts o)
-{
-    static const char *const gpt2[] = {"c_attn"}, *const neox[] = {"query_key_value"},
-                             *const phi3[] = {"qkv_proj", "o_proj"},
-                             *const llama[] = {"q_proj", "v_proj"};
-    dsi_lm *lm = dsi_lm_of(model);
-    if (!lm) return dsi_fail(DS_EINVAL, "lora: expected a language model");
-    if (o.r < 0 || o.r > 1 << 20 || o.alpha < 0 || !(o.dropout >= 0 && o.dropout < 1))
-        return dsi_fail(DS_EINVAL, "lora: r %lld, alpha %g, dropout %g: one is out of its range",
-                        (long long)o.r, o.alpha, o.dropout);
-    if (!o.targets) {
-        bool is_gpt2 = lm->config.family == DSI_GPT2, is_neox = lm->config.family == DSI_GPT_NEOX;
-        o.targets = is_gpt2 ? gpt2 : is_neox ? neox : lm->config.fused ? phi3 : llama;
-        o.n_targets = is_gpt2 || is_neox ? 1 : 2;
-    }
-    dsi_lora *l = dsi_alloc(sizeof *l);
-    l->r = o.r ? o.r : 8, l->alpha = dsi_option(o.alpha, 8);
-    l->dropout = o.dropout, l->rslora = o.use_rslora, l->dora = o.use_dora;
-    l->tying = o.ensure_weight_tying, l->keep_dtype = o.no_autocast_adapter_dtype;
-    ds_status status = dsi_lora_bias_of(o.bias, &l->bias);
-    for (int i = 0; i < o.n_targets && status == DS_OK; i++)
-        status = dsi_lora_name_add(&l->targets, "target", o.targets[i]);
-    for (int i = 0; i < o.n_modules_to_save && status == DS_OK; i++)
-        status = dsi_lora_name_add(&l->saved, "modules_to_save", o.modules_to_save[i]);
-    if (status == DS_OK) return adapters_add(lm, l, NULL);
-    dsi_free(l);
-    return status;
-}
-
-/* ---- load ---- */
-
 /* Parameters with the names that files have for them; the caller frees it. */
 static ds_state *params_by_key(ds_module *model)
 {
@@ -462,6 +409,92 @@ static ds_status weights_load(dsi_lm *lm, const ds_state *weights)
     return status;
 }
 
+static ds_status layer_clear(void *arg, ds_module *m, const char *path)
+{
+    (void)arg, (void)path;
+    if (!dsi_lm_is_linear(m)) return DS_OK;
+    dsi_lm_linear *l = ds_self(m);
+    l->lora_a = l->lora_b = l->lora_magnitude = NULL;
+    for (int i = ds_module_children(m); i-- > 0;)
+        if (!strncmp(ds_module_name(ds_module_child(m, i)), "lora_", 5))
+            dsi_module_remove(ds_module_child(m, i));
+    return DS_OK;
+}
+
+/* The model as it was before adapters_add: tied, or with its head; trained:
+ * whether each parameter has gradients. */
+static void adapters_remove(dsi_lm *lm, bool tied, const bool *trained)
+{
+    ds_module *m = ds_module_of(lm), *head = tied ? ds_submodule(m, lm->type->head) : NULL;
+    for_each_module(m, "", layer_clear, NULL);
+    if (tied) lm->head = NULL;
+    if (head) dsi_module_remove(head);
+    for (int i = 0; i < ds_module_params(m); i++)
+        ds_require_grad(ds_module_param_at(m, i, NULL), trained[i]);
+    dsi_lora_free(lm->lora);
+    lm->lora = NULL;
+}
+
+/* Takes lora. Freezes the model except the adapters, and what is trained
+ * beside them; weights: their values, or NULL. A failure leaves no adapters. */
+static ds_status adapters_add(dsi_lm *lm, dsi_lora *lora, const ds_state *weights)
+{
+    ds_module *m = ds_module_of(lm);
+    Add add = {.lora = lora, .weights = weights};
+    ds_status status = names_check(lm, &add);
+    if (status != DS_OK) {
+        dsi_lora_free(lora);
+        return status;
+    }
+    bool tied = !lm->head, *trained = dsi_alloc((size_t)ds_module_params(m) * sizeof *trained);
+    for (int i = 0; i < ds_module_params(m); i++)
+        trained[i] = ds_requires_grad(ds_module_param_at(m, i, NULL));
+    dsi_lm_session_drop(lm);
+    lm->lora = lora;
+    status = tied_prepare(lm, lora);
+    if (status == DS_OK) status = for_each_module(m, "", layer_visit, &add);
+    for (int i = 0; i < ds_module_params(m); i++) {
+        const char *path;
+        ds_tensor *x = ds_module_param_at(m, i, &path);
+        ds_require_grad(x, param_is_kept(m, lora, path));
+    }
+    if (status == DS_OK && weights) status = weights_load(lm, weights);
+    if (status != DS_OK) adapters_remove(lm, tied, trained);
+    dsi_free(trained);
+    return status;
+}
+
+ds_status ds_lora_with(ds_module *model, ds_lora_opts o)
+{
+    static const char *const gpt2[] = {"c_attn"}, *const neox[] = {"query_key_value"},
+                             *const phi3[] = {"qkv_proj", "o_proj"},
+                             *const llama[] = {"q_proj", "v_proj"};
+    dsi_lm *lm = dsi_lm_of(model);
+    if (!lm) return dsi_fail(DS_EINVAL, "lora: expected a language model");
+    if (o.r < 0 || o.r > 1 << 20 || o.alpha < 0 || !(o.dropout >= 0 && o.dropout < 1))
+        return dsi_fail(DS_EINVAL, "lora: r %lld, alpha %g, dropout %g: one is out of its range",
+                        (long long)o.r, o.alpha, o.dropout);
+    if (!o.targets) {
+        bool is_gpt2 = lm->config.family == DSI_GPT2, is_neox = lm->config.family == DSI_GPT_NEOX;
+        o.targets = is_gpt2 ? gpt2 : is_neox ? neox : lm->config.fused ? phi3 : llama;
+        o.n_targets = is_gpt2 || is_neox ? 1 : 2;
+    }
+    dsi_lora *l = dsi_alloc(sizeof *l);
+    l->r = o.r ? o.r : 8, l->alpha = dsi_option(o.alpha, 8);
+    l->dropout = o.dropout, l->rslora = o.use_rslora, l->dora = o.use_dora;
+    l->tying = o.ensure_weight_tying, l->keep_dtype = o.no_autocast_adapter_dtype;
+    ds_status status = dsi_lora_bias_of(o.bias, &l->bias);
+    for (int i = 0; i < o.n_targets && status == DS_OK; i++)
+        status = dsi_lora_name_add(&l->targets, "target", o.targets[i]);
+    for (int i = 0; i < o.n_modules_to_save && status == DS_OK; i++)
+        status = dsi_lora_name_add(&l->saved, "modules_to_save", o.modules_to_save[i]);
+    if (status == DS_OK) return adapters_add(lm, l, NULL);
+    dsi_free(l);
+    return status;
+}
+
+/* ---- load ---- */
+
 ds_status ds_lora_load(ds_module *model, const char *folder)
 {
     dsi_lm *lm = dsi_lm_of(model);
@@ -474,7 +507,6 @@ ds_status ds_lora_load(ds_module *model, const char *folder)
     ds_state *weights = status == DS_OK ? ds_load(file) : NULL;
     if (!weights) status = ds_error_status(), dsi_lora_free(l);
     if (weights) status = adapters_add(lm, l, weights);
-    if (status == DS_OK) status = weights_load(lm, weights);
     ds_state_free(weights);
     ds_scope_close(scope);
     dsi_free(file);

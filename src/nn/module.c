@@ -208,6 +208,16 @@ void ds_module_free(ds_module *m)
              m->parent ? m->parent->name : "an engine");
 }
 
+void dsi_module_remove(ds_module *m)
+{
+    ds_module *parent = m->parent;
+    int i = 0;
+    while (parent->children.at[i] != m) i++;
+    parent->children.n--;
+    for (; i < parent->children.n; i++) parent->children.at[i] = parent->children.at[i + 1];
+    module_free_tree(m);
+}
+
 bool dsi_module_take(ds_module *m, bool taken)
 {
     bool was = m && m->taken;

@@ -25,6 +25,8 @@ bool dsi_module_has_hooks(const ds_module *m);
 /* Whether an engine has m, so that other code may not free it. Returns
  * whether it had before. */
 bool dsi_module_take(ds_module *m, bool taken);
+/* Takes m, which has a parent, out of its tree, and frees it. */
+void dsi_module_remove(ds_module *m);
 
 /* Calls fn for each parameter that this thread makes from now on, but for those
  * of experts that ranks share; its layer may still be going to write its first
