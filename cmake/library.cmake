@@ -32,6 +32,9 @@ foreach(isa ${DS_ISAS})
     if(DS_SANITIZE STREQUAL "address" AND NOT isa STREQUAL "generic")
         set_target_properties(kernels_${isa} PROPERTIES DS_ADDRESS_ONLY ON) # the same source: seen in generic
     endif()
+    if(DS_SANITIZE AND NOT isa STREQUAL "generic")
+        target_compile_options(kernels_${isa} PRIVATE -Og) # in less than half of -O1's time; tests take little longer
+    endif()
     list(APPEND DS_OBJECTS $<TARGET_OBJECTS:kernels_${isa}>)
     list(APPEND DS_ISA_DEFINES DSI_HAVE_${isa})
 endforeach()
