@@ -513,7 +513,8 @@ DS_API int ds_moe_layers(const ds_module *m);
 DS_API ds_module *ds_moe_layer(ds_module *m, int i);
 /* Of a layer's last call on this rank, int64 [num_experts], borrowed until the
  * next one: tokens that chose each expert, before dropping; those that it took.
- * And the room that each expert had. */
+ * And the room that each expert had; where a device alone knows it, it is read
+ * then. */
 DS_API ds_tensor *ds_moe_exp_counts(ds_module *layer);
 DS_API ds_tensor *ds_moe_taken_counts(ds_module *layer);
 DS_API int64_t ds_moe_capacity(const ds_module *layer);

@@ -7,7 +7,7 @@
  * SPDX-License-Identifier: MIT */
 #include "base/option.h"
 
-#include <deepspeed/nn.h>
+#include "module.h"
 
 #include <string.h>
 
@@ -175,6 +175,18 @@ ds_module *ds_nn_dropout2d(ds_module *parent, const char *name, double p)
     static const ds_module_type type = {"Dropout2d", sizeof(double), .forward = dropout2d_forward,
                                         .describe = dropout_describe};
     return dropout_new(parent, name, &type, p);
+}
+
+bool dsi_module_is_pointwise(const ds_module *m)
+{
+    static ds_tensor *(*const forwards[])(void *, ds_tensor *) = {
+        hardsigmoid_forward, hardswish_forward, logsigmoid_forward, mish_forward,
+        relu_forward,        selu_forward,      sigmoid_forward,    silu_forward,
+        tanh_forward,        gelu_forward,      identity_forward,   leaky_relu_forward,
+        elu_forward,         celu_forward,      softplus_forward,   dropout_forward};
+    for (size_t i = 0; i < sizeof forwards / sizeof *forwards; i++)
+        if (ds_module_type_of(m)->forward == forwards[i]) return true;
+    return false;
 }
 
 static ds_tensor *max_pool_forward(void *self, ds_tensor *x)

@@ -348,7 +348,7 @@ static bool gate_route_there(const dsi_gate *g, ds_tensor *logits, ds_tensor *p,
     const ds_moe_opts *o = &g->o;
     int64_t tokens = ds_size(p, 0);
     dsi_routed out;
-    r->capacity = gate_capacity_of(g, tokens);
+    r->capacity = o->no_drop_tokens ? tokens : gate_capacity_of(g, tokens);
     r->rows = r->capacity > tokens ? tokens : r->capacity > 0 ? r->capacity : 1;
     if (g->ranks) r->rows = dsi_agree_on_rows(g->ranks, p->device, r->rows);
     if (!r->rows) return false;
@@ -360,7 +360,13 @@ static bool gate_route_there(const dsi_gate *g, ds_tensor *logits, ds_tensor *p,
     if (!by || !dsi_route_tokens(c, o->k, o->k == 1 ? by : p, o->k == 2 ? by : NULL,
                                  o->k == 1 ? used : NULL, &out))
         return false;
-    r->expert = out.expert, r->place = out.place, r->slot = out.slot;
+    r->expert = out.expert, r->place = out.place;
+    if (o->no_drop_tokens) {
+        if (!dsi_group_rows(r->expert, o->num_experts, &r->groups)) return false;
+        r->capacity = -1;
+    } else {
+        r->slot = out.slot;
+    }
     r->chosen = ds_select(out.counts, 0, 0);
     r->first = ds_select(out.counts, 0, 1);
     r->taken = ds_select(out.counts, 0, 2);
@@ -438,7 +444,9 @@ static bool gate_choose(const dsi_gate *g, ds_tensor *logits, ds_tensor *p, ds_t
     if (to.kind != from.kind)
         dsi_log_once(DSI_INFO,
                      "MoE: tokens are routed on the CPU, as the host needs to know how many an "
-                     "expert takes: probabilities are copied from %s, slots to it",
+                     "expert takes (no_drop_tokens, and experts that are not Linear and "
+                     "activations, or on several ranks): probabilities are copied from %s, slots "
+                     "to it",
                      ds_device_name(from));
     bool was = ds_set_grad(false);
     ds_set_device(to);
@@ -456,7 +464,7 @@ bool dsi_gate_run(dsi_gate *g, ds_tensor *x, ds_tensor *used, dsi_routes *r, ds_
                   ds_tensor **aux)
 {
     ds_tensor *in = gate_upcast(x);
-    bool there = !g->o.no_drop_tokens && dsi_can_route(x, g->o.k, g->o.num_experts);
+    bool there = (g->grouped || !g->o.no_drop_tokens) && dsi_can_route(x, g->o.k, g->o.num_experts);
     if (in && g->jitter && g->training) in = gate_jitter(in);
     ds_tensor *logits = ds_call(g->wg, in), *p = ds_softmax(logits, 1);
     if (!p || !want_used(used, ds_size(x, 0))) return false;

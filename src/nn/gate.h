@@ -22,6 +22,7 @@
  * On a device that routes tokens itself (ops/route.h) nothing of this is known
  * to the host but the capacity, so each expert has as many rows, or as the
  * largest capacity of the ranks that share it; those without a token are 0.
+ * Without dropping there are as many rows as choices, sorted by expert.
  * Random numbers there are the device's.
  *
  * Noise, in training: Jitter multiplies x by U(0.99, 1.01); RSample (k = 1)
@@ -31,6 +32,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "ops/groups.h"
 #include "ops/route.h"
 
 #include <deepspeed/nn.h>
@@ -46,9 +48,11 @@ typedef struct dsi_routes {
     ds_tensor *chosen; /* [E]: tokens that chose e, before dropping (exp_counts) */
     ds_tensor *first;  /* [E]: those that count in f */
     ds_tensor *taken;  /* [E]: tokens that it takes */
-    ds_tensor *slot;   /* [S,k]: expert rows + place, or -1; NULL: routed on the host */
-    int64_t capacity;
-    int64_t rows; /* of each expert, where there is a slot: the same on all ranks */
+    ds_tensor *slot;   /* [S,k]: expert rows + place, or -1; NULL: without dropping, or
+                          routed on the host */
+    dsi_groups groups; /* of all choices, routed on the device without dropping; else NULL */
+    int64_t capacity;  /* -1: the largest of `taken`, which the device alone knows */
+    int64_t rows;      /* of each expert, where there is a slot: the same on all ranks */
 } dsi_routes;
 
 /* p, logits: float32 [S,E]; used: NULL or int64 [S], 0 for tokens that go
@@ -61,6 +65,7 @@ struct dsi_gate {
     ds_moe_opts o;
     bool training;
     bool jitter, rsample;
+    bool grouped; /* experts take rows that the device alone counts, and there is no used_token */
     dsi_row_agreement *ranks; /* of the ranks that share the experts; NULL: this one alone */
     ds_module *wg;
     dsi_route_fn *route; /* a test may set another one */

@@ -1,6 +1,6 @@
 /* nn/linear.c: Linear, Bilinear. Initial values are torch.nn's.
  * SPDX-License-Identifier: MIT */
-#include <deepspeed/nn.h>
+#include "module.h"
 
 #include <math.h>
 
@@ -14,6 +14,11 @@ static ds_tensor *linear_forward(void *self, ds_tensor *x)
 {
     Linear *l = self;
     return ds_linear(x, l->weight, l->bias);
+}
+
+bool dsi_module_is_linear(const ds_module *m)
+{
+    return ds_module_type_of(m)->forward == linear_forward;
 }
 
 static void linear_describe(void *self, FILE *to)

@@ -22,6 +22,14 @@ void dsi_module_set_hooks(ds_module *root, const dsi_call_hooks *hooks);
 /* Whether hooks of any kind run around a call of m. */
 bool dsi_module_has_hooks(const ds_module *m);
 
+/* linear.c, sequential.c, activation.c: what m's forward is. Parameters of a
+ * Linear: weight, then bias if it has one. Pointwise: each element of the
+ * output depends on that of the input alone, except for a mask of dropout; no
+ * parameters. */
+bool dsi_module_is_linear(const ds_module *m);
+bool dsi_module_is_sequential(const ds_module *m);
+bool dsi_module_is_pointwise(const ds_module *m);
+
 /* Whether an engine has m, so that other code may not free it. Returns
  * whether it had before. */
 bool dsi_module_take(ds_module *m, bool taken);

@@ -9,7 +9,9 @@
  * Where the host knows the routes, only rows that hold a token are moved,
  * exchanged and computed: capacity limits how many tokens an expert takes, and
  * is not the size of a buffer. Where the device alone knows them, each expert
- * has as many rows as it may take, and those without a token are 0.
+ * has as many rows as it may take, and those without a token are 0; without
+ * dropping, experts that can are computed together, by products of groups
+ * (grouped.h).
  *
  * Invariants:
  *  - An expert without a token is called with a row of zeros whose output is not
@@ -29,6 +31,7 @@
 #include "moe.h"
 
 #include "base/error.h"
+#include "grouped.h"
 #include "ops/route.h"
 #include "tensor/tensor.h"
 
@@ -97,11 +100,10 @@ static ds_tensor *call_each(const MoE *l, ds_tensor *rows, const int64_t *begin)
     return all;
 }
 
-/* rows [n, hidden], sorted by expert; the answers must have the same shape,
+/* rows [n, hidden], and the experts' answers y, which must have the same shape,
  * since they go back to the rows' tokens. */
-static ds_tensor *moe_run_experts(const MoE *l, ds_tensor *rows, const int64_t *begin)
+static ds_tensor *moe_answers(const MoE *l, ds_tensor *rows, ds_tensor *y)
 {
-    ds_tensor *y = call_each(l, rows, begin);
     if (!y || (ds_ndim(y) == 2 && ds_size(y, 0) == ds_size(rows, 0) && ds_size(y, 1) == l->hidden))
         return y;
     return dsi_refuse(
@@ -109,6 +111,12 @@ static ds_tensor *moe_run_experts(const MoE *l, ds_tensor *rows, const int64_t *
         "expected the same",
         ds_ndim(y), (long long)ds_size(y, 0), (long long)ds_size(y, 1), (long long)ds_size(rows, 0),
         (long long)l->hidden);
+}
+
+/* rows sorted by expert. */
+static ds_tensor *moe_run_experts(const MoE *l, ds_tensor *rows, const int64_t *begin)
+{
+    return moe_answers(l, rows, call_each(l, rows, begin));
 }
 
 /* Slots [S,k]: the row of each choice, if experts' rows begin there. */
@@ -131,9 +139,18 @@ static int64_t *moe_equal_offsets(int64_t rows, int n)
     return begin;
 }
 
+/* ep_size 1, without dropping, routed on the device: a row for each choice. */
+static ds_tensor *moe_grouped(const MoE *l, ds_tensor *x, const dsi_groups *g, ds_tensor *w)
+{
+    ds_tensor *rows = dsi_dispatch_to(x, g->row, ds_numel(g->row));
+    ds_tensor *y = rows ? dsi_children_grouped(l->experts, rows, g->begin) : NULL;
+    return dsi_combine_from(moe_answers(l, rows, y), g->row, w);
+}
+
 /* ep_size 1: all experts are on this rank. */
 static ds_tensor *moe_local(const MoE *l, ds_tensor *x, const dsi_routes *r, ds_tensor *w)
 {
+    if (r->groups.row) return moe_grouped(l, x, &r->groups, w);
     int n = l->mark.all;
     const int64_t *begin = r->slot ? moe_equal_offsets(r->rows, n)
                                    : moe_row_offsets(ds_data(r->taken), n, 1);
@@ -247,6 +264,8 @@ static ds_tensor *moe_forward(void *self, ds_tensor **in, int n)
     if (!l->experts) return NULL; /* its constructor has refused */
     ds_tensor *tokens = ds_reshape(x, ds_shape(-1, l->hidden));
     l->gate.training = ds_module_training(ds_module_of(self));
+    l->gate.grouped = n == 1 && !l->groups && l->gate.o.no_drop_tokens &&
+                      dsi_children_can_group(l->experts);
     if (!tokens || !dsi_gate_run(&l->gate, tokens, n == 2 ? in[1] : NULL, &r, &w, &aux))
         return NULL;
     ds_checkpoint_output(aux);
@@ -318,7 +337,13 @@ ds_tensor *ds_moe_taken_counts(ds_module *m)
 }
 int64_t ds_moe_capacity(const ds_module *m)
 {
-    return moe_layer_of(m) ? moe_layer_of(m)->capacity : 0;
+    const MoE *l = moe_layer_of(m);
+    if (!l || l->capacity >= 0) return l ? l->capacity : 0;
+    ds_tensor *most = ds_to(l->taken, (ds_device){0}, DS_I64);
+    const int64_t *taken = most ? ds_data(most) : NULL;
+    int64_t all = 0;
+    for (int e = 0; taken && e < l->mark.all; e++) all = taken[e] > all ? taken[e] : all;
+    return all;
 }
 
 dsi_gate *dsi_moe_gate(ds_module *m) { return moe_layer_of(m) ? &((MoE *)ds_self(m))->gate : NULL; }

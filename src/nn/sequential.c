@@ -1,6 +1,6 @@
 /* nn/sequential.c: modules that hold others: Sequential, ModuleList.
  * SPDX-License-Identifier: MIT */
-#include <deepspeed/nn.h>
+#include "module.h"
 
 /* A failed child gives NULL, which the next call refuses, so the loop needs no
  * check. Without children x is returned as it is. */
@@ -9,6 +9,11 @@ static ds_tensor *sequential_forward(void *self, ds_tensor *x)
     ds_module *m = ds_module_of(self);
     for (int i = 0; i < ds_module_children(m); i++) x = ds_call(ds_module_child(m, i), x);
     return x;
+}
+
+bool dsi_module_is_sequential(const ds_module *m)
+{
+    return ds_module_type_of(m)->forward == sequential_forward;
 }
 
 ds_module *ds_nn_sequential(ds_module *parent, const char *name)
