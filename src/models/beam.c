@@ -132,6 +132,11 @@ void dsi_beams_free(dsi_beams *b)
     dsi_free(b);
 }
 
+int64_t dsi_beams_enough(const dsi_beams *b)
+{
+    return dsi_lm_is_plain(b->o) ? dsi_min(b->keep, b->vocab) : 0;
+}
+
 const dsi_beam_sequence *dsi_beams_best(const dsi_beams *b, int64_t prompt, int64_t i)
 {
     return &b->best[prompt * b->beams + i];
@@ -163,24 +168,31 @@ static int candidate_order(const void *x, const void *y)
     return (a->key < b->key) - (a->key > b->key);
 }
 
-/* Fills c with K continuations, by falling scores. log_probs: of the prompt's
- * rows; fresh: new tokens that they have. */
-static void candidates_find(dsi_beams *b, int64_t prompt, const float *log_probs,
-                            const dsi_beam_rows *rows, int64_t fresh)
+/* Fills choices with the scores of a beam's tokens; how many. row: of all. */
+static int64_t choices_of(dsi_beams *b, const dsi_beam_scores *scores, const dsi_beam_rows *rows,
+                          int64_t row)
+{
+    const float *x = scores->log_probs + row * scores->n;
+    const int64_t *past = rows->ids + row * rows->room + rows->pads[row];
+    int64_t n = rows->at - rows->pads[row], fresh = rows->at - rows->prompt;
+    if (dsi_lm_samples(b->o)) return dsi_lm_choices(x, b->vocab, past, n, fresh, b->o, b->choices);
+    if (!scores->ids) dsi_lm_scores(x, b->vocab, past, n, fresh, b->o, b->choices);
+    for (int64_t i = 0; scores->ids && i < scores->n; i++)
+        b->choices[i] = (dsi_lm_choice){x[i], scores->ids[row * scores->n + i]};
+    return scores->n;
+}
+
+/* Fills c with K continuations of a prompt, by falling scores. */
+static void candidates_find(dsi_beams *b, int64_t prompt, const dsi_beam_scores *scores,
+                            const dsi_beam_rows *rows)
 {
     bool draws = dsi_lm_samples(b->o);
+    int64_t first = prompt * b->beams, fresh = rows->at - rows->prompt;
     b->found = 0;
     for (int64_t beam = 0; beam < b->beams; beam++) {
-        int64_t at = b->slot[prompt * b->beams + beam], row = prompt * b->beams + at;
-        const float *logits = log_probs + at * b->vocab;
-        const int64_t *past = rows->ids + row * rows->room + rows->pads[row];
-        int64_t n = rows->at - rows->pads[row], kept = b->vocab;
-        if (draws)
-            kept = dsi_lm_choices(logits, b->vocab, past, n, fresh, b->o, b->choices);
-        else
-            dsi_lm_scores(logits, b->vocab, past, n, fresh, b->o, b->choices);
+        int64_t kept = choices_of(b, scores, rows, first + b->slot[first + beam]);
         for (int64_t i = 0; i < kept; i++) {
-            float score = b->choices[i].logit + b->running[prompt * b->beams + beam];
+            float score = b->choices[i].logit + b->running[first + beam];
             int64_t id = b->choices[i].id, word = (fresh * b->beams + beam) * b->vocab + id;
             double noise = draws ? gumbel(b, prompt, word) : 0;
             candidate_add(b, (Candidate){score, (double)score + noise, beam, id, false});
@@ -304,7 +316,7 @@ static int64_t beams_advance(dsi_beams *b, int64_t prompt, const dsi_beam_rows *
 
 /* The search continues while a prompt may improve, one has not all its
  * sequences (if that ends it), and not all continuations ended. */
-bool dsi_beams_step(dsi_beams *b, const float *log_probs, dsi_beam_rows rows, dsi_row_copy *copies,
+bool dsi_beams_step(dsi_beams *b, dsi_beam_scores scores, dsi_beam_rows rows, dsi_row_copy *copies,
                     int64_t *n)
 {
     bool early = b->o->early_stopping == DS_EARLY_STOPPING_TRUE;
@@ -312,7 +324,7 @@ bool dsi_beams_step(dsi_beams *b, const float *log_probs, dsi_beam_rows rows, ds
     int64_t fresh = rows.at - rows.prompt;
     *n = 0;
     for (int64_t p = 0; p < b->prompts; p++) {
-        candidates_find(b, p, log_probs + p * b->beams * b->vocab, &rows, fresh);
+        candidates_find(b, p, &scores, &rows);
         bool closed = !b->open[p] || (early && all_ended(b, p));
         for (int64_t i = 0; i < b->keep; i++) {
             b->c[i].ends = candidate_ends(b, p, &rows, &b->c[i]);

@@ -28,11 +28,20 @@ bool dsi_beams_check(const ds_generate_opts *o, int64_t vocab);
 /* A search for each of `prompts` prompts; o is borrowed. */
 dsi_beams *dsi_beams_new(const ds_generate_opts *o, int64_t prompts, int64_t vocab);
 void dsi_beams_free(dsi_beams *b);
-/* Appends a token to each row, at column rows.at, from the logarithms of
- * probabilities [prompts beams, V]. copies [prompts beams] receives what rows
- * become of others, done already in ids, but not in a cache; *n: how many.
- * false: the search has ended. */
-bool dsi_beams_step(dsi_beams *b, const float *log_probs, dsi_beam_rows rows, dsi_row_copy *copies,
+/* How many of the most probable tokens of each row are enough for a step; 0:
+ * all are needed, since options change their order. */
+int64_t dsi_beams_enough(const dsi_beams *b);
+/* Logarithms of probabilities [prompts beams,n], by falling values, and their
+ * tokens; ids NULL: of all n = V tokens, by id. */
+typedef struct dsi_beam_scores {
+    const float *log_probs;
+    const int64_t *ids;
+    int64_t n;
+} dsi_beam_scores;
+/* Appends a token to each row, at column rows.at. copies [prompts beams]
+ * receives the rows that became of others, done already in ids, but not in a
+ * cache; *n: how many. false: the search has ended. */
+bool dsi_beams_step(dsi_beams *b, dsi_beam_scores scores, dsi_beam_rows rows, dsi_row_copy *copies,
                     int64_t *n);
 /* A sequence that ended, the i-th best of a prompt: its new tokens, borrowed. */
 typedef struct dsi_beam_sequence {

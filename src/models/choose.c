@@ -169,6 +169,12 @@ bool dsi_lm_samples(const ds_generate_opts *o)
     return o->do_sample && dsi_option(o->temperature, 1) >= LEAST_TEMPERATURE;
 }
 
+bool dsi_lm_is_plain(const ds_generate_opts *o)
+{
+    return !dsi_lm_samples(o) && dsi_option(o->repetition_penalty, 1) == 1 &&
+           !o->no_repeat_ngram_size && !o->min_new_tokens;
+}
+
 /* Sampling draws word n of the row's own stream. The word becomes a number
  * within (0, 1), never 0 or 1; the first choice whose cumulated probability
  * exceeds it is drawn. */

@@ -15,6 +15,9 @@ void dsi_lm_scores(const float *logits, int64_t vocab, const int64_t *past, int6
                    int64_t fresh, const ds_generate_opts *o, dsi_lm_choice *choices);
 /* Whether tokens are drawn: at a temperature that is not 0. */
 bool dsi_lm_samples(const ds_generate_opts *o);
+/* Whether the most probable token is that of the largest logit: none is drawn,
+ * barred or penalised. */
+bool dsi_lm_is_plain(const ds_generate_opts *o);
 /* Fills choices [V] from a row of logits [V] and the row's n tokens so far,
  * `fresh` of them new, and sorts those that may be drawn to the front: falling
  * logits, equal ones by id. Returns how many those are. */

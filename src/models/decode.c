@@ -149,6 +149,38 @@ ds_tensor *dsi_lm_decoder_run(dsi_lm_decoder *d, const int64_t *ids, int64_t at)
     return decode_run(d, ids, at);
 }
 
+/* ---- the most probable tokens ---- */
+
+/* Rows are divided into parts that the kernel takes; the largest of a row are
+ * among the k largest of its parts. */
+bool dsi_decode_finds_largest(const dsi_lm *lm, int64_t k)
+{
+    const ds_tensor *w = dsi_lm_embedding_weight(lm->embed);
+    int64_t parts = dsi_div_up(lm->config.vocab, DSI_TOPK_ROW);
+    return k > 0 && k <= 64 && parts * k <= DSI_TOPK_ROW &&
+           dsi_device_id(w->device).kind != DS_CPU && dsi_fusion(w->device, topk);
+}
+
+const float *dsi_decode_largest(ds_tensor *x, int64_t k, int64_t *ids)
+{
+    if (!x) return NULL;
+    int64_t rows = ds_size(x, 0), vocab = ds_size(x, 1), parts = dsi_div_up(vocab, DSI_TOPK_ROW);
+    ds_tensor *place = NULL, *part = NULL;
+    if (parts > 1)
+        x = ds_pad_with(x, ds_shape(0, parts * DSI_TOPK_ROW - vocab),
+                        (ds_pad_opts){.value = -INFINITY});
+    x = ds_topk(ds_reshape(x, ds_shape(rows * parts, -1)), k, 1, false, &place);
+    if (parts > 1) {
+        x = ds_topk(ds_reshape(x, ds_shape(rows, parts * k)), k, 1, false, &part);
+        place = ds_gather(ds_reshape(place, ds_shape(rows, parts * k)), 1, part);
+    }
+    const float *values = x ? ds_data(x) : NULL;
+    const int64_t *at = values ? ds_data(place) : NULL, *of = at && part ? ds_data(part) : NULL;
+    if (!at || (part && !of)) return NULL;
+    for (int64_t i = 0; i < rows * k; i++) ids[i] = at[i] + (of ? of[i] / k * DSI_TOPK_ROW : 0);
+    return values;
+}
+
 /* ---- life ---- */
 
 /* Whether the device has the kernels, for heads like lm's, and one table of

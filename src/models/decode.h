@@ -26,3 +26,10 @@ void dsi_lm_decoder_free(dsi_lm_decoder *d); /* NULL: nothing */
 
 /* dsi_lm_attend in such a step: q [B,1,H,D], k, v [B,1,G,D] -> [B,1,H D]. */
 ds_tensor *dsi_decode_attend(dsi_lm *lm, int64_t layer, ds_tensor *q, ds_tensor *k, ds_tensor *v);
+
+/* Whether the device of lm's parameters finds the k largest of its logits, so
+ * that the host need not read all; k > 0. */
+bool dsi_decode_finds_largest(const dsi_lm *lm, int64_t k);
+/* Such a device's k largest of each row of x [R,V], by falling values: [R,k] on
+ * the host, in the scope, and their places ids [R,k]; NULL after a failure. */
+const float *dsi_decode_largest(ds_tensor *x, int64_t k, int64_t *ids);

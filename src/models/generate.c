@@ -334,10 +334,26 @@ static int64_t run_decoded(Run *r, int64_t n, bool *more)
 
 /* ---- beams ---- */
 
-/* The step behind n new tokens of all beams; copies: memory for the rows.
- * *more: the search continues. Rows that became of others are copied in the
- * cache from the first column on in which they differ. */
-static bool run_beam_step(Run *r, int64_t n, dsi_row_copy *copies, bool *more)
+typedef struct BeamMemory {
+    dsi_row_copy *copies; /* [rows] */
+    int64_t *ids;         /* [rows,enough]; NULL: the host sees the logits of all tokens */
+    int64_t enough;
+} BeamMemory;
+
+/* Logarithms of probabilities from logits [rows,1,V]; log_probs NULL: a
+ * failure. */
+static dsi_beam_scores beam_scores(const Run *r, ds_tensor *y, const BeamMemory *m)
+{
+    if (y) y = ds_log_softmax(ds_reshape(y, ds_shape(r->rows, r->vocab)), -1);
+    if (m->ids)
+        return (dsi_beam_scores){dsi_decode_largest(y, m->enough, m->ids), m->ids, m->enough};
+    return (dsi_beam_scores){y ? ds_data(y) : NULL, NULL, r->vocab};
+}
+
+/* The step behind n new tokens of all beams. *more: the search continues. Rows
+ * that became of others are copied in the cache from the first column on in
+ * which they differ. */
+static bool run_beam_step(Run *r, int64_t n, const BeamMemory *m, bool *more)
 {
     int64_t at = r->prompt + n, count = 0;
     if (n && dsi_lm_rope_restarts(r->lm, r->cache->length - r->cache->padding))
@@ -346,14 +362,13 @@ static bool run_beam_step(Run *r, int64_t n, dsi_row_copy *copies, bool *more)
     ds_tensor *y = !n           ? run_prompt(r)
                    : r->decoder ? dsi_lm_decoder_run(r->decoder, r->ids, at - 1)
                                 : run_step(r, at - r->cache->length, 1);
-    if (y) y = ds_log_softmax(ds_reshape(y, ds_shape(r->rows, r->vocab)), -1);
-    const float *log_probs = y ? ds_data(y) : NULL;
-    r->cache->length = at;
+    dsi_beam_scores scores = beam_scores(r, y, m);
     dsi_beam_rows rows = {r->ids, r->room, r->prompt, at, r->pads};
-    if (log_probs) *more = dsi_beams_step(r->beams, log_probs, rows, copies, &count);
-    bool ok = log_probs &&
-              (!*more || !count ||
-               dsi_lm_session_copy(r->session, r->lm->config.layers, copies, count) == DS_OK);
+    r->cache->length = at;
+    if (scores.log_probs) *more = dsi_beams_step(r->beams, scores, rows, m->copies, &count);
+    bool ok = scores.log_probs;
+    if (ok && *more && count)
+        ok = dsi_lm_session_copy(r->session, r->lm->config.layers, m->copies, count) == DS_OK;
     ds_scope_close(scope);
     return ok;
 }
@@ -361,11 +376,14 @@ static bool run_beam_step(Run *r, int64_t n, dsi_row_copy *copies, bool *more)
 /* All steps of a beam search. Returns how many, -1 after a failure. */
 static int64_t run_beams(Run *r)
 {
-    dsi_row_copy *copies = dsi_alloc((size_t)r->rows * sizeof *copies);
+    BeamMemory m = {.copies = dsi_alloc((size_t)r->rows * sizeof *m.copies),
+                    .enough = dsi_beams_enough(r->beams)};
+    if (dsi_decode_finds_largest(r->lm, m.enough))
+        m.ids = dsi_alloc((size_t)(r->rows * m.enough) * sizeof *m.ids);
     int64_t n = 0;
     bool more = true, ok = true;
-    for (; ok && more; n++) ok = run_beam_step(r, n, copies, &more);
-    dsi_free(copies);
+    for (; ok && more; n++) ok = run_beam_step(r, n, &m, &more);
+    dsi_free(m.copies), dsi_free(m.ids);
     return ok ? n : -1;
 }
 
@@ -459,8 +477,7 @@ static bool run_decoder(Run *r)
 {
     dsi_lm_decoder **kept = &r->session->decoder;
     if (r->drafts || r->assistant || !dsi_lm_decoder_fits(r->lm, r->cache, r->end)) return true;
-    r->on_device = !r->beams && !r->o->do_sample && dsi_option(r->o->repetition_penalty, 1) == 1 &&
-                   !r->o->no_repeat_ngram_size && !r->o->min_new_tokens;
+    r->on_device = !r->beams && dsi_lm_is_plain(r->o);
     if (!*kept) *kept = dsi_lm_decoder_new(r->lm, r->cache, r->rows);
     r->decoder = *kept;
     return r->decoder && dsi_lm_decoder_begin(r->decoder, r->pads, r->on_device) == DS_OK;

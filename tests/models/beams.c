@@ -60,8 +60,8 @@ static ds_tensor *search_again(ds_module *m, ds_tensor *ids, const ds_generate_o
             set_element(in, i, (double)all[i / at * room + i % at]);
         ds_tensor *y = ds_call(m, ds_to(in, ds_current_device(), DS_I64));
         y = ds_contiguous(ds_log_softmax(ds_select(y, 1, -1), -1));
-        more = dsi_beams_step(b, ds_data(y), (dsi_beam_rows){all, room, LENGTH, at, pads}, copies,
-                              &n);
+        dsi_beam_scores scores = {ds_data(y), NULL, ds_size(y, 1)};
+        more = dsi_beams_step(b, scores, (dsi_beam_rows){all, room, LENGTH, at, pads}, copies, &n);
     }
     ds_tensor *out = ds_zeros(DS_I64, ds_shape(prompts, o->max_new_tokens));
     for (int64_t i = 0; i < prompts; i++) {
