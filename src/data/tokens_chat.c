@@ -26,11 +26,14 @@ typedef struct Row {
     const json_t *prompt; /* NULL: all messages count */
 } Row;
 
-/* The list `more` behind `from`; a new reference. */
+/* The list `more` behind `from`, which is `from` itself if there is no `more`;
+ * a new reference. */
 static json_t *joined(const json_t *from, const json_t *more)
 {
-    json_t *all = json_copy((json_t *)(uintptr_t)from);
-    if (more) json_array_extend(all, (json_t *)(uintptr_t)more);
+    json_t *all = (json_t *)(uintptr_t)from;
+    if (!more) return json_incref(all);
+    all = json_copy(all);
+    json_array_extend(all, (json_t *)(uintptr_t)more);
     return all;
 }
 

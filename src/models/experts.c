@@ -54,7 +54,7 @@ static ds_tensor *experts_each(const Experts *m, ds_tensor *rows, ds_tensor *beg
     if (!rows || !b) return NULL;
     ds_tensor **y = dsi_alloc((size_t)experts * sizeof *y);
     const ds_tensor *w = ds_module_param_at(m->expert[0], 0, NULL);
-    bool each = ds_grad_enabled() || (w && w->hooks && w->hooks->materialize);
+    bool each = ds_grad_enabled() || dsi_has_materialize_hook(w);
     int n = 0;
     for (int64_t e = 0; e < experts; e++) {
         if (!each && b[e] == b[e + 1]) continue;

@@ -99,7 +99,7 @@ static ds_tensor *mlp_matrix(ds_module *m)
     if (!m || dsi_module_has_hooks(m)) return NULL;
     const dsi_lm_linear *l = ds_self(m);
     bool more = l->int8 || l->lora_a || l->bias || l->transposed || !l->weight ||
-                (l->weight->hooks && l->weight->hooks->materialize);
+                dsi_has_materialize_hook(l->weight);
     return more ? NULL : l->weight;
 }
 

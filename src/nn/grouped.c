@@ -24,7 +24,7 @@ static bool params_alike(const ds_module *a, const ds_module *b)
     for (int i = 0; i < n; i++) {
         const ds_tensor *x = ds_module_param_at(a, i, NULL), *y = ds_module_param_at(b, i, NULL);
         if (x->dtype != y->dtype || x->device != y->device || !dsi_same_shape(x->shape, y->shape) ||
-            (y->hooks && y->hooks->materialize))
+            dsi_has_materialize_hook(y))
             return false;
     }
     return true;

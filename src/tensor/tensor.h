@@ -142,6 +142,11 @@ ds_tensor *dsi_new_lazy(dsi_device *d, ds_dtype dtype, ds_dims shape,
                         ds_status (*materialize)(void *arg, ds_tensor *x), void *arg);
 void dsi_set_materialize_hook(ds_tensor *x, ds_status (*materialize)(void *arg, ds_tensor *x),
                               void *arg);
+/* Whether x has one, as a partitioned parameter has; x NULL: no. */
+static inline bool dsi_has_materialize_hook(const ds_tensor *x)
+{
+    return x && x->hooks && x->hooks->materialize;
+}
 /* Calls x's materialize hook if x has no storage. May block. For acquire.c. */
 ds_status dsi_materialize(const ds_tensor *x);
 

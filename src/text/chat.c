@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "tokenizer_load.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,25 +28,6 @@ void ds_chat_template_free(ds_chat_template *t)
 }
 
 /* ---- files ---- */
-
-/* The JSON file, or {} where there is none; NULL after a failure. */
-static json_t *json_of_file(const char *folder, const char *name)
-{
-    dsi_text path = dsi_text_of("%s/%s", folder, name);
-    json_error_t error;
-    size_t n = 0;
-    char *text = dsi_file_exists(path.s) ? dsi_file_read_regular(path.s, &n) : dsi_strdup("{}");
-    json_t *j = text ? json_loadb(text, n ? n : 2, JSON_ALLOW_NUL, &error) : NULL;
-    if (text && !json_is_object(j)) {
-        dsi_fail(DS_EFORMAT, "%s: expected a JSON object%s%s", path.s, j ? "" : ": ",
-                 j ? "" : error.text);
-        json_decref(j);
-        j = NULL;
-    }
-    dsi_free(text);
-    dsi_text_free(&path);
-    return j;
-}
 
 /* A template in a file of its own; *t stays NULL if there is none. */
 static ds_status template_of_file(const char *folder, const char *name, dsi_jinja **t)
@@ -119,9 +101,10 @@ ds_chat_template *ds_chat_template_load(const char *folder)
     if (!dsi_is_folder(folder))
         return dsi_refuse("%s: expected a model's folder, which has the template of chats", folder);
     ds_chat_template *t = dsi_alloc(sizeof *t);
-    json_t *config = json_of_file(folder, "tokenizer_config.json");
-    json_t *map = config ? json_of_file(folder, "special_tokens_map.json") : NULL;
-    ds_status status = map ? DS_OK : ds_error_status();
+    json_t *config = NULL, *map = NULL;
+    ds_status status = dsi_json_object_read(folder, "tokenizer_config.json", false, &config);
+    if (status == DS_OK)
+        status = dsi_json_object_read(folder, "special_tokens_map.json", false, &map);
     if (status == DS_OK) status = template_of_file(folder, "chat_template.jinja", &t->plain);
     if (status == DS_OK)
         status = template_of_file(folder, "additional_chat_templates/tool_use.jinja",

@@ -19,28 +19,6 @@ typedef struct Files {
     json_t *vocab, *config, *special, *added;
 } Files;
 
-/* *to receives the object of a file, or NULL if it is not there and `needed` is
- * false. */
-static ds_status object_read(const char *folder, const char *file, bool needed, json_t **to)
-{
-    dsi_text path = dsi_text_of("%s/%s", folder, file);
-    ds_status status = DS_OK;
-    json_error_t error;
-    size_t bytes = 0;
-    if (needed || dsi_file_exists(path.s)) {
-        char *text = dsi_file_read_regular(path.s, &bytes);
-        *to = text ? json_loadb(text, bytes, JSON_ALLOW_NUL, &error) : NULL;
-        if (!text)
-            status = dsi_fail_in("tokenizer", ds_error_status());
-        else if (!json_is_object(*to))
-            status = dsi_fail(DS_EFORMAT, "tokenizer: %s: line %d: %s: expected a JSON object",
-                              path.s, error.line, error.text);
-        dsi_free(text);
-    }
-    dsi_text_free(&path);
-    return status;
-}
-
 /* Another class may cut words otherwise, by rules that are not in the files. */
 static ds_status class_check(const char *folder, const json_t *config)
 {
@@ -203,10 +181,14 @@ char *dsi_tokenizer_of_gpt2(const char *folder)
     Files f = {0};
     json_t *merges = json_array(), *root = NULL;
     char *text = NULL;
-    ds_status status = object_read(folder, "vocab.json", true, &f.vocab);
-    if (status == DS_OK) status = object_read(folder, "tokenizer_config.json", false, &f.config);
-    if (status == DS_OK) status = object_read(folder, "special_tokens_map.json", false, &f.special);
-    if (status == DS_OK) status = object_read(folder, "added_tokens.json", false, &f.added);
+    ds_status status = dsi_json_object_read(folder, "vocab.json", true, &f.vocab);
+    if (status == DS_OK)
+        status = dsi_json_object_read(folder, "tokenizer_config.json", false, &f.config);
+    if (status == DS_OK)
+        status = dsi_json_object_read(folder, "special_tokens_map.json", false, &f.special);
+    if (status == DS_OK)
+        status = dsi_json_object_read(folder, "added_tokens.json", false, &f.added);
+    if (status != DS_OK) dsi_fail_in("tokenizer", status);
     if (status == DS_OK) status = class_check(folder, f.config);
     if (status == DS_OK) status = merges_read(folder, merges);
     if (status == DS_OK)

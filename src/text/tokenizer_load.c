@@ -34,6 +34,29 @@ ds_status dsi_tokenizer_unsupported(const dsi_tokenizer_reader *r, const char *p
                     r->name, part, dsi_json_type(component));
 }
 
+ds_status dsi_json_object_read(const char *folder, const char *file, bool needed, json_t **to)
+{
+    dsi_text path = dsi_text_of("%s/%s", folder, file);
+    json_error_t error;
+    size_t bytes = 0;
+    bool wanted = needed || dsi_file_exists(path.s);
+    char *text = wanted ? dsi_file_read_regular(path.s, &bytes) : NULL;
+    ds_status status = wanted && !text ? ds_error_status() : DS_OK;
+    json_t *j = text ? json_loadb(text, bytes, JSON_ALLOW_NUL, &error) : NULL;
+    if (text && !j)
+        status = dsi_fail(DS_EFORMAT, "%s: line %d: %s: expected a JSON object", path.s, error.line,
+                          error.text);
+    else if (j && !json_is_object(j))
+        status = dsi_fail(DS_EFORMAT, "%s: expected a JSON object", path.s);
+    if (status == DS_OK)
+        *to = j;
+    else
+        json_decref(j);
+    dsi_free(text);
+    dsi_text_free(&path);
+    return status;
+}
+
 const char *dsi_json_text(const json_t *object, const char *key, const char *otherwise)
 {
     const char *text = json_string_value(json_object_get(object, key));

@@ -20,6 +20,9 @@ ds_status dsi_tokenizer_damaged(const dsi_tokenizer_reader *r, const char *forma
 ds_status dsi_tokenizer_unsupported(const dsi_tokenizer_reader *r, const char *part,
                                     const json_t *component);
 
+/* *to receives the object of a JSON file, to be released, or NULL if it is not
+ * there and `needed` is false. */
+ds_status dsi_json_object_read(const char *folder, const char *file, bool needed, json_t **to);
 /* Members of an object, or the default if they are missing or null. */
 const char *dsi_json_text(const json_t *object, const char *key, const char *otherwise);
 bool dsi_json_bool(const json_t *object, const char *key, bool otherwise);

@@ -105,7 +105,7 @@ static void bad_files(void **state)
 {
     (void)state;
     static const char *const cases[][3] = {
-        {"vocab.json", "[]", "vocab.json: line"},
+        {"vocab.json", "[]", "vocab.json: expected a JSON object"},
         {"vocab.json", "{\"a\": ", "vocab.json: line 1"},
         {"vocab.json", "{\"a\": -1}", "vocab.json: a token without an id"},
         {"merges.txt", "a b c\n", "merge 0 is not two tokens"},

@@ -147,12 +147,8 @@ static dsi_jvalue by_path(dsi_jrun *r, dsi_jvalue of, dsi_jvalue path)
     while (!r->failed) {
         const char *dot = rest.n ? memchr(rest.s, '.', rest.n) : NULL;
         size_t n = dot ? (size_t)(dot - rest.s) : rest.n;
-        bool digits = n > 0 && n < 10;
         int64_t index = 0;
-        for (size_t i = 0; i < n && digits; i++) {
-            digits = rest.s[i] >= '0' && rest.s[i] <= '9';
-            index = 10 * index + (rest.s[i] - '0');
-        }
+        bool digits = n && dsi_jdigits(rest.s, n, &index);
         of = dsi_jitem(r, of, digits ? dsi_jint(index) : dsi_jstring(rest.s, n));
         if (!dot) break;
         rest.s += n + 1, rest.n -= n + 1;
@@ -363,11 +359,8 @@ FILTER(replace)
 /* The blanks, or the text, by which lines are indented. */
 static dsi_jvalue indentation(dsi_jrun *r, dsi_jvalue width)
 {
-    dsi_text text = {0};
     if (width.kind == DSI_JSTRING) return width;
-    int64_t n = dsi_jis_whole(width) ? dsi_jwhole(width) : 4;
-    for (; n > 0 && !r->failed; n--) dsi_jadd(r, &text, " ", 1);
-    return dsi_jstring_of(r, &text);
+    return dsi_jblanks(r, dsi_jis_whole(width) ? dsi_jwhole(width) : 4);
 }
 
 FILTER(indent)

@@ -431,12 +431,8 @@ static dsi_jvalue join(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args)
 /* The argument of a field {}, {2} or {name}; counts {} in *next. */
 static dsi_jvalue field_value(dsi_jrun *r, dsi_jvalue field, const dsi_jargs *args, int64_t *next)
 {
-    bool digits = field.n < 4;
-    int64_t i = 0;
-    for (size_t k = 0; k < field.n && digits; k++) {
-        digits = field.s[k] >= '0' && field.s[k] <= '9';
-        i = 10 * i + (field.s[k] - '0');
-    }
+    int64_t i;
+    bool digits = dsi_jdigits(field.s, field.n, &i);
     if (digits && !field.n) i = (*next)++;
     if (digits && i < args->list.list->n) return args->list.list->at[i];
     dsi_jvalue *named = digits ? NULL : dsi_jdict_get(r, args->named, field);

@@ -124,11 +124,9 @@ static void put_value(Writer *w, dsi_jvalue v)
 /* The blanks of `indent`, which is a number or a text. */
 static dsi_jvalue blanks_of(dsi_jrun *r, dsi_jvalue indent)
 {
-    dsi_text text = {0};
     if (indent.kind == DSI_JSTRING) return indent;
     if (!dsi_jis_whole(indent)) dsi_jfail(r, "tojson: indent is a %s", dsi_jtype(indent));
-    for (int64_t i = dsi_jwhole(indent); i > 0 && !r->failed; i--) dsi_jadd(r, &text, " ", 1);
-    return dsi_jstring_of(r, &text);
+    return dsi_jblanks(r, dsi_jwhole(indent));
 }
 
 dsi_jvalue dsi_jtojson(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args)

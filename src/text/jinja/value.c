@@ -108,7 +108,25 @@ void dsi_jadd(dsi_jrun *r, dsi_text *to, const char *s, size_t n)
         dsi_text_add_bytes(to, s, n);
 }
 
+bool dsi_jdigits(const char *s, size_t n, int64_t *i)
+{
+    bool digits = n < 10;
+    *i = 0;
+    for (size_t k = 0; k < n && digits; k++) {
+        digits = s[k] >= '0' && s[k] <= '9';
+        *i = 10 * *i + (s[k] - '0');
+    }
+    return digits;
+}
+
 /* ---- making values ---- */
+
+dsi_jvalue dsi_jblanks(dsi_jrun *r, int64_t n)
+{
+    dsi_text text = {0};
+    for (; n > 0 && !r->failed; n--) dsi_jadd(r, &text, " ", 1);
+    return dsi_jstring_of(r, &text);
+}
 
 dsi_jvalue dsi_jstring(const char *s, size_t n)
 {

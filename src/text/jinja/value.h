@@ -50,6 +50,7 @@ dsi_jvalue dsi_jstring(const char *s, size_t n);
 dsi_jvalue dsi_jstring_copy(dsi_jrun *r, const char *s, size_t n);
 /* The string of *text, which is freed. */
 dsi_jvalue dsi_jstring_of(dsi_jrun *r, dsi_text *text);
+dsi_jvalue dsi_jblanks(dsi_jrun *r, int64_t n);        /* none if n is below 1 */
 dsi_jvalue dsi_jliteral(const char *s);                /* of a string constant */
 dsi_jvalue dsi_jlist_new(dsi_jrun *r, dsi_jkind kind); /* a list or a tuple */
 void dsi_jlist_add(dsi_jrun *r, dsi_jvalue list, dsi_jvalue v);
@@ -63,6 +64,9 @@ dsi_jvalue dsi_jvalue_of_json(dsi_jrun *r, const json_t *json);
 void dsi_jadd(dsi_jrun *r, dsi_text *to, const char *s, size_t n);
 
 /* ---- reading values ---- */
+
+/* Whether s[0..n) is digits, at most 9; *i: their number, 0 of none. */
+bool dsi_jdigits(const char *s, size_t n, int64_t *i);
 
 static inline bool dsi_jis_list(dsi_jvalue v)
 {
