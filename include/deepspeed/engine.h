@@ -126,6 +126,13 @@ DS_API ds_tensor *ds_engine_forward_n(ds_engine *e, ds_tensor **in, int n);
  * Collective at a boundary. */
 DS_API ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss);
 
+typedef struct ds_backward_opts {
+    /* scale_wrt_gas=False: the loss is not divided by gradient_accumulation_steps. For
+     * a loss that the program has weighted, by its share of the tokens of an update. */
+    bool no_scale_wrt_gas;
+} ds_backward_opts;
+DS_API ds_status ds_engine_backward_with(ds_engine *e, ds_tensor *loss, ds_backward_opts opts);
+
 /* engine.step: at an accumulation boundary unscales and clips the gradients,
  * updates the parameters, advances the schedule and resets the gradients; inf
  * or NaN in a gradient skips the update (fp16, bf16, and with "on_nan":

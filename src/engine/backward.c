@@ -45,10 +45,10 @@ bool dsi_engine_needs_loss(const ds_engine *e)
     return dsi_engine_ends_on_nan(e) || dsi_engine_is_monitored(e);
 }
 
-ds_status dsi_engine_take_loss(ds_engine *e, double value)
+ds_status dsi_engine_take_loss(ds_engine *e, double value, bool whole)
 {
     if (isfinite(value) || !dsi_engine_ends_on_nan(e)) {
-        e->loss_sum += value / (double)e->config->gradient_accumulation_steps;
+        e->loss_sum += value / (whole ? 1 : (double)e->config->gradient_accumulation_steps);
         return DS_OK;
     }
     return dsi_fail(DS_ESTATE,
@@ -59,7 +59,7 @@ ds_status dsi_engine_take_loss(ds_engine *e, double value)
 
 /* Queues a copy of the loss: the step waits for the norm before it updates, and
  * has it then. false: it must be read now. */
-static bool loss_queue(ds_engine *e, const ds_tensor *loss)
+static bool loss_queue(ds_engine *e, const ds_tensor *loss, bool whole)
 {
     dsi_late_loss *late = &e->late_loss;
     dsi_device *d = loss->device;
@@ -73,6 +73,7 @@ static bool loss_queue(ds_engine *e, const ds_tensor *loss)
     }
     bool was = dsi_graph_note(d, false);
     late->dtype = loss->dtype;
+    late->whole = whole;
     late->pending = dsi_acquire(loss) &&
                     type->queue_out(&d->stream, late->pinned, dsi_v(loss).p,
                                     ds_dtype_size(loss->dtype)) == DS_OK &&
@@ -83,14 +84,14 @@ static bool loss_queue(ds_engine *e, const ds_tensor *loss)
 
 /* Reads the loss if on_nan or a monitor needs its value; late: may leave that to
  * the step. One that is captured reads it after its launch. */
-static ds_status read_loss(ds_engine *e, const ds_tensor *loss, bool late)
+static ds_status read_loss(ds_engine *e, const ds_tensor *loss, bool late, bool whole)
 {
     if (!dsi_engine_needs_loss(e) || dsi_graph_capturing(loss->device)) return DS_OK;
-    if (late && loss_queue(e, loss)) return DS_OK;
+    if (late && loss_queue(e, loss, whole)) return DS_OK;
     bool was = dsi_graph_note(loss->device, false);
     double value = ds_item(loss);
     dsi_graph_note(loss->device, was);
-    return dsi_engine_take_loss(e, value);
+    return dsi_engine_take_loss(e, value, whole);
 }
 
 /* A rank without gradients of its own has not waited for its GPU. */
@@ -106,8 +107,8 @@ ds_status dsi_engine_late_loss(void *engine)
     bool was = dsi_graph_note(d, false);
     if (status == DS_OK && !there) status = d->type->sync(&d->stream);
     dsi_graph_note(d, was);
-    return status == DS_OK ? dsi_engine_take_loss(e, dsi_element(late->pinned, late->dtype, 0))
-                           : status;
+    if (status != DS_OK) return status;
+    return dsi_engine_take_loss(e, dsi_element(late->pinned, late->dtype, 0), late->whole);
 }
 
 void dsi_engine_late_loss_free(ds_engine *e)
@@ -119,32 +120,40 @@ void dsi_engine_late_loss_free(ds_engine *e)
 }
 
 /* By which the loss counts in the backward pass. */
-double dsi_engine_loss_factor(const ds_engine *e)
+double dsi_engine_loss_factor(const ds_engine *e, bool whole)
 {
-    double factor = e->scaler.scale / (double)e->config->gradient_accumulation_steps;
+    double factor = e->scaler.scale;
+    if (!whole) factor /= (double)e->config->gradient_accumulation_steps;
     return e->config->gradient_sum ? factor * ds_comm_size(e->comm) : factor; /* it is averaged */
 }
 
-ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss)
+ds_status ds_engine_backward_with(ds_engine *e, ds_tensor *loss, ds_backward_opts opts)
 {
+    bool whole = opts.no_scale_wrt_gas;
     if (!dsi_live_all("engine_backward", e, loss)) return dsi_null_argument("engine_backward");
     /* a GPU's value is there after a wait: the pass is queued before */
     bool now = loss->device->type->immediate;
     if (backward_check_order(e, loss) != DS_OK || dsi_engine_record_backward(e, loss) != DS_OK ||
-        (now && read_loss(e, loss, false) != DS_OK))
+        (now && read_loss(e, loss, false, whole) != DS_OK))
         return dsi_engine_abort_ranks(e);
     bool last = ds_engine_is_gradient_accumulation_boundary(e);
     dsi_engine_log_memory(e, "before backward");
     dsi_phase_start(e->timers, DSI_BWD);
     ds_status status = dsi_graph_capturing(loss->device)
-                           ? dsi_engine_capture_backward(e, loss, last)
-                           : dsi_zero_backward(e->zero, loss, dsi_engine_loss_factor(e), last);
+                           ? dsi_engine_capture_backward(e, loss, last, whole)
+                           : dsi_zero_backward(e->zero, loss, dsi_engine_loss_factor(e, whole),
+                                               last);
     dsi_engine_flops_wait(e);
     dsi_phase_stop(e->timers, DSI_BWD);
     dsi_phase_split_backward(e->timers, dsi_zero_reducing(e->zero));
     dsi_engine_log_memory(e, "after backward");
-    if (status == DS_OK && !now) status = read_loss(e, loss, last);
+    if (status == DS_OK && !now) status = read_loss(e, loss, last, whole);
     e->went_backward = status == DS_OK;
     e->went_last = last;
     return status == DS_OK ? DS_OK : dsi_engine_abort_ranks(e);
+}
+
+ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss)
+{
+    return ds_engine_backward_with(e, loss, (ds_backward_opts){0});
 }

@@ -34,7 +34,7 @@ typedef struct dsi_late_loss {
     void *pinned;       /* its value arrives there, before `done` */
     dsi_event done;
     ds_dtype dtype;
-    bool pending;
+    bool pending, whole; /* whole: it is not divided by the accumulation steps */
 } dsi_late_loss;
 
 /* When ranks next ask each other whether to stop (stop.c). */
@@ -81,12 +81,12 @@ struct ds_engine {
 
     dsi_late_loss late_loss;
     struct dsi_flops *flops; /* flops_profiler.c: to be reported at the end of the step */
-    double loss_sum;  /* of the micro steps since the last boundary, each divided by their number */
-    double norm;      /* of the last step: of all gradients, before clipping */
-    ds_dtype dtype;   /* of parameters and activations */
-    bool joined;      /* an engine made the world of ranks: world_leave in initialize.c */
-    bool config_made; /* optim was made from the configuration */
-    bool went_backward; /* a backward waits for its step */
+    double loss_sum;         /* of the micro steps since the last boundary, as they count */
+    double norm;             /* of the last step: of all gradients, before clipping */
+    ds_dtype dtype;          /* of parameters and activations */
+    bool joined;             /* an engine made the world of ranks: world_leave in initialize.c */
+    bool config_made;        /* optim was made from the configuration */
+    bool went_backward;      /* a backward waits for its step */
     bool flops_reported;
     dsi_stop stop;
     bool went_last;                /* and it was the last one of an update */
@@ -106,7 +106,7 @@ void dsi_engine_late_loss_free(ds_engine *e);
 /* engine/backward.c: what follows from the value of a loss: DS_ESTATE if it is
  * inf or NaN and ends the training. */
 bool dsi_engine_needs_loss(const ds_engine *e);
-ds_status dsi_engine_take_loss(ds_engine *e, double value);
+ds_status dsi_engine_take_loss(ds_engine *e, double value, bool whole);
 bool dsi_engine_ends_on_nan(const ds_engine *e); /* fp16 skips the step, which is no error */
 
 /* engine/step.c: whether inf or NaN among the gradients matters; what follows an
@@ -118,9 +118,10 @@ ds_status dsi_engine_end_step(ds_engine *e, bool boundary, ds_status status);
 /* engine/step_graph.c: while the device of the loss records a step. A captured
  * step is finished by a hook, after each of its launches. */
 ds_status dsi_engine_record_backward(const ds_engine *e, const ds_tensor *loss);
-ds_status dsi_engine_capture_backward(ds_engine *e, ds_tensor *loss, bool last);
+ds_status dsi_engine_capture_backward(ds_engine *e, ds_tensor *loss, bool last, bool whole);
 ds_status dsi_engine_capture_step(ds_engine *e, bool boundary);
-double dsi_engine_loss_factor(const ds_engine *e); /* backward.c: of the loss in a pass */
+/* backward.c: of the loss in a pass; whole: it is not divided by the accumulation steps */
+double dsi_engine_loss_factor(const ds_engine *e, bool whole);
 
 /* engine/flops_profiler.c: at the start, whether its file can be written; around the
  * forward: begin returns whether end is to be called when the timer was stopped; before

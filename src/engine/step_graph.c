@@ -26,7 +26,7 @@ typedef struct dsi_captured {
     ds_engine *e;
     ds_tensor *loss; /* of the capture, counted */
     dsi_device *d;
-    bool boundary;
+    bool boundary, whole;          /* whole: the loss is not divided by the accumulation steps */
     const Scales *slot;            /* on the device */
     Scales *scales;                /* its values */
     const dsi_step_result *result; /* after a launch */
@@ -55,7 +55,7 @@ ds_status dsi_engine_record_backward(const ds_engine *e, const ds_tensor *loss)
 
 static void scales_write(const Captured *c)
 {
-    *c->scales = (Scales){dsi_engine_loss_factor(c->e), 1 / c->e->scaler.scale};
+    *c->scales = (Scales){dsi_engine_loss_factor(c->e, c->whole), 1 / c->e->scaler.scale};
 }
 
 static void captured_before(void *arg)
@@ -74,7 +74,8 @@ static ds_status captured_after(void *arg)
     const dsi_step_result *r = c->result;
     dsi_zero_step_result update = {.norm = r->norm};
     ds_status status = r->fault != 0 ? dsi_device_check(c->d) : DS_OK;
-    if (status == DS_OK && dsi_engine_needs_loss(e)) status = dsi_engine_take_loss(e, r->loss);
+    if (status == DS_OK && dsi_engine_needs_loss(e))
+        status = dsi_engine_take_loss(e, r->loss, c->whole);
     update.overflow = c->boundary && status == DS_OK && dsi_engine_checks_overflow(e->config) &&
                       !isfinite(r->norm);
     e->applied = false;
@@ -102,12 +103,16 @@ static void captured_release(void *arg)
 
 /* Its part before a launch; the part after it is a hook of its own, behind those
  * of the optimizer. */
-ds_status dsi_engine_capture_backward(ds_engine *e, ds_tensor *loss, bool last)
+ds_status dsi_engine_capture_backward(ds_engine *e, ds_tensor *loss, bool last, bool whole)
 {
     static const dsi_graph_hook hook = {
         .before = captured_before, .release = captured_release, .undo = captured_undo};
     Captured *c = dsi_alloc(sizeof *c);
-    *c = (Captured){.e = e, .loss = dsi_ref(ds_detach(loss)), .d = loss->device, .boundary = last};
+    *c = (Captured){.e = e,
+                    .loss = dsi_ref(ds_detach(loss)),
+                    .d = loss->device,
+                    .boundary = last,
+                    .whole = whole};
     dsi_graph_add_hook(c->d, &hook, c);
     c->slot = dsi_graph_slot(c->d, sizeof *c->slot, &c->scales);
     if (!c->loss || !c->slot) return ds_error_status();

@@ -80,13 +80,29 @@ static ds_status plan_run(void *arg)
     return p->status = ds_error() ? ds_error_status() : DS_OK;
 }
 
-static Plan plan; /* of caught_run */
+static Plan plan; /* of those that are caught */
+static void (*caught_body)(void);
+static ds_device device; /* of the test's thread */
+
+static void caught_on_device(void)
+{
+    ds_set_device(device);
+    caught_body();
+}
+
+static const char *caught(void (*body)(void))
+{
+    device = ds_current_device();
+    caught_body = body;
+    return caught_of("warning", caught_on_device);
+}
+
 static void caught_run(void) { plan_run(&plan); }
 
 static const char *run_and_catch(Plan p)
 {
     plan = p;
-    const char *s = caught_of("warning", caught_run);
+    const char *s = caught(caught_run);
     CHECK_INT(plan.status, DS_OK);
     return s;
 }
@@ -183,7 +199,7 @@ static void a_profile_of_the_program_stays(void **state)
 {
     (void)state;
     plan = (Plan){.steps = 3};
-    const char *s = caught_of("warning", caught_profiled);
+    const char *s = caught(caught_profiled);
     CHECK_INT(plan.status, DS_OK);
     CHECK(strstr(s, "flops_profiler: no report: this thread profiles already"));
     CHECK_INT(count(s, "Profile Summary"), 0);
@@ -282,7 +298,7 @@ static void a_lost_folder_does_not_end_training(void **state)
 {
     (void)state;
     folder_make();
-    const char *s = caught_of("warning", caught_lost);
+    const char *s = caught(caught_lost);
     CHECK_INT(plan.status, DS_OK);
     CHECK_INT(plan.steps, 3);
     CHECK_INT(count(s, "flops_profiler: "), 1);
@@ -320,7 +336,7 @@ static void caught_graph(void)
 static void a_step_graph_runs_the_function(void **state)
 {
     (void)state;
-    const char *s = caught_of("info", caught_graph);
+    const char *s = caught(caught_graph);
     CHECK_INT(plan.status, DS_OK);
     CHECK_INT(plan.steps, 5);
     CHECK_INT(count(s, "Profile Summary at step 2:"), 1);
@@ -346,7 +362,7 @@ static void a_model_is_profiled_alone(void **state)
     ds_nn_batch_norm1d(m, "2", 4);
     ds_module_train(ds_module_child(m, 1), false); /* modes come back one by one */
     ds_state *state_dict = ds_module_state(m);
-    ds_tensor *x = ds_ones(DS_F32, ds_shape(2, 8)),
+    ds_tensor *x = ds_to(ds_ones(DS_F32, ds_shape(2, 8)), ds_current_device(), DS_F32),
               *mean = ds_state_get(state_dict, "2.running_mean");
     char *text = NULL;
     size_t n = 0;
@@ -376,7 +392,7 @@ static void bad_calls_are_refused(void **state)
     ds_scope *scope = ds_scope_open();
     static const ds_module_type type = {"Failing", 1, .forward = failing_forward};
     ds_module *m = ds_module_new(NULL, "net", &type);
-    ds_tensor *x = ds_ones(DS_F32, ds_shape(2, 8));
+    ds_tensor *x = ds_to(ds_ones(DS_F32, ds_shape(2, 8)), ds_current_device(), DS_F32);
     CHECK_CLOSE(ds_model_profile(m, x, NULL).flops, 0, 0);
     CHECK_ERROR("net: reshape");
     CHECK(ds_module_training(m));
