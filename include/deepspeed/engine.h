@@ -212,6 +212,38 @@ DS_API ds_state *ds_engine_state(ds_engine *e, bool masters);
  * that.) */
 DS_API ds_status ds_engine_load_state(ds_engine *e, const ds_state *state);
 
+/* ---- one parameter ---- */
+
+/* safe_get_full_grad, safe_get_full_fp32_param, safe_get_full_optimizer_state: what is
+ * "grad", "fp32", or a state of the optimizer by its name ("exp_avg"); param is a
+ * parameter of the model, of the experts that ranks share each rank's own. Returns a
+ * new float32 tensor of param's shape, the same on all ranks that have param, in the
+ * current scope and on param's device.
+ *   grad     after the backward that ends an update and before its step: the mean over
+ *            the ranks of the sum over micro steps, as the optimizer gets it: times the
+ *            loss scale, and not clipped; zeros if the loss does not depend on param
+ *   fp32     the value that is trained: the master weight
+ *   states   zeros before the first update
+ * NULL with the message: DS_ESTATE: no complete gradient, or the update has the
+ * optimizer's file (offload_optimizer to nvme, between a backward and its step), or
+ * there is no optimizer; DS_EINVAL: no parameter of the model, one that is not trained,
+ * or no such state. Collective. Not in a step graph. */
+DS_API ds_tensor *ds_engine_get_full(ds_engine *e, ds_tensor *param, const char *what);
+
+/* safe_set_full_grad, _fp32_param, _optimizer_state: the way back: value is a floating
+ * tensor of param's shape, the same on all ranks, borrowed. "fp32" also changes the
+ * parameter that the model computes with. (For a whole model ds_engine_load_state sends
+ * less.) Failures as above; DS_EINVAL: another shape. A refused call changes nothing.
+ * Collective. */
+DS_API ds_status ds_engine_set_full(ds_engine *e, ds_tensor *param, const char *what,
+                                    ds_tensor *value);
+
+/* safe_get_local_grad and so on: the elements of param that this rank updates, [n], as
+ * a shard in stages 1 to 3; [0] if it has none of them. Collective, too. */
+DS_API ds_tensor *ds_engine_get_local(ds_engine *e, ds_tensor *param, const char *what);
+DS_API ds_status ds_engine_set_local(ds_engine *e, ds_tensor *param, const char *what,
+                                     ds_tensor *value);
+
 /* ---- getters: named like DeepSpeed's properties ---- */
 
 DS_API ds_device ds_engine_device(const ds_engine *e);

@@ -477,6 +477,11 @@ int dsi_reduce_shards(const dsi_reduce *r, dsi_view *views, double *squares)
     return n;
 }
 
+void dsi_reduce_forget_squares(dsi_reduce *r, int i)
+{
+    r->bucket[r->f->param[i].unit].counted = false;
+}
+
 void dsi_reduce_reset(dsi_reduce *r)
 {
     if (r->status == DS_OK)

@@ -77,6 +77,9 @@ ds_tensor *dsi_reduce_grad(const dsi_reduce *r, int i);
  * elements on this rank, of each on one of the ranks. */
 int dsi_reduce_shards(const dsi_reduce *r, dsi_view *views, double *squares);
 
+/* Gradient i was written since: its squares are not used. */
+void dsi_reduce_forget_squares(dsi_reduce *r, int i);
+
 /* What a backward pass begins with, or has left when its sums were waited for,
  * apart from values: for a pass that a device has captured. It holds the
  * buckets' memory. Not for a

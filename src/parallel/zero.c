@@ -14,7 +14,7 @@
  *
  * Invariants:
  * - Index i is a parameter of the layout; the functions for checkpoints take
- *   that of the module (param_find).
+ *   that of the module (dsi_zero_find).
  * - All ranks call backward, step, publish and whole in the same order; these
  *   block. A failure on one rank ends the communication of all
  *   (dsi_comm_all_or_none).
@@ -353,7 +353,7 @@ ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool ch
 
 /* ---- for checkpoints and averages ---------------------------------------------------------------------- */
 
-static int param_find(const dsi_zero *z, int index)
+int dsi_zero_find(const dsi_zero *z, int index)
 {
     for (int i = 0; z && i < z->flat->n; i++)
         if (z->flat->param[i].index == index) return i;
@@ -364,13 +364,13 @@ const dsi_flat *dsi_zero_flat(const dsi_zero *z) { return z->flat; }
 
 ds_tensor *dsi_zero_shard(const dsi_zero *z, int i)
 {
-    int k = param_find(z, i);
+    int k = dsi_zero_find(z, i);
     return k < 0 ? NULL : z->shard[k];
 }
 
 ds_status dsi_zero_release(dsi_zero *z, int i, bool changed)
 {
-    int k = param_find(z, i);
+    int k = dsi_zero_find(z, i);
     if (k >= 0 && z->split) return dsi_split_release(z->split, k, changed);
     if (k < 0 || !z->offload) return DS_OK;
     if (changed) return dsi_offload_store(z->offload, k);
@@ -394,31 +394,36 @@ ds_status dsi_zero_publish(dsi_zero *z)
     return dsi_comm_all_or_none(z->comm, status);
 }
 
+ds_status dsi_zero_assemble(dsi_zero *z, int k, ds_tensor *whole)
+{
+    const dsi_flat_unit *u = &z->flat->unit[z->flat->param[k].unit];
+    ds_status status = DS_OK;
+    for (int r = 0; status == DS_OK && z->unit && r < u->ranks; r++) {
+        int64_t begin, end;
+        dsi_flat_shard_range(z->flat, k, r, &begin, &end);
+        if (begin < end) status = ds_broadcast(u->comm, dsi_flat_range(whole, begin, end), r);
+    }
+    return status;
+}
+
 /* Every rank's elements of parameter k of the layout, from where they are
  * updated. */
 static ds_status param_assemble(dsi_zero *z, int k, ds_tensor *whole)
 {
-    const dsi_flat *f = z->flat;
     bool materializes = (z->offload && !dsi_offload_in_memory(z->offload, k)) ||
                         (z->split && !dsi_split_in_memory(z->split, k));
     /* NULL: none of its elements, if it has any */
-    ds_tensor *owned = dsi_flat_owned_in(f, k, whole);
+    ds_tensor *owned = dsi_flat_owned_in(z->flat, k, whole);
     ds_status status = owned && z->shard[k] ? dsi_copy(owned, z->shard[k]) : DS_OK;
-    if (materializes) dsi_zero_release(z, f->param[k].index, false);
-    const dsi_flat_unit *u = &f->unit[f->param[k].unit];
-    for (int r = 0; status == DS_OK && z->unit && r < u->ranks; r++) {
-        int64_t begin, end;
-        dsi_flat_shard_range(f, k, r, &begin, &end);
-        if (begin < end) status = ds_broadcast(u->comm, dsi_flat_range(whole, begin, end), r);
-    }
-    return status;
+    if (materializes) dsi_zero_release(z, z->flat->param[k].index, false);
+    return status == DS_OK ? dsi_zero_assemble(z, k, whole) : status;
 }
 
 ds_tensor *dsi_zero_whole(dsi_zero *z, int i)
 {
     ds_tensor *x = z ? ds_module_param_at(z->model, i, NULL) : NULL;
     if (!x) return dsi_refuse("zero: there is no parameter %d", i);
-    int k = param_find(z, i);
+    int k = dsi_zero_find(z, i);
     ds_tensor *whole = dsi_new_dtype(x, DS_F32, x->shape);
     ds_status status = !whole  ? ds_error_status()
                        : k < 0 ? dsi_copy(whole, x)

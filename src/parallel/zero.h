@@ -145,6 +145,23 @@ ds_status dsi_zero_publish(dsi_zero *z);
  * which all call it; in the current scope. */
 ds_tensor *dsi_zero_whole(dsi_zero *z, int i);
 
+/* ---- one parameter, for programs (zero_param.c) ------------------------------------------------------ */
+
+enum { DSI_ZERO_MASTER = -2, DSI_ZERO_GRAD = -1 }; /* a part of it; from 0 on: a moment */
+
+bool dsi_zero_has_param(const dsi_zero *z, int index);    /* whether it is trained */
+int64_t dsi_zero_part_size(const dsi_zero *z, int index); /* elements that this rank updates */
+/* Why it cannot be read or written between a backward and its step; NULL: it can. */
+const char *dsi_zero_part_busy(const dsi_zero *z, int part);
+/* A new float32 tensor in the current scope: the whole, of the parameter's shape; or
+ * local: the elements that this rank updates, 1-D. Gradients are those that the
+ * optimizer is given, before unscaling and clipping, after the last pass of an
+ * update; one that backward has not made, and a moment before the first update, are
+ * zeros. Collective. NULL with the message. */
+ds_tensor *dsi_zero_part(dsi_zero *z, int index, int part, bool local);
+/* The way back, of such a tensor. A master is published. Collective. */
+ds_status dsi_zero_set_part(dsi_zero *z, int index, int part, ds_tensor *value, bool local);
+
 /* Model state of this rank, in bytes: what ZeRO divides by the number of ranks. */
 typedef struct dsi_zero_bytes {
     int64_t parameters, gradients; /* parameters: as the model sees them */

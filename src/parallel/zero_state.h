@@ -43,6 +43,11 @@ struct dsi_zero {
 
 /* This rank's elements of parameter i as the model has them; NULL: none. */
 ds_tensor *dsi_zero_model_shard(const dsi_zero *z, int i);
+/* Parameter `index` of the module in the layout; -1: it is not trained. */
+int dsi_zero_find(const dsi_zero *z, int index);
+/* whole has this rank's elements of parameter k of the layout: adds those of the other
+ * ranks that have it, which all call it. */
+ds_status dsi_zero_assemble(dsi_zero *z, int k, ds_tensor *whole);
 /* Whether the model's own elements of parameter i are in a file; then they are
  * there between these two. */
 bool dsi_zero_on_disk(const dsi_zero *z, int i);
