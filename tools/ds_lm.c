@@ -323,6 +323,15 @@ static void check_given(struct argp_state *state, const LmOptions *o)
         }
 }
 
+static void check_samples(struct argp_state *state, const LmOptions *o)
+{
+    if (strcmp(o->command, "train") != 0 || o->sample_interval || o->demo) return;
+    for (const struct argp_option *option = options; option->name || option->doc; option++)
+        if (option->key >= MAX_NEW_TOKENS && option->key <= STOP_STRINGS &&
+            is_given(o, option->key))
+            argp_error(state, "--%s is for samples: give --sample-interval N, too", option->name);
+}
+
 static error_t parse(int key, char *arg, struct argp_state *state)
 {
     LmOptions *o = state->input;
@@ -369,6 +378,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         if (chats && o->prompt)
             argp_error(state, "chat reads messages from stdin: --prompt is for generate");
         check_given(state, o);
+        check_samples(state, o);
         if (o->system && !o->chat && !chats)
             argp_error(state, "--system is for --chat, and the command chat");
         if (o->early_stopping &&

@@ -21,16 +21,34 @@ static int compare_tokens(const void *pa, const void *pb)
     return a->n < b->n ? 1 : a->n > b->n ? -1 : memcmp(a->content, b->content, a->n);
 }
 
+static int compare_ids(const void *pa, const void *pb)
+{
+    uint32_t a = ((const struct dsi_added_place *)pa)->id,
+             b = ((const struct dsi_added_place *)pb)->id;
+    return (a > b) - (a < b);
+}
+
+const dsi_added_token *dsi_added_token_find(const dsi_added_tokens *a, uint32_t id)
+{
+    struct dsi_added_place key = {.id = id}, *found = NULL;
+    if (a->n) found = bsearch(&key, a->by_id, (size_t)a->n, sizeof key, compare_ids);
+    return found ? &a->at[found->at] : NULL;
+}
+
 void dsi_added_tokens_sort(dsi_added_tokens *a)
 {
     if (a->n) qsort(a->at, (size_t)a->n, sizeof *a->at, compare_tokens);
     for (int c = 0; c < 256; c++) a->first[c] = -1;
     for (int i = a->n - 1; i >= 0; i--) a->first[(unsigned char)a->at[i].content[0]] = i;
+    a->by_id = dsi_alloc((size_t)a->n * sizeof *a->by_id);
+    for (int i = 0; i < a->n; i++) a->by_id[i] = (struct dsi_added_place){a->at[i].id, i};
+    if (a->n) qsort(a->by_id, (size_t)a->n, sizeof *a->by_id, compare_ids);
 }
 
 void dsi_added_tokens_free(dsi_added_tokens *a)
 {
     for (int i = 0; i < a->n; i++) dsi_free(a->at[i].content);
+    dsi_free(a->by_id);
     dsi_list_free(a);
 }
 

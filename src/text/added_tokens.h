@@ -21,11 +21,17 @@ typedef struct dsi_added_token {
 typedef struct dsi_added_tokens {
     DSI_LIST(dsi_added_token)
     int first[256]; /* -1: no token begins with this byte */
+    struct dsi_added_place {
+        uint32_t id;
+        int at;
+    } * by_id; /* [n]: the tokens' places, by rising id */
 } dsi_added_tokens;
 
-/* Sorts the list and fills `first`. Call it once, after the last token was
- * added. */
+/* Sorts the list and fills `first` and `by_id`. Call it once, after the last
+ * token was added. */
 void dsi_added_tokens_sort(dsi_added_tokens *a);
+/* The token of that id, borrowed; NULL: there is none. */
+const dsi_added_token *dsi_added_token_find(const dsi_added_tokens *a, uint32_t id);
 void dsi_added_tokens_free(dsi_added_tokens *a);
 
 /* A section of a text: [begin, end); id is DSI_NO_TOKEN for ordinary text. */

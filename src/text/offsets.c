@@ -17,13 +17,6 @@ typedef struct Aligner {
     bool prepends;    /* each text between added tokens begins with a blank more */
 } Aligner;
 
-static const dsi_added_token *added_find(const dsi_added_tokens *list, uint32_t id)
-{
-    for (int i = 0; i < list->n; i++)
-        if (list->at[i].id == id) return &list->at[i];
-    return NULL;
-}
-
 static size_t blanks_end(const Aligner *a, size_t at)
 {
     uint32_t c = 0;
@@ -116,8 +109,8 @@ ds_status dsi_token_offsets(const ds_tokenizer *t, const char *text, size_t n, c
         a.prepends |= t->normalizer.at[i].kind == DSI_NORMALIZE_PREPEND;
     for (int64_t i = 0; i < count; i++) {
         const dsi_token *token = &t->bpe.vocab.at[ids[i]];
-        const dsi_added_token *added = added_find(&t->raw, ids[i]);
-        if (!added) added = added_find(&t->normalized, ids[i]);
+        const dsi_added_token *added = dsi_added_token_find(&t->raw, ids[i]);
+        if (!added) added = dsi_added_token_find(&t->normalized, ids[i]);
         bool byte_level = t->decoder.n && t->decoder.at[0].kind == DSI_DECODE_BYTE_LEVEL;
         bool fits = added && added_align(&a, added, &at[i]);
         if (!fits) /* also an added token of the normalized text, such as two blanks */

@@ -291,6 +291,8 @@ status 2 generate --model mine --prompt a --lr 1e-3
 has err '^ds_lm: --lr is for train, not for generate$'
 status 2 tokenize --model mine --data book.txt --output x.tokens --top-k 3
 has err '^ds_lm: --top-k is for train, generate, chat, not for tokenize$'
+status 2 $run --top-k 3
+has err '^ds_lm: --top-k is for samples: give --sample-interval N, too$'
 status 2 $run --num-return-sequences 2
 has err '^ds_lm: --num-return-sequences is for generate, not for train$'
 echo null >null.json
