@@ -52,15 +52,18 @@ ZeroPad3d'''.split()
 
 # Other names here, if a header has them.
 FUNCTIONS = {'hardtanh': 'ds_clamp', 'relu6': 'ds_clamp', 'scaled_dot_product_attention': 'ds_attention',
-             'multi_head_attention_forward': 'ds_call_attention'}
+             'multi_head_attention_forward': 'ds_call_attention', 'dropout1d': 'ds_dropout2d', 'dropout3d': 'ds_dropout2d',
+             **{f'max_unpool{n}d': 'ds_max_unpool' for n in (1, 2, 3)}}
 PADS = ('Circular', 'Constant', 'Reflection', 'Replication', 'Zero')
 CLASSES = {'Module': 'ds_module_new', 'Parameter': 'ds_module_param', 'Buffer': 'ds_module_buffer',
            'ModuleDict': 'ds_nn_module_list', 'DataParallel': 'ds_data_parallel_new',
            'BCELoss': 'ds_binary_cross_entropy', 'BCEWithLogitsLoss': 'ds_binary_cross_entropy_with_logits',
-           'KLDivLoss': 'ds_kl_div', 'LogSigmoid': 'ds_nn_logsigmoid', 'Softmax2d': 'ds_softmax', 'Hardtanh': 'ds_clamp',
-           'ReLU6': 'ds_clamp', 'Upsample': 'ds_interpolate', 'UpsamplingBilinear2d': 'ds_interpolate',
-           'UpsamplingNearest2d': 'ds_interpolate',
-           **{f'{kind}Pad{n}d': 'ds_pad' for kind in PADS for n in (1, 2, 3)}}
+           'KLDivLoss': 'ds_kl_div', 'LogSigmoid': 'ds_nn_logsigmoid', 'Softmax2d': 'ds_softmax',
+           'UpsamplingBilinear2d': 'ds_nn_upsample', 'UpsamplingNearest2d': 'ds_nn_upsample',
+           'MultiLabelMarginLoss': 'ds_multilabel_margin_loss',
+           'MultiLabelSoftMarginLoss': 'ds_multilabel_soft_margin_loss',
+           **{f'MaxUnpool{n}d': 'ds_max_unpool' for n in (1, 2, 3)},
+           **{f'{kind}Pad{n}d': 'ds_nn_pad' for kind in PADS for n in (1, 2, 3)}}
 
 
 def snake(name):

@@ -36,9 +36,9 @@ typedef struct ds_module_type {
 
 /* ---- the tree ------------------------------------------------------------------------------------- */
 
-/* parent NULL: a root, to be freed by ds_module_free or handed to an engine. name
- * NULL: its number among parent's children, as in a Sequential or a ModuleList.
- * *type is copied. */
+/* parent NULL: a root, to be freed by ds_module_free or handed to an engine.
+ * name NULL: its number among parent's children, as in a Sequential or a
+ * ModuleList. *type is copied. */
 DS_API ds_module *ds_module_new(ds_module *parent, const char *name, const ds_module_type *type);
 /* ds_module_make(parent, name, "Net", .forward = net_forward), or with
  * sizeof(Net) in the second place: a type of these members. */
@@ -126,7 +126,8 @@ DS_API ds_state *ds_module_state(const ds_module *m);
 
 /* Copies values in; refuses missing or unknown names and other shapes, naming
  * them, changing nothing. Experts that other ranks have are not unknown: a
- * whole state dict fits on every rank. A tied parameter needs one of its names. */
+ * whole state dict fits on every rank. A tied parameter needs one of its
+ * names. */
 DS_API DS_MUST_CHECK ds_status ds_module_load(ds_module *m, const ds_state *state);
 
 /* load_state_dict(strict=False): copies the values whose names both have.
@@ -227,15 +228,19 @@ typedef struct ds_nn_embedding_bag_opts {
 } ds_nn_embedding_bag_opts;
 
 /* weight [count, dim]: ds_embedding_bag of indices [B,L], or of (indices [M],
- * offsets); after either per_sample_weights. Row padding_idx (-1: none) starts at
- * 0 and stays. */
+ * offsets); after either per_sample_weights. Row padding_idx (-1: none) starts
+ * at 0 and stays. */
 DS_API ds_module *ds_nn_embedding_bag_with(ds_module *parent, const char *name, int64_t count,
                                            int64_t dim, ds_nn_embedding_bag_opts opts);
 DS_API ds_module *ds_nn_embedding_bag(ds_module *parent, const char *name, int64_t count,
                                       int64_t dim, ds_bag_mode mode, int64_t padding_idx);
 
 DS_API ds_module *ds_nn_dropout(ds_module *parent, const char *name, double p);
+DS_API ds_module *ds_nn_dropout1d(ds_module *parent, const char *name, double p);
 DS_API ds_module *ds_nn_dropout2d(ds_module *parent, const char *name, double p);
+DS_API ds_module *ds_nn_dropout3d(ds_module *parent, const char *name, double p);
+DS_API ds_module *ds_nn_alpha_dropout(ds_module *parent, const char *name, double p);
+DS_API ds_module *ds_nn_feature_alpha_dropout(ds_module *parent, const char *name, double p);
 DS_API ds_module *ds_nn_identity(ds_module *parent, const char *name);
 DS_API ds_module *ds_nn_relu(ds_module *parent, const char *name);
 DS_API ds_module *ds_nn_gelu(ds_module *parent, const char *name);
@@ -247,23 +252,29 @@ DS_API ds_module *ds_nn_hardswish(ds_module *parent, const char *name);
 DS_API ds_module *ds_nn_logsigmoid(ds_module *parent, const char *name);
 DS_API ds_module *ds_nn_mish(ds_module *parent, const char *name);
 DS_API ds_module *ds_nn_selu(ds_module *parent, const char *name);
+DS_API ds_module *ds_nn_relu6(ds_module *parent, const char *name);
+DS_API ds_module *ds_nn_softsign(ds_module *parent, const char *name);
+DS_API ds_module *ds_nn_tanhshrink(ds_module *parent, const char *name);
 /* Numbers: 0 selects the op's default, DS_ZERO requests 0. */
 DS_API ds_module *ds_nn_leaky_relu(ds_module *parent, const char *name, double negative_slope);
 DS_API ds_module *ds_nn_elu(ds_module *parent, const char *name, double alpha);
 DS_API ds_module *ds_nn_celu(ds_module *parent, const char *name, double alpha);
+DS_API ds_module *ds_nn_hardshrink(ds_module *parent, const char *name, double lambda);
+DS_API ds_module *ds_nn_softshrink(ds_module *parent, const char *name, double lambda);
+/* Both 0: -1 and 1. */
+DS_API ds_module *ds_nn_hardtanh(ds_module *parent, const char *name, double low, double high);
 DS_API ds_module *ds_nn_softplus(ds_module *parent, const char *name, double beta,
                                  double threshold);
 DS_API ds_module *ds_nn_softmax(ds_module *parent, const char *name, int dim);
 DS_API ds_module *ds_nn_log_softmax(ds_module *parent, const char *name, int dim);
+DS_API ds_module *ds_nn_softmin(ds_module *parent, const char *name, int dim);
+DS_API ds_module *ds_nn_glu(ds_module *parent, const char *name, int dim);
+/* Here 0 is 0. */
+DS_API ds_module *ds_nn_threshold(ds_module *parent, const char *name, double threshold,
+                                  double value);
 /* weight [n], 1 or the number of channels, which starts at `init`; 0: 0.25 */
 DS_API ds_module *ds_nn_prelu(ds_module *parent, const char *name, int64_t n, double init);
 DS_API ds_module *ds_nn_flatten(ds_module *parent, const char *name); /* from dim 1 */
-DS_API ds_module *ds_nn_max_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts);
-DS_API ds_module *ds_nn_avg_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts);
-DS_API ds_module *ds_nn_adaptive_avg_pool2d(ds_module *parent, const char *name, int64_t h,
-                                            int64_t w);
-DS_API ds_module *ds_nn_adaptive_max_pool2d(ds_module *parent, const char *name, int64_t h,
-                                            int64_t w);
 
 /* Calls its children in order. Children are made with the Sequential as parent
  * and named "0", "1", ... */
@@ -346,8 +357,8 @@ typedef struct ds_nn_transformer_stack_opts {
     ds_nn_transformer_encoder_layer_opts layer;
 } ds_nn_transformer_stack_opts;
 
-/* torch.nn.TransformerEncoder, TransformerDecoder: layers.0, layers.1, ..., which
- * begin with equal values, as torch's copies do, and norm.
+/* torch.nn.TransformerEncoder, TransformerDecoder: layers.0, layers.1, ...,
+ * which begin with equal values, as torch's copies do, and norm.
  *     ds_nn_transformer_encoder(m, "encoder", 512, 6, .norm = true, .layer = {.nhead = 8}) */
 #define ds_nn_transformer_encoder(parent, name, d_model, ...) \
     ds_nn_transformer_encoder_with(parent, name, d_model, \
@@ -429,9 +440,9 @@ DS_API ds_module *ds_nn_gru_with(ds_module *parent, const char *name, int64_t in
 DS_API ds_module *ds_nn_rnn_with(ds_module *parent, const char *name, int64_t input_size,
                                  ds_nn_rnn_opts opts);
 
-/* torch.nn.LSTMCell, GRUCell, RNNCell: weight_ih, weight_hh, bias_ih, bias_hh; one
- * step, x [batch, input_size] or [input_size] -> h. Of the options those of one
- * layer: hidden_size, no_bias, relu. */
+/* torch.nn.LSTMCell, GRUCell, RNNCell: weight_ih, weight_hh, bias_ih, bias_hh;
+ * one step, x [batch, input_size] or [input_size] -> h. Of the options those of
+ * one layer: hidden_size, no_bias, relu. */
 #define ds_nn_lstm_cell(parent, name, input_size, ...) \
     ds_nn_lstm_cell_with(parent, name, input_size, (ds_nn_rnn_opts){.hidden_size = __VA_ARGS__})
 #define ds_nn_gru_cell(parent, name, input_size, ...) \
@@ -457,10 +468,10 @@ typedef struct ds_rnn_state {
 DS_API ds_tensor *ds_call_rnn(ds_module *m, ds_tensor *x, ds_rnn_state *state);
 
 /* The same of samples of several lengths, int64 [batch] from 1 to x's steps:
- * torch's pack_padded_sequence, the call, and pad_packed_sequence with x's steps
- * as the total length. Steps from a sample's length on are 0 in the result; its
- * state after the last step is that after its own last one, where the other
- * direction begins. state may be NULL. The host reads lengths. */
+ * torch's pack_padded_sequence, the call, and pad_packed_sequence with x's
+ * steps as the total length. Steps from a sample's length on are 0 in the
+ * result; its state after the last step is that after its own last one, where
+ * the other direction begins. state may be NULL. The host reads lengths. */
 DS_API ds_tensor *ds_call_rnn_padded(ds_module *m, ds_tensor *x, ds_tensor *lengths,
                                      ds_rnn_state *state);
 

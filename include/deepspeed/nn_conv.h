@@ -1,5 +1,6 @@
-/* deepspeed/nn_conv.h: the layers of convolutions; what holds for all layers is
- * in nn.h, which includes this file.
+/* deepspeed/nn_conv.h: layers of images, lines and volumes: convolutions,
+ * pools, and what moves elements. What holds for all layers is in nn.h, which
+ * includes this file.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_NN_CONV_H
 #define DEEPSPEED_NN_CONV_H
@@ -98,6 +99,42 @@ typedef struct ds_nn_conv_transpose3d_opts {
                                 (ds_nn_conv_transpose3d_opts){.kernel = __VA_ARGS__})
 DS_API ds_module *ds_nn_conv_transpose3d_with(ds_module *parent, const char *name, int64_t in,
                                               int64_t out, ds_nn_conv_transpose3d_opts opts);
+
+/* ---- pools: the options are those of the op, ds_max_pool2d(x, ...) in ops_conv.h -------- */
+
+DS_API ds_module *ds_nn_max_pool1d(ds_module *parent, const char *name, ds_pool1d_opts opts);
+DS_API ds_module *ds_nn_avg_pool1d(ds_module *parent, const char *name, ds_pool1d_opts opts);
+DS_API ds_module *ds_nn_max_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts);
+DS_API ds_module *ds_nn_avg_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts);
+DS_API ds_module *ds_nn_max_pool3d(ds_module *parent, const char *name, ds_pool3d_opts opts);
+DS_API ds_module *ds_nn_avg_pool3d(ds_module *parent, const char *name, ds_pool3d_opts opts);
+DS_API ds_module *ds_nn_adaptive_avg_pool1d(ds_module *parent, const char *name, int64_t n);
+DS_API ds_module *ds_nn_adaptive_max_pool1d(ds_module *parent, const char *name, int64_t n);
+DS_API ds_module *ds_nn_adaptive_avg_pool2d(ds_module *parent, const char *name, int64_t h,
+                                            int64_t w);
+DS_API ds_module *ds_nn_adaptive_max_pool2d(ds_module *parent, const char *name, int64_t h,
+                                            int64_t w);
+DS_API ds_module *ds_nn_adaptive_avg_pool3d(ds_module *parent, const char *name, int64_t depth,
+                                            int64_t h, int64_t w);
+DS_API ds_module *ds_nn_adaptive_max_pool3d(ds_module *parent, const char *name, int64_t depth,
+                                            int64_t h, int64_t w);
+
+/* ---- what moves elements: the arguments are those of the op ------------------------------ */
+
+DS_API ds_module *ds_nn_pixel_shuffle(ds_module *parent, const char *name, int64_t factor);
+DS_API ds_module *ds_nn_pixel_unshuffle(ds_module *parent, const char *name, int64_t factor);
+DS_API ds_module *ds_nn_channel_shuffle(ds_module *parent, const char *name, int64_t groups);
+DS_API ds_module *ds_nn_unfold(ds_module *parent, const char *name, ds_unfold_opts opts);
+DS_API ds_module *ds_nn_fold(ds_module *parent, const char *name, int64_t h, int64_t w,
+                             ds_unfold_opts opts);
+DS_API ds_module *ds_nn_unflatten(ds_module *parent, const char *name, int dim, ds_dims sizes);
+DS_API ds_module *ds_nn_upsample(ds_module *parent, const char *name, ds_interpolate_opts opts);
+/* torch.nn.ZeroPad1d to 3d, ConstantPad, ReflectionPad, ReplicationPad and
+ * CircularPad: as the mode and the number of pairs [before, after] say, the
+ * last dimension's first. */
+DS_API ds_module *ds_nn_pad(ds_module *parent, const char *name, ds_dims pad, ds_pad_opts opts);
+DS_API ds_module *ds_nn_local_response_norm(ds_module *parent, const char *name,
+                                            ds_local_response_norm_opts opts);
 
 #ifdef __cplusplus
 }

@@ -68,14 +68,14 @@ DS_API ds_tensor *ds_clamp_tensors(ds_tensor *x, ds_tensor *low, ds_tensor *high
  * (torch.where). a and b have any dtypes, and promote. */
 DS_API ds_tensor *ds_where(ds_tensor *condition, ds_tensor *a, ds_tensor *b);
 
-/* value where mask (bool) is true, x elsewhere; both broadcast; the dtype is x's
- * (torch.masked_fill). Refuses a value that the dtype cannot hold: -1e9 in
+/* value where mask (bool) is true, x elsewhere; both broadcast; the dtype is
+ * x's (torch.masked_fill). Refuses a value that the dtype cannot hold: -1e9 in
  * float16, which has -INFINITY. */
 DS_API ds_tensor *ds_masked_fill(ds_tensor *x, ds_tensor *mask, double value);
 
-/* torch.neg, abs, exp, ...; the shape is x's. Integers become float32,
- * except in neg, abs, sign and the roundings. The gradient of |x| at 0 is 0, and
- * that of sign and the roundings everywhere. */
+/* torch.neg, abs, exp, ...; the shape is x's. Integers become float32, except
+ * in neg, abs, sign and the roundings. The gradient of |x| at 0 is 0, and that
+ * of sign and the roundings everywhere. */
 DS_API ds_tensor *ds_neg(ds_tensor *x);   /* -x */
 DS_API ds_tensor *ds_abs(ds_tensor *x);   /* |x| */
 DS_API ds_tensor *ds_exp(ds_tensor *x);   /* e^x */
@@ -92,8 +92,8 @@ DS_API ds_tensor *ds_floor(ds_tensor *x); /* the integer at or below x */
 DS_API ds_tensor *ds_ceil(ds_tensor *x);  /* the integer at or above x */
 DS_API ds_tensor *ds_round(ds_tensor *x); /* the nearest integer, of two the even one */
 
-/* bool, broadcast (torch.eq, ne, lt, le, gt, ge); operands promote; no gradient.
- * With a number: ds_gt(x, ds_scalar(DS_F32, 0.5)). */
+/* bool, broadcast (torch.eq, ne, lt, le, gt, ge); operands promote; no
+ * gradient. With a number: ds_gt(x, ds_scalar(DS_F32, 0.5)). */
 DS_API ds_tensor *ds_eq(ds_tensor *a, ds_tensor *b); /* a == b */
 DS_API ds_tensor *ds_ne(ds_tensor *a, ds_tensor *b); /* a != b */
 DS_API ds_tensor *ds_lt(ds_tensor *a, ds_tensor *b); /* a < b */
@@ -101,7 +101,8 @@ DS_API ds_tensor *ds_le(ds_tensor *a, ds_tensor *b); /* a <= b */
 DS_API ds_tensor *ds_gt(ds_tensor *a, ds_tensor *b); /* a > b */
 DS_API ds_tensor *ds_ge(ds_tensor *a, ds_tensor *b); /* a >= b */
 
-/* bool, broadcast (torch.logical_and, ...): an element that is not 0 is true; no
+/* bool, broadcast (torch.logical_and, ...): an element that is not 0 is true;
+ * no
  * gradient. */
 DS_API ds_tensor *ds_logical_and(ds_tensor *a, ds_tensor *b);
 DS_API ds_tensor *ds_logical_or(ds_tensor *a, ds_tensor *b);
@@ -134,6 +135,17 @@ DS_API ds_tensor *ds_softplus(ds_tensor *x, double beta, double threshold);
  * [N,C,...] */
 DS_API ds_tensor *ds_prelu(ds_tensor *x, ds_tensor *weight);
 
+/* a sigmoid(b), a and b the halves of x along dim: half of its size is left */
+DS_API ds_tensor *ds_glu(ds_tensor *x, int dim);
+DS_API ds_tensor *ds_softmin(ds_tensor *x, int dim); /* softmax(-x) */
+DS_API ds_tensor *ds_softsign(ds_tensor *x);         /* x / (1 + |x|) */
+DS_API ds_tensor *ds_tanhshrink(ds_tensor *x);       /* x - tanh x */
+/* x where |x| > lambda [0.5], else 0; and x nearer to 0 by lambda, or 0 */
+DS_API ds_tensor *ds_hardshrink(ds_tensor *x, double lambda);
+DS_API ds_tensor *ds_softshrink(ds_tensor *x, double lambda);
+/* x where x > threshold, else value; here 0 is 0 */
+DS_API ds_tensor *ds_threshold(ds_tensor *x, double threshold, double value);
+
 /* ---- products ------------------------------------------------------------------------------------- */
 
 /* torch.matmul:
@@ -141,8 +153,8 @@ DS_API ds_tensor *ds_prelu(ds_tensor *x, ds_tensor *weight);
  *     [...,m,k] [...,k,n] -> [...,m,n], leading dimensions broadcast */
 DS_API ds_tensor *ds_matmul(ds_tensor *a, ds_tensor *b);
 
-/* torch.einsum of x[0..n-1], n at most 8: "bij,bjk->bik" names the dimensions of
- * each operand and of the result by letters; those that the result lacks are
+/* torch.einsum of x[0..n-1], n at most 8: "bij,bjk->bik" names the dimensions
+ * of each operand and of the result by letters; those that the result lacks are
  * summed. A letter twice in an operand is its diagonal; "..." stands for
  * dimensions that broadcast; without "->" the result has the letters that occur
  * once, sorted. Operands are multiplied from the left to the right. */
@@ -152,8 +164,8 @@ DS_API ds_tensor *ds_einsum(const char *equation, ds_tensor **x, int n);
  *   x [...,in], w [out,in], b [out] or NULL -> [...,out] */
 DS_API ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b);
 
-/* torch.addmm: input + a b, a [...,M,K], b [K,N], input broadcast to [...,M,N]. A
- * bias [N] is added by the product's kernel, before the sum is rounded. */
+/* torch.addmm: input + a b, a [...,M,K], b [K,N], input broadcast to [...,M,N].
+ * A bias [N] is added by the product's kernel, before the sum is rounded. */
 DS_API ds_tensor *ds_addmm(ds_tensor *input, ds_tensor *a, ds_tensor *b);
 
 /* torch.nn.functional.bilinear: y[...,o] = sum over i, j of x1[...,i] w[o,i,j]
@@ -199,8 +211,26 @@ DS_API ds_tensor *ds_group_norm(ds_tensor *x, int64_t groups, ds_tensor *weight,
  * each channel of each sample; the options are batch_norm's. x [N,C,...].
  * Running statistics take the mean over samples. Without .training they are
  * used, if there are any: torch's use_input_stats=False, which refuses none.
- * Ulyanov et al., arXiv:1607.08022. Refuses one value for a channel of a sample. */
+ * Ulyanov et al., arXiv:1607.08022. Refuses one value for a channel of a
+ * sample. */
 DS_API ds_tensor *ds_instance_norm_with(ds_tensor *x, ds_batch_norm_opts opts);
+
+/* torch.nn.functional.normalize: x / max(its p-norm along dim, eps); p 0: 2,
+ * eps 0:
+ * 1e-12. */
+DS_API ds_tensor *ds_normalize(ds_tensor *x, double p, int dim, double eps);
+
+typedef struct ds_local_response_norm_opts {
+    int size;              /* channels, at least 1 */
+    double alpha, beta, k; /* 0: 1e-4, 0.75, 1 */
+} ds_local_response_norm_opts;
+
+/* torch.nn.functional.local_response_norm: x (k + alpha m)^-beta, m the mean of
+ * x^2 over .size channels around each of x [N,C,...], zeros beyond the first
+ * and the last one. Krizhevsky et al., NIPS 2012. */
+#define ds_local_response_norm(x, ...) \
+    ds_local_response_norm_with(x, (ds_local_response_norm_opts){.size = __VA_ARGS__})
+DS_API ds_tensor *ds_local_response_norm_with(ds_tensor *x, ds_local_response_norm_opts opts);
 
 /* ---- reductions ----------------------------------------------------------------------------------- */
 
@@ -209,8 +239,8 @@ typedef struct ds_reduce_opts {
     bool keepdim; /* they stay, with size 1 */
 } ds_reduce_opts;
 
-/* torch.sum and torch.mean: of all elements -> [], or over dimensions. The sum of
- * integers and bools is int64, so ds_sum(ds_eq(a, b)) counts; their mean is
+/* torch.sum and torch.mean: of all elements -> [], or over dimensions. The sum
+ * of integers and bools is int64, so ds_sum(ds_eq(a, b)) counts; their mean is
  * refused. */
 DS_API ds_tensor *ds_sum(ds_tensor *x);
 DS_API ds_tensor *ds_sum_with(ds_tensor *x, ds_reduce_opts opts);
@@ -251,22 +281,23 @@ typedef struct ds_norm_opts {
     bool keepdim; /* they stay, with size 1 */
 } ds_norm_opts;
 
-/* torch.linalg.vector_norm: (sum |x|^p)^(1/p). The gradient at zeros is 0; equal
- * maxima share it. */
+/* torch.linalg.vector_norm: (sum |x|^p)^(1/p). The gradient at zeros is 0;
+ * equal maxima share it. */
 DS_API ds_tensor *ds_norm(ds_tensor *x);
 DS_API ds_tensor *ds_norm_with(ds_tensor *x, ds_norm_opts opts);
 
-/* torch.logsumexp: log sum exp(x), over opts.dims; none: over all, where PyTorch
- * refuses dim=[]. */
+/* torch.logsumexp: log sum exp(x), over opts.dims; none: over all, where
+ * PyTorch refuses dim=[]. */
 DS_API ds_tensor *ds_logsumexp(ds_tensor *x, ds_reduce_opts opts);
 
-/* torch.cumsum: y[k] = x[0] + ... + x[k] along dim; of integers and bools int64,
- * without a gradient. */
+/* torch.cumsum: y[k] = x[0] + ... + x[k] along dim; of integers and bools
+ * int64, without a gradient. */
 DS_API ds_tensor *ds_cumsum(ds_tensor *x, int dim);
 
-/* torch.prod: of all elements -> [], or over dimensions; 1 of none. torch.cumprod:
- * y[k] = x[0] ... x[k] along dim, in log2 K passes. Gradients do not divide, so
- * zeros are no special case. Of integers and bools int64, without a gradient. */
+/* torch.prod: of all elements -> [], or over dimensions; 1 of none.
+ * torch.cumprod: y[k] = x[0] ... x[k] along dim, in log2 K passes. Gradients do
+ * not divide, so zeros are no special case. Of integers and bools int64,
+ * without a gradient. */
 DS_API ds_tensor *ds_prod(ds_tensor *x);
 DS_API ds_tensor *ds_prod_with(ds_tensor *x, ds_reduce_opts opts);
 DS_API ds_tensor *ds_cumprod(ds_tensor *x, int dim);
@@ -280,6 +311,9 @@ DS_API ds_tensor *ds_reshape(ds_tensor *x, ds_dims shape);
 /* x.flatten: dimensions from_dim to to_dim (inclusive; the last) become one. */
 DS_API ds_tensor *ds_flatten(ds_tensor *x, int from_dim);
 DS_API ds_tensor *ds_flatten_range(ds_tensor *x, int from_dim, int to_dim);
+/* torch.unflatten: dim becomes dimensions of those sizes, one of which may be
+ * -1. */
+DS_API ds_tensor *ds_unflatten(ds_tensor *x, int dim, ds_dims sizes);
 
 /* Views. x.permute: dimension i of the result is order.d[i] of x. x.transpose:
  * the two dimensions change places. */
@@ -288,8 +322,8 @@ DS_API ds_tensor *ds_transpose(ds_tensor *x, int dim0, int dim1);
 
 /* Views: x[begin:end] along dim, as in Python: a negative bound counts from the
  * end, bounds outside are those of x, and nothing is left where begin >= end;
- * DS_END is x's end. x[index] along dim, which is removed; index < 0 counts from
- * the end. */
+ * DS_END is x's end. x[index] along dim, which is removed; index < 0 counts
+ * from the end. */
 #define DS_END INT64_MAX
 DS_API ds_tensor *ds_slice(ds_tensor *x, int dim, int64_t begin, int64_t end);
 DS_API ds_tensor *ds_select(ds_tensor *x, int dim, int64_t index);
@@ -306,10 +340,10 @@ DS_API ds_tensor *ds_squeeze(ds_tensor *x, int dim);
 DS_API ds_tensor *ds_cat(ds_tensor **x, int n, int dim);
 DS_API ds_tensor *ds_stack(ds_tensor **x, int n, int dim);
 
-/* Views of x along dim -> out[0..]; returns the number of parts, 0 after a failure.
- * torch.split with a size: parts of `size`, the last one smaller; more than
- * `most` of them are refused. torch.split with sizes: n of them, which make
- * the dimension. torch.chunk: at most `chunks` equal parts, the last one
+/* Views of x along dim -> out[0..]; returns the number of parts, 0 after a
+ * failure. torch.split with a size: parts of `size`, the last one smaller; more
+ * than `most` of them are refused. torch.split with sizes: n of them, which
+ * make the dimension. torch.chunk: at most `chunks` equal parts, the last one
  * smaller. */
 DS_API int ds_split_size(ds_tensor *x, int64_t size, int dim, ds_tensor **out, int most);
 DS_API int ds_split_sizes(ds_tensor *x, int n, const int64_t *sizes, int dim, ds_tensor **out);
@@ -324,8 +358,8 @@ DS_API ds_tensor *ds_flip(ds_tensor *x, ds_dims dims);
 DS_API ds_tensor *ds_roll(ds_tensor *x, ds_dims shifts, ds_dims dims);
 DS_API ds_tensor *ds_repeat(ds_tensor *x, ds_dims repeats);
 DS_API ds_tensor *ds_repeat_interleave(ds_tensor *x, int64_t repeats, int dim);
-/* Slice k of dimension dim repeats[k] times; repeats is int64 [size] or [1], and
- * none is below 0. The host reads repeats, which waits for a GPU. */
+/* Slice k of dimension dim repeats[k] times; repeats is int64 [size] or [1],
+ * and none is below 0. The host reads repeats, which waits for a GPU. */
 DS_API ds_tensor *ds_repeat_interleave_tensor(ds_tensor *x, ds_tensor *repeats, int dim);
 
 typedef enum ds_pad_mode {
@@ -340,9 +374,10 @@ typedef struct ds_pad_opts {
     double value;
 } ds_pad_opts;
 
-/* torch.nn.functional.pad: pad has pairs [before, after], of the last dimension,
- * then of the one before it, ...; a negative number cuts off. ds_pad: zeros.
- * Other modes than constant take pairs for all dimensions of x but [N,C], or
+/* torch.nn.functional.pad: pad has pairs [before, after], of the last
+ * dimension, then of the one before it, ...; a negative number cuts off.
+ * ds_pad: zeros. Other modes than constant take pairs for all dimensions of x
+ * but [N,C], or
  * [C]. */
 DS_API ds_tensor *ds_pad(ds_tensor *x, ds_dims pad);
 DS_API ds_tensor *ds_pad_with(ds_tensor *x, ds_dims pad, ds_pad_opts opts);
@@ -378,10 +413,10 @@ typedef struct ds_embedding_bag_opts {
 } ds_embedding_bag_opts;
 
 /* torch.nn.functional.embedding_bag: of each bag of indices the mean, sum or
- * largest of the rows of weight [V,D]; 0 of an empty bag. indices int64 [B,L], or
- * [M] with .offsets -> [B,D]. Row padding_idx (-1: none) counts in none of them,
- * and gets no gradient; of equal largest the first gets it. The host reads
- * offsets, which waits for a GPU. */
+ * largest of the rows of weight [V,D]; 0 of an empty bag. indices int64 [B,L],
+ * or [M] with .offsets -> [B,D]. Row padding_idx (-1: none) counts in none of
+ * them, and gets no gradient; of equal largest the first gets it. The host
+ * reads offsets, which waits for a GPU. */
 #define ds_embedding_bag(weight, indices, padding_idx, ...) \
     ds_embedding_bag_with(weight, indices, padding_idx, \
                           (ds_embedding_bag_opts){.offsets = __VA_ARGS__})
@@ -389,8 +424,8 @@ DS_API ds_tensor *ds_embedding_bag_with(ds_tensor *weight, ds_tensor *indices, i
                                         ds_embedding_bag_opts opts);
 
 /* torch.gather: y[i][k] = x[i][index[i][k]] along dim = 1, likewise along
- * others. x: any dtype. index: int64 or int32, no larger than x except along dim;
- * its values are 0 to size - 1. */
+ * others. x: any dtype. index: int64 or int32, no larger than x except along
+ * dim; its values are 0 to size - 1. */
 DS_API ds_tensor *ds_gather(ds_tensor *x, int dim, ds_tensor *index);
 
 /* torch.index_select: the slices of x, of any dtype, that index, int64 or int32
@@ -403,11 +438,12 @@ DS_API ds_tensor *ds_index_select(ds_tensor *x, int dim, ds_tensor *index);
 DS_API ds_tensor *ds_index_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *source,
                                double alpha);
 
-/* torch.scatter, torch.scatter_add and torch.scatter(reduce='multiply'): x, with
- * x[i][index[i][k]] = (+=, *=) src[i][k] along dim = 1, likewise along others.
- * index: int64, no larger than src, nor than x but along dim. Of a place that
- * scatter's index names twice the last counts. All take any dtype; integers are added
- * on the host, which reads the index of scatter_multiply, on a GPU also scatter's. */
+/* torch.scatter, torch.scatter_add and torch.scatter(reduce='multiply'): x,
+ * with x[i][index[i][k]] = (+=, *=) src[i][k] along dim = 1, likewise along
+ * others. index: int64, no larger than src, nor than x but along dim. Of a
+ * place that scatter's index names twice the last counts. All take any dtype;
+ * integers are added on the host, which reads the index of scatter_multiply, on
+ * a GPU also scatter's. */
 DS_API ds_tensor *ds_scatter(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src);
 DS_API ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src);
 DS_API ds_tensor *ds_scatter_multiply(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src);
@@ -421,8 +457,8 @@ DS_API ds_tensor *ds_topk(ds_tensor *x, int64_t k, int dim, bool smallest, ds_te
 
 /* torch.multinomial: int64 [draws] or [N,draws], classes drawn with the weights
  * x [C] or [N,C], which need not add up to 1; each once, unless `replacement`.
- * Draws from this thread's generator, on the host, PyTorch's numbers for float32
- * and float64 x. No gradient. */
+ * Draws from this thread's generator, on the host, PyTorch's numbers for
+ * float32 and float64 x. No gradient. */
 DS_API ds_tensor *ds_multinomial(ds_tensor *x, int64_t draws, bool replacement);
 
 /* torch.nn.functional.one_hot: labels int64 [...], 0 to classes - 1 -> int64
@@ -438,6 +474,12 @@ DS_API ds_tensor *ds_dropout(ds_tensor *x, double p, bool training);
  * [N,C,...], as neighbouring elements say the same. Tompson et al.,
  * arXiv:1411.4280. */
 DS_API ds_tensor *ds_dropout2d(ds_tensor *x, double p, bool training);
+
+/* torch.nn.functional.alpha_dropout, for networks of selu: what is dropped
+ * becomes selu's lower limit, and mean and variance stay; of whole planes of x
+ * [N,C,...]: feature_alpha_dropout. Klambauer et al., arXiv:1706.02515. */
+DS_API ds_tensor *ds_alpha_dropout(ds_tensor *x, double p, bool training);
+DS_API ds_tensor *ds_feature_alpha_dropout(ds_tensor *x, double p, bool training);
 
 typedef struct ds_attention_opts {
     /* NULL, or broadcasts to [...,L,S]: bool, true: attend; or of q's dtype,
@@ -463,20 +505,20 @@ typedef struct ds_attention_opts {
  *   q [...,L,D], k [...,S,D], v [...,S,E] -> [...,L,E]; leading dimensions
  *   broadcast
  * No copies of views whose rows have no gaps, such as the heads of a projection
- * [N,L,H,D]. With .enable_gqa: q [...,H,L,D], k [...,G,S,D], v [...,G,S,E], G divides H
- * (Ainslie et al., arXiv:2305.13245). */
+ * [N,L,H,D]. With .enable_gqa: q [...,H,L,D], k [...,G,S,D], v [...,G,S,E], G
+ * divides H (Ainslie et al., arXiv:2305.13245). */
 DS_API ds_tensor *ds_attention(ds_tensor *q, ds_tensor *k, ds_tensor *v);
 DS_API ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v,
                                     ds_attention_opts opts);
 
 /* Attention with several heads: q, k, v of width E = heads D side by side, as a
- * Linear of 3E outputs makes them (GPT-2's c_attn, a ViT's qkv); the heads' results
- * side by side: qkv [...,L,3E] -> [...,L,E]. */
+ * Linear of 3E outputs makes them (GPT-2's c_attn, a ViT's qkv); the heads'
+ * results side by side: qkv [...,L,3E] -> [...,L,E]. */
 DS_API ds_tensor *ds_attention_qkvpacked(ds_tensor *qkv, int64_t heads, ds_attention_opts opts);
 
-/* Rotary position embedding (Su et al., arXiv:2104.09864): of each row of x, the
- * pairs (x[i], x[i + R]), 0 <= i < R, or (x[2i], x[2i + 1]) if interleaved, turn
- * by the angles whose cosines and sines are given:
+/* Rotary position embedding (Su et al., arXiv:2104.09864): of each row of x,
+ * the pairs (x[i], x[i + R]), 0 <= i < R, or (x[2i], x[2i + 1]) if interleaved,
+ * turn by the angles whose cosines and sines are given:
  *   x [...,D], cos, sin [...,R] broadcast over x's leading dimensions, 2R <= D
  *   y[i] = x[i] cos[i] - x[i + R] sin[i], y[i + R] = x[i + R] cos[i] + x[i] sin[i]
  * Elements from 2R on stay. cos and sin are float32 beside a 16-bit x, else of

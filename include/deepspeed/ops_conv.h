@@ -159,8 +159,47 @@ DS_API ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w);
  * wins, of equal ones the first in row-major order.
  *   x [N,C,H,W] -> [N,C,h,w], or [C,H,W] -> [C,h,w]
  * *indices, unless indices is NULL, becomes their places, int64 of the result's
- * shape: row * W + column. Made of index_select and max: it copies the windows. */
+ * shape: row * W + column. Made of index_select and max: it copies the
+ * windows. */
 DS_API ds_tensor *ds_adaptive_max_pool2d(ds_tensor *x, int64_t h, int64_t w, ds_tensor **indices);
+
+/* torch.nn.functional.adaptive_avg_pool1d and adaptive_max_pool1d: x [N,C,L] ->
+ * [N,C,n], or [C,L] -> [C,n]; indices as above: the place in L. */
+DS_API ds_tensor *ds_adaptive_avg_pool1d(ds_tensor *x, int64_t n);
+DS_API ds_tensor *ds_adaptive_max_pool1d(ds_tensor *x, int64_t n, ds_tensor **indices);
+
+typedef struct ds_pool3d_opts {
+    ds_dims kernel;              /* ds_shape(depth, height, width), or one number for all */
+    ds_dims stride;              /* none: as the kernel */
+    ds_dims padding;             /* at most half the kernel; none: 0 */
+    ds_dims dilation;            /* max only; none: 1 */
+    bool ceil_mode, exclude_pad; /* as in ds_pool2d_opts */
+    int divisor;
+    /* Max: NULL, or *indices becomes int64 [N,C,O,P,Q]: (d H + h) W + w of each
+     * maximum. */
+    ds_tensor **indices;
+} ds_pool3d_opts;
+
+/* torch.nn.functional.max_pool3d and avg_pool3d: x [N,C,D,H,W] -> [N,C,O,P,Q],
+ * or without N; O, P and Q as P of ds_max_pool2d. Made of two pools: of planes,
+ * then of their
+ * depth. */
+#define ds_max_pool3d(x, ...) ds_max_pool3d_with(x, (ds_pool3d_opts){.kernel = __VA_ARGS__})
+DS_API ds_tensor *ds_max_pool3d_with(ds_tensor *x, ds_pool3d_opts opts);
+#define ds_avg_pool3d(x, ...) ds_avg_pool3d_with(x, (ds_pool3d_opts){.kernel = __VA_ARGS__})
+DS_API ds_tensor *ds_avg_pool3d_with(ds_tensor *x, ds_pool3d_opts opts);
+
+/* torch.nn.functional.adaptive_avg_pool3d and adaptive_max_pool3d: x
+ * [N,C,D,H,W] -> [N,C,d,h,w], or without N. */
+DS_API ds_tensor *ds_adaptive_avg_pool3d(ds_tensor *x, int64_t d, int64_t h, int64_t w);
+DS_API ds_tensor *ds_adaptive_max_pool3d(ds_tensor *x, int64_t d, int64_t h, int64_t w,
+                                         ds_tensor **indices);
+
+/* torch.nn.functional.max_unpool1d, 2d and 3d: zeros of the given size (of the
+ * 1 to 3 dimensions after [N,C]) with x at `indices`, as max-pooling of such an
+ * input says them. x [N,C,...], indices int64 of its shape. PyTorch's default
+ * size of a dimension is (n - 1) stride - 2 padding + kernel. */
+DS_API ds_tensor *ds_max_unpool(ds_tensor *x, ds_tensor *indices, ds_dims size);
 
 typedef enum ds_interpolate_mode {
     DS_NEAREST = 0,
@@ -198,6 +237,52 @@ typedef struct ds_interpolate_opts {
  * other modes. */
 #define ds_interpolate(x, ...) ds_interpolate_with(x, (ds_interpolate_opts){__VA_ARGS__})
 DS_API ds_tensor *ds_interpolate_with(ds_tensor *x, ds_interpolate_opts opts);
+
+/* ---- places of images ---------------------------------------------------------------------------- */
+
+/* torch.nn.functional.pixel_shuffle: x [...,C r^2,H,W] -> [...,C,H r,W r], Shi
+ * et al., arXiv:1609.05158; pixel_unshuffle is its inverse. */
+DS_API ds_tensor *ds_pixel_shuffle(ds_tensor *x, int64_t factor);
+DS_API ds_tensor *ds_pixel_unshuffle(ds_tensor *x, int64_t factor);
+/* torch.nn.functional.channel_shuffle: channel g C/groups + i of x [N,C,...]
+ * becomes i groups + g. */
+DS_API ds_tensor *ds_channel_shuffle(ds_tensor *x, int64_t groups);
+
+typedef struct ds_unfold_opts {
+    int kernel, kernel_w; /* _w: 0 means "the same", -1 none, as in ds_conv2d_opts */
+    int dilation, dilation_w, padding, padding_w, stride, stride_w;
+} ds_unfold_opts;
+
+/* torch.nn.functional.unfold: the windows of a convolution, P Q of them, as
+ * columns.
+ *   x [N,C,H,W] -> [N,C kernel kernel_w,P Q], or without N
+ * fold: the planes h x w of which x has the columns; where windows overlap they
+ * add up. */
+#define ds_unfold(x, ...) ds_unfold_with(x, (ds_unfold_opts){.kernel = __VA_ARGS__})
+DS_API ds_tensor *ds_unfold_with(ds_tensor *x, ds_unfold_opts opts);
+#define ds_fold(x, h, w, ...) ds_fold_with(x, h, w, (ds_unfold_opts){.kernel = __VA_ARGS__})
+DS_API ds_tensor *ds_fold_with(ds_tensor *x, int64_t h, int64_t w, ds_unfold_opts opts);
+
+typedef enum ds_grid_padding {
+    DS_GRID_ZEROS = 0, /* beyond the image */
+    DS_GRID_BORDER,    /* the nearest place of it */
+    DS_GRID_REFLECTION /* mirrored at its edges until inside */
+} ds_grid_padding;
+
+typedef struct ds_grid_sample_opts {
+    bool nearest; /* the nearest element, of halves the even one; else bilinear */
+    ds_grid_padding padding_mode;
+    bool align_corners; /* -1 and 1 are the middles of the outer elements, not their edges */
+} ds_grid_sample_opts;
+
+/* torch.nn.functional.grid_sample of images: y[n,c,p,q] is x at grid[n,p,q] =
+ * (column, row), -1 to 1 from edge to edge; NaN is -1. x [N,C,H,W], grid
+ * [N,P,Q,2] -> [N,C,P,Q]. The nearest element has no gradient of the grid. */
+DS_API ds_tensor *ds_grid_sample(ds_tensor *x, ds_tensor *grid);
+DS_API ds_tensor *ds_grid_sample_with(ds_tensor *x, ds_tensor *grid, ds_grid_sample_opts opts);
+/* torch.nn.functional.affine_grid: the grid [N,h,w,2] of theta [N,2,3] times
+ * the places (column, row, 1) of an image h x w. */
+DS_API ds_tensor *ds_affine_grid(ds_tensor *theta, int64_t h, int64_t w, bool align_corners);
 
 #ifdef __cplusplus
 }

@@ -104,6 +104,111 @@ DS_API ds_tensor *ds_kl_div(ds_tensor *x, ds_tensor *target, ds_kl_div_opts opts
  * norm at least eps (0: 1e-8). x1 and x2 broadcast. */
 DS_API ds_tensor *ds_cosine_similarity(ds_tensor *x1, ds_tensor *x2, int dim, double eps);
 
+/* torch.nn.functional.pairwise_distance: the p-norm (0: 2) of x1 - x2 + eps (0:
+ * 1e-6) along the last dimension, which stays with size 1 if keepdim. x1 and x2
+ * broadcast. */
+DS_API ds_tensor *ds_pairwise_distance(ds_tensor *x1, ds_tensor *x2, double p, double eps,
+                                       bool keepdim);
+
+/* ---- margins: y is 1 for what is alike (or comes first), -1 for what is not; of x's
+ * dtype, or integers. A margin of 0 selects the default in brackets. ------------------- */
+
+/* torch.nn.functional.hinge_embedding_loss: x where y is 1, max(0, margin [1] -
+ * x) where it is -1. x and y broadcast. */
+DS_API ds_tensor *ds_hinge_embedding_loss(ds_tensor *x, ds_tensor *y, double margin,
+                                          ds_reduction reduction);
+/* torch.nn.functional.margin_ranking_loss: max(0, margin [0] - y (x1 - x2));
+ * all
+ * broadcast. */
+DS_API ds_tensor *ds_margin_ranking_loss(ds_tensor *x1, ds_tensor *x2, ds_tensor *y, double margin,
+                                         ds_reduction reduction);
+/* torch.nn.functional.cosine_embedding_loss: c = x1 x2 / (|x1| |x2|), 1 - c
+ * where y is 1, max(0, c - margin [0]) where it is -1. x1, x2 [N,D], y [N]; or
+ * [D], []. */
+DS_API ds_tensor *ds_cosine_embedding_loss(ds_tensor *x1, ds_tensor *x2, ds_tensor *y,
+                                           double margin, ds_reduction reduction);
+/* torch.nn.functional.soft_margin_loss: log(1 + exp(-y x)), of one shape. */
+DS_API ds_tensor *ds_soft_margin_loss(ds_tensor *x, ds_tensor *y, ds_reduction reduction);
+
+typedef struct ds_triplet_margin_loss_opts {
+    double margin; /* above 0; 0: 1 */
+    double p, eps; /* as of ds_pairwise_distance */
+    bool swap;     /* the smaller one of the negative's distances to the anchor and positive */
+    ds_reduction reduction;
+} ds_triplet_margin_loss_opts;
+
+/* torch.nn.functional.triplet_margin_loss: max(0, margin + d(anchor, positive)
+ * - d(anchor, negative)), d = ds_pairwise_distance; [N,D] -> [N] before the
+ * reduction. */
+DS_API ds_tensor *ds_triplet_margin_loss(ds_tensor *anchor, ds_tensor *positive,
+                                         ds_tensor *negative, ds_triplet_margin_loss_opts opts);
+
+typedef struct ds_multi_margin_loss_opts {
+    int p;             /* 1 or 2; 0: 1 */
+    double margin;     /* 0: 1 */
+    ds_tensor *weight; /* [C], without a gradient; NULL: all 1 */
+    ds_reduction reduction;
+} ds_multi_margin_loss_opts;
+
+/* torch.nn.functional.multi_margin_loss: weight[l] / C, l the label, times the
+ * sum over j != l of max(0, margin - x[l] + x[j])^p. x [N,C], labels int64 [N];
+ * or [C], []. */
+DS_API ds_tensor *ds_multi_margin_loss(ds_tensor *x, ds_tensor *labels,
+                                       ds_multi_margin_loss_opts opts);
+/* torch.nn.functional.multilabel_margin_loss: the sum over labels l and classes
+ * j that are none of max(0, 1 - x[l] + x[j]) / C. x [N,C], labels int64 [N,C],
+ * of which those before a row's first -1 count; or [C], [C]. */
+DS_API ds_tensor *ds_multilabel_margin_loss(ds_tensor *x, ds_tensor *labels,
+                                            ds_reduction reduction);
+/* torch.nn.functional.multilabel_soft_margin_loss: the mean over classes, the
+ * last dimension, of binary cross entropies of logits x and y, 0 or 1, times
+ * weight, which broadcasts, has no gradient, and may be NULL. */
+DS_API ds_tensor *ds_multilabel_soft_margin_loss(ds_tensor *x, ds_tensor *y, ds_tensor *weight,
+                                                 ds_reduction reduction);
+
+/* ---- distributions -------------------------------------------------------------------- */
+
+typedef struct ds_gaussian_nll_loss_opts {
+    bool full;  /* with log(2 pi) / 2 */
+    double eps; /* the least variance; 0: 1e-6 */
+    ds_reduction reduction;
+} ds_gaussian_nll_loss_opts;
+
+/* torch.nn.functional.gaussian_nll_loss: (log var + (x - target)^2 / var) / 2.
+ * var has x's shape, or 1 in its last dimension, or lacks it. Refuses a var
+ * below 0, for which it waits for the device. */
+DS_API ds_tensor *ds_gaussian_nll_loss(ds_tensor *x, ds_tensor *target, ds_tensor *var,
+                                       ds_gaussian_nll_loss_opts opts);
+
+typedef struct ds_poisson_nll_loss_opts {
+    bool no_log_input; /* x is the rate itself: x - target log(x + eps) */
+    bool full;         /* with Stirling's log(target!) of targets above 1 */
+    double eps;        /* 0: 1e-8 */
+    ds_reduction reduction;
+} ds_poisson_nll_loss_opts;
+
+/* torch.nn.functional.poisson_nll_loss: exp(x) - target x, x being the rate's
+ * logarithm. */
+DS_API ds_tensor *ds_poisson_nll_loss(ds_tensor *x, ds_tensor *target,
+                                      ds_poisson_nll_loss_opts opts);
+
+typedef struct ds_ctc_loss_opts {
+    int64_t blank;      /* the class between labels */
+    bool zero_infinity; /* 0, without a gradient, for targets that do not fit their input */
+    ds_reduction reduction;
+} ds_ctc_loss_opts;
+
+/* torch.nn.functional.ctc_loss, Graves et al., ICML 2006: -log of the sum of
+ * all alignments' probabilities.
+ *   log_probs [T,N,C], targets int64 [N,S] (or all in a row, [sum of target_lengths]),
+ *   input_lengths and target_lengths int64 [N]; or [T,C], [S], [], []
+ * The mean is over samples of loss / max(target length, 1). Lengths are read by
+ * the host, which waits for a GPU. The gradient is that of log_probs
+ * themselves, where PyTorch's is right behind a log_softmax only. Refuses a
+ * target that is blank, or no class. */
+DS_API ds_tensor *ds_ctc_loss(ds_tensor *log_probs, ds_tensor *targets, ds_tensor *input_lengths,
+                              ds_tensor *target_lengths, ds_ctc_loss_opts opts);
+
 #ifdef __cplusplus
 }
 #endif

@@ -28,7 +28,9 @@ ACTIVATION(relu, ReLU)
 ACTIVATION(selu, SELU)
 ACTIVATION(sigmoid, Sigmoid)
 ACTIVATION(silu, SiLU)
+ACTIVATION(softsign, Softsign)
 ACTIVATION(tanh, Tanh)
+ACTIVATION(tanhshrink, Tanhshrink)
 
 static ds_tensor *gelu_forward(void *self, ds_tensor *x) { return (void)self, ds_gelu(x); }
 static void gelu_describe(void *self, FILE *to) { (void)self, fputs("approximate='none'", to); }
@@ -62,20 +64,20 @@ ds_module *ds_nn_identity(ds_module *parent, const char *name)
 
 /* ---- with options ------------------------------------------------------------------------------------ */
 
-/* A number as Python prints a float: 1.0, 0.01. */
-static void describe_float(FILE *to, const char *name, double x)
+/* A number behind a label as Python prints a float: 1.0, 0.01. */
+static void describe_float(FILE *to, const char *label, double x)
 {
     bool whole = x == (double)(int64_t)x;
-    fprintf(to, whole ? "%s=%.1f" : "%s=%g", name, x);
+    fprintf(to, whole ? "%s%.1f" : "%s%g", label, x);
 }
 
 /* A module that is an op of a tensor and a number, whose default is `usual`. */
-#define ACTIVATION_WITH(f, Class, number, usual) \
+#define ACTIVATION_WITH(f, Class, number, label, usual) \
     static ds_tensor *f##_forward(void *self, ds_tensor *x) { return ds_##f(x, *(double *)self); } \
 \
     static void f##_describe(void *self, FILE *to) \
     { \
-        describe_float(to, #number, dsi_option(*(double *)self, usual)); \
+        describe_float(to, label, dsi_option(*(double *)self, usual)); \
     } \
 \
     ds_module *ds_nn_##f(ds_module *parent, const char *name, double number) \
@@ -86,9 +88,11 @@ static void describe_float(FILE *to, const char *name, double x)
         return m; \
     }
 
-ACTIVATION_WITH(leaky_relu, LeakyReLU, negative_slope, 0.01)
-ACTIVATION_WITH(elu, ELU, alpha, 1)
-ACTIVATION_WITH(celu, CELU, alpha, 1)
+ACTIVATION_WITH(leaky_relu, LeakyReLU, negative_slope, "negative_slope=", 0.01)
+ACTIVATION_WITH(elu, ELU, alpha, "alpha=", 1)
+ACTIVATION_WITH(celu, CELU, alpha, "alpha=", 1)
+ACTIVATION_WITH(hardshrink, Hardshrink, lambda, "", 0.5)
+ACTIVATION_WITH(softshrink, Softshrink, lambda, "", 0.5)
 
 static ds_tensor *softplus_forward(void *self, ds_tensor *x)
 {
@@ -99,8 +103,8 @@ static ds_tensor *softplus_forward(void *self, ds_tensor *x)
 static void softplus_describe(void *self, FILE *to)
 {
     const double *o = self;
-    describe_float(to, "beta", dsi_option(o[0], 1));
-    describe_float(to, ", threshold", dsi_option(o[1], 20));
+    describe_float(to, "beta=", dsi_option(o[0], 1));
+    describe_float(to, ", threshold=", dsi_option(o[1], 20));
 }
 
 ds_module *ds_nn_softplus(ds_module *parent, const char *name, double beta, double threshold)
@@ -111,44 +115,82 @@ ds_module *ds_nn_softplus(ds_module *parent, const char *name, double beta, doub
     return m;
 }
 
-static ds_tensor *softmax_forward(void *self, ds_tensor *x) { return ds_softmax(x, *(int *)self); }
-static ds_tensor *log_softmax_forward(void *self, ds_tensor *x)
+/* Both bounds 0: -1 and 1. */
+static ds_tensor *hardtanh_forward(void *self, ds_tensor *x)
 {
-    return ds_log_softmax(x, *(int *)self);
+    const double *o = self;
+    return ds_clamp(x, o[0], o[1]);
 }
 
-static void softmax_describe(void *self, FILE *to) { fprintf(to, "dim=%d", *(int *)self); }
-
-ds_module *ds_nn_softmax(ds_module *parent, const char *name, int dim)
+static void hardtanh_describe(void *self, FILE *to)
 {
-    ds_module *m = ds_module_make(parent, name, "Softmax", sizeof dim, softmax_forward,
-                                  .describe = softmax_describe);
-    *(int *)ds_self(m) = dim;
+    const double *o = self;
+    describe_float(to, "min_val=", o[0]);
+    describe_float(to, ", max_val=", o[1]);
+}
+
+ds_module *ds_nn_hardtanh(ds_module *parent, const char *name, double low, double high)
+{
+    ds_module *m = ds_module_make(parent, name, "Hardtanh", 2 * sizeof low, hardtanh_forward,
+                                  .describe = hardtanh_describe);
+    if (low == 0 && high == 0) low = -1, high = 1;
+    low = dsi_option(low, 0), high = dsi_option(high, 0);
+    if (!(low < high))
+        ds_fail(DS_EINVAL, "Hardtanh %s: from %g to %g: expected a range", ds_module_name(m), low,
+                high);
+    memcpy(ds_self(m), (double[]){low, high}, 2 * sizeof low);
     return m;
 }
 
-ds_module *ds_nn_log_softmax(ds_module *parent, const char *name, int dim)
+static ds_tensor *relu6_forward(void *self, ds_tensor *x) { return (void)self, ds_clamp(x, 0, 6); }
+
+ds_module *ds_nn_relu6(ds_module *parent, const char *name)
 {
-    ds_module *m = ds_module_make(parent, name, "LogSoftmax", sizeof dim, log_softmax_forward,
-                                  .describe = softmax_describe);
-    *(int *)ds_self(m) = dim;
+    return ds_module_make(parent, name, "ReLU6", .forward = relu6_forward);
+}
+
+static ds_tensor *threshold_forward(void *self, ds_tensor *x)
+{
+    const double *o = self;
+    return ds_threshold(x, o[0], o[1]);
+}
+
+static void threshold_describe(void *self, FILE *to)
+{
+    const double *o = self;
+    fprintf(to, "threshold=%g, value=%g", o[0], o[1]);
+}
+
+ds_module *ds_nn_threshold(ds_module *parent, const char *name, double threshold, double value)
+{
+    ds_module *m = ds_module_make(parent, name, "Threshold", 2 * sizeof value, threshold_forward,
+                                  .describe = threshold_describe);
+    memcpy(ds_self(m), (double[]){threshold, value}, 2 * sizeof value);
     return m;
 }
 
-static ds_tensor *dropout_forward(void *self, ds_tensor *x)
-{
-    return ds_dropout(x, *(double *)self, ds_module_training(ds_module_of(self)));
-}
+static void dim_describe(void *self, FILE *to) { fprintf(to, "dim=%d", *(int *)self); }
+
+/* A module that is an op along a dimension. */
+#define ALONG(f, Class) \
+    static ds_tensor *f##_forward(void *self, ds_tensor *x) { return ds_##f(x, *(int *)self); } \
+\
+    ds_module *ds_nn_##f(ds_module *parent, const char *name, int dim) \
+    { \
+        ds_module *m = ds_module_make(parent, name, #Class, sizeof dim, f##_forward, \
+                                      .describe = dim_describe); \
+        *(int *)ds_self(m) = dim; \
+        return m; \
+    }
+
+ALONG(softmax, Softmax)
+ALONG(log_softmax, LogSoftmax)
+ALONG(softmin, Softmin)
+ALONG(glu, GLU)
 
 static void dropout_describe(void *self, FILE *to)
 {
     fprintf(to, "p=%g, inplace=False", *(double *)self);
-}
-
-/* Whole planes of [N,C,...] are dropped. */
-static ds_tensor *dropout2d_forward(void *self, ds_tensor *x)
-{
-    return ds_dropout2d(x, *(double *)self, ds_module_training(ds_module_of(self)));
 }
 
 /* Active only while the module trains. A bad p sets the message here and fails
@@ -163,127 +205,39 @@ static ds_module *dropout_new(ds_module *parent, const char *name, const ds_modu
     return m;
 }
 
-ds_module *ds_nn_dropout(ds_module *parent, const char *name, double p)
-{
-    static const ds_module_type type = {"Dropout", sizeof(double), .forward = dropout_forward,
-                                        .describe = dropout_describe};
-    return dropout_new(parent, name, &type, p);
-}
+#define DROPOUT(f, Class, op) \
+    static ds_tensor *f##_forward(void *self, ds_tensor *x) \
+    { \
+        return op(x, *(double *)self, ds_module_training(ds_module_of(self))); \
+    } \
+\
+    ds_module *ds_nn_##f(ds_module *parent, const char *name, double p) \
+    { \
+        static const ds_module_type type = {#Class, sizeof(double), .forward = f##_forward, \
+                                            .describe = dropout_describe}; \
+        return dropout_new(parent, name, &type, p); \
+    }
 
-ds_module *ds_nn_dropout2d(ds_module *parent, const char *name, double p)
-{
-    static const ds_module_type type = {"Dropout2d", sizeof(double), .forward = dropout2d_forward,
-                                        .describe = dropout_describe};
-    return dropout_new(parent, name, &type, p);
-}
+DROPOUT(dropout, Dropout, ds_dropout)
+/* whole planes of [N,C,...] */
+DROPOUT(dropout1d, Dropout1d, ds_dropout2d)
+DROPOUT(dropout2d, Dropout2d, ds_dropout2d)
+DROPOUT(dropout3d, Dropout3d, ds_dropout2d)
+DROPOUT(alpha_dropout, AlphaDropout, ds_alpha_dropout)
+DROPOUT(feature_alpha_dropout, FeatureAlphaDropout, ds_feature_alpha_dropout)
 
 bool dsi_module_is_pointwise(const ds_module *m)
 {
     static ds_tensor *(*const forwards[])(void *, ds_tensor *) = {
-        hardsigmoid_forward, hardswish_forward, logsigmoid_forward, mish_forward,
-        relu_forward,        selu_forward,      sigmoid_forward,    silu_forward,
-        tanh_forward,        gelu_forward,      identity_forward,   leaky_relu_forward,
-        elu_forward,         celu_forward,      softplus_forward,   dropout_forward};
+        hardsigmoid_forward, hardswish_forward,  logsigmoid_forward, mish_forward,
+        relu_forward,        selu_forward,       sigmoid_forward,    silu_forward,
+        softsign_forward,    tanh_forward,       tanhshrink_forward, gelu_forward,
+        identity_forward,    leaky_relu_forward, elu_forward,        celu_forward,
+        hardshrink_forward,  softshrink_forward, softplus_forward,   hardtanh_forward,
+        relu6_forward,       threshold_forward,  dropout_forward};
     for (size_t i = 0; i < sizeof forwards / sizeof *forwards; i++)
         if (ds_module_type_of(m)->forward == forwards[i]) return true;
     return false;
-}
-
-static ds_tensor *max_pool_forward(void *self, ds_tensor *x)
-{
-    return ds_max_pool2d_with(x, *(ds_pool2d_opts *)self);
-}
-
-static ds_tensor *avg_pool_forward(void *self, ds_tensor *x)
-{
-    return ds_avg_pool2d_with(x, *(ds_pool2d_opts *)self);
-}
-
-/* "name=n", or "name=(h, w)" where they differ */
-static void pool_describe_pair(FILE *to, const char *name, int h, int w)
-{
-    w = w == 0 ? h : w == -1 ? 0 : w;
-    if (h == w)
-        fprintf(to, "%s=%d", name, h);
-    else
-        fprintf(to, "%s=(%d, %d)", name, h, w);
-}
-
-/* As torch prints it: sizes as a number if both are equal, the stride as the
- * kernel's size if it was left out. */
-static void avg_pool_describe(void *self, FILE *to)
-{
-    const ds_pool2d_opts *o = self;
-    pool_describe_pair(to, "kernel_size", o->kernel, o->kernel_w);
-    if (o->stride || o->stride_w)
-        pool_describe_pair(to, ", stride", o->stride ? o->stride : o->kernel, o->stride_w);
-    else
-        pool_describe_pair(to, ", stride", o->kernel, o->kernel_w);
-    pool_describe_pair(to, ", padding", o->padding, o->padding_w);
-}
-
-static void max_pool_describe(void *self, FILE *to)
-{
-    const ds_pool2d_opts *o = self;
-    avg_pool_describe(self, to);
-    pool_describe_pair(to, ", dilation", o->dilation ? o->dilation : 1, o->dilation_w);
-    fprintf(to, ", ceil_mode=%s", o->ceil_mode ? "True" : "False");
-}
-
-static ds_module *pool_new(ds_module *parent, const char *name, const ds_module_type *type,
-                           ds_pool2d_opts o)
-{
-    ds_module *m = ds_module_new(parent, name, type);
-    memcpy(ds_self(m), &o, sizeof o);
-    return m;
-}
-
-ds_module *ds_nn_max_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts)
-{
-    static const ds_module_type type = {"MaxPool2d", sizeof opts, .forward = max_pool_forward,
-                                        .describe = max_pool_describe};
-    return pool_new(parent, name, &type, opts);
-}
-
-ds_module *ds_nn_avg_pool2d(ds_module *parent, const char *name, ds_pool2d_opts opts)
-{
-    static const ds_module_type type = {"AvgPool2d", sizeof opts, .forward = avg_pool_forward,
-                                        .describe = avg_pool_describe};
-    return pool_new(parent, name, &type, opts);
-}
-
-static ds_tensor *adaptive_forward(void *self, ds_tensor *x)
-{
-    const int64_t *size = self;
-    return ds_adaptive_avg_pool2d(x, size[0], size[1]);
-}
-
-static void adaptive_describe(void *self, FILE *to)
-{
-    const int64_t *size = self;
-    fprintf(to, "output_size=(%lld, %lld)", (long long)size[0], (long long)size[1]);
-}
-
-ds_module *ds_nn_adaptive_avg_pool2d(ds_module *parent, const char *name, int64_t h, int64_t w)
-{
-    ds_module *m = ds_module_make(parent, name, "AdaptiveAvgPool2d", 2 * sizeof h, adaptive_forward,
-                                  .describe = adaptive_describe);
-    memcpy(ds_self(m), (int64_t[]){h, w}, 2 * sizeof h);
-    return m;
-}
-
-static ds_tensor *adaptive_max_forward(void *self, ds_tensor *x)
-{
-    const int64_t *size = self;
-    return ds_adaptive_max_pool2d(x, size[0], size[1], NULL);
-}
-
-ds_module *ds_nn_adaptive_max_pool2d(ds_module *parent, const char *name, int64_t h, int64_t w)
-{
-    ds_module *m = ds_module_make(parent, name, "AdaptiveMaxPool2d", 2 * sizeof h,
-                                  adaptive_max_forward, .describe = adaptive_describe);
-    memcpy(ds_self(m), (int64_t[]){h, w}, 2 * sizeof h);
-    return m;
 }
 
 /* ---- PReLU ------------------------------------------------------------------------------------------- */

@@ -8,24 +8,22 @@
  *     with logits   w ((1 - t) x + (1 + (p - 1) t) log(1 + e^-x))
  *     nll_loss      -w[label] x[label]
  * Made of other ops, except bce's gradient, and nll_loss where a device has a
- * kernel. 16-bit operands are computed in float32, and the result is rounded once.
+ * kernel. 16-bit operands are computed in float32, and the result is rounded
+ * once.
  * SPDX-License-Identifier: MIT */
 #include "base/option.h"
-#include "op.h"
+#include "loss.h"
 
 #include <math.h>
 
-/* losses as the reduction says, in that dtype. The mean is over all elements;
- * dtype is that of the loss's operand x. */
-static ds_tensor *reduced(ds_tensor *losses, ds_reduction how, ds_dtype dtype)
+ds_tensor *dsi_loss_reduced(ds_tensor *losses, ds_reduction how, ds_dtype dtype)
 {
     ds_tensor *y = how == DS_NONE ? losses : how == DS_SUM ? ds_sum(losses) : ds_mean(losses);
     return y ? ds_cast(y, dtype) : NULL;
 }
 
-/* Floats of one dtype. False with the message. */
-static bool loss_check(const char *op, ds_tensor *x, ds_tensor *y, bool broadcast,
-                       ds_reduction reduction)
+bool dsi_loss_check(const char *op, ds_tensor *x, ds_tensor *y, bool broadcast,
+                    ds_reduction reduction)
 {
     if (!dsi_live_all(op, x, y)) return dsi_null_operand(op), false;
     if (!dsi_want_float(op, x) || !dsi_same_kind(op, x, y)) return false;
@@ -39,11 +37,10 @@ static bool loss_check(const char *op, ds_tensor *x, ds_tensor *y, bool broadcas
     return true;
 }
 
-/* The same; 16-bit ones become float32. */
-static bool loss_operands(const char *op, ds_tensor **x, ds_tensor **y, bool broadcast,
-                          ds_reduction reduction)
+bool dsi_loss_operands(const char *op, ds_tensor **x, ds_tensor **y, bool broadcast,
+                       ds_reduction reduction)
 {
-    if (!loss_check(op, *x, *y, broadcast, reduction)) return false;
+    if (!dsi_loss_check(op, *x, *y, broadcast, reduction)) return false;
     *x = dsi_upcast(*x), *y = dsi_upcast(*y);
     return *x && *y;
 }
@@ -55,8 +52,8 @@ static bool loss_operands(const char *op, ds_tensor **x, ds_tensor **y, bool bro
 ds_tensor *ds_l1_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction)
 {
     ds_dtype dtype = x ? x->dtype : DS_F32;
-    if (!loss_check("l1_loss", x, y, true, reduction)) return NULL;
-    return reduced(ds_abs(dsi_difference(x, y)), reduction, dtype);
+    if (!dsi_loss_check("l1_loss", x, y, true, reduction)) return NULL;
+    return dsi_loss_reduced(ds_abs(dsi_difference(x, y)), reduction, dtype);
 }
 
 ds_tensor *ds_l1_loss(ds_tensor *x, ds_tensor *y) { return ds_l1_loss_with(x, y, DS_MEAN); }
@@ -66,11 +63,11 @@ ds_tensor *ds_smooth_l1_loss(ds_tensor *x, ds_tensor *y, double beta, ds_reducti
 {
     ds_dtype dtype = x ? x->dtype : DS_F32;
     beta = dsi_option(beta, 1);
-    if (!loss_check("smooth_l1_loss", x, y, true, reduction)) return NULL;
+    if (!dsi_loss_check("smooth_l1_loss", x, y, true, reduction)) return NULL;
     if (!(beta >= 0)) return dsi_refuse("smooth_l1_loss: beta is %g: expected 0 or more", beta);
     ds_tensor *d = dsi_difference(x, y);
-    if (!d || beta == 0) return reduced(ds_abs(d), reduction, dtype);
-    ds_tensor *loss = reduced(dsi_huber(d, beta), reduction, d->dtype);
+    if (!d || beta == 0) return dsi_loss_reduced(ds_abs(d), reduction, dtype);
+    ds_tensor *loss = dsi_loss_reduced(dsi_huber(d, beta), reduction, d->dtype);
     return loss ? ds_cast(ds_scale(loss, 1 / beta), dtype) : NULL;
 }
 
@@ -78,9 +75,9 @@ ds_tensor *ds_huber_loss(ds_tensor *x, ds_tensor *y, double delta, ds_reduction 
 {
     ds_dtype dtype = x ? x->dtype : DS_F32;
     delta = dsi_option(delta, 1);
-    if (!loss_check("huber_loss", x, y, true, reduction)) return NULL;
+    if (!dsi_loss_check("huber_loss", x, y, true, reduction)) return NULL;
     if (!(delta > 0)) return dsi_refuse("huber_loss: delta is %g: expected more than 0", delta);
-    return reduced(dsi_huber(dsi_difference(x, y), delta), reduction, dtype);
+    return dsi_loss_reduced(dsi_huber(dsi_difference(x, y), delta), reduction, dtype);
 }
 
 /* ---- probabilities ----------------------------------------------------------------------------------- */
@@ -95,13 +92,13 @@ static ds_tensor *entropy(ds_tensor *t)
 ds_tensor *ds_kl_div(ds_tensor *x, ds_tensor *target, ds_kl_div_opts o)
 {
     ds_dtype dtype = x ? x->dtype : DS_F32;
-    if (!loss_operands("kl_div", &x, &target, true, o.reduction)) return NULL;
+    if (!dsi_loss_operands("kl_div", &x, &target, true, o.reduction)) return NULL;
     if (o.batchmean && !x->shape.n)
         return dsi_refuse("kl_div: x is []: expected rows for the mean over a batch");
     ds_tensor *loss = o.log_target ? ds_mul(ds_exp(target), ds_sub(target, x))
                                    : ds_sub(entropy(target), ds_mul(target, x));
-    if (!o.batchmean) return reduced(loss, o.reduction, dtype);
-    return reduced(ds_scale(ds_sum(loss), 1 / (double)x->shape.d[0]), DS_NONE, dtype);
+    if (!o.batchmean) return dsi_loss_reduced(loss, o.reduction, dtype);
+    return dsi_loss_reduced(ds_scale(ds_sum(loss), 1 / (double)x->shape.d[0]), DS_NONE, dtype);
 }
 
 /* log x, at least -100 */
@@ -136,9 +133,7 @@ static ds_tensor *binary_entropy(ds_tensor *x, ds_tensor *t)
     return y;
 }
 
-/* *weight, which may be NULL, in float32 for 16 bits; false with the message if
- * it wants a gradient. */
-static bool loss_weight(const char *op, ds_tensor **weight)
+bool dsi_loss_weight(const char *op, ds_tensor **weight)
 {
     if (!*weight) return true;
     if (!dsi_wants_grad(weight, 1)) return (*weight = dsi_upcast(*weight));
@@ -150,7 +145,7 @@ static bool loss_weight_beside(const char *op, const ds_tensor *x, ds_tensor **w
 {
     ds_dims shape;
     return !*weight ||
-           (dsi_broadcast(op, x->shape, (*weight)->shape, &shape) && loss_weight(op, weight));
+           (dsi_broadcast(op, x->shape, (*weight)->shape, &shape) && dsi_loss_weight(op, weight));
 }
 
 /* False, with the message, if an element of x is not in 0 to 1. */
@@ -171,14 +166,14 @@ ds_tensor *ds_binary_cross_entropy_with(ds_tensor *x, ds_tensor *target,
 {
     const char *op = "binary_cross_entropy";
     ds_dtype dtype = x ? x->dtype : DS_F32;
-    if (!loss_operands(op, &x, &target, false, o.reduction)) return NULL;
+    if (!dsi_loss_operands(op, &x, &target, false, o.reduction)) return NULL;
     if (o.pos_weight)
         return dsi_refuse("%s: takes no pos_weight: ds_binary_cross_entropy_with_logits does", op);
     if (!loss_weight_beside(op, x, &o.weight) || !between_0_and_1(op, "x", x) ||
         !between_0_and_1(op, "the target", target))
         return NULL;
     ds_tensor *loss = binary_entropy(x, target);
-    return reduced(o.weight ? ds_mul(loss, o.weight) : loss, o.reduction, dtype);
+    return dsi_loss_reduced(o.weight ? ds_mul(loss, o.weight) : loss, o.reduction, dtype);
 }
 
 ds_tensor *ds_binary_cross_entropy(ds_tensor *x, ds_tensor *target)
@@ -191,13 +186,13 @@ ds_tensor *ds_binary_cross_entropy_with_logits(ds_tensor *x, ds_tensor *target,
 {
     const char *op = "binary_cross_entropy_with_logits";
     ds_dtype dtype = x ? x->dtype : DS_F32;
-    if (!loss_operands(op, &x, &target, false, o.reduction)) return NULL;
+    if (!dsi_loss_operands(op, &x, &target, false, o.reduction)) return NULL;
     if (!loss_weight_beside(op, x, &o.weight) || !loss_weight_beside(op, x, &o.pos_weight))
         return NULL;
     ds_tensor *tail = ds_neg(ds_logsigmoid(x)); /* log(1 + e^-x) */
     if (o.pos_weight) tail = ds_mul(tail, ds_shift(ds_mul(target, ds_shift(o.pos_weight, -1)), 1));
     ds_tensor *loss = ds_add(ds_sub(x, ds_mul(target, x)), tail);
-    return reduced(o.weight ? ds_mul(loss, o.weight) : loss, o.reduction, dtype);
+    return dsi_loss_reduced(o.weight ? ds_mul(loss, o.weight) : loss, o.reduction, dtype);
 }
 
 /* ---- classes ----------------------------------------------------------------------------------------- */
@@ -284,7 +279,7 @@ ds_tensor *ds_nll_loss_with(ds_tensor *x, ds_tensor *label, ds_cross_entropy_opt
 {
     if (!dsi_live_all("nll_loss", x, label)) return dsi_null_operand("nll_loss");
     label = dsi_wide_labels(label);
-    if (!label || !nll_check(x, label, o) || !loss_weight("nll_loss", &o.weight)) return NULL;
+    if (!label || !nll_check(x, label, o) || !dsi_loss_weight("nll_loss", &o.weight)) return NULL;
     if (dsi_fusion(x->device, nll_loss)) return nll_loss_fused(x, label, o);
     ds_dtype dtype = x->dtype;
     int dim = x->shape.n > 1 ? 1 : 0;
@@ -303,7 +298,7 @@ ds_tensor *ds_nll_loss_with(ds_tensor *x, ds_tensor *label, ds_cross_entropy_opt
     value = value ? ds_where(ignored, dsi_number_beside(value, 0), value) : NULL;
     ds_tensor *loss = ds_neg(ds_mul(value, weight));
     if (o.reduction == DS_MEAN) loss = ds_div(ds_sum(loss), ds_sum(weight));
-    return reduced(loss, o.reduction == DS_MEAN ? DS_NONE : o.reduction, dtype);
+    return dsi_loss_reduced(loss, o.reduction == DS_MEAN ? DS_NONE : o.reduction, dtype);
 }
 
 ds_tensor *ds_nll_loss(ds_tensor *x, ds_tensor *label)
@@ -311,15 +306,16 @@ ds_tensor *ds_nll_loss(ds_tensor *x, ds_tensor *label)
     return ds_nll_loss_with(x, label, (ds_cross_entropy_opts){0});
 }
 
-/* Probabilities as the target: with e = label smoothing, t' = (1 - e) t + e / C,
- * -sum over c of w[c] t'[c] log softmax(x)[c]; the mean is over N and further
+/* Probabilities as the target: with e = label smoothing, t' = (1 - e) t + e /
+ * C, -sum over c of w[c] t'[c] log softmax(x)[c]; the mean is over N and
+ * further
  * dimensions. */
 ds_tensor *dsi_cross_entropy_soft(ds_tensor *x, ds_tensor *target, ds_cross_entropy_opts o)
 {
     const char *op = "cross_entropy";
     ds_dtype dtype = x->dtype;
     int dim = x->shape.n > 1 ? 1 : 0;
-    if (!loss_operands(op, &x, &target, false, o.reduction)) return NULL;
+    if (!dsi_loss_operands(op, &x, &target, false, o.reduction)) return NULL;
     if (!x->shape.n) return dsi_refuse("%s: logits are []: expected classes", op);
     if (o.ignore && o.ignore_index >= 0)
         return dsi_refuse("%s: ignore_index is %lld beside probabilities: expected labels", op,
@@ -329,7 +325,7 @@ ds_tensor *dsi_cross_entropy_soft(ds_tensor *x, ds_tensor *target, ds_cross_entr
         return dsi_refuse("%s: weight is %s, logits %s: expected [%lld]", op,
                           dsi_shape_text(o.weight->shape), dsi_shape_text(x->shape),
                           (long long)classes);
-    if (!loss_weight(op, &o.weight)) return NULL;
+    if (!dsi_loss_weight(op, &o.weight)) return NULL;
     double e = o.label_smoothing;
     if (e != 0) target = ds_shift(ds_scale(target, 1 - e), e / (double)classes);
     ds_tensor *log_p = ds_log_softmax(x, dim);
@@ -340,12 +336,13 @@ ds_tensor *dsi_cross_entropy_soft(ds_tensor *x, ds_tensor *target, ds_cross_entr
     }
     ds_tensor *loss = ds_neg(
         ds_sum_with(ds_mul(log_p, target), (ds_reduce_opts){.dims = ds_shape(dim)}));
-    return reduced(loss, o.reduction, dtype);
+    return dsi_loss_reduced(loss, o.reduction, dtype);
 }
 
 /* ---- angles ------------------------------------------------------------------------------------------ */
 
-/* max(|x|, least); the gradient is that of |x| also where least takes its place, as in
+/* max(|x|, least); the gradient is that of |x| also where least takes its
+ * place, as in
  * PyTorch. */
 static ds_tensor *length_at_least(ds_tensor *x, ds_tensor *least, ds_dims over)
 {
@@ -353,8 +350,8 @@ static ds_tensor *length_at_least(ds_tensor *x, ds_tensor *least, ds_dims over)
     return ds_add(norm, ds_detach(ds_relu(ds_sub(least, norm)))); /* 0, mostly; of inf too */
 }
 
-/* The sum of x1 x2 by both lengths, which are at least eps; x1 is divided by its own
- * before, so that the products do not overflow. */
+/* The sum of x1 x2 by both lengths, which are at least eps; x1 is divided by
+ * its own before, so that the products do not overflow. */
 ds_tensor *ds_cosine_similarity(ds_tensor *x1, ds_tensor *x2, int dim, double eps)
 {
     const char *op = "cosine_similarity";
@@ -370,5 +367,5 @@ ds_tensor *ds_cosine_similarity(ds_tensor *x1, ds_tensor *x2, int dim, double ep
     ds_tensor *least = dsi_number_beside(x1, dsi_option(eps, 1e-8));
     ds_tensor *length = ds_unsqueeze(length_at_least(x1, least, over.dims), dim);
     ds_tensor *y = dsi_vecdot(ds_div(x1, length), x2, dim);
-    return reduced(ds_div(y, length_at_least(x2, least, over.dims)), DS_NONE, dtype);
+    return dsi_loss_reduced(ds_div(y, length_at_least(x2, least, over.dims)), DS_NONE, dtype);
 }

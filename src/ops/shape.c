@@ -131,6 +131,24 @@ ds_tensor *ds_flatten_range(ds_tensor *x, int from_dim, int to_dim)
 
 ds_tensor *ds_flatten(ds_tensor *x, int from_dim) { return ds_flatten_range(x, from_dim, -1); }
 
+ds_tensor *ds_unflatten(ds_tensor *x, int dim, ds_dims sizes)
+{
+    if (!dsi_live(x, "unflatten")) return dsi_null_operand("unflatten");
+    if ((dim = dsi_want_dim("unflatten", x, dim)) < 0) return NULL;
+    int n = x->shape.n ? x->shape.n : 1;
+    if (sizes.n < 1 || n + sizes.n - 1 > DS_MAX_DIMS)
+        return dsi_refuse("unflatten: x is %s, sizes are %s: expected 1 size or more, and at most "
+                          "%d dimensions",
+                          dsi_shape_text(x->shape), dsi_shape_text(sizes), DS_MAX_DIMS);
+    ds_dims shape = {.n = n + sizes.n - 1};
+    for (int i = 0; i < shape.n; i++)
+        shape.d[i] = i < dim             ? x->shape.d[i]
+                     : i < dim + sizes.n ? sizes.d[i - dim]
+                                         : x->shape.d[i - sizes.n + 1];
+    ds_tensor *y = ds_reshape(x, shape);
+    return y ? y : (dsi_fail_in("unflatten", ds_error_status()), NULL);
+}
+
 /* ---- dimensions of size 1 ---------------------------------------------------------------------------- */
 
 /* A view with a dimension of 1 before `dim`; -1: at the end. */

@@ -97,6 +97,48 @@ MAKE(hardswish, ds_nn_hardswish(NULL, "m"))
 MAKE(logsigmoid, ds_nn_logsigmoid(NULL, "m"))
 MAKE(mish, ds_nn_mish(NULL, "m"))
 MAKE(selu, ds_nn_selu(NULL, "m"))
+MAKE(softsign, ds_nn_softsign(NULL, "m"))
+MAKE(tanhshrink, ds_nn_tanhshrink(NULL, "m"))
+MAKE(hardshrink, ds_nn_hardshrink(NULL, "m", 0))
+MAKE(softshrink, ds_nn_softshrink(NULL, "m", 0.25))
+MAKE(hardtanh, ds_nn_hardtanh(NULL, "m", 0, 0))
+MAKE(relu6, ds_nn_relu6(NULL, "m"))
+MAKE(threshold, ds_nn_threshold(NULL, "m", 0.1, 20))
+MAKE(softmin, ds_nn_softmin(NULL, "m", 1))
+MAKE(glu, ds_nn_glu(NULL, "m", -1))
+MAKE(dropout1d, ds_nn_dropout1d(NULL, "m", 0.3))
+MAKE(dropout3d, ds_nn_dropout3d(NULL, "m", 0.3))
+MAKE(alpha_dropout, ds_nn_alpha_dropout(NULL, "m", 0.2))
+MAKE(feature_dropout, ds_nn_feature_alpha_dropout(NULL, "m", 0.2))
+
+MAKE(max_pool1d,
+     ds_nn_max_pool1d(NULL, "m", (ds_pool1d_opts){.kernel = 3, .stride = 2, .padding = 1}))
+MAKE(avg_pool1d, ds_nn_avg_pool1d(NULL, "m", (ds_pool1d_opts){.kernel = 3}))
+MAKE(max_pool3d,
+     ds_nn_max_pool3d(NULL, "m",
+                      (ds_pool3d_opts){.kernel = ds_shape(1, 2, 2), .stride = ds_shape(2)}))
+MAKE(avg_pool3d,
+     ds_nn_avg_pool3d(NULL, "m", (ds_pool3d_opts){.kernel = ds_shape(2), .padding = ds_shape(1)}))
+MAKE(adaptive_avg1d, ds_nn_adaptive_avg_pool1d(NULL, "m", 3))
+MAKE(adaptive_max1d, ds_nn_adaptive_max_pool1d(NULL, "m", 3))
+MAKE(adaptive_avg3d, ds_nn_adaptive_avg_pool3d(NULL, "m", 1, 2, 3))
+MAKE(adaptive_max3d, ds_nn_adaptive_max_pool3d(NULL, "m", 1, 2, 3))
+MAKE(pixel_shuffle, ds_nn_pixel_shuffle(NULL, "m", 2))
+MAKE(pixel_unshuffle, ds_nn_pixel_unshuffle(NULL, "m", 2))
+MAKE(channel_shuffle, ds_nn_channel_shuffle(NULL, "m", 2))
+MAKE(unfold, ds_nn_unfold(NULL, "m", (ds_unfold_opts){.kernel = 2, .kernel_w = 3, .padding = 1}))
+MAKE(fold, ds_nn_fold(NULL, "m", 4, 5, (ds_unfold_opts){.kernel = 2}))
+MAKE(unflatten, ds_nn_unflatten(NULL, "m", 1, ds_shape(2, 3)))
+MAKE(upsample, ds_nn_upsample(NULL, "m", (ds_interpolate_opts){.scale_factor = 2}))
+MAKE(upsample_to,
+     ds_nn_upsample(NULL, "m", (ds_interpolate_opts){.size = ds_shape(5, 7), .mode = DS_BILINEAR}))
+MAKE(zero_pad, ds_nn_pad(NULL, "m", ds_shape(1, 1, 1, 1), (ds_pad_opts){0}))
+MAKE(constant_pad, ds_nn_pad(NULL, "m", ds_shape(1, 2), (ds_pad_opts){.value = 0.5}))
+MAKE(reflect, ds_nn_pad(NULL, "m", ds_shape(1, 1, 0, 2), (ds_pad_opts){.mode = DS_PAD_REFLECT}))
+MAKE(circular,
+     ds_nn_pad(NULL, "m", ds_shape(1, 1, 1, 1, 1, 1), (ds_pad_opts){.mode = DS_PAD_CIRCULAR}))
+MAKE(response,
+     ds_nn_local_response_norm(NULL, "m", (ds_local_response_norm_opts){3, 0.5, 0.25, 2.5}))
 
 static const Layer layers[] = {
     {conv1d,
@@ -167,6 +209,49 @@ static const Layer layers[] = {
     {logsigmoid, {2, {3, 4}}, "", "LogSigmoid()"},
     {mish, {2, {3, 4}}, "", "Mish()"},
     {selu, {2, {3, 4}}, "", "SELU()"},
+    {softsign, {2, {3, 4}}, "", "Softsign()"},
+    {tanhshrink, {2, {3, 4}}, "", "Tanhshrink()"},
+    {hardshrink, {2, {3, 4}}, "", "Hardshrink(0.5)"},
+    {softshrink, {2, {3, 4}}, "", "Softshrink(0.25)"},
+    {hardtanh, {2, {3, 4}}, "", "Hardtanh(min_val=-1.0, max_val=1.0)"},
+    {relu6, {2, {3, 4}}, "", "ReLU6()"},
+    {threshold, {2, {3, 4}}, "", "Threshold(threshold=0.1, value=20)"},
+    {softmin, {2, {3, 4}}, "", "Softmin(dim=1)"},
+    {glu, {2, {3, 4}}, "", "GLU(dim=-1)"},
+    {dropout1d, {3, {2, 3, 4}}, "", "Dropout1d(p=0.3, inplace=False)"},
+    {dropout3d, {5, {2, 3, 1, 2, 2}}, "", "Dropout3d(p=0.3, inplace=False)"},
+    {alpha_dropout, {2, {3, 4}}, "", "AlphaDropout(p=0.2, inplace=False)"},
+    {feature_dropout, {3, {2, 3, 4}}, "", "FeatureAlphaDropout(p=0.2, inplace=False)"},
+    {max_pool1d,
+     {3, {2, 3, 7}},
+     "",
+     "MaxPool1d(kernel_size=3, stride=2, padding=1, dilation=1, ceil_mode=False)"},
+    {avg_pool1d, {2, {2, 7}}, "", "AvgPool1d(kernel_size=(3,), stride=(3,), padding=(0,))"},
+    {max_pool3d,
+     {5, {1, 2, 3, 4, 4}},
+     "",
+     "MaxPool3d(kernel_size=(1, 2, 2), stride=2, padding=0, dilation=1, ceil_mode=False)"},
+    {avg_pool3d, {4, {2, 3, 4, 4}}, "", "AvgPool3d(kernel_size=2, stride=2, padding=1)"},
+    {adaptive_avg1d, {3, {2, 3, 7}}, "", "AdaptiveAvgPool1d(output_size=3)"},
+    {adaptive_max1d, {3, {2, 3, 7}}, "", "AdaptiveMaxPool1d(output_size=3)"},
+    {adaptive_avg3d, {5, {1, 2, 3, 4, 4}}, "", "AdaptiveAvgPool3d(output_size=(1, 2, 3))"},
+    {adaptive_max3d, {5, {1, 2, 3, 4, 4}}, "", "AdaptiveMaxPool3d(output_size=(1, 2, 3))"},
+    {pixel_shuffle, {4, {1, 8, 2, 3}}, "", "PixelShuffle(upscale_factor=2)"},
+    {pixel_unshuffle, {4, {1, 2, 2, 4}}, "", "PixelUnshuffle(downscale_factor=2)"},
+    {channel_shuffle, {4, {1, 4, 2, 3}}, "", "ChannelShuffle(groups=2)"},
+    {unfold, {4, {1, 2, 3, 4}}, "", "Unfold(kernel_size=(2, 3), dilation=1, padding=1, stride=1)"},
+    {fold,
+     {3, {1, 8, 12}},
+     "",
+     "Fold(output_size=(4, 5), kernel_size=2, dilation=1, padding=0, stride=1)"},
+    {unflatten, {2, {3, 6}}, "", "Unflatten(dim=1, unflattened_size=(2, 3))"},
+    {upsample, {4, {1, 2, 3, 3}}, "", "Upsample(scale_factor=2.0, mode='nearest')"},
+    {upsample_to, {4, {1, 2, 3, 3}}, "", "Upsample(size=(5, 7), mode='bilinear')"},
+    {zero_pad, {4, {1, 2, 3, 3}}, "", "ZeroPad2d((1, 1, 1, 1))"},
+    {constant_pad, {3, {1, 2, 3}}, "", "ConstantPad1d(padding=(1, 2), value=0.5)"},
+    {reflect, {4, {1, 2, 3, 3}}, "", "ReflectionPad2d((1, 1, 0, 2))"},
+    {circular, {5, {1, 1, 2, 3, 3}}, "", "CircularPad3d((1, 1, 1, 1, 1, 1))"},
+    {response, {3, {2, 4, 3}}, "", "LocalResponseNorm(3, alpha=0.5, beta=0.25, k=2.5)"},
     {softmax, {2, {3, 4}}, "", "Softmax(dim=-1)"},
     {log_softmax, {2, {3, 4}}, "", "LogSoftmax(dim=1)"},
     {conv3d,

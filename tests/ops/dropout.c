@@ -35,6 +35,32 @@ static void itself(void **state)
     ds_scope_close(scope);
 }
 
+/* Mean 0 and variance 1 stay, and what is dropped has one value. */
+static void alpha(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_seed(4);
+    ds_tensor *x = ds_randn(DS_F32, ds_shape(N)), *y = ds_alpha_dropout(x, 0.3, true);
+    CHECK_CLOSE(ds_item(ds_mean(y)), 0, 0.02);
+    CHECK_CLOSE(ds_item(ds_var(y)), 1, 0.03);
+    double a = 1 / sqrt(0.7 * (1 + 0.3 * 1.7580993408473766 * 1.7580993408473766));
+    float dropped = (float)(-1.7580993408473766 * a * 0.7); /* a low - a low p */
+    const float *p = ds_data(y), *from = ds_data(x);
+    int64_t n = 0;
+    for (int i = 0; i < N; i++) {
+        bool kept = fabs(p[i] - (a * from[i] + 0.3 * 1.7580993408473766 * a)) < 1e-5;
+        if (!kept) CHECK_CLOSE(p[i], dropped, 1e-5);
+        n += !kept;
+    }
+    CHECK_CLOSE((double)n, 0.3 * N, 5 * sqrt(0.21 * N));
+    CHECK(ds_alpha_dropout(x, 0.3, false) == x);
+    ds_tensor *planes = ds_feature_alpha_dropout(ds_ones(DS_F32, ds_shape(20, 10, 3)), 0.5, true);
+    CHECK(ds_item(ds_sum(ds_var_with(planes, (ds_var_opts){.dims = ds_shape(2)}))) == 0);
+    CHECK(ds_item(ds_var(planes)) > 0.1);
+    ds_scope_close(scope);
+}
+
 /* The seed repeats the mask, whatever the order of memory; backward uses the
  * same one. */
 static void repeatable(void **state)
@@ -53,4 +79,5 @@ static void repeatable(void **state)
     ds_scope_close(scope);
 }
 
-TEST_MAIN(cmocka_unit_test(chance), cmocka_unit_test(itself), cmocka_unit_test(repeatable))
+TEST_MAIN(cmocka_unit_test(chance), cmocka_unit_test(itself), cmocka_unit_test(alpha),
+          cmocka_unit_test(repeatable))

@@ -368,6 +368,75 @@ static void more_losses(void **state)
     REFUSES(ds_nll_loss(in, y), "nll_loss: ", "4");
 }
 
+static void margins(void **state)
+{
+    (void)state;
+    ds_tensor *in = x(ds_shape(3, 4)), *y = labels(ds_shape(3)), *row = x(ds_shape(3)),
+              *lengths = ds_full(DS_I64, ds_shape(4), 2);
+    REFUSES(ds_hinge_embedding_loss(in, row, 0, DS_MEAN), "hinge_embedding_loss: ", "[3]");
+    REFUSES(ds_margin_ranking_loss(in, in, in, 0, (ds_reduction)5), "margin_ranking_loss: ", "5");
+    REFUSES(ds_cosine_embedding_loss(in, in, in, 0, DS_MEAN), "cosine_embedding_loss: ", "[N]");
+    REFUSES(ds_soft_margin_loss(in, row, DS_MEAN), "soft_margin_loss: x is [3, 4]", "the same");
+    REFUSES(ds_triplet_margin_loss(in, in, in, (ds_triplet_margin_loss_opts){.margin = -1}),
+            "triplet_margin_loss: margin is -1", "above 0");
+    REFUSES(ds_multi_margin_loss(in, y, (ds_multi_margin_loss_opts){.p = 3}),
+            "multi_margin_loss: p is 3", "1 or 2");
+    REFUSES(ds_multi_margin_loss(in, y, (ds_multi_margin_loss_opts){.weight = row}),
+            "multi_margin_loss: weight is [3]", "[4]");
+    REFUSES(ds_multi_margin_loss(in, row, (ds_multi_margin_loss_opts){0}),
+            "multi_margin_loss: labels are float32", "int64");
+    REFUSES(ds_multilabel_margin_loss(in, y, DS_MEAN), "multilabel_margin_loss: ", "[N,C]");
+    REFUSES(ds_gaussian_nll_loss(in, in, ds_neg(in), (ds_gaussian_nll_loss_opts){0}),
+            "gaussian_nll_loss: an element of var", "below 0");
+    REFUSES(ds_poisson_nll_loss(in, row, (ds_poisson_nll_loss_opts){0}),
+            "poisson_nll_loss: ", "[3]");
+    REFUSES(ds_pairwise_distance(in, row, 0, 0, false), "pairwise_distance: ", "[3]");
+    ds_tensor *p = x(ds_shape(5, 4, 6)), *words = ds_full(DS_I64, ds_shape(4, 2), 6);
+    REFUSES(ds_ctc_loss(p, words, lengths, lengths, (ds_ctc_loss_opts){.blank = 6}),
+            "ctc_loss: ", "blank is 6");
+    REFUSES(ds_ctc_loss(p, words, y, lengths, (ds_ctc_loss_opts){0}),
+            "ctc_loss: input_lengths are int64 [3]", "int64 [4]");
+    REFUSES(ds_ctc_loss(p, words, x(ds_shape(4)), lengths, (ds_ctc_loss_opts){0}),
+            "ctc_loss: input_lengths are float32", "int64 [4]");
+    REFUSES(ds_ctc_loss(p, words, ds_full(DS_I64, ds_shape(4), 6), lengths, (ds_ctc_loss_opts){0}),
+            "ctc_loss: sample 0 has an input of 6", "0 to 5");
+    REFUSES(ds_ctc_loss(p, words, lengths, lengths, (ds_ctc_loss_opts){0}),
+            "ctc_loss: label 0 of sample 0 is 6", "0 to 5");
+    REFUSES(ds_ctc_loss(p, y, lengths, lengths, (ds_ctc_loss_opts){0}), "ctc_loss: targets are",
+            "[8]");
+}
+
+static void places_of_images(void **state)
+{
+    (void)state;
+    ds_tensor *in = x(ds_shape(2, 4, 6, 6)), *volume = x(ds_shape(1, 2, 3, 4, 4));
+    REFUSES(ds_glu(x(ds_shape(3, 5)), 1), "glu: x is [3, 5]", "even");
+    REFUSES(ds_softshrink(in, -1), "softshrink: lambda is -1", "0 or more");
+    REFUSES(ds_normalize(in, 2, 4, 0), "normalize: dimension 4", "[2, 4, 6, 6]");
+    REFUSES(ds_local_response_norm(in, 0), "local_response_norm: ", "at least 1");
+    REFUSES(ds_alpha_dropout(in, 2, true), "alpha_dropout: p is 2", "0 to 1");
+    REFUSES(ds_unflatten(in, 1, ds_shape(3, 2)), "unflatten: ", "reshape");
+    REFUSES(ds_pixel_shuffle(in, 3), "pixel_shuffle: ", "factor 3");
+    REFUSES(ds_pixel_unshuffle(in, 4), "pixel_unshuffle: ", "factor 4");
+    REFUSES(ds_channel_shuffle(in, 3), "channel_shuffle: ", "groups 3");
+    REFUSES(ds_unfold(in, 7), "unfold: a window reaches over 7 rows", "6");
+    REFUSES(ds_unfold(in, 0), "unfold: kernel 0", "at least 1");
+    REFUSES(ds_fold(x(ds_shape(1, 8, 3)), 3, 4, 2), "fold: x is [1, 8, 3]", "[N,C 4,6]");
+    REFUSES(ds_grid_sample(in, in), "grid_sample: ", "[N,P,Q,2]");
+    REFUSES(ds_affine_grid(in, 2, 2, false), "affine_grid: ", "[N,2,3]");
+    REFUSES(ds_max_pool3d(in, ds_shape(5)), "max_pool3d: ", "over 5 of dimension 2");
+    REFUSES(ds_max_pool3d(volume, ds_shape(2), .padding = ds_shape(2)), "max_pool3d: padding 2",
+            "half the kernel");
+    REFUSES(ds_max_pool3d(volume, {0}), "max_pool3d: kernel is 0", "at least 1");
+    REFUSES(ds_avg_pool3d(volume, ds_shape(2), .dilation = ds_shape(2)), "avg_pool3d: dilation",
+            "max_pool3d");
+    REFUSES(ds_adaptive_avg_pool3d(volume, 0, 1, 1), "adaptive_avg_pool3d: ", "at least 1");
+    REFUSES(ds_adaptive_max_pool1d(in, 2, NULL), "adaptive_max_pool1d: x is", "[C,L]");
+    REFUSES(ds_adaptive_avg_pool1d(x(ds_shape(2, 3)), 0), "adaptive_avg_pool1d: ", "at least 1");
+    REFUSES(ds_max_unpool(in, in, ds_shape(9, 9)), "max_unpool: indices are float32", "int64");
+    REFUSES(ds_max_unpool(in, labels(ds_shape(2, 4, 6, 6)), ds_shape(9)), "max_unpool: ", "sizes");
+}
+
 static void mixture_of_experts(void **state)
 {
     (void)state;
@@ -500,5 +569,6 @@ TEST_MAIN(IN_SCOPE(pointwise), IN_SCOPE(products), IN_SCOPE(convolution),
           IN_SCOPE(other_convolutions), IN_SCOPE(pooling), IN_SCOPE(softmax_and_losses),
           IN_SCOPE(normalisation), IN_SCOPE(reductions_and_indices), IN_SCOPE(shapes),
           IN_SCOPE(arrangements), IN_SCOPE(order_and_places), IN_SCOPE(einsums),
-          IN_SCOPE(more_losses), IN_SCOPE(mixture_of_experts), IN_SCOPE(attention),
-          IN_SCOPE(null_passes), IN_SCOPE(another_thread), IN_SCOPE(failing_allocations))
+          IN_SCOPE(more_losses), IN_SCOPE(margins), IN_SCOPE(places_of_images),
+          IN_SCOPE(mixture_of_experts), IN_SCOPE(attention), IN_SCOPE(null_passes),
+          IN_SCOPE(another_thread), IN_SCOPE(failing_allocations))
