@@ -42,8 +42,7 @@ typedef struct operation {
     dsi_nccl_other other;
     dsi_event done;
     bool waited, ended;
-    bool recorded, captured; /* begun while the device was recording; capturing: it is not in the
-                                list */
+    bool recorded, captured; /* begun while the device did; captured: it is not in the list */
 } operation;
 
 /* The collectives of a step that a device has captured. */
@@ -57,19 +56,23 @@ typedef struct capture {
     bool launched;
 } capture;
 
+typedef struct queue {
+    dsi_stream stream;
+    int users; /* Note [One stream] of nccl.h */
+} queue;
+
 typedef struct dsi_nccl {
     dsi_device_watch watch; /* first */
     ds_comm *c;
     dsi_device *device;
     const dsi_nccl_functions *f;
-    ncclComm_t comm; /* NULL: through the host, or after a failure */
-    bool on, direct; /* direct: the backend takes a GPU's memory */
-    dsi_stream stream;
+    ncclComm_t comm;            /* NULL: through the host, or after a failure */
+    bool on, direct;            /* direct: the backend takes a GPU's memory */
+    queue *queue;               /* counted */
     dsi_event ready;            /* the operands of the latest start */
     operation *oldest, *newest; /* queued, oldest first */
     operation *messages;        /* begun and not queued, oldest first */
-    uint64_t
-        *first_message; /* [2 size]: the first that NCCL carries, to each rank, and from each */
+    uint64_t *first_message;    /* [2 size]: NCCL's first to each rank, and from each */
     operation *unused;
     capture *captures; /* newest first */
     char *why;         /* NULL: nothing has failed */
@@ -163,7 +166,7 @@ static ds_status nccl_settle(dsi_nccl *n, const dsi_request *r, ncclResult_t res
 
 static bool operation_ended(dsi_nccl *n, operation *o)
 {
-    if (!o->ended && n->device->type->reached(&n->stream, &o->done, &o->ended) != DS_OK)
+    if (!o->ended && n->device->type->reached(&n->queue->stream, &o->done, &o->ended) != DS_OK)
         o->ended = false; /* the wait that comes says what is wrong */
     return o->ended;
 }
@@ -227,12 +230,32 @@ static ds_status share_id(dsi_nccl *n, ncclUniqueId *id)
     return nccl_fail_result(n, NULL, root.result);
 }
 
+/* That of another communicator of the device, or a new one. */
+static bool queue_join(dsi_nccl *n)
+{
+    queue *q = NULL;
+    for (dsi_device_watch *w = n->device->watches; w && !q; w = w->next)
+        if (w->check == nccl_check) q = ((dsi_nccl *)w)->queue;
+    if (!q) q = dsi_alloc(sizeof *q);
+    bool open = q->users || n->device->type->stream_open(n->device, &q->stream) == DS_OK;
+    q->users += open;
+    n->queue = open ? q : NULL;
+    if (!open) dsi_free(q);
+    return open;
+}
+
+static void queue_leave(dsi_nccl *n)
+{
+    if (!n->queue || --n->queue->users) return;
+    n->device->type->stream_close(&n->queue->stream);
+    dsi_free(n->queue);
+}
+
 static ds_status communicator_make(dsi_nccl *n)
 {
     ncclUniqueId id;
     ncclConfig_t config = dsi_nccl_config();
-    if (share_id(n, &id) != DS_OK) return ds_error_status();
-    if (n->device->type->stream_open(n->device, &n->stream) != DS_OK) return ds_error_status();
+    if (share_id(n, &id) != DS_OK || !queue_join(n)) return ds_error_status();
     ncclResult_t result = n->f->init(&n->comm, n->c->size, id, n->c->rank, &config);
     if (!n->comm) return nccl_fail_result(n, NULL, result);
     return nccl_settle(n, NULL, result);
@@ -334,14 +357,10 @@ void dsi_nccl_free(ds_comm *c)
     if (n->comm) (ended ? n->f->destroy : n->f->abort)(n->comm);
     while (*at && *at != &n->watch) at = &(*at)->next;
     if (*at) *at = n->watch.next;
-    operations_free(n, n->oldest);
-    operations_free(n, n->unused);
-    operations_free(n, n->messages);
+    operations_free(n, n->oldest), operations_free(n, n->unused), operations_free(n, n->messages);
     if (n->on) n->device->type->free_event(n->device, &n->ready);
-    if (n->stream.handle) n->device->type->stream_close(&n->stream);
-    dsi_free(n->first_message);
-    dsi_free(n->why);
-    dsi_free(n);
+    queue_leave(n);
+    dsi_free(n->first_message), dsi_free(n->why), dsi_free(n);
     c->nccl = NULL;
 }
 
@@ -481,7 +500,7 @@ static ds_status stream_follow(dsi_nccl *n)
 {
     const dsi_device_type *type = n->device->type;
     ds_status status = type->record(&n->device->stream, &n->ready);
-    return status == DS_OK ? type->wait(&n->stream, &n->ready) : status;
+    return status == DS_OK ? type->wait(&n->queue->stream, &n->ready) : status;
 }
 
 /* All that were begun, as one group; a failure is told of the first one. They
@@ -496,7 +515,7 @@ static ds_status messages_queue(dsi_nccl *n)
     if (status == DS_OK) {
         ncclResult_t result = n->f->group_begin();
         for (operation *o = first; result == ncclSuccess && o; o = o->next)
-            result = dsi_nccl_call(n->f, n->comm, n->stream.handle, &o->like);
+            result = dsi_nccl_call(n->f, n->comm, n->queue->stream.handle, &o->like);
         ncclResult_t ended = n->f->group_end();
         status = nccl_settle(n, &first->like, result == ncclSuccess ? ended : result);
     }
@@ -504,7 +523,7 @@ static ds_status messages_queue(dsi_nccl *n)
         next = o->next;
         o->next = NULL;
         operation_append(n, o);
-        if (status == DS_OK) status = n->device->type->record(&n->stream, &o->done);
+        if (status == DS_OK) status = n->device->type->record(&n->queue->stream, &o->done);
     }
     return status;
 }
@@ -527,8 +546,8 @@ ds_status dsi_nccl_start(dsi_request *r)
     if (status == DS_OK && needed) status = dsi_nccl_other_begin(r, &other);
     if (status == DS_OK) status = stream_follow(n);
     if (status == DS_OK)
-        status = nccl_settle(n, r,
-                             dsi_nccl_call(n->f, n->comm, n->stream.handle, needed ? &other.r : r));
+        status = nccl_settle(
+            n, r, dsi_nccl_call(n->f, n->comm, n->queue->stream.handle, needed ? &other.r : r));
     if (status != DS_OK) {
         (void)dsi_nccl_other_end(r, &other, false);
         return status;
@@ -542,7 +561,7 @@ ds_status dsi_nccl_start(dsi_request *r)
         capture_add(n, r);
     else
         operation_append(n, o);
-    return d->type->record(&n->stream, &o->done);
+    return d->type->record(&n->queue->stream, &o->done);
 }
 
 ds_status dsi_nccl_queue(dsi_nccl *n) { return n && n->messages ? messages_queue(n) : DS_OK; }

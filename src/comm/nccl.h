@@ -8,6 +8,12 @@
  * stream, wait makes the device's stream wait for the collective. The host
  * waits for nothing. If not, they go through pinned host memory (staged.c).
  *
+ * Note [One stream]: all communicators of a device queue on one stream, so that
+ * collectives run in the order in which they were started, which is the same on
+ * all ranks, also as branches of a graph. On streams of their own one rank could
+ * run a collective of one communicator first and another rank that of another,
+ * and NCCL's kernels wait for each other: its documentation wants an order.
+ *
  * While the host waits for the device (dsi_device_watch), it looks for NCCL's
  * asynchronous errors, for other ranks' failures and at the time limit. Each of
  * them aborts NCCL's communicator, which ends its kernels, and then the job.

@@ -293,6 +293,11 @@ static thread_local ncclComm *grouped_comm;
 static thread_local CUstream grouped_stream;
 static thread_local int depth;
 
+/* Of this rank's communicators: how many there are, and the stream that the
+ * latest call was queued on. */
+static thread_local int communicators;
+static thread_local CUstream stream_of_all;
+
 /* Real addresses of what this rank gives and gets; the call waits to be
  * queued. */
 static ncclResult_t call_new(ncclComm *c, CUstream stream, Call k, const void *in, size_t in_bytes,
@@ -302,6 +307,9 @@ static ncclResult_t call_new(ncclComm *c, CUstream stream, Call k, const void *i
         return c ? fail(c, ncclInvalidUsage, "the communicator is not ready") : ncclInvalidArgument;
     if (fake_cuda_now() != c->gpu)
         return fail(c, ncclInvalidUsage, "the thread's context is that of another GPU");
+    if (communicators > 1 && stream_of_all && stream_of_all != stream)
+        return fail(c, ncclInvalidUsage, "calls of two communicators have no order: two streams");
+    stream_of_all = stream;
     k.comm = c;
     k.stream = stream;
     k.in_bytes = in_bytes;
@@ -472,6 +480,7 @@ static ncclResult_t comm_settle(ncclComm *c)
             if (c->shared->gpu[p] == c->shared->gpu[q])
                 return fail(c, ncclInvalidUsage, "Duplicate GPU detected");
     c->settled = true;
+    communicators++;
     return ncclSuccess;
 }
 
@@ -508,9 +517,10 @@ NCCL_SHOWN ncclResult_t ncclCommFinalize(ncclComm_t comm)
     return comm->queued ? ncclInvalidUsage : comm->kept ? ncclInProgress : ncclSuccess;
 }
 
-/* NCCL would wait for ever. */
+/* c ends. NCCL would wait for ever for its graphs. */
 static void graphs_refuse(const ncclComm *c)
 {
+    if (c->settled && !--communicators) stream_of_all = NULL;
     if (!c->kept) return;
     fprintf(stderr, "fake NCCL: a communicator ends that graphs still use\n");
     abort();

@@ -13,8 +13,9 @@
  *
  * Collectives are called with ncclConfig_t.blocking 0: each returns
  * ncclInProgress and is queued on its stream only when ncclCommGetAsyncError is
- * called. Ranks whose collectives differ get ncclInvalidUsage. Graphs may have
- * collectives; a communicator that ends before its graphs ends the process.
+ * called. Ranks whose collectives differ get ncclInvalidUsage, and so does a rank
+ * whose communicators use several streams. Graphs may have collectives; a
+ * communicator that ends before its graphs ends the process.
  *
  * Invariants: a rank's operations have numbers from 1, alike on all ranks. The
  * input of rank q to collective k is in its half k % 2 of the shared memory from
