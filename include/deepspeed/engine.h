@@ -282,6 +282,14 @@ DS_API int ds_engine_zero_stage(const ds_engine *e);           /* 0 to 3 */
 DS_API double ds_engine_gradient_clipping(const ds_engine *e); /* largest norm; 0: off */
 DS_API int64_t ds_engine_steps_per_print(const ds_engine *e);  /* 0: no lines */
 
+/* get_wall_clock_timers()[name]: milliseconds of the last line of wall_clock_breakdown
+ * that has the timer "fwd", "bwd", "step", "fwd_microstep" and so on; 0: there was none.
+ * NaN without wall_clock_breakdown, or if there is no such timer. */
+DS_API double ds_engine_timer_ms(const ds_engine *e, const char *name);
+/* tput_timer.avg_samples_per_sec(): of all ranks, from the third step on; 0 before, and
+ * if timers.throughput is off. */
+DS_API double ds_engine_samples_per_sec(const ds_engine *e);
+
 /* ---- exponential moving average of the parameters ---- */
 
 /* From now on every applied step does ema = decay * ema + (1 - decay) * p, in

@@ -47,3 +47,11 @@ void ds_engine_set_lr(ds_engine *e, double lr)
 
 bool ds_engine_fp16_enabled(const ds_engine *e) { return e && e->config->fp16.enabled; }
 bool ds_engine_bf16_enabled(const ds_engine *e) { return e && e->config->bf16.enabled; }
+
+double ds_engine_timer_ms(const ds_engine *e, const char *name)
+{
+    return dsi_live(e, "engine_timer_ms") && name ? dsi_timer_logged_ms(e->timers, name) : NAN;
+}
+
+GETTER(double, ds_engine_samples_per_sec, const ds_engine, dsi_throughput_average(&e->throughput),
+       0)

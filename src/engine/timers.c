@@ -12,6 +12,9 @@
 #include "base/mem.h"
 #include "base/text.h"
 
+#include <math.h>
+#include <string.h>
+
 /* ---- phases ---------------------------------------------------------------------------------------- */
 
 /* A phase has a timer of the micro step and one up to the boundary; the parts
@@ -26,6 +29,7 @@ static const char *const names[ROWS][DSI_PHASES] = {
 
 typedef struct Timer {
     double begun, seconds, last; /* last: from the last start to its stop */
+    double logged;               /* seconds of the last line */
     bool used, running;
 } Timer;
 
@@ -53,7 +57,7 @@ static void timers_log(dsi_timers *t, int row, int first)
         Timer *timer = &t->at[row][i];
         if (!timer->used) continue;
         dsi_text_add(&line, " | %s: %.2f", names[row][i], 1e3 * timer->seconds);
-        *timer = (Timer){.used = true};
+        *timer = (Timer){.used = true, .logged = timer->seconds};
     }
     dsi_log(DSI_REQUESTED, "%s", line.s);
     dsi_text_free(&line);
@@ -108,6 +112,14 @@ double dsi_phase_last(const dsi_timers *t, dsi_phase phase)
 double dsi_phase_ms(const dsi_timers *t, dsi_phase phase)
 {
     return t ? 1e3 * t->at[GLOBAL][phase].seconds : 0;
+}
+
+double dsi_timer_logged_ms(const dsi_timers *t, const char *name)
+{
+    for (int row = MICRO; t && row < ROWS; row++)
+        for (int i = 0; i < DSI_PHASES && names[row][i]; i++)
+            if (!strcmp(names[row][i], name)) return 1e3 * t->at[row][i].logged;
+    return NAN;
 }
 
 void dsi_phases_log_micro(dsi_timers *t) { timers_log(t, MICRO, 0); }

@@ -41,6 +41,8 @@ void dsi_phases_log_update(dsi_timers *t, int stage, double allgather, double gr
 /* Seconds of the last one, in this micro step; 0: none. */
 double dsi_phase_last(const dsi_timers *t, dsi_phase phase);
 double dsi_phase_ms(const dsi_timers *t, dsi_phase phase); /* since the last boundary */
+/* Of the last line that has this timer, 0: none yet; NaN: no such timer, or t is NULL. */
+double dsi_timer_logged_ms(const dsi_timers *t, const char *name);
 /* Print "time (ms) | fwd: 1.23 | bwd: 4.56" for the timers that were started,
  * and reset these. */
 void dsi_phases_log_micro(dsi_timers *t);  /* at the end of each ds_engine_step */

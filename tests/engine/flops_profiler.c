@@ -10,6 +10,7 @@
 #include <deepspeed/engine.h>
 #include <deepspeed/profile.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -290,6 +291,8 @@ static void caught_lost(void)
     }
     plan.steps = (int)ds_engine_global_steps(e);
     plan.status = ds_error() ? ds_error_status() : DS_OK;
+    CHECK(ds_engine_timer_ms(e, "fwd") > 0 && isnan(ds_engine_timer_ms(e, "speed")));
+    CHECK(ds_engine_samples_per_sec(e) > 0);
     ds_engine_free(e);
     ds_scope_close(scope);
 }

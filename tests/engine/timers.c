@@ -91,6 +91,10 @@ static void two_micro_steps(void)
     global_fwd = dsi_phase_ms(t, DSI_FWD);
     dsi_phases_log_global(t);
     CHECK_CLOSE(dsi_phase_ms(t, DSI_FWD), 0, 0);
+    CHECK_CLOSE(dsi_timer_logged_ms(t, "fwd"), global_fwd, 1e-9);
+    CHECK(dsi_timer_logged_ms(t, "fwd_microstep") < global_fwd);
+    CHECK_CLOSE(dsi_timer_logged_ms(t, "optimizer_step"), 0, 0);
+    CHECK(isnan(dsi_timer_logged_ms(t, "speed")) && isnan(dsi_timer_logged_ms(NULL, "fwd")));
     dsi_timers_free(t);
 }
 
