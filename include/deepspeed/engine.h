@@ -256,7 +256,8 @@ DS_API int ds_engine_world_size(const ds_engine *e);
 DS_API int64_t ds_engine_train_batch_size(const ds_engine *e);
 DS_API int64_t ds_engine_train_micro_batch_size_per_gpu(const ds_engine *e);
 DS_API int64_t ds_engine_gradient_accumulation_steps(const ds_engine *e);
-/* Whether the current micro step ends an update. */
+/* Whether the current micro step ends an update; false with
+ * managed_gradient_accumulation: false, where the step does. */
 DS_API bool ds_engine_is_gradient_accumulation_boundary(const ds_engine *e);
 /* Whether the last step updated: false between boundaries and after an
  * overflow. */

@@ -338,6 +338,10 @@ void dsi_config_check_rules(dsi_config_reader *r)
     rules_check_zero(r);
     rules_check_prof_ops(r);
     rules_check_pipeline(r);
+    if (!c->managed_gradient_accumulation && c->zero.deterministic)
+        dsi_config_add_error(r, "managed_gradient_accumulation",
+                             "false needs another number of backwards in each step, but "
+                             "zero_optimization.deterministic a fixed one");
     if (c->checkpoint.overhead_limit > 0 && !c->checkpoint.async)
         dsi_config_add_error(r, "checkpoint.overhead_limit", "needs \"async\": true beside it");
     if (c->checkpoint.use_node_local_storage && c->checkpoint.load_universal)

@@ -73,7 +73,7 @@ typedef struct dsi_config {
     double gradient_predivide_factor;
     bool gradient_sum;           /* "gradient_allreduce_op": "sum" */
     int communication_data_type; /* a ds_dtype, or DSI_CONFIG_NO_DTYPE: the model's */
-    bool dataloader_drop_last, zero_allow_untested_optimizer;
+    bool dataloader_drop_last, zero_allow_untested_optimizer, managed_gradient_accumulation;
     int on_nan; /* dsi_on_nan: for a loss of inf or NaN, not in fp16 */
 
     dsi_config_named optimizer, scheduler;

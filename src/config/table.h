@@ -41,7 +41,8 @@ SUPPORTED("train_micro_batch_size_per_gpu", INT_FROM(1), "null", train_micro_bat
           "samples of a forward, on one rank")
 SUPPORTED("gradient_accumulation_steps", INT_FROM(1), "null", gradient_accumulation_steps,
           "forwards of an optimizer step")
-UNSUPPORTED("managed_gradient_accumulation", "true", "the engine itself counts micro steps")
+SUPPORTED("managed_gradient_accumulation", BOOL, "true", managed_gradient_accumulation,
+          "false: every step updates with the backwards since the last one")
 SUPPORTED("dataloader_drop_last", BOOL, "false", dataloader_drop_last, "drop the short last batch")
 
 /* ---- what is printed ---- */

@@ -3,7 +3,8 @@
  * Invariants: between ds_engine_backward and ds_engine_step went_backward is
  * set, and went_last says whether that backward reduced the gradients over the
  * ranks. Without ds_engine_set_gradient_accumulation_boundary every backward
- * needs its step. At a boundary the call is collective: all ranks call it.
+ * needs its step; with managed_gradient_accumulation: false many may have one, and none
+ * is the last one. At a boundary the call is collective: all ranks call it.
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
@@ -149,6 +150,7 @@ ds_status ds_engine_backward_with(ds_engine *e, ds_tensor *loss, ds_backward_opt
     dsi_engine_log_memory(e, "after backward");
     if (status == DS_OK && !now) status = read_loss(e, loss, last, whole);
     e->went_backward = status == DS_OK;
+    e->passes++;
     e->went_last = last;
     return status == DS_OK ? DS_OK : dsi_engine_abort_ranks(e);
 }

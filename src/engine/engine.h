@@ -25,7 +25,8 @@
 typedef enum dsi_ends {
     DSI_ENDS_COUNTED, /* gradient_accumulation_steps */
     DSI_ENDS_NOW,     /* the program: it is the last */
-    DSI_ENDS_LATER    /* the program: it is not the last */
+    DSI_ENDS_LATER,   /* the program: it is not the last */
+    DSI_ENDS_STEP     /* ds_engine_step, and no backward knows: managed_gradient_accumulation */
 } dsi_ends;
 
 /* A loss on a GPU that the step reads when it has waited for the norm. */
@@ -77,6 +78,7 @@ struct ds_engine {
     /* counters, as DeepSpeed's */
     int64_t micro_steps, global_steps, global_samples, skipped_steps;
     int64_t accumulated; /* micro steps since the last update */
+    int64_t passes;      /* backwards since the last step */
     dsi_ends ends;
 
     dsi_late_loss late_loss;

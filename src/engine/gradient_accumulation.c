@@ -17,7 +17,12 @@ bool ds_engine_is_gradient_accumulation_boundary(const ds_engine *e)
 void ds_engine_set_gradient_accumulation_boundary(ds_engine *e, bool boundary)
 {
     dsi_graph_forbid_call("engine_set_gradient_accumulation_boundary");
-    if (e) e->ends = boundary ? DSI_ENDS_NOW : DSI_ENDS_LATER;
+    if (e && e->ends == DSI_ENDS_STEP)
+        dsi_fail(DS_ESTATE, "engine_set_gradient_accumulation_boundary: with "
+                            "\"managed_gradient_accumulation\": false ds_engine_step is the "
+                            "boundary: leave the call out");
+    else if (e)
+        e->ends = boundary ? DSI_ENDS_NOW : DSI_ENDS_LATER;
 }
 
 /* Gradients that have been accumulated were divided by the old number. */

@@ -367,6 +367,7 @@ static void counters_make(ds_engine *e)
     const dsi_config *c = e->config;
     DSI_ASSERT(c);
     e->dtype = dsi_engine_zero_opts(c).dtype;
+    if (!c->managed_gradient_accumulation) e->ends = DSI_ENDS_STEP;
     if (c->wall_clock_breakdown) e->timers = dsi_timers_new();
     e->throughput = (dsi_throughput){.off = !c->throughput.enabled,
                                      .batch_size = c->train_batch_size,

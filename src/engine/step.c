@@ -7,7 +7,9 @@
  *   backward   the loss counts (loss scale / accumulation steps) times: the seed
  *              of the pass, not an op; gradients add up; at the boundary, buckets
  *              are reduced over the ranks while the pass runs
- *   step       between boundaries: count. At the boundary:
+ *   step       between boundaries: count. At the boundary, which with
+ *              managed_gradient_accumulation: false is each step, in which
+ *              gradients are reduced then:
  *                wait for the gradients, which are `scale` times too large
  *                inf or NaN in one of any rank's?  skip the update
  *                else clip by the global norm, update (unscaling and clipping
@@ -85,11 +87,18 @@ static ds_status step_update(ds_engine *e)
     return status == DS_OK && e->applied && e->ema ? dsi_ema_update(e->ema) : status;
 }
 
+/* Of all ranks. */
+static int64_t step_samples(const ds_engine *e)
+{
+    if (e->ends != DSI_ENDS_STEP) return e->config->train_batch_size;
+    return e->config->train_micro_batch_size_per_gpu * ds_comm_size(e->comm) * e->passes;
+}
+
 ds_status dsi_engine_end_step(ds_engine *e, bool boundary, ds_status status)
 {
     if (boundary) {
         e->global_steps += status == DS_OK;
-        e->global_samples += status == DS_OK ? e->config->train_batch_size : 0;
+        e->global_samples += status == DS_OK ? step_samples(e) : 0;
         dsi_progress_step(e->progress, e->global_steps);
     }
     dsi_engine_flops_wait(e);
@@ -97,6 +106,7 @@ ds_status dsi_engine_end_step(ds_engine *e, bool boundary, ds_status status)
     dsi_engine_poll_async_save(e);
     e->micro_steps++;
     e->accumulated = boundary ? 0 : e->accumulated + 1;
+    e->passes = 0;
     /* what is exchanged here does not keep a graph from repeating the step: it
      * comes after each launch */
     dsi_device *recording = dsi_device_recording();
@@ -117,8 +127,9 @@ ds_status ds_engine_step(ds_engine *e)
                  "engine_step: there is no gradient: call ds_engine_backward(engine, loss) first");
         return dsi_engine_abort_ranks(e);
     }
-    bool boundary = ds_engine_is_gradient_accumulation_boundary(e);
-    if (boundary != e->went_last) {
+    bool unmanaged = e->ends == DSI_ENDS_STEP,
+         boundary = unmanaged || ds_engine_is_gradient_accumulation_boundary(e);
+    if (boundary != e->went_last && !unmanaged) {
         dsi_fail(DS_ESTATE,
                  "engine_step: ds_engine_set_gradient_accumulation_boundary(engine, %s) came after "
                  "the backward: call it before",
@@ -131,7 +142,9 @@ ds_status ds_engine_step(ds_engine *e)
         return dsi_engine_capture_step(e, boundary) == DS_OK ? DS_OK : dsi_engine_abort_ranks(e);
     dsi_engine_log_memory(e, "before step");
     dsi_phase_start(e->timers, DSI_STEP);
-    return dsi_engine_end_step(e, boundary, boundary ? step_update(e) : DS_OK);
+    ds_status status = unmanaged ? dsi_zero_complete(e->zero) : DS_OK;
+    if (status == DS_OK && boundary) status = step_update(e);
+    return dsi_engine_end_step(e, boundary, status);
 }
 
 void ds_engine_zero_grad(ds_engine *e)

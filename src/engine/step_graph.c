@@ -40,6 +40,7 @@ static const char *why_no_graph(const ds_engine *e)
         return e->config->flops_profiler.enabled
                    ? "parts of it are timed (flops_profiler, which turns wall_clock_breakdown on)"
                    : "parts of it are timed (wall_clock_breakdown)";
+    if (e->ends == DSI_ENDS_STEP) return "its step reduces (managed_gradient_accumulation)";
     if (e->config->memory_breakdown) return "its memory is printed (memory_breakdown)";
     return dsi_zero_why_no_graph(e->zero);
 }

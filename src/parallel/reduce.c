@@ -435,6 +435,14 @@ ds_status dsi_reduce_end(dsi_reduce *r)
     return r->status;
 }
 
+/* Shards have been reduced in each pass; whole buckets are sent now. */
+ds_status dsi_reduce_complete_now(dsi_reduce *r)
+{
+    if (!r->o.partition) return dsi_reduce_begin(r, true) == DS_OK ? dsi_reduce_end(r) : r->status;
+    r->last = true;
+    return r->status;
+}
+
 ds_status dsi_reduce_wait(dsi_reduce *r)
 {
     if (r->status == DS_OK) r->status = buckets_finish_but(r, 0);

@@ -58,6 +58,9 @@ void dsi_reduce_spare_kept(dsi_reduce *r);
 ds_status dsi_reduce_begin(dsi_reduce *r, bool last);
 ds_status
 dsi_reduce_end(dsi_reduce *r); /* after a pass that did not fail; sends the other buckets */
+/* Makes the passes since the gradients were forgotten complete, as if the latest one had
+ * been the last. Not for a tree. */
+ds_status dsi_reduce_complete_now(dsi_reduce *r);
 ds_status dsi_reduce_wait(dsi_reduce *r); /* blocks until all buckets that were sent are summed */
 
 /* Whether gradients of the last pass are final before it ends; whether that of

@@ -70,6 +70,14 @@ ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool la
     return status;
 }
 
+ds_status dsi_zero_complete(dsi_zero *z)
+{
+    ds_scope *scope = ds_scope_open();
+    ds_status status = z->reduce ? dsi_reduce_complete_now(z->reduce) : DS_OK;
+    ds_scope_close(scope);
+    return dsi_comm_all_or_none(z->comm, status);
+}
+
 void dsi_zero_on_norm(dsi_zero *z, ds_status (*fn)(void *arg), void *arg)
 {
     z->on_norm = fn;

@@ -73,6 +73,9 @@ dsi_zero *dsi_zero_new(ds_module *model, ds_optim *optim, ds_comm *comm, const d
  * this pass. */
 ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last);
 
+/* After passes none of which was the last: completes the gradients. Collective. */
+ds_status dsi_zero_complete(dsi_zero *z);
+
 /* Before each update that waits for the norm, fn(arg) is called when it is there,
  * and before the norm is looked at; if it fails nothing is updated. arg is
  * borrowed. */

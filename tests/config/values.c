@@ -214,6 +214,9 @@ static void rules(void **state)
     (void)state;
     static const wrong cases[] = {
         {"{" B "'fp16': {'enabled': true}, 'bf16': {'enabled': true}}", "cannot both be enabled"},
+        {"{" B "'managed_gradient_accumulation': false, "
+         "'zero_optimization': {'stage': 2, 'deterministic': true}}",
+         "\"managed_gradient_accumulation\": false needs another number of backwards"},
         {"{" B "'bf16': {'enabled': true}, 'data_types': {'grad_accum_dtype': 'half'}}",
          "\"data_types.grad_accum_dtype\": expected float32 or the model's type for a model in "
          "bfloat16, found float16"},

@@ -80,6 +80,38 @@ static ds_status a_short_last_group(void *arg)
     return DS_OK;
 }
 
+/* managed_gradient_accumulation: false. 1 to 4 backwards, then a step, which reduces;
+ * gradients are divided by gradient_accumulation_steps all the same. */
+static ds_status a_step_that_is_the_boundary(void *arg)
+{
+    static const char *const more[] = {
+        "}, \"managed_gradient_accumulation\": false, \"bf16\": {\"enabled\": false",
+        "}, \"managed_gradient_accumulation\": false, \"bf16\": {\"enabled\": true"};
+    for (int k = 0; k < 2; k++) {
+        ds_engine *e = engine_of(*(int *)arg, 2, more[k]);
+        RANK_CHECK(e);
+        double x = 4 + (ds_engine_world_size(e) - 1) / 2.0, near = k ? 2e-2 : 1e-6, moved = 0;
+        for (int n = 1, passes = 0; n <= 4; n++) {
+            for (int i = 0; i < n; i++) {
+                RANK_CHECK(!ds_engine_is_gradient_accumulation_boundary(e));
+                RANK_CHECK(back(e, 4 + ds_engine_global_rank(e)) == DS_OK);
+            }
+            RANK_CHECK(ds_engine_step(e) == DS_OK && ds_engine_was_step_applied(e));
+            passes += n;
+            moved += n * x / 2;
+            RANK_CHECK(fabs(weight(e) / moved + 1) < near);
+            RANK_CHECK(fabs(ds_engine_global_grad_norm(e) / (n * x) - 1) < near);
+            RANK_CHECK(ds_engine_global_samples(e) == passes * ds_engine_world_size(e));
+            RANK_CHECK(ds_engine_global_steps(e) == n && ds_engine_micro_steps(e) == n);
+        }
+        ds_engine_set_gradient_accumulation_boundary(e, true);
+        RANK_CHECK(strstr(ds_error(), "ds_engine_step is the boundary: leave the call out"));
+        ds_error_clear();
+        ds_engine_free(e);
+    }
+    return DS_OK;
+}
+
 /* DeepSpeed's documented manner: backward and backward, then one step. */
 static ds_status one_step_for_all(void *arg)
 {
@@ -104,6 +136,7 @@ static void the_program_says_where(void **state)
     for (int stage = 0; stage <= 3; stage++) {
         TEST_RANKS(a_short_last_group, &stage);
         TEST_RANKS(one_step_for_all, &stage);
+        TEST_RANKS(a_step_that_is_the_boundary, &stage);
     }
 }
 
