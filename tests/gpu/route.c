@@ -330,6 +330,40 @@ static void as_on_the_cpu(void **state)
     }
 }
 
+/* Experts of several widths, whose products cannot be one: the host calls each. */
+static ds_module *wider_new(ds_module *parent, const char *name, void *arg)
+{
+    (void)arg;
+    ds_module *m = ds_nn_sequential(parent, name);
+    ds_nn_linear(m, "0", HIDDEN, HIDDEN + atoi(name));
+    ds_nn_relu(m, "1");
+    ds_nn_linear(m, "2", HIDDEN + atoi(name), HIDDEN);
+    return m;
+}
+
+static void experts_that_differ(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *y[2];
+    long waits = 0;
+    for (int on = 0; on < 2; on++) {
+        CHECK_INT(ds_set_device(on ? gpu : cpu), DS_OK);
+        ds_seed(3);
+        ds_module *moe = ds_nn_moe(NULL, "moe", HIDDEN, wider_new, .num_experts = EXPERTS, .k = 2,
+                                   .no_drop_tokens = true, .no_top2_2nd_expert_sampling = true);
+        ds_tensor *x = ds_randn(DS_F32, ds_shape(TOKENS, HIDDEN));
+        waits = emulator_count("fake_cuda_syncs");
+        y[on] = ds_to(ds_detach(ds_call(moe, x)), cpu, DS_F32);
+        ds_module_free(moe);
+    }
+    CHECK(!emulated() || emulator_count("fake_cuda_syncs") - waits > 1);
+    CHECK_INT(ds_set_device(cpu), DS_OK);
+    for (int64_t i = 0; i < ds_numel(y[0]); i++)
+        CHECK_CLOSE(((const float *)ds_data(y[1]))[i], ((const float *)ds_data(y[0]))[i], 1e-5);
+    ds_scope_close(scope);
+}
+
 /* A layer that draws all that there is to draw. */
 static void no_waits(void **state)
 {
@@ -488,10 +522,15 @@ int main(void)
     int skip = skip_without_gpus(1);
     if (skip) return skip;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_routes),       cmocka_unit_test(edges),
-        cmocka_unit_test(too_many_experts),    cmocka_unit_test(noise),
-        cmocka_unit_test(as_on_the_cpu),       cmocka_unit_test(no_waits),
-        cmocka_unit_test(launches_of_a_route), cmocka_unit_test(graphs_have_the_same_bits),
+        cmocka_unit_test(random_routes),
+        cmocka_unit_test(edges),
+        cmocka_unit_test(too_many_experts),
+        cmocka_unit_test(noise),
+        cmocka_unit_test(experts_that_differ),
+        cmocka_unit_test(as_on_the_cpu),
+        cmocka_unit_test(no_waits),
+        cmocka_unit_test(launches_of_a_route),
+        cmocka_unit_test(graphs_have_the_same_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
