@@ -419,6 +419,14 @@ typedef struct ds_model_profile_opts {
 DS_API ds_model_costs ds_model_profile_with(ds_module *model, ds_tensor **in, int n,
                                             ds_model_profile_opts opts);
 
+/* FlopsProfiler's print_model_profile and get_total_flops: the same of all forwards of
+ * the model between this thread's last ds_profile_begin and ds_profile_end
+ * (deepspeed/profile.h); warm_up is the step that the title names. Zeros after a
+ * failure; DS_ESTATE: a profile runs. */
+#define ds_profile_model(model, ...) \
+    ds_profile_model_with(model, (ds_model_profile_opts){.to = __VA_ARGS__})
+DS_API ds_model_costs ds_profile_model_with(ds_module *model, ds_model_profile_opts opts);
+
 /* ---- memory, before training ---- */
 
 /* Bytes of one rank. */

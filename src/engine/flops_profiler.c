@@ -163,16 +163,35 @@ static ds_status profile_run(ds_module *model, ds_tensor **in, int n, int warm_u
     return ds_error() ? ds_error_status() : DS_OK;
 }
 
+static bool profile_check_opts(const char *call, const ds_model_profile_opts *o)
+{
+    if (o->module_depth >= 0 && o->top_modules >= 0) return true;
+    return dsi_refuse("%s: .module_depth is %d, .top_modules %d: expected 0 or more", call,
+                      o->module_depth, o->top_modules);
+}
+
 static bool profile_check(const ds_model_profile_opts *o)
 {
-    if (dsi_costs_run()) {
-        dsi_fail(DS_ESTATE, "model_profile: a profile of this thread runs: end it first "
-                            "(ds_profile_end)");
-        return false;
-    }
-    if (o->module_depth >= 0 && o->top_modules >= 0) return true;
-    return dsi_refuse("model_profile: .module_depth is %d, .top_modules %d: expected 0 or more",
-                      o->module_depth, o->top_modules);
+    if (!dsi_costs_run()) return profile_check_opts("model_profile", o);
+    dsi_fail(DS_ESTATE, "model_profile: a profile of this thread runs: end it first "
+                        "(ds_profile_end)");
+    return false;
+}
+
+/* Of the costs that were counted. */
+static ds_model_costs profile_answer(ds_module *model, const ds_model_profile_opts *o, int step)
+{
+    dsi_flops *f = dsi_flops_of(model);
+    const dsi_flops_row all = f->row[0];
+    dsi_flops_format how = {.step = step,
+                            .depths = o->module_depth ? o->module_depth : -1,
+                            .top = o->top_modules ? o->top_modules : 1,
+                            .detailed = !o->brief};
+    dsi_text t = {0};
+    if (o->to) dsi_flops_write(f, &how, &t), fputs(t.s, o->to);
+    dsi_text_free(&t);
+    dsi_flops_free(f);
+    return (ds_model_costs){all.params, all.macs, all.flops, all.seconds};
 }
 
 ds_model_costs ds_model_profile_with(ds_module *model, ds_tensor **in, int n,
@@ -192,16 +211,18 @@ ds_model_costs ds_model_profile_with(ds_module *model, ds_tensor **in, int n,
     ds_set_grad(grad);
     modes_restore(model, &modes, &at);
     dsi_list_free(&modes);
-    if (status != DS_OK) return costs;
-    dsi_flops *f = dsi_flops_of(model);
-    costs = (ds_model_costs){f->row[0].params, f->row[0].macs, f->row[0].flops, f->row[0].seconds};
-    dsi_flops_format how = {.step = warm_up,
-                            .depths = o.module_depth ? o.module_depth : -1,
-                            .top = o.top_modules ? o.top_modules : 1,
-                            .detailed = !o.brief};
-    dsi_text t = {0};
-    if (o.to) dsi_flops_write(f, &how, &t), fputs(t.s, o.to);
-    dsi_text_free(&t);
-    dsi_flops_free(f);
-    return costs;
+    return status == DS_OK ? profile_answer(model, &o, warm_up) : costs;
+}
+
+ds_model_costs ds_profile_model_with(ds_module *model, ds_model_profile_opts o)
+{
+    ds_model_costs none = {0};
+    if (!dsi_live(model, "profile_model"))
+        dsi_null_operand("profile_model");
+    else if (dsi_costs_run())
+        dsi_fail(DS_ESTATE, "profile_model: a profile of this thread runs: end it first "
+                            "(ds_profile_end)");
+    else if (profile_check_opts("profile_model", &o))
+        return profile_answer(model, &o, o.warm_up);
+    return none;
 }

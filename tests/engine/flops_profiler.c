@@ -389,6 +389,33 @@ static void a_model_is_profiled_alone(void **state)
     ds_scope_close(scope);
 }
 
+/* Two forwards, one with a gradient: the backward counts nothing. */
+static void a_profile_has_the_costs(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_module *m = ds_nn_sequential(NULL, "net");
+    ds_nn_linear(m, "0", 8, 4);
+    ds_nn_relu(m, "1");
+    ds_tensor *x = ds_to(ds_ones(DS_F32, ds_shape(2, 8)), ds_current_device(), DS_F32);
+    ds_profile_begin();
+    ds_call(m, x);
+    ds_backward(ds_mean(ds_call(m, x)));
+    ds_profile_model(m, NULL);
+    CHECK_ERROR("profile_model: a profile of this thread runs");
+    ds_profile_end();
+    ds_model_costs c = ds_profile_model(m, NULL);
+    CHECK_CLOSE(c.macs, 2 * 64, 0);
+    CHECK_CLOSE(c.flops, 2 * (128 + 8), 0);
+    CHECK(c.seconds > 0 && c.seconds <= ds_profile_seconds());
+    ds_profile_model(m, NULL, .top_modules = -1);
+    CHECK_ERROR("profile_model: .module_depth is 0, .top_modules -1");
+    ds_profile_model(NULL, NULL);
+    CHECK_ERROR("profile_model");
+    ds_module_free(m);
+    ds_scope_close(scope);
+}
+
 static void bad_calls_are_refused(void **state)
 {
     (void)state;
@@ -422,4 +449,5 @@ TEST_MAIN(cmocka_unit_test(one_step_is_reported), cmocka_unit_test(accumulation_
           cmocka_unit_test(a_bad_file_is_refused),
           cmocka_unit_test(a_lost_folder_does_not_end_training),
           cmocka_unit_test(a_step_graph_runs_the_function),
-          cmocka_unit_test(a_model_is_profiled_alone), cmocka_unit_test(bad_calls_are_refused))
+          cmocka_unit_test(a_model_is_profiled_alone), cmocka_unit_test(a_profile_has_the_costs),
+          cmocka_unit_test(bad_calls_are_refused))
