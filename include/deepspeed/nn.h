@@ -185,6 +185,14 @@ DS_API ds_module *ds_nn_batch_norm3d(ds_module *parent, const char *name, int64_
 DS_API ds_module *ds_nn_batch_norm3d_with(ds_module *parent, const char *name, int64_t channels,
                                           ds_nn_norm_opts opts);
 
+/* torch.nn.SyncBatchNorm: x [N,C,...], in training with the statistics of all
+ * ranks of `ranks` (NULL: the world; borrowed). */
+DS_API ds_module *ds_nn_sync_batch_norm(ds_module *parent, const char *name, int64_t channels,
+                                        ds_comm *ranks, ds_nn_norm_opts opts);
+/* SyncBatchNorm.convert_sync_batchnorm: all BatchNorm1d to 3d of m and below
+ * become such, before the model is trained. Returns how many. */
+DS_API int ds_convert_sync_batchnorm(ds_module *m, ds_comm *ranks);
+
 typedef struct ds_nn_instance_norm_opts {
     double eps;      /* 0: 1e-5 */
     double momentum; /* 0: 0.1 */

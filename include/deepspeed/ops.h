@@ -189,6 +189,13 @@ typedef struct ds_batch_norm_opts {
  * Refuses, in training, one value for a channel. */
 DS_API ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts opts);
 
+/* torch.nn.SyncBatchNorm: ds_batch_norm_with, in training with the mean and the
+ * variance over the samples of all ranks of c (NULL: the world). Each rank has
+ * its own x [N,C,...], N may be 0. Collective, as is its backward: the gradient
+ * of the sum of the ranks' losses. Made of other ops: on one rank, and not in
+ * training, it is ds_batch_norm_with. */
+DS_API ds_tensor *ds_sync_batch_norm_with(ds_tensor *x, ds_batch_norm_opts opts, ds_comm *c);
+
 /* torch.nn.functional.layer_norm: the same formula with the mean and variance
  * of each row, which is the last n_dims dimensions. weight and bias have the
  * row's shape, or are NULL. eps 0: 1e-5. */
@@ -545,6 +552,12 @@ DS_API ds_tensor *ds_combine(ds_tensor *x, ds_tensor *slots, ds_tensor *weights)
  * ds_world()) call it, and run the backward; it waits for them. */
 DS_API ds_tensor *ds_exchange_rows(ds_tensor *x, ds_comm *c, const int64_t *to,
                                    const int64_t *from);
+
+/* The sum over the ranks of c (NULL: the world) of x, a new tensor, where
+ * ds_all_reduce changes x; the gradient is the sum over ranks of dy
+ * (torch.distributed.nn.functional.all_reduce). Collective, as is its
+ * backward. */
+DS_API ds_tensor *ds_all_reduce_sum(ds_tensor *x, ds_comm *c);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,6 @@
-/* nn/norm.c: BatchNorm1d, BatchNorm2d, BatchNorm3d, InstanceNorm1d,
- * InstanceNorm2d, InstanceNorm3d, GroupNorm, LayerNorm, RMSNorm.
+/* nn/norm.c: BatchNorm1d, BatchNorm2d, BatchNorm3d, SyncBatchNorm,
+ * InstanceNorm1d, InstanceNorm2d, InstanceNorm3d, GroupNorm, LayerNorm,
+ * RMSNorm.
  *
  * Batch and instance norm share a struct and a constructor; they differ in
  * their forward. Formulas are those of the ops (ops/norm.c); here are the
@@ -13,6 +14,7 @@
 #include "base/error.h"
 #include "base/option.h"
 #include "tensor/tensor.h"
+#include "tree.h"
 
 #include <deepspeed/autograd.h>
 #include <deepspeed/nn.h>
@@ -28,6 +30,7 @@ typedef struct BatchNorm {
     /* int64 []: num_batches_tracked, on the CPU, which counts; NULL without
      * running statistics */
     ds_tensor *batches;
+    ds_comm *ranks; /* of SyncBatchNorm; borrowed; NULL: the world */
 } BatchNorm;
 
 /* False with the message, as torch's _check_input_dim. */
@@ -55,17 +58,27 @@ static ds_status count_batch(ds_tensor *batches)
 /* Running statistics are used in evaluation, and updated in training; a
  * recomputed forward does not count as a batch. Without running statistics
  * those of the batch are used in evaluation too. */
-static ds_tensor *batch_norm_forward(void *self, ds_tensor *x)
+static ds_tensor *batch_norm_call(BatchNorm *b, ds_tensor *x, bool sync)
 {
-    BatchNorm *b = self;
     if (!batch_norm_takes(b, x)) return NULL;
-    bool training = ds_module_training(ds_module_of(self));
+    bool training = ds_module_training(ds_module_of(b));
     ds_batch_norm_opts o = b->opts;
     o.training = training || !o.running_mean;
-    ds_tensor *y = ds_batch_norm_with(x, o);
+    ds_tensor *y = sync && training ? ds_sync_batch_norm_with(x, o, b->ranks)
+                                    : ds_batch_norm_with(x, o);
     if (y && training && b->batches && !ds_recomputing() && count_batch(b->batches) != DS_OK)
         return NULL;
     return y;
+}
+
+static ds_tensor *batch_norm_forward(void *self, ds_tensor *x)
+{
+    return batch_norm_call(self, x, false);
+}
+
+static ds_tensor *sync_batch_norm_forward(void *self, ds_tensor *x)
+{
+    return batch_norm_call(self, x, true);
 }
 
 /* x without the batch's dimension is one sample. torch does not count batches
@@ -110,6 +123,29 @@ static ds_module *batch_norm_new(ds_module *parent, const char *name, const ds_m
                                       dsi_fill(dsi_new_host(DS_I64, (ds_dims){0}), 0));
     }
     return m;
+}
+
+ds_module *ds_nn_sync_batch_norm(ds_module *parent, const char *name, int64_t channels,
+                                 ds_comm *ranks, ds_nn_norm_opts o)
+{
+    static const ds_module_type type = {"SyncBatchNorm", sizeof(BatchNorm),
+                                        .forward = sync_batch_norm_forward,
+                                        .describe = batch_norm_describe};
+    BatchNorm shape = {channels, .least = 2, .most = DS_MAX_DIMS, .ranks = ranks};
+    return batch_norm_new(parent, name, &type, shape, o);
+}
+
+int ds_convert_sync_batchnorm(ds_module *m, ds_comm *ranks)
+{
+    if (!m) return dsi_refuse("convert_sync_batchnorm: the module is NULL"), 0;
+    int n = 0;
+    if (m->type.forward == batch_norm_forward) {
+        ((BatchNorm *)ds_self(m))->ranks = ranks;
+        m->type.name = "SyncBatchNorm", m->type.forward = sync_batch_norm_forward, n = 1;
+    }
+    for (int i = 0; i < ds_module_children(m); i++)
+        n += ds_convert_sync_batchnorm(ds_module_child(m, i), ranks);
+    return n;
 }
 
 ds_module *ds_nn_batch_norm1d_with(ds_module *parent, const char *name, int64_t channels,

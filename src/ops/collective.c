@@ -1,11 +1,14 @@
 /* ops/collective.c: collectives that have a backward.
  *
+ * all_reduce_sum  y = sum over ranks of x; the gradient of x, which is in the y
+ *                of every rank, is the sum over ranks of dy
+ *                (torch.distributed.nn.functional.all_reduce).
  * exchange_rows  rank r sends to[q] rows of x to each rank q, and receives from[q]
  *                rows of it; y has them in the order of ranks. The backward sends the
  *                rows of dy back: it is the same collective with both lists exchanged
  *                (torch.distributed.nn.functional.all_to_all_single).
  *
- * Invariants: both counts lists are copied into the node, so the caller may
+ * Invariants: both lists of counts are copied into the node, so the caller may
  * free its own; the communicator is borrowed and must outlive the backward.
  * The call blocks until all ranks have come. Both directions must be called by
  * all ranks in the same order, also by ranks that send and receive no rows.
@@ -15,6 +18,40 @@
 #include "base/mem.h"
 
 #include <string.h>
+
+/* ---- sums -------------------------------------------------------------------------------------------- */
+
+/* The sum over the ranks of c of x, in memory of its own. */
+static ds_tensor *summed(const ds_tensor *x, ds_comm *c)
+{
+    ds_tensor *y = dsi_new(x, x->shape);
+    bool done = y && dsi_copy(y, x) == DS_OK && ds_all_reduce(c, y, DS_REDUCE_SUM) == DS_OK;
+    return dsi_result_if(done, y);
+}
+
+static void all_reduce_sum_backward(dsi_node *n, ds_tensor *dy)
+{
+    dsi_accumulate_grad(n, 0, summed(dy, *(ds_comm *const *)dsi_attr(n)));
+}
+
+const dsi_op dsi_op_all_reduce_sum = {.name = "all_reduce_sum",
+                                      .backward = all_reduce_sum_backward};
+
+ds_tensor *ds_all_reduce_sum(ds_tensor *x, ds_comm *c)
+{
+    if (!dsi_live(x, "all_reduce_sum")) return dsi_null_operand("all_reduce_sum");
+    if (!dsi_want_float("all_reduce_sum", x)) return NULL;
+    if (!c) c = ds_world();
+    if (!dsi_acquire(x)) return NULL;
+
+    ds_tensor *y = summed(x, c);
+
+    if (!y) return NULL;
+    dsi_set_attr(dsi_record(&dsi_op_all_reduce_sum, y, x), &c, sizeof c);
+    return y;
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------- */
 
 typedef struct Exchange {
     ds_comm *comm;  /* borrowed; alive until the backward */

@@ -96,6 +96,7 @@
     X(dispatch) \
     X(combine) \
     X(exchange_rows) \
+    X(all_reduce_sum) \
     X(grouped_linear) \
     X(dropout) \
     X(attention) X(attention_qkvpacked) X(rotary_embedding) X(cast) X(clone)

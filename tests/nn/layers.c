@@ -54,6 +54,7 @@ MAKE(instance2d,
                                     .eps = 1e-3, .affine = true, .track_running_stats = true}))
 MAKE(batch3d, ds_nn_batch_norm3d(NULL, "m", 2))
 MAKE(instance3d, ds_nn_instance_norm3d_with(NULL, "m", 3, (ds_nn_instance_norm_opts){0}))
+MAKE(sync, ds_nn_sync_batch_norm(NULL, "m", 6, NULL, (ds_nn_norm_opts){0}))
 MAKE(group, ds_nn_group_norm(NULL, "m", 2, 4))
 MAKE(group_plain,
      ds_nn_group_norm_with(NULL, "m", 2, 4, (ds_nn_norm_opts){.eps = 1e-3, .no_affine = true}))
@@ -169,6 +170,10 @@ static const Layer layers[] = {
      {3, {2, 6, 3}},
      "weight bias running_mean running_var num_batches_tracked ",
      "BatchNorm1d(6, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)"},
+    {sync,
+     {4, {2, 6, 3, 2}},
+     "weight bias running_mean running_var num_batches_tracked ",
+     "SyncBatchNorm(6, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)"},
     {batch_no_bias,
      {2, {3, 6}},
      "weight running_mean running_var num_batches_tracked ",

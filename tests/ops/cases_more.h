@@ -54,6 +54,7 @@ CALL(unflatten, ds_unflatten(in[0], 1, ds_shape(2, 2)))
 CALL(grid_sample, ds_grid_sample(in[0], in[1]))
 CALL(grid_reflect,
      ds_grid_sample_with(in[0], in[1], (ds_grid_sample_opts){.padding_mode = DS_GRID_REFLECTION}))
+CALL(all_reduce_sum, ds_all_reduce_sum(in[0], NULL))
 CALL(affine_grid, ds_affine_grid(in[0], 2, 3, true))
 
 /* clang-format off */
@@ -94,5 +95,6 @@ CALL(affine_grid, ds_affine_grid(in[0], 2, 3, true))
     {"reshape", "unflatten", call_unflatten, .in = {X(2, 3, 4)}}, \
     {"gather", "grid_sample", call_grid_sample, .in = {X(4, 1, 2, 3, 4), RANGE(-1.2, 1.2, 4, 1, 2, 3, 2)}}, \
     {"floor", "grid_sample, reflection", call_grid_reflect, .in = {X(4, 1, 2, 3, 4), RANGE(-1.2, 1.2, 4, 1, 2, 3, 2)}}, \
+    {"all_reduce_sum", "", call_all_reduce_sum, .in = {X(2, 3, 4)}}, \
     {"matmul", "affine_grid", call_affine_grid, .in = {X(3, 2, 2, 3)}},
 /* clang-format on */

@@ -45,6 +45,80 @@ static void rows_go_and_gradients_come_back(void **state)
     TEST_RANKS(exchange, NULL);
 }
 
+/* ---- batch norm over ranks ------------------------------------------------------------------------------- */
+
+#define CHANNELS 3
+
+/* The batch norm of a batch [N,C,2], or of a rank's rows of it, N = first row
+ * .. end. Its loss is sum y w, with w that differs everywhere; results are
+ * copied to `out`: y and dx of the rows, dweight, dbias and running
+ * statistics. */
+typedef struct Normed {
+    ds_tensor *y, *dx, *dweight, *dbias, *mean, *var;
+} Normed;
+
+static ds_status normed(ds_tensor *x, ds_tensor *w, bool sync, ds_dtype dtype, Normed *out)
+{
+    ds_module *m = ds_nn_batch_norm1d(NULL, "m", CHANNELS);
+    if (sync) RANK_CHECK(ds_convert_sync_batchnorm(m, NULL) == 1);
+    x = ds_require_grad(ds_clone(ds_cast(x, dtype)), true);
+    ds_tensor *y = ds_call(m, x);
+    RANK_CHECK(y && ds_backward(ds_sum(ds_mul(ds_cast(y, DS_F32), w))) == DS_OK);
+    *out = (Normed){y,
+                    ds_clone(ds_grad(x)),
+                    ds_clone(ds_grad(ds_parameter(m, "weight"))),
+                    ds_clone(ds_grad(ds_parameter(m, "bias"))),
+                    ds_clone(ds_parameter(m, "running_mean")),
+                    ds_clone(ds_parameter(m, "running_var"))};
+    ds_module_free(m);
+    return DS_OK;
+}
+
+static bool near(ds_tensor *a, ds_tensor *b, double most)
+{
+    ds_tensor *d = ds_amax(ds_abs(ds_sub(ds_cast(a, DS_F32), ds_cast(b, DS_F32))));
+    return !ds_numel(a) ? a && b : d && ds_item(d) <= most;
+}
+
+/* Ranks with 1, 2, 3, ... samples, and of several the first with none, have the
+ * values of one that has all. */
+static ds_status sync_norm(void *arg)
+{
+    ds_dtype dtype = *(ds_dtype *)arg;
+    double most = dtype == DS_F32 ? 2e-5 : 0.05;
+    int me = ds_comm_rank(ds_world()), ranks = ds_comm_size(ds_world());
+    int64_t begin = 0, end = 0, rows = 0;
+    for (int r = 0; r < ranks; r++) {
+        int64_t n = ranks == 1 ? 4 : r;
+        if (r == me) begin = rows, end = rows + n;
+        rows += n;
+    }
+    ds_scope *scope = ds_scope_open();
+    ds_seed(7);
+    ds_tensor *x = ds_shift(ds_scale(ds_randn(DS_F32, ds_shape(rows, CHANNELS, 2)), 2), 1),
+              *w = ds_randn(DS_F32, ds_shape(rows, CHANNELS, 2));
+    Normed whole, part;
+    RANK_CHECK(normed(x, w, false, dtype, &whole) == DS_OK);
+    RANK_CHECK(normed(ds_slice(x, 0, begin, end), ds_slice(w, 0, begin, end), true, dtype, &part) ==
+               DS_OK);
+    RANK_CHECK(near(part.y, ds_slice(whole.y, 0, begin, end), most));
+    RANK_CHECK(near(part.dx, ds_slice(whole.dx, 0, begin, end), most));
+    RANK_CHECK(ds_all_reduce(ds_world(), part.dweight, DS_REDUCE_SUM) == DS_OK);
+    RANK_CHECK(ds_all_reduce(ds_world(), part.dbias, DS_REDUCE_SUM) == DS_OK);
+    RANK_CHECK(near(part.dweight, whole.dweight, 10 * most));
+    RANK_CHECK(near(part.dbias, whole.dbias, 10 * most));
+    RANK_CHECK(near(part.mean, whole.mean, most) && near(part.var, whole.var, most));
+    ds_scope_close(scope);
+    return DS_OK;
+}
+
+static void statistics_of_all_ranks(void **state)
+{
+    (void)state;
+    for (ds_dtype dtype = DS_F32; dtype <= DS_BF16; dtype++)
+        if (dtype != DS_F64) TEST_RANKS(sync_norm, &dtype);
+}
+
 /* ---- a layer of experts ---------------------------------------------------------------------------------- */
 
 #define TOKENS   24
@@ -99,5 +173,6 @@ static void experts_send_what_they_keep(void **state)
     TEST_RANKS(send, NULL);
 }
 
-TEST_MAIN(cmocka_unit_test(rows_go_and_gradients_come_back),
+TEST_MAIN(cmocka_unit_test(statistics_of_all_ranks),
+          cmocka_unit_test(rows_go_and_gradients_come_back),
           cmocka_unit_test(experts_send_what_they_keep))
