@@ -421,6 +421,7 @@ typedef struct Training {
     ds_engine *engine;
     double loss[STEPS];
     int64_t taken[STEPS];
+    bool again; /* the network is an activation checkpoint, whose random numbers are repeated */
 } Training;
 
 static ds_module *net_of(int k, bool all)
@@ -440,7 +441,9 @@ static ds_tensor *step(void *self, ds_tensor *const *in, int n)
     Training *t = self;
     CHECK_INT(n, 2);
     if (t->optim) ds_optim_zero_grad(t->optim);
-    ds_tensor *y = t->engine ? ds_engine_forward(t->engine, in[0]) : ds_call(t->net, in[0]);
+    ds_tensor *y = t->engine  ? ds_engine_forward(t->engine, in[0])
+                   : t->again ? ds_checkpoint_call(t->net, in[0])
+                              : ds_call(t->net, in[0]);
     ds_tensor *loss = ds_add(ds_cross_entropy(ds_cast(y, DS_F32), in[1]),
                              ds_scale(ds_moe_aux_loss(t->net), 0.1));
     if (t->engine)
@@ -468,7 +471,7 @@ static void training_open(Training *t, int k, bool all, bool by_engine)
 
 static void train(Training *t, int k, bool all, bool by_engine, bool with_graph)
 {
-    *t = (Training){0};
+    *t = (Training){.again = with_graph && !by_engine};
     CHECK_INT(ds_set_device(gpu), DS_OK);
     training_open(t, k, all, by_engine);
     ds_step_graph *graph = !with_graph ? NULL
