@@ -50,7 +50,7 @@ static inline int skip_without_emulator(void)
 static inline int skip_without_gpus(int n)
 {
     ds_device last;
-    char name[16];
+    char name[24];
     snprintf(name, sizeof name, "cuda:%d", n - 1);
     if (ds_device_parse(name, &last) == DS_OK) return 0;
     printf("skipped: %s\n", ds_error());
