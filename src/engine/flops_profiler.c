@@ -125,7 +125,8 @@ void dsi_engine_flops_free(ds_engine *e)
 {
     const dsi_config *c = e->config;
     if (c && c->flops_profiler.enabled && e->optim && !e->flops_reported && e->comm &&
-        ds_comm_rank(e->comm) == 0 && e->global_steps <= c->flops_profiler.profile_step)
+        !ds_error() && ds_comm_rank(e->comm) == 0 &&
+        e->global_steps <= c->flops_profiler.profile_step)
         dsi_log(DSI_WARNING,
                 "flops_profiler: no report: there were %lld steps, and profile_step is %lld",
                 (long long)e->global_steps, (long long)c->flops_profiler.profile_step);
