@@ -28,6 +28,18 @@ DS_API ds_status ds_backward_from(ds_tensor *y, ds_tensor *dy);
 DS_API bool ds_set_grad(bool on);
 DS_API bool ds_grad_enabled(void);
 
+/* torch.autocast for this thread: ops take float32 and 16-bit operands as
+ * PyTorch's list for CUDA says, on the CPU too. In `dtype`, DS_BF16 or DS_F16:
+ * products, convolutions, attention, prelu. In float32: softmax, losses, layer,
+ * group and RMS norm, exp, log, pow, sums, products and norms of elements,
+ * interpolation. Others take what they are given; float64 stays. Parameters are
+ * float32, and so are their gradients. A backward pass needs no autocast, and
+ * has none; an activation checkpoint is computed again with that of its
+ * forward. DS_F32, as at first: off. Returns what it was:
+ *     ds_dtype was = ds_set_autocast(DS_BF16); ...; ds_set_autocast(was); */
+DS_API ds_dtype ds_set_autocast(ds_dtype dtype);
+DS_API ds_dtype ds_autocast(void);
+
 /* leaf.grad, borrowed: NULL before the first backward and after it was zeroed.
  * It has the strides of a leaf without gaps, such as one that was permuted, and
  * is row-major else. NULL too, with a message, if there is no memory to copy a

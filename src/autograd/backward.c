@@ -265,19 +265,21 @@ static ds_status run_nodes(Nodes *nodes)
     return status;
 }
 
-/* A pass from root with gradient dy. Ops that run in it record nothing. */
+/* A pass from root with gradient dy. Ops that run in it record nothing, and
+ * take operands as they are. */
 static ds_status graph_run(dsi_node *root, ds_tensor *dy)
 {
     static _Thread_local uint64_t n_passes;
     Nodes nodes = {0};
     Pass outer = running; /* a hook or a custom op may run a nested pass */
     bool was = ds_set_grad(false);
+    ds_dtype cast = ds_set_autocast(DS_F32);
     running = (Pass){++n_passes, dsi_hooked_tensors() > 0};
     nodes_collect(&nodes, root);
     for (int i = 0; running.hooked && i < nodes.n; i++) node_count_uses(nodes.at[i]);
     root->dy = dsi_ref(dy);
     ds_status status = run_nodes(&nodes);
-    ds_set_grad(was);
+    ds_set_grad(was), ds_set_autocast(cast);
     running = outer;
     return status;
 }

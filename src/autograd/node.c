@@ -20,7 +20,8 @@
 
 static _Thread_local dsi_pool nodes = {sizeof(dsi_node), NULL, 0};
 static _Thread_local bool end_registered;
-static _Thread_local bool no_grad; /* the mode, negated, so that a new thread records */
+static _Thread_local bool no_grad;      /* the mode, negated, so that a new thread records */
+static _Thread_local ds_dtype autocast; /* DS_F32 on a new thread: off */
 static _Thread_local uint64_t next_seq;
 static _Thread_local dsi_watch *watch;
 
@@ -32,6 +33,19 @@ bool ds_set_grad(bool on)
 }
 
 bool ds_grad_enabled(void) { return !no_grad; }
+
+ds_dtype ds_set_autocast(ds_dtype dtype)
+{
+    ds_dtype was = autocast;
+    if (dtype == DS_F32 || dtype == DS_F16 || dtype == DS_BF16)
+        autocast = dtype;
+    else
+        dsi_fail(DS_EINVAL, "autocast: %s: expected float16 or bfloat16, or float32, which is off",
+                 ds_dtype_name(dtype));
+    return was;
+}
+
+ds_dtype ds_autocast(void) { return autocast; }
 
 /* Whether gradients flow to x: it has a node, or is a leaf that collects one. */
 static bool wants_grad(const ds_tensor *x) { return x && (x->node || x->requires_grad); }

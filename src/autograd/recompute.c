@@ -33,7 +33,8 @@
  *   counted and freed with the node's saved tensors.
  * - `recomputing` is true and `named` set only while a function runs on this
  *   thread. Both are restored afterwards, so checkpoints nest.
- * - The second run leaves the generator as it found it.
+ * - The second run leaves the generator as it found it, and has the autocast of
+ *   the first.
  * SPDX-License-Identifier: MIT */
 #include "base/clock.h"
 #include "base/log.h"
@@ -57,6 +58,7 @@ typedef struct Segment {
     ds_dims shape; /* of the result */
     ds_dtype dtype;
     dsi_rng rng; /* the generator before the first run */
+    ds_dtype autocast;
     int n_outputs;
     struct {
         DSI_LIST(OutputGrad)
@@ -142,8 +144,9 @@ static ds_tensor *checkpoint_rerun(dsi_node *n, Segment *s, Outputs *outputs)
     *rng = s->rng;
     recomputing = true;
     bool was = ds_set_grad(true);
+    ds_dtype cast = ds_set_autocast(s->autocast);
     ds_tensor *y = run_with_outputs(s->fn, s->arg, n->saved, n->n_saved, outputs);
-    ds_set_grad(was);
+    ds_set_grad(was), ds_set_autocast(cast);
     recomputing = outer;
     *rng = now;
     if (!dsi_live(y, "checkpoint")) return dsi_null_operand("checkpoint");
@@ -315,7 +318,7 @@ ds_tensor *ds_checkpoint(ds_checkpoint_fn *fn, void *arg, ds_tensor **in, int n)
     if (!ds_grad_enabled() || dsi_watching()) return fn(arg, in, n);
 
     double start = profile_start();
-    Segment s = {.fn = fn, .arg = arg, .rng = *dsi_rng_default()};
+    Segment s = {.fn = fn, .arg = arg, .rng = *dsi_rng_default(), .autocast = ds_autocast()};
     dsi_watch watch = {.inside = dsi_node_new(&dsi_op_inside, 0)};
     Outputs outputs = {0};
     ds_tensor *y = run_watched(fn, arg, in, n, &watch, &outputs);

@@ -4,10 +4,10 @@
  * q [B,L,D], k [K,S,D], v [K,S,E] -> y = softmax(q k^T scale + mask) v [B,L,E],
  * B and K all leading dimensions, which are equal but with grouped heads. The
  * scores [B,L,S] are never stored: backward makes them again from lse [B,L],
- * the logarithms of the softmax's sums (Dao et al.,
- * arXiv:2205.14135). Nor is a mask of dropout: a device that has the fusion draws
- * it again from the call's seed, which a step that is recorded finds in its
- * graph. Others compose, with PyTorch's numbers on the CPU.
+ * the logarithms of the softmax's sums (Dao et al., arXiv:2205.14135). Nor is a
+ * mask of dropout: a device that has the fusion draws it again from the call's
+ * seed, which a step that is recorded finds in its graph. Others compose, with
+ * PyTorch's numbers on the CPU.
  * SPDX-License-Identifier: MIT */
 #include "base/int.h"
 #include "base/mem.h"
@@ -30,8 +30,8 @@ typedef struct Attention {
  * [N,L,H,D] need no copy and one call, and neither do their gradients, which
  * have the same order in memory. */
 
-/* The first dimension from which on the leading ones of all operands (NULL: left
- * out) are one. */
+/* The first dimension from which on the leading ones of all operands (NULL:
+ * left out) are one. */
 static int attention_from(ds_tensor *const *x, int n)
 {
     int from = 0;
@@ -107,7 +107,8 @@ static ds_tensor *attention_rows(ds_tensor *x)
     return !x || x->stride[x->shape.n - 1] == 1 || ds_size(x, -1) < 2 ? x : ds_contiguous(x);
 }
 
-/* The random numbers of that call, whose batches follow those of the call before
+/* The random numbers of that call, whose batches follow those of the call
+ * before
  * it. */
 static dsi_philox attention_random(const Attention *a, const dsi_view *q, int64_t call)
 {
@@ -269,8 +270,9 @@ static ds_tensor *attention_repeat(ds_tensor *k, const ds_tensor *q)
     return ds_reshape(ds_expand(ds_unsqueeze(k, head + 1), each), all);
 }
 
-/* x: q, k, v. Heads of k and v that differ in number are repeated to q's, as PyTorch does;
- * others stay, for the kernels and attention_check. False with the message. */
+/* x: q, k, v. Heads of k and v that differ in number are repeated to q's, as
+ * PyTorch does; others stay, for the kernels and attention_check. False with
+ * the message. */
 static bool attention_own_groups(ds_tensor **x)
 {
     int n = x[0]->shape.n, head = n - 3;
@@ -295,8 +297,8 @@ static ds_tensor *scores_masked(ds_tensor *scores, ds_attention_opts o)
     return ds_where(ds_lt(key, ds_unsqueeze(first, 1)), least, scores);
 }
 
-/* softmax(scores), and 0 in a row whose scores are all -inf, as kernels have it;
- * only a mask or a window makes such a row. */
+/* softmax(scores), and 0 in a row whose scores are all -inf, as kernels have
+ * it; only a mask or a window makes such a row. */
 static ds_tensor *scores_softmax(ds_tensor *scores, ds_attention_opts o)
 {
     if (!scores || (!o.mask && !o.window) || !ds_size(scores, -1)) return ds_softmax(scores, -1);
@@ -315,17 +317,18 @@ static ds_tensor *attention_composed(ds_tensor *q, ds_tensor *k, ds_tensor *v, d
                                      double scale)
 {
     bool was = dsi_cost_set(false); /* attention_cost has counted */
+    ds_dtype cast = ds_set_autocast(DS_F32);
     ds_tensor *kt = ds_transpose(dsi_upcast(k), -2, -1);
     ds_tensor *scores = ds_scale(ds_matmul(dsi_upcast(q), kt), scale); /* [...,L,S] */
     if (o.softcap > 0) scores = ds_scale(ds_tanh(ds_scale(scores, 1 / o.softcap)), o.softcap);
     ds_tensor *p = ds_dropout(scores_softmax(scores_masked(scores, o), o), o.dropout_p, true);
     ds_tensor *y = ds_cast(ds_matmul(p, dsi_upcast(v)), q->dtype);
-    dsi_cost_set(was);
+    dsi_cost_set(was), ds_set_autocast(cast);
     return y;
 }
 
-/* Of q k^T and its product with v; as in DeepSpeed also of scores that a mask, causal
- * or a window leaves out. */
+/* Of q k^T and its product with v; as in DeepSpeed also of scores that a mask,
+ * causal or a window leaves out. */
 static void attention_cost(const ds_tensor *q, const ds_tensor *k, const ds_tensor *v)
 {
     int n = q->shape.n;
@@ -360,6 +363,7 @@ static bool attention_seed(Attention *a, const ds_tensor *q)
  * mask) v, in blocks where the device has the fused kernel. */
 ds_tensor *ds_attention_with(ds_tensor *q, ds_tensor *k, ds_tensor *v, ds_attention_opts o)
 {
+    dsi_autocast_low(&q, &k, &v, &o.mask);
     if (!dsi_live_all("attention", q, k, v)) return dsi_null_operand("attention");
     ds_tensor *x[] = {q, k, v, NULL};
     if (!attention_expand(x, o.enable_gqa)) return NULL;
@@ -477,6 +481,7 @@ static ds_tensor *packed_attention(ds_tensor *qkv, int64_t heads, ds_attention_o
 /* Views of qkv, which becomes [...,3,heads,L,D], and back. */
 ds_tensor *ds_attention_qkvpacked(ds_tensor *qkv, int64_t heads, ds_attention_opts o)
 {
+    dsi_autocast_low(&qkv, &o.mask);
     if (!dsi_live(qkv, "attention_qkvpacked")) return dsi_null_operand("attention_qkvpacked");
     int n = qkv->shape.n;
     int64_t width = n ? qkv->shape.d[n - 1] : 0;

@@ -1,7 +1,8 @@
 /* ops/conv.c: convolutions.
  *
  * conv1d           a conv2d of one row
- * conv_transpose2d conv2d's dx as forward; its backward is conv2d's forward (dx) and dw, in which x
+ * conv_transpose2d conv2d's dx as forward; its backward is conv2d's forward
+ * (dx) and dw, in which x
  *                  and dy change places
  * conv2d    x [N,C,H,W], w [K,C/groups,R,S], b [K] or none -> y [N,K,P,Q]
  *           P = (H + 2 padding - dilation (R-1) - 1) / stride + 1, Q likewise; a cross-correlation, as
@@ -59,7 +60,8 @@ static void conv2d_weight_grads(dsi_node *n, const ds_tensor *dy, const ds_tenso
     dsi_accumulate_grad(n, 2, dsi_result_if(done, db));
 }
 
-/* Whether the device computes all gradients of dy, in pooled form, by one kernel. */
+/* Whether the device computes all gradients of dy, in pooled form, by one
+ * kernel. */
 static bool conv2d_back_pooled_pays(const dsi_conv2d *c, const ds_tensor *dy, const ds_tensor *x,
                                     const ds_tensor *w)
 {
@@ -235,6 +237,7 @@ static ds_tensor *conv2d_same(const char *op, ds_tensor *x, ds_tensor *w, ds_con
 
 static ds_tensor *conv2d_padded(const char *op, ds_tensor *x, ds_tensor *w, ds_conv2d_opts o)
 {
+    dsi_autocast_low(&x, &w, &o.bias);
     if (!dsi_live_all(op, x, w)) return dsi_null_operand(op);
     return o.same ? conv2d_same(op, x, w, o) : conv2d_named(op, x, w, o);
 }

@@ -100,6 +100,7 @@ static ds_tensor *conv3d_same(ds_tensor *x, const ds_tensor *w, const Conv3d *c)
 
 ds_tensor *ds_conv3d_with(ds_tensor *x, ds_tensor *w, ds_conv3d_opts o)
 {
+    dsi_autocast_low(&x, &w, &o.bias);
     Conv3d c;
     int64_t depth = 0;
     if (!dsi_live_all("conv3d", x, w)) return dsi_null_operand("conv3d");

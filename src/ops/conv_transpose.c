@@ -136,6 +136,7 @@ static ds_tensor *conv_transpose_named(const char *op, ds_tensor *x, ds_tensor *
 
 ds_tensor *ds_conv_transpose2d_with(ds_tensor *x, ds_tensor *w, ds_conv_transpose2d_opts o)
 {
+    dsi_autocast_low(&x, &w, &o.bias);
     if (!dsi_live_all("conv_transpose2d", x, w)) return dsi_null_operand("conv_transpose2d");
     if (x->shape.n != 3) return conv_transpose_named("conv_transpose2d", x, w, o);
     return ds_squeeze(conv_transpose_named("conv_transpose2d", ds_unsqueeze(x, 0), w, o), 0);
@@ -159,6 +160,7 @@ static ds_tensor *conv_transpose_rows(ds_tensor *x, ds_tensor *w, ds_conv_transp
 
 ds_tensor *ds_conv_transpose1d_with(ds_tensor *x, ds_tensor *w, ds_conv_transpose1d_opts o)
 {
+    dsi_autocast_low(&x, &w, &o.bias);
     if (!dsi_live_all("conv_transpose1d", x, w)) return dsi_null_operand("conv_transpose1d");
     if ((x->shape.n != 2 && x->shape.n != 3) || w->shape.n != 3)
         return dsi_refuse("conv_transpose1d: x is %s, weight is %s: expected [N,C,L] or [C,L], and "
@@ -265,6 +267,7 @@ static ds_tensor *conv_transpose3d_volumes(ds_tensor *x, ds_tensor *w, ds_conv_t
 
 ds_tensor *ds_conv_transpose3d_with(ds_tensor *x, ds_tensor *w, ds_conv_transpose3d_opts o)
 {
+    dsi_autocast_low(&x, &w, &o.bias);
     if (!dsi_live_all("conv_transpose3d", x, w)) return dsi_null_operand("conv_transpose3d");
     if (x->shape.n != 4) return conv_transpose3d_volumes(x, w, o);
     return ds_squeeze(conv_transpose3d_volumes(ds_unsqueeze(x, 0), w, o), 0);

@@ -308,6 +308,7 @@ static bool bilinear_check(const ds_tensor *x1, const ds_tensor *x2, const ds_te
 /* 16-bit operands are computed in float32, so that y is rounded once. */
 ds_tensor *ds_bilinear(ds_tensor *x1, ds_tensor *x2, ds_tensor *w, ds_tensor *b)
 {
+    dsi_autocast_wide(&x1, &x2, &w, &b);
     if (!dsi_live_all("bilinear", x1, x2, w)) return dsi_null_operand("bilinear");
     if (!bilinear_check(x1, x2, w, b)) return NULL;
     ds_dims shape = x1->shape;
@@ -317,7 +318,9 @@ ds_tensor *ds_bilinear(ds_tensor *x1, ds_tensor *x2, ds_tensor *w, ds_tensor *b)
     for (int i = 0; i < shape.n - 1; i++) rows *= shape.d[i];
     ds_tensor *in[] = {ds_reshape(dsi_upcast(x1), ds_shape(rows, w->shape.d[1])), dsi_upcast(w),
                        ds_reshape(dsi_upcast(x2), ds_shape(rows, w->shape.d[2]))};
+    ds_dtype cast = ds_set_autocast(DS_F32);
     ds_tensor *y = ds_einsum("ni,oij,nj->no", in, 3);
+    ds_set_autocast(cast);
     if (b) y = ds_add(y, dsi_upcast(b));
     return y ? ds_cast(ds_reshape(y, shape), dtype) : NULL;
 }

@@ -139,6 +139,8 @@ ds_tensor *ds_affine_grid(ds_tensor *theta, int64_t h, int64_t w, bool align_cor
     ds_tensor *wide = dsi_upcast(theta);
     if (!base || !wide) return NULL;
     base = ds_to(base, dsi_device_id(theta->device), wide->dtype);
+    ds_dtype cast = ds_set_autocast(DS_F32);
     ds_tensor *grid = ds_matmul(base, ds_transpose(wide, 1, 2)); /* [N,h w,2] */
+    ds_set_autocast(cast);
     return ds_cast(ds_reshape(grid, ds_shape(s[0], h, w, 2)), theta->dtype);
 }

@@ -43,7 +43,8 @@ static ds_tensor *group_norm_sum(const ds_tensor *x, ds_tensor *sums, ds_dtype d
     return ds_cast(ds_sum_with(sums, (ds_reduce_opts){.dims = ds_shape(0)}), dtype);
 }
 
-/* dx, in float32 beside a 16-bit x and a weight, whose product with dy is float32. */
+/* dx, in float32 beside a 16-bit x and a weight, whose product with dy is
+ * float32. */
 static ds_tensor *group_norm_dx(ds_tensor *g, ds_tensor *x, ds_tensor *mean, ds_tensor *rstd,
                                 ds_tensor *weight)
 {
@@ -128,7 +129,8 @@ static bool group_norm_check(const ds_tensor *x, int64_t groups, const ds_tensor
     if (groups < 1 || c % groups)
         return dsi_refuse("group_norm: x is %s: %lld groups do not divide its %lld channels",
                           dsi_shape_text(x->shape), (long long)groups, (long long)c);
-    /* one value in all is 0 whatever it is; torch takes groups of one beside others */
+    /* one value in all is 0 whatever it is; torch takes groups of one beside
+     * others */
     if (n && (!dsi_numel(x->shape) || (dsi_numel(x->shape) == groups && n == 1)))
         return dsi_refuse("group_norm: x is %s: %lld values in each of %lld groups, expected more",
                           dsi_shape_text(x->shape), (long long)(dsi_numel(x->shape) / n / groups),
@@ -152,6 +154,7 @@ static bool group_norm_statistics(const ds_tensor *x, int64_t rows, double eps, 
 ds_tensor *ds_group_norm(ds_tensor *x, int64_t groups, ds_tensor *weight, ds_tensor *bias,
                          double eps)
 {
+    dsi_autocast_wide(&x, &weight, &bias);
     if (!dsi_live(x, "group_norm")) return dsi_null_operand("group_norm");
     if (!group_norm_check(x, groups, weight, bias)) return NULL;
     if (!(x = ds_contiguous(x)) || !dsi_acquire(x, weight, bias)) return NULL;

@@ -22,7 +22,8 @@
 #include <math.h>
 
 typedef struct Axis Axis;
-/* The elements of x that output i is a sum of, and their weights: at most a->most; -> how
+/* The elements of x that output i is a sum of, and their weights: at most
+ * a->most; -> how
  * many. */
 typedef int64_t axis_taps(const Axis *a, int64_t i, int64_t *index, double *weight);
 
@@ -93,7 +94,8 @@ static int64_t taps_cubic(const Axis *a, int64_t i, int64_t *index, double *weig
 
 /* ---- antialias --------------------------------------------------------------------------------------- */
 
-/* Half of the window's width: of one element, or of `step` of them in a smaller image. */
+/* Half of the window's width: of one element, or of `step` of them in a smaller
+ * image. */
 static double antialias_support(const Axis *a, double half) { return half * fmax(a->step, 1); }
 
 static int64_t antialias_taps(const Axis *a, int64_t i, int64_t *index, double *weight,
@@ -337,6 +339,7 @@ static ds_tensor *interpolate_area(ds_tensor *x, const Axis *a)
 /* 16-bit elements are computed in float32 and rounded once. */
 ds_tensor *ds_interpolate_with(ds_tensor *x, ds_interpolate_opts o)
 {
+    dsi_autocast_wide(&x);
     if (!dsi_live(x, "interpolate")) return dsi_null_operand("interpolate");
     if (!interpolate_check(x, o)) return NULL;
     Axis a[3] = {{0}};

@@ -7,7 +7,8 @@
  *
  * Forward computes the logits of some rows at a time and keeps their log sums
  * lse [N]. Backward computes them again, some columns at a time, so that each
- * part of dw is written once and no second dw is needed; d is made by one kernel:
+ * part of dw is written once and no second dw is needed; d is made by one
+ * kernel:
  *
  *     d = (e^(logits - lse) - onehot(label)) dloss / used
  *     dw[v] = d[:,v]^T x, dx = sum over v of d[:,v] w[v]
@@ -34,9 +35,9 @@
 
 static bool on_host(const ds_tensor *x) { return x->device->type->kind == DS_CPU; }
 
-/* Products on a GPU are slow unless their columns and rows are whole vectors: the
- * last few columns of many are a product of their own, and a row of logits has a
- * gap behind it. */
+/* Products on a GPU are slow unless their columns and rows are whole vectors:
+ * the last few columns of many are a product of their own, and a row of logits
+ * has a gap behind it. */
 static int64_t whole_columns(const ds_tensor *x, int64_t v)
 {
     return on_host(x) || v < FEW_COLUMNS ? v : v / VECTOR * VECTOR;
@@ -307,6 +308,7 @@ static bool items_fit(ds_tensor *items, const ds_tensor *x)
 ds_tensor *ds_linear_cross_entropy_with(ds_tensor *x, ds_tensor *w, ds_tensor *label,
                                         ds_linear_cross_entropy_opts o)
 {
+    dsi_autocast_low(&x, &w);
     if (!dsi_live_all("linear_cross_entropy", x, w, label))
         return dsi_null_operand("linear_cross_entropy");
     if (!linear_cross_entropy_check(x, w, label)) return NULL;

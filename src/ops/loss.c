@@ -117,6 +117,7 @@ static bool cross_entropy_check(const ds_tensor *x, const ds_tensor *label, ds_c
  * mean divides by the sum of the labels' weights. */
 ds_tensor *ds_cross_entropy_with(ds_tensor *x, ds_tensor *label, ds_cross_entropy_opts o)
 {
+    dsi_autocast_wide(&x, &o.weight);
     if (!dsi_live_all("cross_entropy", x, label)) return dsi_null_operand("cross_entropy");
     if (dsi_is_float(label) && dsi_same_shape(x->shape, label->shape))
         return smoothing_check(o) ? dsi_cross_entropy_soft(x, label, o) : NULL;
@@ -173,6 +174,7 @@ ds_tensor *dsi_difference(ds_tensor *x, ds_tensor *y)
  * does not overflow. */
 ds_tensor *ds_mse_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction)
 {
+    dsi_autocast_wide(&x, &y);
     if (!dsi_live_all("mse_loss", x, y)) return dsi_null_operand("mse_loss");
     if (!dsi_want_float("mse_loss", x) || !dsi_same_kind("mse_loss", x, y)) return NULL;
     if (!dsi_same_shape(x->shape, y->shape))

@@ -51,6 +51,7 @@ bool dsi_loss_operands(const char *op, ds_tensor **x, ds_tensor **y, bool broadc
  * ds_abs. */
 ds_tensor *ds_l1_loss_with(ds_tensor *x, ds_tensor *y, ds_reduction reduction)
 {
+    dsi_autocast_wide(&x, &y);
     ds_dtype dtype = x ? x->dtype : DS_F32;
     if (!dsi_loss_check("l1_loss", x, y, true, reduction)) return NULL;
     return dsi_loss_reduced(ds_abs(dsi_difference(x, y)), reduction, dtype);
@@ -61,6 +62,7 @@ ds_tensor *ds_l1_loss(ds_tensor *x, ds_tensor *y) { return ds_l1_loss_with(x, y,
 /* huber with edge beta, over beta after the sum; beta 0 is the limit, l1_loss. */
 ds_tensor *ds_smooth_l1_loss(ds_tensor *x, ds_tensor *y, double beta, ds_reduction reduction)
 {
+    dsi_autocast_wide(&x, &y);
     ds_dtype dtype = x ? x->dtype : DS_F32;
     beta = dsi_option(beta, 1);
     if (!dsi_loss_check("smooth_l1_loss", x, y, true, reduction)) return NULL;
@@ -73,6 +75,7 @@ ds_tensor *ds_smooth_l1_loss(ds_tensor *x, ds_tensor *y, double beta, ds_reducti
 
 ds_tensor *ds_huber_loss(ds_tensor *x, ds_tensor *y, double delta, ds_reduction reduction)
 {
+    dsi_autocast_wide(&x, &y);
     ds_dtype dtype = x ? x->dtype : DS_F32;
     delta = dsi_option(delta, 1);
     if (!dsi_loss_check("huber_loss", x, y, true, reduction)) return NULL;
@@ -91,6 +94,7 @@ static ds_tensor *entropy(ds_tensor *t)
 
 ds_tensor *ds_kl_div(ds_tensor *x, ds_tensor *target, ds_kl_div_opts o)
 {
+    dsi_autocast_wide(&x, &target);
     ds_dtype dtype = x ? x->dtype : DS_F32;
     if (!dsi_loss_operands("kl_div", &x, &target, true, o.reduction)) return NULL;
     if (o.batchmean && !x->shape.n)
@@ -184,6 +188,7 @@ ds_tensor *ds_binary_cross_entropy(ds_tensor *x, ds_tensor *target)
 ds_tensor *ds_binary_cross_entropy_with_logits(ds_tensor *x, ds_tensor *target,
                                                ds_binary_cross_entropy_opts o)
 {
+    dsi_autocast_wide(&x, &target, &o.weight, &o.pos_weight);
     const char *op = "binary_cross_entropy_with_logits";
     ds_dtype dtype = x ? x->dtype : DS_F32;
     if (!dsi_loss_operands(op, &x, &target, false, o.reduction)) return NULL;
@@ -277,6 +282,7 @@ static ds_tensor *nll_loss_fused(ds_tensor *x, ds_tensor *label, ds_cross_entrop
 
 ds_tensor *ds_nll_loss_with(ds_tensor *x, ds_tensor *label, ds_cross_entropy_opts o)
 {
+    dsi_autocast_wide(&x, &o.weight);
     if (!dsi_live_all("nll_loss", x, label)) return dsi_null_operand("nll_loss");
     label = dsi_wide_labels(label);
     if (!label || !nll_check(x, label, o) || !dsi_loss_weight("nll_loss", &o.weight)) return NULL;
@@ -354,6 +360,7 @@ static ds_tensor *length_at_least(ds_tensor *x, ds_tensor *least, ds_dims over)
  * its own before, so that the products do not overflow. */
 ds_tensor *ds_cosine_similarity(ds_tensor *x1, ds_tensor *x2, int dim, double eps)
 {
+    dsi_autocast_wide(&x1, &x2);
     const char *op = "cosine_similarity";
     ds_dims shape;
     if (!dsi_live_all(op, x1, x2)) return dsi_null_operand(op);

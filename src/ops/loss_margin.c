@@ -41,6 +41,7 @@ static ds_tensor *by_sign(ds_tensor *y, ds_tensor *yes, ds_tensor *no)
 ds_tensor *ds_hinge_embedding_loss(ds_tensor *x, ds_tensor *y, double margin,
                                    ds_reduction reduction)
 {
+    dsi_autocast_wide(&x, &y);
     const char *op = "hinge_embedding_loss";
     ds_dtype dtype = x ? x->dtype : DS_F32;
     if (!signs(op, x, &y) || !dsi_loss_operands(op, &x, &y, true, reduction)) return NULL;
@@ -51,6 +52,7 @@ ds_tensor *ds_hinge_embedding_loss(ds_tensor *x, ds_tensor *y, double margin,
 ds_tensor *ds_margin_ranking_loss(ds_tensor *x1, ds_tensor *x2, ds_tensor *y, double margin,
                                   ds_reduction reduction)
 {
+    dsi_autocast_wide(&x1, &x2, &y);
     const char *op = "margin_ranking_loss";
     ds_dtype dtype = x1 ? x1->dtype : DS_F32;
     if (!signs(op, x1, &y) || !dsi_loss_check(op, x1, y, true, reduction) ||
@@ -68,6 +70,7 @@ static ds_tensor *dot(ds_tensor *a, ds_tensor *b) { return dsi_vecdot(a, b, -1);
 ds_tensor *ds_cosine_embedding_loss(ds_tensor *x1, ds_tensor *x2, ds_tensor *y, double margin,
                                     ds_reduction reduction)
 {
+    dsi_autocast_wide(&x1, &x2, &y);
     const char *op = "cosine_embedding_loss";
     ds_dtype dtype = x1 ? x1->dtype : DS_F32;
     if (!signs(op, x1, &y) || !dsi_loss_operands(op, &x1, &x2, false, reduction) ||
@@ -86,6 +89,7 @@ ds_tensor *ds_cosine_embedding_loss(ds_tensor *x1, ds_tensor *x2, ds_tensor *y, 
 
 ds_tensor *ds_soft_margin_loss(ds_tensor *x, ds_tensor *y, ds_reduction reduction)
 {
+    dsi_autocast_wide(&x, &y);
     const char *op = "soft_margin_loss";
     ds_dtype dtype = x ? x->dtype : DS_F32;
     if (!signs(op, x, &y) || !dsi_loss_operands(op, &x, &y, false, reduction)) return NULL;
@@ -107,6 +111,7 @@ ds_tensor *ds_pairwise_distance(ds_tensor *x1, ds_tensor *x2, double p, double e
 ds_tensor *ds_triplet_margin_loss(ds_tensor *anchor, ds_tensor *positive, ds_tensor *negative,
                                   ds_triplet_margin_loss_opts o)
 {
+    dsi_autocast_wide(&anchor, &positive, &negative);
     const char *op = "triplet_margin_loss";
     ds_dtype dtype = anchor ? anchor->dtype : DS_F32;
     double margin = dsi_option(o.margin, 1);
@@ -154,6 +159,7 @@ static ds_tensor *of_rows(ds_tensor *losses, bool one, ds_reduction reduction, d
 
 ds_tensor *ds_multi_margin_loss(ds_tensor *x, ds_tensor *labels, ds_multi_margin_loss_opts o)
 {
+    dsi_autocast_wide(&x, &o.weight);
     const char *op = "multi_margin_loss";
     ds_dtype dtype = x ? x->dtype : DS_F32;
     bool one = x && x->shape.n == 1;
@@ -177,6 +183,7 @@ ds_tensor *ds_multi_margin_loss(ds_tensor *x, ds_tensor *labels, ds_multi_margin
 /* Of each row only the labels before its first -1 count. */
 ds_tensor *ds_multilabel_margin_loss(ds_tensor *x, ds_tensor *labels, ds_reduction reduction)
 {
+    dsi_autocast_wide(&x);
     const char *op = "multilabel_margin_loss";
     ds_dtype dtype = x ? x->dtype : DS_F32;
     bool one = x && x->shape.n == 1;
@@ -259,6 +266,7 @@ static ds_tensor *stirling(ds_tensor *t)
 
 ds_tensor *ds_poisson_nll_loss(ds_tensor *x, ds_tensor *target, ds_poisson_nll_loss_opts o)
 {
+    dsi_autocast_wide(&x, &target);
     const char *op = "poisson_nll_loss";
     ds_dtype dtype = x ? x->dtype : DS_F32;
     if (!dsi_loss_operands(op, &x, &target, true, o.reduction)) return NULL;

@@ -109,6 +109,7 @@ static ds_tensor *matmul_folded(ds_tensor *a, ds_tensor *b)
  * dimension again; leading dimensions broadcast. */
 ds_tensor *ds_matmul(ds_tensor *a, ds_tensor *b)
 {
+    dsi_autocast_low(&a, &b);
     if (!dsi_live_all("matmul", a, b)) return dsi_null_operand("matmul");
     if (!dsi_want_float("matmul", a) || !dsi_same_kind("matmul", a, b)) return NULL;
     if (!a->shape.n || !b->shape.n)
@@ -158,8 +159,8 @@ static bool linear_dw(ds_tensor *dw, const ds_tensor *dy, const ds_tensor *x, bo
                    turned ? matmul_matrix(dy) : matmul_matrix(x), dsi_v(NULL), matmul_matrix(dw));
 }
 
-/* The gradients of w, and of b [out], the sums of the rows of dy^T: by one kernel,
- * if the device has it. */
+/* The gradients of w, and of b [out], the sums of the rows of dy^T: by one
+ * kernel, if the device has it. */
 static void linear_weight_grads(dsi_node *n, const ds_tensor *dy, const ds_tensor *x,
                                 const ds_tensor *w, bool turned)
 {
@@ -202,8 +203,8 @@ static void addmm_backward(dsi_node *n, ds_tensor *dy) { linear_gradients(n, dy,
 const dsi_op dsi_op_linear = {"linear", linear_backward, .saved_for = {1u << 1, 1u << 0}};
 const dsi_op dsi_op_addmm = {"addmm", addmm_backward, .saved_for = {1u << 1, 1u << 0}};
 
-/* x [..., in], w [out, in], or turned [in, out], b [out] or NULL; all of one dtype
- * and device. */
+/* x [..., in], w [out, in], or turned [in, out], b [out] or NULL; all of one
+ * dtype and device. */
 static bool linear_check(const char *op, const ds_tensor *x, const ds_tensor *w, const ds_tensor *b,
                          bool turned)
 {
@@ -224,8 +225,8 @@ static bool linear_check(const char *op, const ds_tensor *x, const ds_tensor *w,
     return true;
 }
 
-/* x [...,in], w [out,in] or turned [in,out], b [out] or NULL -> [...,out]; leading
- * dimensions are folded into one product. */
+/* x [...,in], w [out,in] or turned [in,out], b [out] or NULL -> [...,out];
+ * leading dimensions are folded into one product. */
 static ds_tensor *linear_run(const dsi_op *op, ds_tensor *x, ds_tensor *w, ds_tensor *b)
 {
     bool turned = op == &dsi_op_addmm;
@@ -253,6 +254,7 @@ static ds_tensor *linear_run(const dsi_op *op, ds_tensor *x, ds_tensor *w, ds_te
 
 ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b)
 {
+    dsi_autocast_low(&x, &w, &b);
     if (!dsi_live_all("linear", x, w)) return dsi_null_operand("linear");
     return linear_run(&dsi_op_linear, x, w, b);
 }
@@ -260,6 +262,7 @@ ds_tensor *ds_linear(ds_tensor *x, ds_tensor *w, ds_tensor *b)
 /* As torch.addmm; another input than a bias is added after the product. */
 ds_tensor *ds_addmm(ds_tensor *input, ds_tensor *a, ds_tensor *b)
 {
+    dsi_autocast_low(&input, &a, &b);
     if (!dsi_live_all("addmm", input, a, b)) return dsi_null_operand("addmm");
     if (!dsi_same_kind("addmm", a, input)) return NULL;
     if (input->shape.n == 1 && b->shape.n == 2 && input->shape.d[0] == b->shape.d[1])

@@ -1,5 +1,5 @@
-/* ops/norm.c: normalisation over a batch, or the last dimensions; group_norm.c has
- * that over groups of channels.
+/* ops/norm.c: normalisation over a batch, or the last dimensions; group_norm.c
+ * has that over groups of channels.
  *
  * batch_norm  x [N,C,I] (I: all further dimensions), per channel c over N and I:
  *             y = (x - mean) / sqrt(var + eps) weight + bias; Ioffe and Szegedy, arXiv:1502.03167
@@ -55,9 +55,9 @@ typedef struct BatchNorm {
 } BatchNorm;
 
 /* Saved: x, mean [C], rstd [C], weight; with relu factor and term in place of
- * weight. One kernel computes dx, dw and db, because they share the sums over dy
- * and dy (x - mean). If the batch norm of a ReLU has a gradient of other readers
- * too, the ReLU adds to it. */
+ * weight. One kernel computes dx, dw and db, because they share the sums over
+ * dy and dy (x - mean). If the batch norm of a ReLU has a gradient of other
+ * readers too, the ReLU adds to it. */
 static void batch_norm_backward(dsi_node *n, ds_tensor *dy)
 {
     const BatchNorm *o = dsi_attr(n);
@@ -356,6 +356,7 @@ static ds_tensor *rows_norm(const dsi_op *op, ds_tensor *x, int n_dims, ds_tenso
 
 ds_tensor *ds_layer_norm(ds_tensor *x, int n_dims, ds_tensor *weight, ds_tensor *bias, double eps)
 {
+    dsi_autocast_wide(&x, &weight, &bias);
     return rows_norm(&dsi_op_layer_norm, x, n_dims, weight, bias, dsi_option(eps, 1e-5));
 }
 
@@ -366,6 +367,7 @@ static double rms_norm_eps(const ds_tensor *x, double eps)
 
 ds_tensor *ds_rms_norm(ds_tensor *x, int n_dims, ds_tensor *weight, double eps)
 {
+    dsi_autocast_wide(&x, &weight);
     return rows_norm(&dsi_op_rms_norm, x, n_dims, weight, NULL, rms_norm_eps(x, eps));
 }
 

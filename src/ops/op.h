@@ -36,6 +36,16 @@ static inline ds_tensor *dsi_upcast(ds_tensor *x)
     return dsi_is_16bit(x) ? ds_cast(x, DS_F32) : x;
 }
 
+/* autocast.c: float32 and 16-bit operands, given by their address, in
+ * autocast's dtype, or in float32; as they are if it is off. NULL passes. The
+ * op's first one is NULL, with the message, if there is no memory. */
+void dsi_autocast_to(bool low, ds_tensor **const *x, int n);
+#define DSI_AUTOCAST(low, ...) \
+    dsi_autocast_to(low, (ds_tensor * *const[]){__VA_ARGS__}, \
+                    (int)(sizeof((ds_tensor **const[]){__VA_ARGS__}) / sizeof(ds_tensor **)))
+#define dsi_autocast_low(...)  DSI_AUTOCAST(true, __VA_ARGS__)
+#define dsi_autocast_wide(...) DSI_AUTOCAST(false, __VA_ARGS__)
+
 /* x - y of one dtype and device, in float32 for 16-bit ones, not rounded; they
  * broadcast (loss.c). */
 ds_tensor *dsi_difference(ds_tensor *x, ds_tensor *y);
@@ -43,9 +53,10 @@ ds_tensor *dsi_difference(ds_tensor *x, ds_tensor *y);
 /* Records y = a + alpha b, of operands of one dtype; y may be of a wider one. */
 void dsi_record_add(ds_tensor *y, ds_tensor *a, ds_tensor *b, double alpha);
 
-/* The costs of a forward, as DeepSpeed's flops profiler counts it: a sum of `terms`
- * products for each element of y, and `more` operations; or `each` operations for
- * each element of x. Pointwise arithmetic and losses count nothing. */
+/* The costs of a forward, as DeepSpeed's flops profiler counts it: a sum of
+ * `terms` products for each element of y, and `more` operations; or `each`
+ * operations for each element of x. Pointwise arithmetic and losses count
+ * nothing. */
 static inline void dsi_cost_products(const ds_tensor *y, int64_t terms, int64_t more)
 {
     if (!dsi_observed) return;
@@ -111,16 +122,16 @@ ds_tensor *dsi_sum_to(ds_tensor *g, ds_dims shape);
  * dsi_accumulate_grad and callers treat as a failure. */
 #define dsi_result_if(ran, x) ((ran) ? (x) : NULL)
 
-/* A new matrix of that shape, like x: contiguous, or, if its rows are long and on
- * a GPU, with rows that begin at multiples of 16 bytes, which its kernels need
- * to be fast. */
+/* A new matrix of that shape, like x: contiguous, or, if its rows are long and
+ * on a GPU, with rows that begin at multiples of 16 bytes, which its kernels
+ * need to be fast. */
 ds_tensor *dsi_new_rows(const ds_tensor *like, ds_dims shape);
 
 /* x seen as [outer, d[dim], inner]: contiguous x, dim counted from the front. */
 dsi_view dsi_v_around(const ds_tensor *x, int dim);
 
-/* An index as [outer,K,inner]: contiguous, or the same in all dimensions but dim, as
- * after ds_expand. */
+/* An index as [outer,K,inner]: contiguous, or the same in all dimensions but
+ * dim, as after ds_expand. */
 dsi_view dsi_v_index(const ds_tensor *index, int dim);
 
 /* True if dimensions from..to-1 of x are one dimension in memory; *stride is
@@ -134,9 +145,9 @@ dsi_view dsi_v_matrices(const ds_tensor *x);
 /* x [N,C,...], whose further dimensions lie as one, seen as [N,C,I]. */
 dsi_view dsi_v_channels(const ds_tensor *x);
 
-/* True if t is NULL or has a value for each channel of x, in x's dtype; a 16-bit
- * x also accepts float32, in which mixed precision keeps these. False with the
- * message, in which t is called `name`. */
+/* True if t is NULL or has a value for each channel of x, in x's dtype; a
+ * 16-bit x also accepts float32, in which mixed precision keeps these. False
+ * with the message, in which t is called `name`. */
 bool dsi_per_channel(const char *op, const ds_tensor *x, const ds_tensor *t, const char *name);
 
 /* An option's [vertical, horizontal] values: the horizontal one is 0 for "the
@@ -152,9 +163,9 @@ static inline void dsi_pair(int64_t out[2], int vertical, int horizontal, int if
 bool dsi_triple(const char *op, const char *name, ds_dims d, int64_t usual, int64_t least,
                 int64_t to[3]);
 
-/* dropout.c: the seed of one call of a kernel that draws its own random numbers,
- * and while a step is recorded the place where each replay has a new one. False
- * with the message. */
+/* dropout.c: the seed of one call of a kernel that draws its own random
+ * numbers, and while a step is recorded the place where each replay has a new
+ * one. False with the message. */
 bool dsi_seed_take(dsi_device *d, dsi_philox *random);
 
 /* unary.c: |x| < edge ? x^2 / 2 : edge (|x| - edge / 2). */
@@ -175,32 +186,33 @@ bool dsi_conv_db(const ds_tensor *dy, ds_tensor *db);
 /* statistics.c: the sum over dim of a b, of one shape and dtype. */
 ds_tensor *dsi_vecdot(ds_tensor *a, ds_tensor *b, int dim);
 
-/* loss_composed.c: ds_cross_entropy_with whose target are probabilities of x's shape. */
+/* loss_composed.c: ds_cross_entropy_with whose target are probabilities of x's
+ * shape. */
 ds_tensor *dsi_cross_entropy_soft(ds_tensor *x, ds_tensor *target, ds_cross_entropy_opts o);
 
-/* Operands of batch norm's kernels, all [C]; factor = rstd weight and term = bias
- * are copies, or NULL. */
+/* Operands of batch norm's kernels, all [C]; factor = rstd weight and term =
+ * bias are copies, or NULL. */
 typedef struct dsi_norm_values {
     ds_tensor *mean, *rstd, *factor, *term;
 } dsi_norm_values;
 
-/* norm.c: records y = batch_norm(x); or its ReLU, which needs factor and term, and
- * the node `norm` of the batch norm itself (else NULL). batch: mean and rstd are
- * those of x. */
+/* norm.c: records y = batch_norm(x); or its ReLU, which needs factor and term,
+ * and the node `norm` of the batch norm itself (else NULL). batch: mean and
+ * rstd are those of x. */
 dsi_node *dsi_record_batch_norm(ds_tensor *y, ds_tensor *x, const dsi_norm_values *v,
                                 ds_tensor *weight, ds_tensor *bias, bool batch, dsi_node *norm);
 
-/* norm.c: ds_rms_norm over the last dimension with weight + term [D] in place of its
- * weight; 16 bits are rounded once, at the end. */
+/* norm.c: ds_rms_norm over the last dimension with weight + term [D] in place
+ * of its weight; 16 bits are rounded once, at the end. */
 ds_tensor *dsi_rms_norm_shifted(ds_tensor *x, ds_tensor *weight, double term, double eps);
 
-/* norm_relu.c: whether batch norm of x may be deferred; tries to defer y, which is
- * new, and was recorded. */
+/* norm_relu.c: whether batch norm of x may be deferred; tries to defer y, which
+ * is new, and was recorded. */
 bool dsi_may_defer_norm(ds_tensor *x, ds_tensor *weight, ds_tensor *bias);
 bool dsi_defer_norm(ds_tensor *y, ds_tensor *x, const dsi_norm_values *v, ds_tensor *weight,
                     ds_tensor *bias);
-/* *y = a + b, deferred, if one of them is a deferred batch norm and the other is like
- * it; NULL after a failure. False: they are not. */
+/* *y = a + b, deferred, if one of them is a deferred batch norm and the other
+ * is like it; NULL after a failure. False: they are not. */
 bool dsi_defer_sum(ds_tensor *a, ds_tensor *b, ds_tensor **y);
 /* *y = the ReLU, recorded, of a deferred batch norm or of its sum; NULL after a
  * failure. False: x is none. */

@@ -162,8 +162,9 @@ ds_tensor *ds_mul(ds_tensor *a, ds_tensor *b)
     return y;
 }
 
-/* da = dy / b, db = -dy a / b^2 = -da y. Where there is a sum, nothing is rounded to 16
- * bits before it; nor is float16's da, which may be out of range where db is not. */
+/* da = dy / b, db = -dy a / b^2 = -da y. Where there is a sum, nothing is
+ * rounded to 16 bits before it; nor is float16's da, which may be out of range
+ * where db is not. */
 static void div_backward(dsi_node *n, ds_tensor *dy)
 {
     const ds_dims *a_shape = dsi_attr(n);
@@ -371,9 +372,9 @@ static void clamp_high_is(ds_tensor *x, ds_tensor *low, ds_tensor *high, ds_tens
                  : ds_logical_not(ds_le(x, high));
 }
 
-/* Saved: x, low, high, of which a bound may be NULL. As in PyTorch x and a bound
- * that it is equal to get half of dy each, x all of it where the bounds are
- * equal too; the only bound gets dy beside a NaN, one of two does not. */
+/* Saved: x, low, high, of which a bound may be NULL. As in PyTorch x and a
+ * bound that it is equal to get half of dy each, x all of it where the bounds
+ * are equal too; the only bound gets dy beside a NaN, one of two does not. */
 static void clamp_tensors_backward(dsi_node *n, ds_tensor *dy)
 {
     ds_tensor *x = dsi_saved_tensor(n, 0),
@@ -584,6 +585,7 @@ static ds_tensor *prelu(ds_tensor *x, ds_tensor *w)
 
 ds_tensor *ds_prelu(ds_tensor *x, ds_tensor *weight)
 {
+    dsi_autocast_low(&x, &weight);
     if (!dsi_live_all("prelu", x, weight)) return dsi_null_operand("prelu");
     if (!dsi_want_float("prelu", x) || !dsi_same_kind("prelu", x, weight)) return NULL;
     int64_t channels = x->shape.n > 1 ? x->shape.d[1] : 1;

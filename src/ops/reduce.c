@@ -91,6 +91,7 @@ ds_tensor *ds_sum(ds_tensor *x) { return ds_sum_with(x, (ds_reduce_opts){0}); }
 ds_tensor *ds_mean(ds_tensor *x) { return ds_mean_with(x, (ds_reduce_opts){0}); }
 ds_tensor *ds_sum_with(ds_tensor *x, ds_reduce_opts opts)
 {
+    dsi_autocast_wide(&x);
     return reduce_op("sum", x, opts, false);
 }
 ds_tensor *ds_mean_with(ds_tensor *x, ds_reduce_opts opts)

@@ -51,6 +51,7 @@ const dsi_op dsi_op_cumsum = {.name = "cumsum", .backward = cumsum_backward};
 /* Integers and bools in int64; 16 bits in float32, rounded once. */
 ds_tensor *ds_cumsum(ds_tensor *x, int dim)
 {
+    dsi_autocast_wide(&x);
     if (!dsi_live(x, "cumsum")) return dsi_null_operand("cumsum");
     if ((dim = dsi_want_dim("cumsum", x, dim)) < 0) return NULL;
     if (dsi_is_16bit(x)) return ds_cast(ds_cumsum(ds_cast(x, DS_F32), dim), x->dtype);
@@ -67,6 +68,7 @@ ds_tensor *ds_cumsum(ds_tensor *x, int dim)
  * whose gradients do not divide by x. */
 ds_tensor *ds_cumprod(ds_tensor *x, int dim)
 {
+    dsi_autocast_wide(&x);
     if (!dsi_live(x, "cumprod")) return dsi_null_operand("cumprod");
     if ((dim = dsi_want_dim("cumprod", x, dim)) < 0) return NULL;
     ds_dtype dtype = dsi_is_float(x) ? x->dtype : DS_I64;

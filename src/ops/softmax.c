@@ -26,6 +26,7 @@ const dsi_op dsi_op_log_softmax = {.name = "log_softmax", .backward = log_softma
 /* Both ops over dimension dim, by one kernel that sees x as [outer, C, inner]. */
 static ds_tensor *softmax(const dsi_op *op, ds_tensor *x, int dim, bool log)
 {
+    dsi_autocast_wide(&x);
     if (!dsi_live(x, op->name)) return dsi_null_operand(op->name);
     if (!dsi_want_float(op->name, x) || (dim = dsi_want_dim(op->name, x, dim)) < 0) return NULL;
     if (!(x = ds_contiguous(x)) || !dsi_acquire(x)) return NULL;

@@ -171,6 +171,7 @@ static ds_tensor *rows_product(ds_tensor *x)
 
 ds_tensor *ds_prod_with(ds_tensor *x, ds_reduce_opts o)
 {
+    dsi_autocast_wide(&x);
     Over v;
     if (!dsi_live(x, "prod")) return dsi_null_operand("prod");
     if (!over_find("prod", x, o, &v)) return NULL;
@@ -388,6 +389,7 @@ static ds_tensor *norm_over(ds_tensor *x, const Over *v, double p)
 
 ds_tensor *ds_norm_with(ds_tensor *x, ds_norm_opts o)
 {
+    dsi_autocast_wide(&x);
     Over v;
     double p = dsi_option(o.p, 2);
     ds_dtype dtype = x ? x->dtype : DS_F32;
@@ -428,6 +430,7 @@ static ds_tensor *logsumexp_find(ds_tensor *x, const Over *v)
 
 ds_tensor *ds_logsumexp(ds_tensor *x, ds_reduce_opts opts)
 {
+    dsi_autocast_wide(&x);
     Over v;
     if (x && !dsi_is_float(x)) x = ds_cast(x, DS_F32);
     ds_dtype dtype = x ? x->dtype : DS_F32;

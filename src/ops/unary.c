@@ -55,6 +55,13 @@ static ds_tensor *unary(const dsi_op *op, dsi_unary_op how, double p, ds_tensor 
 /* Integers in float32, as PyTorch's functions (not its activations) take them. */
 static ds_tensor *as_float(ds_tensor *x) { return !x || dsi_is_float(x) ? x : ds_cast(x, DS_F32); }
 
+/* The same, and as autocast wants it for functions that need float32. */
+static ds_tensor *as_wide(ds_tensor *x)
+{
+    dsi_autocast_wide(&x);
+    return as_float(x);
+}
+
 /* Backward, and what the graph points to. */
 #define OP(CONSTANT, f) \
     static void f##_backward(dsi_node *n, ds_tensor *dy) \
@@ -63,12 +70,12 @@ static ds_tensor *as_float(ds_tensor *x) { return !x || dsi_is_float(x) ? x : ds
     } \
     const dsi_op dsi_op_##f = {.name = #f, .backward = f##_backward};
 
-/* y = f(x), of integers too. */
-#define FUNCTION(CONSTANT, f, saved) \
+/* y = f(x), of integers too. operand: as_float, or as_wide */
+#define FUNCTION(CONSTANT, f, saved, operand) \
     OP(CONSTANT, f) \
     ds_tensor *ds_##f(ds_tensor *x) \
     { \
-        return unary(&dsi_op_##f, DSI_##CONSTANT, 0, as_float(x), saved); \
+        return unary(&dsi_op_##f, DSI_##CONSTANT, 0, operand(x), saved); \
     }
 
 /* y = f(x), of floats. */
@@ -76,17 +83,17 @@ static ds_tensor *as_float(ds_tensor *x) { return !x || dsi_is_float(x) ? x : ds
     OP(CONSTANT, f) \
     ds_tensor *ds_##f(ds_tensor *x) { return unary(&dsi_op_##f, DSI_##CONSTANT, 0, x, saved); }
 
-FUNCTION(EXP, exp, Y)
-FUNCTION(LOG, log, X)
-FUNCTION(SQRT, sqrt, Y)
-FUNCTION(RSQRT, rsqrt, X)
-FUNCTION(SIN, sin, X)
-FUNCTION(COS, cos, X)
-FUNCTION(ERF, erf, X)
-FUNCTION(EXPM1, expm1, Y)
-FUNCTION(LOG1P, log1p, X)
-FUNCTION(SIGMOID, sigmoid, Y)
-FUNCTION(TANH, tanh, Y)
+FUNCTION(EXP, exp, Y, as_wide)
+FUNCTION(LOG, log, X, as_wide)
+FUNCTION(SQRT, sqrt, Y, as_float)
+FUNCTION(RSQRT, rsqrt, X, as_wide)
+FUNCTION(SIN, sin, X, as_float)
+FUNCTION(COS, cos, X, as_float)
+FUNCTION(ERF, erf, X, as_float)
+FUNCTION(EXPM1, expm1, Y, as_wide)
+FUNCTION(LOG1P, log1p, X, as_wide)
+FUNCTION(SIGMOID, sigmoid, Y, as_float)
+FUNCTION(TANH, tanh, Y, as_float)
 ACTIVATION(GELU, gelu, X)
 ACTIVATION(GELU_TANH, gelu_tanh, X)
 ACTIVATION(SILU, silu, X)
@@ -135,6 +142,7 @@ ds_tensor *dsi_huber(ds_tensor *x, double edge)
 /* softplus(beta x) / beta */
 ds_tensor *ds_softplus(ds_tensor *x, double beta, double threshold)
 {
+    dsi_autocast_wide(&x);
     if (!dsi_live(x, "softplus")) return dsi_null_operand("softplus");
     if (!dsi_want_float("softplus", x)) return NULL;
     beta = dsi_option(beta, 1), threshold = dsi_option(threshold, 20);
@@ -204,6 +212,7 @@ const dsi_op dsi_op_pow = {.name = "pow", .backward = pow_backward};
  * have loops of their own. */
 ds_tensor *ds_pow(ds_tensor *x, double exponent)
 {
+    dsi_autocast_wide(&x);
     if (!dsi_live(x, "pow")) return dsi_null_operand("pow");
     if (!dsi_want_float("pow", x) || !dsi_acquire(x)) return NULL;
 

@@ -11,8 +11,8 @@
  * - The graphs of the replicas' outputs stay on their threads, in `graph`,
  *   until that node is freed or its backward has run.
  * - On GPUs each replica has one of its own; the model is on the first. Work of
- *   replicas begins after `ready`, which the model's stream reaches once all that
- *   they read is there, and all that was read of them.
+ *   replicas begins after `ready`, which the model's stream reaches once all
+ *   that they read is there, and all that was read of them.
  * - Replica 0 runs its backward inside of the node's, on the model's leaves:
  *   their gradients so far are put aside, and the sum over the replicas is
  *   accumulated afterwards as the node's.
@@ -278,8 +278,8 @@ static ds_status buffer_refresh(ds_tensor **copy, const ds_tensor *x)
     return *copy ? dsi_copy(*copy, x) : ds_error_status();
 }
 
-/* Tensors that the model has on its GPU, in one block for all replicas, in the current
- * scope; NULL without a message: it is on the CPU. */
+/* Tensors that the model has on its GPU, in one block for all replicas, in the
+ * current scope; NULL without a message: it is on the CPU. */
 static ds_tensor *model_pack(const ds_data_parallel *dp)
 {
     if (dp->home->type->kind == DS_CPU) return NULL;
@@ -345,7 +345,7 @@ static ds_status replicas_prepare(const Call *c, ds_tensor **in)
         dsi_replica *r = dp->replica[i];
         int share = threads / dp->replicas + (i < threads % dp->replicas);
         r->threads = share ? share : 1;
-        r->recording = ds_grad_enabled();
+        r->recording = ds_grad_enabled(), r->autocast = ds_autocast();
         status = input_scatter(c, in, r);
         if (!r->worker || status != DS_OK) continue;
         r->seed = dsi_replica_new_seed(i);

@@ -179,7 +179,7 @@ static void replica_run_on_worker(void *replica)
     dsi_replica *r = replica;
     ds_error_clear();
     ds_set_threads(r->threads);
-    ds_set_grad(r->recording);
+    ds_set_grad(r->recording), ds_set_autocast(r->autocast);
     streams_begin(r);
     replica_graph_free(r->released);
     r->released = NULL;

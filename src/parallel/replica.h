@@ -52,6 +52,7 @@ typedef struct dsi_replica {
     dsi_view dy;
     dsi_event *ready; /* on the caller's stream: inputs, parameters, dy are there */
     bool recording;
+    ds_dtype autocast;
     int threads;
     uint64_t seed;               /* of its generator */
     dsi_view *memory;            /* [slots] */
@@ -96,15 +97,15 @@ void dsi_replica_free_graph(dsi_replica *r, dsi_replica_graph *graph);
 
 /* ---- replica_caller.c ---------------------------------------------------------------------------------- */
 
-/* Whether there can be that number of replicas, on GPUs id (or NULL). False with
- * the message. */
+/* Whether there can be that number of replicas, on GPUs id (or NULL). False
+ * with the message. */
 bool dsi_replicas_check(ds_device home, int replicas, bool can_make, const int *id);
 /* The device of replica r: the CPU, or a GPU of its own. */
 ds_device dsi_replica_device(ds_device home, int r, const int *id);
 /* Training or evaluation, for each module of the tree. */
 void dsi_replica_set_mode(const ds_module *model, ds_module *replica);
 uint64_t dsi_replica_new_seed(int r); /* of its generator, for a call */
-/* The gradients of slots first..end-1 of a GPU's replica, which are neighbours in
- * its block, come to the model's GPU: their views are of memory of the current
- * scope from now on. */
+/* The gradients of slots first..end-1 of a GPU's replica, which are neighbours
+ * in its block, come to the model's GPU: their views are of memory of the
+ * current scope from now on. */
 ds_status dsi_replica_fetch_grads(dsi_replica *r, dsi_device *home, int first, int end);
