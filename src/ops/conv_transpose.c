@@ -261,6 +261,7 @@ static ds_tensor *conv_transpose3d_volumes(ds_tensor *x, ds_tensor *w, ds_conv_t
     ds_tensor *sums = dsi_fill(dsi_new(y, ds_shape(n, k, c.depth, p, q)), 0);
     y = ds_index_add(sums, 2, conv_transpose3d_index(x, taps, &c), y, 1);
     y = ds_slice(y, 2, c.padding[0], c.depth - c.padding[0]);
+    if (y && o.bias) dsi_cost_elements(y, 1);
     if (o.bias) y = ds_add(y, ds_reshape(dsi_upcast(o.bias), ds_shape(-1, 1, 1, 1)));
     return y ? ds_contiguous(ds_cast(y, x->dtype)) : NULL;
 }

@@ -322,6 +322,8 @@ static ds_tensor *normed(ds_tensor *x, bool training, bool affine)
     X(conv_transpose2d, \
       ds_conv_transpose2d(x, Z(4, 3, 3, 3), Z(6), .stride = 2, .padding = 1, .groups = 2), 2, 4, \
       5, 5) \
+    X(conv_transpose1d, ds_conv_transpose1d(x, Z(4, 6, 3), Z(6)), 2, 4, 5) \
+    X(conv_transpose3d, ds_conv_transpose3d(x, Z(4, 6, 3, 3, 3), Z(6)), 2, 4, 3, 3, 3) \
     X(relu, ds_relu(x), 2, 3, 4) \
     X(prelu, ds_prelu(x, Z(1)), 2, 3, 4) \
     X(elu, ds_elu(x, 0), 2, 3, 4) \
@@ -350,6 +352,8 @@ static ds_tensor *normed(ds_tensor *x, bool training, bool affine)
     X(attention, ds_attention(x, Z(2, 4, 7, 8), Z(2, 4, 7, 6)), 2, 4, 5, 8) \
     X(attention_causal, ds_attention_with(x, x, x, (ds_attention_opts){.causal = true}), 2, 4, 5, \
       8) \
+    X(attention_dropout, ds_attention_with(x, x, x, (ds_attention_opts){.dropout_p = 0.1}), 2, 4, \
+      5, 8) \
     X(dropout, ds_dropout(x, 0.5, true), 2, 3, 4) \
     X(cross_entropy, ds_cross_entropy(x, labels_zero(2)), 2, 4) \
     X(mse_loss, ds_mse_loss(x, Z(2, 4)), 2, 4) \

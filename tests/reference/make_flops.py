@@ -178,6 +178,9 @@ def ops():
         "conv3d": count(lambda x: F.conv3d(x, r(8, 4, 3, 3, 3), r(8), 1, 1), r(2, 4, 5, 5, 5)),
         "conv_transpose2d": count(
             lambda x: F.conv_transpose2d(x, r(4, 3, 3, 3), r(6), 2, 1, groups=2), r(2, 4, 5, 5)),
+        "conv_transpose1d": count(lambda x: F.conv_transpose1d(x, r(4, 6, 3), r(6)), r(2, 4, 5)),
+        "conv_transpose3d": count(
+            lambda x: F.conv_transpose3d(x, r(4, 6, 3, 3, 3), r(6)), r(2, 4, 3, 3, 3)),
         "relu": count(lambda x: F.relu(x), r(2, 3, 4)), "relu6": count(lambda x: F.relu6(x), r(2, 3, 4)),
         "prelu": count(lambda x: F.prelu(x, r(1)), r(2, 3, 4)),
         "elu": count(lambda x: F.elu(x), r(2, 3, 4)), "leaky_relu": count(lambda x: F.leaky_relu(x), r(2, 3, 4)),
@@ -205,6 +208,8 @@ def ops():
             r(2, 4, 5, 8)),
         "attention_causal": count(
             lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), r(2, 4, 5, 8)),
+        "attention_dropout": count(
+            lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=0.1), r(2, 4, 5, 8)),
         "dropout": count(lambda x: F.dropout(x, 0.5), r(2, 3, 4)),
         "cross_entropy": count(lambda x: F.cross_entropy(x, torch.zeros(2).long()), r(2, 4)),
         "mse_loss": count(lambda x: F.mse_loss(x, r(2, 4)), r(2, 4)),
