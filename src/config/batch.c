@@ -217,6 +217,18 @@ static void rules_check_fp16(dsi_config_reader *r)
                              (long long)c->fp16.min_loss_scale);
 }
 
+static void rules_check_autocast(dsi_config_reader *r)
+{
+    const dsi_config *c = r->c;
+    int dtype = c->torch_autocast.dtype;
+    if (!c->torch_autocast.enabled || dtype == DSI_CONFIG_NO_DTYPE || dtype == DS_BF16) return;
+    if (dtype == DS_F16 && c->fp16.enabled) return;
+    dsi_config_add_error(r, "torch_autocast.dtype",
+                         dtype == DS_F16 ? "float16 needs a scaled loss: expected bfloat16, or "
+                                           "fp16 to be enabled beside it"
+                                         : "expected bfloat16 or float16");
+}
+
 /* DeepSpeed refuses other mixes too, without ZeRO. */
 static void rules_check_accumulation(dsi_config_reader *r)
 {
@@ -334,6 +346,7 @@ void dsi_config_check_rules(dsi_config_reader *r)
     dsi_config *c = r->c;
     json_t *tree = c->trees->resolved;
     rules_check_fp16(r);
+    rules_check_autocast(r);
     rules_check_accumulation(r);
     rules_check_zero(r);
     rules_check_prof_ops(r);

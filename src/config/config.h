@@ -88,6 +88,10 @@ typedef struct dsi_config {
         bool enabled, check_grad_overflow;
     } bf16;
     struct {
+        int dtype; /* a ds_dtype, or DSI_CONFIG_NO_DTYPE: bfloat16 */
+        bool enabled;
+    } torch_autocast;
+    struct {
         bool enabled;
     } throughput; /* "timers.throughput" */
     struct {
@@ -127,8 +131,8 @@ typedef struct dsi_config {
     struct dsi_config_trees *trees; /* JSON: as given, and resolved; reader.h */
 } dsi_config;
 
-/* The ranks of the whole job, of which `ranks` are left: DS_FULL_WORLD_SIZE, which
- * the launcher sets (Note [Fewer ranks] in batch.c); else `ranks`. */
+/* The ranks of the whole job, of which `ranks` are left: DS_FULL_WORLD_SIZE,
+ * which the launcher sets (Note [Fewer ranks] in batch.c); else `ranks`. */
 DSI_SHARED int dsi_config_full_world_size(int ranks);
 
 /* Reads a configuration for world_size ranks. text: path of a file, JSON text,
@@ -140,9 +144,9 @@ dsi_config *dsi_config_read(const char *text, int world_size);
 dsi_config *dsi_config_read_auto(const char *text, const ds_auto_values *values, int world_size);
 void dsi_config_free(dsi_config *c);
 
-/* A value of "optimizer" or "scheduler" was refused by what was made of it: puts
- * "config: FILE: line N: " in front of the latest failure's message, if that
- * begins with the path of the key. Returns status. */
+/* A value of "optimizer" or "scheduler" was refused by what was made of it:
+ * puts "config: FILE: line N: " in front of the latest failure's message, if
+ * that begins with the path of the key. Returns status. */
 ds_status dsi_config_fail_at(const dsi_config *c, ds_status status);
 
 /* The resolved configuration as JSON, every key with its value; free with

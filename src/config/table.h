@@ -110,8 +110,13 @@ SUPPORTED("bf16.check_grad_overflow", BOOL, "true", bf16.check_grad_overflow,
 UNSUPPORTED("bf16.bf16_master_weights_and_grads", "false", "master weights are float32")
 UNSUPPORTED("bf16.bf16_optimizer_states", "false", "moments are float32")
 DEPRECATED("bfloat16", "bf16")
-IGNORED_GROUP("torch_autocast", NULL_NO, "types chosen op by op")
-UNSUPPORTED("torch_autocast.enabled", "false", "fp16 or bf16 make the whole model 16-bit")
+GROUP("torch_autocast", NULL_NO, "types chosen op by op (ds_set_autocast)")
+SUPPORTED("torch_autocast.enabled", BOOL, "false", torch_autocast.enabled,
+          "forwards under autocast: products in 16 bits, weights and gradients in float32")
+SUPPORTED("torch_autocast.dtype", WORD(dtypes), "null", torch_autocast.dtype,
+          "bfloat16; float16 beside fp16, which scales the loss; null: bfloat16")
+UNSUPPORTED("torch_autocast.lower_precision_safe_modules", "null",
+            "gradients travel in communication_data_type")
 GROUP_NO_AUTO("data_types", NULL_NO, "types of what the engine keeps")
 SUPPORTED("data_types.grad_accum_dtype", WORD(dtypes), "null", data_types.grad_accum_dtype,
           "type in which gradients add up: float32 or the model's; null: the model's")

@@ -18,6 +18,17 @@ static ds_tensor *forward_input(const ds_engine *e, ds_tensor *x)
         e->config->fp16.enabled ? ", or set \"fp16\": {\"auto_cast\": true}" : "");
 }
 
+/* Under the configuration's autocast; without one, under the caller's. */
+static ds_tensor *forward_call(ds_engine *e, ds_tensor **in, int n)
+{
+    int dtype = e->config->torch_autocast.dtype;
+    if (!e->config->torch_autocast.enabled) return ds_call_n(e->model, in, n);
+    ds_dtype was = ds_set_autocast(dtype == DSI_CONFIG_NO_DTYPE ? DS_BF16 : (ds_dtype)dtype);
+    ds_tensor *y = ds_call_n(e->model, in, n);
+    ds_set_autocast(was);
+    return y;
+}
+
 /* Inputs are checked before the timers start. */
 ds_tensor *ds_engine_forward_n(ds_engine *e, ds_tensor **in, int n)
 {
@@ -31,7 +42,7 @@ ds_tensor *ds_engine_forward_n(ds_engine *e, ds_tensor **in, int n)
     if (ds_module_training(e->model)) dsi_throughput_start(&e->throughput);
     bool profiled = dsi_engine_flops_begin(e);
     dsi_phase_start(e->timers, DSI_FWD);
-    ds_tensor *y = ds_call_n(e->model, cast, n);
+    ds_tensor *y = forward_call(e, cast, n);
     dsi_phase_stop(e->timers, DSI_FWD);
     if (profiled) dsi_engine_flops_end(e);
     dsi_engine_log_memory(e, "after forward");

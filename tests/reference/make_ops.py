@@ -126,7 +126,7 @@ def cases(rand, choose):
     yield "ctc_loss", {}, {"input": rand(6, 4), "target": torch.tensor([1, 1]), "input_lengths": torch.tensor(6),
                            "target_lengths": torch.tensor(2)}, ()
     # pools
-    volume = lambda: {"input": rand(2, 2, 5, 6, 7)}
+    volume = lambda: {"input": rand(1, 1, 4, 4, 5)}
     for a in ({"kernel_size": 2}, {"kernel_size": 3, "stride": 2, "padding": 1}, {"kernel_size": [1, 2, 3], "ceil_mode": True},
               {"kernel_size": 2, "stride": [2, 1, 2], "dilation": [1, 2, 1]}):
         yield "max_pool3d", a, volume(), ()
@@ -137,7 +137,7 @@ def cases(rand, choose):
         yield "avg_pool3d", a, volume(), ()
     yield "avg_pool3d", {"kernel_size": 2}, {"input": rand(3, 4, 4, 4).double()}, ()
     for op in ("adaptive_avg_pool3d", "adaptive_max_pool3d"):
-        for size in ([2, 3, 4], [1, 1, 1], [5, 6, 7]):
+        for size in ([2, 3, 4], [1, 1, 1], [4, 4, 5]):
             yield op, {"output_size": size}, volume(), ()
     for op in ("adaptive_avg_pool1d", "adaptive_max_pool1d"):
         yield op, {"output_size": 3}, {"input": rand(2, 3, 8)}, ()
@@ -155,8 +155,8 @@ def cases(rand, choose):
     yield "channel_shuffle", {"groups": 2}, {"input": rand(2, 6, 3, 2)}, ()
     yield "channel_shuffle", {"groups": 3}, {"input": rand(2, 6, 4)}, ()
     for a in ({"kernel_size": 2}, {"kernel_size": [2, 3], "padding": [1, 0], "stride": 2, "dilation": [2, 1]}):
-        yield "unfold", a, {"input": rand(2, 3, 5, 6)}, ()
-        columns = F.unfold(torch.zeros(2, 3, 5, 6), **a).shape
+        yield "unfold", a, {"input": rand(1, 2, 5, 6)}, ()
+        columns = F.unfold(torch.zeros(1, 2, 5, 6), **a).shape
         yield "fold", {"output_size": [5, 6], **a}, {"input": rand(*columns)}, ()
     yield "unfold", {"kernel_size": 3}, {"input": rand(2, 4, 4)}, ()
     yield "fold", {"output_size": [4, 4], "kernel_size": 2}, {"input": rand(8, 9).bfloat16()}, ()
@@ -166,7 +166,7 @@ def cases(rand, choose):
         for padding in ("zeros", "border", "reflection"):
             for align in (False, True):
                 yield "grid_sample", {"mode": mode, "padding_mode": padding, "align_corners": align}, {
-                    "input": rand(2, 3, 4, 5), "grid": rand(2, 3, 2, 2) * 1.2}, ("grid",) if mode == "nearest" else ()
+                    "input": rand(2, 2, 3, 4), "grid": rand(2, 3, 2, 2) * 1.2}, ("grid",) if mode == "nearest" else ()
     yield "grid_sample", {"padding_mode": "reflection", "align_corners": True}, {"input": rand(1, 2, 1, 3),
                                                                                "grid": rand(1, 4, 1, 2) * 3}, ()
     for align in (False, True):
@@ -214,7 +214,7 @@ def main(folder, seed):
         case = {"family": "ops-more", "id": name, "op": op, "attrs": attrs, "tensors": f"{name}.safetensors",
                 "inputs": {k: {"shape": list(v.shape), "dtype": str(v.dtype)[6:]} for k, v in inputs.items()},
                 "atol": atol, "rtol": dict.fromkeys(atol, 0.0), "outputs": list(out), "gradients": list(grads)}
-        (folder / f"{name}.json").write_text(json.dumps(case, indent=1) + "\n")
+        (folder / f"{name}.json").write_text(json.dumps(case) + "\n")
         tensors = {**inputs, **out, **grads, "grad_output": upstream}
         save_file({k: v.contiguous().clone() for k, v in tensors.items()}, str(folder / f"{name}.safetensors"))
     print(sum(count.values()), "cases")
