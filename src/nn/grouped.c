@@ -10,6 +10,7 @@
 #include "module.h"
 
 #include "base/mem.h"
+#include "base/profile.h"
 #include "ops/groups.h"
 #include "tensor/tensor.h"
 
@@ -75,7 +76,9 @@ static ds_tensor *linear_grouped(ds_module *const *m, int n, ds_tensor *rows, ds
         for (int i = 0; i < n; i++)
             w[i] = ds_reshape(ds_module_param_at(m[i], 1, NULL), ds_shape(-1, 1));
         ds_tensor *ones = dsi_fill(dsi_new(rows, ds_shape(ds_size(rows, 0), 1)), 1);
+        bool counts = dsi_cost_set(false); /* a bias has no products */
         y = ds_add(y, dsi_grouped_linear(ones, begin, w, n));
+        dsi_cost_set(counts);
     }
     dsi_free(w);
     return y;

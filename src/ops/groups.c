@@ -135,10 +135,12 @@ ds_tensor *dsi_grouped_linear(ds_tensor *x, ds_tensor *begin, ds_tensor *const *
     if (!dsi_live_all("grouped_linear", x, begin)) return dsi_null_operand("grouped_linear");
     if (groups < 1 || groups >= INT32_MAX)
         return dsi_refuse("grouped_linear: %lld groups: expected at least 1", (long long)groups);
-    if (!grouped_check(x, begin, w, groups)) return NULL;
     ds_tensor **in = dsi_alloc((size_t)(groups + 1) * sizeof *in), *y = NULL;
-    bool rows = (in[0] = x);
-    for (int64_t g = 0; g < groups && rows; g++) rows = (in[g + 1] = ds_contiguous(w[g]));
+    in[0] = x;
+    for (int64_t g = 0; g < groups; g++) in[g + 1] = w[g];
+    for (int64_t i = 0; i <= groups; i++) dsi_autocast_low(&in[i]);
+    bool rows = in[0] && grouped_check(in[0], begin, in + 1, groups);
+    for (int64_t g = 0; g < groups && rows; g++) rows = (in[g + 1] = ds_contiguous(in[g + 1]));
     if (rows && (begin = ds_contiguous(begin))) y = grouped_run(in, begin, groups);
     dsi_free(in);
     return y;
