@@ -140,6 +140,11 @@ typedef struct ds_generate_opts {
      * by a training step of the model, which ends what is kept. */
     bool cache_prompt;
     double min_p; /* draw tokens that have this share of the largest probability; 0: all */
+    /* draw tokens whose information is near the entropy, the fewest that have
+     * this probability: locally typical sampling; 0, 1: all */
+    double typical_p;
+    double epsilon_cutoff; /* draw tokens of at least this probability; 0: all */
+    double eta_cutoff;     /* the same, of less if the entropy is large: eta sampling; 0: all */
     int64_t no_repeat_ngram_size; /* N tokens in a row come once; 0: any number of times */
     int64_t min_new_tokens;       /* tokens that come before a stop token, at least */
     /* Beam search: each step keeps the num_beams most probable rows of each
@@ -176,7 +181,7 @@ typedef struct ds_generate_opts {
  * fail, by a step of training, and with the model. Greedy tokens, and those of
  * beam search and their scores, are those of transformers. Order: repetition
  * penalty, no_repeat_ngram_size, min_new_tokens, temperature, top_k, top_p,
- * min_p. */
+ * min_p, typical_p, epsilon_cutoff, eta_cutoff. */
 #define ds_generate(model, ids, ...) \
     ds_generate_with(model, ids, (ds_generate_opts){.max_new_tokens = __VA_ARGS__})
 DS_API ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts opts);

@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: MIT */
 #include "choose.h"
 
+#include "base/error.h"
 #include "base/int.h"
 #include "base/mem.h"
 #include "base/option.h"
@@ -125,11 +126,71 @@ static int64_t probable(const dsi_lm_choice *c, int64_t n, double p)
     return i;
 }
 
+/* The sum of exp(logit - the first one) of n sorted choices: a choice's
+ * probability is its own term / this. *entropy: of the distribution, in
+ * nats. */
+static double terms(const dsi_lm_choice *c, int64_t n, double *entropy)
+{
+    double all = 0, weighted = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double x = (double)(c[i].logit - c[0].logit), e = exp(x);
+        all += e, weighted += e * x;
+    }
+    *entropy = log(all) - weighted / all;
+    return all;
+}
+
+typedef struct Distance {
+    double from_entropy, p;
+} Distance;
+
+static int distance_order(const void *a, const void *b)
+{
+    const Distance *x = a, *y = b;
+    return (x->from_entropy > y->from_entropy) - (x->from_entropy < y->from_entropy);
+}
+
+/* Of n sorted choices those whose information -log p is nearest to the entropy,
+ * the fewest that have probability `mass` together, and at least `least`, stay
+ * in their order; how many (Meister et al., arXiv:2202.00666). */
+static int64_t typical(dsi_lm_choice *c, int64_t n, double mass, int64_t least)
+{
+    double entropy, all = terms(c, n, &entropy), first = c[0].logit, sum = 0;
+    Distance *d = dsi_alloc((size_t)n * sizeof *d);
+    for (int64_t i = 0; i < n; i++) {
+        double log_p = (double)c[i].logit - first - log(all);
+        d[i] = (Distance){fabs(-log_p - entropy), exp(log_p)};
+    }
+    qsort(d, (size_t)n, sizeof *d, distance_order);
+    int64_t last = 0, kept = 0;
+    for (sum = d[0].p; sum < mass && last < n - 1; sum += d[last].p) last++;
+    double farthest = d[dsi_max(last, dsi_min(least, n) - 1)].from_entropy;
+    for (int64_t i = 0; i < n; i++) {
+        double log_p = (double)c[i].logit - first - log(all);
+        if (fabs(-log_p - entropy) <= farthest) c[kept++] = c[i];
+    }
+    dsi_free(d);
+    return kept;
+}
+
+/* How many of n sorted choices have at least that probability: epsilon, or, if
+ * eta, the smaller one of it and sqrt(epsilon) exp(-entropy) (Hewitt et al.,
+ * arXiv:2210.15191). */
+static int64_t above(const dsi_lm_choice *c, int64_t n, double epsilon, bool eta)
+{
+    double entropy, all = terms(c, n, &entropy);
+    int64_t i = 0;
+    if (eta) epsilon = fmin(epsilon, sqrt(epsilon) * exp(-entropy));
+    while (i < n && exp((double)(c[i].logit - c[0].logit)) / all >= epsilon) i++;
+    return i;
+}
+
 /* The order of transformers: penalty, n-grams, stop tokens, temperature, top-k,
- * top-p, min-p. top_k 0 is the default, 50, and below 0 no limit. A beam keeps
- * a token that does not end it, so one more than there are stop tokens
- * (min_tokens_to_keep). If no logit is a number, or all are barred, the first
- * choice is returned alone, so that a caller need not handle zero choices. */
+ * top-p, min-p, typical-p, epsilon, eta. top_k 0 is the default, 50, and below
+ * 0 no limit. A beam keeps a token that does not end it, so one more than there
+ * are stop tokens (min_tokens_to_keep). If no logit is a number, or all are
+ * barred, the first choice is returned alone, so that a caller need not handle
+ * zero choices. */
 int64_t dsi_lm_choices(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
                        int64_t fresh, const ds_generate_opts *o, dsi_lm_choice *c)
 {
@@ -143,10 +204,33 @@ int64_t dsi_lm_choices(const float *logits, int64_t vocab, const int64_t *past, 
         if (c[i].logit >= least && c[i].logit > -INFINITY) c[kept++] = c[i];
     if (!kept) return 1;
     qsort(c, (size_t)kept, sizeof *c, choice_order);
-    int64_t all = kept;
-    if (top_p < 1) kept = nucleus(c, kept, top_p);
-    if (o->min_p > 0) kept = probable(c, kept, o->min_p);
-    return dsi_min(dsi_max(kept, least_kept), all);
+    least_kept = dsi_min(least_kept, kept);
+    if (top_p < 1) kept = dsi_max(nucleus(c, kept, top_p), least_kept);
+    if (o->min_p > 0) kept = dsi_max(probable(c, kept, o->min_p), least_kept);
+    if (o->typical_p > 0 && o->typical_p < 1) kept = typical(c, kept, o->typical_p, least_kept);
+    if (o->epsilon_cutoff > 0) kept = dsi_max(above(c, kept, o->epsilon_cutoff, false), least_kept);
+    if (o->eta_cutoff > 0) kept = dsi_max(above(c, kept, o->eta_cutoff, true), least_kept);
+    return kept;
+}
+
+bool dsi_lm_check_choice(const ds_generate_opts *o)
+{
+    if (o->min_p < 0 || o->min_p > 1 || o->no_repeat_ngram_size < 0 || o->min_new_tokens < 0)
+        return dsi_invalid("generate: min_p %g, no_repeat_ngram_size %lld, min_new_tokens %lld: "
+                           "expected 0 to 1, 0 or more, 0 or more",
+                           o->min_p, (long long)o->no_repeat_ngram_size,
+                           (long long)o->min_new_tokens);
+    if (!(o->typical_p >= 0 && o->typical_p <= 1 && o->epsilon_cutoff >= 0 &&
+          o->epsilon_cutoff < 1 && o->eta_cutoff >= 0 && o->eta_cutoff < 1))
+        return dsi_invalid("generate: typical_p %g, epsilon_cutoff %g, eta_cutoff %g: expected 0 "
+                           "to 1, and at least 0 and below 1",
+                           o->typical_p, o->epsilon_cutoff, o->eta_cutoff);
+    if (o->temperature < 0 || o->top_p < 0 || o->top_p > 1 || o->repetition_penalty < 0 ||
+        o->repetition_penalty == DS_ZERO || o->n_stop < 0 || o->n_stop > DS_MAX_STOP_TOKENS)
+        return dsi_invalid("generate: temperature %g, top_p %g, repetition_penalty %g, %d stop "
+                           "tokens: one is out of its range",
+                           o->temperature, o->top_p, o->repetition_penalty, o->n_stop);
+    return true;
 }
 
 /* The most probable token; the first of equals. */

@@ -13,6 +13,9 @@ typedef struct dsi_lm_choice {
  * far, `fresh` of them new: what greedy choices compare. */
 void dsi_lm_scores(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
                    int64_t fresh, const ds_generate_opts *o, dsi_lm_choice *choices);
+/* Whether the options of choices are in their ranges; else false, with the
+ * message. */
+bool dsi_lm_check_choice(const ds_generate_opts *o);
 /* Whether tokens are drawn: at a temperature that is not 0. */
 bool dsi_lm_samples(const ds_generate_opts *o);
 /* Whether the most probable token is that of the largest logit: none is drawn,

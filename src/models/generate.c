@@ -425,17 +425,7 @@ static bool generate_check(const dsi_lm *lm, ds_tensor *ids, const ds_generate_o
         return dsi_invalid("generate: %lld tokens and %lld new ones: the model has %lld positions",
                            (long long)ds_size(ids, 1), (long long)o->max_new_tokens,
                            (long long)lm->config.positions);
-    if (o->min_p < 0 || o->min_p > 1 || o->no_repeat_ngram_size < 0 || o->min_new_tokens < 0)
-        return dsi_invalid("generate: min_p %g, no_repeat_ngram_size %lld, min_new_tokens %lld: "
-                           "expected 0 to 1, 0 or more, 0 or more",
-                           o->min_p, (long long)o->no_repeat_ngram_size,
-                           (long long)o->min_new_tokens);
-    if (o->temperature < 0 || o->top_p < 0 || o->top_p > 1 || o->repetition_penalty < 0 ||
-        o->repetition_penalty == DS_ZERO || o->n_stop < 0 || o->n_stop > DS_MAX_STOP_TOKENS)
-        return dsi_invalid("generate: temperature %g, top_p %g, repetition_penalty %g, %d stop "
-                           "tokens: one is out of its range",
-                           o->temperature, o->top_p, o->repetition_penalty, o->n_stop);
-    return dsi_beams_check(o, lm->config.vocab);
+    return dsi_lm_check_choice(o) && dsi_beams_check(o, lm->config.vocab);
 }
 
 /* Tokens of a draft, at most, of which `asked` were asked for. More rows in a

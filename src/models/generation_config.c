@@ -15,8 +15,8 @@ static void stop_add(ds_generate_opts *o, const json_t *id)
         o->stop[o->n_stop++] = json_integer_value(id);
 }
 
-/* An id or a list of ids of that file. A key that is there replaces earlier ids,
- * an absent one leaves them: so generation_config.json has precedence over
+/* An id or a list of ids of that file. A key that is there replaces earlier
+ * ids, an absent one leaves them: so generation_config.json has precedence over
  * config.json. */
 static void stop_read(ds_generate_opts *o, const json_t *value, const char *file)
 {
@@ -60,8 +60,6 @@ static const struct {
                    {"dola_layers", 0},
                    {"encoder_no_repeat_ngram_size", 0},
                    {"encoder_repetition_penalty", 1},
-                   {"epsilon_cutoff", 0},
-                   {"eta_cutoff", 0},
                    {"exponential_decay_length_penalty", 0},
                    {"force_words_ids", 0},
                    {"forced_bos_token_id", -1},
@@ -74,7 +72,6 @@ static const struct {
                    {"stop_strings", 0},
                    {"suppress_tokens", 0},
                    {"top_h", 0},
-                   {"typical_p", 1},
                    {"watermarking_config", 0}};
 
 static bool is_neutral(const json_t *value, double neutral)
@@ -124,6 +121,9 @@ ds_generate_opts ds_generation_config(const ds_module *model)
     o.min_new_tokens = json_integer_value(json_object_get(json, "min_new_tokens"));
     o.no_repeat_ngram_size = json_integer_value(json_object_get(json, "no_repeat_ngram_size"));
     o.min_p = json_number_value(json_object_get(json, "min_p"));
+    o.typical_p = json_number_value(json_object_get(json, "typical_p"));
+    o.epsilon_cutoff = json_number_value(json_object_get(json, "epsilon_cutoff"));
+    o.eta_cutoff = json_number_value(json_object_get(json, "eta_cutoff"));
     o.num_beams = json_integer_value(json_object_get(json, "num_beams"));
     o.num_return_sequences = json_integer_value(json_object_get(json, "num_return_sequences"));
     o.length_penalty = config_number(json, "length_penalty");

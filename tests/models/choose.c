@@ -1,6 +1,6 @@
 /* tests/models/choose.c: which tokens may be drawn, and the greedy one, beside
  * the logits processors of transformers 5.24 on the same logits: n-grams that
- * come once, stop tokens that are barred, min-p.
+ * come once, stop tokens that are barred, min-p, typical-p, epsilon and eta.
  * SPDX-License-Identifier: MIT */
 #include "models/choose.h"
 #include "check.h"
@@ -95,6 +95,26 @@ static const Choice rows[] = {
      9,
      {4, 15, 1, 7, 6, 11, 14, 8, 12},
      4},
+    {{5, 1}, 2, 1, {.top_k = -1, .typical_p = 0.5}, 5, {15, 1, 7, 6, 11}, 4},
+    {{5, 1}, 2, 1, {.top_k = -1, .typical_p = 0.2, .temperature = 3}, 3, {8, 12, 10}, 15},
+    {{5, 1}, 2, 1, {.top_k = 9, .typical_p = 0.9, .top_p = 0.95}, 6, {6, 11, 14, 8, 12, 10}, 6},
+    {{5, 1}, 2, 1, {.top_k = -1, .epsilon_cutoff = 0.05}, 6, {6, 11, 14, 8, 12, 10}, 6},
+    {{5, 1}, 2, 1, {.top_k = -1, .epsilon_cutoff = 0.6}, 1, {14}, 14},
+    {{5, 1}, 2, 1, {.top_k = -1, .eta_cutoff = 0.2}, 4, {8, 12, 10, 5}, 8},
+    {{5, 1},
+     2,
+     1,
+     {.top_k = -1, .eta_cutoff = 0.01, .temperature = 2},
+     16,
+     {5, 0, 13, 9, 3, 2, 4, 15, 1, 7, 6, 11, 14, 8, 12, 10},
+     5},
+    {{5, 1},
+     2,
+     1,
+     {.top_k = 12, .min_p = 0.05, .typical_p = 0.8, .epsilon_cutoff = 0.03, .eta_cutoff = 0.1},
+     4,
+     {5, 0, 13, 9},
+     5},
 };
 
 static void choices_of_transformers(void **state)
@@ -136,6 +156,8 @@ static void calls_with_them(void **state)
     CHECK(!ds_generate(m, ids, 4, .min_p = 1.5));
     CHECK_ERROR("generate: min_p 1.5, no_repeat_ngram_size 0, min_new_tokens 0: expected 0 to 1, "
                 "0 or more, 0 or more");
+    CHECK(!ds_generate(m, ids, 4, .epsilon_cutoff = 1));
+    CHECK_ERROR("generate: typical_p 0, epsilon_cutoff 1, eta_cutoff 0: expected 0 to 1, and");
     ds_module_free(m);
     ds_scope_close(scope);
 }
@@ -154,12 +176,15 @@ static void options_of_a_folder(void **state)
     ds_module *m = ds_pretrained_load(folder_path(""), .no_weights = true);
     f = fopen(folder_path("generation_config.json"), "w");
     CHECK(f &&
-          fputs("{\"min_p\": 0.25, \"no_repeat_ngram_size\": 3, \"min_new_tokens\": 4}", f) > 0 &&
+          fputs("{\"min_p\": 0.25, \"no_repeat_ngram_size\": 3, \"min_new_tokens\": 4, "
+                "\"typical_p\": 0.9, \"epsilon_cutoff\": 0.125, \"eta_cutoff\": 0.5}",
+                f) > 0 &&
           !fclose(f));
     ds_generate_opts o = ds_generation_config(m);
     CHECK_CLOSE(o.min_p, 0.25, 0);
     CHECK_INT(o.no_repeat_ngram_size, 3);
     CHECK_INT(o.min_new_tokens, 4);
+    CHECK(o.typical_p == 0.9 && o.epsilon_cutoff == 0.125 && o.eta_cutoff == 0.5);
     ds_module_free(m);
     folder_remove();
 }
