@@ -115,8 +115,8 @@ SUPPORTED("torch_autocast.enabled", BOOL, "false", torch_autocast.enabled,
           "forwards under autocast: products in 16 bits, weights and gradients in float32")
 SUPPORTED("torch_autocast.dtype", WORD(dtypes), "null", torch_autocast.dtype,
           "bfloat16; float16 beside fp16, which scales the loss; null: bfloat16")
-UNSUPPORTED("torch_autocast.lower_precision_safe_modules", "null",
-            "gradients travel in communication_data_type")
+IGNORED("torch_autocast.lower_precision_safe_modules", "null",
+        "gradients travel in communication_data_type")
 GROUP_NO_AUTO("data_types", NULL_NO, "types of what the engine keeps")
 SUPPORTED("data_types.grad_accum_dtype", WORD(dtypes), "null", data_types.grad_accum_dtype,
           "type in which gradients add up: float32 or the model's; null: the model's")

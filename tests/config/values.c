@@ -510,8 +510,10 @@ static void unknown_keys_softened(void **state)
     c = must_read("{" B "'torch_autocast': {'enabled': false, 'dtype': 'bfloat16',"
                   " 'lower_precision_safe_modules': ['torch.nn.Linear']}}");
     dsi_config_free(c);
-    CHECK(!read_quoted("{" B "'torch_autocast': {'enabled': true, 'dtype': 'bfloat16'}}", 1));
-    CHECK_ERROR("\"torch_autocast.enabled\": is not supported");
+    c = must_read("{" B "'hybrid_engine': {'enabled': false, 'max_out_tokens': 9}}");
+    dsi_config_free(c);
+    CHECK(!read_quoted("{" B "'hybrid_engine': {'enabled': true}}", 1));
+    CHECK_ERROR("\"hybrid_engine.enabled\": is not supported");
     CHECK(!read_quoted("{" B "'zero_optimisation': {'stage': 1}}", 1));
     CHECK_ERROR("\"zero_optimisation\": did you mean \"zero_optimization\"?");
     CHECK(!read_quoted("{" B "'offload_optimizer': {'device': 'none'}}", 1));

@@ -114,8 +114,6 @@ static void refusals(void **state)
     (void)state;
     refuses("\"torch_autocast\": {\"enabled\": true, \"dtype\": \"fp16\"}", "a scaled loss");
     refuses("\"torch_autocast\": {\"enabled\": true, \"dtype\": \"int8\"}", "bfloat16 or float16");
-    refuses("\"torch_autocast\": {\"enabled\": true, \"lower_precision_safe_modules\": []}",
-            "communication_data_type");
 }
 
 TEST_MAIN(cmocka_unit_test(each_stage), cmocka_unit_test(refusals))

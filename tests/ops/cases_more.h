@@ -5,13 +5,11 @@
 
 #include "calls.h"
 
-/* int64 [3,4] of 1 and -1 */
-static ds_tensor *alternating(void)
+/* int64 [3,4] of -1 and 1, on x's device */
+static ds_tensor *alternating(ds_tensor *x)
 {
-    ds_tensor *x = ds_ones(DS_I64, ds_shape(3, 4));
-    int64_t *p = ds_data_mut(x);
-    for (int i = 0; p && i < 12; i += 2) p[i] = -1;
-    return x;
+    static const int64_t signs[] = {-1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1};
+    return ds_to(ds_from_data(DS_I64, ds_shape(3, 4), signs), ds_device_of(x), DS_I64);
 }
 
 CALL(softsign, ds_softsign(in[0]))
@@ -23,16 +21,16 @@ CALL(glu, ds_glu(in[0], 1))
 CALL(softmin, ds_softmin(in[0], 1))
 CALL(normalize, ds_normalize(in[0], 2, 1, 0))
 CALL(local_response_norm, ds_local_response_norm(in[0], 3, .alpha = 0.5))
-CALL(hinge, ds_hinge_embedding_loss(in[0], alternating(), 0, DS_MEAN))
-CALL(ranking, ds_margin_ranking_loss(in[0], in[1], alternating(), 0, DS_MEAN))
+CALL(hinge, ds_hinge_embedding_loss(in[0], alternating(in[0]), 0, DS_MEAN))
+CALL(ranking, ds_margin_ranking_loss(in[0], in[1], alternating(in[0]), 0, DS_MEAN))
 CALL(cosine_embedding,
-     ds_cosine_embedding_loss(in[0], in[1], ds_select(alternating(), 1, 0), 0, DS_MEAN))
-CALL(soft_margin, ds_soft_margin_loss(in[0], alternating(), DS_MEAN))
+     ds_cosine_embedding_loss(in[0], in[1], ds_select(alternating(in[0]), 1, 0), 0, DS_MEAN))
+CALL(soft_margin, ds_soft_margin_loss(in[0], alternating(in[0]), DS_MEAN))
 CALL(triplet,
      ds_triplet_margin_loss(in[0], in[1], in[2], (ds_triplet_margin_loss_opts){.swap = true}))
 CALL(multi_margin, ds_multi_margin_loss(in[0], in[1], (ds_multi_margin_loss_opts){.p = 2}))
 CALL(multilabel_margin, ds_multilabel_margin_loss(in[0], in[1], DS_MEAN))
-CALL(multilabel_soft, ds_multilabel_soft_margin_loss(in[0], alternating(), NULL, DS_MEAN))
+CALL(multilabel_soft, ds_multilabel_soft_margin_loss(in[0], alternating(in[0]), NULL, DS_MEAN))
 CALL(gaussian, ds_gaussian_nll_loss(in[0], in[1], in[2], (ds_gaussian_nll_loss_opts){.full = true}))
 CALL(poisson, ds_poisson_nll_loss(in[0], in[1], (ds_poisson_nll_loss_opts){.full = true}))
 CALL(distance, ds_pairwise_distance(in[0], in[1], 0, 0, true))
