@@ -23,7 +23,8 @@ typedef struct Ctc {
 
 /* ---- what is given ----------------------------------------------------------------------------------- */
 
-static bool ctc_lengths(const char *op, ds_tensor *input, ds_tensor *target, Ctc *c)
+/* given: how many labels there are at most. */
+static bool ctc_lengths(const char *op, ds_tensor *input, ds_tensor *target, int64_t given, Ctc *c)
 {
     if (dsi_numel(input->shape) != c->samples || dsi_numel(target->shape) != c->samples ||
         input->dtype != DS_I64 || target->dtype != DS_I64)
@@ -33,13 +34,13 @@ static bool ctc_lengths(const char *op, ds_tensor *input, ds_tensor *target, Ctc
             dsi_shape_text(target->shape), (long long)c->samples);
     if (!(c->input = ds_data(input)) || !(c->target = ds_data(target))) return false;
     for (int64_t i = 0; i < c->samples; i++) {
-        if (c->input[i] < 0 || c->input[i] > c->steps || c->target[i] < 0)
-            return dsi_invalid(
-                "%s: sample %lld has an input of %lld and a target of %lld: expected "
-                "0 to %lld, and at least 0",
-                op, (long long)i, (long long)c->input[i], (long long)c->target[i],
-                (long long)c->steps);
-        if (c->target[i] > c->labels) c->labels = c->target[i];
+        int64_t steps = c->input[i], labels = c->target[i];
+        if (steps < 0 || steps > c->steps || labels < 0 || labels > given)
+            return dsi_invalid("%s: sample %lld has an input of %lld and a target of %lld: "
+                               "expected 0 to %lld, and 0 to %lld",
+                               op, (long long)i, (long long)steps, (long long)labels,
+                               (long long)c->steps, (long long)given);
+        if (labels > c->labels) c->labels = labels;
     }
     return true;
 }
@@ -86,7 +87,7 @@ static ds_tensor *beside(ds_tensor *x, const ds_tensor *like)
     return x && like ? ds_to(x, dsi_device_id(like->device), x->dtype) : NULL;
 }
 
-/* bool [N,1]: the samples whose input has a step t; NULL if all do */
+/* bool [N,1]: the samples whose input has a step t */
 static ds_tensor *samples_with(const Ctc *c, int64_t t, const ds_tensor *like)
 {
     ds_tensor *in = dsi_new_host(DS_BOOL, ds_shape(c->samples, 1));
@@ -200,7 +201,7 @@ ds_tensor *ds_ctc_loss(ds_tensor *log_probs, ds_tensor *targets, ds_tensor *inpu
                           op, dsi_shape_text(log_probs->shape), (long long)o.blank);
     if ((unsigned)o.reduction > DS_NONE)
         return dsi_refuse("%s: there is no reduction number %d", op, (int)o.reduction);
-    if (!ctc_lengths(op, input_lengths, target_lengths, &c) ||
+    if (!ctc_lengths(op, input_lengths, target_lengths, dsi_numel(targets->shape), &c) ||
         !ctc_labels(op, targets, o.blank, &c, &l, &skips))
         return NULL;
     ds_tensor *losses = ctc_losses(&c, ctc_sums(&c, dsi_upcast(log_probs), l, skips),

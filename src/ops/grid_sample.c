@@ -38,9 +38,8 @@ static ds_tensor *places(ds_tensor *grid, int which, int64_t size, ds_grid_sampl
     return v;
 }
 
-/* Of places v of a neighbour (whole numbers): v inside of 0 to size - 1, and
- * *weight 0 where it was
- * not. */
+/* v, places of a neighbour in whole numbers, moved inside of 0 to size - 1;
+ * *weight becomes 0 where it was not. */
 static ds_tensor *inside(ds_tensor *v, int64_t size, ds_tensor **weight)
 {
     double last = (double)(size - 1);
