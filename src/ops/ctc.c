@@ -173,7 +173,8 @@ static ds_tensor *ctc_losses(const Ctc *c, ds_tensor *a, bool zero_infinity)
 /* losses / max(target length, 1) */
 static ds_tensor *by_length(const Ctc *c, ds_tensor *losses)
 {
-    ds_tensor *lengths = losses ? dsi_new_host(DS_F64, ds_shape(c->samples)) : NULL;
+    if (!losses) return NULL;
+    ds_tensor *lengths = dsi_new_host(DS_F64, ds_shape(c->samples));
     double *at = ds_data_mut(lengths);
     for (int64_t i = 0; at && i < c->samples; i++)
         at[i] = c->target[i] > 1 ? (double)c->target[i] : 1;
