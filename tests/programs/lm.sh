@@ -47,9 +47,9 @@ cp out first
 status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 5 --greedy
 cmp -s out first || fail "greedy text differs from run to run"
 [ ! -e mine/generation_config.json ] || fail "a new model has a generation_config.json"
-echo '{"typical_p": 0.1}' >mine/generation_config.json
+echo '{"suppress_tokens": [1]}' >mine/generation_config.json
 status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 5 --greedy
-has err '\[WARNING\].*without effect: typical_p$'
+has err '\[WARNING\].*without effect: suppress_tokens$'
 cmp -s out first || fail "stdout has more than the text"
 rm mine/generation_config.json
 for tokens in 0 3; do
