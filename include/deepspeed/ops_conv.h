@@ -182,8 +182,7 @@ typedef struct ds_pool3d_opts {
 
 /* torch.nn.functional.max_pool3d and avg_pool3d: x [N,C,D,H,W] -> [N,C,O,P,Q],
  * or without N; O, P and Q as P of ds_max_pool2d. Made of two pools: of planes,
- * then of their
- * depth. */
+ * then of their depth. */
 #define ds_max_pool3d(x, ...) ds_max_pool3d_with(x, (ds_pool3d_opts){.kernel = __VA_ARGS__})
 DS_API ds_tensor *ds_max_pool3d_with(ds_tensor *x, ds_pool3d_opts opts);
 #define ds_avg_pool3d(x, ...) ds_avg_pool3d_with(x, (ds_pool3d_opts){.kernel = __VA_ARGS__})

@@ -102,17 +102,34 @@ static float logit_rank(const dsi_lm_choice *c, int64_t n, int64_t k)
     return least;
 }
 
+/* exp(logit - that of the first one): a choice's probability times a common
+ * factor. The first logit is the largest, so it cannot overflow. */
+static double term(const dsi_lm_choice *c, int64_t i)
+{
+    return exp((double)(c[i].logit - c[0].logit));
+}
+
+/* The sum of the terms of n sorted choices; *entropy, unless NULL: of their
+ * distribution, in nats. */
+static double terms(const dsi_lm_choice *c, int64_t n, double *entropy)
+{
+    double all = 0, weighted = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double e = term(c, i);
+        all += e, weighted += e * (double)(c[i].logit - c[0].logit);
+    }
+    if (entropy) *entropy = log(all) - weighted / all;
+    return all;
+}
+
 /* How many of n sorted choices have probability p together, at least one
- * (Holtzman et al., arXiv:1904.09751). Choices are sorted by falling logit.
- * The largest logit is subtracted before exp, which cannot overflow then; the
- * common factor cancels. */
+ * (Holtzman et al., arXiv:1904.09751). Choices are sorted by falling logit. */
 static int64_t nucleus(const dsi_lm_choice *c, int64_t n, double p)
 {
-    double all = 0, sum = 0;
-    for (int64_t i = 0; i < n; i++) all += exp((double)(c[i].logit - c[0].logit));
+    double all = terms(c, n, NULL), sum = 0;
     for (int64_t i = 0; i < n; i++) {
         if (i && sum >= p * all) return i;
-        sum += exp((double)(c[i].logit - c[0].logit));
+        sum += term(c, i);
     }
     return n;
 }
@@ -122,54 +139,38 @@ static int64_t nucleus(const dsi_lm_choice *c, int64_t n, double p)
 static int64_t probable(const dsi_lm_choice *c, int64_t n, double p)
 {
     int64_t i = 1;
-    while (i < n && exp((double)(c[i].logit - c[0].logit)) >= p) i++;
+    while (i < n && term(c, i) >= p) i++;
     return i;
 }
 
-/* The sum of exp(logit - the first one) of n sorted choices: a choice's
- * probability is its own term / this. *entropy: of the distribution, in
- * nats. */
-static double terms(const dsi_lm_choice *c, int64_t n, double *entropy)
+typedef struct Surprise {
+    double distance, p; /* of the information -log p from the entropy */
+} Surprise;
+
+static int surprise_order(const void *a, const void *b)
 {
-    double all = 0, weighted = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double x = (double)(c[i].logit - c[0].logit), e = exp(x);
-        all += e, weighted += e * x;
-    }
-    *entropy = log(all) - weighted / all;
-    return all;
+    const Surprise *x = a, *y = b;
+    return (x->distance > y->distance) - (x->distance < y->distance);
 }
 
-typedef struct Distance {
-    double from_entropy, p;
-} Distance;
-
-static int distance_order(const void *a, const void *b)
-{
-    const Distance *x = a, *y = b;
-    return (x->from_entropy > y->from_entropy) - (x->from_entropy < y->from_entropy);
-}
-
-/* Of n sorted choices those whose information -log p is nearest to the entropy,
- * the fewest that have probability `mass` together, and at least `least`, stay
- * in their order; how many (Meister et al., arXiv:2202.00666). */
+/* Of n sorted choices those whose information is nearest to the entropy, the
+ * fewest that have probability `mass` together, and at least `least`, stay in
+ * their order; how many (Meister et al., arXiv:2202.00666). */
 static int64_t typical(dsi_lm_choice *c, int64_t n, double mass, int64_t least)
 {
-    double entropy, all = terms(c, n, &entropy), first = c[0].logit, sum = 0;
-    Distance *d = dsi_alloc((size_t)n * sizeof *d);
+    double entropy, log_all = log(terms(c, n, &entropy)), first = c[0].logit, sum;
+    Surprise *in_place = dsi_alloc(2 * (size_t)n * sizeof *in_place), *s = in_place + n;
     for (int64_t i = 0; i < n; i++) {
-        double log_p = (double)c[i].logit - first - log(all);
-        d[i] = (Distance){fabs(-log_p - entropy), exp(log_p)};
+        double information = log_all - ((double)c[i].logit - first);
+        s[i] = in_place[i] = (Surprise){fabs(information - entropy), exp(-information)};
     }
-    qsort(d, (size_t)n, sizeof *d, distance_order);
+    qsort(s, (size_t)n, sizeof *s, surprise_order);
     int64_t last = 0, kept = 0;
-    for (sum = d[0].p; sum < mass && last < n - 1; sum += d[last].p) last++;
-    double farthest = d[dsi_max(last, dsi_min(least, n) - 1)].from_entropy;
-    for (int64_t i = 0; i < n; i++) {
-        double log_p = (double)c[i].logit - first - log(all);
-        if (fabs(-log_p - entropy) <= farthest) c[kept++] = c[i];
-    }
-    dsi_free(d);
+    for (sum = s[0].p; sum < mass && last < n - 1; sum += s[last].p) last++;
+    double farthest = s[dsi_max(last, least - 1)].distance;
+    for (int64_t i = 0; i < n; i++)
+        if (in_place[i].distance <= farthest) c[kept++] = c[i];
+    dsi_free(in_place);
     return kept;
 }
 
@@ -181,7 +182,7 @@ static int64_t above(const dsi_lm_choice *c, int64_t n, double epsilon, bool eta
     double entropy, all = terms(c, n, &entropy);
     int64_t i = 0;
     if (eta) epsilon = fmin(epsilon, sqrt(epsilon) * exp(-entropy));
-    while (i < n && exp((double)(c[i].logit - c[0].logit)) / all >= epsilon) i++;
+    while (i < n && term(c, i) / all >= epsilon) i++;
     return i;
 }
 
@@ -268,10 +269,9 @@ int64_t dsi_lm_choose(const float *logits, int64_t vocab, const int64_t *past, i
     if (!dsi_lm_samples(o)) return choose_greedy(logits, vocab, past, n, fresh, o, c);
     int64_t kept = dsi_lm_choices(logits, vocab, past, n, fresh, o, c);
     uint32_t word = dsi_philox_word(o->seed, (uint64_t)row << 32, (uint64_t)n);
-    double all = 0, at = ((double)word + 0.5) / 4294967296.0, sum = 0;
-    for (int64_t i = 0; i < kept; i++) all += exp((double)(c[i].logit - c[0].logit));
+    double all = terms(c, kept, NULL), at = ((double)word + 0.5) / 4294967296.0, sum = 0;
     for (int64_t i = 0; i < kept; i++) {
-        sum += exp((double)(c[i].logit - c[0].logit));
+        sum += term(c, i);
         if (at * all < sum) return c[i].id;
     }
     return c[kept - 1].id;

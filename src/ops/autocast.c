@@ -5,8 +5,8 @@
 /* After a failure all are NULL, so that the op returns NULL with its message. */
 void dsi_autocast_to(bool low, ds_tensor **const *x, int n)
 {
-    ds_dtype to = low ? ds_autocast() : DS_F32;
-    if (ds_autocast() == DS_F32) return;
+    ds_dtype mode = ds_autocast(), to = low ? mode : DS_F32;
+    if (mode == DS_F32) return;
     for (int i = 0; i < n; i++) {
         ds_tensor *t = *x[i];
         if (!t || !dsi_is_float(t) || t->dtype == DS_F64 || t->dtype == to) continue;

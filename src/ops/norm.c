@@ -99,9 +99,7 @@ bool dsi_per_channel(const char *op, const ds_tensor *x, const ds_tensor *t, con
                       dsi_shape_text(x->shape), (long long)x->shape.d[1]);
 }
 
-/* The operands beside x fit it; op: batch_norm or instance_norm. Each has [C]
- * values; both running ones are given, or neither. */
-static bool batch_norm_operands(const char *op, const ds_tensor *x, ds_batch_norm_opts o)
+bool dsi_batch_norm_operands(const char *op, const ds_tensor *x, ds_batch_norm_opts o)
 {
     if (!o.running_mean != !o.running_var)
         return dsi_refuse("%s: running_mean and running_var come together", op);
@@ -119,7 +117,7 @@ static bool batch_norm_check(const ds_tensor *x, ds_batch_norm_opts o, bool batc
     if (batch && x->shape.d[1] && dsi_numel(x->shape) == x->shape.d[1])
         return dsi_refuse("batch_norm: x is %s: 1 value per channel, expected more to train on",
                           dsi_shape_text(x->shape));
-    return batch_norm_operands("batch_norm", x, o);
+    return dsi_batch_norm_operands("batch_norm", x, o);
 }
 
 /* running = (1 - momentum) running + momentum batch; the variance without bias,
@@ -425,7 +423,7 @@ static bool instance_norm_check(const ds_tensor *x, ds_batch_norm_opts o, bool b
         return dsi_refuse("instance_norm: x is %s: %lld values for a channel of a sample, expected "
                           "more",
                           dsi_shape_text(x->shape), (long long)size);
-    return batch_norm_operands("instance_norm", x, o);
+    return dsi_batch_norm_operands("instance_norm", x, o);
 }
 
 /* Statistics of the input make each channel of each sample a channel of one

@@ -168,6 +168,19 @@ bool dsi_triple(const char *op, const char *name, ds_dims d, int64_t usual, int6
  * one. False with the message. */
 bool dsi_seed_take(dsi_device *d, dsi_philox *random);
 
+/* Whether these are options of a window along one dimension; else false, with
+ * the
+ * message. */
+static inline bool dsi_check_window(const char *op, int64_t kernel, int64_t stride,
+                                    int64_t dilation, int64_t padding)
+{
+    if (kernel >= 1 && stride >= 1 && dilation >= 1 && padding >= 0) return true;
+    return dsi_invalid("%s: kernel %lld, stride %lld, dilation %lld, padding %lld: expected at "
+                       "least 1, 1, 1, 0",
+                       op, (long long)kernel, (long long)stride, (long long)dilation,
+                       (long long)padding);
+}
+
 /* unary.c: |x| < edge ? x^2 / 2 : edge (|x| - edge / 2). */
 ds_tensor *dsi_huber(ds_tensor *x, double edge);
 
@@ -201,6 +214,11 @@ typedef struct dsi_norm_values {
  * rstd are those of x. */
 dsi_node *dsi_record_batch_norm(ds_tensor *y, ds_tensor *x, const dsi_norm_values *v,
                                 ds_tensor *weight, ds_tensor *bias, bool batch, dsi_node *norm);
+
+/* norm.c: whether the operands beside x fit it, of batch norm, of that over
+ * ranks and of instance norm: each has [C] values; both running ones are given,
+ * or neither. Else false, with the message. */
+bool dsi_batch_norm_operands(const char *op, const ds_tensor *x, ds_batch_norm_opts o);
 
 /* norm.c: ds_rms_norm over the last dimension with weight + term [D] in place
  * of its weight; 16 bits are rounded once, at the end. */

@@ -94,7 +94,7 @@ typedef struct Windows {
 } Windows;
 
 /* Of a plane h x w. False with the message. */
-static bool windows(const char *op, ds_unfold_opts o, int64_t h, int64_t w, Windows *v)
+static bool find_windows(const char *op, ds_unfold_opts o, int64_t h, int64_t w, Windows *v)
 {
     dsi_pair(v->kernel, o.kernel, o.kernel_w, 0);
     dsi_pair(v->stride, o.stride, o.stride_w, 1);
@@ -104,11 +104,8 @@ static bool windows(const char *op, ds_unfold_opts o, int64_t h, int64_t w, Wind
     for (int i = 0; i < 2; i++) {
         int64_t field = v->dilation[i] * (v->kernel[i] - 1) + 1;
         v->plane[i] = size[i] + 2 * v->padding[i];
-        if (v->kernel[i] < 1 || v->stride[i] < 1 || v->dilation[i] < 1 || v->padding[i] < 0)
-            return dsi_invalid("%s: kernel %lld, stride %lld, dilation %lld, padding %lld: "
-                               "expected at least 1, 1, 1, 0",
-                               op, (long long)v->kernel[i], (long long)v->stride[i],
-                               (long long)v->dilation[i], (long long)v->padding[i]);
+        if (!dsi_check_window(op, v->kernel[i], v->stride[i], v->dilation[i], v->padding[i]))
+            return false;
         if (field > v->plane[i])
             return dsi_invalid("%s: a window reaches over %lld %s, but an image has %lld with "
                                "padding %lld",
@@ -120,8 +117,7 @@ static bool windows(const char *op, ds_unfold_opts o, int64_t h, int64_t w, Wind
 }
 
 /* int64 [R S P Q] on x's device: the place of each element of each window in
- * the padded
- * plane. */
+ * the padded plane. */
 static ds_tensor *window_places(const ds_tensor *x, const Windows *v)
 {
     int64_t taps = v->kernel[0] * v->kernel[1], columns = v->count[0] * v->count[1];
@@ -147,7 +143,7 @@ ds_tensor *ds_unfold_with(ds_tensor *x, ds_unfold_opts o)
         return dsi_refuse("%s: x is %s: expected [N,C,H,W] or [C,H,W]", op,
                           dsi_shape_text(x->shape));
     const int64_t *s = x->shape.d;
-    if (!windows(op, o, s[2], s[3], &v)) return NULL;
+    if (!find_windows(op, o, s[2], s[3], &v)) return NULL;
     ds_tensor *plane = ds_pad(x, ds_shape(v.padding[1], v.padding[1], v.padding[0], v.padding[0]));
     plane = ds_reshape(plane, ds_shape(s[0] * s[1], v.plane[0] * v.plane[1]));
     ds_tensor *y = ds_index_select(plane, 1, window_places(x, &v));
@@ -160,7 +156,7 @@ ds_tensor *ds_fold_with(ds_tensor *x, int64_t h, int64_t w, ds_unfold_opts o)
     Windows v;
     if (!images(op, x, 2, "[N,C R S,L] or [C R S,L]")) return NULL;
     if (x->shape.n == 2) return ds_squeeze(ds_fold_with(ds_unsqueeze(x, 0), h, w, o), 0);
-    if (!dsi_want_float(op, x) || !windows(op, o, h, w, &v)) return NULL;
+    if (!dsi_want_float(op, x) || !find_windows(op, o, h, w, &v)) return NULL;
     const int64_t *s = x->shape.d, taps = v.kernel[0] * v.kernel[1],
                   columns = v.count[0] * v.count[1];
     if (x->shape.n != 3 || s[1] % taps || s[2] != columns)

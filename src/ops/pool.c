@@ -30,11 +30,7 @@ static ds_tensor *new_planes(const ds_tensor *like, int64_t h, int64_t w, bool c
 static bool windows(const char *op, const dsi_pool2d *c, int i, int64_t size, bool up, int64_t *out)
 {
     int64_t stride = c->stride[i], padding = c->padding[i], field;
-    if (c->kernel[i] < 1 || stride < 1 || c->dilation[i] < 1 || padding < 0)
-        return dsi_refuse("%s: kernel %lld, stride %lld, dilation %lld, padding %lld: expected at "
-                          "least 1, 1, 1, 0",
-                          op, (long long)c->kernel[i], (long long)stride, (long long)c->dilation[i],
-                          (long long)padding);
+    if (!dsi_check_window(op, c->kernel[i], stride, c->dilation[i], padding)) return false;
     field = c->dilation[i] * (c->kernel[i] - 1) + 1;
     if (padding > field / 2)
         return dsi_refuse("%s: padding %lld: expected at most half the kernel, which reaches over "
@@ -234,7 +230,8 @@ ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
     return y;
 }
 
-/* Window i of n along a dimension is places [*begin, *end); the same for averages. */
+/* Window i of n along a dimension is places [*begin, *end); the same for
+ * averages. */
 static void adaptive_window(int64_t i, int64_t n, int64_t size, int64_t *begin, int64_t *end)
 {
     *begin = i * size / n, *end = ((i + 1) * size + n - 1) / n;

@@ -55,11 +55,7 @@ static bool sync_check(const char *op, const ds_tensor *x, ds_batch_norm_opts o)
     if (!dsi_want_float(op, x)) return false;
     if (x->shape.n < 2)
         return dsi_invalid("%s: x is %s: expected [N,C,...]", op, dsi_shape_text(x->shape));
-    if (!o.running_mean != !o.running_var)
-        return dsi_invalid("%s: running_mean and running_var come together", op);
-    return dsi_per_channel(op, x, o.weight, "weight") && dsi_per_channel(op, x, o.bias, "bias") &&
-           dsi_per_channel(op, x, o.running_mean, "running_mean") &&
-           dsi_per_channel(op, x, o.running_var, "running_var");
+    return dsi_batch_norm_operands(op, x, o);
 }
 
 ds_tensor *ds_sync_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o, ds_comm *c)
