@@ -103,7 +103,7 @@ static void each_allocation_fails(void **state)
 static void a_rank_may_end_early(void **state)
 {
     (void)state;
-    for (int i = 0; i < SOME; i++) {
+    for (int i = 0; i < SOME; i += on_gpu() ? 3 : 1) { /* 2 s each by NCCL */
         Fault f = {.o = some[i], .ends_after = 2};
         CHECK(run_ranks(2, body, &f) != DS_OK);
         CHECK(!f.left[0] && !f.left[1]);
