@@ -69,6 +69,7 @@ typedef struct dsi_nccl {
     ncclComm_t comm;            /* NULL: through the host, or after a failure */
     bool on, direct;            /* direct: the backend takes a GPU's memory */
     queue *queue;               /* counted */
+    dsi_meeting *meeting;       /* Note [Meetings] of device/graph.h; NULL: not on */
     dsi_event ready;            /* the operands of the latest start */
     operation *oldest, *newest; /* queued, oldest first */
     operation *messages;        /* begun and not queued, oldest first */
@@ -261,24 +262,6 @@ static ds_status communicator_make(dsi_nccl *n)
     return nccl_settle(n, NULL, result);
 }
 
-/* One line on rank 0 of the world about what carries what. Groups use the same. */
-static void nccl_say(const dsi_nccl *n, const char *why_not)
-{
-    const ds_comm *c = n->c;
-    int version = dsi_nccl_open()->version;
-    if (c->rank || c != ds_world()) return;
-    if (n->on)
-        dsi_log(DSI_INFO,
-                "%d ranks exchange tensors on GPUs by NCCL %d.%d.%d, and those on the host by %s",
-                c->size, version / 10000, version % 10000 / 100, version % 100, c->type->name);
-    else
-        dsi_log(dsi_nccl_open()->off ? DSI_INFO : DSI_WARNING,
-                "%d ranks exchange tensors on GPUs by %s%s through pinned host memory, without "
-                "NCCL: %s",
-                c->size, c->type->name,
-                n->direct ? ", which is CUDA-aware, and what they add up" : "", why_not);
-}
-
 /* Collective: what each two ranks have begun so far, on either side, is not
  * NCCL's. */
 static ds_status messages_count(dsi_nccl *n)
@@ -314,9 +297,10 @@ static ds_status nccl_join(ds_comm *c, dsi_device *device)
     ds_status status = dsi_nccl_agree(c, device, &n->on, &n->direct, &why);
     if (status == DS_OK && n->on) status = messages_count(n);
     if (status == DS_OK && n->on) status = communicator_make(n);
-    if (status == DS_OK) nccl_say(n, why.s);
+    if (status == DS_OK) dsi_nccl_say(c, n->on, n->direct, why.s);
     dsi_text_free(&why);
     if (!n->on) return status;
+    n->meeting = dsi_nccl_meeting_new(c);
     n->watch.next = device->watches;
     device->watches = &n->watch;
     return dsi_comm_all_or_none(c, status);
@@ -360,6 +344,7 @@ void dsi_nccl_free(ds_comm *c)
     operations_free(n, n->oldest), operations_free(n, n->unused), operations_free(n, n->messages);
     if (n->on) n->device->type->free_event(n->device, &n->ready);
     queue_leave(n);
+    if (n->meeting) dsi_meeting_end(n->device, n->meeting);
     dsi_free(n->first_message), dsi_free(n->why), dsi_free(n);
     c->nccl = NULL;
 }
@@ -450,6 +435,7 @@ static ds_status capture_queued(void *arg)
     }
     k->launched = true;
     operation_append(n, o);
+    dsi_meeting_queued(n->device, k->count);
     return n->device->type->record(&n->device->stream, &o->done);
 }
 
@@ -537,6 +523,7 @@ ds_status dsi_nccl_start(dsi_request *r)
     if (dsi_is_message(r)) return message_start(n, r);
     r->number = n->c->queued++;
     if (n->why) return dsi_fail(DS_ECOMM, "%s", n->why);
+    dsi_meeting_attend(d, n->meeting);
     bool apart = r->comm->log || r->comm->debug, captured = dsi_graph_capturing(d);
     ds_status status = apart ? dsi_graph_forbid(d, "its collectives are timed or compared "
                                                    "(comms_logger, DS_DEBUG=comm)")
@@ -557,10 +544,12 @@ ds_status dsi_nccl_start(dsi_request *r)
     o->recorded = dsi_graph_recording(d);
     o->captured = captured;
     r->own = o;
-    if (captured)
+    if (captured) {
         capture_add(n, r);
-    else
+    } else {
         operation_append(n, o);
+        dsi_meeting_queued(d, 1);
+    }
     return d->type->record(&n->queue->stream, &o->done);
 }
 

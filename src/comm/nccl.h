@@ -29,14 +29,16 @@
  * copied to pinned host memory.
  *
  * A step that a device captures (device/graph.h) has its collectives too: NCCL's
- * stream joins the capture. Ranks need not agree on it, since a replay queues the
- * collectives that the step's host code starts. NCCL ends no communicator while
- * a graph has its collectives: such graphs are cancelled before.
+ * stream joins the capture. All ranks of a collective capture it, and replay what
+ * they have captured together, or none of them does (Note [Meetings] there).
+ * NCCL ends no communicator while a graph has its collectives: such graphs are
+ * cancelled before.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
 #include "base/shared.h"
 #include "comm.h"
+#include "device/graph.h"
 #include "nccl_api.h"
 
 /* ---- nccl_open.c -------------------------------------------------------------------------------------- */
@@ -58,6 +60,13 @@ DSI_SHARED const dsi_nccl_library *dsi_nccl_open(void);
  * where DS_NCCL names a library that one of them cannot open. */
 ds_status dsi_nccl_agree(ds_comm *c, const dsi_device *device, bool *on, bool *direct,
                          dsi_text *why);
+
+/* One line on rank 0 of the world about what carries what; why_not: not NCCL.
+ * Groups use the same. */
+void dsi_nccl_say(const ds_comm *c, bool on, bool direct, const char *why_not);
+
+/* Note [Meetings] of device/graph.h: that of c's ranks. */
+dsi_meeting *dsi_nccl_meeting_new(ds_comm *c);
 
 const char *dsi_nccl_result_name(ncclResult_t result); /* "ncclSystemError" */
 

@@ -1,5 +1,5 @@
 /* comm/nccl_open.c: libnccl.so.2, opened when it is first needed, and whether
- * all ranks can use it.
+ * all ranks can use it; how they vote.
  *
  * Invariants: `library` is written by library_open_once alone, and only read
  * after pthread_once has returned. It stays open until the process ends.
@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/library.h"
+#include "base/log.h"
 #include "base/map.h"
 #include "base/mem.h"
 
@@ -151,4 +152,43 @@ ds_status dsi_nccl_agree(ds_comm *c, const dsi_device *device, bool *on, bool *d
                                 without);
     dsi_free(words);
     return status;
+}
+
+void dsi_nccl_say(const ds_comm *c, bool on, bool direct, const char *why_not)
+{
+    int v = library.version;
+    if (c->rank || c != ds_world()) return;
+    if (on)
+        dsi_log(DSI_INFO,
+                "%d ranks exchange tensors on GPUs by NCCL %d.%d.%d, and those on the host by %s",
+                c->size, MAJOR(v), MINOR(v), PATCH(v), c->type->name);
+    else
+        dsi_log(library.off ? DSI_INFO : DSI_WARNING,
+                "%d ranks exchange tensors on GPUs by %s%s through pinned host memory, without "
+                "NCCL: %s",
+                c->size, c->type->name, direct ? ", which is CUDA-aware, and what they add up" : "",
+                why_not);
+}
+
+/* ---- votes --------------------------------------------------------------------------------------------- */
+
+static ds_status meeting_least(dsi_meeting *m, int64_t *x, int n)
+{
+    return dsi_request_run(
+        &(dsi_request){DSI_NUMBERS(m->comm, DSI_ALL_REDUCE, DS_I64, x, x, n), .op = DS_REDUCE_MIN,
+                       .purpose = "whether all ranks replay a step", .internal = true});
+}
+
+static void meeting_abandon(dsi_meeting *m) { dsi_comm_abort(m->comm, ds_error()); }
+
+dsi_meeting *dsi_nccl_meeting_new(ds_comm *c)
+{
+    dsi_meeting *m = dsi_alloc(sizeof *m);
+    *m = (dsi_meeting){.comm = c,
+                       .whole = c->size == ds_comm_size(NULL),
+                       .size = c->size,
+                       .users = 1,
+                       .least = meeting_least,
+                       .abandon = meeting_abandon};
+    return m;
 }

@@ -150,6 +150,23 @@ bool dsi_graph_holds(const dsi_graph *g)
     return g->work != NULL;
 }
 
+bool dsi_graph_asks(const dsi_graph *g)
+{
+    for (int i = 0; i < g->hooks.n; i++)
+        if (g->hooks.at[i].type->agrees) return true;
+    return false;
+}
+
+bool dsi_graph_agrees(const dsi_graph *g)
+{
+    bool all = true;
+    for (int i = 0; i < g->hooks.n; i++) {
+        const Hook *h = &g->hooks.at[i];
+        if (h->type->agrees && !h->type->agrees(h->arg)) all = false;
+    }
+    return all;
+}
+
 void dsi_graph_feed(dsi_graph *g)
 {
     for (int i = 0; i < g->hooks.n; i++) {
@@ -211,6 +228,40 @@ ds_status dsi_graph_replay(dsi_graph *g)
         if (h->type->before) h->type->before(h->arg);
     }
     return dsi_graph_launch(g);
+}
+
+/* ---- Note [Meetings] ---------------------------------------------------------------------------------- */
+
+void dsi_meeting_attend(dsi_device *d, dsi_meeting *m)
+{
+    dsi_attended *a = d->attended;
+    if (!a || a->largest == m) return;
+    bool other = a->largest != NULL;
+    if (!other || m->size > a->largest->size) a->largest = m;
+    a->apart = (a->apart || other) && !a->largest->whole;
+}
+
+void dsi_meeting_queued(dsi_device *d, int n)
+{
+    if (d->attended) d->attended->queued += n;
+}
+
+void dsi_meeting_end(dsi_device *d, dsi_meeting *m)
+{
+    if (d->attended && d->attended->largest == m) d->attended->largest = NULL;
+    m->comm = NULL;
+    dsi_meeting_drop(m);
+}
+
+dsi_meeting *dsi_meeting_keep(dsi_meeting *m)
+{
+    m->users++;
+    return m;
+}
+
+void dsi_meeting_drop(dsi_meeting *m)
+{
+    if (m && !--m->users) dsi_free(m);
 }
 
 /* ---- in a step ---------------------------------------------------------------------------------------- */

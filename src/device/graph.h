@@ -22,6 +22,14 @@
  *   a capture too: code that captures leaves to it what depends on results.
  *   `undo` is called in the opposite order, in place of `after`.
  * - A launch waits for the device if the graph has a result, and once.
+ *
+ * Note [Meetings]: a step's collectives are recorded, and replayed, by all of
+ * their ranks or by none: NCCL's documentation wants that, and that all ranks
+ * replay what they have recorded together. Each rank by itself sees whether it
+ * can, by the shapes of its inputs, say. So the ranks vote before each step
+ * that has had collectives. comm/nccl.c gives the meeting that carries the
+ * vote: that of the communicator whose ranks are all that the step's
+ * collectives have.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -32,6 +40,8 @@ typedef struct dsi_graph dsi_graph;
 /* A part of the step's host code, for replays. */
 typedef struct dsi_graph_hook {
     bool (*holds)(void *arg);       /* what was captured is still valid; optional */
+    bool (*agrees)(void *arg);      /* the same, asked of other ranks, which ask too: of all hooks,
+                                       once those of all ranks hold; optional */
     void (*before)(void *arg);      /* of a replay: writes slots, draws random numbers; optional */
     ds_status (*after)(void *arg);  /* results are there; optional */
     void (*release)(void *arg);     /* the graph is freed or recorded again */
@@ -64,6 +74,8 @@ const char *dsi_graph_why_not(const dsi_graph *g);
 bool dsi_graph_collides(const dsi_graph *g);
 void dsi_graph_part(dsi_graph *g);
 bool dsi_graph_holds(const dsi_graph *g); /* by its hooks */
+bool dsi_graph_asks(const dsi_graph *g);  /* whether one of them has `agrees` */
+bool dsi_graph_agrees(const dsi_graph *g);
 /* Between these two, inputs of the next replay get their values: work that
  * makes them may be part of the graph (dsi_graph_give). */
 void dsi_graph_feed(dsi_graph *g);
@@ -72,6 +84,36 @@ ds_status dsi_graph_launch(dsi_graph *g); /* right after the capture: without `b
 ds_status dsi_graph_replay(dsi_graph *g); /* `before`, launch, `after` */
 void dsi_graph_reset(dsi_graph *g);       /* drops the work, its hooks and slots */
 void dsi_graph_cancel(dsi_graph *g); /* drops the work: what was captured does not hold any more */
+
+/* ---- Note [Meetings] -------------------------------------------------------- */
+
+/* The ranks of a communicator. Counted: users are the communicator, until it
+ * ends, and step graphs that vote. */
+typedef struct dsi_meeting {
+    struct ds_comm *comm; /* NULL: it has ended */
+    bool whole;           /* it has all ranks */
+    int size, users;
+    /* A collective of the hosts: of each of the n numbers the least of all
+     * ranks. */
+    ds_status (*least)(struct dsi_meeting *m, int64_t *x, int n);
+    /* This rank has failed, and others wait for it: they fail with its message. */
+    void (*abandon)(struct dsi_meeting *m);
+} dsi_meeting;
+
+/* Collectives of a step. A device's while its step runs, else NULL. */
+typedef struct dsi_attended {
+    dsi_meeting *largest; /* borrowed; NULL: no collectives so far */
+    bool apart;           /* no meeting has the ranks of all */
+    int64_t queued;       /* collectives, also of launched graphs */
+} dsi_attended;
+
+/* The step that d runs, if it does, has a collective of m; and n have been
+ * queued; and m ends. */
+void dsi_meeting_attend(dsi_device *d, dsi_meeting *m);
+void dsi_meeting_queued(dsi_device *d, int n);
+void dsi_meeting_end(dsi_device *d, dsi_meeting *m);
+dsi_meeting *dsi_meeting_keep(dsi_meeting *m);
+void dsi_meeting_drop(dsi_meeting *m); /* NULL: nothing */
 
 /* ---- for code that runs in a step ------------------------------------------- */
 

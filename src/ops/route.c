@@ -7,10 +7,9 @@
  * Note [Equal rows] How many rows an expert has is known to the host: its
  * capacity, which depends on the number of tokens of a batch. Ranks with other
  * numbers have other capacities, so their hosts agree on the largest in each
- * call. Of two ranks one may replay a step that the other runs kernel by
- * kernel, so a replay agrees too, before it is launched, once for each call of
- * the captured step. If that gives another number the step's function runs; it
- * does not agree again for calls for which the replay has.
+ * call. A replay agrees too, before it is launched, once for each call of the
+ * captured step. If that gives another number on any rank the step's function
+ * runs on all of them; it does not agree again.
  * SPDX-License-Identifier: MIT */
 #include "route.h"
 
@@ -77,7 +76,7 @@ static int64_t rows_exchange(const dsi_row_agreement *a, int64_t rows)
     return status == DS_OK ? rows : 0;
 }
 
-static bool agreed_holds(void *arg)
+static bool agreed_agrees(void *arg)
 {
     const Agreed *x = arg;
     int64_t rows = rows_exchange(x->a, x->mine);
@@ -95,7 +94,7 @@ static void agreed_release(void *arg) { dsi_free(arg); }
 int64_t dsi_agree_on_rows(dsi_row_agreement *a, dsi_device *d, int64_t rows)
 {
     static const dsi_graph_hook hook = {
-        .holds = agreed_holds, .before = agreed_before, .release = agreed_release};
+        .agrees = agreed_agrees, .before = agreed_before, .release = agreed_release};
     int64_t most = 0;
     if (a->next < a->agreed.n)
         most = a->agreed.at[a->next++];

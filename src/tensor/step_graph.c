@@ -12,6 +12,12 @@
  * Steps of several kinds never run at once: their captures have the memory of
  * what a step takes and gives back in common.
  *
+ * The ranks that a step's collectives have do the same with it, by vote (Note
+ * [Meetings] of device/graph.h): the least of what each of them would do by
+ * itself. Its first run has no vote, as it is the function's on all of them; it
+ * shows who votes from then on. A rank that is off says so in its next vote,
+ * and then all are off, and no more votes are taken.
+ *
  * Invariants: in[] and out are those of the capture, held as long as its work
  * may be launched; all other storage of the captured step is the graph's pool,
  * or the common one, of which nothing is in use between runs. A run that cannot
@@ -38,9 +44,18 @@ typedef struct Input {
     ds_dims shape;
 } Input;
 
+/* The way a step is run. */
+typedef enum Turn {
+    TURN_OFF,     /* the function, as always from now on */
+    TURN_CALL,    /* the function, observed if that is still to be done */
+    TURN_CAPTURE, /* it is captured, and launched */
+    TURN_REPLAY
+} Turn;
+
 /* The runs of one kind. */
 typedef struct Recording {
-    dsi_graph *graph; /* NULL before the first run */
+    dsi_graph *graph;     /* NULL before the first run */
+    dsi_meeting *meeting; /* who votes; counted; NULL: this rank alone */
     int observed, failed, drops, n, n_like;
     int64_t replays;
     Input like[MOST_INPUTS];          /* of the runs that were observed, and of the capture */
@@ -56,7 +71,9 @@ struct ds_step_graph {
     Recording of[DSI_STEP_KINDS];
     dsi_device *device;     /* of the common pool */
     dsi_block_pool *common; /* NULL: one kind, or a capture left something in it */
-    bool begun, running, off, told;
+    bool begun, running, told;
+    bool off, said;        /* said: all ranks are off */
+    dsi_attended attended; /* by the latest run */
     char why[320];
 };
 
@@ -101,6 +118,7 @@ void ds_step_graph_free(ds_step_graph *g)
     for (int k = 0; k < DSI_STEP_KINDS; k++) {
         capture_drop(&g->of[k]);
         dsi_graph_free(g->of[k].graph);
+        dsi_meeting_drop(g->of[k].meeting);
     }
     dsi_pool_free(g->common);
     if (!quarantined) dsi_free(g);
@@ -165,6 +183,8 @@ static ds_tensor *observe(ds_step_graph *g, Recording *r, ds_tensor *const *in, 
     if (dsi_graph_begin(r->graph, false) != DS_OK) return NULL;
     ds_tensor *out = call(g, in, n);
     const char *why = dsi_graph_why_not(r->graph);
+    if (!why && g->attended.apart)
+        why = "it exchanges tensors in several groups of ranks, and in none of all ranks";
     if (out && why) {
         turn_off(g, why);
         tell(g, "each step is launched kernel by kernel", why);
@@ -303,10 +323,8 @@ static void capture_failed(ds_step_graph *g, Recording *r)
 
 /* A lazy input is written to a tensor of the step's own: materialized, it could
  * give values to others of its owner, which the step would then read unseen. */
-static ds_tensor *record(ds_step_graph *g, Recording *r, ds_tensor *const *in, int n)
+static ds_tensor *observe_own(ds_step_graph *g, Recording *r, ds_tensor *const *in, int n)
 {
-    if (inputs_differ(r, in, n)) inputs_note(r, in, n);
-    if (r->observed == OBSERVED) return capture(g, r, in, n);
     ds_tensor *own[MOST_INPUTS], *out = NULL;
     ds_scope *scope = ds_scope_open();
     bool good = true;
@@ -318,18 +336,101 @@ static ds_tensor *record(ds_step_graph *g, Recording *r, ds_tensor *const *in, i
     return dsi_scope_return(scope, out ? dsi_ref(out) : NULL);
 }
 
-static ds_tensor *run_kind(ds_step_graph *g, Recording *r, ds_tensor *const *in, int n)
+/* ---- turns ---------------------------------------------------------------------------------------------- */
+
+/* By this rank alone. */
+static Turn turn_choose(ds_step_graph *g, Recording *r, ds_tensor *const *in, int n)
 {
     const char *differ = r->out ? inputs_differ(r, in, n) : NULL;
+    if (g->off) return TURN_OFF;
     if (differ) {
         tell(g, "this step is launched kernel by kernel, and others like it", differ);
-        return call(g, in, n);
+        return TURN_CALL;
     }
-    if (r->out && dsi_graph_holds(r->graph)) return replay(r, in, n);
-    if (r->out && !r->failed++) return call(g, in, n);
+    if (r->out && dsi_graph_holds(r->graph)) return TURN_REPLAY;
+    if (r->out && !r->failed++) return TURN_CALL;
     if (r->out) capture_failed(g, r);
-    if (g->off) return call(g, in, n);
-    return record(g, r, in, n);
+    if (g->off) return TURN_OFF;
+    if (inputs_differ(r, in, n)) inputs_note(r, in, n);
+    return r->observed == OBSERVED ? TURN_CAPTURE : TURN_CALL;
+}
+
+/* A rank is off. `mine` and `most` are this rank's turn, and the most of all. */
+static void all_off(ds_step_graph *g, Turn mine, Turn most)
+{
+    const char *what = "each step is launched kernel by kernel";
+    g->said = true;
+    for (int k = 0; k < DSI_STEP_KINDS; k++) capture_drop(&g->of[k]);
+    if (mine != TURN_OFF) {
+        turn_off(g, "on another rank it cannot be recorded, as a line of that rank says");
+        tell(g, what, g->why);
+    } else if (most != TURN_OFF && dsi_log_rank()) { /* rank 0 has told why it is off */
+        dsi_log(DSI_WARNING, "step_graph: %s, on all ranks: %s", what, g->why);
+    }
+}
+
+/* That of all ranks to *turn; false: the vote has failed. A rank that has a
+ * capture which others have dropped drops it too. */
+static bool turn_agree(ds_step_graph *g, Recording *r, Turn *turn)
+{
+    Turn mine = *turn;
+    if (r->meeting && !r->meeting->comm) {
+        dsi_meeting_drop(r->meeting);
+        r->meeting = NULL;
+    }
+    if (!r->meeting) return true;
+    int64_t x[] = {mine, -(int64_t)mine};
+    if (r->meeting->least(r->meeting, x, 2) != DS_OK) return false;
+    Turn most = (Turn)-x[1];
+    *turn = (Turn)x[0];
+    if (*turn == TURN_OFF) all_off(g, mine, most);
+    if (*turn == most || *turn != TURN_CAPTURE) return true;
+    if (mine == TURN_REPLAY) capture_drop(r);
+    *turn = TURN_CALL;
+    return true;
+}
+
+/* Whether a replay of this step holds on all ranks that its hooks ask. */
+static bool turn_ask(ds_step_graph *g, Recording *r, Turn *turn)
+{
+    if (*turn != TURN_REPLAY || !dsi_graph_asks(r->graph)) return true;
+    *turn = dsi_graph_agrees(r->graph) ? TURN_REPLAY : TURN_CALL;
+    if (ds_error() || !turn_agree(g, r, turn)) return false;
+    if (*turn == TURN_CALL && r->failed++) capture_failed(g, r);
+    return true;
+}
+
+static ds_tensor *run_turn(ds_step_graph *g, Recording *r, Turn turn, ds_tensor *const *in, int n)
+{
+    if (turn == TURN_REPLAY) return replay(r, in, n);
+    if (turn == TURN_CAPTURE) return capture(g, r, in, n);
+    if (g->off || r->out || r->observed == OBSERVED) return call(g, in, n);
+    return observe_own(g, r, in, n);
+}
+
+/* The step has shown which ranks it has collectives with. */
+static void meeting_note(Recording *r, dsi_meeting *m)
+{
+    if (!m || m == r->meeting || (r->meeting && r->meeting->size >= m->size)) return;
+    dsi_meeting_drop(r->meeting);
+    r->meeting = dsi_meeting_keep(m);
+}
+
+/* Other ranks wait for collectives of a launch that has failed here. */
+static ds_tensor *run_kind(ds_step_graph *g, Recording *r, dsi_device *d, ds_tensor *const *in,
+                           int n)
+{
+    Turn turn = turn_choose(g, r, in, n);
+    if (!turn_agree(g, r, &turn) || !turn_ask(g, r, &turn)) return NULL;
+    dsi_attended *outer = d->attended;
+    g->attended = (dsi_attended){NULL};
+    d->attended = &g->attended;
+    ds_tensor *out = run_turn(g, r, turn, in, n);
+    d->attended = outer;
+    meeting_note(r, g->attended.largest);
+    if (!out && r->meeting && r->meeting->comm && turn >= TURN_CAPTURE && !g->attended.queued)
+        r->meeting->abandon(r->meeting);
+    return out;
 }
 
 static dsi_graph *graph_make(ds_step_graph *g, dsi_device *d)
@@ -353,8 +454,8 @@ ds_tensor *ds_step_graph_run(ds_step_graph *g, ds_tensor *const *in, int n)
     dsi_device *d = n ? in[0]->device : dsi_device_current();
     if (!d || (!g->begun && choose(g, d) != DS_OK)) return NULL;
     int kind = kind_now(g);
-    if (g->off || kind < 0) return call(g, in, n);
+    if (g->said || kind < 0) return call(g, in, n);
     Recording *r = &g->of[kind];
-    if (!r->graph) r->graph = graph_make(g, d);
-    return run_kind(g, r, in, n);
+    if (!r->graph && !g->off) r->graph = graph_make(g, d);
+    return run_kind(g, r, d, in, n);
 }

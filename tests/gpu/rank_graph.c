@@ -5,6 +5,8 @@
 #include "apart.h"
 #include "nets.h"
 
+#include "device/device.h"
+
 enum { BATCH = 4, RANKS = 4, MOST = 40 };
 
 /* A training on several ranks; what is seen is that of each rank. */
@@ -12,11 +14,14 @@ typedef struct Run {
     const char *config; /* of the engine, behind the batch sizes; NULL: DistributedDataParallel */
     int accumulate, steps;
     int other_batch; /* a step with fewer samples on all ranks; on rank 1 alone: the next one */
+    int decay_at;    /* there and one step later rank 1 alone changes its weight decay */
+    int full_at;     /* there rank 1 alone gets no memory */
     int overflow_at; /* of rank 1's gradients */
     int stray_at;    /* before it, a forward pass of its own on all ranks */
     int experts;     /* of each token, of 4, which 2 ranks have; 0: a network without them */
     bool more;       /* other_batch has more samples, not fewer */
     bool keeps_grads, count;
+    bool reads; /* rank 1 reads the loss in its step */
     bool graph;
     long launches, graphs, syncs, overlapped; /* of the last two steps, of all ranks */
     double loss[RANKS][MOST], norm[RANKS][MOST];
@@ -73,6 +78,7 @@ static ds_tensor *rank_step(void *self, ds_tensor *const *in, int n)
     }
     if (!r->run->keeps_grads) ds_optim_zero_grad(r->optim);
     ds_tensor *loss = ds_cross_entropy(ds_ddp_call(r->ddp, in[0]), in[1]);
+    if (r->run->reads && ds_comm_rank(NULL) == 1) CHECK(ds_item(loss) > 0);
     if (ds_ddp_backward(r->ddp, loss) != DS_OK) return NULL;
     return ds_optim_step(r->optim) == DS_OK ? loss : NULL;
 }
@@ -160,6 +166,9 @@ static void rank_steps(Run *run, Rank *r, ds_step_graph *graph)
         ds_scope *scope = ds_scope_open();
         if (!run->count) rank_inputs(r, i, in);
         if (run->stray_at && i == run->stray_at) CHECK(ds_engine_forward(r->engine, in[0]));
+        bool changes = run->decay_at && rank == 1 && (i - run->decay_at) / 2 == 0;
+        if (changes && i >= run->decay_at) ds_optim_set_group_weight_decay(r->optim, 0, 0.1 * i);
+        if (run->full_at && rank == 1) dsi_cache_fail(i == run->full_at, false);
         ds_tensor *loss = graph ? ds_step_graph_run(graph, in, 2) : rank_step(r, in, 2);
         if (!run->count || r->engine || i == run->steps - 1) run->loss[rank][i] = ds_item(loss);
         if (r->engine) run->norm[rank][i] = ds_engine_global_grad_norm(r->engine);
@@ -245,6 +254,8 @@ static void ddp_steps(void **state)
 {
     (void)state;
     compare((Run){.steps = 9, .other_batch = 6}, 2);
+    compare((Run){.steps = 9, .other_batch = 1}, 2); /* rank 1 is ready to record later */
+    compare((Run){.steps = 14, .decay_at = 5}, 2);   /* rank 1 drops its record alone */
     if (!quick()) compare((Run){.steps = 6}, RANKS);
 }
 
@@ -349,6 +360,15 @@ static void failures(void **state)
     apart(stuck, "FAKE_NCCL_HANG=1:40", "DS_TIMEOUT=1", NULL);
 }
 
+/* The others would wait for it. */
+static void full(void **state)
+{
+    (void)state;
+    Run run = {.steps = 6, .full_at = 2, .graph = true}; /* it is recorded there */
+    CHECK_INT(ds_run_ranks(2, run_rank, &run), DS_ECOMM);
+    CHECK_ERROR("rank 1: no memory for ");
+}
+
 /* ---- what is not recorded ------------------------------------------------------------------------------ */
 
 static void is_refused(Run run, const char *why)
@@ -371,9 +391,50 @@ static void what_cannot_be_recorded(void **state)
 {
     (void)state;
     apart(without_nccl, "DS_NCCL=off", NULL, NULL);
+    is_refused((Run){.reads = true}, "on another rank it cannot be recorded, as a line of that");
     is_refused((Run){.keeps_grads = true}, "it adds to gradients of an earlier pass");
     is_refused((Run){.config = STAGE(0) ", \"comms_logger\": {\"enabled\": true}"},
                "its collectives are timed or compared");
+}
+
+typedef struct Groups {
+    ds_comm *row, *column;
+} Groups;
+
+static ds_tensor *groups_step(void *self, ds_tensor *const *in, int n)
+{
+    const Groups *g = self;
+    CHECK_INT(n, 1);
+    ds_tensor *x = ds_clone(in[0]);
+    if (ds_all_reduce(g->row, x, DS_REDUCE_SUM) != DS_OK) return NULL;
+    return ds_all_reduce(g->column, x, DS_REDUCE_SUM) == DS_OK ? x : NULL;
+}
+
+/* No vote in one of them would be one of all. */
+static ds_status groups_rank(void *arg)
+{
+    (void)arg;
+    int rank = ds_comm_rank(NULL);
+    if (ds_set_device((ds_device){DS_CUDA, rank}) != DS_OK) return ds_error_status();
+    ds_scope *scope = ds_scope_open();
+    Groups g = {ds_comm_split(NULL, rank / 2, rank), ds_comm_split(NULL, rank % 2, rank)};
+    ds_step_graph *graph = ds_step_graph_new(groups_step, &g);
+    for (int i = 0; i < 4; i++) {
+        ds_tensor *x = ds_full(DS_F32, ds_shape(WIDTH), rank);
+        CHECK_CLOSE(ds_item(ds_select(ds_step_graph_run(graph, &x, 1), 0, 0)), 6, 0);
+    }
+    const char *why = ds_step_graph_why_not(graph);
+    CHECK(why && !strncmp(why, "it exchanges tensors in several groups of ranks", 47));
+    ds_step_graph_free(graph);
+    ds_comm_free(g.row), ds_comm_free(g.column);
+    ds_scope_close(scope);
+    return ds_error_status();
+}
+
+static void groups_without_all(void **state)
+{
+    (void)state;
+    CHECK_INT(ds_run_ranks(RANKS, groups_rank, NULL), DS_OK);
 }
 
 int main(void)
@@ -384,6 +445,8 @@ int main(void)
         cmocka_unit_test(costs),
         cmocka_unit_test(failures),
         cmocka_unit_test(what_cannot_be_recorded), /* begins with a process of its own, too */
+        cmocka_unit_test(full),
+        cmocka_unit_test(groups_without_all),
         cmocka_unit_test(ddp_steps),
         cmocka_unit_test(engine_steps),
         cmocka_unit_test(accumulation),

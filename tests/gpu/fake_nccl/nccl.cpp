@@ -34,6 +34,7 @@ struct Call {
     size_t in_bytes;
     Message *messages; /* of a group */
     bool queued;       /* else it is kept by a graph */
+    long recorded;     /* of those of its communicator that graphs kept, from 1; 0: of none */
     long number;       /* of the communicator's, from 1; 0: not yet begun */
     long meeting;      /* of its collectives, from 1 */
     enum { NEW, GIVEN, MET } state;
@@ -46,8 +47,8 @@ struct ncclComm {
     char name[64]; /* of the shared memory */
     NcclShared *shared;
     size_t bytes;
-    long begun, meetings, messages[2][NCCL_MOST]; /* [receives][peer] */
-    std::atomic<int> error;                       /* an ncclResult_t */
+    long begun, meetings, kept_ever, messages[2][NCCL_MOST]; /* [receives][peer] */
+    std::atomic<int> error;                                  /* an ncclResult_t */
     std::atomic<bool> aborted;
     std::atomic<int> queued, kept, refs; /* calls, those in graphs; and its owner */
     bool settled, finalizes;             /* its making has ended; its end has begun */
@@ -163,7 +164,7 @@ static bool collective_advance(Call *k)
         if (k->in) memcpy(half(c, c->rank, k->meeting), k->in, k->in_bytes);
         NcclCalled *called = &s->called[c->rank][k->meeting & 1];
         memset(called, 0, sizeof *called);
-        *called = (NcclCalled){k->kind, k->type, k->op, k->root, k->n};
+        *called = (NcclCalled){k->kind, k->type, k->op, k->root, k->recorded, k->n};
         s->arrived[c->rank] = k->meeting;
         k->state = Call::GIVEN;
     }
@@ -259,6 +260,7 @@ static void *call_copy(void *arg, bool queued)
     Call *k = new Call(*(Call *)arg);
     for (Message **m = &k->messages; *m; m = &(*m)->next) *m = new Message(**m);
     k->queued = queued;
+    if (!k->recorded && !queued) k->recorded = ++k->comm->kept_ever;
     k->comm->refs++;
     call_count(k, 1);
     return k;

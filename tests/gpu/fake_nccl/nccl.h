@@ -13,9 +13,10 @@
  *
  * Collectives are called with ncclConfig_t.blocking 0: each returns
  * ncclInProgress and is queued on its stream only when ncclCommGetAsyncError is
- * called. Ranks whose collectives differ get ncclInvalidUsage, and so does a rank
- * whose communicators use several streams. Graphs may have collectives; a
- * communicator that ends before its graphs ends the process.
+ * called. Ranks whose collectives differ get ncclInvalidUsage, also if one is
+ * launched by a graph and another is not, or by one of another capture; and so
+ * does a rank whose communicators use several streams. A communicator that ends
+ * before its graphs ends the process.
  *
  * Invariants: a rank's operations have numbers from 1, alike on all ranks. The
  * input of rank q to collective k is in its half k % 2 of the shared memory from
@@ -39,6 +40,7 @@ static const size_t NCCL_HALF = (size_t)1 << 26, NCCL_MAIL = (size_t)1 << 24; /*
 /* A rank's call, for the comparison. */
 struct NcclCalled {
     int kind, type, op, root;
+    long recorded; /* its number among those that graphs have kept, from 1; 0: not of a graph */
     size_t n;
 };
 
