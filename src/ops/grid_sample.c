@@ -34,6 +34,8 @@ static ds_tensor *places(ds_tensor *grid, int which, int64_t size, ds_grid_sampl
                         : ds_shift(ds_scale(ds_shift(v, 1), n / 2), -0.5);
     if (o.padding_mode == DS_GRID_REFLECTION)
         v = o.align_corners ? reflected(v, 0, n - 1) : reflected(v, -0.5, n - 0.5);
+    if (v && o.padding_mode == DS_GRID_REFLECTION) /* as torch's CPU kernels take infinite ones */
+        v = ds_masked_fill(v, ds_ne(v, v), 0);
     if (o.padding_mode != DS_GRID_ZEROS) v = ds_clamp(v, 0, n - 1);
     return v;
 }
@@ -112,9 +114,8 @@ ds_tensor *ds_grid_sample(ds_tensor *x, ds_tensor *grid)
     return ds_grid_sample_with(x, grid, (ds_grid_sample_opts){0});
 }
 
-/* The places of n elements, from -1 to 1: of their middles, or, not aligned,
- * the outer
- * edges. */
+/* The place of element i of n, -1 to 1 from edge to edge; aligned: from the middle
+ * of the first one to that of the last. */
 static double place(int64_t i, int64_t n, bool align_corners)
 {
     if (!align_corners) return (2 * (double)i + 1) / (double)n - 1;
@@ -131,6 +132,9 @@ ds_tensor *ds_affine_grid(ds_tensor *theta, int64_t h, int64_t w, bool align_cor
         return dsi_refuse("%s: theta is %s, the image %lld x %lld: expected [N,2,3] and at least "
                           "1 x 1",
                           op, dsi_shape_text(theta->shape), (long long)h, (long long)w);
+    if (h > INT32_MAX / w)
+        return dsi_refuse("%s: the image is %lld x %lld: expected fewer than 2^31 pixels", op,
+                          (long long)h, (long long)w);
     ds_tensor *base = dsi_new_host(DS_F64, ds_shape(h * w, 3));
     double *at = ds_data_mut(base);
     for (int64_t i = 0; at && i < h * w; i++, at += 3)

@@ -13,8 +13,9 @@ typedef struct Pool3d {
     int64_t kernel[3], stride[3], padding[3], dilation[3];
 } Pool3d;
 
-/* Whether a window fits, and padding is at most half of it. x [N,C,D,H,W] */
-static bool pool3d_fits(const char *op, const ds_tensor *x, const Pool3d *p)
+/* Whether padding is at most half of a window, and, without `partial` ones, one
+ * fits. x [N,C,D,H,W] */
+static bool pool3d_fits(const char *op, const ds_tensor *x, const Pool3d *p, bool partial)
 {
     for (int i = 0; i < 3; i++) {
         int64_t field = p->dilation[i] * (p->kernel[i] - 1) + 1, size = x->shape.d[2 + i];
@@ -22,7 +23,7 @@ static bool pool3d_fits(const char *op, const ds_tensor *x, const Pool3d *p)
             return dsi_invalid("%s: padding %lld: expected at most half the kernel, which reaches "
                                "over %lld",
                                op, (long long)p->padding[i], (long long)field);
-        if (field > size + 2 * p->padding[i])
+        if (!partial && field > size + 2 * p->padding[i])
             return dsi_invalid("%s: x is %s: a window reaches over %lld of dimension %d, which has "
                                "%lld with padding %lld",
                                op, dsi_shape_text(x->shape), (long long)field, 2 + i,
@@ -42,13 +43,15 @@ static ds_tensor *volumes(const char *op, ds_tensor *x)
                       dsi_shape_text(x->shape));
 }
 
-static ds_tensor *pool3d_check(const char *op, ds_tensor *x, ds_pool3d_opts o, Pool3d *p)
+static ds_tensor *pool3d_check(const char *op, ds_tensor *x, ds_pool3d_opts o, Pool3d *p,
+                               bool partial)
 {
     ds_tensor *v = volumes(op, x);
     bool good = v && dsi_triple(op, "kernel", o.kernel, 0, 1, p->kernel) &&
                 dsi_triple(op, "stride", o.stride.n ? o.stride : o.kernel, 0, 1, p->stride) &&
                 dsi_triple(op, "padding", o.padding, 0, 0, p->padding) &&
-                dsi_triple(op, "dilation", o.dilation, 1, 1, p->dilation) && pool3d_fits(op, v, p);
+                dsi_triple(op, "dilation", o.dilation, 1, 1, p->dilation) &&
+                pool3d_fits(op, v, p, partial);
     return dsi_result_if(good, v);
 }
 
@@ -93,7 +96,8 @@ static ds_tensor *place_in_volume(ds_tensor *depth, ds_tensor *plane, const ds_t
     if (!depth || !plane) return NULL;
     const int64_t *s = plane->shape.d;
     ds_dims lines = ds_shape(s[0], s[1], s[2] * s[3]);
-    ds_tensor *at = ds_reshape(depth, ds_shape(s[0], s[1], -1));
+    int64_t places = depth->shape.d[2] * depth->shape.d[3];
+    ds_tensor *at = ds_reshape(depth, ds_shape(s[0], s[1], places));
     ds_tensor *in = ds_gather(ds_reshape(plane, lines), 2, at);
     double columns = (double)s[3], area = (double)(v->shape.d[3] * v->shape.d[4]);
     ds_tensor *d = ds_floor_divide(at, dsi_number_beside(at, columns));
@@ -105,7 +109,7 @@ ds_tensor *ds_max_pool3d_with(ds_tensor *x, ds_pool3d_opts o)
     const char *op = "max_pool3d";
     Pool3d p;
     if (o.indices) *o.indices = NULL;
-    ds_tensor *v = pool3d_check(op, x, o, &p), *plane_at = NULL, *depth_at = NULL;
+    ds_tensor *v = pool3d_check(op, x, o, &p, o.ceil_mode), *plane_at = NULL, *depth_at = NULL;
     if (!v) return NULL;
     if (o.exclude_pad || o.divisor)
         return dsi_refuse("%s: exclude_pad and divisor are options of avg_pool3d", op);
@@ -129,7 +133,7 @@ ds_tensor *ds_avg_pool3d_with(ds_tensor *x, ds_pool3d_opts o)
 {
     const char *op = "avg_pool3d";
     Pool3d p;
-    ds_tensor *v = pool3d_check(op, x, o, &p);
+    ds_tensor *v = pool3d_check(op, x, o, &p, false);
     if (!v) return NULL;
     if (o.dilation.n || o.indices)
         return dsi_refuse("%s: dilation and indices are options of max_pool3d", op);

@@ -373,10 +373,11 @@ static ds_tensor *norm_over(ds_tensor *x, const Over *v, double p)
 {
     if (p == 1) return sum_over(ds_abs(x), v);
     if (p == 2) return root_of(vecdot(x, x, v));
-    if (p == 0) return ds_cast(sum_over(ds_ne(x, dsi_number_beside(x, 0)), v), x->dtype);
     if (p == (double)INFINITY) return amax(ds_abs(x), v);
     if (p == -(double)INFINITY) return ds_neg(amax(ds_neg(ds_abs(x)), v));
     ds_tensor *zero = x ? dsi_number_beside(x, 0) : NULL, *none = p < 1 ? ds_eq(x, zero) : NULL;
+    if (p == 0) /* a count, whose gradient is 0 */
+        return sum_over(ds_masked_fill(ds_masked_fill(x, ds_logical_not(none), 1), none, 0), v);
     ds_tensor *power = ds_abs(x);
     if (p < 1) power = ds_where(none, ds_shift(zero, 1), power); /* 0^(p-1) is infinite */
     power = ds_pow(power, p);
@@ -384,7 +385,7 @@ static ds_tensor *norm_over(ds_tensor *x, const Over *v, double p)
     ds_tensor *sum = sum_over(power, v);
     none = ds_eq(sum, zero);
     ds_tensor *root = ds_pow(ds_where(none, ds_shift(zero, 1), sum), 1 / p);
-    return ds_where(none, zero, root);
+    return ds_where(none, p < 0 ? ds_like(zero, INFINITY) : zero, root); /* all infinite: p < 0 */
 }
 
 ds_tensor *ds_norm_with(ds_tensor *x, ds_norm_opts o)

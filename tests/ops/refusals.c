@@ -424,6 +424,8 @@ static void places_of_images(void **state)
     REFUSES(ds_fold(x(ds_shape(1, 8, 3)), 3, 4, 2), "fold: x is [1, 8, 3]", "[N,C 4,6]");
     REFUSES(ds_grid_sample(in, in), "grid_sample: ", "[N,P,Q,2]");
     REFUSES(ds_affine_grid(in, 2, 2, false), "affine_grid: ", "[N,2,3]");
+    REFUSES(ds_affine_grid(x(ds_shape(1, 2, 3)), (int64_t)1 << 33, (int64_t)1 << 31, false),
+            "affine_grid: the image is 8589934592 x 2147483648", "2^31 pixels");
     REFUSES(ds_max_pool3d(in, ds_shape(5)), "max_pool3d: ", "over 5 of dimension 2");
     REFUSES(ds_max_pool3d(volume, ds_shape(2), .padding = ds_shape(2)), "max_pool3d: padding 2",
             "half the kernel");
