@@ -114,8 +114,8 @@ ds_tensor *ds_grid_sample(ds_tensor *x, ds_tensor *grid)
     return ds_grid_sample_with(x, grid, (ds_grid_sample_opts){0});
 }
 
-/* The place of element i of n, -1 to 1 from edge to edge; aligned: from the middle
- * of the first one to that of the last. */
+/* The place of element i of n, -1 to 1 from edge to edge; aligned: from the
+ * middle of the first one to that of the last. */
 static double place(int64_t i, int64_t n, bool align_corners)
 {
     if (!align_corners) return (2 * (double)i + 1) / (double)n - 1;

@@ -1,5 +1,5 @@
-/* tests/ops/edges.c: ops at infinite operands, at 0, and where a window is larger than its
- * input: what PyTorch 2.15 gives.
+/* tests/ops/edges.c: ops at infinite operands, at 0, and where a window is
+ * larger than its input: what PyTorch 2.15 gives.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
