@@ -147,7 +147,8 @@ typedef struct ds_step_graph ds_step_graph;
  * A step that a graph cannot repeat (it reads a value on the host, or sets a
  * learning rate: do that before the run) and one with other shapes is run by
  * the function, and one line of the log says why. On the CPU, and with
- * DS_GRAPHS=off, each run is the function.
+ * DS_GRAPHS=off, each run is the function. Ranks that exchange tensors in a step
+ * by NCCL all call _run for it: they record and replay it together.
  *
  * The caller owns the result of _new, and self; NULL if step is NULL. One step
  * graph belongs to one thread and one device: that of its first input. It is

@@ -23,7 +23,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/int.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/trace.h"
 #include "device/graph.h"

@@ -11,7 +11,7 @@
 #include <math.h>
 
 /* v mirrored at low and at high until it is between them; torch's
- * reflect_coordinates. */
+ * reflect_coordinates. 0 for infinite ones, as by torch's CPU kernels. */
 static ds_tensor *reflected(ds_tensor *v, double low, double high)
 {
     double span = high - low;
@@ -21,7 +21,8 @@ static ds_tensor *reflected(ds_tensor *v, double low, double high)
     ds_tensor *rest = ds_sub(v, ds_scale(flips, span));
     ds_tensor *odd = ds_sub(flips, ds_scale(ds_floor(ds_scale(flips, 0.5)), 2));
     v = ds_add(rest, ds_mul(odd, ds_shift(ds_scale(rest, -2), span)));
-    return ds_shift(v, low);
+    v = ds_shift(v, low);
+    return v ? ds_masked_fill(v, ds_ne(v, v), 0) : NULL;
 }
 
 /* Places along a dimension of `size` elements, 0 to size - 1 if inside, of
@@ -34,8 +35,6 @@ static ds_tensor *places(ds_tensor *grid, int which, int64_t size, ds_grid_sampl
                         : ds_shift(ds_scale(ds_shift(v, 1), n / 2), -0.5);
     if (o.padding_mode == DS_GRID_REFLECTION)
         v = o.align_corners ? reflected(v, 0, n - 1) : reflected(v, -0.5, n - 0.5);
-    if (v && o.padding_mode == DS_GRID_REFLECTION) /* as torch's CPU kernels take infinite ones */
-        v = ds_masked_fill(v, ds_ne(v, v), 0);
     if (o.padding_mode != DS_GRID_ZEROS) v = ds_clamp(v, 0, n - 1);
     return v;
 }

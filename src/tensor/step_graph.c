@@ -310,9 +310,11 @@ static ds_tensor *replay(Recording *r, ds_tensor *const *in, int n)
     return dsi_graph_replay(r->graph) == DS_OK ? result(r) : NULL;
 }
 
-/* The capture did not hold at two steps in a row. */
+/* The capture does not hold at this step; it is dropped if it did not at the one
+ * before either. */
 static void capture_failed(ds_step_graph *g, Recording *r)
 {
+    if (!r->failed++) return;
     capture_drop(r);
     if (++r->drops <= MOST_DROPS || r->replays > (int64_t)LEAST_REPLAYS * r->drops) return;
     const char *why = "a value of its optimizer that is neither learning rate nor momentum "
@@ -341,16 +343,16 @@ static ds_tensor *observe_own(ds_step_graph *g, Recording *r, ds_tensor *const *
 /* By this rank alone. */
 static Turn turn_choose(ds_step_graph *g, Recording *r, ds_tensor *const *in, int n)
 {
-    const char *differ = r->out ? inputs_differ(r, in, n) : NULL;
     if (g->off) return TURN_OFF;
+    const char *differ = r->out ? inputs_differ(r, in, n) : NULL;
     if (differ) {
         tell(g, "this step is launched kernel by kernel, and others like it", differ);
         return TURN_CALL;
     }
     if (r->out && dsi_graph_holds(r->graph)) return TURN_REPLAY;
-    if (r->out && !r->failed++) return TURN_CALL;
     if (r->out) capture_failed(g, r);
     if (g->off) return TURN_OFF;
+    if (r->out) return TURN_CALL;
     if (inputs_differ(r, in, n)) inputs_note(r, in, n);
     return r->observed == OBSERVED ? TURN_CAPTURE : TURN_CALL;
 }
@@ -374,11 +376,7 @@ static void all_off(ds_step_graph *g, Turn mine, Turn most)
 static bool turn_agree(ds_step_graph *g, Recording *r, Turn *turn)
 {
     Turn mine = *turn;
-    if (r->meeting && !r->meeting->comm) {
-        dsi_meeting_drop(r->meeting);
-        r->meeting = NULL;
-    }
-    if (!r->meeting) return true;
+    if (!r->meeting || !r->meeting->comm) return true;
     int64_t x[] = {mine, -(int64_t)mine};
     if (r->meeting->least(r->meeting, x, 2) != DS_OK) return false;
     Turn most = (Turn)-x[1];
@@ -396,7 +394,7 @@ static bool turn_ask(ds_step_graph *g, Recording *r, Turn *turn)
     if (*turn != TURN_REPLAY || !dsi_graph_asks(r->graph)) return true;
     *turn = dsi_graph_agrees(r->graph) ? TURN_REPLAY : TURN_CALL;
     if (ds_error() || !turn_agree(g, r, turn)) return false;
-    if (*turn == TURN_CALL && r->failed++) capture_failed(g, r);
+    if (*turn == TURN_CALL) capture_failed(g, r);
     return true;
 }
 
@@ -411,7 +409,8 @@ static ds_tensor *run_turn(ds_step_graph *g, Recording *r, Turn turn, ds_tensor 
 /* The step has shown which ranks it has collectives with. */
 static void meeting_note(Recording *r, dsi_meeting *m)
 {
-    if (!m || m == r->meeting || (r->meeting && r->meeting->size >= m->size)) return;
+    const dsi_meeting *was = r->meeting;
+    if (!m || (was && was->comm && was->size >= m->size)) return;
     dsi_meeting_drop(r->meeting);
     r->meeting = dsi_meeting_keep(m);
 }

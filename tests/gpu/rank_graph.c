@@ -166,8 +166,8 @@ static void rank_steps(Run *run, Rank *r, ds_step_graph *graph)
         ds_scope *scope = ds_scope_open();
         if (!run->count) rank_inputs(r, i, in);
         if (run->stray_at && i == run->stray_at) CHECK(ds_engine_forward(r->engine, in[0]));
-        bool changes = run->decay_at && rank == 1 && (i - run->decay_at) / 2 == 0;
-        if (changes && i >= run->decay_at) ds_optim_set_group_weight_decay(r->optim, 0, 0.1 * i);
+        bool changes = run->decay_at && (i == run->decay_at || i == run->decay_at + 1);
+        if (changes && rank == 1) ds_optim_set_group_weight_decay(r->optim, 0, 0.1 * i);
         if (run->full_at && rank == 1) dsi_cache_fail(i == run->full_at, false);
         ds_tensor *loss = graph ? ds_step_graph_run(graph, in, 2) : rank_step(r, in, 2);
         if (!run->count || r->engine || i == run->steps - 1) run->loss[rank][i] = ds_item(loss);
