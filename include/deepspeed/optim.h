@@ -1,5 +1,5 @@
 /* deepspeed/optim.h: optimizers, parameter groups, schedules, gradient
- * clipping.
+ * clipping, loss scaling.
  *
  * An optimizer changes the parameters of a module in place, by default in one
  * pass over all of them. Names, defaults and rules are torch.optim's unless
@@ -416,6 +416,68 @@ DS_API double ds_clip_grad_norm(ds_module *m, double max_norm, double norm_type)
 /* torch.nn.utils.clip_grad_value_: each element of all gradients between
  * -clip_value and clip_value; NaN stays. clip_value: 0 or more. */
 DS_API ds_status ds_clip_grad_value(ds_module *m, double clip_value);
+
+/* ---- loss scaling -------------------------------------------------------------------------------------- */
+
+/* torch.amp.GradScaler, for float16 under ds_set_autocast: the loss is
+ * multiplied by a scale, so that small gradients are not 0 in float16, and
+ * gradients are divided by it. A step with an infinite or NaN gradient is
+ * skipped, and the scale shrinks.
+ *
+ *     ds_backward(ds_grad_scaler_scale(scaler, loss));
+ *     ds_grad_scaler_unscale(scaler, adam);     only to clip or read gradients
+ *     ds_clip_grad_norm(net, 1, 2);
+ *     ds_grad_scaler_step(scaler, adam);        in place of ds_optim_step
+ *     ds_grad_scaler_update(scaler);
+ *
+ * Gradients must be float32 or float64, so weights too. An engine scales its
+ * loss itself ("fp16"). */
+typedef struct ds_grad_scaler ds_grad_scaler;
+
+typedef struct ds_grad_scaler_opts {
+    double init_scale;       /* 0: 65536 */
+    double growth_factor;    /* more than 1; 0: 2 */
+    double backoff_factor;   /* between 0 and 1; 0: 0.5 */
+    int64_t growth_interval; /* updates in a row without a skipped step until it grows; 0: 2000 */
+    bool disabled;           /* steps are ds_optim_step, all else does nothing */
+} ds_grad_scaler_opts;
+
+/* ds_grad_scaler_new(init_scale, .option = value, ...): new, to be freed by
+ * ds_grad_scaler_free. NULL with a message for an option out of range. */
+#define ds_grad_scaler_new(...) \
+    ds_grad_scaler_new_with((ds_grad_scaler_opts){.init_scale = __VA_ARGS__})
+DS_API ds_grad_scaler *ds_grad_scaler_new_with(ds_grad_scaler_opts opts);
+DS_API void ds_grad_scaler_free(ds_grad_scaler *s);
+
+/* loss times the scale, with a gradient. The loss should be float32, as those
+ * under autocast are: the scale itself, 65536, is infinite in float16. */
+DS_API ds_tensor *ds_grad_scaler_scale(const ds_grad_scaler *s, ds_tensor *loss);
+/* torch's unscale_: divides the gradients of o's parameters by the scale, in
+ * place, once between two updates. The host waits for the device. DS_ESTATE if
+ * that was done, or none of them has a gradient; DS_EINVAL if one is 16-bit:
+ * nothing has changed. */
+DS_API ds_status ds_grad_scaler_unscale(ds_grad_scaler *s, ds_optim *o);
+/* Unscales, if that was not done; then ds_optim_step, unless a gradient is
+ * infinite or NaN: DS_OK too, with nothing changed. DS_ESTATE for a second step
+ * without an update between. */
+DS_API ds_status ds_grad_scaler_step(ds_grad_scaler *s, ds_optim *o);
+/* After the steps of all optimizers: if one was skipped, the scale is
+ * multiplied by backoff_factor, else after growth_interval such updates by
+ * growth_factor. DS_ESTATE if there was no step and no unscale. */
+DS_API ds_status ds_grad_scaler_update(ds_grad_scaler *s);
+/* The scale of the next loss, a float32; 1 if disabled. A step was skipped if
+ * the update made it less. */
+DS_API double ds_grad_scaler_get_scale(const ds_grad_scaler *s);
+/* torch's update(new_scale), a finite number above 0. */
+DS_API ds_status ds_grad_scaler_set_scale(ds_grad_scaler *s, double scale);
+
+/* {"scale", "growth_factor", "backoff_factor", "growth_interval",
+ * "_growth_tracker"} as torch has it, to be freed by ds_value_free; empty if
+ * disabled. Loading refuses an empty one, and then changes nothing; a disabled
+ * scaler takes any. */
+DS_API ds_value *ds_grad_scaler_state_dict(const ds_grad_scaler *s);
+DS_API DS_MUST_CHECK ds_status ds_grad_scaler_load_state_dict(ds_grad_scaler *s,
+                                                              const ds_value *state_dict);
 
 #ifdef __cplusplus
 }

@@ -26,16 +26,24 @@ static int module_grads(const ds_module *m, int n, ds_tensor **g)
     return found;
 }
 
-/* Without gradients the norm is 0. p: 1, 2 or INFINITY. NaN also if the device
- * fails, with the message. */
-static double grads_norm(int n, ds_tensor **g, double p)
+ds_status dsi_grads_norm(int n, ds_tensor **g, double p, double *norm)
 {
-    double norm = 0;
+    *norm = 0;
+    if (!n) return DS_OK;
     dsi_view *views = dsi_alloc((size_t)n * sizeof *views);
     for (int i = 0; i < n; i++) views[i] = dsi_v(g[i]);
-    if (n && dsi_norm(g[0]->device, p, n, views, &norm) != DS_OK) norm = NAN;
+    ds_status status = dsi_norm(g[0]->device, p, n, views, norm);
     dsi_free(views);
-    return norm;
+    return status;
+}
+
+bool dsi_grads_scale(int n, ds_tensor **g, double factor)
+{
+    for (int i = 0; i < n; i++)
+        if (!dsi_acquire_to_write(g[i]) ||
+            !dsi_run(g[i], affine, factor, 0.0, dsi_v(g[i]), dsi_v(g[i])))
+            return false;
+    return true;
 }
 
 /* Scales the gradients so that their norm is at most max_norm; returns what it
@@ -46,15 +54,12 @@ static double grads_clip(ds_module *m, bool scale, double max_norm, double p)
     int count = ds_module_params(m);
     ds_tensor **g = dsi_alloc((size_t)count * sizeof *g);
     int n = module_grads(m, count, g);
-    double norm = n < 0 ? NAN : grads_norm(n, g, p);
+    double norm;
+    if (n < 0 || dsi_grads_norm(n, g, p, &norm) != DS_OK) norm = NAN;
     double factor = max_norm / (norm + 1e-6);
     /* Not "factor < 1": the gradients of a NaN norm become NaN, as in PyTorch,
      * and do not stay. */
-    if (scale && !(factor >= 1))
-        for (int i = 0; i < n; i++)
-            if (!dsi_acquire_to_write(g[i]) ||
-                !dsi_run(g[i], affine, factor, 0.0, dsi_v(g[i]), dsi_v(g[i])))
-                norm = NAN;
+    if (scale && !(factor >= 1) && !dsi_grads_scale(n, g, factor)) norm = NAN;
     dsi_free(g);
     return norm;
 }

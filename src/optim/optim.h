@@ -58,6 +58,13 @@ bool dsi_optim_uses(const ds_optim *o, int group, int i);
  * a step that finds no memory changes nothing. */
 ds_status dsi_optim_make_moments(const ds_optim *o, dsi_optim_param *x);
 
+/* The p-norm of n dense gradients together, 0 of none; p: 1, 2 or INFINITY.
+ * Blocks. */
+ds_status dsi_grads_norm(int n, ds_tensor **g, double p, double *norm);
+/* Multiplies them in place. False, with the message, if one cannot be written;
+ * those before it are scaled. */
+bool dsi_grads_scale(int n, ds_tensor **g, double factor);
+
 /* ---- for ZeRO, which replaces the parameters that are updated (masters, shards) -------------------------- */
 
 int dsi_optim_params(const ds_optim *o); /* in the order of ds_module_param_at */
