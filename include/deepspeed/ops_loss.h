@@ -204,8 +204,10 @@ typedef struct ds_ctc_loss_opts {
  *   input_lengths and target_lengths int64 [N]; or [T,C], [S], [], []
  * The mean is over samples of loss / max(target length, 1). Lengths are read by
  * the host, which waits for a GPU. The gradient is that of log_probs
- * themselves, where PyTorch's is right behind a log_softmax only. Refuses a
- * target that is blank, or no class. */
+ * themselves, where PyTorch's is right behind a log_softmax only. A target that
+ * does not fit its input has an infinite loss, without a gradient, where
+ * PyTorch's is NaN; see .zero_infinity. Refuses a target that is blank, or no
+ * class. */
 DS_API ds_tensor *ds_ctc_loss(ds_tensor *log_probs, ds_tensor *targets, ds_tensor *input_lengths,
                               ds_tensor *target_lengths, ds_ctc_loss_opts opts);
 

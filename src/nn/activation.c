@@ -71,22 +71,25 @@ static void describe_float(FILE *to, const char *label, double x)
     fprintf(to, whole ? "%s%.1f" : "%s%g", label, x);
 }
 
-/* A module that is an op of a tensor and a number, whose default is `usual`. */
-#define ACTIVATION_WITH(f, Class, number, label, usual) \
-    static ds_tensor *f##_forward(void *self, ds_tensor *x) { return ds_##f(x, *(double *)self); } \
+/* A module that is an op of a tensor and an option. */
+#define WITH_OPTION(f, Class, T, option, tells) \
+    static ds_tensor *f##_forward(void *self, ds_tensor *x) { return ds_##f(x, *(T *)self); } \
 \
+    ds_module *ds_nn_##f(ds_module *parent, const char *name, T option) \
+    { \
+        ds_module *m = ds_module_make(parent, name, #Class, sizeof(T), f##_forward, \
+                                      .describe = tells); \
+        *(T *)ds_self(m) = option; \
+        return m; \
+    }
+
+/* The option is a number, whose default is `usual`. */
+#define ACTIVATION_WITH(f, Class, number, label, usual) \
     static void f##_describe(void *self, FILE *to) \
     { \
         describe_float(to, label, dsi_option(*(double *)self, usual)); \
     } \
-\
-    ds_module *ds_nn_##f(ds_module *parent, const char *name, double number) \
-    { \
-        ds_module *m = ds_module_make(parent, name, #Class, sizeof number, f##_forward, \
-                                      .describe = f##_describe); \
-        *(double *)ds_self(m) = number; \
-        return m; \
-    }
+    WITH_OPTION(f, Class, double, number, f##_describe)
 
 ACTIVATION_WITH(leaky_relu, LeakyReLU, negative_slope, "negative_slope=", 0.01)
 ACTIVATION_WITH(elu, ELU, alpha, "alpha=", 1)
@@ -171,22 +174,10 @@ ds_module *ds_nn_threshold(ds_module *parent, const char *name, double threshold
 
 static void dim_describe(void *self, FILE *to) { fprintf(to, "dim=%d", *(int *)self); }
 
-/* A module that is an op along a dimension. */
-#define ALONG(f, Class) \
-    static ds_tensor *f##_forward(void *self, ds_tensor *x) { return ds_##f(x, *(int *)self); } \
-\
-    ds_module *ds_nn_##f(ds_module *parent, const char *name, int dim) \
-    { \
-        ds_module *m = ds_module_make(parent, name, #Class, sizeof dim, f##_forward, \
-                                      .describe = dim_describe); \
-        *(int *)ds_self(m) = dim; \
-        return m; \
-    }
-
-ALONG(softmax, Softmax)
-ALONG(log_softmax, LogSoftmax)
-ALONG(softmin, Softmin)
-ALONG(glu, GLU)
+WITH_OPTION(softmax, Softmax, int, dim, dim_describe)
+WITH_OPTION(log_softmax, LogSoftmax, int, dim, dim_describe)
+WITH_OPTION(softmin, Softmin, int, dim, dim_describe)
+WITH_OPTION(glu, GLU, int, dim, dim_describe)
 
 static void dropout_describe(void *self, FILE *to)
 {

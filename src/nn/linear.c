@@ -25,7 +25,7 @@ static void linear_describe(void *self, FILE *to)
 {
     Linear *l = self;
     fprintf(to, "in_features=%lld, out_features=%lld, bias=%s", (long long)ds_size(l->weight, 1),
-            (long long)ds_size(l->weight, 0), l->bias ? "True" : "False");
+            (long long)ds_size(l->weight, 0), dsi_python_bool(l->bias));
 }
 
 /* weight [out, in] and bias [out] from U(-b, b), b = 1 / sqrt(in), weight
@@ -79,7 +79,7 @@ static void bilinear_describe(void *self, FILE *to)
     Bilinear *l = self;
     fprintf(to, "in1_features=%lld, in2_features=%lld, out_features=%lld, bias=%s",
             (long long)ds_size(l->weight, 1), (long long)ds_size(l->weight, 2),
-            (long long)ds_size(l->weight, 0), l->bias ? "True" : "False");
+            (long long)ds_size(l->weight, 0), dsi_python_bool(l->bias));
 }
 
 /* Both from U(-b, b), b = 1 / sqrt(in1), weight first. */

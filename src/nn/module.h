@@ -47,6 +47,9 @@ void dsi_on_param(ds_status (*fn)(void *arg, ds_tensor *x), void *arg);
 typedef void dsi_module_note(void *arg, ds_module *m, FILE *to);
 void dsi_module_print_notes(ds_module *m, dsi_module_note *note, void *arg, FILE *to);
 
+/* A bool as Python prints it, for `describe`. */
+static inline const char *dsi_python_bool(bool x) { return x ? "True" : "False"; }
+
 /* ---- experts ------------------------------------------------------------------------------------------- */
 
 /* Note [Experts] The children of a module that has this mark are experts

@@ -19,8 +19,6 @@
 #include <deepspeed/autograd.h>
 #include <deepspeed/nn.h>
 
-static const char *python_bool(bool x) { return x ? "True" : "False"; }
-
 /* ---- BatchNorm, InstanceNorm ------------------------------------------------------------------------- */
 
 typedef struct BatchNorm {
@@ -99,7 +97,7 @@ static void batch_norm_describe(void *self, FILE *to)
     const ds_batch_norm_opts *o = &b->opts;
     fprintf(to, "%lld, eps=%g, momentum=%g, affine=%s, bias=%s, track_running_stats=%s",
             (long long)b->channels, dsi_option(o->eps, 1e-5), dsi_option(o->momentum, 0.1),
-            python_bool(o->weight), python_bool(o->bias), python_bool(o->running_mean));
+            dsi_python_bool(o->weight), dsi_python_bool(o->bias), dsi_python_bool(o->running_mean));
 }
 
 /* weight 1, bias 0, running_mean 0, running_var 1, [channels] each. Buffers are
@@ -252,8 +250,8 @@ static void group_norm_describe(void *self, FILE *to)
 {
     GroupNorm *g = self;
     fprintf(to, "%lld, %lld, eps=%g, affine=%s, bias=%s", (long long)g->groups,
-            (long long)g->channels, dsi_option(g->eps, 1e-5), python_bool(g->weight),
-            python_bool(g->bias));
+            (long long)g->channels, dsi_option(g->eps, 1e-5), dsi_python_bool(g->weight),
+            dsi_python_bool(g->bias));
 }
 
 ds_module *ds_nn_group_norm_with(ds_module *parent, const char *name, int64_t groups,
@@ -310,7 +308,7 @@ static void layer_norm_describe(void *self, FILE *to)
     LayerNorm *l = self;
     norm_describe_shape(to, l->shape);
     fprintf(to, ", eps=%g, elementwise_affine=%s, bias=%s", dsi_option(l->eps, 1e-5),
-            python_bool(l->weight), python_bool(l->bias));
+            dsi_python_bool(l->weight), dsi_python_bool(l->bias));
 }
 
 /* weight 1 and bias 0 of the normalised shape, the last dimensions of x. */
@@ -350,7 +348,7 @@ static void rms_norm_describe(void *self, FILE *to)
         fprintf(to, ", eps=%g", dsi_option(l->eps, 0));
     else
         fputs(", eps=None", to);
-    fprintf(to, ", elementwise_affine=%s", python_bool(l->weight));
+    fprintf(to, ", elementwise_affine=%s", dsi_python_bool(l->weight));
 }
 
 /* weight 1 of the normalised shape. */

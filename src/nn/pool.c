@@ -1,7 +1,7 @@
 /* nn/pool.c: modules of windows: pools, unfold and fold. The op's options are
  * the struct; `describe` prints torch's extra_repr.
  * SPDX-License-Identifier: MIT */
-#include <deepspeed/nn.h>
+#include "module.h"
 
 #include <string.h>
 
@@ -47,7 +47,7 @@ static void avg_pool2d_describe(void *self, FILE *to)
 
 static void describe_ceil(FILE *to, bool ceil_mode)
 {
-    fprintf(to, ", ceil_mode=%s", ceil_mode ? "True" : "False");
+    fprintf(to, ", ceil_mode=%s", dsi_python_bool(ceil_mode));
 }
 
 static void max_pool2d_describe(void *self, FILE *to)

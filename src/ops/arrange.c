@@ -82,7 +82,7 @@ static ds_tensor *rearranged(ds_tensor *x, int dim, int64_t n, int64_t (*place)(
     ds_tensor *host = dsi_new_host(DS_I64, ds_shape(n));
     int64_t *p = ds_data_mut(host);
     for (int64_t i = 0; p && i < n; i++) p[i] = place(i - begin, x->shape.d[dim]);
-    ds_tensor *index = p ? ds_to(host, dsi_device_id(x->device), DS_I64) : NULL;
+    ds_tensor *index = p ? dsi_beside(host, x, DS_I64) : NULL;
     return ds_index_select(x, dim, index);
 }
 
@@ -238,7 +238,7 @@ static ds_tensor *repeats_places(const ds_tensor *x, int dim, ds_tensor *repeats
     int64_t *at = ds_data_mut(places);
     for (int64_t k = 0; at && k < size; k++)
         for (int64_t i = 0; i < each[one * k]; i++) at[n++] = k;
-    return at ? ds_to(places, dsi_device_id(x->device), DS_I64) : NULL;
+    return at ? dsi_beside(places, x, DS_I64) : NULL;
 }
 
 ds_tensor *ds_repeat_interleave_tensor(ds_tensor *x, ds_tensor *repeats, int dim)
@@ -346,11 +346,14 @@ static ds_tensor *pad_cut(ds_tensor *x, ds_dims pad, ds_pad_mode mode, int64_t *
     for (int i = 0; i < pad.n / 2 && x; i++) {
         int dim = x->shape.n - 1 - i;
         int64_t size = x->shape.d[dim], low = pad.d[2 * i], high = pad.d[2 * i + 1];
+        int64_t left = 0;
+        if (low < -size || high < -size || __builtin_add_overflow(low, high, &left) ||
+            __builtin_add_overflow(size, left, &left) || left < 0)
+            return dsi_refuse("pad: by %lld and %lld in dimension %d of x %s: %s", (long long)low,
+                              (long long)high, dim, dsi_shape_text(x->shape),
+                              low > 0 && high > 0 ? "more is left than any memory holds"
+                                                  : "less than nothing is left");
         int64_t begin = low < 0 ? -low : 0, end = high < 0 ? size + high : size;
-        if (begin > end || size + low + high < 0)
-            return dsi_refuse("pad: by %lld and %lld in dimension %d of x %s: less than nothing is "
-                              "left",
-                              (long long)low, (long long)high, dim, dsi_shape_text(x->shape));
         bool whole = mode == DS_PAD_REFLECT && (low > 0 || high > 0);
         before[dim] = low > 0 || whole ? low : 0, after[dim] = high > 0 || whole ? high : 0;
         if (!whole && (begin > 0 || end < size)) x = ds_slice(x, dim, begin, end);

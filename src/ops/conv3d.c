@@ -20,8 +20,8 @@ bool dsi_triple(const char *op, const char *name, ds_dims d, int64_t usual, int6
     for (int i = 0; i < 3; i++) {
         to[i] = d.n ? d.d[d.n == 3 ? i : 0] : usual;
         if (to[i] < least || to[i] > INT32_MAX)
-            return dsi_refuse("%s: %s is %lld: expected at least %lld", op, name, (long long)to[i],
-                              (long long)least);
+            return dsi_refuse("%s: %s is %lld: expected %lld to %d", op, name, (long long)to[i],
+                              (long long)least, INT32_MAX);
     }
     return true;
 }
@@ -76,7 +76,7 @@ static ds_tensor *conv3d_planes(ds_tensor *x, Conv3d c, int64_t depth, int64_t t
         for (int64_t channel = 0; channel < s[1]; channel++)
             for (int64_t t = 0; t < taps; t++)
                 *next++ = channel * s[2] + o * c.stride[0] + t * c.dilation[0];
-    if (!at || !(index = ds_to(index, dsi_device_id(x->device), DS_I64))) return NULL;
+    if (!at || !(index = dsi_beside(index, x, DS_I64))) return NULL;
     ds_tensor *planes = ds_index_select(ds_reshape(x, ds_shape(s[0], s[1] * s[2], s[3] * s[4])), 1,
                                         index);
     return ds_reshape(planes, ds_shape(s[0] * depth, s[1] * taps, s[3], s[4]));

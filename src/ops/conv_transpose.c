@@ -237,7 +237,7 @@ static ds_tensor *conv_transpose3d_index(const ds_tensor *x, int64_t taps, const
     int64_t *at = ds_data_mut(index);
     for (int64_t i = 0; at && i < index->shape.d[0]; i++)
         at[i] = i / taps * c->stride[0] + i % taps * c->dilation[0];
-    return at ? ds_to(index, dsi_device_id(x->device), DS_I64) : NULL;
+    return at ? dsi_beside(index, x, DS_I64) : NULL;
 }
 
 /* 16-bit operands are computed in float32, so that y is rounded once. */

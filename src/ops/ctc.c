@@ -84,7 +84,7 @@ static bool ctc_labels(const char *op, ds_tensor *targets, int64_t blank, Ctc *c
 /* x, on the host, on the device of `like` */
 static ds_tensor *beside(ds_tensor *x, const ds_tensor *like)
 {
-    return x && like ? ds_to(x, dsi_device_id(like->device), x->dtype) : NULL;
+    return x && like ? dsi_beside(x, like, x->dtype) : NULL;
 }
 
 /* bool [N,1]: the samples whose input has a step t */
@@ -179,7 +179,7 @@ static ds_tensor *by_length(const Ctc *c, ds_tensor *losses)
     for (int64_t i = 0; at && i < c->samples; i++)
         at[i] = c->target[i] > 1 ? (double)c->target[i] : 1;
     if (!at) return NULL;
-    return ds_div(losses, ds_to(lengths, dsi_device_id(losses->device), losses->dtype));
+    return ds_div(losses, dsi_beside(lengths, losses, losses->dtype));
 }
 
 ds_tensor *ds_ctc_loss(ds_tensor *log_probs, ds_tensor *targets, ds_tensor *input_lengths,

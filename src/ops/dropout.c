@@ -52,7 +52,7 @@ static ds_tensor *dropout_draw(const ds_tensor *x, double p)
     /* 32 random bits an element: p is exact to 2^-32 */
     uint64_t below = (uint64_t)((1 - p) * 0x1p32);
     for (int64_t i = 0, n = dsi_numel(x->shape); k && i < n; i++) k[i] = dsi_rng_u32(rng) < below;
-    return k ? ds_to(keep, dsi_device_id(x->device), DS_BOOL) : NULL;
+    return k ? dsi_beside(keep, x, DS_BOOL) : NULL;
 }
 
 /* A step that is recorded draws its seed on the host at each replay. */

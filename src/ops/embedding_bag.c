@@ -71,7 +71,7 @@ static ds_tensor *bags_of_positions(const ds_tensor *index, const int64_t *at, i
     int64_t *g = ds_data_mut(bag);
     for (int64_t b = 0; g && b < bags; b++)
         for (int64_t m = at[b]; m < at[b + 1]; m++) g[m] = b;
-    return g ? ds_to(bag, dsi_device_id(index->device), DS_I64) : NULL;
+    return g ? dsi_beside(bag, index, DS_I64) : NULL;
 }
 
 /* Sums of the rows of x [M,...] that are in each bag -> [bags,...]. */
@@ -99,7 +99,7 @@ static ds_tensor *bags_max(ds_tensor *rows, ds_tensor *counted, const int64_t *a
     rows = ds_where(ds_eq(counted, ds_like(counted, 0)), least, rows);
     rows = ds_cat((ds_tensor *[]){rows, least}, 2, 0);
     if (!p || !rows) return NULL;
-    rows = ds_index_select(rows, 0, ds_to(place, dsi_device_id(rows->device), DS_I64));
+    rows = ds_index_select(rows, 0, dsi_beside(place, rows, DS_I64));
     ds_tensor *y = ds_max(ds_reshape(rows, ds_shape(bags, longest, ds_size(rows, 1))), 1, false);
     return y ? ds_where(ds_eq(y, dsi_number_beside(y, -(double)INFINITY)), ds_like(y, 0), y) : NULL;
 }

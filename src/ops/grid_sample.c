@@ -127,20 +127,16 @@ ds_tensor *ds_affine_grid(ds_tensor *theta, int64_t h, int64_t w, bool align_cor
     if (!dsi_live(theta, op)) return dsi_null_operand(op);
     if (!dsi_want_float(op, theta)) return NULL;
     const int64_t *s = theta->shape.d;
-    if (theta->shape.n != 3 || s[1] != 2 || s[2] != 3 || h < 1 || w < 1)
-        return dsi_refuse("%s: theta is %s, the image %lld x %lld: expected [N,2,3] and at least "
-                          "1 x 1",
-                          op, dsi_shape_text(theta->shape), (long long)h, (long long)w);
-    if (h > INT32_MAX / w)
-        return dsi_refuse("%s: the image is %lld x %lld: expected fewer than 2^31 pixels", op,
-                          (long long)h, (long long)w);
+    if (theta->shape.n != 3 || s[1] != 2 || s[2] != 3)
+        return dsi_refuse("%s: theta is %s: expected [N,2,3]", op, dsi_shape_text(theta->shape));
+    if (!dsi_want_sizes(op, ds_shape(h, w))) return NULL;
     ds_tensor *base = dsi_new_host(DS_F64, ds_shape(h * w, 3));
     double *at = ds_data_mut(base);
     for (int64_t i = 0; at && i < h * w; i++, at += 3)
         at[0] = place(i % w, w, align_corners), at[1] = place(i / w, h, align_corners), at[2] = 1;
     ds_tensor *wide = dsi_upcast(theta);
     if (!base || !wide) return NULL;
-    base = ds_to(base, dsi_device_id(theta->device), wide->dtype);
+    base = dsi_beside(base, theta, wide->dtype);
     ds_dtype cast = ds_set_autocast(DS_F32);
     ds_tensor *grid = ds_matmul(base, ds_transpose(wide, 1, 2)); /* [N,h w,2] */
     ds_set_autocast(cast);

@@ -53,7 +53,7 @@ static ds_tensor *axis_nearest(ds_tensor *x, const Axis *a, double shift)
     ds_dims around = {.n = x->shape.n}, shape = x->shape;
     for (int i = 0; i < around.n; i++) around.d[i] = 1;
     around.d[a->dim] = shape.d[a->dim] = a->out;
-    index = k ? ds_to(index, dsi_device_id(x->device), DS_I64) : NULL;
+    index = k ? dsi_beside(index, x, DS_I64) : NULL;
     return index ? ds_gather(x, a->dim, ds_expand(ds_reshape(index, around), shape)) : NULL;
 }
 
@@ -305,12 +305,13 @@ static bool interpolate_axis(const ds_tensor *x, int dim, ds_interpolate_opts o,
                 .f64 = x->dtype == DS_F64,
                 .taps = o.antialias ? modes[o.mode].antialias : modes[o.mode].taps,
                 .most = o.mode == DS_BICUBIC ? 4 : 2};
-    a->out = o.size.n ? o.size.d[o.size.n > 1 ? dim - 2 : 0]
-                      : (int64_t)floor((double)a->in * factor);
-    if (a->in < 1 || a->out < 1)
-        return dsi_refuse("interpolate: dimension %d of x %s would be %lld long: expected at least "
-                          "1 element before and after",
-                          dim, dsi_shape_text(x->shape), (long long)a->out);
+    double out = o.size.n ? (double)o.size.d[o.size.n > 1 ? dim - 2 : 0]
+                          : floor((double)a->in * factor);
+    if (a->in < 1 || !(out >= 1 && out <= INT32_MAX))
+        return dsi_refuse("interpolate: dimension %d of x %s would be %g long: expected at least "
+                          "1 element before, and 1 to %d after",
+                          dim, dsi_shape_text(x->shape), out, INT32_MAX);
+    a->out = (int64_t)out;
     bool given = !o.size.n && !o.recompute_scale_factor;
     if (a->out == a->in && copies_same_length(x, o)) given = false;
     if (o.align_corners)

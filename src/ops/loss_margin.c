@@ -129,8 +129,8 @@ ds_tensor *ds_triplet_margin_loss(ds_tensor *anchor, ds_tensor *positive, ds_ten
 
 /* ---- classes ------------------------------------------------------------------------------------------ */
 
-/* x [N,C] or [C] as [N,C], labels as [N,...]; false, with the message. `each`:
- * how many labels a row has: 1, or C. */
+/* x [N,C] or [C] as [N,C], labels as [N], or [N,C] if `all`: a row has as many
+ * as classes. False, with the message. */
 static bool rows_of_classes(const char *op, ds_tensor **x, ds_tensor **labels, bool all,
                             ds_reduction reduction)
 {

@@ -34,8 +34,9 @@ static bool slots_fit(const char *op, ds_tensor *slots, int64_t rows)
 {
     const int64_t *slot = ds_data(slots);
     if (!slot && dsi_numel(slots->shape)) return false;
-    bool *taken = dsi_alloc((size_t)rows + 1), fits = true;
-    for (int64_t i = 0, n = dsi_numel(slots->shape); slot && fits && i < n; i++) {
+    ds_tensor *mask = dsi_fill(dsi_new_host(DS_BOOL, ds_shape(rows ? rows : 1)), 0);
+    bool *taken = mask ? ds_data_mut(mask) : NULL, fits = taken;
+    for (int64_t i = 0, n = dsi_numel(slots->shape); fits && i < n; i++) {
         if (slot[i] < 0) continue;
         fits = slot[i] < rows && !taken[slot[i]];
         if (!fits)
@@ -45,14 +46,13 @@ static bool slots_fit(const char *op, ds_tensor *slots, int64_t rows)
         else
             taken[slot[i]] = true;
     }
-    dsi_free(taken);
     return fits;
 }
 
 /* slots on x's device: kernels read them there. */
 static ds_tensor *slots_beside(const ds_tensor *x, ds_tensor *slots)
 {
-    return ds_to(slots, dsi_device_id(x->device), DS_I64);
+    return dsi_beside(slots, x, DS_I64);
 }
 
 /* ---- dispatch ---------------------------------------------------------------------------------------- */

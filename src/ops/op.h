@@ -82,6 +82,12 @@ static inline ds_tensor *dsi_new_upcast(const ds_tensor *x, ds_dims shape)
     return x ? dsi_new_dtype(x, dsi_is_16bit(x) ? DS_F32 : x->dtype, shape) : NULL;
 }
 
+/* x in that dtype on the device of `like`, as ds_to. */
+static inline ds_tensor *dsi_beside(ds_tensor *x, const ds_tensor *like, ds_dtype dtype)
+{
+    return ds_to(x, dsi_device_id(like->device), dtype);
+}
+
 /* torch.result_type: the dtype that a result of both has (promote.c). */
 ds_dtype dsi_promoted(const ds_tensor *a, const ds_tensor *b);
 /* Casts both to dtype, with gradients, and moves a number (shape {}) of the CPU
@@ -162,6 +168,15 @@ static inline void dsi_pair(int64_t out[2], int vertical, int horizontal, int if
  * for all; none: `usual`), each at least `least`; false with the message. */
 bool dsi_triple(const char *op, const char *name, ds_dims d, int64_t usual, int64_t least,
                 int64_t to[3]);
+
+/* pool.c: x of n dimensions, 3 to 5, or of n - 1: one sample [C,...], which gets
+ * a batch's dimension. NULL with the message. */
+ds_tensor *dsi_samples(const char *op, ds_tensor *x, int n);
+/* pool.c: whether these are sizes behind [N,C] of an output: at least 1, and
+ * fewer than 2^31 places; and, of an adaptive pool, x [N,C,...] is not empty
+ * there. Else false, with the message. */
+bool dsi_want_sizes(const char *op, ds_dims size);
+bool dsi_adaptive_fits(const char *op, const ds_tensor *x, ds_dims size);
 
 /* dropout.c: the seed of one call of a kernel that draws its own random
  * numbers, and while a step is recorded the place where each replay has a new

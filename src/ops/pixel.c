@@ -113,6 +113,10 @@ static bool find_windows(const char *op, ds_unfold_opts o, int64_t h, int64_t w,
                                (long long)v->padding[i]);
         v->count[i] = (v->plane[i] - field) / v->stride[i] + 1;
     }
+    if (v->plane[0] > INT32_MAX / v->plane[1])
+        return dsi_invalid("%s: an image has %lld x %lld places with its padding: expected fewer "
+                           "than 2^31",
+                           op, (long long)v->plane[0], (long long)v->plane[1]);
     return true;
 }
 
@@ -129,7 +133,7 @@ static ds_tensor *window_places(const ds_tensor *x, const Windows *v)
             int64_t column = i % v->count[1] * v->stride[1] + t % v->kernel[1] * v->dilation[1];
             *at++ = row * v->plane[1] + column;
         }
-    return at ? ds_to(places, dsi_device_id(x->device), DS_I64) : NULL;
+    return at ? dsi_beside(places, x, DS_I64) : NULL;
 }
 
 ds_tensor *ds_unfold_with(ds_tensor *x, ds_unfold_opts o)
@@ -156,7 +160,9 @@ ds_tensor *ds_fold_with(ds_tensor *x, int64_t h, int64_t w, ds_unfold_opts o)
     Windows v;
     if (!images(op, x, 2, "[N,C R S,L] or [C R S,L]")) return NULL;
     if (x->shape.n == 2) return ds_squeeze(ds_fold_with(ds_unsqueeze(x, 0), h, w, o), 0);
-    if (!dsi_want_float(op, x) || !find_windows(op, o, h, w, &v)) return NULL;
+    if (!dsi_want_float(op, x) || !dsi_want_sizes(op, ds_shape(h, w)) ||
+        !find_windows(op, o, h, w, &v))
+        return NULL;
     const int64_t *s = x->shape.d, taps = v.kernel[0] * v.kernel[1],
                   columns = v.count[0] * v.count[1];
     if (x->shape.n != 3 || s[1] % taps || s[2] != columns)

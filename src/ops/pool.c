@@ -24,6 +24,37 @@ static ds_tensor *new_planes(const ds_tensor *like, int64_t h, int64_t w, bool c
 
 /* ---- sizes ------------------------------------------------------------------------------------------- */
 
+ds_tensor *dsi_samples(const char *op, ds_tensor *x, int n)
+{
+    static const char *const rest[] = {"L", "H,W", "D,H,W"};
+    if (!dsi_live(x, op)) return dsi_null_operand(op);
+    if (!dsi_want_float(op, x)) return NULL;
+    if (x->shape.n == n) return x;
+    if (x->shape.n == n - 1) return ds_unsqueeze(x, 0);
+    return dsi_refuse("%s: x is %s: expected [N,C,%s] or [C,%s]", op, dsi_shape_text(x->shape),
+                      rest[n - 3], rest[n - 3]);
+}
+
+bool dsi_want_sizes(const char *op, ds_dims size)
+{
+    int64_t places = 1;
+    bool fits = true;
+    for (int i = 0; i < size.n && fits; i++)
+        if ((fits = size.d[i] >= 1 && size.d[i] <= INT32_MAX / places)) places *= size.d[i];
+    return fits || dsi_invalid("%s: the output's size is %s: expected at least 1, and fewer than "
+                               "2^31 places",
+                               op, dsi_shape_text(size));
+}
+
+bool dsi_adaptive_fits(const char *op, const ds_tensor *x, ds_dims size)
+{
+    for (int i = 0; i < size.n; i++)
+        if (!x->shape.d[2 + i])
+            return dsi_invalid("%s: x is %s: expected one that is not empty", op,
+                               dsi_shape_text(x->shape));
+    return dsi_want_sizes(op, size);
+}
+
 /* Sets *out to the number of windows along dimension i (0: rows, 1: columns),
  * which has `size` elements; up: ceil_mode. False, with the message, for wrong
  * options. */
@@ -48,14 +79,10 @@ static bool windows(const char *op, const dsi_pool2d *c, int i, int64_t size, bo
 }
 
 /* Fills *p from the options, with their defaults (stride: the kernel), and
- * out[2] with P and Q. x must be [N,C,H,W]. */
+ * out[2] with P and Q. x is [N,C,H,W]. */
 static bool pool_check(const char *op, const ds_tensor *x, ds_pool2d_opts o, Pool *p,
                        int64_t out[2])
 {
-    if (!dsi_want_float(op, x)) return false;
-    if (x->shape.n != 4)
-        return dsi_refuse("%s: x is %s: expected [N,C,H,W] or [C,H,W]", op,
-                          dsi_shape_text(x->shape));
     *p = (Pool){.c = {.exclude_pad = o.exclude_pad, .divisor = o.divisor},
                 .h = x->shape.d[2],
                 .w = x->shape.d[3],
@@ -157,9 +184,9 @@ static ds_tensor *max_pool_squeeze(ds_tensor *y, ds_tensor **indices, int dim)
 ds_tensor *ds_max_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
 {
     if (o.indices) *o.indices = NULL;
-    if (!dsi_live(x, "max_pool2d")) return dsi_null_operand("max_pool2d");
-    if (x->shape.n != 3) return max_pool_images("max_pool2d", x, o);
-    return max_pool_squeeze(max_pool_images("max_pool2d", ds_unsqueeze(x, 0), o), o.indices, 0);
+    ds_tensor *images = dsi_samples("max_pool2d", x, 4);
+    ds_tensor *y = images ? max_pool_images("max_pool2d", images, o) : NULL;
+    return images == x ? y : max_pool_squeeze(y, o.indices, 0);
 }
 
 /* ---- average ----------------------------------------------------------------------------------------- */
@@ -196,26 +223,19 @@ static ds_tensor *avg_pool_images(const char *op, ds_tensor *x, ds_pool2d_opts o
 
 ds_tensor *ds_avg_pool2d_with(ds_tensor *x, ds_pool2d_opts o)
 {
-    if (!dsi_live(x, "avg_pool2d")) return dsi_null_operand("avg_pool2d");
-    if (x->shape.n != 3) return avg_pool_images("avg_pool2d", x, o);
-    return ds_squeeze(avg_pool_images("avg_pool2d", ds_unsqueeze(x, 0), o), 0);
+    ds_tensor *images = dsi_samples("avg_pool2d", x, 4);
+    ds_tensor *y = images ? avg_pool_images("avg_pool2d", images, o) : NULL;
+    return images == x ? y : ds_squeeze(y, 0);
 }
 
 const dsi_op dsi_op_adaptive_avg_pool2d = {.name = "adaptive_avg_pool2d",
                                            .backward = avg_pool2d_backward};
 
-/* Window p is rows floor(p H / h) to ceil((p + 1) H / h) - 1: windows may
- * overlap. */
-ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
+/* x [N,C,H,W]; window p is rows floor(p H / h) to ceil((p + 1) H / h) - 1:
+ * windows may overlap. */
+static ds_tensor *adaptive_avg_images(const char *op, ds_tensor *x, int64_t h, int64_t w)
 {
-    if (!dsi_live(x, "adaptive_avg_pool2d")) return dsi_null_operand("adaptive_avg_pool2d");
-    if (!dsi_want_float("adaptive_avg_pool2d", x)) return NULL;
-    if (x->shape.n == 3) return ds_squeeze(ds_adaptive_avg_pool2d(ds_unsqueeze(x, 0), h, w), 0);
-    if (x->shape.n != 4 || h < 1 || w < 1 || !x->shape.d[2] || !x->shape.d[3])
-        return dsi_refuse("adaptive_avg_pool2d: x is %s, the output %lld x %lld: expected "
-                          "[N,C,H,W] or [C,H,W], and at least 1 x 1",
-                          dsi_shape_text(x->shape), (long long)h, (long long)w);
-    if (!dsi_acquire(x)) return NULL;
+    if (!x || !dsi_adaptive_fits(op, x, ds_shape(h, w)) || !dsi_acquire(x)) return NULL;
     Pool p = {.c.adaptive = true,
               .h = x->shape.d[2],
               .w = x->shape.d[3],
@@ -230,6 +250,13 @@ ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
     return y;
 }
 
+ds_tensor *ds_adaptive_avg_pool2d(ds_tensor *x, int64_t h, int64_t w)
+{
+    ds_tensor *images = dsi_samples("adaptive_avg_pool2d", x, 4);
+    ds_tensor *y = adaptive_avg_images("adaptive_avg_pool2d", images, h, w);
+    return images == x ? y : ds_squeeze(y, 0);
+}
+
 /* Window i of n along a dimension is places [*begin, *end); the same for
  * averages. */
 static void adaptive_window(int64_t i, int64_t n, int64_t size, int64_t *begin, int64_t *end)
@@ -238,8 +265,8 @@ static void adaptive_window(int64_t i, int64_t n, int64_t size, int64_t *begin, 
 }
 
 /* int64 [h w, L] on x's device: the places in a plane [H,W] of each window in
- * row-major order; a window with fewer than L repeats its first one, which
- * changes neither the maximum nor which one is the first. */
+ * row-major order; a window with fewer than L repeats its last one, which
+ * changes neither the maximum nor which one is the first, or the last NaN. */
 static ds_tensor *adaptive_places(const ds_tensor *x, int64_t h, int64_t w)
 {
     int64_t height = x->shape.d[2], width = x->shape.d[3], most[2] = {0, 0}, r[2], c[2];
@@ -260,52 +287,63 @@ static ds_tensor *adaptive_places(const ds_tensor *x, int64_t h, int64_t w)
         adaptive_window(i % w, w, width, &c[0], &c[1]);
         for (int64_t row = r[0]; row < r[1]; row++)
             for (int64_t column = c[0]; column < c[1]; column++) at[n++] = row * width + column;
-        for (; n < length; n++) at[n] = at[0];
+        for (; n < length; n++) at[n] = at[n - 1];
     }
-    return at ? ds_to(places, dsi_device_id(x->device), DS_I64) : NULL;
+    return at ? dsi_beside(places, x, DS_I64) : NULL;
 }
 
-/* Made of index_select, which copies the windows, and max. */
-ds_tensor *ds_adaptive_max_pool2d(ds_tensor *x, int64_t h, int64_t w, ds_tensor **indices)
+/* x [N,C,H,W]. Made of index_select, which copies the windows, and max_pool2d,
+ * whose windows are then rows. */
+static ds_tensor *adaptive_max_images(const char *op, ds_tensor *x, int64_t h, int64_t w,
+                                      ds_tensor **indices)
 {
-    if (indices) *indices = NULL;
-    if (!dsi_live(x, "adaptive_max_pool2d")) return dsi_null_operand("adaptive_max_pool2d");
-    if (!dsi_want_float("adaptive_max_pool2d", x)) return NULL;
-    ds_dims shape = x->shape;
-    if (shape.n < 3 || shape.n > 4 || h < 1 || w < 1 || !ds_size(x, -2) || !ds_size(x, -1))
-        return dsi_refuse("adaptive_max_pool2d: x is %s, the output %lld x %lld: expected "
-                          "[N,C,H,W] or [C,H,W], and at least 1 x 1",
-                          dsi_shape_text(shape), (long long)h, (long long)w);
-    int64_t rows = shape.n == 4 ? shape.d[0] * shape.d[1] : shape.d[0], windows = h * w;
-    ds_tensor *places = shape.n == 4 ? adaptive_places(x, h, w)
-                                     : adaptive_places(ds_unsqueeze(x, 0), h, w);
+    if (!x || !dsi_adaptive_fits(op, x, ds_shape(h, w))) return NULL;
+    const int64_t *s = x->shape.d;
+    ds_dims shape = ds_shape(s[0], s[1], h, w);
+    ds_tensor *places = adaptive_places(x, h, w), *at = NULL;
     if (!places) return NULL;
-    int64_t length = places->shape.d[1], plane = ds_size(x, -2) * ds_size(x, -1);
-    shape.d[shape.n - 2] = h, shape.d[shape.n - 1] = w;
-    ds_tensor *lines = ds_index_select(ds_reshape(x, ds_shape(rows, plane)), 1,
-                                       ds_reshape(places, ds_shape(windows * length)));
-    lines = ds_reshape(lines, ds_shape(rows, windows, length));
-    ds_tensor *y = ds_reshape(ds_max(lines, 2, false), shape);
-    if (y) dsi_cost_elements(x, 1);
+    int64_t windows = h * w, length = places->shape.d[1];
+    places = ds_reshape(places, ds_shape(windows * length));
+    ds_tensor *lines = ds_index_select(ds_reshape(x, ds_shape(s[0], s[1], s[2] * s[3])), 2, places);
+    lines = ds_reshape(lines, ds_shape(s[0], s[1], windows, length));
+    ds_pool2d_opts o = {.kernel = 1, .kernel_w = (int)length, .indices = indices ? &at : NULL};
+    ds_tensor *y = lines ? ds_reshape(max_pool_images(op, lines, o), shape) : NULL;
     if (y && indices) {
-        places = ds_expand(ds_unsqueeze(places, 0), ds_shape(rows, windows, length));
-        *indices = ds_reshape(ds_gather(places, 2, ds_unsqueeze(ds_argmax(lines, 2), 2)), shape);
-        if (!*indices) return NULL;
+        at = ds_index_select(places, 0, ds_reshape(at, ds_shape(-1)));
+        if (!(*indices = ds_reshape(at, shape))) return NULL;
     }
     return y;
 }
 
+ds_tensor *ds_adaptive_max_pool2d(ds_tensor *x, int64_t h, int64_t w, ds_tensor **indices)
+{
+    if (indices) *indices = NULL;
+    ds_tensor *images = dsi_samples("adaptive_max_pool2d", x, 4);
+    ds_tensor *y = adaptive_max_images("adaptive_max_pool2d", images, h, w, indices);
+    return images == x ? y : max_pool_squeeze(y, indices, 0);
+}
+
 /* ---- one dimension ----------------------------------------------------------------------------------- */
 
-/* x [N,C,L] or [C,L] as images [N,C,1,L] of one row, and the options that make
- * windows of one row; NULL with the message. */
-static ds_tensor *pool1d_rows(const char *op, ds_tensor *x, ds_pool1d_opts o, ds_pool2d_opts *rows)
+/* x [N,C,L] or [C,L] as images [N,C,1,L] of one row; NULL with the message. */
+static ds_tensor *one_row(const char *op, ds_tensor *x)
 {
-    if (x->shape.n != 2 && x->shape.n != 3)
-        return dsi_refuse("%s: x is %s: expected [N,C,L] or [C,L]", op, dsi_shape_text(x->shape));
+    return ds_unsqueeze(dsi_samples(op, x, 3), 2);
+}
+
+/* y [N,C,1,P] and its indices as [N,C,P], or, where x is [C,L], [C,P]. */
+static ds_tensor *one_row_back(ds_tensor *y, ds_tensor **indices, const ds_tensor *x)
+{
+    y = max_pool_squeeze(y, indices, 2);
+    return x->shape.n == 3 ? y : max_pool_squeeze(y, indices, 0);
+}
+
+/* The options that make windows of one row; false with the message. */
+static bool pool1d_rows(const char *op, ds_pool1d_opts o, ds_pool2d_opts *rows)
+{
     if (o.stride < 0 || o.padding < 0 || o.dilation < 0)
-        return dsi_refuse("%s: stride %d, padding %d, dilation %d: expected at least 1, 0, 1", op,
-                          o.stride, o.padding, o.dilation);
+        return dsi_invalid("%s: stride %d, padding %d, dilation %d: expected at least 1, 0, 1", op,
+                           o.stride, o.padding, o.dilation);
     *rows = (ds_pool2d_opts){.kernel = 1,
                              .kernel_w = o.kernel ? o.kernel : -1,
                              .stride = 1,
@@ -316,25 +354,37 @@ static ds_tensor *pool1d_rows(const char *op, ds_tensor *x, ds_pool1d_opts o, ds
                              .ceil_mode = o.ceil_mode,
                              .exclude_pad = o.exclude_pad,
                              .indices = o.indices};
-    return ds_unsqueeze(x->shape.n == 3 ? x : ds_unsqueeze(x, 0), 2);
+    return true;
 }
 
 ds_tensor *ds_max_pool1d_with(ds_tensor *x, ds_pool1d_opts o)
 {
     ds_pool2d_opts rows;
     if (o.indices) *o.indices = NULL;
-    if (!dsi_live(x, "max_pool1d")) return dsi_null_operand("max_pool1d");
-    ds_tensor *images = pool1d_rows("max_pool1d", x, o, &rows);
-    if (!images) return NULL;
-    ds_tensor *y = max_pool_squeeze(max_pool_images("max_pool1d", images, rows), o.indices, 2);
-    return x->shape.n == 3 ? y : max_pool_squeeze(y, o.indices, 0);
+    ds_tensor *images = one_row("max_pool1d", x);
+    if (!images || !pool1d_rows("max_pool1d", o, &rows)) return NULL;
+    return one_row_back(max_pool_images("max_pool1d", images, rows), o.indices, x);
 }
 
 ds_tensor *ds_avg_pool1d_with(ds_tensor *x, ds_pool1d_opts o)
 {
     ds_pool2d_opts rows;
-    if (!dsi_live(x, "avg_pool1d")) return dsi_null_operand("avg_pool1d");
-    ds_tensor *images = pool1d_rows("avg_pool1d", x, o, &rows);
-    ds_tensor *y = images ? ds_squeeze(avg_pool_images("avg_pool1d", images, rows), 2) : NULL;
-    return x->shape.n == 3 ? y : ds_squeeze(y, 0);
+    ds_tensor *images = one_row("avg_pool1d", x);
+    if (!images || !pool1d_rows("avg_pool1d", o, &rows)) return NULL;
+    return one_row_back(avg_pool_images("avg_pool1d", images, rows), NULL, x);
+}
+
+ds_tensor *ds_adaptive_avg_pool1d(ds_tensor *x, int64_t n)
+{
+    const char *op = "adaptive_avg_pool1d";
+    ds_tensor *y = adaptive_avg_images(op, one_row(op, x), 1, n);
+    return y ? one_row_back(y, NULL, x) : NULL;
+}
+
+ds_tensor *ds_adaptive_max_pool1d(ds_tensor *x, int64_t n, ds_tensor **indices)
+{
+    const char *op = "adaptive_max_pool1d";
+    if (indices) *indices = NULL;
+    ds_tensor *y = adaptive_max_images(op, one_row(op, x), 1, n, indices);
+    return y ? one_row_back(y, indices, x) : NULL;
 }

@@ -1,4 +1,4 @@
-/* ops/pool3d.c: pools of volumes and of lines, made of pools of images.
+/* ops/pool3d.c: pools of volumes, made of pools of images.
  *
  * The maximum and the average of a window of a volume are those, over the
  * depth, of the maxima and averages of its planes: the divisor of a window is a
@@ -32,21 +32,10 @@ static bool pool3d_fits(const char *op, const ds_tensor *x, const Pool3d *p, boo
     return true;
 }
 
-/* x as [N,C,D,H,W]; NULL, with the message. */
-static ds_tensor *volumes(const char *op, ds_tensor *x)
-{
-    if (!dsi_live(x, op)) return dsi_null_operand(op);
-    if (!dsi_want_float(op, x)) return NULL;
-    if (x->shape.n == 5) return x;
-    if (x->shape.n == 4) return ds_unsqueeze(x, 0);
-    return dsi_refuse("%s: x is %s: expected [N,C,D,H,W] or [C,D,H,W]", op,
-                      dsi_shape_text(x->shape));
-}
-
 static ds_tensor *pool3d_check(const char *op, ds_tensor *x, ds_pool3d_opts o, Pool3d *p,
                                bool partial)
 {
-    ds_tensor *v = volumes(op, x);
+    ds_tensor *v = dsi_samples(op, x, 5);
     bool good = v && dsi_triple(op, "kernel", o.kernel, 0, 1, p->kernel) &&
                 dsi_triple(op, "stride", o.stride.n ? o.stride : o.kernel, 0, 1, p->stride) &&
                 dsi_triple(op, "padding", o.padding, 0, 0, p->padding) &&
@@ -151,20 +140,11 @@ ds_tensor *ds_avg_pool3d_with(ds_tensor *x, ds_pool3d_opts o)
 
 /* ---- adaptive ---------------------------------------------------------------------------------------- */
 
-static bool adaptive_fits(const char *op, const ds_tensor *v, int64_t d, int64_t h, int64_t w)
-{
-    const int64_t *s = v->shape.d;
-    if (d >= 1 && h >= 1 && w >= 1 && s[2] && s[3] && s[4]) return true;
-    return dsi_invalid("%s: x is %s, the output %lld x %lld x %lld: expected at least 1 x 1 x 1, "
-                       "and an x that is not empty",
-                       op, dsi_shape_text(v->shape), (long long)d, (long long)h, (long long)w);
-}
-
 ds_tensor *ds_adaptive_avg_pool3d(ds_tensor *x, int64_t d, int64_t h, int64_t w)
 {
     const char *op = "adaptive_avg_pool3d";
-    ds_tensor *v = volumes(op, x);
-    if (!v || !adaptive_fits(op, v, d, h, w)) return NULL;
+    ds_tensor *v = dsi_samples(op, x, 5);
+    if (!v || !dsi_adaptive_fits(op, v, ds_shape(d, h, w))) return NULL;
     const int64_t *s = v->shape.d;
     ds_tensor *y = ds_reshape(dsi_upcast(v), ds_shape(s[0], s[1] * s[2], s[3], s[4]));
     y = ds_adaptive_avg_pool2d(depth_of(ds_adaptive_avg_pool2d(y, h, w), v), d, h * w);
@@ -176,8 +156,8 @@ ds_tensor *ds_adaptive_max_pool3d(ds_tensor *x, int64_t d, int64_t h, int64_t w,
 {
     const char *op = "adaptive_max_pool3d";
     if (indices) *indices = NULL;
-    ds_tensor *v = volumes(op, x), *plane_at = NULL, *depth_at = NULL;
-    if (!v || !adaptive_fits(op, v, d, h, w)) return NULL;
+    ds_tensor *v = dsi_samples(op, x, 5), *plane_at = NULL, *depth_at = NULL;
+    if (!v || !dsi_adaptive_fits(op, v, ds_shape(d, h, w))) return NULL;
     const int64_t *s = v->shape.d;
     ds_tensor *y = ds_reshape(v, ds_shape(s[0], s[1] * s[2], s[3], s[4]));
     y = ds_adaptive_max_pool2d(y, h, w, indices ? &plane_at : NULL);
@@ -189,32 +169,6 @@ ds_tensor *ds_adaptive_max_pool3d(ds_tensor *x, int64_t d, int64_t h, int64_t w,
         if (!(*indices = volumes_of(at, h, w, one))) return NULL;
     }
     return volumes_of(y, h, w, one);
-}
-
-/* x [N,C,L] or [C,L] as images of one row */
-static ds_tensor *one_row(const char *op, ds_tensor *x)
-{
-    if (!dsi_live(x, op)) return dsi_null_operand(op);
-    if (x->shape.n == 2 || x->shape.n == 3) return ds_unsqueeze(x, -2);
-    return dsi_refuse("%s: x is %s: expected [N,C,L] or [C,L]", op, dsi_shape_text(x->shape));
-}
-
-ds_tensor *ds_adaptive_avg_pool1d(ds_tensor *x, int64_t n)
-{
-    ds_tensor *rows = one_row("adaptive_avg_pool1d", x);
-    ds_tensor *y = rows ? ds_adaptive_avg_pool2d(rows, 1, n) : NULL;
-    if (rows && !y) dsi_fail_in("adaptive_avg_pool1d", ds_error_status());
-    return y ? ds_squeeze(y, -2) : NULL;
-}
-
-ds_tensor *ds_adaptive_max_pool1d(ds_tensor *x, int64_t n, ds_tensor **indices)
-{
-    if (indices) *indices = NULL;
-    ds_tensor *rows = one_row("adaptive_max_pool1d", x);
-    ds_tensor *y = rows ? ds_adaptive_max_pool2d(rows, 1, n, indices) : NULL;
-    if (rows && !y) dsi_fail_in("adaptive_max_pool1d", ds_error_status());
-    if (y && indices && !(*indices = ds_squeeze(*indices, -2))) return NULL;
-    return y ? ds_squeeze(y, -2) : NULL;
 }
 
 /* ---- back from maxima -------------------------------------------------------------------------------- */
@@ -231,11 +185,10 @@ ds_tensor *ds_max_unpool(ds_tensor *x, ds_tensor *indices, ds_dims size)
                           "the 1 to 3 sizes behind [N,C]",
                           op, dsi_shape_text(x->shape), dsi_shape_text(indices->shape),
                           dsi_shape_text(size));
+    if (!dsi_want_sizes(op, size)) return NULL;
     ds_dims shape = ds_shape(x->shape.d[0], x->shape.d[1]);
     int64_t plane = 1;
     for (int i = 0; i < size.n; i++) shape.d[shape.n++] = size.d[i], plane *= size.d[i];
-    if (plane < 1)
-        return dsi_refuse("%s: the size is %s: expected at least 1", op, dsi_shape_text(size));
     ds_tensor *zero = dsi_fill(dsi_new(x, ds_shape(shape.d[0], shape.d[1], plane)), 0);
     ds_tensor *y = ds_scatter(zero, 2, ds_flatten(indices, 2), ds_flatten(x, 2));
     return y ? ds_reshape(y, shape) : NULL;

@@ -36,7 +36,7 @@ ds_dtype dsi_promoted(const ds_tensor *a, const ds_tensor *b)
 static ds_tensor *promote_number(ds_tensor *x, const ds_tensor *other)
 {
     bool moves = !x->shape.n && x->device != other->device && x->device->type->kind == DS_CPU;
-    return moves ? ds_to(x, dsi_device_id(other->device), x->dtype) : x;
+    return moves ? dsi_beside(x, other, x->dtype) : x;
 }
 
 bool dsi_promote(const char *op, ds_tensor **a, ds_tensor **b, ds_dtype dtype)

@@ -328,11 +328,14 @@ ds_tensor *ds_expand(ds_tensor *x, ds_dims shape)
     if (!dsi_live(x, "expand")) return dsi_null_operand("expand");
     int missing = shape.n - x->shape.n;
     ds_dims given = shape;
+    int64_t elements = 1;
     bool fits = missing >= 0 && shape.n <= DS_MAX_DIMS;
     for (int i = 0; fits && i < shape.n; i++) {
         int64_t have = i < missing ? 1 : x->shape.d[i - missing];
         if (shape.d[i] == -1 && i >= missing) shape.d[i] = have;
         fits = shape.d[i] >= 0 && (have == 1 || have == shape.d[i]);
+        if (__builtin_mul_overflow(elements, shape.d[i], &elements))
+            return dsi_refuse("expand: %s has more than 2^63 - 1 elements", dsi_shape_text(given));
     }
     if (!fits)
         return dsi_refuse("expand: x is %s, which does not broadcast to %s",

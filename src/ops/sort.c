@@ -246,7 +246,7 @@ static ds_tensor *sort_order(ds_tensor *x, int dim, bool descending, int64_t k)
         }
     dsi_free(keys);
     dsi_free(line);
-    return ds_to(order, dsi_device_id(x->device), DS_I64);
+    return dsi_beside(order, x, DS_I64);
 }
 
 /* Whether x's device finds the k largest of lines along dim itself: a pass over
@@ -401,5 +401,5 @@ ds_tensor *ds_multinomial(ds_tensor *x, int64_t draws, bool replacement)
             draw_without(w + r * n, n, draws, narrow, first, keys, out + r * draws);
     dsi_free(keys);
     dsi_free(first);
-    return ds_to(y, dsi_device_id(x->device), DS_I64);
+    return dsi_beside(y, x, DS_I64);
 }

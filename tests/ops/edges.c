@@ -1,5 +1,5 @@
 /* tests/ops/edges.c: ops at infinite operands, at 0, and where a window is
- * larger than its input: what PyTorch 2.15 gives.
+ * larger than its input: what PyTorch 2.15 gives; and sizes beyond any memory.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -49,4 +49,63 @@ static void volumes(void **state)
     ds_scope_close(scope);
 }
 
-TEST_MAIN(cmocka_unit_test(norms), cmocka_unit_test(grids), cmocka_unit_test(volumes))
+/* The place of the last NaN of a window, and of the first of equal maxima.
+ * Windows of 5 elements for 2 places: 0 to 2 and 2 to 4. */
+static void adaptive_maxima(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = floats(ds_shape(1, 5), (const float[]){NAN, 1, NAN, 4, 4}), *at = NULL;
+    ds_tensor *y = ds_adaptive_max_pool1d(x, 2, &at);
+    CHECK(y && isnan(ds_item(ds_select(y, 1, 0))) && isnan(ds_item(ds_select(y, 1, 1))));
+    CHECK_CLOSE(ds_item(ds_select(at, 1, 0)), 2, 0);
+    CHECK_CLOSE(ds_item(ds_select(at, 1, 1)), 2, 0);
+    CHECK_INT(ds_backward(ds_sum(y)), DS_OK);
+    for (int i = 0; i < 5; i++)
+        CHECK_CLOSE(ds_item(ds_select(ds_grad(x), 1, i)), i == 2 ? 2 : 0, 0);
+    x = floats(ds_shape(1, 5, 1), (const float[]){4, 4, 1, 0, 1});
+    y = ds_adaptive_max_pool2d(ds_unsqueeze(x, 0), 2, 1, &at);
+    CHECK(y && at);
+    CHECK_CLOSE(ds_item(ds_select(ds_select(at, 2, 0), 2, 0)), 0, 0);
+    CHECK_CLOSE(ds_item(ds_select(ds_select(at, 2, 1), 2, 0)), 2, 0);
+    ds_scope_close(scope);
+}
+
+/* The call makes nothing, and its message holds both parts. */
+#define REFUSES(call, part1, part2) \
+    do { \
+        CHECK(!(call)); \
+        if (ds_error() && !strstr(ds_error(), part2)) CHECK_ERROR(part2); \
+        CHECK_ERROR(part1); \
+    } while (0)
+
+/* Sizes whose products have more than 63 bits. */
+static void huge_sizes(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    const int64_t far = (int64_t)1 << 40;
+    ds_tensor *in = ds_ones(DS_F32, ds_shape(1, 4, 4)), *image = ds_unsqueeze(in, 0);
+    REFUSES(ds_max_unpool(image, ds_zeros(DS_I64, ds_shape(1, 1, 4, 4)), ds_shape(far, far)),
+            "max_unpool: the output's size is [1099511627776, 1099511627776]", "2^31 places");
+    REFUSES(ds_fold(in, far, far, 2), "fold: the output's size is", "2^31 places");
+    REFUSES(ds_unfold(image, 2, .padding = INT32_MAX), "unfold: an image has 4294967298 x", "2^31");
+    REFUSES(ds_adaptive_max_pool2d(in, far, far, NULL), "adaptive_max_pool2d: ", "2^31 places");
+    REFUSES(ds_adaptive_avg_pool1d(in, far), "adaptive_avg_pool1d: the output's", "2^31 places");
+    REFUSES(ds_adaptive_avg_pool1d(ds_ones(DS_F32, ds_shape(2, 0)), 2), "adaptive_avg_pool1d: x is",
+            "not empty");
+    REFUSES(ds_max_pool3d(image, ds_shape(2), .stride = ds_shape(far)),
+            "max_pool3d: stride is 1099511627776", "1 to 2147483647");
+    REFUSES(ds_expand(ds_ones(DS_F32, ds_shape(1)), ds_shape(far, far)), "expand: [1099511627776",
+            "2^63 - 1");
+    REFUSES(ds_pad(in, ds_shape(INT64_MAX, INT64_MAX)), "pad: by 9223372036854775807", "more");
+    REFUSES(ds_pad(in, ds_shape(INT64_MIN, 0)), "pad: by -9223372036854775808", "less than");
+    REFUSES(ds_interpolate(image, .scale_factor = 1e30), "interpolate: dimension 2", "4e+30 long");
+    REFUSES(
+        ds_dispatch(ds_ones(DS_F32, ds_shape(2, 3)), ds_zeros(DS_I64, ds_shape(2, 1)), INT64_MAX),
+        "tensor: shape", "any memory");
+    ds_scope_close(scope);
+}
+
+TEST_MAIN(cmocka_unit_test(norms), cmocka_unit_test(grids), cmocka_unit_test(volumes),
+          cmocka_unit_test(adaptive_maxima), cmocka_unit_test(huge_sizes))
