@@ -32,6 +32,7 @@
 #define DEEPSPEED_MODELS_H
 
 #include <deepspeed/nn.h>
+#include <deepspeed/text.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -106,6 +107,22 @@ typedef enum ds_early_stopping {
     DS_EARLY_STOPPING_NEVER  /* as false, but at the length max_new_tokens if length_penalty > 0 */
 } ds_early_stopping;
 
+/* Lists are borrowed for the time of a call. */
+typedef struct ds_token_ids {
+    const int64_t *ids; /* [n] */
+    int64_t n;
+} ds_token_ids;
+
+typedef struct ds_sequence_bias {
+    ds_token_ids sequence; /* at least one token */
+    double bias;
+} ds_sequence_bias;
+
+typedef struct ds_length_decay {
+    int64_t start; /* new tokens */
+    double factor; /* 0: none; DS_ZERO: 0 */
+} ds_length_decay;
+
 typedef struct ds_generate_opts {
     int64_t max_new_tokens;           /* 0: 20 */
     bool do_sample;                   /* draw tokens; else the most probable one (greedy) */
@@ -160,6 +177,30 @@ typedef struct ds_generate_opts {
     int64_t num_return_sequences;
     float *sequences_scores;   /* receives the score of each row of the result, of beams; or NULL */
     int64_t *sequence_lengths; /* receives the tokens of each row, without padding; or NULL */
+    double top_h;              /* draw tokens that have this share of the entropy (top-H); 0: all */
+    int64_t min_length;        /* as min_new_tokens, which replaces it, with the prompt's tokens */
+    /* Tokens that never come, that are not the first new one, and sequences
+     * that never come. One of a single stop token does not count. */
+    ds_token_ids suppress_tokens, begin_suppress_tokens;
+    const ds_token_ids *bad_words_ids; /* [n_bad_words_ids] */
+    int64_t n_bad_words_ids;
+    const ds_sequence_bias *sequence_bias; /* added to the logit of a sequence's last token */
+    int64_t n_sequence_bias;               /* behind the others; of equal ones the last counts */
+    double encoder_repetition_penalty;     /* above 1 favours tokens of the prompt; 0: 1 */
+    int64_t encoder_no_repeat_ngram_size;  /* N tokens in a row of the prompt do not come again */
+    /* One of these tokens is the first new one behind a prompt of one token,
+     * and the last one of max_new_tokens. */
+    ds_token_ids forced_bos_token_id, forced_eos_token_id;
+    /* Behind `start` new tokens, the logit x of a stop token gains
+     * |x| (factor^k - 1), k = 1, 2, ... */
+    ds_length_decay exponential_decay_length_penalty;
+    bool remove_invalid_values; /* a logit of NaN counts as 0, an infinite one as finite */
+    bool renormalize_logits;    /* scores of beams are probabilities of the tokens that are left */
+    /* Texts that end a row with the token that completes one of them: it may
+     * begin in the prompt, and end within that token. With the tokenizer. */
+    const char *const *stop_strings; /* [n_stop_strings] */
+    int n_stop_strings;
+    const ds_tokenizer *tokenizer; /* borrowed; NULL: none */
     /* int64 [B,L], 0 where ids have padding, which is on the left; NULL: none */
     ds_tensor *attention_mask;
     /* Called for each token of each row that has not ended; false: the row ends
@@ -179,17 +220,25 @@ typedef struct ds_generate_opts {
  * costs one position at most. On a GPU the model keeps them, and the graph of a
  * token, for the next call; they are given up for an allocation that would
  * fail, by a step of training, and with the model. Greedy tokens, and those of
- * beam search and their scores, are those of transformers. Order: repetition
- * penalty, no_repeat_ngram_size, min_new_tokens, temperature, top_k, top_p,
- * min_p, typical_p, epsilon_cutoff, eta_cutoff. */
+ * beam search and their scores, are those of transformers. Order:
+ * sequence_bias, encoder_repetition_penalty, repetition_penalty,
+ * no_repeat_ngram_size, encoder_no_repeat_ngram_size, bad_words_ids,
+ * min_length, min_new_tokens, forced_bos_token_id, forced_eos_token_id,
+ * remove_invalid_values, exponential_decay_length_penalty, suppress_tokens,
+ * begin_suppress_tokens, temperature, top_h, top_k, top_p, min_p, typical_p,
+ * epsilon_cutoff, eta_cutoff, renormalize_logits. Padding of ids counts in none
+ * of them. */
 #define ds_generate(model, ids, ...) \
     ds_generate_with(model, ids, (ds_generate_opts){.max_new_tokens = __VA_ARGS__})
 DS_API ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts opts);
 
 /* What generation_config.json of the model's folder says, and config.json's end
- * and padding tokens; other options are 0. A line of the log names the keys of
- * the file that change the tokens in transformers and have no option here
- * ("num_beams"). */
+ * and padding tokens; other options are 0. Lists belong to the model, and are
+ * valid until the next call that finds another file. stop_strings need a
+ * tokenizer, which the caller adds. A line of the log names the keys of the
+ * file that change the tokens in transformers and have no option here
+ * ("guidance_scale"). A value of another kind, or outside of its range, is a
+ * failure (DS_EFORMAT): n_stop is then -1, which ds_generate refuses. */
 DS_API ds_generate_opts ds_generation_config(const ds_module *model);
 
 /* ---- LoRA: Hu et al., arXiv:2106.09685; PEFT's files ---------------------------------- */

@@ -29,6 +29,7 @@
 #include "base/option.h"
 #include "base/philox.h"
 #include "choose.h"
+#include "stop_strings.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -175,11 +176,16 @@ static int64_t choices_of(dsi_beams *b, const dsi_beam_scores *scores, const dsi
     const float *x = scores->log_probs + row * scores->n;
     const int64_t *past = rows->ids + row * rows->room + rows->pads[row];
     int64_t n = rows->at - rows->pads[row], fresh = rows->at - rows->prompt;
-    if (dsi_lm_samples(b->o)) return dsi_lm_choices(x, b->vocab, past, n, fresh, b->o, b->choices);
-    if (!scores->ids) dsi_lm_scores(x, b->vocab, past, n, fresh, b->o, b->choices);
-    for (int64_t i = 0; scores->ids && i < scores->n; i++)
-        b->choices[i] = (dsi_lm_choice){x[i], scores->ids[row * scores->n + i]};
-    return scores->n;
+    int64_t kept = scores->n;
+    for (int64_t i = 0; scores->ids && i < kept; i++)
+        b->choices[i] = (dsi_lm_choice){x[i], scores->ids[row * kept + i]};
+    if (scores->ids) return kept;
+    if (dsi_lm_samples(b->o))
+        kept = dsi_lm_choices(x, b->vocab, past, n, fresh, b->o, b->choices);
+    else
+        dsi_lm_scores(x, b->vocab, past, n, fresh, b->o, b->choices);
+    if (b->o->renormalize_logits) dsi_lm_renormalize(b->choices, kept);
+    return kept;
 }
 
 /* Fills c with K continuations of a prompt, by falling scores. */
@@ -212,11 +218,13 @@ static bool candidate_ends(const dsi_beams *b, int64_t prompt, const dsi_beam_ro
     int64_t fresh = rows->at - rows->prompt + 1;
     bool ends = fresh >= o->max_new_tokens;
     for (int i = 0; i < o->n_stop; i++) ends |= c->id == o->stop[i];
-    if (ends || !o->stopping_criteria) return ends;
+    if (ends || !(o->stopping_criteria || o->n_stop_strings)) return ends;
     int64_t row = prompt * b->beams + b->slot[prompt * b->beams + c->beam];
-    int64_t *ids = rows->ids + row * rows->room;
+    int64_t *ids = rows->ids + row * rows->room, pad = rows->pads[row];
     ids[rows->at] = c->id;
-    return o->stopping_criteria(o->arg, prompt, ids + rows->prompt, fresh);
+    return (o->n_stop_strings && dsi_lm_stop_string_ends(o, ids + pad, rows->at + 1 - pad)) ||
+           (o->stopping_criteria &&
+            o->stopping_criteria(o->arg, prompt, ids + rows->prompt, fresh));
 }
 
 /* ---- sequences that ended ---- */

@@ -15,60 +15,15 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* Tokens that top-h looks at, as in transformers. */
+#define TOP_H_MOST 100
+
 /* By falling logit; of equal ones the smaller id first, as a stable sort gives. */
 static int choice_order(const void *a, const void *b)
 {
     const dsi_lm_choice *x = a, *y = b;
     if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
     return (x->id > y->id) - (x->id < y->id);
-}
-
-/* Each token of past counts once: positive logits are divided, others
- * multiplied. Keskar et al., arXiv:1909.05858, as transformers'
- * RepetitionPenaltyLogitsProcessor: dividing a negative logit would make the
- * token more probable. The value is computed from the logit itself, so a token
- * that occurs twice is not penalised twice. Ids outside of the vocabulary are
- * skipped. */
-static void penalise(dsi_lm_choice *c, const float *logits, int64_t vocab, const int64_t *past,
-                     int64_t n, double penalty)
-{
-    for (int64_t i = 0; i < n && penalty != 1; i++) {
-        if (past[i] < 0 || past[i] >= vocab) continue;
-        float x = logits[past[i]];
-        c[past[i]].logit = x < 0 ? x * (float)penalty : x / (float)penalty;
-    }
-}
-
-/* Where the last size - 1 tokens were in the row before, the one that followed
- * them cannot come again: transformers' NoRepeatNGramLogitsProcessor. */
-static void bar_ngrams(dsi_lm_choice *c, int64_t vocab, const int64_t *past, int64_t n,
-                       int64_t size)
-{
-    if (!size || n < size) return;
-    const int64_t *last = past + n - (size - 1);
-    for (int64_t i = 0; i + size <= n; i++) {
-        int64_t id = past[i + size - 1];
-        bool same = id >= 0 && id < vocab;
-        for (int64_t k = 0; k < size - 1 && same; k++) same = past[i + k] == last[k];
-        if (same) c[id].logit = -INFINITY;
-    }
-}
-
-/* Stop tokens cannot come: transformers' MinNewTokensLengthLogitsProcessor. */
-static void bar_stop(dsi_lm_choice *c, int64_t vocab, const ds_generate_opts *o)
-{
-    for (int i = 0; i < o->n_stop; i++)
-        if (o->stop[i] >= 0 && o->stop[i] < vocab) c[o->stop[i]].logit = -INFINITY;
-}
-
-/* The logits that greedy choices see too, in the order of transformers. */
-void dsi_lm_scores(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
-                   int64_t fresh, const ds_generate_opts *o, dsi_lm_choice *c)
-{
-    for (int64_t i = 0; i < vocab; i++) c[i] = (dsi_lm_choice){logits[i], i};
-    penalise(c, logits, vocab, past, n, dsi_option(o->repetition_penalty, 1));
-    bar_ngrams(c, vocab, past, n, o->no_repeat_ngram_size);
-    if (fresh < o->min_new_tokens) bar_stop(c, vocab, o);
 }
 
 /* The k-th largest logit of n choices; 0 < k <= n. A heap of k takes n log k
@@ -116,7 +71,8 @@ static double terms(const dsi_lm_choice *c, int64_t n, double *entropy)
     double all = 0, weighted = 0;
     for (int64_t i = 0; i < n; i++) {
         double e = term(c, i);
-        all += e, weighted += e * (double)(c[i].logit - c[0].logit);
+        all += e;
+        if (e > 0) weighted += e * (double)(c[i].logit - c[0].logit);
     }
     if (entropy) *entropy = log(all) - weighted / all;
     return all;
@@ -186,8 +142,38 @@ static int64_t above(const dsi_lm_choice *c, int64_t n, double epsilon, bool eta
     return i;
 }
 
-/* The order of transformers: penalty, n-grams, stop tokens, temperature, top-k,
- * top-p, min-p, typical-p, epsilon, eta. top_k 0 is the default, 50, and below
+/* How many of n sorted choices have `share` of the entropy, at least one
+ * (top-H, arXiv:2509.02510). */
+static int64_t informative(const dsi_lm_choice *c, int64_t n, double share)
+{
+    double all = terms(c, n, NULL), entropy = 0, sum = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t i = 0; i < n; i++) {
+            double p = term(c, i) / all, h = p > 0 ? -p * log(p) : 0;
+            if (!pass) entropy += h;
+            if (pass && (sum += h) > share * entropy && i) return i;
+        }
+    }
+    return n;
+}
+
+/* The choices that the largest logits leave, sorted to the front: top-h, then
+ * top-k of at least k. */
+static int64_t choices_largest(dsi_lm_choice *c, int64_t vocab, double top_h, int64_t k)
+{
+    int64_t most = top_h > 0 ? TOP_H_MOST : k, kept = 0;
+    float least = most < vocab ? logit_rank(c, vocab, most) : -INFINITY;
+    for (int64_t i = 0; i < vocab; i++)
+        if (c[i].logit >= least && c[i].logit > -INFINITY) c[kept++] = c[i];
+    qsort(c, (size_t)kept, sizeof *c, choice_order);
+    if (top_h <= 0 || !kept) return kept;
+    int64_t n = informative(c, dsi_min(kept, TOP_H_MOST), top_h);
+    for (kept = dsi_min(k, n); kept < n && c[kept].logit == c[k - 1].logit;) kept++;
+    return kept;
+}
+
+/* The order of transformers: processors, temperature, top-h, top-k, top-p,
+ * min-p, typical-p, epsilon, eta. top_k 0 is the default, 50, and below
  * 0 no limit. A beam keeps a token that does not end it, so one more than there
  * are stop tokens (min_tokens_to_keep). If no logit is a number, or all are
  * barred, the first choice is returned alone, so that a caller need not handle
@@ -198,13 +184,9 @@ int64_t dsi_lm_choices(const float *logits, int64_t vocab, const int64_t *past, 
     double temperature = dsi_option(o->temperature, 1), top_p = dsi_option(o->top_p, 1);
     dsi_lm_scores(logits, vocab, past, n, fresh, o, c);
     for (int64_t i = 0; i < vocab; i++) c[i].logit /= (float)temperature;
-    int64_t least_kept = o->num_beams > 1 ? dsi_max(o->n_stop, 1) + 1 : 1, kept = 0;
+    int64_t least_kept = o->num_beams > 1 ? dsi_max(o->n_stop, 1) + 1 : 1, kept;
     int64_t k = o->top_k < 0 ? vocab : dsi_max(o->top_k ? o->top_k : 50, least_kept);
-    float least = k < vocab ? logit_rank(c, vocab, k) : -INFINITY;
-    for (int64_t i = 0; i < vocab; i++)
-        if (c[i].logit >= least && c[i].logit > -INFINITY) c[kept++] = c[i];
-    if (!kept) return 1;
-    qsort(c, (size_t)kept, sizeof *c, choice_order);
+    if (!(kept = choices_largest(c, vocab, o->top_h, k))) return 1;
     least_kept = dsi_min(least_kept, kept);
     if (top_p < 1) kept = dsi_max(nucleus(c, kept, top_p), least_kept);
     if (o->min_p > 0) kept = dsi_max(probable(c, kept, o->min_p), least_kept);
@@ -214,24 +196,31 @@ int64_t dsi_lm_choices(const float *logits, int64_t vocab, const int64_t *past, 
     return kept;
 }
 
-bool dsi_lm_check_choice(const ds_generate_opts *o)
+void dsi_lm_renormalize(dsi_lm_choice *c, int64_t n)
 {
-    if (o->min_p < 0 || o->min_p > 1 || o->no_repeat_ngram_size < 0 || o->min_new_tokens < 0)
-        return dsi_invalid("generate: min_p %g, no_repeat_ngram_size %lld, min_new_tokens %lld: "
-                           "expected 0 to 1, 0 or more, 0 or more",
-                           o->min_p, (long long)o->no_repeat_ngram_size,
-                           (long long)o->min_new_tokens);
-    if (!(o->typical_p >= 0 && o->typical_p <= 1 && o->epsilon_cutoff >= 0 &&
-          o->epsilon_cutoff < 1 && o->eta_cutoff >= 0 && o->eta_cutoff < 1))
-        return dsi_invalid("generate: typical_p %g, epsilon_cutoff %g, eta_cutoff %g: expected 0 "
-                           "to 1, and at least 0 and below 1",
-                           o->typical_p, o->epsilon_cutoff, o->eta_cutoff);
-    if (o->temperature < 0 || o->top_p < 0 || o->top_p > 1 || o->repetition_penalty < 0 ||
-        o->repetition_penalty == DS_ZERO || o->n_stop < 0 || o->n_stop > DS_MAX_STOP_TOKENS)
-        return dsi_invalid("generate: temperature %g, top_p %g, repetition_penalty %g, %d stop "
-                           "tokens: one is out of its range",
-                           o->temperature, o->top_p, o->repetition_penalty, o->n_stop);
-    return true;
+    float most = -INFINITY;
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) most = fmaxf(most, c[i].logit);
+    for (int64_t i = 0; i < n; i++) sum += exp((double)(c[i].logit - most));
+    for (int64_t i = 0; i < n && most > -INFINITY; i++) c[i].logit -= most + (float)log(sum);
+}
+
+bool dsi_lm_check_choice(const char *who, const ds_generate_opts *o, int64_t vocab)
+{
+    if (!(o->min_p >= 0 && o->min_p <= 1 && o->typical_p >= 0 && o->typical_p <= 1 &&
+          o->top_h >= 0 && o->top_h <= 1))
+        return dsi_invalid("%s: min_p %g, typical_p %g, top_h %g: expected 0 to 1", who, o->min_p,
+                           o->typical_p, o->top_h);
+    if (!(o->epsilon_cutoff >= 0 && o->epsilon_cutoff < 1 && o->eta_cutoff >= 0 &&
+          o->eta_cutoff < 1))
+        return dsi_invalid("%s: epsilon_cutoff %g, eta_cutoff %g: expected at least 0 and below 1",
+                           who, o->epsilon_cutoff, o->eta_cutoff);
+    if (!(o->temperature >= 0 && o->top_p >= 0 && o->top_p <= 1) || o->n_stop < 0 ||
+        o->n_stop > DS_MAX_STOP_TOKENS)
+        return dsi_invalid("%s: temperature %g, top_p %g, %d stop tokens: expected 0 or more, 0 to "
+                           "1, 0 to %d",
+                           who, o->temperature, o->top_p, o->n_stop, DS_MAX_STOP_TOKENS);
+    return dsi_lm_check_processors(who, o, vocab);
 }
 
 /* The most probable token; the first of equals. */
@@ -256,8 +245,7 @@ bool dsi_lm_samples(const ds_generate_opts *o)
 
 bool dsi_lm_is_plain(const ds_generate_opts *o)
 {
-    return !dsi_lm_samples(o) && dsi_option(o->repetition_penalty, 1) == 1 &&
-           !o->no_repeat_ngram_size && !o->min_new_tokens;
+    return !dsi_lm_samples(o) && !dsi_lm_processes(o);
 }
 
 /* Sampling draws word n of the row's own stream. The word becomes a number

@@ -2,20 +2,13 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
-#include <deepspeed/models.h>
+#include "processors.h"
 
-typedef struct dsi_lm_choice {
-    float logit; /* after penalty and temperature */
-    int64_t id;
-} dsi_lm_choice;
-
-/* Fills choices [V], by id, from a row of logits [V] and the row's n tokens so
- * far, `fresh` of them new: what greedy choices compare. */
-void dsi_lm_scores(const float *logits, int64_t vocab, const int64_t *past, int64_t n,
-                   int64_t fresh, const ds_generate_opts *o, dsi_lm_choice *choices);
-/* Whether the options of choices are in their ranges; else false, with the
- * message. */
-bool dsi_lm_check_choice(const ds_generate_opts *o);
+/* Whether the options of choices are valid for a model of that vocabulary; else
+ * false, with the message, which begins with `who`. */
+bool dsi_lm_check_choice(const char *who, const ds_generate_opts *o, int64_t vocab);
+/* Makes n choices' logits logarithms of probabilities. */
+void dsi_lm_renormalize(dsi_lm_choice *choices, int64_t n);
 /* Whether tokens are drawn: at a temperature that is not 0. */
 bool dsi_lm_samples(const ds_generate_opts *o);
 /* Whether the most probable token is that of the largest logit: none is drawn,

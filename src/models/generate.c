@@ -18,6 +18,7 @@
 #include "beam.h"
 #include "choose.h"
 #include "session.h"
+#include "stop_strings.h"
 
 #include "base/error.h"
 #include "base/file.h"
@@ -283,6 +284,7 @@ static bool run_append(Run *r, const float *logits, const int64_t *tokens, int64
         *as_drafted &= ids[at] == draft;
         bool ends = false;
         for (int k = 0; k < r->o->n_stop; k++) ends |= ids[at] == r->o->stop[k];
+        ends |= r->o->n_stop_strings && dsi_lm_stop_string_ends(r->o, ids + pad, at + 1 - pad);
         ends |= r->o->on_token && !r->o->on_token(r->o->arg, row, ids[at]);
         ends |= r->o->stopping_criteria &&
                 r->o->stopping_criteria(r->o->arg, row, ids + r->prompt, at + 1 - r->prompt);
@@ -414,7 +416,8 @@ static bool generate_check(const dsi_lm *lm, ds_tensor *ids, const ds_generate_o
         (ds_dtype_of(o->attention_mask) != DS_I64 || ds_numel(o->attention_mask) != ds_numel(ids)))
         return dsi_invalid("generate: attention_mask: expected int64 of the shape of ids");
     if (o->max_new_tokens < 1 || o->max_new_tokens > INT32_MAX)
-        return dsi_invalid("generate: max_new_tokens is %lld", (long long)o->max_new_tokens);
+        return dsi_invalid("generate: max_new_tokens is %lld: expected 1 or more",
+                           (long long)o->max_new_tokens);
     if (o->prompt_lookup_num_tokens < -1)
         return dsi_invalid("generate: prompt_lookup_num_tokens is %lld: expected -1 or more",
                            (long long)o->prompt_lookup_num_tokens);
@@ -425,7 +428,8 @@ static bool generate_check(const dsi_lm *lm, ds_tensor *ids, const ds_generate_o
         return dsi_invalid("generate: %lld tokens and %lld new ones: the model has %lld positions",
                            (long long)ds_size(ids, 1), (long long)o->max_new_tokens,
                            (long long)lm->config.positions);
-    return dsi_lm_check_choice(o) && dsi_beams_check(o, lm->config.vocab);
+    return dsi_lm_check_choice("generate", o, lm->config.vocab) && dsi_lm_check_stop_strings(o) &&
+           dsi_beams_check(o, lm->config.vocab);
 }
 
 /* Tokens of a draft, at most, of which `asked` were asked for. More rows in a

@@ -258,6 +258,7 @@ static void lm_free(void *self)
     dsi_free(lm->folder);
     dsi_free(lm->blocks);
     dsi_lora_free(lm->lora);
+    dsi_lm_generation_free(lm->generation);
 }
 
 /* A language model is known by its type's free function, which all families

@@ -160,7 +160,8 @@ struct dsi_lm {
     ds_module **blocks;                               /* [layers] */
     void *lora;                                       /* dsi_lora, or NULL */
     dsi_lm_balance balance;
-    void *session; /* dsi_lm_session that no call uses, or NULL */
+    void *session;    /* dsi_lm_session that no call uses, or NULL */
+    void *generation; /* what generation_config.c read, or NULL */
 
     dsi_lm_table table[DSI_LM_TABLES]; /* kept; the newest last (rope.c) */
     int n_tables;
@@ -186,8 +187,9 @@ typedef ds_module *dsi_lm_block_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *li
                                     const char *name, int64_t layer);
 void dsi_lm_blocks_new(dsi_lm *lm, dsi_lm_builder *b, const char *name,
                        dsi_lm_block_new *block_new);
-void dsi_lora_free(void *lora);        /* lm->lora; NULL: nothing */
-void dsi_lm_session_drop(dsi_lm *lm);  /* frees lm->session; NULL: nothing */
+void dsi_lora_free(void *lora);                /* lm->lora; NULL: nothing */
+void dsi_lm_generation_free(void *generation); /* lm->generation; NULL: nothing */
+void dsi_lm_session_drop(dsi_lm *lm);          /* frees lm->session; NULL: nothing */
 void dsi_lm_session_train(dsi_lm *lm); /* the same for a step of training, where it can be */
 /* x [..,in] through a layer that has an adapter: [..,out]. */
 ds_tensor *dsi_lora_forward(dsi_lm_linear *l, ds_tensor *x, bool training);

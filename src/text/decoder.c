@@ -172,3 +172,24 @@ void dsi_decode_tokens(const dsi_decoder *d, dsi_texts *tokens, dsi_text *to)
     }
     dsi_texts_free(tokens);
 }
+
+/* Behind another token, steps that change the beginning of a text leave this
+ * one as it is. */
+void dsi_decode_token(const dsi_decoder *d, const char *token, size_t n, dsi_text *to)
+{
+    dsi_text text = {0}, whole = {0};
+    dsi_text_add_bytes(&text, token, n);
+    int byte = fallback_byte(&text);
+    for (int i = 0; i < d->n && byte >= 0; i++)
+        if (d->at[i].kind == DSI_DECODE_BYTE_FALLBACK) {
+            dsi_text_add_bytes(to, &(char){(char)byte}, 1);
+            dsi_text_free(&text);
+            return;
+        }
+    dsi_texts texts = {0};
+    dsi_list_add(&texts, dsi_text_of("a"));
+    dsi_list_add(&texts, text);
+    dsi_decode_tokens(d, &texts, &whole);
+    if (whole.n > 1) dsi_text_add_bytes(to, whole.s + 1, whole.n - 1);
+    dsi_text_free(&whole);
+}

@@ -39,3 +39,6 @@ void dsi_texts_free(dsi_texts *texts);
 /* Runs the steps over the tokens' texts, which it takes, and appends the
  * result. */
 void dsi_decode_tokens(const dsi_decoder *d, dsi_texts *tokens, dsi_text *to);
+/* Appends the bytes that a token's text adds to a text behind other tokens: of
+ * "<0xNN>" the byte. Not for ByteLevel, whose tokens are bytes. */
+void dsi_decode_token(const dsi_decoder *d, const char *token, size_t n, dsi_text *to);

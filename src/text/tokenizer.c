@@ -148,12 +148,27 @@ ds_status ds_encode(ds_tokenizer *t, const char *text, size_t bytes, ds_tokens *
 
 /* ---- decode ---- */
 
+static bool decodes_bytes(const ds_tokenizer *t)
+{
+    return t->decoder.n && t->decoder.at[0].kind == DSI_DECODE_BYTE_LEVEL;
+}
+
+void dsi_token_add_text(const ds_tokenizer *t, int64_t id, dsi_text *to)
+{
+    const dsi_token *token = id >= 0 && id < t->bpe.vocab.n ? &t->bpe.vocab.at[id] : NULL;
+    if (!token || !token->text) return;
+    if (decodes_bytes(t))
+        dsi_text_add_bytes(to, token->bytes, token->n_bytes);
+    else
+        dsi_decode_token(&t->decoder, token->text, token->text_bytes, to);
+}
+
 /* Appends the text of n ids to *to. A decoder that begins with ByteLevel gets
  * one text of all bytes: a character may be divided among tokens. */
 static void tokens_decode(const ds_tokenizer *t, const uint32_t *ids, int64_t n, bool keep_special,
                           dsi_text *to)
 {
-    bool bytes = t->decoder.n && t->decoder.at[0].kind == DSI_DECODE_BYTE_LEVEL;
+    bool bytes = decodes_bytes(t);
     dsi_texts texts = {0};
     for (int64_t i = 0; i < n; i++) {
         const dsi_token *token = ids[i] < t->bpe.vocab.n ? &t->bpe.vocab.at[ids[i]] : NULL;

@@ -43,3 +43,7 @@ struct ds_tokenizer {
  * receives the file's path, for messages. To be freed with dsi_free; NULL with
  * the message. */
 DSI_SHARED char *dsi_tokenizer_text(const char *path, dsi_text *name, size_t *bytes);
+
+/* Appends the bytes that a token adds to a text behind other tokens; of special
+ * tokens their text, of unknown ids nothing. */
+void dsi_token_add_text(const ds_tokenizer *t, int64_t id, dsi_text *to);

@@ -1,6 +1,7 @@
 /* tests/models/choose.c: which tokens may be drawn, and the greedy one, beside
  * the logits processors of transformers 5.24 on the same logits: n-grams that
- * come once, stop tokens that are barred, min-p, typical-p, epsilon and eta.
+ * come once, stop tokens that are barred, top-h, min-p, typical-p, epsilon and
+ * eta.
  * SPDX-License-Identifier: MIT */
 #include "models/choose.h"
 #include "check.h"
@@ -115,6 +116,9 @@ static const Choice rows[] = {
      4,
      {5, 0, 13, 9},
      5},
+    {{5, 1}, 2, 1, {.top_k = -1, .top_h = 0.3}, 1, {5}, 5},
+    {{5, 1}, 2, 1, {.top_k = -1, .top_h = 0.6, .temperature = 2}, 5, {5, 0, 13, 9, 3}, 5},
+    {{5, 1}, 2, 1, {.top_k = 3, .top_h = 0.9}, 3, {0, 13, 9}, 0},
 };
 
 static void choices_of_transformers(void **state)
@@ -154,10 +158,9 @@ static void calls_with_them(void **state)
     CHECK(ds_size(y, 1) > 10);
     for (int i = 0; i < 10; i++) CHECK(((const int64_t *)ds_data(y))[i] != first);
     CHECK(!ds_generate(m, ids, 4, .min_p = 1.5));
-    CHECK_ERROR("generate: min_p 1.5, no_repeat_ngram_size 0, min_new_tokens 0: expected 0 to 1, "
-                "0 or more, 0 or more");
+    CHECK_ERROR("generate: min_p 1.5, typical_p 0, top_h 0: expected 0 to 1");
     CHECK(!ds_generate(m, ids, 4, .epsilon_cutoff = 1));
-    CHECK_ERROR("generate: typical_p 0, epsilon_cutoff 1, eta_cutoff 0: expected 0 to 1, and");
+    CHECK_ERROR("generate: epsilon_cutoff 1, eta_cutoff 0: expected at least 0 and below 1");
     ds_module_free(m);
     ds_scope_close(scope);
 }

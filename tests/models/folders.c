@@ -323,15 +323,15 @@ static void generation_configs(void **state)
     write_file("generation_config.json",
                "{\"eos_token_id\": [2, 5], \"do_sample\": true, \"temperature\": 0, \"top_k\": 0,"
                " \"min_p\": 0.1, \"num_beams\": 1, \"typical_p\": 1.0, \"no_repeat_ngram_size\": 3,"
-               " \"suppress_tokens\": [], \"bad_words_ids\": [[1]], \"stop_strings\": null,"
-               " \"forced_eos_token_id\": 0}");
+               " \"suppress_tokens\": [], \"force_words_ids\": [[1]], \"stop_strings\": null,"
+               " \"guidance_scale\": 1.5}");
     ds_module *m = model_of(LLAMA ", \"eos_token_id\": 1");
     dsi_log_collect(&lines, "");
     ds_generate_opts o = ds_generation_config(m);
     CHECK(o.n_stop == 2 && o.stop[0] == 2 && o.stop[1] == 5 && o.do_sample && o.top_k == -1);
     CHECK(o.temperature == DS_ZERO);
     CHECK(strstr(lines.s, "generation_config.json: not implemented, and without effect: "
-                          "bad_words_ids, forced_eos_token_id\n"));
+                          "force_words_ids, guidance_scale\n"));
     dsi_text_free(&lines);
     write_file("generation_config.json", "{\"num_beams\": 4, \"early_stopping\": \"never\", "
                                          "\"length_penalty\": 0.0, \"num_return_sequences\": 2, "

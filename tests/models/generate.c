@@ -436,7 +436,7 @@ static void no_temperature_is_greedy(void **state)
         CHECK(!memcmp(ds_data(y), ds_data(greedy), bytes_of(greedy)));
     }
     CHECK(!ds_generate(m, ids, 8, .repetition_penalty = DS_ZERO));
-    CHECK_ERROR("repetition_penalty 2.22507e-308, 0 stop tokens: one is out of its range");
+    CHECK_ERROR("repetition_penalty 0, encoder_repetition_penalty 1: expected more than 0");
     ds_module_free(m);
     ds_scope_close(scope);
 }

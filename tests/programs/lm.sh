@@ -47,10 +47,17 @@ cp out first
 status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 5 --greedy
 cmp -s out first || fail "greedy text differs from run to run"
 [ ! -e mine/generation_config.json ] || fail "a new model has a generation_config.json"
-echo '{"suppress_tokens": [1]}' >mine/generation_config.json
+echo '{"guidance_scale": 1.5}' >mine/generation_config.json
 status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 5 --greedy
-has err '\[WARNING\].*without effect: suppress_tokens$'
+has err '\[WARNING\].*without effect: guidance_scale$'
 cmp -s out first || fail "stdout has more than the text"
+echo '{"suppress_tokens": [1, "a"]}' >mine/generation_config.json
+status 1 generate --model mine --prompt 'ABILITY' --max-new-tokens 5 --greedy
+has err '^ds_lm: mine/generation_config.json: suppress_tokens is \[1,"a"\]: expected a list of token ids$'
+[ ! -s out ] || fail "text in spite of a wrong value"
+echo '{"forced_eos_token_id": 0, "stop_strings": "ABI"}' >mine/generation_config.json
+status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 1 --greedy
+[ "$(cat out)" = ABILITY ] || fail "the last token is not the one that is forced"
 rm mine/generation_config.json
 for tokens in 0 3; do
     status 0 generate --model mine --prompt 'ABILITY ABILITY' --max-new-tokens 40 --prompt_lookup_num_tokens $tokens
@@ -68,8 +75,7 @@ has err '^ds_lm: stdout: Bad file descriptor$'
 if grep -q 'step 1/2' -r events; then fail "what ds_lm prints is in a file of events"; else pass; fi
 
 status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 40 --seed 3
-text=$(sed '1s/^ABILITY//' out)
-stop=$(printf %s "$text" | head -c 9 | tail -c 2)
+stop=$(sed '1s/^ABILITY//' out | LC_ALL=C grep -ao '[a-z][a-z]' | head -n 1)
 status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 40 --seed 3 --stop-strings 'no such' --stop-strings "$stop"
 case $(sed '1s/^ABILITY//' out) in
 *"$stop"?????*) fail "the text continues behind a stop string" ;;
@@ -98,7 +104,7 @@ has out '^sample of step 1: '
 rm mine/generation_config.json
 status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 6 --num-return-sequences 3 --seed 3
 [ "$(grep -c '^\[[123] of 3\]$' out)" -eq 3 ] || fail "not three texts that are drawn"
-stop=$(head -c 10 beams | tail -c 2)
+stop=$(sed '1s/^ABILITY//' beams | LC_ALL=C grep -ao '[a-z][a-z]' | head -n 1)
 status 0 generate --model mine --prompt 'ABILITY' --max-new-tokens 20 --num-beams 2 --stop-strings "$stop"
 case $(sed '1s/^ABILITY//' out) in
 *"$stop"?????*) fail "a beam continues behind a stop string" ;;

@@ -91,7 +91,7 @@ static ds_status answer(Conversation *c)
 {
     char *prompt = messages_text(c->template, c->messages);
     dsi_text text = {0};
-    ds_status status = prompt ? lm_write(c->model, c->tokenizer, c->o, c->opts, prompt, true, &text)
+    ds_status status = prompt ? lm_write(c->model, c->tokenizer, c->opts, prompt, true, &text)
                               : ds_error_status();
     if (status == DS_OK) status = message_add(c->messages, "assistant", text.s ? text.s : "");
     c->opts.seed++;

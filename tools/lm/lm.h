@@ -92,13 +92,13 @@ ds_status lm_generation(const LmOptions *o, ds_module *m, ds_generate_opts *g);
  * freed with free(). */
 char *lm_chat_prompt(const LmOptions *o);
 /* Prints the prompt, unless it is a chat's, and what the model writes after it,
- * up to a text of o->stops, on rank 0; of several texts each with the prompt,
- * below a line with its number and its score. *written, unless NULL, receives
- * the text alone; free it. */
-ds_status lm_write(ds_module *model, ds_tokenizer *t, const LmOptions *o, ds_generate_opts opts,
-                   const char *prompt, bool chat, dsi_text *written);
+ * up to a stop string, on rank 0; of several texts each with the prompt, below
+ * a line with its number and its score. *written, unless NULL, receives the
+ * text alone; free it. */
+ds_status lm_write(ds_module *model, ds_tokenizer *t, ds_generate_opts opts, const char *prompt,
+                   bool chat, dsi_text *written);
 /* Prints the prompt of o, unless it is a chat's, and what the model writes
- * after it, up to a text of o->stops, on rank 0; the others compute it with it
+ * after it, up to a stop string, on rank 0; the others compute it with it
  * where parameters are gathered (sample.c). */
 ds_status lm_sample(ds_module *model, ds_tokenizer *t, const LmOptions *o, ds_generate_opts opts);
 

@@ -50,6 +50,7 @@ static void beams_set(const LmOptions *o, ds_generate_opts *g)
 ds_status lm_generation(const LmOptions *o, ds_module *m, ds_generate_opts *g)
 {
     *g = ds_generation_config(m);
+    if (g->n_stop < 0) return ds_error_status();
     beams_set(o, g);
     g->max_new_tokens = o->max_new_tokens;
     g->seed = (uint64_t)o->seed;
@@ -64,30 +65,18 @@ ds_status lm_generation(const LmOptions *o, ds_module *m, ds_generate_opts *g)
         g->prompt_lookup_num_tokens = o->prompt_lookup ? o->prompt_lookup : -1;
     if (o->num_assistant_tokens >= 0)
         g->num_assistant_tokens = o->num_assistant_tokens ? o->num_assistant_tokens : -1;
+    if (o->n_stops) g->stop_strings = o->stops, g->n_stop_strings = (int)o->n_stops;
     return beams_check(o, g);
 }
 
 /* ---- text ---- */
 
 typedef struct Sample {
-    const LmOptions *o;
     const ds_tokenizer *tokenizer;
     ds_decode_stream *stream;
     dsi_text text; /* behind the prompt */
 } Sample;
 
-/* Whether a stop string ends in the last `added` bytes of the text. */
-static bool is_stopped(const Sample *s, size_t added)
-{
-    for (int64_t i = 0; i < s->o->n_stops; i++) {
-        size_t n = strlen(s->o->stops[i]) + added;
-        const char *from = s->text.n > n ? s->text.s + s->text.n - n : s->text.s;
-        if (s->text.n && strstr(from, s->o->stops[i])) return true;
-    }
-    return false;
-}
-
-/* All ranks decode, so that all stop at the same token. */
 static bool print_token(void *arg, int64_t row, int64_t id)
 {
     Sample *s = arg;
@@ -95,7 +84,7 @@ static bool print_token(void *arg, int64_t row, int64_t id)
     const char *piece = ds_decode_stream_step(s->stream, (uint32_t)id);
     dsi_text_add(&s->text, "%s", piece);
     if (ds_comm_rank(NULL) == 0) fputs(piece, stdout), fflush(stdout);
-    return !is_stopped(s, strlen(piece));
+    return true;
 }
 
 /* The text of n new ids of a row; free it. */
@@ -108,19 +97,6 @@ static char *row_text(const Sample *s, const int64_t *ids, int64_t n)
     return text;
 }
 
-/* Whether a row has a stop string: a row that had one earlier has ended. */
-static bool row_stops(void *arg, int64_t row, const int64_t *ids, int64_t n)
-{
-    const Sample *s = arg;
-    char *text = row_text(s, ids, n);
-    bool stops = false;
-    (void)row;
-    for (int64_t i = 0; text && i < s->o->n_stops; i++)
-        stops |= strstr(text, s->o->stops[i]) != NULL;
-    free(text);
-    return stops;
-}
-
 /* Beams, and several sequences, which are known at the end: generates and
  * prints them. The text of the first is left in s->text. */
 static ds_tensor *rows_write(Sample *s, ds_module *model, ds_tensor *in, ds_generate_opts opts,
@@ -129,9 +105,8 @@ static ds_tensor *rows_write(Sample *s, ds_module *model, ds_tensor *in, ds_gene
     int64_t rows = opts.num_return_sequences > 1 ? opts.num_return_sequences : 1;
     int64_t *lengths = dsi_alloc((size_t)rows * sizeof *lengths);
     float *scores = dsi_alloc((size_t)rows * sizeof *scores);
-    opts.sequence_lengths = lengths, opts.arg = s;
+    opts.sequence_lengths = lengths;
     if (opts.num_beams > 1) opts.sequences_scores = scores;
-    if (s->o->n_stops) opts.stopping_criteria = row_stops;
     ds_tensor *y = ds_generate_with(model, in, opts);
     const int64_t *ids = y ? ds_data(y) : NULL;
     bool first = ds_comm_rank(NULL) == 0;
@@ -162,15 +137,16 @@ static ds_tensor *prompt_ids(ds_tokenizer *t, const char *text, bool chat)
     return x;
 }
 
-ds_status lm_write(ds_module *model, ds_tokenizer *t, const LmOptions *o, ds_generate_opts opts,
-                   const char *prompt, bool chat, dsi_text *written)
+ds_status lm_write(ds_module *model, ds_tokenizer *t, ds_generate_opts opts, const char *prompt,
+                   bool chat, dsi_text *written)
 {
     ds_scope *scope = ds_scope_open();
     ds_tensor *in = prompt_ids(t, prompt, chat);
-    Sample s = {.o = o, .tokenizer = t, .stream = ds_decode_stream_new(t, false)};
+    Sample s = {.tokenizer = t, .stream = ds_decode_stream_new(t, false)};
     bool first = ds_comm_rank(NULL) == 0,
          rows = opts.num_beams > 1 || opts.num_return_sequences > 1;
     if (opts.temperature == 0) opts.temperature = 0.8;
+    opts.tokenizer = t;
     if (!rows) opts.on_token = print_token, opts.arg = &s;
     if (in && first && !chat && !rows) fputs(prompt, stdout);
     ds_tensor *y = rows ? rows_write(&s, model, in, opts, chat ? "" : prompt)
@@ -189,8 +165,7 @@ ds_status lm_sample(ds_module *model, ds_tokenizer *t, const LmOptions *o, ds_ge
 {
     char *chat = o->chat ? lm_chat_prompt(o) : NULL;
     const char *prompt = o->chat ? chat : o->prompt ? o->prompt : "\n";
-    ds_status status = prompt ? lm_write(model, t, o, opts, prompt, o->chat, NULL)
-                              : ds_error_status();
+    ds_status status = prompt ? lm_write(model, t, opts, prompt, o->chat, NULL) : ds_error_status();
     free(chat);
     return status;
 }
