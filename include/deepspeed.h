@@ -25,6 +25,7 @@
 #include <deepspeed/monitor.h>
 #include <deepspeed/nn.h>
 #include <deepspeed/ops.h>
+#include <deepspeed/ops_math.h>
 #include <deepspeed/optim.h>
 #include <deepspeed/parallel.h>
 #include <deepspeed/profile.h>

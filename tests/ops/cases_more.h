@@ -5,6 +5,8 @@
 
 #include "calls.h"
 
+#include <deepspeed/ops_math.h>
+
 /* int64 [3,4] of -1 and 1, on x's device */
 static ds_tensor *alternating(ds_tensor *x)
 {
@@ -54,6 +56,29 @@ CALL(grid_reflect,
      ds_grid_sample_with(in[0], in[1], (ds_grid_sample_opts){.padding_mode = DS_GRID_REFLECTION}))
 CALL(all_reduce_sum, ds_all_reduce_sum(in[0], NULL))
 CALL(affine_grid, ds_affine_grid(in[0], 2, 3, true))
+CALL(square, ds_square(in[0]))
+CALL(reciprocal, ds_reciprocal(in[0]))
+CALL(tan, ds_tan(in[0]))
+CALL(sinh, ds_sinh(in[0]))
+CALL(cosh, ds_cosh(in[0]))
+CALL(log2, ds_log2(in[0]))
+CALL(log10, ds_log10(in[0]))
+CALL(lerp, ds_lerp(in[0], in[1], 0.75))
+CALL(addcmul, ds_addcmul(in[0], in[1], in[2], -0.5))
+CALL(addcdiv, ds_addcdiv(in[0], in[1], in[2], -0.5))
+CALL(logaddexp, ds_logaddexp(in[0], in[1]))
+CALL(nan_to_num, ds_nan_to_num(in[0], 0))
+CALL(min, ds_min(in[0], 1, true))
+CALL(kthvalue, ds_kthvalue(in[0], 2, 1, false, NULL))
+CALL(median, ds_median(in[0], 2, false, NULL))
+CALL(quantile, ds_quantile(in[0], 0.3, 2, true))
+CALL(masked_select, ds_masked_select(in[1], in[0]))
+CALL(diag, ds_diag(in[0], -1))
+CALL(diagonal, ds_diagonal(in[0], 1, 2, 0))
+CALL(trace, ds_trace(in[0]))
+CALL(outer, ds_outer(in[0], in[1]))
+CALL(dot, ds_dot(in[0], in[1]))
+CALL(movedim, ds_movedim(in[0], 0, -1))
 
 /* clang-format off */
 #define CASES_MORE \
@@ -94,5 +119,28 @@ CALL(affine_grid, ds_affine_grid(in[0], 2, 3, true))
     {"gather", "grid_sample", call_grid_sample, .in = {X(4, 1, 2, 3, 4), RANGE(-1.2, 1.2, 4, 1, 2, 3, 2)}}, \
     {"floor", "grid_sample, reflection", call_grid_reflect, .in = {X(4, 1, 2, 3, 4), RANGE(-1.2, 1.2, 4, 1, 2, 3, 2)}}, \
     {"all_reduce_sum", "", call_all_reduce_sum, .in = {X(2, 3, 4)}}, \
-    {"matmul", "affine_grid", call_affine_grid, .in = {X(3, 2, 2, 3)}},
+    {"matmul", "affine_grid", call_affine_grid, .in = {X(3, 2, 2, 3)}}, \
+    {"mul", "square", call_square, .in = {X(2, 3, 4)}}, \
+    {"div", "reciprocal", call_reciprocal, .in = {RANGE(0.5, 2, 2, 3, 4)}}, \
+    {"div", "tan", call_tan, .in = {X(2, 3, 4)}}, \
+    {"expm1", "sinh", call_sinh, .in = {X(2, 3, 4)}}, \
+    {"exp", "cosh", call_cosh, .in = {X(2, 3, 4)}}, \
+    {"log", "log2", call_log2, .in = {RANGE(0.5, 2, 2, 3, 4)}}, \
+    {"log", "log10", call_log10, .in = {RANGE(0.5, 2, 2, 3, 4)}}, \
+    {"add", "lerp", call_lerp, .in = {X(2, 3, 4), X(1, 4)}}, \
+    {"add", "addcmul", call_addcmul, .in = {X(2, 3, 4), X(1, 4), X(2, 3, 1)}}, \
+    {"add", "addcdiv", call_addcdiv, .in = {X(2, 3, 4), X(1, 4), RANGE(0.5, 2, 2, 3, 1)}}, \
+    {"log1p", "logaddexp", call_logaddexp, .in = {X(2, 3, 4), X(1, 4)}}, \
+    {"where", "nan_to_num", call_nan_to_num, .in = {X(2, 3, 4)}}, \
+    {"max", "min", call_min, .in = {X(3, 2, 3, 4)}}, \
+    {"gather", "kthvalue", call_kthvalue, .in = {X(3, 2, 3, 4)}}, \
+    {"where", "median", call_median, .in = {X(3, 2, 3, 4)}}, \
+    {"where", "quantile", call_quantile, .in = {X(3, 2, 3, 4)}}, \
+    {"index_select", "masked_select", call_masked_select, .in = {MASK(2, 3, 4), X(2, 3, 4)}}, \
+    {"where", "diag", call_diag, .in = {X(1, 4)}}, \
+    {"index_select", "diagonal", call_diagonal, .in = {X(3, 2, 3, 4)}}, \
+    {"index_select", "trace", call_trace, .in = {X(2, 3, 4)}}, \
+    {"mul", "outer", call_outer, .in = {X(1, 3), X(1, 4)}}, \
+    {"matmul", "dot", call_dot, .in = {X(1, 4), X(1, 4)}}, \
+    {"permute", "movedim", call_movedim, .in = {X(3, 2, 3, 4)}},
 /* clang-format on */
