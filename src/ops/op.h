@@ -169,8 +169,8 @@ static inline void dsi_pair(int64_t out[2], int vertical, int horizontal, int if
 bool dsi_triple(const char *op, const char *name, ds_dims d, int64_t usual, int64_t least,
                 int64_t to[3]);
 
-/* pool.c: x of n dimensions, 3 to 5, or of n - 1: one sample [C,...], which gets
- * a batch's dimension. NULL with the message. */
+/* pool.c: x of n dimensions, 3 to 5, or of n - 1: one sample [C,...], which
+ * gets a batch's dimension. NULL with the message. */
 ds_tensor *dsi_samples(const char *op, ds_tensor *x, int n);
 /* pool.c: whether these are sizes behind [N,C] of an output: at least 1, and
  * fewer than 2^31 places; and, of an adaptive pool, x [N,C,...] is not empty

@@ -545,8 +545,7 @@ ds_tensor *ds_neg(ds_tensor *x)
 {
     if (x && x->dtype == DS_BOOL)
         return dsi_refuse("neg: x is bool: expected numbers (ds_logical_not turns it around)");
-    if (x && !dsi_is_float(x))
-        return ds_mul(x, dsi_fill(dsi_new_dtype(x, DS_I8, (ds_dims){0}), -1));
+    if (x && !dsi_is_float(x)) return ds_sub(dsi_number_beside(x, 0), x);
     return affine("neg", x, -1, 0);
 }
 

@@ -104,7 +104,8 @@ static ds_tensor *integers_add(const char *op, ds_tensor *x, int dim, ds_tensor 
                           ds_dtype_name(x->dtype));
     ds_device device = dsi_device_id(x->device), cpu = {DS_CPU, 0};
     ds_tensor *y = ds_to(ds_cast(x, DS_I64), cpu, DS_I64), *s = ds_to(src, cpu, DS_I64);
-    y = y && y->storage == x->storage ? ds_clone(y) : ds_contiguous(y);
+    y = ds_contiguous(y);
+    if (y && y->storage == x->storage) y = ds_clone(y);
     const int64_t *from = ds_data(ds_contiguous(s)), *at = ds_data(index);
     uint64_t *to = ds_data_mut(y);
     if (!from || !at || !to) return NULL;
@@ -282,6 +283,17 @@ static ds_tensor *padded_to(ds_tensor *y, ds_dims shape)
     return dsi_pad(y, before, after, 0);
 }
 
+/* ds_scatter_add of integers and bools; elements outside of the index stay. */
+static ds_tensor *integers_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src)
+{
+    ds_dims shape = index->shape;
+    shape.d[dim] = x->shape.d[dim];
+    ds_tensor *part = corner(x, shape), *y = ds_clone(x);
+    if (!part || !y || !dsi_numel(index->shape)) return part ? y : NULL;
+    part = integers_add("scatter_add", part, dim, index, corner(src, index->shape), 1);
+    return part && dsi_copy(corner(y, shape), part) == DS_OK ? y : NULL;
+}
+
 ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src)
 {
     if (!dsi_live_all("scatter_add", x, index, src)) return dsi_null_operand("scatter_add");
@@ -291,16 +303,7 @@ ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *sr
         return ds_squeeze(
             ds_scatter_add(ds_unsqueeze(x, 0), 0, ds_unsqueeze(index, 0), ds_unsqueeze(src, 0)), 0);
     if (!(index = ds_contiguous(index))) return NULL;
-    if (!dsi_is_float(x)) {
-        ds_dims shape = index->shape; /* the elements outside of it stay */
-        shape.d[dim] = x->shape.d[dim];
-        if (!dsi_same_shape(shape, x->shape))
-            return dsi_refuse("scatter_add: x is %s %s, the index %s: expected x's shape except in "
-                              "dimension %d",
-                              ds_dtype_name(x->dtype), dsi_shape_text(x->shape),
-                              dsi_shape_text(index->shape), dim);
-        return integers_add("scatter_add", x, dim, index, corner(src, index->shape), 1);
-    }
+    if (!dsi_is_float(x)) return integers_scatter_add(x, dim, index, src);
     ds_tensor *part = corner(src, index->shape);
     if (scatter_fits(x, dim, index) && dsi_fusion(x->device, scatter_sum))
         return scatter_sum("scatter_add", x, dim, index, part, 1);

@@ -113,6 +113,7 @@ OP(SOFTPLUS, softplus)
 
 ds_tensor *ds_abs(ds_tensor *x)
 {
+    if (x && x->dtype == DS_U8) return dsi_alias(x);
     if (x && !dsi_is_float(x)) return ds_maximum(x, ds_neg(x));
     return unary(&dsi_op_abs, DSI_ABS, 0, x, X);
 }

@@ -71,6 +71,29 @@ static void adaptive_maxima(void **state)
     ds_scope_close(scope);
 }
 
+static void integers(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *byte = ds_full(DS_U8, (ds_dims){0}, 3), *minus = ds_neg(byte);
+    CHECK(minus && ds_dtype_of(minus) == DS_U8);
+    CHECK_CLOSE(ds_item(minus), 253, 0); /* wraps around */
+    CHECK_CLOSE(ds_item(ds_abs(minus)), 253, 0);
+    CHECK_CLOSE(ds_item(ds_abs(ds_full(DS_I64, ds_shape(1), -7))), 7, 0);
+    /* an index smaller than x: elements outside of it stay */
+    ds_tensor *x = ds_ones(DS_I64, ds_shape(3, 4)), *at = ds_zeros(DS_I64, ds_shape(2, 3));
+    ds_tensor *y = ds_scatter_add(x, 1, at, ds_full(DS_I64, ds_shape(3, 3), 5));
+    CHECK(y);
+    CHECK_CLOSE(ds_item(ds_sum(y)), 12 + 2 * 15, 0);
+    CHECK_CLOSE(ds_item(ds_select(ds_select(y, 0, 1), 0, 0)), 16, 0);
+    CHECK_CLOSE(ds_item(ds_sum(x)), 12, 0);
+    y = ds_scatter_add(ds_transpose(x, 0, 1), 0, at, at); /* not contiguous */
+    CHECK(y && ds_item(ds_sum(y)) == 12);
+    y = ds_scatter_add(x, 0, ds_zeros(DS_I64, ds_shape(2, 0)), ds_ones(DS_I64, ds_shape(2, 1)));
+    CHECK(y && ds_item(ds_sum(y)) == 12);
+    ds_scope_close(scope);
+}
+
 /* The call makes nothing, and its message holds both parts. */
 #define REFUSES(call, part1, part2) \
     do { \
@@ -108,4 +131,5 @@ static void huge_sizes(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(norms), cmocka_unit_test(grids), cmocka_unit_test(volumes),
-          cmocka_unit_test(adaptive_maxima), cmocka_unit_test(huge_sizes))
+          cmocka_unit_test(adaptive_maxima), cmocka_unit_test(huge_sizes),
+          cmocka_unit_test(integers))
