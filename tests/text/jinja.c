@@ -59,6 +59,30 @@ static void texts_are_those_of_jinja2(void **state)
     json_decref(golden);
 }
 
+/* Texts of jinja2 3.1. */
+static void strings_are_formatted(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"{{ '%s and %r' % ('a', 'b') }}", "a and 'b'"},
+        {"{{ '%s' % 'x' }}{{ '%s' % [1, 'y'] }}{{ '%s%%' % 5 }}", "x[1, 'y']5%"},
+        {"{{ '%05.1f|%+d|%-4d|% d|%3s|%.2s' % (-2.25, 7, 3, 5, 'ab', 'xyz') }}",
+         "-02.2|+7|3   | 5| ab|xy"},
+        {"{{ '%x %X %o %.3d %5.1e %g' % (-255, 255, 8, 5, 12345, 0.0001) }}",
+         "-ff FF 10 005 1.2e+04 0.0001"},
+        {"{{ '%(n)s is %(v)03d' % {'n': 'x', 'v': 4} }}", "x is 004"},
+        {"{{ '%s: %d' | format('a', 3.9) }}{{ '%(k)s' | format(k=1) }}", "a: 31"},
+        {"{{ 'none' % {} }}{{ 'none' % () }}{{ '%s' % (none,) }}{{ '%d' % true }}",
+         "nonenoneNone1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text = render(cases[i][0], strlen(cases[i][0]), NULL, NULL);
+        if (!text) fail_msg("%s: %s", cases[i][0], ds_error());
+        assert_string_equal(text, cases[i][1]);
+        free(text);
+    }
+}
+
 /* Templates that jinja2 refuses. */
 static void the_same_is_refused(void **state)
 {
@@ -102,7 +126,13 @@ static void messages_name_the_line(void **state)
     refused_with("{{ x.encode() }}", "chat: line 1: the method \"encode\" of a str is not "
                                      "implemented, or changes it");
     refused_with("{{ x.nothing() }}", "chat: line 1: 'str object' has no attribute 'nothing'");
-    refused_with("{{ '%s' % x }}", "chat: line 1: % of a string is not implemented");
+    refused_with("{{ '%d' % x }}", "chat: line 1: %d of a str");
+    refused_with("{{ '%s %s' % x }}", "chat: line 1: %: not enough arguments for the format");
+    refused_with("{{ '%s' % (x, x) }}", "chat: line 1: %: not all arguments are in the format");
+    refused_with("{{ '%(a)s' % {'b': x} }}", "chat: line 1: %: the dict has no \"a\"");
+    refused_with("{{ '%*d' % (3, 4) }}", "chat: line 1: %: a field with \"*\" is not implemented");
+    refused_with("{{ '%5' % x }}", "chat: line 1: %: the format ends within a field");
+    refused_with("{{ '%d' % 1e19 }}", "chat: line 1: %d of a number that has no 64 bits");
     refused_with("{% if x %}", "chat: line 1: the template ends before {% elif else endif %}");
     refused_with("\xff", "chat: line 1: text that is not UTF-8");
     refused_with("{{ 9223372036854775807 + 1 }}", "chat: line 1: a number beyond 64 bits");
@@ -140,7 +170,8 @@ static void limits_hold(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(texts_are_those_of_jinja2), cmocka_unit_test(the_same_is_refused),
-        cmocka_unit_test(messages_name_the_line), cmocka_unit_test(limits_hold)};
+        cmocka_unit_test(texts_are_those_of_jinja2), cmocka_unit_test(strings_are_formatted),
+        cmocka_unit_test(the_same_is_refused), cmocka_unit_test(messages_name_the_line),
+        cmocka_unit_test(limits_hold)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,6 +53,9 @@ dsi_jvalue dsi_jmath(dsi_jrun *r, int op, dsi_jvalue a, dsi_jvalue b); /* a op b
 /* The pairs in the order of their keys, equal ones as they were (builtins.c). */
 dsi_jpair *dsi_jsorted(dsi_jrun *r, const dsi_jpair *at, int64_t n, bool reverse);
 
+/* of % values, of a string; the filter of it (percent.c). */
+dsi_jvalue dsi_jpercent(dsi_jrun *r, dsi_jvalue of, dsi_jvalue values);
+dsi_jvalue dsi_jformat(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args);
 /* json.dumps (tojson.c). */
 dsi_jvalue dsi_jtojson(dsi_jrun *r, dsi_jvalue of, const dsi_jargs *args);
 /* Methods of strings that filters are, too (strings.c). */

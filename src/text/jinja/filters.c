@@ -395,6 +395,7 @@ const dsi_jbuiltin *dsi_jinja_filter_find(dsi_jvalue name)
         {"escape", "", filter_escape},
         {"first", "", filter_first},
         {"float", "default", filter_float},
+        {"format", "*", dsi_jformat},
         {"indent", "width first blank", filter_indent},
         {"int", "default base", filter_int},
         {"items", "", filter_items},

@@ -120,6 +120,7 @@ dsi_jvalue dsi_jmath(dsi_jrun *r, int op, dsi_jvalue a, dsi_jvalue b)
     char text[3];
     bool sequence = a.kind == DSI_JSTRING || dsi_jis_list(a);
     if (a.kind == DSI_JUNDEFINED) return dsi_jfail_undefined(r, a);
+    if (op == '%' && a.kind == DSI_JSTRING) return dsi_jpercent(r, a, b);
     if (b.kind == DSI_JUNDEFINED) return dsi_jfail_undefined(r, b);
     if (dsi_jis_whole(a) && dsi_jis_whole(b))
         return whole_math(r, op, dsi_jwhole(a), dsi_jwhole(b));
@@ -129,8 +130,6 @@ dsi_jvalue dsi_jmath(dsi_jrun *r, int op, dsi_jvalue a, dsi_jvalue b)
     if (op == '*' && sequence && dsi_jis_whole(b)) return repeat(r, a, dsi_jwhole(b));
     if (op == '*' && dsi_jis_whole(a) && (b.kind == DSI_JSTRING || dsi_jis_list(b)))
         return repeat(r, b, dsi_jwhole(a));
-    if (op == '%' && a.kind == DSI_JSTRING)
-        return dsi_jfail(r, "%% of a string is not implemented");
     return dsi_jfail(r, "%s of %s and %s", op_text(op, text), dsi_jtype(a), dsi_jtype(b));
 }
 
