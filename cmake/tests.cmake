@@ -21,10 +21,13 @@ set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_
 set(DS_TEST_EACH_ISA reference/ops reference/ops_next_index reference/ops_next_layers
     reference/ops_next_loss reference/ops_next_pointwise ops/gradients ops/values)
 # These also run with an emulated matrix unit (tests/device/emulator/amx.h):
-# NAME.amx_emulated.
+# NAME.amx_emulated. Of a sanitizer those that call the kernels, in all sizes.
 set(DS_TEST_AMX "")
 if("avx512" IN_LIST DS_ISAS AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
-    set(DS_TEST_AMX ${DS_TEST_EACH_ISA} device/amx device/attention device/attention_parts
+    if(NOT DS_SANITIZE)
+        set(DS_TEST_AMX ${DS_TEST_EACH_ISA})
+    endif()
+    list(APPEND DS_TEST_AMX device/amx device/attention device/attention_parts
         device/conv_bf16 device/gemm_bf16)
     add_library(amx_emulator OBJECT ${PROJECT_SOURCE_DIR}/tests/device/emulator/amx.c)
     target_link_libraries(amx_emulator PRIVATE ds_options)
