@@ -145,7 +145,7 @@ static void favour_stop(const Row *r)
 {
     ds_length_decay d = r->o->exponential_decay_length_penalty;
     if (d.factor == 0 || r->fresh <= d.start) return;
-    float gain = (float)(pow(dsi_option(d.factor, 0), (double)(r->fresh - d.start)) - 1);
+    float gain = (float)(pow(dsi_option(d.factor, 0), (double)r->fresh - (double)d.start) - 1);
     for (int i = 0; i < r->o->n_stop; i++) {
         int64_t id = r->o->stop[i];
         bool again = false;

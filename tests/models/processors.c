@@ -100,6 +100,12 @@ static const Scores rows[] = {
       .min_new_tokens = 3},
      2,
      {{-INFINITY, 6}, {-INFINITY, 13}}},
+    {{3, 5},
+     2,
+     1,
+     {STOPS, .exponential_decay_length_penalty = {INT64_MIN, 0.5}},
+     2,
+     {{-4.375F, 6}, {0, 13}}},
 };
 
 static void scores_of_transformers(void **state)
