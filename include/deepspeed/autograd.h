@@ -125,6 +125,16 @@ DS_API ds_tensor *ds_ctx_saved(ds_ctx *ctx, int i);
 /* Whether in[i] needs a gradient (ctx.needs_input_grad[i]). */
 DS_API bool ds_ctx_needs(ds_ctx *ctx, int i);
 
+/* ---- hooks ----------------------------------------------------------------------------------- */
+
+/* x.register_hook(fn): y is x, on its memory, to be used in its place. Backward
+ * calls fn(arg, grad) with the whole gradient of y. fn returns the gradient
+ * that x gets, of grad's shape, dtype and device, or NULL for grad itself; a
+ * failure that it sets ends the pass. It may keep grad (ds_keep), as
+ * retain_grad() does. arg must live until the backward. */
+typedef ds_tensor *ds_grad_hook_fn(void *arg, ds_tensor *grad);
+DS_API ds_tensor *ds_grad_hook(ds_tensor *x, ds_grad_hook_fn *fn, void *arg);
+
 /* ---- gradient check ------------------------------------------------------------------------------ */
 
 typedef struct ds_gradcheck_opts {

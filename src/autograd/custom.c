@@ -1,4 +1,5 @@
-/* autograd/custom.c: ds_apply: custom ops, as torch.autograd.Function.
+/* autograd/custom.c: ds_apply: custom ops, as torch.autograd.Function; and
+ * hooks of gradients.
  *
  * The user's two functions run with recording off. To the graph all custom ops
  * are one op, whose attribute says which.
@@ -119,5 +120,37 @@ ds_tensor *ds_apply(const ds_op *op, ds_tensor **in, int n)
         dsi_save_for_backward(node, ctx.saved[i]);
         dsi_unref(ctx.saved[i]);
     }
+    return y;
+}
+
+/* ---- hooks ------------------------------------------------------------------------------------------- */
+
+typedef struct Hook {
+    ds_grad_hook_fn *fn;
+    void *arg; /* borrowed */
+} Hook;
+
+static void grad_hook_backward(dsi_node *n, ds_tensor *dy)
+{
+    const Hook *h = dsi_attr(n);
+    ds_tensor *g = h->fn(h->arg, dy);
+    if (!g && !ds_error()) g = dy;
+    if (g &&
+        (!dsi_same_shape(g->shape, dy->shape) || g->dtype != dy->dtype || g->device != dy->device))
+        g = dsi_refuse("grad_hook: the hook returned %s %s on %s for a gradient %s %s on %s",
+                       ds_dtype_name(g->dtype), dsi_shape_text(g->shape),
+                       ds_device_name(dsi_device_id(g->device)), ds_dtype_name(dy->dtype),
+                       dsi_shape_text(dy->shape), ds_device_name(dsi_device_id(dy->device)));
+    dsi_accumulate_grad(n, 0, g ? dsi_alias(g) : NULL);
+}
+
+static const dsi_op dsi_op_grad_hook = {.name = "grad_hook", .backward = grad_hook_backward};
+
+ds_tensor *ds_grad_hook(ds_tensor *x, ds_grad_hook_fn *fn, void *arg)
+{
+    if (!fn || !dsi_live(x, "grad_hook")) return dsi_null_operand("grad_hook");
+    if (!dsi_acquire(x)) return NULL;
+    ds_tensor *y = dsi_alias(x);
+    dsi_set_attr(dsi_record(&dsi_op_grad_hook, y, x), &(Hook){fn, arg}, sizeof(Hook));
     return y;
 }
