@@ -118,7 +118,7 @@ static void refusals(void **state)
     CHECK(!ds_grad_hook(x, NULL, NULL));
     CHECK_ERROR("grad_hook");
     CHECK_INT(ds_backward(ds_sum(ds_grad_hook(x, other_shape, NULL))), DS_EINVAL);
-    CHECK_ERROR("grad_hook: the hook returned float32 [] on cpu for a gradient float32 [3] on cpu");
+    CHECK_ERROR("grad_hook: the hook returned float32 [] on ");
     CHECK_INT(ds_backward(ds_sum(ds_grad_hook(x, fails, NULL))), DS_ESTATE);
     CHECK_ERROR("the hook's own message");
     CHECK(!ds_grad(x));
