@@ -194,12 +194,12 @@ typedef struct ds_generate_opts {
     /* Behind `start` new tokens, the logit x of a stop token gains
      * |x| (factor^k - 1), k = 1, 2, ... */
     ds_length_decay exponential_decay_length_penalty;
-    bool remove_invalid_values; /* a logit of NaN counts as 0, an infinite one as finite */
-    bool renormalize_logits;    /* scores of beams are probabilities of the tokens that are left */
     /* Texts that end a row with the token that completes one of them: it may
      * begin in the prompt, and end within that token. With the tokenizer. */
     const char *const *stop_strings; /* [n_stop_strings] */
     int n_stop_strings;
+    bool remove_invalid_values; /* a logit of NaN counts as 0, an infinite one as finite */
+    bool renormalize_logits;    /* scores of beams are probabilities of the tokens that are left */
     const ds_tokenizer *tokenizer; /* borrowed; NULL: none */
     /* int64 [B,L], 0 where ids have padding, which is on the left; NULL: none */
     ds_tensor *attention_mask;

@@ -196,13 +196,14 @@ ds_tensor *ds_bincount(ds_tensor *x, int64_t minlength)
         return dsi_refuse("bincount: minlength is %lld: expected 0 or more", (long long)minlength);
     const int64_t *at = ds_data(ds_cast(x, DS_I64));
     int64_t n = x->shape.d[0], size = minlength;
-    for (int64_t i = 0; at && i < n; i++) {
+    if (!at) return NULL;
+    for (int64_t i = 0; i < n; i++) {
         if (at[i] < 0 || at[i] >= INT64_MAX / 8)
             return dsi_refuse("bincount: element %lld is %lld: expected 0 to 2^60", (long long)i,
                               (long long)at[i]);
         size = at[i] >= size ? at[i] + 1 : size;
     }
-    ds_tensor *y = at ? dsi_new_host(DS_I64, ds_shape(size)) : NULL;
+    ds_tensor *y = dsi_new_host(DS_I64, ds_shape(size));
     int64_t *to = ds_data_mut(y);
     if (!to) return NULL;
     memset(to, 0, (size_t)size * sizeof *to);
