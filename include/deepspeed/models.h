@@ -188,19 +188,19 @@ typedef struct ds_generate_opts {
     int64_t n_sequence_bias;               /* behind the others; of equal ones the last counts */
     double encoder_repetition_penalty;     /* above 1 favours tokens of the prompt; 0: 1 */
     int64_t encoder_no_repeat_ngram_size;  /* N tokens in a row of the prompt do not come again */
-    /* One of these tokens is the first new one behind a prompt of one token,
-     * and the last one of max_new_tokens. */
+    /* The first new token behind a prompt of one token, and the last one of
+     * max_new_tokens, are among these. */
     ds_token_ids forced_bos_token_id, forced_eos_token_id;
     /* Behind `start` new tokens, the logit x of a stop token gains
      * |x| (factor^k - 1), k = 1, 2, ... */
     ds_length_decay exponential_decay_length_penalty;
     /* Texts that end a row with the token that completes one of them: it may
      * begin in the prompt, and end within that token. With the tokenizer. */
+    const ds_tokenizer *tokenizer;   /* borrowed; NULL: none */
     const char *const *stop_strings; /* [n_stop_strings] */
     int n_stop_strings;
     bool remove_invalid_values; /* a logit of NaN counts as 0, an infinite one as finite */
     bool renormalize_logits;    /* scores of beams are probabilities of the tokens that are left */
-    const ds_tokenizer *tokenizer; /* borrowed; NULL: none */
     /* int64 [B,L], 0 where ids have padding, which is on the left; NULL: none */
     ds_tensor *attention_mask;
     /* Called for each token of each row that has not ended; false: the row ends
