@@ -39,6 +39,7 @@ ds_tensor *ds_glu(ds_tensor *x, int dim)
 
 ds_tensor *ds_softmin(ds_tensor *x, int dim)
 {
+    dsi_autocast_wide(&x);
     ds_tensor *wide = operand("softmin", x);
     if (!wide || (dim = dsi_want_dim("softmin", x, dim)) < 0) return NULL;
     return ds_cast(ds_softmax(ds_neg(wide), dim), x->dtype);
@@ -128,6 +129,7 @@ ds_tensor *ds_feature_alpha_dropout(ds_tensor *x, double p, bool training)
 
 ds_tensor *ds_normalize(ds_tensor *x, double p, int dim, double eps)
 {
+    dsi_autocast_wide(&x);
     ds_tensor *wide = operand("normalize", x);
     if (!wide || (dim = dsi_want_dim("normalize", x, dim)) < 0) return NULL;
     ds_norm_opts o = {.p = p, .dims = ds_shape(dim), .keepdim = true};
@@ -139,6 +141,7 @@ ds_tensor *ds_normalize(ds_tensor *x, double p, int dim, double eps)
  * counts the zeros beyond the first and the last channel. */
 ds_tensor *ds_local_response_norm_with(ds_tensor *x, ds_local_response_norm_opts o)
 {
+    dsi_autocast_wide(&x);
     const char *op = "local_response_norm";
     ds_tensor *wide = operand(op, x);
     if (!wide) return NULL;

@@ -84,6 +84,7 @@ static ds_tensor *bilinear(ds_tensor *x, ds_tensor *row, ds_tensor *column, int6
 ds_tensor *ds_grid_sample_with(ds_tensor *x, ds_tensor *grid, ds_grid_sample_opts o)
 {
     const char *op = "grid_sample";
+    if (x && grid && x->dtype != grid->dtype) dsi_autocast_wide(&x, &grid); /* it promotes */
     if (!dsi_live_all(op, x, grid)) return dsi_null_operand(op);
     if (!dsi_want_float(op, x) || !dsi_same_kind(op, x, grid)) return NULL;
     const int64_t *s = x->shape.d, *g = grid->shape.d;

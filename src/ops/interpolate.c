@@ -340,7 +340,7 @@ static ds_tensor *interpolate_area(ds_tensor *x, const Axis *a)
 /* 16-bit elements are computed in float32 and rounded once. */
 ds_tensor *ds_interpolate_with(ds_tensor *x, ds_interpolate_opts o)
 {
-    dsi_autocast_wide(&x);
+    if (o.mode != DS_AREA) dsi_autocast_wide(&x);
     if (!dsi_live(x, "interpolate")) return dsi_null_operand("interpolate");
     if (!interpolate_check(x, o)) return NULL;
     Axis a[3] = {{0}};

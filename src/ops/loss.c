@@ -117,7 +117,7 @@ static bool cross_entropy_check(const ds_tensor *x, const ds_tensor *label, ds_c
  * mean divides by the sum of the labels' weights. */
 ds_tensor *ds_cross_entropy_with(ds_tensor *x, ds_tensor *label, ds_cross_entropy_opts o)
 {
-    dsi_autocast_wide(&x, &o.weight);
+    dsi_autocast_wide(&x, &label, &o.weight);
     if (!dsi_live_all("cross_entropy", x, label)) return dsi_null_operand("cross_entropy");
     if (dsi_is_float(label) && dsi_same_shape(x->shape, label->shape))
         return smoothing_check(o) ? dsi_cross_entropy_soft(x, label, o) : NULL;

@@ -98,6 +98,7 @@ ds_tensor *ds_soft_margin_loss(ds_tensor *x, ds_tensor *y, ds_reduction reductio
 
 ds_tensor *ds_pairwise_distance(ds_tensor *x1, ds_tensor *x2, double p, double eps, bool keepdim)
 {
+    dsi_autocast_wide(&x1, &x2);
     const char *op = "pairwise_distance";
     ds_dtype dtype = x1 ? x1->dtype : DS_F32;
     if (!dsi_loss_operands(op, &x1, &x2, true, DS_NONE)) return NULL;
@@ -209,6 +210,7 @@ ds_tensor *ds_multilabel_margin_loss(ds_tensor *x, ds_tensor *labels, ds_reducti
 ds_tensor *ds_multilabel_soft_margin_loss(ds_tensor *x, ds_tensor *y, ds_tensor *weight,
                                           ds_reduction reduction)
 {
+    dsi_autocast_wide(&x, &y, &weight);
     const char *op = "multilabel_soft_margin_loss";
     ds_dtype dtype = x ? x->dtype : DS_F32;
     ds_dims shape;

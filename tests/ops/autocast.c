@@ -43,6 +43,7 @@ CALL(smooth, ds_smooth_l1_loss(in[0], in[1], 0, DS_MEAN))
 CALL(kl, ds_kl_div(in[0], in[1], (ds_kl_div_opts){.log_target = true}))
 CALL(logits, ds_binary_cross_entropy_with_logits(in[0], in[1], (ds_binary_cross_entropy_opts){0}))
 CALL(entropy, ds_cross_entropy(in[0], ds_zeros(DS_I64, ds_shape(4))))
+CALL(soft_entropy, ds_cross_entropy(in[0], in[1]))
 CALL(nll, ds_nll_loss(in[0], ds_zeros(DS_I64, ds_shape(4))))
 CALL(cosine, ds_cosine_similarity(in[0], in[1], 1, 0))
 CALL(triplet, ds_triplet_margin_loss(in[0], in[1], in[2], (ds_triplet_margin_loss_opts){0}))
@@ -57,6 +58,13 @@ CALL(expm1_, ds_expm1(in[0]))
 CALL(power, ds_pow(in[0], 2))
 CALL(softplus, ds_softplus(in[0], 0, 0))
 CALL(interpolate, ds_interpolate(in[0], .scale_factor = 2))
+CALL(area, ds_interpolate(in[0], .size = ds_shape(2), .mode = DS_AREA))
+CALL(normalize, ds_normalize(in[0], 0, 1, 0))
+CALL(softmin, ds_softmin(in[0], 1))
+CALL(distance, ds_pairwise_distance(in[0], in[1], 0, 0, false))
+CALL(response, ds_local_response_norm(in[0], 2))
+CALL(soft_labels, ds_multilabel_soft_margin_loss(in[0], in[1], NULL, DS_MEAN))
+CALL(grid, ds_grid_sample(in[0], in[1]))
 CALL(relu, ds_relu(in[0]))
 CALL(gelu, ds_gelu(in[0]))
 CALL(tanh_, ds_tanh(in[0]))
@@ -104,6 +112,7 @@ static const Row rows[] = {
     {"kl_div", kl, WIDE, {M, M}},
     {"binary_cross_entropy_with_logits", logits, WIDE, {M, M}},
     {"cross_entropy", entropy, WIDE, {M}},
+    {"cross_entropy, soft", soft_entropy, WIDE, {M, M}},
     {"nll_loss", nll, WIDE, {M}},
     {"cosine_similarity", cosine, WIDE, {M, M}},
     {"triplet_margin_loss", triplet, WIDE, {M, M, M}},
@@ -118,6 +127,13 @@ static const Row rows[] = {
     {"pow", power, WIDE, {M}},
     {"softplus", softplus, WIDE, {M}},
     {"interpolate", interpolate, WIDE, {IMG}},
+    {"interpolate, area", area, KEEPS, {IMG}},
+    {"normalize", normalize, WIDE, {M}},
+    {"softmin", softmin, WIDE, {M}},
+    {"pairwise_distance", distance, WIDE, {M, M}},
+    {"local_response_norm", response, WIDE, {IMG}},
+    {"multilabel_soft_margin_loss", soft_labels, WIDE, {M, M}},
+    {"grid_sample", grid, KEEPS, {IMG, {4, {2, 3, 3, 2}}}},
     {"relu", relu, KEEPS, {M}},
     {"gelu", gelu, KEEPS, {M}},
     {"tanh", tanh_, KEEPS, {M}},
@@ -187,6 +203,10 @@ static void others_stay(void **state)
     CHECK_INT(ds_dtype_of(ds_matmul(x, x)), DS_F64);
     CHECK_INT(ds_dtype_of(ds_softmax(x, 0)), DS_F64);
     CHECK_INT(ds_dtype_of(ds_sum(ds_ones(DS_I32, ds_shape(2)))), DS_I64);
+    /* of operands of two dtypes the wider one */
+    ds_tensor *image = ds_ones(DS_F32, ds_shape(1, 1, 2, 2)),
+              *grid = ds_zeros(DS_BF16, ds_shape(1, 1, 1, 2));
+    CHECK_INT(ds_dtype_of(ds_grid_sample(image, grid)), DS_F32);
     CHECK_INT(ds_set_autocast(DS_I64), DS_BF16);
     CHECK_ERROR("autocast: int64");
     CHECK_INT(ds_set_autocast(DS_F32), DS_BF16);
