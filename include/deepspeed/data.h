@@ -68,6 +68,19 @@ DS_API void ds_dataset_set_epoch(ds_dataset *d, int64_t epoch);
 /* torch.utils.data.Subset: the n samples of d from begin on, at most those that
  * there are. Takes d. */
 DS_API ds_dataset *ds_subset(ds_dataset *d, int64_t begin, int64_t n);
+/* The same of the n samples that index, which is copied, names. */
+DS_API ds_dataset *ds_subset_of(ds_dataset *d, const int64_t *index, int64_t n);
+
+/* torch.utils.data.random_split: out[i] has lengths[i] samples of d, each
+ * sample is in one of the n parts: PyTorch's for the same ds_seed. Lengths are
+ * whole numbers that add up to d's, or shares that add up to 1. Takes d, which
+ * is freed with its last part. Its random transforms stay in epoch 0: put them
+ * around the parts. False, with the message, if the lengths do not fit. */
+DS_API bool ds_random_split(ds_dataset *d, const double *lengths, int n, ds_dataset **out);
+
+/* torch.utils.data.ConcatDataset: the samples of n data sets with the same
+ * fields, one set after the other. Takes them. */
+DS_API ds_dataset *ds_concat_dataset(ds_dataset **d, int n);
 
 /* torch.utils.data.TensorDataset of n tensors with the same first dimension:
  * sample i is row i of each. Copies their elements. */

@@ -1,5 +1,4 @@
-/* data/dataset.c: data sets: what they have in common; a part of one; one made
- * of tensors.
+/* data/dataset.c: data sets: what they have in common; one made of tensors.
  *
  * Invariants: a data set is a const type, a description of its fields, and
  * behind them in the same block the type's own struct. It owns copies of its
@@ -125,62 +124,6 @@ ds_dims dsi_dataset_batch_shape(const ds_dataset *d, int f, int64_t n)
     ds_dims shape = {sample->n + 1, {n}};
     memcpy(shape.d + 1, sample->d, (size_t)sample->n * sizeof *sample->d);
     return shape;
-}
-
-/* ---- a part of a data set ------------------------------------------------------------------------- */
-
-/* Samples begin .. begin + n - 1 of `whole`, which it owns. */
-typedef struct subset {
-    ds_dataset *whole;
-    int64_t begin, n;
-} subset;
-
-static int64_t subset_len(void *self) { return ((subset *)self)->n; }
-
-static ds_status subset_get(void *self, int64_t i, void **field)
-{
-    subset *s = self;
-    return ds_dataset_get(s->whole, s->begin + i, field);
-}
-
-static ds_status subset_get_bytes(void *self, int64_t i, void **field)
-{
-    subset *s = self;
-    return s->whole->bytes->get(s->whole->self, s->begin + i, field);
-}
-
-static const float *subset_table(void *self)
-{
-    ds_dataset *whole = ((subset *)self)->whole;
-    return whole->bytes->table(whole->self);
-}
-
-static void subset_epoch(void *self, int64_t epoch)
-{
-    ds_dataset_set_epoch(((subset *)self)->whole, epoch);
-}
-
-static void subset_free(void *self) { ds_dataset_free(((subset *)self)->whole); }
-
-/* Takes d, also when it fails. A part that reaches beyond d's end is cut
- * there. */
-ds_dataset *ds_subset(ds_dataset *d, int64_t begin, int64_t n)
-{
-    static const ds_dataset_type type = {"Subset", sizeof(subset), subset_len, subset_get,
-                                         subset_free};
-    if (!d) return dsi_null_operand("subset");
-    if (begin < 0 || n < 0) {
-        ds_dataset_free(d);
-        return dsi_refuse("subset: begin %lld, n %lld: neither may be negative", (long long)begin,
-                          (long long)n);
-    }
-    int64_t all = ds_dataset_len(d), rest = begin < all ? all - begin : 0;
-    ds_dataset *part = ds_dataset_new(&type, d->n_fields, d->field);
-    *(subset *)ds_dataset_self(part) = (subset){d, begin, n < rest ? n : rest};
-    static const dsi_byte_form bytes = {subset_get_bytes, subset_table};
-    ds_dataset_on_epoch(part, subset_epoch);
-    if (d->bytes) dsi_dataset_set_byte_form(part, &bytes);
-    return part;
 }
 
 /* ---- tensors as a data set ------------------------------------------------------------------------ */

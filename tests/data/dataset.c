@@ -132,6 +132,95 @@ static void parts_are_clipped(void **state)
     CHECK_INT(alive, 0);
 }
 
+static void parts_by_index(void **state)
+{
+    (void)state;
+    int64_t index[] = {7, 2, 2};
+    ds_dataset *d = ds_subset_of(tens_new(10), index, 3);
+    index[0] = 0; /* it was copied */
+    CHECK_INT(ds_dataset_len(d), 3);
+    CHECK(value(d, 0) == 70 && value(d, 1) == 20 && value(d, 2) == 20);
+    ds_dataset_set_epoch(d, 2);
+    CHECK_INT(value(d, 0), 2070);
+    ds_dataset_free(d);
+    index[1] = 10;
+    CHECK(!ds_subset_of(tens_new(10), index, 3));
+    CHECK_ERROR("subset_of: index 1 is 10: ");
+    CHECK(!ds_subset_of(tens_new(10), NULL, 3));
+    CHECK_ERROR("subset_of: 3 indices");
+    CHECK(!ds_subset_of(NULL, index, 1));
+    CHECK_ERROR("subset_of");
+    CHECK_INT(alive, 0);
+}
+
+/* The samples are those of PyTorch 2.15 after manual_seed(3). */
+static void random_parts(void **state)
+{
+    (void)state;
+    static const int order[] = {6, 0, 3, 7, 8, 5, 1, 9, 2, 4};
+    static const struct {
+        int n;
+        double lengths[3];
+        int sizes[3];
+    } cases[] = {{2, {7, 3}, {7, 3}}, {3, {0.5, 0.3, 0.2}, {5, 3, 2}}, {2, {0.35, 0.65}, {4, 6}}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        ds_dataset *part[3];
+        ds_seed(3);
+        CHECK(ds_random_split(tens_new(10), cases[k].lengths, cases[k].n, part));
+        for (int p = 0, at = 0; p < cases[k].n; p++) {
+            CHECK_INT(alive, 1);
+            CHECK_INT(ds_dataset_len(part[p]), cases[k].sizes[p]);
+            ds_dataset_set_epoch(part[p], 2); /* not passed on */
+            for (int i = 0; i < cases[k].sizes[p]; i++)
+                CHECK_INT(value(part[p], i), 10 * order[at++]);
+            ds_dataset_free(part[p]);
+        }
+        CHECK_INT(alive, 0);
+    }
+}
+
+static void refused_parts(void **state)
+{
+    (void)state;
+    ds_dataset *part[2];
+    CHECK(!ds_random_split(tens_new(10), (double[]){7, 4}, 2, part));
+    CHECK_ERROR("random_split: the 2 lengths are 11 in all: expected 10, the samples that there");
+    CHECK(!ds_random_split(tens_new(10), (double[]){0.5, 0.4}, 2, part));
+    CHECK_ERROR("random_split: length 0 is 0.5: expected a number of samples, or shares that add");
+    CHECK(!ds_random_split(tens_new(10), (double[]){11, -1}, 2, part));
+    CHECK_ERROR("random_split: length 1 is -1: expected 0 or more");
+    CHECK(!ds_random_split(tens_new(10), (double[]){10}, 0, part));
+    CHECK_ERROR("random_split: 0 parts: expected at least 1");
+    CHECK(!ds_random_split(tens_new(10), NULL, 2, part));
+    CHECK_ERROR("random_split");
+    CHECK_INT(alive, 0);
+}
+
+static void sets_in_a_row(void **state)
+{
+    (void)state;
+    ds_dataset *d = ds_concat_dataset(
+        (ds_dataset *[]){tens_new(2), ds_subset(tens_new(3), 9, 1), tens_new(3)}, 3);
+    CHECK_INT(ds_dataset_len(d), 5);
+    CHECK(value(d, 0) == 0 && value(d, 1) == 10 && value(d, 2) == 0 && value(d, 4) == 20);
+    int64_t x;
+    CHECK_INT(ds_dataset_get(d, 5, (void *[]){&x}), DS_EINVAL);
+    CHECK_ERROR("ConcatDataset: there is no sample 5: it has 5");
+    ds_dataset_set_epoch(d, 2);
+    CHECK_INT(value(d, 4), 2020);
+    ds_dataset_free(d);
+    ds_scope *s = ds_scope_open();
+    ds_tensor *rows = ds_zeros(DS_F32, ds_shape(2, 3));
+    CHECK(!ds_concat_dataset((ds_dataset *[]){tens_new(2), ds_tensor_dataset(&rows, 1)}, 2));
+    CHECK_ERROR("concat_dataset: field 0 of set 1 is float32 [3], of set 0 int64 []");
+    ds_scope_close(s);
+    CHECK(!ds_concat_dataset((ds_dataset *[]){tens_new(2), NULL}, 2));
+    CHECK_ERROR("concat_dataset");
+    CHECK(!ds_concat_dataset(NULL, 0));
+    CHECK_ERROR("concat_dataset: 0 data sets: expected at least 1");
+    CHECK_INT(alive, 0);
+}
+
 static void epochs_reach_the_innermost(void **state)
 {
     (void)state;
@@ -192,6 +281,8 @@ static void wrong_tensors_are_refused(void **state)
 
 TEST_MAIN(cmocka_unit_test(own_data_sets_work), cmocka_unit_test(wrong_types_are_refused),
           cmocka_unit_test(null_is_passed), cmocka_unit_test(parts_are_clipped),
+          cmocka_unit_test(parts_by_index), cmocka_unit_test(random_parts),
+          cmocka_unit_test(refused_parts), cmocka_unit_test(sets_in_a_row),
           cmocka_unit_test(epochs_reach_the_innermost), cmocka_unit_test(tensors_become_rows),
           cmocka_unit_test(views_are_copied_in_their_order),
           cmocka_unit_test(wrong_tensors_are_refused))
