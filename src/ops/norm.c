@@ -120,29 +120,24 @@ static bool batch_norm_check(const ds_tensor *x, ds_batch_norm_opts o, bool batc
     return dsi_batch_norm_operands("batch_norm", x, o);
 }
 
-/* running = (1 - momentum) running + momentum batch; the variance without bias,
- * of n values */
-static bool batch_norm_update_running(ds_batch_norm_opts o, const ds_tensor *mean,
-                                      const ds_tensor *var, int64_t n)
+/* running = (1 - momentum) running + momentum factor batch; 16 bits in float32,
+ * rounded once */
+static bool running_moves(ds_tensor *running, double momentum, ds_tensor *batch, double factor)
 {
-    dsi_view m = dsi_v(o.running_mean), v = dsi_v(o.running_var);
-    double keep = 1 - o.momentum, unbiased = (double)n / (double)(n - 1);
-    return dsi_run(o.running_mean, affine, keep, 0.0, m, m) &&
-           dsi_run_op(o.running_mean, binary, DSI_ADD, o.momentum, m, dsi_v(mean), m) &&
-           dsi_run(o.running_var, affine, keep, 0.0, v, v) &&
-           dsi_run_op(o.running_var, binary, DSI_ADD, o.momentum * unbiased, v, dsi_v(var), v);
+    ds_tensor *wide = dsi_upcast(running);
+    if (!wide || !dsi_acquire(wide, batch)) return false;
+    dsi_view v = dsi_v(wide);
+    return dsi_run(wide, affine, 1 - momentum, 0.0, v, v) &&
+           dsi_run_op(wide, binary, DSI_ADD, momentum * factor, v, dsi_v(batch), v) &&
+           (wide == running || dsi_copy(running, wide) == DS_OK);
 }
 
-/* 16-bit running statistics are updated in float32 and rounded back. */
-static ds_tensor *batch_norm_upcast_statistics(ds_tensor *x, ds_batch_norm_opts o)
+bool dsi_batch_norm_update_running(ds_batch_norm_opts o, ds_tensor *mean, ds_tensor *var,
+                                   double unbiased)
 {
-    ds_tensor *mean = o.running_mean, *var = o.running_var;
-    o.running_mean = dsi_upcast(mean), o.running_var = dsi_upcast(var);
-    if (!o.running_mean || !o.running_var) return NULL;
-    ds_tensor *y = ds_batch_norm_with(x, o);
-    if (!y || !o.training) return y;
-    bool copied = dsi_copy(mean, o.running_mean) == DS_OK && dsi_copy(var, o.running_var) == DS_OK;
-    return dsi_result_if(copied, y);
+    if (!o.running_mean || ds_recomputing()) return true;
+    return running_moves(o.running_mean, o.momentum, mean, 1) &&
+           running_moves(o.running_var, o.momentum, var, unbiased);
 }
 
 /* Of the batch, by one kernel. */
@@ -166,9 +161,10 @@ static bool batch_norm_copies(ds_batch_norm_opts o, const dsi_norm_values *v)
 
 /* Sets v->mean and v->rstd = 1 / sqrt(var + eps) to those that this call
  * normalises with: of the batch, which also update the running ones, or the
- * running ones. v->factor is NULL if y is not to be deferred. */
+ * running ones. v->factor is NULL if y is not to be deferred. *moves: the
+ * batch's variance, if the running ones are not updated yet. */
 static bool batch_norm_statistics(ds_tensor *x, ds_batch_norm_opts o, bool batch,
-                                  dsi_norm_values *v)
+                                  dsi_norm_values *v, ds_tensor **moves)
 {
     ds_dims c = ds_shape(x->shape.d[1]);
     *v = (dsi_norm_values){.mean = batch ? dsi_new_upcast(x, c) : o.running_mean,
@@ -180,12 +176,9 @@ static bool batch_norm_statistics(ds_tensor *x, ds_batch_norm_opts o, bool batch
     }
     if (batch && dsi_fusion(x->device, batch_norm_stats)) return batch_norm_fused(x, o, v);
     ds_tensor *var = batch ? dsi_new_upcast(x, c) : o.running_var, *shifted = dsi_new_upcast(x, c);
-    if (batch) {
-        if (!dsi_run(var, batch_stats, dsi_v_channels(x), dsi_v(v->mean), dsi_v(var))) return false;
-        int64_t n = dsi_numel(x->shape) / c.d[0];
-        bool update = o.running_mean && !ds_recomputing();
-        if (update && !batch_norm_update_running(o, v->mean, var, n)) return false;
-    }
+    if (batch && !dsi_run(var, batch_stats, dsi_v_channels(x), dsi_v(v->mean), dsi_v(var)))
+        return false;
+    *moves = batch ? var : NULL;
     return dsi_run(shifted, affine, 1.0, o.eps, dsi_v(var), dsi_v(shifted)) &&
            dsi_run_op(v->rstd, unary, DSI_POW, -0.5, dsi_v(shifted), dsi_v(v->rstd)) &&
            (!v->factor || batch_norm_copies(o, v));
@@ -222,24 +215,28 @@ ds_tensor *ds_batch_norm_with(ds_tensor *x, ds_batch_norm_opts o)
         o.training = batch = false;
         if (!o.running_mean) o.running_mean = o.running_var = ones;
     }
-    bool fused = batch && dsi_fusion(x->device, batch_norm_stats); /* it takes 16 bits */
-    if (!fused && o.running_mean && (dsi_is_16bit(o.running_mean) || dsi_is_16bit(o.running_var)))
-        return batch_norm_upcast_statistics(x, o);
+    if (!batch) {
+        o.running_mean = dsi_upcast(o.running_mean), o.running_var = dsi_upcast(o.running_var);
+        if (!o.running_mean || !o.running_var) return NULL;
+    }
     o.momentum = dsi_option(o.momentum, 0.1);
     o.eps = dsi_option(o.eps, 1e-5);
     if (!(x = with_channels(x))) return NULL;
     if (!dsi_acquire(x, o.weight, o.bias, o.running_mean, o.running_var)) return NULL;
 
     dsi_norm_values v;
-    ds_tensor *y = dsi_new_like(x);
+    ds_tensor *y = dsi_new_like(x), *moves = NULL;
 
-    if (!y || !batch_norm_statistics(x, o, batch, &v)) return NULL;
+    if (!y || !batch_norm_statistics(x, o, batch, &v, &moves)) return NULL;
     dsi_cost_elements(x, (batch ? 4 : 1) + (o.weight != NULL));
     dsi_node *n = dsi_record_batch_norm(y, x, &v, o.weight, o.bias, batch, NULL);
-    if (n && v.factor && dsi_defer_norm(y, x, &v, o.weight, o.bias)) return y;
-    return dsi_result_if(dsi_run(y, batch_norm, dsi_v_channels(x), dsi_v(v.mean), dsi_v(v.rstd),
-                                 dsi_v(o.weight), dsi_v(o.bias), dsi_v_channels(y)),
-                         y);
+    bool done = (n && v.factor && dsi_defer_norm(y, x, &v, o.weight, o.bias)) ||
+                dsi_run(y, batch_norm, dsi_v_channels(x), dsi_v(v.mean), dsi_v(v.rstd),
+                        dsi_v(o.weight), dsi_v(o.bias), dsi_v_channels(y));
+    double values = (double)dsi_numel(x->shape) / (double)x->shape.d[1];
+    if (done && moves)
+        done = dsi_batch_norm_update_running(o, v.mean, moves, values / (values - 1));
+    return dsi_result_if(done, y);
 }
 
 /* ---- layer_norm -------------------------------------------------------------------------------------- */

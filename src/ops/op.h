@@ -235,6 +235,12 @@ dsi_node *dsi_record_batch_norm(ds_tensor *y, ds_tensor *x, const dsi_norm_value
  * or neither. Else false, with the message. */
 bool dsi_batch_norm_operands(const char *op, const ds_tensor *x, ds_batch_norm_opts o);
 
+/* norm.c: moves the running statistics, if there are any, towards those of a
+ * batch, var times `unbiased`; not where a forward is computed again. False
+ * with the message. */
+bool dsi_batch_norm_update_running(ds_batch_norm_opts o, ds_tensor *mean, ds_tensor *var,
+                                   double unbiased);
+
 /* norm.c: ds_rms_norm over the last dimension with weight + term [D] in place
  * of its weight; 16 bits are rounded once, at the end. */
 ds_tensor *dsi_rms_norm_shifted(ds_tensor *x, ds_tensor *weight, double term, double eps);

@@ -29,23 +29,13 @@ static ds_tensor *channel_sums(ds_tensor *x)
     return ds_sum_with(x, o);
 }
 
-/* running = (1 - momentum) running + momentum value, in its dtype. */
-static bool move_towards(ds_tensor *running, ds_tensor *value, double momentum)
-{
-    ds_tensor *now = ds_scale(dsi_upcast(running), 1 - momentum);
-    now = ds_add(now, ds_scale(value, momentum));
-    return now && dsi_copy(running, ds_cast(now, running->dtype)) == DS_OK;
-}
-
 /* n is [1]; the running variance is the unbiased one. */
 static bool update_running(ds_batch_norm_opts o, ds_tensor *mean, ds_tensor *var, ds_tensor *n)
 {
-    if (!o.running_mean || ds_recomputing()) return true;
     bool recording = ds_set_grad(false);
     ds_tensor *free_ones = ds_clamp(ds_shift(n, -1), 1, INFINITY);
     ds_tensor *unbiased = ds_mul(var, ds_div(n, free_ones));
-    bool done = mean && unbiased && move_towards(o.running_mean, mean, o.momentum) &&
-                move_towards(o.running_var, unbiased, o.momentum);
+    bool done = mean && unbiased && dsi_batch_norm_update_running(o, mean, unbiased, 1);
     ds_set_grad(recording);
     return done;
 }
