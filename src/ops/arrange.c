@@ -18,8 +18,9 @@ int ds_split_sizes(ds_tensor *x, int n, const int64_t *sizes, int dim, ds_tensor
     if (!x->shape.n) return dsi_refuse("split: x is []: expected a dimension to split"), 0;
     if ((dim = dsi_want_dim("split", x, dim)) < 0) return 0;
     for (int i = 0; i < n; i++) {
-        if (sizes[i] < 0)
-            return dsi_refuse("split: size %d is %lld: expected 0 or more", i, (long long)sizes[i]),
+        if (sizes[i] < 0 || sizes[i] > x->shape.d[dim])
+            return dsi_refuse("split: size %d is %lld: expected 0 to %lld", i, (long long)sizes[i],
+                              (long long)x->shape.d[dim]),
                    0;
         total += sizes[i];
     }
@@ -36,7 +37,7 @@ int ds_split_sizes(ds_tensor *x, int n, const int64_t *sizes, int dim, ds_tensor
 static int split_parts(const char *op, ds_tensor *x, int64_t size, int dim, ds_tensor **out,
                        int most)
 {
-    int64_t all = x->shape.d[dim], n = size > 0 && all ? (all + size - 1) / size : 1;
+    int64_t all = x->shape.d[dim], n = size > 0 && all ? (all - 1) / size + 1 : 1;
     if (n > most)
         return dsi_refuse("%s: x %s makes %lld parts of %lld in dimension %d: expected at most %d",
                           op, dsi_shape_text(x->shape), (long long)n, (long long)size, dim, most),

@@ -127,6 +127,12 @@ static void huge_sizes(void **state)
     REFUSES(
         ds_dispatch(ds_ones(DS_F32, ds_shape(2, 3)), ds_zeros(DS_I64, ds_shape(2, 1)), INT64_MAX),
         "tensor: shape", "any memory");
+    const int64_t sizes[] = {INT64_MAX, INT64_MAX, 6}; /* 4 in all, modulo 2^64 */
+    ds_tensor *part[3] = {NULL};
+    REFUSES(ds_split_sizes(in, 3, sizes, 1, part), "split: size 0 is 9223372036854775807",
+            "0 to 4");
+    CHECK_INT(ds_split_size(in, INT64_MAX, 1, part, 3), 1);
+    CHECK(part[0] && ds_size(part[0], 1) == 4);
     ds_scope_close(scope);
 }
 
