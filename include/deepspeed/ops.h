@@ -51,7 +51,9 @@ DS_API ds_tensor *ds_minimum(ds_tensor *a, ds_tensor *b);
 DS_API ds_tensor *ds_floor_divide(ds_tensor *a, ds_tensor *b);
 DS_API ds_tensor *ds_remainder(ds_tensor *a, ds_tensor *b);
 
-/* With a number; the shape is x's. torch.mul, torch.add, torch.pow. */
+/* With a number; the shape is x's. torch.mul, torch.add, torch.pow. Of integers
+ * the factor and the term are integers, and so is the result, int64 of bools;
+ * x^exponent is of floating-point x alone. */
 DS_API ds_tensor *ds_scale(ds_tensor *x, double factor); /* factor x */
 DS_API ds_tensor *ds_shift(ds_tensor *x, double term);   /* x + term */
 DS_API ds_tensor *ds_pow(ds_tensor *x, double exponent); /* x^exponent */

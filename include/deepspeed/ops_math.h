@@ -13,8 +13,9 @@ extern "C" {
 
 /* ---- element by element -------------------------------------------------------------- */
 
+/* Of integers float32, but square and trunc keep the dtype. */
 DS_API ds_tensor *ds_square(ds_tensor *x);     /* x^2; any dtype but bool */
-DS_API ds_tensor *ds_reciprocal(ds_tensor *x); /* 1 / x; of integers float32 */
+DS_API ds_tensor *ds_reciprocal(ds_tensor *x); /* 1 / x */
 DS_API ds_tensor *ds_tan(ds_tensor *x);        /* sin x / cos x */
 DS_API ds_tensor *ds_sinh(ds_tensor *x);       /* (e^x - e^-x) / 2 */
 DS_API ds_tensor *ds_cosh(ds_tensor *x);       /* (e^x + e^-x) / 2 */
@@ -22,12 +23,12 @@ DS_API ds_tensor *ds_log2(ds_tensor *x);
 DS_API ds_tensor *ds_log10(ds_tensor *x);
 DS_API ds_tensor *ds_trunc(ds_tensor *x); /* towards 0; the gradient is 0 */
 
-/* These broadcast, and promote as ds_add. */
+/* These broadcast. ds_lerp and ds_logaddexp take one floating-point dtype: */
 DS_API ds_tensor *ds_lerp(ds_tensor *a, ds_tensor *b, double weight); /* a + weight (b - a) */
-/* x + value a b, and x + value a / b */
+DS_API ds_tensor *ds_logaddexp(ds_tensor *a, ds_tensor *b); /* ln(e^a + e^b), without overflow */
+/* x + value a b, and x + value a / b; operands promote as those of ds_add */
 DS_API ds_tensor *ds_addcmul(ds_tensor *x, ds_tensor *a, ds_tensor *b, double value);
 DS_API ds_tensor *ds_addcdiv(ds_tensor *x, ds_tensor *a, ds_tensor *b, double value);
-DS_API ds_tensor *ds_logaddexp(ds_tensor *a, ds_tensor *b); /* ln(e^a + e^b), without overflow */
 
 typedef struct ds_nan_to_num_opts {
     double nan;    /* in place of NaN */

@@ -236,7 +236,10 @@ ds_dataset *ds_concat_dataset(ds_dataset **d, int n)
 {
     static const ds_dataset_type type = {"ConcatDataset", sizeof(row), row_len, row_get, row_free};
     bool fits = d && n >= 1;
-    if (!fits) dsi_refuse("concat_dataset: %d data sets: expected at least 1", n);
+    if (!d && n > 0)
+        dsi_null_operand("concat_dataset");
+    else if (!fits)
+        dsi_refuse("concat_dataset: %d data sets: expected at least 1", n);
     for (int i = 0; fits && i < n; i++) {
         fits = dsi_live(d[i], "concat_dataset");
         if (!fits) dsi_null_operand("concat_dataset");

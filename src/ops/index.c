@@ -268,7 +268,7 @@ static ds_tensor *max_find(const ds_tensor *x, int dim, ds_dims shape, ds_tensor
 
 /* Returns dim counted from the front; -1, with the message, if that dimension
  * is empty and has no maximum. */
-static int max_check(const char *op, const ds_tensor *x, int dim)
+int dsi_max_check(const char *op, const ds_tensor *x, int dim)
 {
     int at = dsi_want_dim(op, x, dim);
     if (at < 0 || !x->shape.n || x->shape.d[at]) return at;
@@ -281,7 +281,7 @@ static int max_check(const char *op, const ds_tensor *x, int dim)
 ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim)
 {
     if (!dsi_live(x, "max")) return dsi_null_operand("max");
-    if ((dim = max_check("max", x, dim)) < 0) return NULL;
+    if ((dim = dsi_max_check("max", x, dim)) < 0) return NULL;
     if (!dsi_is_float(x) && x->dtype != DS_I64)
         return ds_cast(ds_max(ds_cast(x, DS_I64), dim, keepdim), x->dtype);
     if (!(x = ds_contiguous(x))) return NULL;
@@ -302,7 +302,7 @@ ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim)
 ds_tensor *ds_argmax(ds_tensor *x, int dim)
 {
     if (!dsi_live(x, "argmax")) return dsi_null_operand("argmax");
-    if ((dim = max_check("argmax", x, dim)) < 0) return NULL;
+    if ((dim = dsi_max_check("argmax", x, dim)) < 0) return NULL;
     if (x->dtype == DS_BOOL) return dsi_refuse("argmax: x is bool: expected numbers (ds_cast it)");
     if (!dsi_is_float(x)) x = ds_cast(x, DS_I64);
     if (!x || !(x = ds_contiguous(x))) return NULL;

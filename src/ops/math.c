@@ -12,11 +12,29 @@
 
 /* ---- one operand ------------------------------------------------------------------------------------- */
 
-/* x of floats, in float32 for 16 bits; NULL with the message. */
+/* x in float32, of float64 itself; NULL with the message. */
 static ds_tensor *operand(const char *op, ds_tensor *x)
 {
     if (!dsi_live(x, op)) return dsi_null_operand(op);
-    return dsi_want_float(op, x) ? dsi_upcast(x) : NULL;
+    return dsi_is_float(x) ? dsi_upcast(x) : ds_cast(x, DS_F32);
+}
+
+/* y in x's dtype; of integers it stays float32. */
+static ds_tensor *result(ds_tensor *y, const ds_tensor *x)
+{
+    return dsi_is_float(x) ? ds_cast(y, x->dtype) : y;
+}
+
+/* ds_scale (term -0.0) and ds_shift (factor 1) of integers and bools: the
+ * number is an int64. */
+ds_tensor *dsi_affine_integers(const char *op, ds_tensor *x, double factor, double term)
+{
+    double number = factor == 1 ? term : factor;
+    if (!(fabs(number) < 0x1p63 && number == trunc(number)))
+        return dsi_refuse("%s: x is %s, the number %g: expected an integer (or ds_cast it)", op,
+                          ds_dtype_name(x->dtype), number);
+    ds_tensor *n = dsi_fill(dsi_new_dtype(x, DS_I64, (ds_dims){0}), number);
+    return factor == 1 ? ds_add(x, n) : ds_mul(x, n);
 }
 
 ds_tensor *ds_square(ds_tensor *x)
@@ -35,7 +53,7 @@ ds_tensor *ds_reciprocal(ds_tensor *x)
 ds_tensor *ds_tan(ds_tensor *x)
 {
     ds_tensor *wide = operand("tan", x);
-    return wide ? ds_cast(ds_div(ds_sin(wide), ds_cos(wide)), x->dtype) : NULL;
+    return wide ? result(ds_div(ds_sin(wide), ds_cos(wide)), x) : NULL;
 }
 
 /* e^x - 1 keeps the digits near 0. */
@@ -44,7 +62,7 @@ ds_tensor *ds_sinh(ds_tensor *x)
     ds_tensor *wide = operand("sinh", x);
     if (!wide) return NULL;
     ds_tensor *twice = ds_sub(ds_expm1(wide), ds_expm1(ds_neg(wide)));
-    return ds_cast(ds_scale(twice, 0.5), x->dtype);
+    return result(ds_scale(twice, 0.5), x);
 }
 
 ds_tensor *ds_cosh(ds_tensor *x)
@@ -52,13 +70,13 @@ ds_tensor *ds_cosh(ds_tensor *x)
     ds_tensor *wide = operand("cosh", x);
     if (!wide) return NULL;
     ds_tensor *twice = ds_add(ds_exp(wide), ds_exp(ds_neg(wide)));
-    return ds_cast(ds_scale(twice, 0.5), x->dtype);
+    return result(ds_scale(twice, 0.5), x);
 }
 
 static ds_tensor *logarithm(const char *op, ds_tensor *x, double factor)
 {
     ds_tensor *wide = operand(op, x);
-    return wide ? ds_cast(ds_scale(ds_log(wide), factor), x->dtype) : NULL;
+    return wide ? result(ds_scale(ds_log(wide), factor), x) : NULL;
 }
 
 ds_tensor *ds_log2(ds_tensor *x) { return logarithm("log2", x, 1 / log(2)); }
@@ -93,11 +111,18 @@ ds_tensor *ds_nan_to_num_with(ds_tensor *x, ds_nan_to_num_opts o)
 
 /* ---- several operands -------------------------------------------------------------------------------- */
 
+static bool alike(const char *op, ds_tensor *a, ds_tensor *b)
+{
+    ds_dims shape;
+    return dsi_want_float(op, a) && dsi_same_kind(op, a, b) &&
+           dsi_broadcast(op, a->shape, b->shape, &shape);
+}
+
 /* As torch, from the nearer end: a at 0 and b at 1 to the bit. */
 ds_tensor *ds_lerp(ds_tensor *a, ds_tensor *b, double weight)
 {
     if (!dsi_live_all("lerp", a, b)) return dsi_null_operand("lerp");
-    if (!dsi_want_float("lerp", a) || !dsi_same_kind("lerp", a, b)) return NULL;
+    if (!alike("lerp", a, b)) return NULL;
     ds_tensor *begin = dsi_upcast(a), *end = dsi_upcast(b), *way = ds_sub(end, begin);
     ds_tensor *y = fabs(weight) < 0.5 ? ds_add_scaled(begin, way, weight)
                                       : ds_add_scaled(end, way, weight - 1);
@@ -124,7 +149,7 @@ ds_tensor *ds_addcdiv(ds_tensor *x, ds_tensor *a, ds_tensor *b, double value)
 ds_tensor *ds_logaddexp(ds_tensor *a, ds_tensor *b)
 {
     if (!dsi_live_all("logaddexp", a, b)) return dsi_null_operand("logaddexp");
-    if (!dsi_want_float("logaddexp", a) || !dsi_same_kind("logaddexp", a, b)) return NULL;
+    if (!alike("logaddexp", a, b)) return NULL;
     ds_tensor *x = dsi_upcast(a), *y = dsi_upcast(b);
     ds_tensor *larger = ds_maximum(x, y), *distance = ds_abs(ds_sub(x, y));
     ds_tensor *sum = ds_add(larger, ds_log1p(ds_exp(ds_neg(distance))));
@@ -178,10 +203,12 @@ ds_tensor *ds_all(ds_tensor *x) { return ds_all_with(x, (ds_reduce_opts){0}); }
  * are, the difference in float32; integers in float64. */
 ds_tensor *ds_isclose(ds_tensor *a, ds_tensor *b, ds_close_opts o)
 {
+    ds_dims shape;
     if (!dsi_live_all("isclose", a, b)) return dsi_null_operand("isclose");
     if (a->dtype != b->dtype)
         return dsi_refuse("isclose: a is %s, b %s: expected one dtype", ds_dtype_name(a->dtype),
                           ds_dtype_name(b->dtype));
+    if (!dsi_broadcast("isclose", a->shape, b->shape, &shape)) return NULL;
     double rtol = dsi_option(o.rtol, 1e-5), atol = dsi_option(o.atol, 1e-8);
     if (!(rtol >= 0 && atol >= 0))
         return dsi_refuse("isclose: rtol is %g, atol %g: expected 0 or more", rtol, atol);

@@ -18,12 +18,23 @@ static ds_tensor *on_diagonal(const ds_tensor *x, int64_t n, int64_t m, int64_t 
     return ds_eq(ds_unsqueeze(i, 1), ds_unsqueeze(j, 0));
 }
 
+/* Whether there is memory for [n,m], as x or, NULL, of dtype on the current
+ * device: tried before the n + m places are made. False with the message. */
+static bool matrix_fits(const ds_tensor *x, ds_dtype dtype, int64_t n, int64_t m)
+{
+    ds_dims shape = ds_shape(n, m);
+    ds_scope *s = ds_scope_open();
+    bool fits = x ? dsi_new(x, shape) : ds_empty(dtype, shape);
+    ds_scope_close(s);
+    return fits;
+}
+
 ds_tensor *ds_eye(ds_dtype dtype, int64_t n, int64_t m)
 {
     if (n < 0 || m < 0)
         return dsi_refuse("eye: the shape is [%lld,%lld]: expected 0 or more", (long long)n,
                           (long long)m);
-    return ds_cast(on_diagonal(NULL, n, m, 0), dtype);
+    return matrix_fits(NULL, dtype, n, m) ? ds_cast(on_diagonal(NULL, n, m, 0), dtype) : NULL;
 }
 
 /* From both ends to the middle, as torch: the last one is `end` itself. Of
@@ -70,6 +81,7 @@ ds_tensor *ds_diagonal(ds_tensor *x, int64_t offset, int dim1, int dim2)
                           dsi_shape_text(x->shape), dim1);
     ds_tensor *y = ds_movedim(ds_movedim(x, dim1, -1), dim2 > dim1 ? dim2 - 1 : dim2, -1);
     int rows = x->shape.n - 2;
+    if (offset < -x->shape.d[dim1]) offset = -x->shape.d[dim1];
     int64_t i = offset < 0 ? -offset : 0, j = offset > 0 ? offset : 0;
     int64_t n = x->shape.d[dim1] - i, m = x->shape.d[dim2] - j;
     int64_t size = n < m ? n : m;
@@ -88,7 +100,10 @@ ds_tensor *ds_diag(ds_tensor *x, int64_t k)
     if (x->shape.n == 2) return ds_diagonal(x, k, 0, 1);
     if (x->shape.n != 1)
         return dsi_refuse("diag: x is %s: expected a vector or a matrix", dsi_shape_text(x->shape));
+    if (k < -INT32_MAX || k > INT32_MAX)
+        return dsi_refuse("diag: k is %lld: expected -2^31 to 2^31", (long long)k);
     int64_t size = x->shape.d[0] + (k < 0 ? -k : k);
+    if (!matrix_fits(x, x->dtype, size, size)) return NULL;
     ds_tensor *row = ds_pad(x, k < 0 ? ds_shape(0, -k) : ds_shape(k, 0));
     return ds_where(on_diagonal(x, size, size, k), row, dsi_number_beside(x, 0));
 }

@@ -116,6 +116,8 @@ bool dsi_want_int64(const char *op, const char *what, const ds_tensor *x, const 
 /* dim counted from the front, for x of at least one dimension (a scalar counts
  * as [1]); -1, with the message, if x has no such dimension. */
 int dsi_want_dim(const char *op, const ds_tensor *x, int dim);
+int dsi_max_check(const char *op, const ds_tensor *x, int dim); /* refuses an empty one, too */
+ds_tensor *dsi_affine_integers(const char *op, ds_tensor *x, double factor, double term);
 
 /* The shape that a and b broadcast to -> *out; else false, with the message. */
 bool dsi_broadcast(const char *op, ds_dims a, ds_dims b, ds_dims *out);

@@ -529,7 +529,8 @@ const dsi_op dsi_op_affine = {.name = "affine", .backward = affine_backward};
 static ds_tensor *affine(const char *op, ds_tensor *x, double factor, double term)
 {
     if (!dsi_live(x, op)) return dsi_null_operand(op);
-    if (!dsi_want_float(op, x) || !dsi_acquire(x)) return NULL;
+    if (!dsi_is_float(x)) return dsi_affine_integers(op, x, factor, term);
+    if (!dsi_acquire(x)) return NULL;
 
     ds_tensor *y = dsi_new_like(x);
 

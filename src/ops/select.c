@@ -23,7 +23,7 @@ static ds_tensor *turned(ds_tensor *x)
 ds_tensor *ds_min(ds_tensor *x, int dim, bool keepdim)
 {
     if (!dsi_live(x, "min")) return dsi_null_operand("min");
-    if (dsi_want_dim("min", x, dim) < 0) return NULL;
+    if (dsi_max_check("min", x, dim) < 0) return NULL;
     ds_tensor *y = ds_max(turned(x), dim, keepdim);
     return y ? turned(y) : NULL;
 }
@@ -31,13 +31,14 @@ ds_tensor *ds_min(ds_tensor *x, int dim, bool keepdim)
 ds_tensor *ds_argmin(ds_tensor *x, int dim)
 {
     if (!dsi_live(x, "argmin")) return dsi_null_operand("argmin");
-    return dsi_want_dim("argmin", x, dim) < 0 ? NULL : ds_argmax(turned(x), dim);
+    return dsi_max_check("argmin", x, dim) < 0 ? NULL : ds_argmax(turned(x), dim);
 }
 
 ds_tensor *ds_argsort(ds_tensor *x, int dim, bool descending)
 {
     ds_tensor *places = NULL;
     if (!dsi_live(x, "argsort")) return dsi_null_operand("argsort");
+    if (dsi_want_dim("argsort", x, dim) < 0) return NULL;
     return ds_sort(x, dim, descending, &places) ? places : NULL;
 }
 

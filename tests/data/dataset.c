@@ -216,6 +216,8 @@ static void sets_in_a_row(void **state)
     ds_scope_close(s);
     CHECK(!ds_concat_dataset((ds_dataset *[]){tens_new(2), NULL}, 2));
     CHECK_ERROR("concat_dataset");
+    CHECK(!ds_concat_dataset(NULL, 2));
+    CHECK_ERROR("concat_dataset: an operand is NULL");
     CHECK(!ds_concat_dataset(NULL, 0));
     CHECK_ERROR("concat_dataset: 0 data sets: expected at least 1");
     CHECK_INT(alive, 0);

@@ -60,7 +60,8 @@ static void pointwise(void **state)
     REFUSES(ds_celu(a, DS_ZERO), "celu: ", "alpha is 0");
     REFUSES(ds_softplus(a, DS_ZERO, 0), "softplus: ", "beta is 0");
     REFUSES(ds_relu(labels(ds_shape(2))), "relu: ", "int64");
-    REFUSES(ds_scale(labels(ds_shape(2)), 2), "scale: ", "int64");
+    REFUSES(ds_scale(n, 0.5), "scale: x is int64, the number 0.5", "integer");
+    REFUSES(ds_shift(n, INFINITY), "shift: x is int64, the number inf", "integer");
     REFUSES(ds_pow(labels(ds_shape(2)), 2), "pow: ", "int64");
 }
 
