@@ -12,11 +12,13 @@
 
 /* ---- one operand ------------------------------------------------------------------------------------- */
 
-/* x in float32, of float64 itself; NULL with the message. */
-static ds_tensor *operand(const char *op, ds_tensor *x)
+/* *x, which autocast makes float32, in float32, of float64 itself; NULL with
+ * the message. */
+static ds_tensor *operand(const char *op, ds_tensor **x)
 {
-    if (!dsi_live(x, op)) return dsi_null_operand(op);
-    return dsi_is_float(x) ? dsi_upcast(x) : ds_cast(x, DS_F32);
+    dsi_autocast_wide(x);
+    if (!dsi_live(*x, op)) return dsi_null_operand(op);
+    return dsi_is_float(*x) ? dsi_upcast(*x) : ds_cast(*x, DS_F32);
 }
 
 /* y in x's dtype; of integers it stays float32. */
@@ -46,20 +48,21 @@ ds_tensor *ds_square(ds_tensor *x)
 
 ds_tensor *ds_reciprocal(ds_tensor *x)
 {
+    dsi_autocast_wide(&x);
     if (!dsi_live(x, "reciprocal")) return dsi_null_operand("reciprocal");
     return ds_div(dsi_number_beside(x, 1), x);
 }
 
 ds_tensor *ds_tan(ds_tensor *x)
 {
-    ds_tensor *wide = operand("tan", x);
+    ds_tensor *wide = operand("tan", &x);
     return wide ? result(ds_div(ds_sin(wide), ds_cos(wide)), x) : NULL;
 }
 
 /* e^x - 1 keeps the digits near 0. */
 ds_tensor *ds_sinh(ds_tensor *x)
 {
-    ds_tensor *wide = operand("sinh", x);
+    ds_tensor *wide = operand("sinh", &x);
     if (!wide) return NULL;
     ds_tensor *twice = ds_sub(ds_expm1(wide), ds_expm1(ds_neg(wide)));
     return result(ds_scale(twice, 0.5), x);
@@ -67,7 +70,7 @@ ds_tensor *ds_sinh(ds_tensor *x)
 
 ds_tensor *ds_cosh(ds_tensor *x)
 {
-    ds_tensor *wide = operand("cosh", x);
+    ds_tensor *wide = operand("cosh", &x);
     if (!wide) return NULL;
     ds_tensor *twice = ds_add(ds_exp(wide), ds_exp(ds_neg(wide)));
     return result(ds_scale(twice, 0.5), x);
@@ -75,7 +78,7 @@ ds_tensor *ds_cosh(ds_tensor *x)
 
 static ds_tensor *logarithm(const char *op, ds_tensor *x, double factor)
 {
-    ds_tensor *wide = operand(op, x);
+    ds_tensor *wide = operand(op, &x);
     return wide ? result(ds_scale(ds_log(wide), factor), x) : NULL;
 }
 

@@ -113,7 +113,8 @@ ds_tensor *ds_trace(ds_tensor *x)
     if (!dsi_live(x, "trace")) return dsi_null_operand("trace");
     if (x->shape.n != 2)
         return dsi_refuse("trace: x is %s: expected a matrix", dsi_shape_text(x->shape));
-    return ds_sum(ds_diagonal(x, 0, 0, 1));
+    ds_tensor *sum = ds_sum(ds_diagonal(x, 0, 0, 1));
+    return sum && dsi_is_float(x) ? ds_cast(sum, x->dtype) : sum; /* under autocast */
 }
 
 /* ---- vectors --------------------------------------------------------------------------------------------- */
@@ -138,7 +139,10 @@ ds_tensor *ds_dot(ds_tensor *a, ds_tensor *b)
     if (a->shape.d[0] != b->shape.d[0])
         return dsi_refuse("dot: a has %lld elements, b %lld: expected as many",
                           (long long)a->shape.d[0], (long long)b->shape.d[0]);
-    return dsi_is_float(a) ? ds_matmul(a, b) : ds_cast(ds_sum(ds_mul(a, b)), a->dtype);
+    if (!dsi_same_kind("dot", a, b)) return NULL;
+    ds_tensor *y = dsi_is_float(a) ? dsi_vecdot(dsi_upcast(a), dsi_upcast(b), 0)
+                                   : ds_sum(ds_mul(a, b));
+    return y ? ds_cast(y, a->dtype) : NULL;
 }
 
 int ds_unbind(ds_tensor *x, int dim, ds_tensor **out, int most)

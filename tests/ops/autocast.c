@@ -4,6 +4,8 @@
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
+#include <deepspeed/ops_math.h>
+
 typedef ds_tensor *Call(ds_tensor **in);
 
 typedef struct Row {
@@ -65,6 +67,14 @@ CALL(distance, ds_pairwise_distance(in[0], in[1], 0, 0, false))
 CALL(response, ds_local_response_norm(in[0], 2))
 CALL(soft_labels, ds_multilabel_soft_margin_loss(in[0], in[1], NULL, DS_MEAN))
 CALL(grid, ds_grid_sample(in[0], in[1]))
+CALL(reciprocal, ds_reciprocal(in[0]))
+CALL(tangent, ds_tan(in[0]))
+CALL(sinh_, ds_sinh(in[0]))
+CALL(cosh_, ds_cosh(in[0]))
+CALL(log2_, ds_log2(in[0]))
+CALL(dot, ds_dot(in[0], in[1]))
+CALL(trace, ds_trace(in[0]))
+CALL(logaddexp, ds_logaddexp(in[0], in[1]))
 CALL(relu, ds_relu(in[0]))
 CALL(gelu, ds_gelu(in[0]))
 CALL(tanh_, ds_tanh(in[0]))
@@ -134,6 +144,14 @@ static const Row rows[] = {
     {"local_response_norm", response, WIDE, {IMG}},
     {"multilabel_soft_margin_loss", soft_labels, WIDE, {M, M}},
     {"grid_sample", grid, KEEPS, {IMG, {4, {2, 3, 3, 2}}}},
+    {"reciprocal", reciprocal, WIDE, {M}},
+    {"tan", tangent, WIDE, {M}},
+    {"sinh", sinh_, WIDE, {M}},
+    {"cosh", cosh_, WIDE, {M}},
+    {"log2", log2_, WIDE, {M}},
+    {"dot", dot, KEEPS, {{1, {6}}, {1, {6}}}},
+    {"trace", trace, KEEPS, {M}},
+    {"logaddexp", logaddexp, KEEPS, {M, M}},
     {"relu", relu, KEEPS, {M}},
     {"gelu", gelu, KEEPS, {M}},
     {"tanh", tanh_, KEEPS, {M}},

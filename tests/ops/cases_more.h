@@ -141,6 +141,6 @@ CALL(movedim, ds_movedim(in[0], 0, -1))
     {"index_select", "diagonal", call_diagonal, .in = {X(3, 2, 3, 4)}}, \
     {"index_select", "trace", call_trace, .in = {X(2, 3, 4)}}, \
     {"mul", "outer", call_outer, .in = {X(1, 3), X(1, 4)}}, \
-    {"matmul", "dot", call_dot, .in = {X(1, 4), X(1, 4)}}, \
+    {"vecdot", "dot", call_dot, .in = {X(1, 4), X(1, 4)}}, \
     {"permute", "movedim", call_movedim, .in = {X(3, 2, 3, 4)}},
 /* clang-format on */
