@@ -293,6 +293,9 @@ static void warn_of_unsupported(const json_t *json, const char *path)
 static bool file_read(Reading *r, int64_t vocab)
 {
     ds_generate_opts *o = &r->to->o;
+    const json_t *eos = value_of(r, "eos_token_id");
+    if (eos && ids_of(r, eos).n < 0)
+        reading_fail(r, "eos_token_id", "a token id, or a list of them");
     stop_read(o, json_object_get(r->to->json, "eos_token_id"), r->path);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) number_read(r, i);
     if (value_of(r, "top_k") && !o->top_k) o->top_k = -1;

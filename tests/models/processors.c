@@ -319,6 +319,7 @@ static void wrong_values_of_a_folder(void **state)
     static const char *const wrong[][2] = {
         {"\"suppress_tokens\": 5", "suppress_tokens is 5: expected a list of token ids"},
         {"\"suppress_tokens\": [1, \"a\"]", "suppress_tokens is [1,\"a\"]: expected a list of"},
+        {"\"eos_token_id\": [2, \"x\"]", "eos_token_id is [2,\"x\"]: expected a token id, or a"},
         {"\"forced_eos_token_id\": 1.5", "forced_eos_token_id is 1.5: expected a token id, or a"},
         {"\"forced_bos_token_id\": 20", "forced_bos_token_id has 20: expected tokens of the"},
         {"\"bad_words_ids\": [1]", "bad_words_ids is [1]: expected a list of lists of token ids"},
