@@ -410,13 +410,13 @@ static bool generate_check(const dsi_lm *lm, ds_tensor *ids, const ds_generate_o
 {
     if (!lm) return dsi_invalid("generate: expected a language model");
     if (ds_dtype_of(ids) != DS_I64 || ds_ndim(ids) != 2 || !ds_numel(ids))
-        return dsi_invalid("generate: the ids are %s of %d dimensions: expected int64 [B,L]",
-                           ds_dtype_name(ds_dtype_of(ids)), ds_ndim(ids));
+        return dsi_invalid("generate: the ids are %s %s: expected int64 [B,L], not empty",
+                           ds_dtype_name(ds_dtype_of(ids)), dsi_shape_text(ds_shape_of(ids)));
     if (o->attention_mask &&
         (ds_dtype_of(o->attention_mask) != DS_I64 || ds_numel(o->attention_mask) != ds_numel(ids)))
         return dsi_invalid("generate: attention_mask: expected int64 of the shape of ids");
     if (o->max_new_tokens < 1 || o->max_new_tokens > INT32_MAX)
-        return dsi_invalid("generate: max_new_tokens is %lld: expected 1 or more",
+        return dsi_invalid("generate: max_new_tokens is %lld: expected 1 to 2^31",
                            (long long)o->max_new_tokens);
     if (o->prompt_lookup_num_tokens < -1)
         return dsi_invalid("generate: prompt_lookup_num_tokens is %lld: expected -1 or more",
