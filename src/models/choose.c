@@ -215,6 +215,8 @@ bool dsi_lm_check_choice(const char *who, const ds_generate_opts *o, int64_t voc
           o->eta_cutoff < 1))
         return dsi_invalid("%s: epsilon_cutoff %g, eta_cutoff %g: expected at least 0 and below 1",
                            who, o->epsilon_cutoff, o->eta_cutoff);
+    if (o->top_k < -1)
+        return dsi_invalid("%s: top_k is %lld: expected -1 or more", who, (long long)o->top_k);
     if (!(o->temperature >= 0 && o->top_p >= 0 && o->top_p <= 1) || o->n_stop < 0 ||
         o->n_stop > DS_MAX_STOP_TOKENS)
         return dsi_invalid("%s: temperature %g, top_p %g, %d stop tokens: expected 0 or more, 0 to "

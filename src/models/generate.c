@@ -412,9 +412,15 @@ static bool generate_check(const dsi_lm *lm, ds_tensor *ids, const ds_generate_o
     if (ds_dtype_of(ids) != DS_I64 || ds_ndim(ids) != 2 || !ds_numel(ids))
         return dsi_invalid("generate: the ids are %s %s: expected int64 [B,L], not empty",
                            ds_dtype_name(ds_dtype_of(ids)), dsi_shape_text(ds_shape_of(ids)));
-    if (o->attention_mask &&
-        (ds_dtype_of(o->attention_mask) != DS_I64 || ds_numel(o->attention_mask) != ds_numel(ids)))
-        return dsi_invalid("generate: attention_mask: expected int64 of the shape of ids");
+    ds_tensor *mask = o->attention_mask;
+    if (mask &&
+        (ds_dtype_of(mask) != DS_I64 || !dsi_same_shape(ds_shape_of(mask), ds_shape_of(ids))))
+        return dsi_invalid("generate: attention_mask is %s %s: expected int64 %s, as ids",
+                           ds_dtype_name(ds_dtype_of(mask)), dsi_shape_text(ds_shape_of(mask)),
+                           dsi_shape_text(ds_shape_of(ids)));
+    if (o->pad_token_id < 0)
+        return dsi_invalid("generate: pad_token_id is %lld: expected a token",
+                           (long long)o->pad_token_id);
     if (o->max_new_tokens < 1 || o->max_new_tokens > INT32_MAX)
         return dsi_invalid("generate: max_new_tokens is %lld: expected 1 to 2^31",
                            (long long)o->max_new_tokens);
@@ -498,6 +504,11 @@ static bool run_open(Run *r, ds_tensor *ids)
         const int64_t first = row / r->times * r->prompt, *prompt = from + first;
         int64_t pad = 0;
         while (mask && pad < r->prompt - 1 && !mask[first + pad]) pad++;
+        for (int64_t i = pad; mask && i < r->prompt - 1; i++)
+            if (mask[first + i] && !mask[first + i + 1])
+                return dsi_invalid("generate: attention_mask: row %lld has padding behind token "
+                                   "%lld: expected it on the left",
+                                   (long long)(row / r->times), (long long)i);
         common = pad == r->pads[row] ? prompt_common(r, prompt, row, common) : 0;
         memcpy(r->ids + row * r->room, prompt, (size_t)r->prompt * sizeof *prompt);
         r->pads[row] = pad;

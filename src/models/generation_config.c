@@ -86,7 +86,7 @@ static const struct {
                OPTION(NUMBER_OR_ZERO, repetition_penalty, 0, INFINITY),
                OPTION(NUMBER_OR_ZERO, encoder_repetition_penalty, 0, INFINITY),
                OPTION(NUMBER_OR_ZERO, length_penalty, -INFINITY, INFINITY),
-               OPTION(INTEGER, top_k, -INFINITY, INT32_MAX),
+               OPTION(INTEGER, top_k, -1, INT32_MAX),
                OPTION(INTEGER, pad_token_id, -INFINITY, INFINITY),
                OPTION(INTEGER, prompt_lookup_num_tokens, 0, INT32_MAX),
                OPTION(INTEGER, max_new_tokens, 1, INT32_MAX),
@@ -300,6 +300,7 @@ static bool file_read(Reading *r, int64_t vocab)
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) number_read(r, i);
     if (value_of(r, "top_k") && !o->top_k) o->top_k = -1;
     if (value_of(r, "min_new_tokens")) o->min_length = 0;
+    if (o->pad_token_id < 0) o->pad_token_id = 0; /* no token, in older files */
     early_stopping_read(r);
     ids_read(r, "suppress_tokens", false, &o->suppress_tokens);
     ids_read(r, "begin_suppress_tokens", false, &o->begin_suppress_tokens);

@@ -199,14 +199,22 @@ bool dsi_lm_processes(const ds_generate_opts *o)
 
 /* ---- what is refused ---- */
 
-/* Whether a list of n ids, at least `least`, has tokens of the model alone;
- * else false, with the message. */
+/* Whether there is a list of n elements, at least `least`; else false, with the
+ * message. */
+static bool list_check(const char *who, const char *key, const void *list, int64_t n, int64_t least)
+{
+    if (n > 0 && !list)
+        return dsi_invalid("%s: %s is NULL: expected a list of %lld", who, key, (long long)n);
+    if (n >= least) return true;
+    return dsi_invalid("%s: %s has a list of %lld: expected %lld or more", who, key, (long long)n,
+                       (long long)least);
+}
+
+/* The same of ids that are tokens of the model. */
 static bool ids_check(const char *who, const char *key, ds_token_ids list, int64_t least,
                       int64_t vocab)
 {
-    if (list.n < least || (list.n && !list.ids))
-        return dsi_invalid("%s: %s has a list of %lld ids: expected %lld or more", who, key,
-                           (long long)(list.ids ? list.n : 0), (long long)least);
+    if (!list_check(who, key, list.ids, list.n, least)) return false;
     for (int64_t i = 0; i < list.n; i++)
         if (list.ids[i] < 0 || list.ids[i] >= vocab)
             return dsi_invalid("%s: %s has %lld: expected tokens of the model, 0 to %lld", who, key,
@@ -216,6 +224,9 @@ static bool ids_check(const char *who, const char *key, ds_token_ids list, int64
 
 static bool sequences_check(const char *who, const ds_generate_opts *o, int64_t vocab)
 {
+    if (!list_check(who, "bad_words_ids", o->bad_words_ids, o->n_bad_words_ids, 0) ||
+        !list_check(who, "sequence_bias", o->sequence_bias, o->n_sequence_bias, 0))
+        return false;
     for (int64_t i = 0; i < o->n_bad_words_ids; i++)
         if (!ids_check(who, "bad_words_ids", o->bad_words_ids[i], 1, vocab)) return false;
     for (int64_t i = 0; i < o->n_sequence_bias; i++) {
@@ -263,7 +274,10 @@ bool dsi_lm_check_processors(const char *who, const ds_generate_opts *o, int64_t
         return dsi_invalid("%s: exponential_decay_length_penalty has the factor %g: expected 0 or "
                            "more",
                            who, decay->factor);
+    ds_token_ids never = o->suppress_tokens, first = o->begin_suppress_tokens;
     return sequences_check(who, o, vocab) &&
+           list_check(who, "suppress_tokens", never.ids, never.n, 0) &&
+           list_check(who, "begin_suppress_tokens", first.ids, first.n, 0) &&
            force_check(who, "forced_bos_token_id", o->forced_bos_token_id, o, vocab) &&
            force_check(who, "forced_eos_token_id", o->forced_eos_token_id, o, vocab);
 }

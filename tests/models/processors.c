@@ -177,6 +177,7 @@ static void calls_of_transformers(void **state)
 static void refusals(void **state)
 {
     (void)state;
+    ds_scope *scope = ds_scope_open();
     const ds_token_ids far[] = {LIST(3, 300)}, none[] = {{NULL, 0}};
     const struct {
         ds_generate_opts o;
@@ -185,9 +186,20 @@ static void refusals(void **state)
         {{.bad_words_ids = far, .n_bad_words_ids = 1},
          "generate: bad_words_ids has 300: expected tokens of the model, 0 to 256"},
         {{.bad_words_ids = none, .n_bad_words_ids = 1},
-         "generate: bad_words_ids has a list of 0 ids: expected 1 or more"},
+         "generate: bad_words_ids has a list of 0: expected 1 or more"},
         {{.sequence_bias = (ds_sequence_bias[]){{LIST(2), NAN}}, .n_sequence_bias = 1},
          "generate: sequence_bias has a bias that is no number"},
+        {{.n_bad_words_ids = 2}, "generate: bad_words_ids is NULL: expected a list of 2"},
+        {{.n_sequence_bias = 1}, "generate: sequence_bias is NULL: expected a list of 1"},
+        {{.suppress_tokens = {NULL, 1}}, "generate: suppress_tokens is NULL: expected a list of 1"},
+        {{.begin_suppress_tokens = {NULL, -1}},
+         "generate: begin_suppress_tokens has a list of -1: expected 0 or more"},
+        {{.top_k = -2}, "generate: top_k is -2: expected -1 or more"},
+        {{.pad_token_id = -7}, "generate: pad_token_id is -7: expected a token"},
+        {{.attention_mask = ds_ones(DS_I64, ds_shape(2))},
+         "generate: attention_mask is int64 [2]: expected int64 [1, 2], as ids"},
+        {{.attention_mask = ds_from_data(DS_I64, ds_shape(1, 2), (int64_t[]){1, 0})},
+         "generate: attention_mask: row 0 has padding behind token 0: expected it on the left"},
         {{.forced_eos_token_id = LIST(-4)}, "generate: forced_eos_token_id has -4: expected"},
         {{.forced_bos_token_id = LIST(4, 5), .suppress_tokens = LIST(5, 6, 4)},
          "generate: forced_bos_token_id: all of its 2 tokens are suppress_tokens"},
@@ -200,7 +212,6 @@ static void refusals(void **state)
         {{.stop_strings = (const char *const[]){"x"}, .n_stop_strings = 1},
          "generate: stop_strings \"x\" ...: expected a tokenizer beside them"},
     };
-    ds_scope *scope = ds_scope_open();
     ds_module *m = ds_pretrained_load(DS_GOLDEN "/lm/models/gpt2-tied");
     for (int i = 0; i < (int)(sizeof wrong / sizeof *wrong); i++) {
         CHECK(!ds_generate_with(m, ds_full(DS_I64, ds_shape(1, 2), 1), wrong[i].o));
