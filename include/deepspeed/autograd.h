@@ -131,7 +131,8 @@ DS_API bool ds_ctx_needs(ds_ctx *ctx, int i);
  * calls fn(arg, grad) with the whole gradient of y. fn returns the gradient
  * that x gets, of grad's shape, dtype and device, or NULL for grad itself; a
  * failure that it sets ends the pass. It may keep grad (ds_keep), as
- * retain_grad() does. arg must live until the backward. */
+ * retain_grad() does. arg must live until the backward. Of an x that requires
+ * no gradient fn is not called. */
 typedef ds_tensor *ds_grad_hook_fn(void *arg, ds_tensor *grad);
 DS_API ds_tensor *ds_grad_hook(ds_tensor *x, ds_grad_hook_fn *fn, void *arg);
 
