@@ -149,7 +149,7 @@ static ds_module *pretrained_read(ds_pretrained_opts o)
                           ds_dtype_name(o.dtype));
     bool folder = dsi_is_folder(o.folder);
     if (!folder && !o.no_weights)
-        return (dsi_fail(DS_EIO, "pretrained: %s is no folder", o.folder), NULL);
+        return (dsi_fail(DS_EIO, "pretrained_load: \"%s\" is no folder", o.folder), NULL);
     char *path = folder ? path_in(o.folder, "config.json") : strdup(o.folder);
     dsi_lm_config *c = dsi_alloc(sizeof *c);
     json_t *json = NULL;

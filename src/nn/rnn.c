@@ -320,8 +320,9 @@ static ds_tensor *rnn_param(ds_module *m, const Rnn *r, const char *what, int k,
 static bool rnn_check(ds_module *m, const Rnn *r)
 {
     bool projects = r->o.proj_size != 0;
-    if (r->in > 0 && r->hidden > 0 && r->o.num_layers >= 0 && r->o.dropout >= 0 &&
-        r->o.dropout <= 1 && (!projects || (r->gates == 4 && r->out > 0 && r->out < r->hidden)) &&
+    if (r->in > 0 && r->in <= INT32_MAX && r->hidden > 0 && r->hidden <= INT32_MAX &&
+        r->o.num_layers >= 0 && r->o.dropout >= 0 && r->o.dropout <= 1 &&
+        (!projects || (r->gates == 4 && r->out > 0 && r->out < r->hidden)) &&
         (!r->o.relu || r->gates == 1) &&
         (!r->one_step || (r->o.num_layers < 2 && !r->o.bidirectional && !projects &&
                           !r->o.batch_first && r->o.dropout == 0)))
@@ -329,7 +330,7 @@ static bool rnn_check(ds_module *m, const Rnn *r)
     ds_fail(
         DS_EINVAL,
         "%s %s: input_size = %lld, hidden_size = %lld, num_layers = %d, dropout = %g, "
-        "proj_size = %lld%s: expected sizes of at least 1, dropout from 0 to 1, proj_size below "
+        "proj_size = %lld%s: expected sizes of 1 to 2^31 - 1, dropout from 0 to 1, proj_size below "
         "hidden_size and for an LSTM, relu for an RNN, of a cell one layer and direction",
         ds_module_type_of(m)->name, ds_module_name(m), (long long)r->in, (long long)r->hidden,
         r->o.num_layers, r->o.dropout, (long long)r->o.proj_size, r->o.relu ? ", relu" : "");

@@ -2,12 +2,14 @@
  * tests of values. 16-bit operands are computed in float32, and the result is
  * rounded once.
  * SPDX-License-Identifier: MIT */
+#include "base/int.h"
 #include "base/option.h"
 #include "op.h"
 
 #include <deepspeed/ops_math.h>
 
 #include <float.h>
+#include <limits.h>
 #include <math.h>
 
 /* ---- one operand ------------------------------------------------------------------------------------- */
@@ -180,22 +182,32 @@ ds_tensor *ds_isfinite(ds_tensor *x)
     return dsi_is_float(x) ? ds_lt(ds_abs(x), dsi_number_beside(x, INFINITY)) : ds_eq(x, x);
 }
 
+/* How many elements differ from 0, or are 0; NULL with op's message. */
+static ds_tensor *counted(const char *op, ds_tensor *x, bool zeros, ds_reduce_opts o)
+{
+    if (!dsi_live(x, op)) return dsi_null_operand(op);
+    for (int i = 0; i < o.dims.n && i < DS_MAX_DIMS; i++)
+        if (dsi_want_dim(op, x, (int)dsi_max(INT_MIN, dsi_min(o.dims.d[i], INT_MAX))) < 0)
+            return NULL;
+    ds_tensor *zero = dsi_number_beside(x, 0);
+    return ds_sum_with(zeros ? ds_eq(x, zero) : ds_ne(x, zero), o);
+}
+
 ds_tensor *ds_count_nonzero_with(ds_tensor *x, ds_reduce_opts o)
 {
-    if (!dsi_live(x, "count_nonzero")) return dsi_null_operand("count_nonzero");
-    return ds_sum_with(ds_ne(x, dsi_number_beside(x, 0)), o);
+    return counted("count_nonzero", x, false, o);
 }
 
 ds_tensor *ds_any_with(ds_tensor *x, ds_reduce_opts o)
 {
-    if (!dsi_live(x, "any")) return dsi_null_operand("any");
-    return ds_cast(ds_count_nonzero_with(x, o), DS_BOOL);
+    ds_tensor *n = counted("any", x, false, o);
+    return n ? ds_cast(n, DS_BOOL) : NULL;
 }
 
 ds_tensor *ds_all_with(ds_tensor *x, ds_reduce_opts o)
 {
-    if (!dsi_live(x, "all")) return dsi_null_operand("all");
-    return ds_logical_not(ds_any_with(ds_eq(x, dsi_number_beside(x, 0)), o));
+    ds_tensor *n = counted("all", x, true, o);
+    return n ? ds_logical_not(n) : NULL;
 }
 
 ds_tensor *ds_count_nonzero(ds_tensor *x) { return ds_count_nonzero_with(x, (ds_reduce_opts){0}); }

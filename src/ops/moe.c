@@ -36,7 +36,7 @@ static bool slots_fit(const char *op, ds_tensor *slots, int64_t rows)
     if (!slot && dsi_numel(slots->shape)) return false;
     ds_tensor *mask = dsi_fill(dsi_new_host(DS_BOOL, ds_shape(rows ? rows : 1)), 0);
     bool *taken = mask ? ds_data_mut(mask) : NULL, fits = taken;
-    for (int64_t i = 0, n = dsi_numel(slots->shape); fits && i < n; i++) {
+    for (int64_t i = 0, n = dsi_numel(slots->shape); slot && fits && i < n; i++) {
         if (slot[i] < 0) continue;
         fits = slot[i] < rows && !taken[slot[i]];
         if (!fits)

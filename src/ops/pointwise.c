@@ -546,7 +546,10 @@ ds_tensor *ds_neg(ds_tensor *x)
 {
     if (x && x->dtype == DS_BOOL)
         return dsi_refuse("neg: x is bool: expected numbers (ds_logical_not turns it around)");
-    if (x && !dsi_is_float(x)) return ds_sub(dsi_number_beside(x, 0), x);
+    if (x && !dsi_is_float(x)) {
+        ds_tensor *zero = dsi_number_beside(x, 0);
+        return zero ? ds_sub(zero, x) : NULL;
+    }
     return affine("neg", x, -1, 0);
 }
 

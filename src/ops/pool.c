@@ -61,7 +61,8 @@ bool dsi_adaptive_fits(const char *op, const ds_tensor *x, ds_dims size)
 static bool windows(const char *op, const dsi_pool2d *c, int i, int64_t size, bool up, int64_t *out)
 {
     int64_t stride = c->stride[i], padding = c->padding[i], field;
-    if (!dsi_check_window(op, c->kernel[i], stride, c->dilation[i], padding)) return false;
+    bool fits = dsi_check_window(op, c->kernel[i], stride, c->dilation[i], padding);
+    if (!fits || stride < 1) return false; /* the second for the analyzer */
     field = c->dilation[i] * (c->kernel[i] - 1) + 1;
     if (padding > field / 2)
         return dsi_refuse("%s: padding %lld: expected at most half the kernel, which reaches over "

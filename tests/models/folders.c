@@ -100,7 +100,7 @@ static void configs_are_refused_by_name(void **state)
     folder_make();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) refused(cases[i][0], cases[i][1]);
     CHECK(!ds_pretrained_load("/no/such/folder"));
-    CHECK_ERROR("/no/such/folder is no folder");
+    CHECK_ERROR("pretrained_load: \"/no/such/folder\" is no folder");
     ds_module_free(model_of(LLAMA));
     CHECK(!ds_pretrained_load(folder_path("")));
     CHECK_ERROR("neither model.safetensors nor pytorch_model.bin, and no index.json of one; for a "

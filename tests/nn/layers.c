@@ -469,6 +469,7 @@ static void refusals(void **state)
     REFUSED(ds_nn_group_norm(NULL, "m", 3, 4), "GroupNorm m: groups = 3, channels = 4");
     REFUSED(ds_nn_multihead_attention(NULL, "m", 8, 3), "MultiheadAttention m: embed_dim = 8");
     REFUSED(ds_nn_lstm(NULL, "m", 3, 4, .proj_size = 4), "LSTM m: input_size = 3");
+    REFUSED(ds_nn_rnn(NULL, "m", 3, INT64_MAX / 4), "expected sizes of 1 to 2^31 - 1");
     REFUSED(ds_nn_gru(NULL, "m", 3, 4, .proj_size = 2), "GRU m: input_size = 3");
     REFUSED(ds_nn_lstm(NULL, "m", 3, 4, .relu = true), "relu for an RNN");
     REFUSED(ds_nn_dropout2d(NULL, "m", 2), "Dropout2d m: p = 2");

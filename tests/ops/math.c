@@ -186,6 +186,10 @@ static void refusals(void **state)
     REFUSED(ds_min(ds_zeros(DS_F32, ds_shape(0)), 0, false), "min: dimension 0 of x [0] is empty");
     REFUSED(ds_argmin(ds_zeros(DS_F32, ds_shape(0)), 0), "argmin: dimension 0 of x [0] is empty");
     REFUSED(ds_argsort(x, 1, false), "argsort: dimension 1");
+    ds_reduce_opts second = {.dims = ds_shape(1)};
+    REFUSED(ds_any_with(x, second), "any: dimension 1 of x [3]: expected -1 to 0");
+    REFUSED(ds_all_with(x, second), "all: dimension 1 of x [3]");
+    REFUSED(ds_count_nonzero_with(x, second), "count_nonzero: dimension 1 of x [3]");
     REFUSED(ds_quantile(x, 1.5, 0, false), "quantile: q is 1.5: expected 0 to 1");
     REFUSED(ds_masked_select(x, x), "masked_select: the mask is float32: expected bool");
     REFUSED(ds_bincount(n, 0), "bincount: element 1 is -1");

@@ -384,6 +384,10 @@ static void a_pass_for_each_reader(void **state)
     Net b = net_new();
     a.in = ds_detach(a.in), b.in = ds_detach(b.in); /* their node would be passed twice */
     ds_tensor *y = norm(&a), *z = ds_relu(y), *other = ds_scale(y, 3);
+    if (!dsi_fusion(y->device, batch_norm_relu)) {
+        ds_scope_close(s); /* there, both readers pass the one node of y */
+        skip();
+    }
     CHECK_INT(norms_backward(z), 1);
     CHECK_INT(norms_backward(other), 1);
     backward(ds_relu(now(norm(&b))));
