@@ -87,6 +87,22 @@ static shared *share(ds_dataset *d, int parts)
     return of;
 }
 
+/* A part of its own, which passes epochs on. */
+static ds_dataset *part_alone(ds_dataset *d, int64_t begin, int64_t n, int64_t *index)
+{
+    ds_dataset *y = part_new(share(d, 1), begin, n, index);
+    ds_dataset_on_epoch(y, part_epoch);
+    return y;
+}
+
+/* The part frees it. */
+static int64_t *index_copy(const int64_t *index, int64_t n)
+{
+    int64_t *copy = dsi_alloc((size_t)(n + 1) * sizeof *copy);
+    if (n) memcpy(copy, index, (size_t)n * sizeof *copy);
+    return copy;
+}
+
 /* Frees d; NULL with the message, which comes first. */
 #define give_up(d, ...) (dsi_refuse(__VA_ARGS__), ds_dataset_free(d), NULL)
 
@@ -99,9 +115,7 @@ ds_dataset *ds_subset(ds_dataset *d, int64_t begin, int64_t n)
         return give_up(d, "subset: begin %lld, n %lld: neither may be negative", (long long)begin,
                        (long long)n);
     int64_t all = ds_dataset_len(d), rest = begin < all ? all - begin : 0;
-    ds_dataset *y = part_new(share(d, 1), begin, n < rest ? n : rest, NULL);
-    ds_dataset_on_epoch(y, part_epoch);
-    return y;
+    return part_alone(d, begin, n < rest ? n : rest, NULL);
 }
 
 ds_dataset *ds_subset_of(ds_dataset *d, const int64_t *index, int64_t n)
@@ -114,11 +128,7 @@ ds_dataset *ds_subset_of(ds_dataset *d, const int64_t *index, int64_t n)
         if (index[i] < 0 || index[i] >= all)
             return give_up(d, "subset_of: index %lld is %lld: %s has %lld samples", (long long)i,
                            (long long)index[i], ds_dataset_name(d), (long long)all);
-    int64_t *copy = dsi_alloc((size_t)(n + 1) * sizeof *copy);
-    if (n) memcpy(copy, index, (size_t)n * sizeof *copy);
-    ds_dataset *y = part_new(share(d, 1), 0, n, copy);
-    ds_dataset_on_epoch(y, part_epoch);
-    return y;
+    return part_alone(d, 0, n, index_copy(index, n));
 }
 
 /* ---- random parts -------------------------------------------------------------------------------------- */
@@ -167,11 +177,8 @@ bool ds_random_split(ds_dataset *d, const double *lengths, int n, ds_dataset **o
     int64_t *order = dsi_alloc((size_t)(all + 1) * sizeof *order);
     if (fits) dsi_rng_permutation(dsi_rng_default(), order, all);
     shared *of = fits ? share(d, n) : NULL;
-    for (int i = 0; i < n && fits; begin += size[i++]) {
-        int64_t *index = dsi_alloc((size_t)(size[i] + 1) * sizeof *index);
-        if (size[i]) memcpy(index, order + begin, (size_t)size[i] * sizeof *index);
-        out[i] = part_new(of, 0, size[i], index);
-    }
+    for (int i = 0; i < n && fits; begin += size[i++])
+        out[i] = part_new(of, 0, size[i], index_copy(order + begin, size[i]));
     dsi_free(order);
     dsi_free(size);
     return fits;
@@ -222,9 +229,7 @@ static bool same_fields(ds_dataset *const *d, int i)
                            ds_dataset_fields(d[i]), n);
     for (int f = 0; f < n; f++) {
         const ds_field *a = ds_dataset_field(d[0], f), *b = ds_dataset_field(d[i], f);
-        bool same = a->dtype == b->dtype && a->shape.n == b->shape.n;
-        for (int k = 0; same && k < a->shape.n; k++) same = a->shape.d[k] == b->shape.d[k];
-        if (!same)
+        if (a->dtype != b->dtype || !dsi_same_shape(a->shape, b->shape))
             return dsi_invalid("concat_dataset: field %d of set %d is %s %s, of set 0 %s %s", f, i,
                                ds_dtype_name(b->dtype), dsi_shape_text(b->shape),
                                ds_dtype_name(a->dtype), dsi_shape_text(a->shape));

@@ -2,14 +2,12 @@
  * tests of values. 16-bit operands are computed in float32, and the result is
  * rounded once.
  * SPDX-License-Identifier: MIT */
-#include "base/int.h"
 #include "base/option.h"
 #include "op.h"
 
 #include <deepspeed/ops_math.h>
 
 #include <float.h>
-#include <limits.h>
 #include <math.h>
 
 /* ---- one operand ------------------------------------------------------------------------------------- */
@@ -29,16 +27,12 @@ static ds_tensor *result(ds_tensor *y, const ds_tensor *x)
     return dsi_is_float(x) ? ds_cast(y, x->dtype) : y;
 }
 
-/* ds_scale (term -0.0) and ds_shift (factor 1) of integers and bools: the
- * number is an int64. */
-ds_tensor *dsi_affine_integers(const char *op, ds_tensor *x, double factor, double term)
+ds_tensor *dsi_integer_beside(const char *op, ds_tensor *x, double number)
 {
-    double number = factor == 1 ? term : factor;
     if (!(fabs(number) < 0x1p63 && number == trunc(number)))
         return dsi_refuse("%s: x is %s, the number %g: expected an integer (or ds_cast it)", op,
                           ds_dtype_name(x->dtype), number);
-    ds_tensor *n = dsi_fill(dsi_new_dtype(x, DS_I64, (ds_dims){0}), number);
-    return factor == 1 ? ds_add(x, n) : ds_mul(x, n);
+    return dsi_fill(dsi_new_dtype(x, DS_I64, (ds_dims){0}), number);
 }
 
 ds_tensor *ds_square(ds_tensor *x)
@@ -134,20 +128,23 @@ ds_tensor *ds_lerp(ds_tensor *a, ds_tensor *b, double weight)
     return ds_cast(y, a->dtype);
 }
 
+/* x + value op(a, b) */
+static ds_tensor *add_pair(const char *name, ds_tensor *x, ds_tensor *op(ds_tensor *, ds_tensor *),
+                           ds_tensor *a, ds_tensor *b, double value)
+{
+    if (!dsi_live_all(name, x, a, b)) return dsi_null_operand(name);
+    if (!dsi_is_16bit(x)) return ds_add_scaled(x, op(a, b), value);
+    return ds_cast(ds_add_scaled(dsi_upcast(x), op(dsi_upcast(a), dsi_upcast(b)), value), x->dtype);
+}
+
 ds_tensor *ds_addcmul(ds_tensor *x, ds_tensor *a, ds_tensor *b, double value)
 {
-    if (!dsi_live_all("addcmul", x, a, b)) return dsi_null_operand("addcmul");
-    if (!dsi_is_16bit(x)) return ds_add_scaled(x, ds_mul(a, b), value);
-    ds_tensor *y = ds_add_scaled(dsi_upcast(x), ds_mul(dsi_upcast(a), dsi_upcast(b)), value);
-    return ds_cast(y, x->dtype);
+    return add_pair("addcmul", x, ds_mul, a, b, value);
 }
 
 ds_tensor *ds_addcdiv(ds_tensor *x, ds_tensor *a, ds_tensor *b, double value)
 {
-    if (!dsi_live_all("addcdiv", x, a, b)) return dsi_null_operand("addcdiv");
-    if (!dsi_is_16bit(x)) return ds_add_scaled(x, ds_div(a, b), value);
-    ds_tensor *y = ds_add_scaled(dsi_upcast(x), ds_div(dsi_upcast(a), dsi_upcast(b)), value);
-    return ds_cast(y, x->dtype);
+    return add_pair("addcdiv", x, ds_div, a, b, value);
 }
 
 /* The larger one and ln(1 + e^-|a - b|); equal infinite ones as they are. */
@@ -169,7 +166,7 @@ ds_tensor *ds_isnan(ds_tensor *x)
     return dsi_live(x, "isnan") ? ds_ne(x, x) : dsi_null_operand("isnan");
 }
 
-/* An integer is never equal to its successor, nor different from itself. */
+/* No integer is different from itself. */
 ds_tensor *ds_isinf(ds_tensor *x)
 {
     if (!dsi_live(x, "isinf")) return dsi_null_operand("isinf");
@@ -186,11 +183,8 @@ ds_tensor *ds_isfinite(ds_tensor *x)
 static ds_tensor *counted(const char *op, ds_tensor *x, bool zeros, ds_reduce_opts o)
 {
     if (!dsi_live(x, op)) return dsi_null_operand(op);
-    for (int i = 0; i < o.dims.n && i < DS_MAX_DIMS; i++)
-        if (dsi_want_dim(op, x, (int)dsi_max(INT_MIN, dsi_min(o.dims.d[i], INT_MAX))) < 0)
-            return NULL;
     ds_tensor *zero = dsi_number_beside(x, 0);
-    return ds_sum_with(zeros ? ds_eq(x, zero) : ds_ne(x, zero), o);
+    return dsi_sum_as(op, zeros ? ds_eq(x, zero) : ds_ne(x, zero), o);
 }
 
 ds_tensor *ds_count_nonzero_with(ds_tensor *x, ds_reduce_opts o)

@@ -91,7 +91,7 @@ ds_tensor *ds_diagonal(ds_tensor *x, int64_t offset, int dim1, int dim2)
     ds_dims shape = y->shape;
     shape.n = rows + 1, shape.d[rows] = size * size;
     ds_tensor *at = ds_arange(DS_I64, 0, (double)(size * size), (double)(size + 1));
-    return ds_index_select(ds_reshape(y, shape), rows, ds_to(at, dsi_device_id(x->device), DS_I64));
+    return ds_index_select(ds_reshape(y, shape), rows, dsi_beside(at, x, DS_I64));
 }
 
 ds_tensor *ds_diag(ds_tensor *x, int64_t k)

@@ -117,7 +117,9 @@ bool dsi_want_int64(const char *op, const char *what, const ds_tensor *x, const 
  * as [1]); -1, with the message, if x has no such dimension. */
 int dsi_want_dim(const char *op, const ds_tensor *x, int dim);
 int dsi_max_check(const char *op, const ds_tensor *x, int dim); /* refuses an empty one, too */
-ds_tensor *dsi_affine_integers(const char *op, ds_tensor *x, double factor, double term);
+/* math.c: the number as an int64 that broadcasts beside an x of integers; NULL,
+ * with the message, of a fraction. */
+ds_tensor *dsi_integer_beside(const char *op, ds_tensor *x, double number);
 
 /* The shape that a and b broadcast to -> *out; else false, with the message. */
 bool dsi_broadcast(const char *op, ds_dims a, ds_dims b, ds_dims *out);
@@ -212,6 +214,13 @@ ds_tensor *dsi_new_images(const ds_tensor *x, ds_dims out, int64_t groups);
 /* conv.c: db[k] = dy [N,K,...] summed over all but the channels; false if db is
  * NULL, or with the message. */
 bool dsi_conv_db(const ds_tensor *dy, ds_tensor *db);
+
+/* reduce.c: ds_sum_with, whose messages begin with op. */
+ds_tensor *dsi_sum_as(const char *op, ds_tensor *x, ds_reduce_opts opts);
+
+/* statistics.c: x where larger elements are smaller: -x, or of integers -1 - x,
+ * which is exact for each; bools are turned around. */
+ds_tensor *dsi_turned(ds_tensor *x);
 
 /* statistics.c: the sum over dim of a b, of one shape and dtype. */
 ds_tensor *dsi_vecdot(ds_tensor *a, ds_tensor *b, int dim);

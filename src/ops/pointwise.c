@@ -526,10 +526,8 @@ static void affine_backward(dsi_node *n, ds_tensor *dy)
 const dsi_op dsi_op_affine = {.name = "affine", .backward = affine_backward};
 
 /* factor x + term; a term of -0.0 leaves the sign of 0 */
-static ds_tensor *affine(const char *op, ds_tensor *x, double factor, double term)
+static ds_tensor *affine(ds_tensor *x, double factor, double term)
 {
-    if (!dsi_live(x, op)) return dsi_null_operand(op);
-    if (!dsi_is_float(x)) return dsi_affine_integers(op, x, factor, term);
     if (!dsi_acquire(x)) return NULL;
 
     ds_tensor *y = dsi_new_like(x);
@@ -540,17 +538,28 @@ static ds_tensor *affine(const char *op, ds_tensor *x, double factor, double ter
     return y;
 }
 
-ds_tensor *ds_scale(ds_tensor *x, double factor) { return affine("scale", x, factor, -0.0); }
-ds_tensor *ds_shift(ds_tensor *x, double term) { return affine("shift", x, 1, term); }
+ds_tensor *ds_scale(ds_tensor *x, double factor)
+{
+    if (!dsi_live(x, "scale")) return dsi_null_operand("scale");
+    if (dsi_is_float(x)) return affine(x, factor, -0.0);
+    return ds_mul(x, dsi_integer_beside("scale", x, factor));
+}
+
+ds_tensor *ds_shift(ds_tensor *x, double term)
+{
+    if (!dsi_live(x, "shift")) return dsi_null_operand("shift");
+    if (dsi_is_float(x)) return affine(x, 1, term);
+    return ds_add(x, dsi_integer_beside("shift", x, term));
+}
+
 ds_tensor *ds_neg(ds_tensor *x)
 {
-    if (x && x->dtype == DS_BOOL)
+    if (!dsi_live(x, "neg")) return dsi_null_operand("neg");
+    if (dsi_is_float(x)) return affine(x, -1, 0);
+    if (x->dtype == DS_BOOL)
         return dsi_refuse("neg: x is bool: expected numbers (ds_logical_not turns it around)");
-    if (x && !dsi_is_float(x)) {
-        ds_tensor *zero = dsi_number_beside(x, 0);
-        return zero ? ds_sub(zero, x) : NULL;
-    }
-    return affine("neg", x, -1, 0);
+    ds_tensor *zero = dsi_number_beside(x, 0);
+    return zero ? ds_sub(zero, x) : NULL;
 }
 
 /* ---- prelu ------------------------------------------------------------------------------------------- */

@@ -89,11 +89,13 @@ static ds_tensor *reduce_op(const char *op, ds_tensor *x, ds_reduce_opts o, bool
 
 ds_tensor *ds_sum(ds_tensor *x) { return ds_sum_with(x, (ds_reduce_opts){0}); }
 ds_tensor *ds_mean(ds_tensor *x) { return ds_mean_with(x, (ds_reduce_opts){0}); }
-ds_tensor *ds_sum_with(ds_tensor *x, ds_reduce_opts opts)
+ds_tensor *dsi_sum_as(const char *op, ds_tensor *x, ds_reduce_opts opts)
 {
     dsi_autocast_wide(&x);
-    return reduce_op("sum", x, opts, false);
+    return reduce_op(op, x, opts, false);
 }
+
+ds_tensor *ds_sum_with(ds_tensor *x, ds_reduce_opts opts) { return dsi_sum_as("sum", x, opts); }
 ds_tensor *ds_mean_with(ds_tensor *x, ds_reduce_opts opts)
 {
     return reduce_op("mean", x, opts, true);

@@ -2,36 +2,25 @@
  * that are made of ds_sort. The host reads the values that decide; elements are
  * gathered on the device, with gradients.
  * SPDX-License-Identifier: MIT */
-#include "base/mem.h"
 #include "op.h"
 
 #include <deepspeed/ops_math.h>
 
 #include <math.h>
-#include <string.h>
 
 /* ---- order --------------------------------------------------------------------------------------------- */
-
-/* Elements in the opposite order: -x; of integers -1 - x, which does not
- * overflow. */
-static ds_tensor *turned(ds_tensor *x)
-{
-    if (dsi_is_float(x)) return ds_neg(x);
-    return x->dtype == DS_BOOL ? ds_logical_not(x) : ds_sub(dsi_number_beside(x, -1), x);
-}
 
 ds_tensor *ds_min(ds_tensor *x, int dim, bool keepdim)
 {
     if (!dsi_live(x, "min")) return dsi_null_operand("min");
     if (dsi_max_check("min", x, dim) < 0) return NULL;
-    ds_tensor *y = ds_max(turned(x), dim, keepdim);
-    return y ? turned(y) : NULL;
+    return dsi_turned(ds_max(dsi_turned(x), dim, keepdim));
 }
 
 ds_tensor *ds_argmin(ds_tensor *x, int dim)
 {
     if (!dsi_live(x, "argmin")) return dsi_null_operand("argmin");
-    return dsi_max_check("argmin", x, dim) < 0 ? NULL : ds_argmax(turned(x), dim);
+    return dsi_max_check("argmin", x, dim) < 0 ? NULL : ds_argmax(dsi_turned(x), dim);
 }
 
 ds_tensor *ds_argsort(ds_tensor *x, int dim, bool descending)
@@ -137,7 +126,7 @@ ds_tensor *ds_nonzero(ds_tensor *x)
         for (int d = x->shape.n - 1; d >= 0; place /= x->shape.d[d--])
             to[i * x->shape.n + d] = place % x->shape.d[d];
     }
-    return ds_to(y, dsi_device_id(x->device), DS_I64);
+    return dsi_beside(y, x, DS_I64);
 }
 
 ds_tensor *ds_masked_select(ds_tensor *x, ds_tensor *mask)
@@ -152,7 +141,7 @@ ds_tensor *ds_masked_select(ds_tensor *x, ds_tensor *mask)
     ds_tensor *places = true_places(ds_expand(mask, shape));
     ds_tensor *line = ds_reshape(ds_expand(x, shape), ds_shape(dsi_numel(shape)));
     if (!places) return NULL;
-    return ds_index_select(line, 0, ds_to(places, dsi_device_id(x->device), DS_I64));
+    return ds_index_select(line, 0, dsi_beside(places, x, DS_I64));
 }
 
 /* bool [N]: whether an element of the sorted line [N] differs from the one
@@ -204,10 +193,9 @@ ds_tensor *ds_bincount(ds_tensor *x, int64_t minlength)
                               (long long)at[i]);
         size = at[i] >= size ? at[i] + 1 : size;
     }
-    ds_tensor *y = dsi_new_host(DS_I64, ds_shape(size));
+    ds_tensor *y = dsi_fill(dsi_new_host(DS_I64, ds_shape(size)), 0);
     int64_t *to = ds_data_mut(y);
     if (!to) return NULL;
-    memset(to, 0, (size_t)size * sizeof *to);
     for (int64_t i = 0; i < n; i++) to[at[i]]++;
-    return ds_to(y, dsi_device_id(x->device), DS_I64);
+    return dsi_beside(y, x, DS_I64);
 }

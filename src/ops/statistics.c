@@ -124,12 +124,10 @@ static ds_tensor *amax(ds_tensor *x, const Over *v)
     return y;
 }
 
-/* Where larger numbers are smaller: -x, or -1 - x, which is exact for each
- * integer. */
-static ds_tensor *turned(ds_tensor *x)
+ds_tensor *dsi_turned(ds_tensor *x)
 {
     if (!x || dsi_is_float(x)) return ds_neg(x);
-    return ds_sub(dsi_number_beside(x, -1), x);
+    return x->dtype == DS_BOOL ? ds_logical_not(x) : ds_sub(dsi_number_beside(x, -1), x);
 }
 
 static ds_tensor *extreme(const char *op, ds_tensor *x, ds_reduce_opts o, bool largest)
@@ -142,7 +140,7 @@ static ds_tensor *extreme(const char *op, ds_tensor *x, ds_reduce_opts o, bool l
                           dsi_shape_text(x->shape));
     ds_dtype dtype = x->dtype;
     if (!dsi_is_float(x)) x = ds_cast(x, DS_I64);
-    return statistic(largest ? amax(x, &v) : turned(amax(turned(x), &v)), &v, dtype);
+    return statistic(largest ? amax(x, &v) : dsi_turned(amax(dsi_turned(x), &v)), &v, dtype);
 }
 
 ds_tensor *ds_amax(ds_tensor *x) { return ds_amax_with(x, (ds_reduce_opts){0}); }
