@@ -258,6 +258,20 @@ ds_status dsi_optim_make_moments(const ds_optim *o, dsi_optim_param *x)
     return DS_OK;
 }
 
+/* A capture would fill new moments with zeros at each replay. */
+ds_status dsi_optim_skip(ds_optim *o)
+{
+    ds_status status = DS_OK;
+    ds_scope *scope = ds_scope_open();
+    for (int i = 0; i < o->n && status == DS_OK; i++) {
+        dsi_optim_param *x = &o->params[i];
+        if (x->p && x->p->grad && dsi_graph_recording(x->p->device))
+            status = dsi_optim_make_moments(o, x);
+    }
+    ds_scope_close(scope);
+    return status;
+}
+
 /* The gradient row-major, of the parameter's dtype, or of 16 bits beside
  * float32. */
 static ds_tensor *param_dense_grad(const ds_optim *o, const dsi_optim_param *x)

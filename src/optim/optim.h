@@ -57,6 +57,9 @@ bool dsi_optim_uses(const ds_optim *o, int group, int i);
 /* Those that x needs and has not yet: zeros. Called before an update, so that
  * a step that finds no memory changes nothing. */
 ds_status dsi_optim_make_moments(const ds_optim *o, dsi_optim_param *x);
+/* A step that is skipped, with its gradients in place: while it is recorded
+ * (device/graph.h), moments are made as by an update. */
+ds_status dsi_optim_skip(ds_optim *o);
 
 /* The p-norm of n dense gradients together, 0 of none; p: 1, 2 or INFINITY.
  * Blocks. */

@@ -306,6 +306,7 @@ ds_status dsi_zero_skip(dsi_zero *z, dsi_zero_step_result *out)
     dsi_device *d = z->flat->param[0].x->device;
     bool was = dsi_graph_note(d, false);
     ds_status status = bad_find(z);
+    if (status == DS_OK) status = dsi_optim_skip(z->optim);
     dsi_graph_note(d, was);
     out->overflow = true;
     out->bad = z->bad;
@@ -313,8 +314,8 @@ ds_status dsi_zero_skip(dsi_zero *z, dsi_zero_step_result *out)
 }
 
 /* The order matters: a norm that decides (clipping, overflow) is waited for
- * before the update, and on a GPU any norm, for which the host has to wait once; a
- * norm that is only reported is gathered during the update. */
+ * before the update, and on a GPU any norm, for which the host has to wait
+ * once; a norm that is only reported is gathered during the update. */
 static ds_status stage_step(dsi_zero *z, double loss_scale, double max_norm, bool check_overflow,
                             bool want_norm, dsi_zero_step_result *out)
 {
