@@ -28,7 +28,7 @@ set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${PROJECT_BINARY_DIR})
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME deepspeed)
-set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS "deepspeed-sample, libcurl4 | libcurl4t64, libarchive13 | libarchive13t64, ca-certificates, libpcre2-8-0, libutf8proc2 | libutf8proc3, liburing2")
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_RECOMMENDS "deepspeed-sample, libcurl4 | libcurl4t64, libarchive13 | libarchive13t64, ca-certificates, libpcre2-8-0, libutf8proc2 | libutf8proc3, libturbojpeg0 | libturbojpeg, liburing2")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SUGGESTS "deepspeed-openmpi | deepspeed-mpich")
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_LIST_DIR}/triggers) # Debian's: ldconfig runs
 set(CPACK_COMPONENT_RUNTIME_DESCRIPTION "training system of DeepSpeed in C: library and commands

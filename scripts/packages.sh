@@ -72,6 +72,7 @@ need_checks()
 {
     need_library cmocka libcmocka-dev tests
     need_library liburing liburing-dev 'files without waiting'
+    need_library libturbojpeg libturbojpeg0-dev 'JPEG images'
     need_library ompi-c libopenmpi-dev 'ranks as processes'
     need_tool mpirun.openmpi openmpi-bin 'starts them'
     need_library mpich libmpich-dev 'the other MPI'

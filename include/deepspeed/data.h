@@ -1,4 +1,4 @@
-/* deepspeed/data.h: data sets, transforms, the loader, CIFAR-10.
+/* deepspeed/data.h: data sets, transforms, the loader, CIFAR-10, image folders.
  *
  * A data set has samples of one or more fields, each a tensor of fixed shape;
  * its get writes sample i to memory that the loader owns, a row of the batch,
@@ -121,6 +121,50 @@ DS_API ds_status ds_tokens_pack_with(struct ds_tokenizer *t, const char *out,
  * that counts. */
 DS_API ds_dataset *ds_token_dataset(const char *path, int64_t window);
 
+/* ---- folders of images ------------------------------------------------------------ */
+
+/* How images of any size become height x width. */
+typedef enum ds_image_fit {
+    DS_RESIZE = 0,         /* Resize((height, width)): the whole image, whatever its shape */
+    DS_CENTER_CROP,        /* Resize(resize), CenterCrop((height, width)) */
+    DS_RANDOM_RESIZED_CROP /* RandomResizedCrop((height, width), scale, ratio) */
+} ds_image_fit;
+
+typedef struct ds_image_folder_opts {
+    int64_t height, width; /* pixels of the samples; width 0: as many as height */
+    ds_image_fit fit;
+    int64_t resize;  /* of DS_CENTER_CROP: pixels of the shorter edge before the crop, at least
+                        those of the crop's longer one; 0: 256 for a crop of 224 */
+    double scale[2]; /* of a random crop: least and largest share of the area; 0: 0.08, 1 */
+    double ratio[2]; /* of a random crop: least and largest width / height; 0: 3/4, 4/3 */
+    bool bicubic;    /* else bilinear; both with antialias, as torchvision's of PIL images */
+    uint64_t seed;   /* a random crop depends on (seed, epoch, i) alone */
+} ds_image_folder_opts;
+
+/* torchvision.datasets.ImageFolder: the JPEG and PNG files of root/<class> and
+ * of folders in it, in torchvision's order; label i is the i-th class by name.
+ * Names that begin with a dot are left out. Fields: image uint8
+ * [3,height,width], with Pillow's values; label int64 []. A get reads and
+ * decodes one file: use workers. Only paths are kept in memory.
+ *
+ *     ds_dataset *d = ds_image_folder("train", 224, .fit = DS_RANDOM_RESIZED_CROP);
+ *     d = ds_transform_normalize(ds_transform_to_float(d), 3, mean, std);
+ *
+ * JPEG needs libturbojpeg, which is opened by the first such file. Refuses
+ * (NULL) a folder without folders, a class without images, and files of kinds
+ * that ImageFolder reads and this does not (.bmp, .ppm, .pgm, .tif, .webp). A
+ * file that is damaged or cut short is an error of its get, with its path. */
+#define ds_image_folder(root, ...) \
+    ds_image_folder_with(root, (ds_image_folder_opts){.height = __VA_ARGS__})
+DS_API ds_dataset *ds_image_folder_with(const char *root, ds_image_folder_opts opts);
+
+/* Of such a data set, before transforms take it: the number of classes
+ * (len(dataset.classes)); the name of a label; the path of sample i below root.
+ * Names are borrowed, and live as long as it; NULL: there is no such one. */
+DS_API int64_t ds_image_folder_classes(ds_dataset *d);
+DS_API const char *ds_image_folder_class(ds_dataset *d, int64_t label);
+DS_API const char *ds_image_folder_path(ds_dataset *d, int64_t i);
+
 /* ---- transforms (torchvision.transforms) -------------------------------------------- */
 
 /* Each returns a data set that takes d and changes field 0, an image [C,H,W].
@@ -133,6 +177,10 @@ DS_API ds_dataset *ds_transform_to_float(ds_dataset *d);
  * copied: one for all channels (n = 1) or one for each. Refuses a std of 0. */
 DS_API ds_dataset *ds_transform_normalize(ds_dataset *d, int n, const float *mean,
                                           const float *std);
+
+/* Resize((h, w)) of uint8 [3,H,W], bilinear or bicubic with antialias: the
+ * bytes of torchvision's for PIL images. h and w are 1 to 16384. */
+DS_API ds_dataset *ds_transform_resize(ds_dataset *d, int64_t h, int64_t w, bool bicubic);
 
 /* RandomCrop(size=(h, w), padding): a random window of the image with `padding`
  * zeros on each side, which depends on (seed, epoch, i) alone. */

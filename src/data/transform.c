@@ -12,14 +12,14 @@
  * the pointer to it. get runs on several threads and writes only to the fields
  * that it is given. epoch changes only while no get runs.
  *
- * Random transforms draw from a hash of (seed, epoch, i), by splitmix64
- * (Steele, Lea and Flood, OOPSLA 2014): the same sample of the same epoch comes
- * out the same on any worker and after a resume.
+ * Random transforms draw the numbers of chance.h.
  * SPDX-License-Identifier: MIT */
 #include "base/error.h"
 #include "base/half.h"
 #include "base/mem.h"
+#include "chance.h"
 #include "resident.h"
+#include "resize.h"
 #include "tensor/tensor.h"
 
 #include <deepspeed/data.h>
@@ -227,15 +227,10 @@ ds_dataset *ds_transform_normalize(ds_dataset *d, int n, const float *mean, cons
 
 /* ---- at random ------------------------------------------------------------------------------------ */
 
-typedef struct chance {
-    uint64_t seed;
-    int64_t epoch;
-} chance;
-
 /* The beginning of every random transform's struct. */
 typedef struct random_inner {
     ds_dataset *data;
-    chance chance;
+    dsi_chance chance;
 } random_inner;
 
 static void random_epoch(void *self, int64_t epoch)
@@ -244,33 +239,11 @@ static void random_epoch(void *self, int64_t epoch)
     inner_epoch(self, epoch);
 }
 
-/* One step of splitmix64. */
-static uint64_t hash_mix(uint64_t z)
-{
-    z += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-/* Returns the first random number of sample i; hash_mix of a number is the next
- * one. `kind` separates transforms that have the same seed. */
-static uint64_t random_first(const chance *c, int64_t i, uint64_t kind)
-{
-    return hash_mix(hash_mix(hash_mix(c->seed + kind) ^ (uint64_t)c->epoch) ^ (uint64_t)i);
-}
-
-/* Scales the upper 32 bits of draw to 0 .. n - 1, n below 2^32. */
-static int64_t random_below(uint64_t draw, int64_t n)
-{
-    return (int64_t)((draw >> 32) * (uint64_t)n >> 32);
-}
-
 /* Images [c,from_h,from_w] to windows [c,h,w] at a random place, after
  * `padding` zeros on each side. */
 typedef struct crop {
     ds_dataset *data;
-    chance chance;
+    dsi_chance chance;
     int64_t c, from_h, from_w, h, w, padding;
     size_t element; /* bytes */
 } crop;
@@ -307,9 +280,10 @@ static ds_status crop_get(void *self, int64_t i, void **field)
     within[0] = image;
     ds_status status = ds_dataset_get(t->data, i, within);
     if (status == DS_OK) {
-        uint64_t draw = random_first(&t->chance, i, 1);
-        int64_t top = random_below(draw, t->from_h + 2 * t->padding - t->h + 1) - t->padding;
-        int64_t left = random_below(hash_mix(draw), t->from_w + 2 * t->padding - t->w + 1) -
+        uint64_t draw = dsi_chance_first(&t->chance, i, 1);
+        int64_t top = dsi_chance_below(draw, t->from_h + 2 * t->padding - t->h + 1) - t->padding;
+        int64_t left = dsi_chance_below(dsi_chance_next(draw),
+                                        t->from_w + 2 * t->padding - t->w + 1) -
                        t->padding;
         crop_window(t, image, top, left, field[0]);
     }
@@ -348,7 +322,7 @@ ds_dataset *ds_transform_random_crop(ds_dataset *d, int64_t h, int64_t w, int pa
 
 typedef struct flip {
     ds_dataset *data;
-    chance chance;
+    dsi_chance chance;
     double p;        /* of being turned around */
     int64_t rows, w; /* of all channels; elements of a row */
     size_t element;  /* bytes */
@@ -372,15 +346,13 @@ REVERSE(uint16_t)
 REVERSE(uint32_t)
 REVERSE(uint64_t)
 
-/* Reverses each row with probability p: a uniform number of 53 bits in [0, 1)
- * is below p. */
+/* Reverses each row with probability p. */
 static ds_status flip_get(void *self, int64_t i, void **field)
 {
     flip *t = self;
     ds_status status = ds_dataset_get(t->data, i, field);
     if (status != DS_OK) return status;
-    double draw = (double)(random_first(&t->chance, i, 2) >> 11) * 0x1p-53;
-    if (draw >= t->p) return DS_OK;
+    if (dsi_chance_unit(dsi_chance_first(&t->chance, i, 2)) >= t->p) return DS_OK;
     void (*reverse)(char *, int64_t) = t->element == 1   ? reverse_uint8_t
                                        : t->element == 2 ? reverse_uint16_t
                                        : t->element == 4 ? reverse_uint32_t
@@ -407,6 +379,59 @@ ds_dataset *ds_transform_random_flip(ds_dataset *d, double p, uint64_t seed)
               image.shape.d[2],
               ds_dtype_size(image.dtype)};
     return wrap_dataset(&type, &t, image, random_epoch);
+}
+
+/* ---- another size --------------------------------------------------------------------------------- */
+
+typedef struct resize {
+    ds_dataset *data;
+    int64_t from_h, from_w, h, w;
+    bool bicubic;
+} resize;
+
+/* The inner data set writes planes, which become pixels of three bytes. */
+static ds_status resize_get(void *self, int64_t i, void **field)
+{
+    resize *t = self;
+    int64_t plane = t->from_h * t->from_w;
+    uint8_t *planes = malloc((size_t)(6 * plane));
+    if (!planes)
+        return ds_fail(DS_ENOMEM, "resize: no memory for %lld x %lld pixels", (long long)t->from_w,
+                       (long long)t->from_h);
+    void *within[DS_MAX_FIELDS];
+    memcpy(within, field, (size_t)ds_dataset_fields(t->data) * sizeof *within);
+    within[0] = planes;
+    ds_status status = ds_dataset_get(t->data, i, within);
+    uint8_t *pixels = planes + 3 * plane;
+    for (int c = 0; status == DS_OK && c < 3; c++)
+        for (int64_t k = 0; k < plane; k++) pixels[3 * k + c] = planes[c * plane + k];
+    dsi_resize r = {.in = pixels, .row = 3 * t->from_w, .h = t->from_h, .w = t->from_w};
+    r.to_h = r.out_h = t->h;
+    r.to_w = r.out_w = t->w;
+    r.bicubic = t->bicubic;
+    if (status == DS_OK) status = dsi_resize_run(&r, field[0]);
+    free(planes);
+    return status;
+}
+
+ds_dataset *ds_transform_resize(ds_dataset *d, int64_t h, int64_t w, bool bicubic)
+{
+    static const ds_dataset_type type = {"Resize", sizeof(resize), inner_len, resize_get,
+                                         inner_free};
+    if (!d) return refuse_null_dataset("resize");
+    if (!is_image("resize", d)) return refuse_dataset(d);
+    ds_field image = *ds_dataset_field(d, 0);
+    ds_dims from = image.shape;
+    if (image.dtype != DS_U8 || from.d[0] != 3 || from.d[1] < 1 || from.d[2] < 1)
+        return REFUSE(d, "resize: field 0 of %s is %s %s, expected uint8 [3,H,W]",
+                      ds_dataset_name(d), ds_dtype_name(image.dtype), dsi_shape_text(from));
+    if (h < 1 || w < 1 || h > DSI_RESIZE_MOST || w > DSI_RESIZE_MOST)
+        return REFUSE(d, "resize: to %lld x %lld pixels, expected 1 to %d in each direction",
+                      (long long)h, (long long)w, DSI_RESIZE_MOST);
+    image.shape.d[1] = h;
+    image.shape.d[2] = w;
+    resize t = {d, from.d[1], from.d[2], h, w, bicubic};
+    return wrap_dataset(&type, &t, image, inner_epoch);
 }
 
 /* ---- another dtype ------------------------------------------------------------------------------------ */
