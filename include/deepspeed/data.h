@@ -20,8 +20,8 @@ typedef struct ds_loader ds_loader;
 
 #define DS_MAX_FIELDS 8
 
-/* One tensor of a sample: dtype, shape without the batch ({0}: a scalar, such as
- * a label), and a name for messages, which is copied. */
+/* One tensor of a sample: dtype, shape without the batch ({0}: a scalar, such
+ * as a label), and a name for messages, which is copied. */
 typedef struct ds_field {
     ds_dtype dtype;
     ds_dims shape;
@@ -201,6 +201,15 @@ typedef struct ds_loader_opts {
     int64_t batch_size; /* samples, 1 or more */
     bool shuffle;       /* a new order in each epoch, PyTorch's for the same ds_seed */
     bool drop_last;     /* leave out a smaller batch at the end */
+    /* torch.utils.data.WeightedRandomSampler: an epoch's samples are drawn with
+     * these weights, one for each sample of the data set, which are copied;
+     * finite, none below 0. NULL: none. Not with shuffle. no_replacement: none
+     * is drawn twice. The draws are PyTorch's for a generator that is seeded as
+     * shuffle seeds its own. */
+    const double *weights;
+    bool no_replacement;
+    int64_t draws;      /* num_samples of it and of RandomSampler (shuffle): the samples of an
+                           epoch, of all ranks together; 0: as many as the data set has */
     int workers;        /* threads that fill batches; 0: ds_loader_next does */
     int prefetch;       /* batches that they fill ahead, in all; 0: 2 for each worker */
     bool no_pin_memory; /* pin_memory=False; see ds_loader_new */

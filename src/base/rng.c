@@ -18,6 +18,7 @@
  * SPDX-License-Identifier: MIT */
 #include "rng.h"
 
+#include "mem.h"
 #include "thread.h"
 
 #include <deepspeed/types.h>
@@ -277,6 +278,47 @@ bool dsi_rng_load(dsi_rng *g, const void *bytes)
 }
 
 _Static_assert(sizeof(TorchState) == DSI_RNG_STATE_BYTES, "as PyTorch's");
+
+/* ---- weights ------------------------------------------------------------------------------------- */
+
+/* A number as PyTorch holds it. */
+static double held(double value, bool narrow) { return narrow ? (double)(float)value : value; }
+
+/* The index whose share of the running sums u falls into. */
+static int64_t draw_one(const double *w, const double *sums, int64_t n, double u)
+{
+    int64_t low = 0, high = n - 1;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (sums[middle] < u)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    while (low + 1 < n && w[low] == 0) low++; /* u is 0 and so is the first weight */
+    while (w[low] == 0) low--;                /* rounding at the end of the last share */
+    return low;
+}
+
+void dsi_rng_draw(dsi_rng *g, const double *w, int64_t n, bool narrow, int64_t *out, int64_t draws)
+{
+    double total = 0, u, *sums = dsi_alloc((size_t)n * sizeof *sums);
+    for (int64_t i = 0; i < n; i++) sums[i] = total = held(total + w[i], narrow);
+    for (int64_t i = 0; i < n; i++) sums[i] = held(sums[i] / total, narrow);
+    for (int64_t d = 0; d < draws; d++) {
+        dsi_rng_uniform_f64(g, &u, 1, 0, 1);
+        out[d] = draw_one(w, sums, n, u);
+    }
+    dsi_free(sums);
+}
+
+/* w / e, e exponential (Efraimidis and Spirakis, IPL 97 (2006)). */
+void dsi_rng_race(dsi_rng *g, const double *w, int64_t n, bool narrow, double *place)
+{
+    dsi_rng_uniform_f64(g, place, n, 0, 1);
+    for (int64_t i = 0; i < n; i++)
+        place[i] = w[i] > 0 ? held(w[i] / held(-log1p(-place[i]), narrow), narrow) : -1;
+}
 
 /* ---- the thread's own --------------------------------------------------------------------------- */
 

@@ -28,6 +28,15 @@ void dsi_rng_normal_f32(dsi_rng *g, float *x, int64_t n, double mean, double std
 void dsi_rng_normal_f64(dsi_rng *g, double *x, int64_t n, double mean, double std);
 void dsi_rng_permutation(dsi_rng *g, int64_t *x, int64_t n); /* torch.randperm */
 
+/* torch.multinomial of n weights, finite, none below 0, some above. narrow: of
+ * float32, else of float64.
+ *   draw  with replacement: out[d] is the first index whose share of the running
+ *         sums reaches a uniform number
+ *   race  without, and for one draw: the indices of the largest places, the
+ *         largest first, are drawn; a weight of 0 has place -1 */
+void dsi_rng_draw(dsi_rng *g, const double *w, int64_t n, bool narrow, int64_t *out, int64_t draws);
+void dsi_rng_race(dsi_rng *g, const double *w, int64_t n, bool narrow, double *place);
+
 /* As the bytes of torch.get_rng_state(), and back: false, changing nothing, if
  * they are no such state. */
 #define DSI_RNG_STATE_BYTES 5056

@@ -24,7 +24,9 @@
  * What an epoch draws from the thread's generator is what PyTorch's DataLoader
  * draws: one integer for its workers (unused here), and with `shuffle` one
  * more, the seed of the order. So the numbers drawn afterwards are PyTorch's
- * too.
+ * too. With `weights` it is one more as well, from which the order can be made
+ * again; PyTorch's WeightedRandomSampler draws all of it from the thread's
+ * generator, unless it is given one.
  *
  * Invariants: one thread, the consumer, calls the functions of a loader;
  * workers call slot_fill alone, and read data, order, row_bytes and their slot.
@@ -46,6 +48,7 @@
 #include "sampler.h"
 #include "tensor/tensor.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -66,6 +69,7 @@ struct ds_loader {
     int n_fields;
     size_t row_bytes[DS_MAX_FIELDS];
     int64_t len;     /* samples of the data set */
+    int64_t drawn;   /* of an epoch, of all ranks */
     int64_t samples; /* of this rank in an epoch */
     int64_t batches; /* in an epoch */
     int64_t rows;    /* of the largest batch */
@@ -173,7 +177,7 @@ static void loader_draw_seed(ds_loader *l)
     if (l->o.ranks > 0)
         l->seed = l->o.seed + (uint64_t)l->epoch;
     else
-        l->seed = l->o.shuffle ? (uint64_t)dsi_rng_i64(dsi_rng_default()) : 0;
+        l->seed = l->o.shuffle || l->o.weights ? (uint64_t)dsi_rng_i64(dsi_rng_default()) : 0;
     l->seeded = true;
 }
 
@@ -182,20 +186,21 @@ static void loader_draw_seed(ds_loader *l)
 static void loader_make_order(ds_loader *l)
 {
     bool shared = l->o.ranks > 0;
-    int64_t *all = shared ? dsi_alloc((size_t)l->len * sizeof *all) : l->order;
-    if (l->o.shuffle) {
-        dsi_rng g;
-        dsi_rng_seed(&g, l->seed);
-        dsi_order_random(&g, l->len, false, all, l->len);
-    } else {
+    int64_t *all = shared ? dsi_alloc((size_t)l->drawn * sizeof *all) : l->order;
+    dsi_rng g;
+    dsi_rng_seed(&g, l->seed);
+    if (l->o.weights)
+        dsi_order_weighted(&g, l->o.weights, l->len, !l->o.no_replacement, all, l->drawn);
+    else if (l->o.shuffle)
+        dsi_order_random(&g, l->len, false, all, l->drawn);
+    else
         for (int64_t i = 0; i < l->len; i++) all[i] = i;
-    }
     if (!shared) return;
     if (l->o.global_batch)
-        dsi_order_of_batches(all, l->len, l->o.batch_size, l->o.rank, l->o.ranks, l->order,
+        dsi_order_of_batches(all, l->drawn, l->o.batch_size, l->o.rank, l->o.ranks, l->order,
                              l->samples);
     else
-        dsi_order_of_rank(all, l->len, l->o.rank, l->o.ranks, l->order, l->samples);
+        dsi_order_of_rank(all, l->drawn, l->o.rank, l->o.ranks, l->order, l->samples);
     dsi_free(all);
 }
 
@@ -258,6 +263,31 @@ static void loader_leave_epoch(ds_loader *l)
 
 /* ---- the face -------------------------------------------------------------------------------------- */
 
+/* The options of the order; false with the message. */
+static bool loader_check_order(const char *name, const ds_loader_opts *o, int64_t len)
+{
+    if (o->weights && o->shuffle)
+        return dsi_invalid("loader of %s: weights and shuffle: expected one of them", name);
+    if (o->draws < 0 || o->draws > INT32_MAX || (o->draws && !o->weights && !o->shuffle))
+        return dsi_invalid("loader of %s: draws is %lld: expected 1 to %d with shuffle or weights, "
+                           "or 0",
+                           name, (long long)o->draws, INT32_MAX);
+    if (o->no_replacement && !o->weights)
+        return dsi_invalid("loader of %s: no_replacement is for weights", name);
+    int64_t positive = 0, least = o->no_replacement ? o->draws ? o->draws : len : 1;
+    for (int64_t i = 0; o->weights && i < len; i++) {
+        if (!(o->weights[i] >= 0 && isfinite(o->weights[i])))
+            return dsi_invalid("loader of %s: weight %lld is %g: expected a finite one that is not "
+                               "below 0",
+                               name, (long long)i, o->weights[i]);
+        positive += o->weights[i] > 0;
+    }
+    if (!o->weights || positive >= least) return true;
+    return dsi_invalid("loader of %s: %lld weights are above 0: expected at least %lld%s", name,
+                       (long long)positive, (long long)least,
+                       o->no_replacement ? ", the draws without replacement" : "");
+}
+
 static bool loader_check_opts(ds_dataset *data, const ds_loader_opts *o, int64_t len)
 {
     const char *name = ds_dataset_name(data);
@@ -280,7 +310,7 @@ static bool loader_check_opts(ds_dataset *data, const ds_loader_opts *o, int64_t
             "ranks, which is %lld",
             name, (long long)o->global_batch, (long long)turn);
     if (len < 1) return dsi_invalid("loader of %s: it has no samples", name);
-    return true;
+    return loader_check_order(name, o, len);
 }
 
 /* Places of the ring: what is ahead of use, and the batch in use; no more than
@@ -325,7 +355,12 @@ ds_loader *ds_loader_new_with(ds_dataset *data, ds_loader_opts opts)
         const ds_field *field = ds_dataset_field(data, f);
         l->row_bytes[f] = (size_t)dsi_numel(field->shape) * ds_dtype_size(field->dtype);
     }
-    l->samples = loader_rank_samples(&opts, len);
+    l->drawn = opts.draws ? opts.draws : len;
+    l->samples = loader_rank_samples(&opts, l->drawn);
+    if (opts.weights) {
+        double *weights = dsi_alloc((size_t)len * sizeof *weights);
+        l->o.weights = memcpy(weights, opts.weights, (size_t)len * sizeof *weights);
+    }
     int64_t whole = l->samples / opts.batch_size, rest = l->samples % opts.batch_size;
     l->batches = whole + (rest && !opts.drop_last);
     if (!l->batches && !opts.rank)
@@ -359,6 +394,7 @@ void ds_loader_free(ds_loader *l)
     ds_dataset_free(l->data);
     dsi_free(l->slots);
     dsi_free(l->order);
+    dsi_free((double *)l->o.weights);
     dsi_handle_reason_end(was);
     if (!quarantined) dsi_free(l);
 }

@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* As torch's RandomSampler: whole permutations while they fit, then the
@@ -23,6 +24,36 @@ void dsi_order_random(dsi_rng *g, int64_t len, bool replacement, int64_t *order,
     dsi_rng_permutation(g, last, len);
     memcpy(order + done, last, (size_t)(n - done) * sizeof *order);
     dsi_free(last);
+}
+
+typedef struct placed {
+    double place;
+    int64_t index;
+} placed;
+
+/* The largest place first; of equal ones the smaller index. */
+static int by_place(const void *a, const void *b)
+{
+    const placed *x = a, *y = b;
+    if (x->place != y->place) return x->place > y->place ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+void dsi_order_weighted(dsi_rng *g, const double *weights, int64_t len, bool replacement,
+                        int64_t *order, int64_t n)
+{
+    if (replacement && n > 1) { /* one draw: as PyTorch, by the other way */
+        dsi_rng_draw(g, weights, len, false, order, n);
+        return;
+    }
+    double *place = dsi_alloc((size_t)len * sizeof *place);
+    placed *all = dsi_alloc((size_t)len * sizeof *all);
+    dsi_rng_race(g, weights, len, false, place);
+    for (int64_t i = 0; i < len; i++) all[i] = (placed){place[i], i};
+    qsort(all, (size_t)len, sizeof *all, by_place);
+    for (int64_t i = 0; i < n; i++) order[i] = all[i].index;
+    dsi_free(all);
+    dsi_free(place);
 }
 
 /* len / ranks, rounded down with drop_last, else up. */

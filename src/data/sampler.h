@@ -13,6 +13,11 @@
  * drawn with replacement. The numbers of g are drawn in PyTorch's order. */
 void dsi_order_random(dsi_rng *g, int64_t len, bool replacement, int64_t *order, int64_t n);
 
+/* WeightedRandomSampler: n indices below len, drawn with these weights, finite,
+ * none below 0; without replacement at least n of them are above 0. */
+void dsi_order_weighted(dsi_rng *g, const double *weights, int64_t len, bool replacement,
+                        int64_t *order, int64_t n);
+
 /* DistributedSampler: returns how many indices each rank gets, the same number
  * for all. Without drop_last the order is repeated from its start until it
  * divides; with drop_last the remainder is left out. */

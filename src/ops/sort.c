@@ -325,42 +325,13 @@ static bool weights_check(const double *w, int64_t n, int64_t row, int64_t wante
                       (long long)row, (long long)positive, (long long)wanted);
 }
 
-/* A number as PyTorch holds it: in float32 unless x is float64. */
-static double held(double value, bool narrow) { return narrow ? (double)(float)value : value; }
-
-/* With replacement: the first class whose share of the running sums reaches a
- * uniform number. */
-static void draw_with(const double *w, int64_t n, int64_t draws, bool narrow, double *sums,
-                      int64_t *out)
-{
-    double total = 0, u;
-    for (int64_t i = 0; i < n; i++) sums[i] = total = held(total + w[i], narrow);
-    for (int64_t i = 0; i < n; i++) sums[i] = held(sums[i] / total, narrow);
-    for (int64_t d = 0; d < draws; d++) {
-        dsi_rng_uniform_f64(dsi_rng_default(), &u, 1, 0, 1);
-        int64_t low = 0, high = n - 1;
-        while (low < high) {
-            int64_t middle = low + (high - low) / 2;
-            if (sums[middle] < u)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        while (low + 1 < n && w[low] == 0) low++; /* u is 0 and so is the first weight */
-        while (w[low] == 0) low--;                /* rounding at the end of the last share */
-        out[d] = low;
-    }
-}
-
-/* Without, and for one draw: the largest of w / e, e exponential (Efraimidis and
- * Spirakis, IPL 97 (2006)). */
+/* Without, and for one draw. */
 static void draw_without(const double *w, int64_t n, int64_t draws, bool narrow, Keyed *first,
                          uint64_t *keys, int64_t *out)
 {
-    double *u = (double *)(first + n);
-    dsi_rng_uniform_f64(dsi_rng_default(), u, n, 0, 1);
-    for (int64_t i = 0; i < n; i++)
-        keys[i] = ~key_of_double(w[i] > 0 ? held(w[i] / held(-log1p(-u[i]), narrow), narrow) : -1);
+    double *place = (double *)(first + n);
+    dsi_rng_race(dsi_rng_default(), w, n, narrow, place);
+    for (int64_t i = 0; i < n; i++) keys[i] = ~key_of_double(place[i]);
     order_keys(keys, n, draws, first);
     for (int64_t d = 0; d < draws; d++) out[d] = first[d].index;
 }
@@ -396,7 +367,7 @@ ds_tensor *ds_multinomial(ds_tensor *x, int64_t draws, bool replacement)
     uint64_t *keys = dsi_alloc((size_t)n * sizeof *keys);
     for (int64_t r = 0; r < rows; r++)
         if (replacement && draws > 1)
-            draw_with(w + r * n, n, draws, narrow, (double *)first, out + r * draws);
+            dsi_rng_draw(dsi_rng_default(), w + r * n, n, narrow, out + r * draws, draws);
         else
             draw_without(w + r * n, n, draws, narrow, first, keys, out + r * draws);
     dsi_free(keys);

@@ -379,6 +379,75 @@ static void global_batches_are_those_of_one_rank(void **state)
     }
 }
 
+static void check_order(ds_loader *l, const int64_t *want, int64_t n)
+{
+    ds_batch b;
+    int64_t at = 0;
+    while (ds_loader_next(l, &b))
+        for (int64_t i = 0; i < b.size; i++, at++) CHECK_INT(b.index[i], want[at]);
+    CHECK_INT(at, n);
+}
+
+/* Orders of PyTorch's samplers, each with the generator that the loader seeds:
+ * WeightedRandomSampler(weights, n, replacement, generator) and
+ * RandomSampler(data, num_samples=11). */
+static void samples_are_drawn_as_pytorch_does(void **state)
+{
+    (void)state;
+    static const int64_t with[] = {2, 7, 7, 4, 7, 4, 7, 3, 7, 2}, without[] = {4, 6, 2, 7, 1},
+                         on_ranks[] = {3, 2, 7, 4, 7, 7, 3, 4},
+                         repeated[] = {7, 0, 3, 1, 6, 2, 5, 4, 4, 6, 5};
+    double weights[] = {0, 1, 2, 0.5, 4, 0, 0.25, 3};
+    ds_seed(7);
+    ds_loader *l = ds_loader_new(lines_new(8), 4, .weights = weights, .draws = 10),
+              *other = ds_loader_new(lines_new(8), 2, .weights = weights, .draws = 5,
+                                     .no_replacement = true, .workers = 2);
+    CHECK_INT(ds_loader_len(l), 3);
+    ds_loader_position begin = ds_loader_tell(l);
+    check_order(l, with, 10);
+    check_order(other, without, 5);
+    CHECK_INT(ds_loader_seek(l, begin), DS_OK);
+    check_order(l, with, 10);
+    ds_loader_free(l);
+    ds_loader_free(other);
+
+    ds_seed(7);
+    l = ds_loader_new(lines_new(8), 4, .shuffle = true, .draws = 11);
+    check_order(l, repeated, 11);
+    ds_loader_free(l);
+
+    for (int rank = 0; rank < 2; rank++) {
+        int64_t want[4];
+        for (int i = 0; i < 4; i++) want[i] = on_ranks[2 * i + rank];
+        l = ds_loader_new(lines_new(8), 3, .weights = weights, .rank = rank, .ranks = 2, .seed = 5);
+        ds_loader_set_epoch(l, 2);
+        memset(weights, 0, rank * sizeof weights); /* they were copied */
+        check_order(l, want, 4);
+        ds_loader_free(l);
+    }
+}
+
+static void wrong_draws_are_refused(void **state)
+{
+    (void)state;
+    const double weights[] = {1, 0, 2};
+    CHECK(!ds_loader_new(lines_new(3), 1, .weights = weights, .shuffle = true));
+    CHECK_ERROR("weights and shuffle: expected one of them");
+    CHECK(!ds_loader_new(lines_new(3), 1, .draws = 2));
+    CHECK_ERROR("draws is 2: expected 1 to 2147483647 with shuffle or weights, or 0");
+    CHECK(!ds_loader_new(lines_new(3), 1, .draws = INT64_MAX, .shuffle = true));
+    CHECK_ERROR("draws is 9223372036854775807");
+    CHECK(!ds_loader_new(lines_new(3), 1, .no_replacement = true));
+    CHECK_ERROR("no_replacement is for weights");
+    CHECK(!ds_loader_new(lines_new(3), 1, .weights = weights, .no_replacement = true));
+    CHECK_ERROR("2 weights are above 0: expected at least 3, the draws without replacement");
+    CHECK(!ds_loader_new(lines_new(1), 1, .weights = weights + 1));
+    CHECK_ERROR("0 weights are above 0: expected at least 1");
+    CHECK(!ds_loader_new(lines_new(2), 1, .weights = (double[]){1, NAN}));
+    CHECK_ERROR("weight 1 is nan: expected a finite one");
+    CHECK_INT(alive, 0);
+}
+
 static void wrong_options_are_refused(void **state)
 {
     (void)state;
@@ -477,7 +546,9 @@ static void failed_memory_is_an_ordinary_failure(void **state)
         }
 }
 
-TEST_MAIN(cmocka_unit_test(failed_memory_is_an_ordinary_failure),
+TEST_MAIN(cmocka_unit_test(samples_are_drawn_as_pytorch_does),
+          cmocka_unit_test(wrong_draws_are_refused),
+          cmocka_unit_test(failed_memory_is_an_ordinary_failure),
           cmocka_unit_test(batches_do_not_hang_on_workers),
           cmocka_unit_test(numbers_of_batches_are_right), cmocka_unit_test(kept_batches_stay),
           cmocka_unit_test(turns_are_scopes), cmocka_unit_test(scopes_of_others_are_left_alone),
