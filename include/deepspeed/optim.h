@@ -409,9 +409,10 @@ DS_API double ds_grad_norm(ds_module *m);
 
 /* torch.nn.utils.clip_grad_norm_: multiplies all gradients by max_norm / (norm
  * + 1e-6) if that is less than 1, or NaN. max_norm: 0 or more. norm_type: 2, 1,
- * or INFINITY for the largest absolute value. Returns the norm before; NaN with
- * a message if an argument is refused. */
-DS_API double ds_clip_grad_norm(ds_module *m, double max_norm, double norm_type);
+ * or INFINITY for the largest absolute value. Returns the norm before, float64
+ * [] on the gradients' device, for which ds_item waits; NULL with a message if
+ * an argument is refused. */
+DS_API ds_tensor *ds_clip_grad_norm(ds_module *m, double max_norm, double norm_type);
 
 /* torch.nn.utils.clip_grad_value_: each element of all gradients between
  * -clip_value and clip_value; NaN stays. clip_value: 0 or more. */
@@ -451,22 +452,23 @@ DS_API void ds_grad_scaler_free(ds_grad_scaler *s);
 
 /* loss times the scale, with a gradient. The loss should be float32, as those
  * under autocast are: the scale itself, 65536, is infinite in float16. */
-DS_API ds_tensor *ds_grad_scaler_scale(const ds_grad_scaler *s, ds_tensor *loss);
+DS_API ds_tensor *ds_grad_scaler_scale(ds_grad_scaler *s, ds_tensor *loss);
 /* torch's unscale_: divides the gradients of o's parameters by the scale, in
- * place, once between two updates. The host waits for the device. DS_ESTATE if
- * that was done, or none of them has a gradient; DS_EINVAL if one is 16-bit:
- * nothing has changed. */
+ * place, once between two updates. DS_ESTATE if that was done, or none of them
+ * has a gradient; DS_EINVAL if one is 16-bit: nothing has changed. */
 DS_API ds_status ds_grad_scaler_unscale(ds_grad_scaler *s, ds_optim *o);
 /* Unscales, if that was not done; then ds_optim_step, unless a gradient is
- * infinite or NaN: DS_OK too, with nothing changed. DS_ESTATE for a second step
- * without an update between. */
+ * infinite or NaN: DS_OK too, with nothing changed. The host waits for the
+ * device, but not in a step that is a graph (ds_step_graph_run), where the
+ * device decides. DS_ESTATE for a second step without an update between. */
 DS_API ds_status ds_grad_scaler_step(ds_grad_scaler *s, ds_optim *o);
 /* After the steps of all optimizers: if one was skipped, the scale is
  * multiplied by backoff_factor, else after growth_interval such updates by
  * growth_factor. DS_ESTATE if there was no step and no unscale. */
 DS_API ds_status ds_grad_scaler_update(ds_grad_scaler *s);
-/* The scale of the next loss, a float32; 1 if disabled. A step was skipped if
- * the update made it less. */
+/* The scale of the next loss, a float32, for which the host waits; 1 if
+ * disabled, NaN with a message if it cannot be read. A step was skipped if the
+ * update made it less. */
 DS_API double ds_grad_scaler_get_scale(const ds_grad_scaler *s);
 /* torch's update(new_scale), a finite number above 0. */
 DS_API ds_status ds_grad_scaler_set_scale(ds_grad_scaler *s, double scale);

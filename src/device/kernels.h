@@ -340,6 +340,10 @@ typedef struct dsi_kernels {
      *   skip = the fault flag is set, or what must be finite is not */
     ds_status (*step_result)(dsi_stream *s, const dsi_step_limits *c, dsi_view unscale,
                              dsi_view loss, dsi_view norm, dsi_view result);
+    /* An update of x float64 [5], a dsi_loss_scale: if it has skips the scale times
+     * backoff, else after `interval` updates times growth; rounded to float32, above
+     * 0, finite. While the fault flag is set only skips is written: 0. */
+    ds_status (*loss_scale)(dsi_stream *s, const dsi_scale_rule *c, dsi_view x);
     /* Halves of float32 (base/half.h); x float32, p bfloat16, rest int16, each
      * contiguous, of as many elements.
      * x = p and rest joined */

@@ -178,6 +178,7 @@ ENTRY(own_kernels, attention_dx, "attention_dx",
 ENTRY(own_kernels, step_result, "step_result",
       (S, const dsi_step_limits *c, V unscale, V loss, V norm, V result),
       (s, c, unscale, loss, norm, result), 0, &unscale, &loss, &norm, &result)
+ENTRY(own_kernels, loss_scale, "loss_scale", (S, const dsi_scale_rule *c, V x), (s, c, x), 0, &x)
 ENTRY(own_kernels, halves_join, "halves_join", (S, V p, V rest, V x), (s, p, rest, x), 0,
       &p, &rest, &x)
 ENTRY(own_kernels, halves_split, "halves_split", (S, V x, V p, V rest), (s, x, p, rest), 0,
@@ -331,7 +332,7 @@ struct dsi_observed_tables {
     X(avg_pool2d_dx) X(softmax) X(softmax_dx) X(cross_entropy) X(cross_entropy_dx) X(cross_entropy_part_dx) \
     X(batch_stats) X(batch_norm) X(batch_norm_dx) X(layer_norm) X(layer_norm_dx) X(reduce) \
     X(norm) X(gather_rows) X(scatter_rows) X(gather) X(scatter_add) X(dispatch) X(combine) \
-    X(combine_dw) X(group_rows) X(group_matmul) X(group_matmul_dw) X(attention) X(attention_dx) X(optimizer) X(step_result) X(halves_join) X(halves_split)
+    X(combine_dw) X(group_rows) X(group_matmul) X(group_matmul_dw) X(attention) X(attention_dx) X(optimizer) X(step_result) X(loss_scale) X(halves_join) X(halves_split)
 #define FUSION_NAMES(X) \
     X(relu_max_pool2d) X(relu_max_pool2d_dx) X(conv2d_dx_bias) X(conv2d_dw_db) X(matmul_sums) X(conv2d_dx_pooled) X(conv2d_dw_pooled) X(conv2d_back_pooled) X(sum_channels) X(batch_norm_stats) X(batch_norm_relu) X(batch_norm_relu_dx) X(relu_dx_of_sum) X(mul_add) \
     X(clamp) X(prelu) X(mask_scale) X(dropout) X(cumsum) X(resample) X(gather_batch) \

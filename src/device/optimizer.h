@@ -88,6 +88,20 @@ typedef struct dsi_step_limits {
     bool finite_loss, finite_norm; /* the update is skipped if it is inf or NaN */
 } dsi_step_limits;
 
+/* torch.amp.GradScaler's, which kernel loss_scale updates in device memory. */
+typedef struct dsi_loss_scale {
+    double scale;   /* a float32 above 0 */
+    double inverse; /* 1 / scale, rounded to float32 */
+    double good;    /* updates in a row without a skipped step */
+    double skips;   /* of steps since the last update */
+    double one;     /* 1, by which gradients count that are unscaled already */
+} dsi_loss_scale;
+
+typedef struct dsi_scale_rule {
+    double growth, backoff;
+    int64_t interval; /* updates without a skipped step until the scale grows */
+} dsi_scale_rule;
+
 typedef struct dsi_optimizer {
     dsi_rule rule; /* which member of the union counts; lr is the first field of each */
     union {

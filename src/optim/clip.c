@@ -2,13 +2,16 @@
  * value: torch.nn.utils.clip_grad.
  *
  * Invariants: gradients are read where they are and changed in place; none is
- * made. The host waits for a norm, so ds_grad_norm and ds_clip_grad_norm block
- * on a GPU. A parameter without a gradient is left out.
+ * made. ds_clip_grad_norm leaves its norm and its factor on the device; the
+ * host waits for the norm of ds_grad_norm. A parameter without a gradient is
+ * left
+ * out.
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 
 #include "base/mem.h"
 
+#include <float.h>
 #include <math.h>
 
 /* The gradients that there are, dense -> their number; -1, with the message,
@@ -26,66 +29,102 @@ static int module_grads(const ds_module *m, int n, ds_tensor **g)
     return found;
 }
 
-ds_status dsi_grads_norm(int n, ds_tensor **g, double p, double *norm)
+/* The views of n dense gradients, to be freed. */
+static dsi_view *grad_views(int n, ds_tensor **g)
 {
-    *norm = 0;
-    if (!n) return DS_OK;
     dsi_view *views = dsi_alloc((size_t)n * sizeof *views);
     for (int i = 0; i < n; i++) views[i] = dsi_v(g[i]);
-    ds_status status = dsi_norm(g[0]->device, p, n, views, norm);
+    return views;
+}
+
+ds_tensor *dsi_grads_result(int n, ds_tensor **g, double p, const dsi_step_limits *limits,
+                            ds_tensor *unscale)
+{
+    dsi_view *views = grad_views(n, g);
+    ds_tensor *norm = dsi_new_dtype(unscale, DS_F64, (ds_dims){0});
+    ds_tensor *y = dsi_new_dtype(unscale, DS_F64, ds_shape(DSI_RESULTS));
+    bool done = y && norm && dsi_run(g[0], norm, p, n, views, dsi_v(norm)) &&
+                dsi_run(y, step_result, limits, dsi_v(unscale), (dsi_view){0}, dsi_v(norm),
+                        dsi_v(y));
     dsi_free(views);
-    return status;
+    return done ? y : NULL;
 }
 
-bool dsi_grads_scale(int n, ds_tensor **g, double factor)
+ds_tensor *dsi_element_of(const ds_tensor *x, int64_t i)
 {
-    for (int i = 0; i < n; i++)
-        if (!dsi_acquire_to_write(g[i]) ||
-            !dsi_run(g[i], affine, factor, 0.0, dsi_v(g[i]), dsi_v(g[i])))
-            return false;
-    return true;
+    return x ? dsi_view_of(x, (ds_dims){0}, x->stride, x->offset + i) : NULL;
 }
 
-/* Scales the gradients so that their norm is at most max_norm; returns what it
- * was. 1e-6 keeps the quotient finite, as in torch. scale false: the norm
- * alone. */
-static double grads_clip(ds_module *m, bool scale, double max_norm, double p)
+/* 16 bits times a float32 are rounded once. */
+static bool grad_scale(ds_tensor *g, ds_tensor *factor)
 {
-    int count = ds_module_params(m);
-    ds_tensor **g = dsi_alloc((size_t)count * sizeof *g);
-    int n = module_grads(m, count, g);
-    double norm;
-    if (n < 0 || dsi_grads_norm(n, g, p, &norm) != DS_OK) norm = NAN;
-    double factor = max_norm / (norm + 1e-6);
-    /* Not "factor < 1": the gradients of a NaN norm become NaN, as in PyTorch,
-     * and do not stay. */
-    if (scale && !(factor >= 1) && !dsi_grads_scale(n, g, factor)) norm = NAN;
-    dsi_free(g);
-    return norm;
+    if (!dsi_acquire_to_write(g)) return false;
+    ds_tensor *x = dsi_to_dtype(g, factor->dtype);
+    return x &&
+           dsi_run_op(x, binary, DSI_MUL, 1.0, dsi_v(x), dsi_v_expand(factor, x->shape),
+                      dsi_v(x)) &&
+           (x == g || dsi_copy(g, x) == DS_OK);
+}
+
+bool dsi_grads_scale(int n, ds_tensor **g, ds_tensor *factor)
+{
+    bool host = factor->device->type->kind == DS_CPU; /* there 1 saves a pass */
+    double value = host ? ds_item(factor) : NAN;
+    ds_tensor *narrow = host ? factor : dsi_to_dtype(factor, DS_F32);
+    if (value == 1) return true;
+    bool done = narrow != NULL;
+    for (int i = 0; i < n && done; i++)
+        done = host ? dsi_acquire_to_write(g[i]) &&
+                          dsi_run(g[i], affine, value, 0.0, dsi_v(g[i]), dsi_v(g[i]))
+                    : grad_scale(g[i], g[i]->dtype == DS_F64 ? factor : narrow);
+    return done;
 }
 
 /* The 2-norm over all gradients, as one vector; NaN, with the message, if it
  * cannot be computed. */
 double ds_grad_norm(ds_module *m)
 {
-    if (m) return grads_clip(m, false, 0, 2);
-    dsi_null_operand("grad_norm");
-    return NAN;
+    double norm = 0;
+    if (!m) return dsi_null_operand("grad_norm"), NAN;
+    int count = ds_module_params(m);
+    ds_tensor **g = dsi_alloc((size_t)count * sizeof *g);
+    int n = module_grads(m, count, g);
+    dsi_view *views = n > 0 ? grad_views(n, g) : NULL;
+    if (n < 0 || (n && dsi_norm(g[0]->device, 2, n, views, &norm) != DS_OK)) norm = NAN;
+    dsi_free(views);
+    dsi_free(g);
+    return norm;
+}
+
+/* The norm, and the gradients are multiplied by max_norm / (norm + 1e-6) if
+ * that is less than 1, or NaN, as in torch. A limit of 0 is none to the kernel:
+ * the least number leaves at most 1e-317 of a float64. */
+static ds_tensor *grads_clip(int n, ds_tensor **g, double max_norm, double p)
+{
+    if (n < 0) return NULL;
+    if (!n) return ds_scalar(DS_F64, 0);
+    const dsi_step_limits limits = {.max_norm = max_norm > 0 ? max_norm : DBL_TRUE_MIN};
+    ds_tensor *one = dsi_fill(dsi_new_dtype(g[0], DS_F64, (ds_dims){0}), 1);
+    ds_tensor *y = one ? dsi_grads_result(n, g, p, &limits, one) : NULL;
+    ds_tensor *factor = dsi_element_of(y, DSI_RESULT(g_factor));
+    return factor && dsi_grads_scale(n, g, factor) ? dsi_element_of(y, DSI_RESULT(norm)) : NULL;
 }
 
 /* Returns the norm before clipping, as torch does; the gradients are scaled in
  * place. A norm of inf or NaN is returned, not refused. */
-double ds_clip_grad_norm(ds_module *m, double max_norm, double norm_type)
+ds_tensor *ds_clip_grad_norm(ds_module *m, double max_norm, double norm_type)
 {
-    if (!m)
-        dsi_null_operand("clip_grad_norm");
-    else if (norm_type != 1 && norm_type != 2 && norm_type != INFINITY)
-        dsi_refuse("clip_grad_norm: norm_type is %g: expected 1, 2 or INFINITY", norm_type);
-    else if (!(max_norm >= 0))
-        dsi_refuse("clip_grad_norm: max_norm is %g: expected 0 or more", max_norm);
-    else
-        return grads_clip(m, true, max_norm, norm_type);
-    return NAN;
+    if (!m) return dsi_null_operand("clip_grad_norm");
+    if (norm_type != 1 && norm_type != 2 && norm_type != INFINITY)
+        return dsi_refuse("clip_grad_norm: norm_type is %g: expected 1, 2 or INFINITY", norm_type);
+    if (!(max_norm >= 0))
+        return dsi_refuse("clip_grad_norm: max_norm is %g: expected 0 or more", max_norm);
+    int count = ds_module_params(m);
+    ds_tensor **g = dsi_alloc((size_t)count * sizeof *g);
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *norm = grads_clip(module_grads(m, count, g), g, max_norm, norm_type);
+    dsi_free(g);
+    return dsi_scope_return(scope, norm ? dsi_ref(norm) : NULL);
 }
 
 /* g between -value and value, in place; NaN stays. */

@@ -133,6 +133,7 @@ static void drop_moments(dsi_optim_param *x)
 {
     for (int k = 0; k < DS_OPTIM_MOMENTS; k++) dsi_unref(x->moment[k]), x->moment[k] = NULL;
     x->step = 0;
+    x->lags = false;
 }
 
 /* Frees an optimizer and its moments, not the model; refused while an engine
@@ -154,6 +155,7 @@ void ds_optim_free(ds_optim *o)
         dsi_free(o->params[i].path);
         drop_moments(&o->params[i]);
     }
+    dsi_replay_free_skips(o);
     dsi_free(o->self);
     dsi_free(o->params);
     dsi_free(o->groups);
@@ -392,6 +394,8 @@ ds_status dsi_optim_step_scaled(ds_optim *o, double g_scale)
 {
     if (!dsi_live(o, "optim_step")) return dsi_null_argument("optim_step");
     if (check_faults(o) != DS_OK) return ds_error_status();
+    if (!dsi_graph_capturing(dsi_device_recording()) && dsi_replay_read_skips(o) != DS_OK)
+        return ds_error_status();
     ds_scope *scope = ds_scope_open(); /* of copies of gradients, and of what a type makes */
     bool was = ds_set_grad(false);
     int n = 0;

@@ -27,6 +27,7 @@ typedef struct dsi_optim_param {
     int group;
     ds_tensor *moment[DS_OPTIM_MOMENTS]; /* counted; NULL before the first update */
     int64_t step;                        /* updates so far */
+    bool lags;                           /* of these, replays may have skipped some (replay.c) */
 } dsi_optim_param;
 
 struct ds_optim {
@@ -40,9 +41,10 @@ struct ds_optim {
     /* dsi_optim_keep; NULL: moments are made in memory */
     ds_tensor *(*keeper)(void *arg, int i, int k);
     void *keeper_arg;
-    bool taken;          /* an engine frees it */
-    int64_t scalar_uses; /* replay.c: when the step of a group began */
-    int64_t scheduled;   /* the recording in which a schedule last set its values; 0: none */
+    bool taken;              /* an engine frees it */
+    int64_t scalar_uses;     /* replay.c: when the step of a group began */
+    int64_t scheduled;       /* the recording in which a schedule last set its values; 0: none */
+    struct dsi_skips *skips; /* replay.c; NULL: no replay skips */
 };
 
 /* Whether an engine has s, so that other code may not free it. */
@@ -61,12 +63,16 @@ ds_status dsi_optim_make_moments(const ds_optim *o, dsi_optim_param *x);
  * (device/graph.h), moments are made as by an update. */
 ds_status dsi_optim_skip(ds_optim *o);
 
-/* The p-norm of n dense gradients together, 0 of none; p: 1, 2 or INFINITY.
- * Blocks. */
-ds_status dsi_grads_norm(int n, ds_tensor **g, double p, double *norm);
-/* Multiplies them in place. False, with the message, if one cannot be written;
- * those before it are scaled. */
-bool dsi_grads_scale(int n, ds_tensor **g, double factor);
+/* The dsi_step_result, on the device, of the p-norm of n > 0 dense
+ * gradients together; p: 1, 2 or INFINITY. unscale: float64 []. */
+ds_tensor *dsi_grads_result(int n, ds_tensor **g, double p, const dsi_step_limits *limits,
+                            ds_tensor *unscale);
+#define DSI_RESULTS       ((int64_t)(sizeof(dsi_step_result) / sizeof(double)))
+#define DSI_RESULT(field) ((int64_t)(offsetof(dsi_step_result, field) / sizeof(double)))
+ds_tensor *dsi_element_of(const ds_tensor *x, int64_t i); /* of a 1-D tensor -> [], a view */
+/* Multiplies them in place by a float64 [] of their device. False, with the
+ * message, if one cannot be written; those before it are scaled. */
+bool dsi_grads_scale(int n, ds_tensor **g, ds_tensor *factor);
 
 /* ---- for ZeRO, which replaces the parameters that are updated (masters, shards) -------------------------- */
 

@@ -1,9 +1,14 @@
 /* optim/replay.c: see replay.h.
  *
  * The learning rate of a group, its momentum (or beta1) and the steps since the
- * capture are in a slot of the graph. All else that the kernel was given by value, and every address,
- * must be what it was: else the capture does not hold, and the step is recorded
+ * capture are in a slot of the graph. All else that the kernel was given by
+ * value, and every address, must be what it was: else the capture does not
+ * hold, and the step is recorded
  * again.
+ *
+ * Where the host does not learn whether a launch was skipped (a gradient
+ * scaler), the device counts skips, and subtracts them from the slot's steps.
+ * The host counts all launches, and reads the skips when it needs a count.
  *
  * Invariants: a Replay stands for one group with parameters in one captured
  * step, and counts their steps at each replay. It holds the gradients that the
@@ -14,6 +19,8 @@
 
 #include "device/graph.h"
 
+#include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 typedef struct Param {
@@ -24,9 +31,17 @@ typedef struct Param {
     void *p, *low, *rest, *moment[DS_OPTIM_MOMENTS];
 } Param;
 
+/* Steps that the device has skipped. */
+typedef struct dsi_skips {
+    ds_tensor *count; /* int64 [] on the device, counted */
+    int64_t seen;     /* of these, those that step counts are without */
+    int64_t unread;   /* the recording whose launches may have skipped more; 0: none */
+} dsi_skips;
+
 typedef struct Replay {
     ds_optim *o;
     int group, n;
+    int64_t counted; /* the recording, if the device counts skips; else 0 */
     ds_optim_values values;
     double momentum; /* when it was captured */
     void *self;      /* a copy */
@@ -81,13 +96,21 @@ static bool replay_holds(void *arg)
     return true;
 }
 
-/* The numbers that the kernel adds to the step of the capture. A rule without `step` in its
- * state only asks whether this is the first: then slots do not change, and are
- * not copied again. */
+/* The numbers that the kernel adds to the step of the capture. A rule without
+ * `step` in its state only asks whether this is the first: then slots do not
+ * change, and are not copied again. */
 static int64_t steps_now(const Replay *r)
 {
     int64_t steps = steps_since(r) + 1;
+    if (r->counted) return steps + r->o->skips->seen;
     return r->o->type->no_step && steps > 1 ? 1 : steps;
+}
+
+/* The next launch may skip the step of these parameters. */
+static void replay_unread(const Replay *r)
+{
+    r->o->skips->unread = r->counted;
+    for (int i = 0; i < r->n; i++) r->o->params[r->param[i].i].lags = true;
 }
 
 /* The host's part of the step: counts it, and gives each parameter the gradient
@@ -95,6 +118,11 @@ static int64_t steps_now(const Replay *r)
 static void replay_before(void *arg)
 {
     Replay *r = arg;
+    if (r->counted) {
+        /* launches of one recording skip the same parameters */
+        if (r->o->skips->unread != r->counted) (void)dsi_replay_read_skips(r->o);
+        replay_unread(r);
+    }
     r->host->lr = r->o->groups[r->group].lr;
     r->host->momentum = momentum_of(r->o, r->group);
     r->host->steps = steps_now(r);
@@ -148,6 +176,22 @@ static Replay *replay_new(ds_optim *o, int group, const int *updated, int n)
     return r;
 }
 
+/* Those in the slot at x, with steps without the skipped ones. */
+static const dsi_step_scalars *scalars_counted(const dsi_step_scalars *x, const ds_tensor *count)
+{
+    enum { COPIED = offsetof(dsi_step_scalars, steps) / sizeof(double) };
+    ds_tensor *y = dsi_new_dtype(count, DS_F64, ds_shape(sizeof *x / sizeof(double)));
+    if (!y) return NULL;
+    dsi_view from = {.p = (void *)x, .dtype = DS_F64, .n = 1, .d = {COPIED}, .s = {1}}, to = from,
+             steps = {.p = (void *)&x->steps, .dtype = DS_I64}, own = steps;
+    dsi_step_scalars *at = dsi_v(y).p;
+    to.p = at, own.p = &at->steps;
+    return dsi_run(y, copy, from, to) &&
+                   dsi_run_op(y, binary, DSI_ADD, -1.0, steps, dsi_v(count), own)
+               ? at
+               : NULL;
+}
+
 ds_status dsi_replay_begin(ds_optim *o, int group, const int *updated, int n)
 {
     static const dsi_graph_hook hook = {.holds = replay_holds,
@@ -170,9 +214,15 @@ ds_status dsi_replay_begin(ds_optim *o, int group, const int *updated, int n)
     r->momentum = host->momentum;
     r->host = host;
     r->result = dsi_graph_decided(d).host;
+    if (dsi_graph_decided(d).device && !r->result) {
+        r->counted = d->recordings;
+        host->steps = o->skips->seen;
+        replay_unread(r);
+        scalars = scalars_counted(scalars, o->skips->count);
+    }
     dsi_graph_add_hook(d, &hook, r);
     dsi_graph_set_scalars(d, scalars);
-    return DS_OK;
+    return scalars ? DS_OK : ds_error_status();
 }
 
 ds_status dsi_replay_end(ds_optim *o, const int *updated, int n)
@@ -183,4 +233,57 @@ ds_status dsi_replay_end(ds_optim *o, const int *updated, int n)
     if (dsi_graph_scalar_uses(d) > o->scalar_uses) return DS_OK;
     return dsi_graph_forbid(d,
                             "its optimizer is made of ops, which take the learning rate by value");
+}
+
+/* ---- skipped steps -------------------------------------------------------------------------------------- */
+
+ds_status dsi_replay_prepare(ds_optim *o, dsi_device *d)
+{
+    if (!dsi_graph_recording(d)) return DS_OK;
+    if (o->skips) return dsi_replay_read_skips(o);
+    ds_tensor *count = dsi_new_on(d, DS_I64, (ds_dims){0});
+    if (!dsi_fill(count, 0)) return ds_error_status();
+    o->skips = dsi_alloc(sizeof *o->skips);
+    o->skips->count = dsi_ref(count);
+    return DS_OK;
+}
+
+ds_status dsi_replay_step(ds_optim *o, ds_tensor *result)
+{
+    dsi_device *d = result->device;
+    if (!o->skips) return dsi_graph_forbid(d, "its gradient scaler has another optimizer");
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *count = o->skips->count,
+              *skip = dsi_to_dtype(dsi_element_of(result, DSI_RESULT(skip)), DS_I64);
+    dsi_graph_decide(d, (dsi_graph_decision){.device = dsi_v(result).p});
+    ds_status status = skip ? ds_optim_step(o) : ds_error_status();
+    dsi_graph_decide(d, (dsi_graph_decision){0});
+    if (status == DS_OK &&
+        !dsi_run_op(count, binary, DSI_ADD, 1.0, dsi_v(count), dsi_v(skip), dsi_v(count)))
+        status = ds_error_status();
+    ds_scope_close(scope);
+    return status;
+}
+
+ds_status dsi_replay_read_skips(const ds_optim *o)
+{
+    dsi_skips *k = o->skips;
+    if (!k || !k->unread) return DS_OK;
+    bool noted = dsi_graph_note(k->count->device, false);
+    double count = ds_item(k->count);
+    dsi_graph_note(k->count->device, noted);
+    if (isnan(count)) return ds_error_status();
+    for (int i = 0; i < o->n; i++) {
+        if (o->params[i].lags) o->params[i].step -= (int64_t)count - k->seen;
+        o->params[i].lags = false;
+    }
+    k->seen = (int64_t)count;
+    k->unread = 0;
+    return DS_OK;
+}
+
+void dsi_replay_free_skips(ds_optim *o)
+{
+    if (o->skips) dsi_unref(o->skips->count);
+    dsi_free(o->skips);
 }

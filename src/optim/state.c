@@ -11,6 +11,7 @@
 #include "optim.h"
 
 #include "base/text.h"
+#include "replay.h"
 
 #include <string.h>
 
@@ -26,6 +27,7 @@ ds_status dsi_optim_state_add(ds_state *state, const char *kind, const char *pat
 ds_state *ds_optim_state(const ds_optim *o)
 {
     if (!o) return dsi_null_operand("optim_state");
+    if (dsi_replay_read_skips(o) != DS_OK) return NULL;
     ds_state *state = ds_state_new();
     ds_scope *scope = ds_scope_open();
     ds_status status = DS_OK;
@@ -112,6 +114,7 @@ static ds_status check_whole(const ds_optim *o, const ds_state *state)
 ds_status ds_optim_load(ds_optim *o, const ds_state *state)
 {
     if (!o || !state) return dsi_null_argument("optim_load");
+    if (dsi_replay_read_skips(o) != DS_OK) return ds_error_status();
     for (int i = 0; i < ds_state_len(state); i++) {
         ds_status status = state_check_entry(o, ds_state_name(state, i), ds_state_at(state, i));
         if (status != DS_OK) return status;

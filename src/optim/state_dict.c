@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "device/graph.h"
 #include "optim.h"
+#include "replay.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -93,6 +94,7 @@ static int64_t add_group(const ds_optim *o, int g, ds_value *groups, int64_t fir
 ds_value *ds_optim_state_dict(ds_optim *o)
 {
     if (!o) return dsi_null_operand("optim_state_dict");
+    if (dsi_replay_read_skips(o) != DS_OK) return NULL;
     ds_value *dict = ds_value_dict(), *state = ds_value_dict(), *groups = ds_value_list();
     ds_value_set(dict, "state", state);
     ds_value_set(dict, "param_groups", groups);

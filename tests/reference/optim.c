@@ -421,8 +421,8 @@ static void clip(Reference *r)
         ds_scope *scope = ds_scope_open();
         ds_module *m = make_module(given, DS_F32, true);
         set_grads(m, given, c);
-        double norm = ds_clip_grad_norm(m, reference_double(c, "max_norm", NAN),
-                                        reference_double(c, "norm_type", 2));
+        double norm = ds_item(ds_clip_grad_norm(m, reference_double(c, "max_norm", NAN),
+                                                reference_double(c, "norm_type", 2)));
         if (json_object_get(c, "raises")) {
             if (!ds_error()) reference_fail(r, "%s takes what it must refuse", what);
         } else {

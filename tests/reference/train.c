@@ -110,7 +110,7 @@ static void micro_step(const Run *run, ds_ddp *ddp, const json_t *list, Seen *se
 
 static void update(const Run *run, ds_module *net, ds_optim *optim, Seen *seen)
 {
-    seen->norm[seen->updates++] = run->max_norm ? ds_clip_grad_norm(net, run->max_norm, 2)
+    seen->norm[seen->updates++] = run->max_norm ? ds_item(ds_clip_grad_norm(net, run->max_norm, 2))
                                                 : ds_grad_norm(net);
     ds_optim_step(optim);
     ds_optim_zero_grad(optim);

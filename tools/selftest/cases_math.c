@@ -455,6 +455,18 @@ static ds_status step_result_of(Trial *t, bool given)
 static ds_status step_result_given(Trial *t) { return step_result_of(t, true); }
 static ds_status step_result_absent(Trial *t) { return step_result_of(t, false); }
 
+/* After a skipped step, and without one: it grows. */
+static ds_status loss_scale_of(Trial *t, double skips)
+{
+    const dsi_scale_rule rule = {.growth = 3, .backoff = 0.3, .interval = 1};
+    dsi_view x = trial_operand(t, DS_F64, DENSE, 0.5, 2, true, DIMS(5)), at = x;
+    at.p = (double *)x.p + 3, at.n = 0;
+    ds_status status = CALL(t, fill, skips, at);
+    return status == DS_OK ? CALL(t, loss_scale, &rule, x) : status;
+}
+static ds_status loss_scale_skipped(Trial *t) { return loss_scale_of(t, 1); }
+static ds_status loss_scale_grows(Trial *t) { return loss_scale_of(t, 0); }
+
 const SelfCase selftest_math[] = {
     {"copy", "", copy_same, 1, false},
     {"copy", "parts of lines", copy_lines, 1, false},
@@ -514,4 +526,6 @@ const SelfCase selftest_math[] = {
     {"halves_split", "", halves_split, 1, true},
     {"step_result", "", step_result_given, 1, true},
     {"step_result", "no loss, no norm", step_result_absent, 1, true},
+    {"loss_scale", "skipped", loss_scale_skipped, 1, true},
+    {"loss_scale", "grows", loss_scale_grows, 1, true},
     {0}};

@@ -30,7 +30,7 @@
     X(dispatch) X(combine) X(combine_dw)             /* index/moe.c */         \
     X(group_rows) X(group_matmul) X(group_matmul_dw) /* gemm/groups.c */       \
     X(attention) X(attention_dx)                     /* attention/attention.c */ \
-    X(optimizer) X(step_result)                      /* optim/optim.c */       \
+    X(optimizer) X(step_result) X(loss_scale)        /* optim/optim.c */       \
     X(halves_join) X(halves_split)                   /* optim/halves.c */
 
 /* Not dropout: on the CPU its masks are PyTorch's, drawn in order. */

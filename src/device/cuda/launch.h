@@ -66,6 +66,7 @@ ds_status dsi_cuda_group_matmul_dw(dsi_stream *s, dsi_view a, dsi_view b, dsi_vi
 ds_status dsi_cuda_optimizer_step(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x);
 ds_status dsi_cuda_step_result_of(dsi_stream *s, const dsi_step_limits *c, dsi_view unscale,
                                   dsi_view loss, dsi_view norm, dsi_view result);
+ds_status dsi_cuda_loss_scale_of(dsi_stream *s, const dsi_scale_rule *c, dsi_view x);
 ds_status dsi_cuda_halves_join(dsi_stream *s, dsi_view p, dsi_view rest, dsi_view x);
 ds_status dsi_cuda_halves_split(dsi_stream *s, dsi_view x, dsi_view p, dsi_view rest);
 

@@ -36,6 +36,10 @@ _Static_assert(sizeof(dsi_cuda_step) == sizeof(dsi_step_scalars) &&
 _Static_assert(sizeof(dsi_cuda_result) == sizeof(dsi_step_result) && SAME_RESULT(norm) &&
                    SAME_RESULT(g_factor) && SAME_RESULT(skip) && SAME_RESULT(fault),
                "optimizer.h: the result of a step");
+#define SAME_SCALE(field) (offsetof(dsi_cuda_scale, field) == offsetof(dsi_loss_scale, field))
+_Static_assert(sizeof(dsi_cuda_scale) == sizeof(dsi_loss_scale) && SAME_SCALE(inverse) &&
+                   SAME_SCALE(good) && SAME_SCALE(skips) && SAME_SCALE(one),
+               "optimizer.h: a loss scale");
 _Static_assert(sizeof(dsi_cuda_optimizer) <= 4096, "optimizer.h: an argument's limit");
 
 /* The options of every rule in one form. */
@@ -179,6 +183,16 @@ ds_status dsi_cuda_step_result_of(dsi_stream *s, const dsi_step_limits *c, dsi_v
     ds_status status = loss.p ? dsi_cuda_floating("step_result", loss.dtype) : DS_OK;
     if (status != DS_OK) return status;
     return dsi_cuda_launch(s, DSI_CUDA_optimizer, "step_result", "", dsi_cuda_blocks(1, 32), &a);
+}
+
+ds_status dsi_cuda_loss_scale_of(dsi_stream *s, const dsi_scale_rule *c, dsi_view x)
+{
+    dsi_cuda_loss_scale a = {.growth = c->growth,
+                             .backoff = c->backoff,
+                             .interval = (double)c->interval,
+                             .fault = dsi_cuda_fault(s),
+                             .x = x.p};
+    return dsi_cuda_launch(s, DSI_CUDA_optimizer, "loss_scale", "", dsi_cuda_blocks(1, 32), &a);
 }
 
 static ds_status halves_launch(dsi_stream *s, const char *name, dsi_view x, dsi_view p,

@@ -62,6 +62,7 @@ const dsi_kernels dsi_cuda_kernels = {
 
     .optimizer = dsi_cuda_optimizer_step,
     .step_result = dsi_cuda_step_result_of,
+    .loss_scale = dsi_cuda_loss_scale_of,
     .halves_join = dsi_cuda_halves_join,
     .halves_split = dsi_cuda_halves_split,
 };

@@ -21,6 +21,8 @@
 #include "device/cpu/table.h"
 #include "device/spans.h"
 
+#include <float.h>
+
 #define PIECE 1024 /* elements */
 /* Pieces of a thread, at least: 3 MB. Less is in the calling thread's own
  * cache, so other threads would be slower. */
@@ -416,5 +418,19 @@ ds_status KERNEL(step_result)(dsi_stream *s, const dsi_step_limits *c, dsi_view 
     r.skip = r.fault != 0 || (c->finite_loss && !isfinite(r.loss)) ||
              (c->finite_norm && !isfinite(r.norm));
     memcpy(result.p, &r, sizeof r);
+    return DS_OK;
+}
+
+/* torch's _amp_update_scale_, whose scale may become 0. */
+ds_status KERNEL(loss_scale)(dsi_stream *s, const dsi_scale_rule *c, dsi_view x)
+{
+    dsi_loss_scale *l = x.p;
+    bool skipped = l->skips != 0, grows = !skipped && l->good + 1 >= (double)c->interval;
+    l->skips = 0;
+    if (s->device->fault.op) return DS_OK;
+    double next = (float)(l->scale * (skipped ? c->backoff : grows ? c->growth : 1));
+    if (next > 0 && next <= (double)FLT_MAX) l->scale = next;
+    l->inverse = (float)(1 / l->scale);
+    l->good = skipped || grows ? 0 : l->good + 1;
     return DS_OK;
 }

@@ -388,3 +388,19 @@ KERNEL(step_result, dsi_cuda_step_result, 32)
              (P.finite_norm && !isfinite(r.norm));
     *P.result = r;
 }
+
+/* One thread, rounded as on the host. */
+KERNEL(loss_scale, dsi_cuda_loss_scale, 32)
+{
+    if (threadIdx.x != 0) return;
+    dsi_cuda_scale x = *P.x;
+    bool skipped = x.skips != 0, grows = !skipped && x.good + 1 >= P.interval;
+    P.x->skips = 0;
+    if (P.fault->op) return;
+    double factor = skipped ? P.backoff : grows ? P.growth : 1;
+    double next = (double)(float)__dmul_rn(x.scale, factor);
+    if (next > 0 && next <= 3.4028234663852886e38) x.scale = next; /* FLT_MAX */
+    P.x->scale = x.scale;
+    P.x->inverse = (double)(float)__ddiv_rn(1, x.scale);
+    P.x->good = skipped || grows ? 0 : x.good + 1;
+}

@@ -27,6 +27,17 @@ typedef struct dsi_cuda_step_result {
     dsi_cuda_result *result;
 } dsi_cuda_step_result;
 
+/* dsi_loss_scale, and what updates it */
+typedef struct dsi_cuda_scale {
+    double scale, inverse, good, skips, one;
+} dsi_cuda_scale;
+
+typedef struct dsi_cuda_loss_scale {
+    double growth, backoff, interval;
+    const dsi_cuda_fault_flag *fault;
+    dsi_cuda_scale *x;
+} dsi_cuda_loss_scale;
+
 /* Float32 in two halves; p and rest are optional to split it */
 typedef struct dsi_cuda_halves {
     unsigned *x;
