@@ -38,6 +38,21 @@ export PKG_CONFIG_PATH="$work/$(dirname "$(cat out)")"
 run 'make' make all CFLAGS='-O1 -Wall -Wextra -Werror' CXXFLAGS='-O1 -Wall -Wextra -Werror'
 run 'C' ./moons
 has out '400 of 400 right'
+for class in train/ants train/bees val/ants val/bees; do
+    mkdir -p "images/$class"
+done
+run 'images' "$home/bin/cifar10_tutorial" --sample --data data --max-steps 0 --no-eval --show images/train/ants/1.png
+run 'other images' "$home/bin/cifar10_tutorial" --sample --data data --eval --max-steps 0 --show images/train/bees/1.png
+cp images/train/ants/1.png images/val/ants/1.png
+cp images/train/bees/1.png images/val/bees/1.png
+run 'images of a folder' ./transfer images --epochs 1 --batch-size 2
+has out 'Epoch 0/0'
+has out 'train Loss: [0-9.]* Acc: [0-9.]*'
+has out 'Best val Acc: [0-9.]*'
+run 'the last layer alone' ./transfer images --epochs 1 --freeze --weights best_model_params.pth --workers 0
+rm -r images/val/bees
+if ./transfer images >out 2>err; then fail 'another number of classes is accepted'; else has err 'images/val has 1 classes, train has 2'; fi
+if ./transfer images --epochs 0 >out 2>err; then fail '--epochs 0 is accepted'; else has err '--epochs 0: expected a whole number'; fi
 run 'C++' ./fit
 has out 'y = 3.00 x + 1.00'
 
