@@ -5,9 +5,10 @@
  * tests/golden/deepspeed_sgd/sSTAGE_w1_sgd: Linear(7, 11), GELU, LayerNorm(11),
  * Linear(11, 5) after four steps; expected.pth has its weights and momentum.
  * s0_w1_frozen: the same with Adagrad, made without the parameter 0.bias;
- * s0_w1_one: this folder with the state of 0.weight alone. s3_w2_frozen: saved
- * on two ranks in stage 3; 0.bias and 3.weight are not trained, and each rank's
- * file has a half of them.
+ * s0_w1_one: this folder with the state of 0.weight alone. s0_w1_tied:
+ * Linear(3, 3), another one with its weight, Linear(3, 2), without biases.
+ * s3_w2_frozen: saved on two ranks in stage 3; 0.bias and 3.weight are not
+ * trained, and each rank's file has a half of them.
  * SPDX-License-Identifier: MIT */
 #include "part.h"
 #include "ranks.h"
@@ -128,4 +129,42 @@ static void frozen(void **state)
     frozen_refused("s0_w1_one", "its optimizer has 1 parameter, its module 6");
 }
 
-TEST_MAIN(cmocka_unit_test(momentum), cmocka_unit_test(divided_frozen), cmocka_unit_test(frozen))
+/* The optimizer counts the weight once, the module has it under two names. */
+static ds_status load_tied(void *arg)
+{
+    static const float weight[] = {-0x1.1d23fcp-1f, -0x1.bd8ed6p-2f, -0x1.db4bdcp-3f,
+                                   -0x1.0ca76cp-1f, -0x1.63b522p-7f, -0x1.0691cep-1f,
+                                   0x1.45d4d6p-2f,  0x1.28e91ep-2f,  0x1.0035p-3f},
+                       momentum_of_last[] = {0x1.0017b4p-2f, 0x1.4a3084p-4f, -0x1.38502p-3f,
+                                             0x1.a808p-4f,   0x1.150944p-5f, -0x1.026d66p-4f};
+    const int *stage = arg;
+    char text[300];
+    ds_module *m = ds_nn_sequential(NULL, "net");
+    ds_nn_linear(m, "0", 3, 3, .no_bias = true);
+    ds_nn_linear(m, "1", 3, 3, .no_bias = true, .tied = ds_parameter(m, "0.weight"));
+    ds_nn_linear(m, "2", 3, 2, .no_bias = true);
+    snprintf(text, sizeof text,
+             "{\"train_batch_size\": 2, \"zero_allow_untested_optimizer\": true, \"optimizer\": "
+             "{\"type\": \"SGD\", \"params\": {\"lr\": 0.05, \"momentum\": 0.9}}, "
+             "\"zero_optimization\": {\"stage\": %d}}",
+             *stage);
+    ds_engine *e = ds_initialize(.model = m, .config = text);
+    RANK_CHECK(e && ds_engine_load(e, DS_GOLDEN "/deepspeed_sgd/s0_w1_tied") == DS_OK);
+    ds_tensor *w = ds_engine_get_full(e, ds_parameter(m, "0.weight"), "fp32"),
+              *v = ds_engine_get_full(e, ds_parameter(m, "2.weight"), "momentum_buffer");
+    RANK_CHECK(w && v && !memcmp(ds_data(w), weight, sizeof weight));
+    RANK_CHECK(!memcmp(ds_data(v), momentum_of_last, sizeof momentum_of_last));
+    ds_engine_free(e);
+    return DS_OK;
+}
+
+static void tied(void **state)
+{
+    (void)state;
+    for (int stage = 0; stage <= 3; stage += 3)
+        if (run_ranks(1 + stage % 2, load_tied, &stage) != DS_OK)
+            fail_msg("in stage %d: %s", stage, ds_error());
+}
+
+TEST_MAIN(cmocka_unit_test(momentum), cmocka_unit_test(tied), cmocka_unit_test(divided_frozen),
+          cmocka_unit_test(frozen))

@@ -336,6 +336,20 @@ bool dsi_load_is_buffer(const dsi_loaded *l, const char *name)
     return false;
 }
 
+/* A tied parameter has two names in the module, and the optimizer counts it
+ * once, at the
+ * first. */
+static bool entries_have(const Entries *of, const ds_tensor *x)
+{
+    for (int i = 0; i < of->n; i++) {
+        const ds_tensor *has = dsi_load_read_tensor(of->at[i].weights, "");
+        if (has->storage == x->storage && has->offset == x->offset &&
+            of->at[i].n == dsi_numel(x->shape))
+            return true;
+    }
+    return false;
+}
+
 /* Parameters in the order of the module, which is the optimizer's where it has
  * one group. */
 static ds_status entries_from_module(dsi_loaded *l, Entries *to)
@@ -347,6 +361,7 @@ static ds_status entries_from_module(dsi_loaded *l, Entries *to)
             dsi_load_is_buffer(l, name))
             continue;
         const ds_tensor *x = dsi_load_read_tensor(ds_value_at(module, i), "");
+        if (x && entries_have(to, x)) continue;
         dsi_load_param *p = x ? dsi_load_add_param(l, name, x->shape) : NULL;
         if (!p) return ds_error_status();
         dsi_list_add(to, (Entry){p, dsi_numel(x->shape), 0, ds_value_at(module, i)});
