@@ -149,5 +149,8 @@ ds_status ds_engine_step(ds_engine *e)
 
 void ds_engine_zero_grad(ds_engine *e)
 {
-    if (e && e->zero) dsi_zero_zero_grad(e->zero);
+    if (!e || !e->zero) return;
+    dsi_zero_zero_grad(e->zero);
+    e->went_backward = false;
+    e->passes = 0;
 }

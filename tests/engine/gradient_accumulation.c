@@ -80,8 +80,9 @@ static ds_status a_short_last_group(void *arg)
     return DS_OK;
 }
 
-/* managed_gradient_accumulation: false. 1 to 4 backwards, then a step, which reduces;
- * gradients are divided by gradient_accumulation_steps all the same. */
+/* managed_gradient_accumulation: false. 1 to 4 backwards, then a step, which
+ * reduces; gradients are divided by gradient_accumulation_steps all the
+ * same. */
 static ds_status a_step_that_is_the_boundary(void *arg)
 {
     static const char *const more[] = {
@@ -130,6 +131,19 @@ static ds_status one_step_for_all(void *arg)
     return DS_OK;
 }
 
+/* A batch that the program drops: the next one takes its place. */
+static ds_status a_dropped_batch(void *arg)
+{
+    int stage = *(int *)arg;
+    ds_engine *e = engine_of(stage, 1, "");
+    RANK_CHECK(e && back(e, 100) == DS_OK);
+    ds_engine_zero_grad(e);
+    RANK_CHECK(turn(e, 3) == DS_OK && fabs(weight(e) + 3) < 1e-6);
+    RANK_CHECK(ds_engine_global_steps(e) == 1 && ds_engine_micro_steps(e) == 1);
+    ds_engine_free(e);
+    return DS_OK;
+}
+
 static void the_program_says_where(void **state)
 {
     (void)state;
@@ -137,7 +151,19 @@ static void the_program_says_where(void **state)
         TEST_RANKS(a_short_last_group, &stage);
         TEST_RANKS(one_step_for_all, &stage);
         TEST_RANKS(a_step_that_is_the_boundary, &stage);
+        TEST_RANKS(a_dropped_batch, &stage);
     }
+}
+
+static void dropped_and_none_after_it(void **state)
+{
+    (void)state;
+    ds_engine *e = engine_of(2, 1, "");
+    CHECK(back(e, 1) == DS_OK);
+    ds_engine_zero_grad(e);
+    CHECK_INT(ds_engine_step(e), DS_ESTATE);
+    CHECK_ERROR("there is no gradient");
+    ds_engine_free(e);
 }
 
 static void said_too_late(void **state)
@@ -244,5 +270,5 @@ static void sizes_that_cannot_be(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(the_program_says_where), cmocka_unit_test(a_sum_in_bfloat16),
-          cmocka_unit_test(said_too_late), cmocka_unit_test(groups_of_another_size),
-          cmocka_unit_test(sizes_that_cannot_be))
+          cmocka_unit_test(said_too_late), cmocka_unit_test(dropped_and_none_after_it),
+          cmocka_unit_test(groups_of_another_size), cmocka_unit_test(sizes_that_cannot_be))
