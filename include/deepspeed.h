@@ -1,13 +1,13 @@
 /* deepspeed.h: DeepSpeed's training system in C: the umbrella header.
  *
- * Four rules carry the whole interface:
- *   1. What makes a thing returns it or NULL; what does a thing returns ds_status; what asks returns
- *      the value. NULL in, NULL out: one look at ds_error() after a loop is enough.
- *   2. What an op returns belongs to the current scope and nobody frees it. A module call and a turn
+ * Four rules hold everywhere:
+ *   1. Constructors return an object or NULL, actions return ds_status, getters return the value.
+ *      A call that is given NULL returns NULL: one look at ds_error() after a loop is enough.
+ *   2. The result of an op belongs to the current scope, which frees it. A module call and a turn
  *      of a loader's loop are scopes. ds_keep(x) lifts x out of its scope, until ds_drop(x).
- *   3. What is handed in is taken: a child by its parent, a data set by its loader, a model by its
- *      engine, even when the taker refuses.
- *   4. Zero is the default of every option, and options are written as keywords: .padding = 2.
+ *   3. A call that is given an object to own takes it, even if it then fails: a parent takes its
+ *      child, a loader its dataset, an engine its model.
+ *   4. Zero selects the default of every option, and options are written as keywords: .padding = 2.
  *
  * A tensor belongs to the thread that made it. Nothing here calls exit or
  * prints, unless it says so.

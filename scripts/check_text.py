@@ -53,13 +53,15 @@ PROSE = [(re.compile(pattern.replace(' ', r'\s+'), re.M), advice) for pattern, a
     (r'\bnobody\'s\b', 'say what does not happen'),
 )]
 
-# Folders and files whose prose is not yet free of these constructions, and how many they may still have: lower the
-# numbers, never raise them. "--report" lists the places.
-DIRTY = {'include': 25, 'src': 190, 'launcher': 30, 'tools': 11, 'tests': 210, 'docs/launcher.md': 21, 'docs/config.md': 3}
+# Folders and files whose prose is not yet free of these constructions, and how
+# many they may still have: lower the numbers, never raise them. "--report"
+# lists the places.
+DIRTY = {'src': 150, 'launcher': 30, 'tools': 11, 'tests': 210}
 
 # file (or the end of its path): phrases in it that are right all the same
 ALLOWED = {
     'scripts/check_text.py': ('',), # names them all
+    'src/base/aio.c': ('make room',),
 }
 
 

@@ -98,7 +98,8 @@ DS_API bool ds_checkpoint_is_configured(void);
 
 /* ---- your own op (torch.autograd.Function) -------------------------------------- */
 
-/* What one call of an op has: forward and backward share it. */
+/* The context of one call of an op, as torch's ctx: its forward and its
+ * backward share it. */
 typedef struct ds_ctx ds_ctx;
 
 typedef struct ds_op {

@@ -54,9 +54,9 @@ DS_API ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg);
 
 /* ---- collectives: c NULL is ds_world() --------------------------------------------------------------- */
 
-/* x, out and in are on the CPU, or on one GPU of this rank: these go by
- * NCCL if all ranks have it, else through pinned host memory (docs/communication.md). By
- * NCCL, a call may return before the GPU has done it: what reads the tensor
+/* x, out and in are on the CPU, or on one GPU of this rank: these go by NCCL if
+ * all ranks have it, else through pinned host memory (docs/communication.md).
+ * By NCCL, a call may return before the GPU has done it: what reads the tensor
  * waits. */
 
 /* Sums of float16 and bfloat16 are taken in float32 and rounded once. Between
@@ -93,10 +93,10 @@ DS_API ds_status ds_broadcast(ds_comm *c, ds_tensor *x, int root);
 DS_API ds_status ds_barrier(ds_comm *c);
 
 /* A failure of one rank becomes a failure of all, so that none waits for it and
- * one rank prints it (ds_error_is_collective). A barrier, for work that can fail
- * on one rank alone, as files do. mine: this rank's status, with its message set
- * if it is a failure. Returns DS_OK if all ranks gave DS_OK; else, on all ranks,
- * the status of the first rank that failed, with its message. */
+ * one rank prints it (ds_error_is_collective). A barrier, for work that can
+ * fail on one rank alone, as files do. mine: this rank's status, with its
+ * message set if it is a failure. Returns DS_OK if all ranks gave DS_OK; else,
+ * on all ranks, the status of the first rank that failed, with its message. */
 DS_API ds_status ds_comm_sync_status(ds_comm *c, ds_status mine);
 
 /* ---- messages of two ranks --------------------------------------------------------------------------- */
@@ -108,10 +108,11 @@ DS_API ds_status ds_comm_sync_status(ds_comm *c, ds_status mine);
 DS_API ds_status ds_send(ds_comm *c, ds_tensor *x, int to);
 DS_API ds_status ds_recv(ds_comm *c, ds_tensor *x, int from);
 
-/* Without waiting: until ds_message_wait, which frees it in any case, x is not
- * changed by the sender and not looked at by the receiver. NULL with the
- * message if it cannot begin. What nobody waits for is waited for, and freed,
- * when its communicator ends (ds_comm_free, ds_destroy_process_group);
+/* Begin to send or receive x, and return without waiting. Until
+ * ds_message_wait, the sender must not change x, and the receiver must not read
+ * it. NULL with the message if it cannot begin. ds_message_wait frees the
+ * ds_message, also if it fails. One that was not waited for is waited for and
+ * freed when its communicator ends (ds_comm_free, ds_destroy_process_group);
  * DS_DEBUG=comm names it. */
 typedef struct ds_message ds_message;
 DS_API ds_message *ds_isend(ds_comm *c, ds_tensor *x, int to);

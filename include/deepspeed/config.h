@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* What takes the place of "auto" in a ds_config.json: the arguments of
+/* Values that replace "auto" in a ds_config.json: the arguments of
  * transformers' Trainer that its users put there, under the names of
  * TrainingArguments. 0 selects the Trainer's default, which the comments show;
  * DS_ZERO (deepspeed/types.h) requests zero. A value that is given must

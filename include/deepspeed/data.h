@@ -219,10 +219,11 @@ typedef struct ds_loader_opts {
     int rank, ranks;
     uint64_t seed;
     bool drop_uneven; /* its drop_last: all ranks have as many samples; else the first repeat */
-    /* Another order for ranks, 0: off. The epoch's batches are numbered, and
-     * rank r has r, r + ranks, ...; its samples repeat until they are whole
-     * global batches of so many samples (drop_last: the rest is left out). So
-     * the samples of a global batch do not depend on ranks. */
+    /* Samples of a global batch, for another order of ranks; 0: off. The
+     * epoch's batches are numbered, and rank r has r, r + ranks, ...; its
+     * samples repeat until they are whole global batches (drop_last: the rest
+     * is left out). So the samples of a global batch do not depend on the
+     * number of ranks. */
     int64_t global_batch;
 } ds_loader_opts;
 

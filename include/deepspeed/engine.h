@@ -40,7 +40,7 @@ typedef struct ds_engine ds_engine;
 
 /* ---- options of a program ---- */
 
-/* What ds_add_config_arguments parses. */
+/* The options that ds_add_config_arguments parses. */
 typedef struct ds_arguments {
     bool deepspeed;               /* --deepspeed: no effect in the library, as in DeepSpeed */
     const char *deepspeed_config; /* --deepspeed_config FILE (or base64 of JSON); or NULL */
@@ -98,10 +98,10 @@ typedef struct ds_init {
 #define ds_initialize(...) ds_initialize_with((ds_init){__VA_ARGS__})
 DS_API ds_engine *ds_initialize_with(ds_init init);
 
-/* Waits for an asynchronous save, and frees the engine and all it owns. Collective
- * if the last save was asynchronous and was not waited for: ranks wait for each
- * other's disks, up to DS_SAVE_TIMEOUT. After a failure (ds_error()) it ends the
- * other ranks too. */
+/* Waits for an asynchronous save, and frees the engine and all it owns.
+ * Collective if the last save was asynchronous and was not waited for: ranks
+ * wait for each other's disks, up to DS_SAVE_TIMEOUT. After a failure
+ * (ds_error()) it ends the other ranks too. */
 DS_API void ds_engine_free(ds_engine *e);
 
 /* ---- the training step ---- */
@@ -127,8 +127,9 @@ DS_API ds_tensor *ds_engine_forward_n(ds_engine *e, ds_tensor **in, int n);
 DS_API ds_status ds_engine_backward(ds_engine *e, ds_tensor *loss);
 
 typedef struct ds_backward_opts {
-    /* scale_wrt_gas=False: the loss is not divided by gradient_accumulation_steps. For
-     * a loss that the program has weighted, by its share of the tokens of an update. */
+    /* scale_wrt_gas=False: the loss is not divided by
+     * gradient_accumulation_steps. For a loss that the program has weighted, by
+     * its share of the tokens of an update. */
     bool no_scale_wrt_gas;
 } ds_backward_opts;
 DS_API ds_status ds_engine_backward_with(ds_engine *e, ds_tensor *loss, ds_backward_opts opts);
@@ -142,16 +143,17 @@ DS_API ds_status ds_engine_backward_with(ds_engine *e, ds_tensor *loss, ds_backw
 DS_API ds_status ds_engine_step(ds_engine *e);
 
 /* A step graph (ds_step_graph_new) for micro steps of e: `step` calls
- * ds_engine_forward, ds_engine_backward and ds_engine_step once each, and returns
- * the loss. On a GPU the micro steps of an update are recorded kind by kind (the
- * first, those between, the last), and launched as graphs, with the same bits.
- * Clipping, and the skipping of a step, are then decided on the GPU, and the host
- * waits once a micro step, in which it also reads the loss: ds_item of the result
- * is free. On several ranks collectives are part of the graph (NCCL), and a rank may
- * replay a step which another one runs by the function. On several ranks without
- * NCCL, or in stage 3 with accumulation, with an optimizer in host memory, and with
- * wall_clock_breakdown or memory_breakdown each run is the function, and one line of
- * rank 0's log says why.
+ * ds_engine_forward, ds_engine_backward and ds_engine_step once each, and
+ * returns the loss. On a GPU the micro steps of an update are recorded kind by
+ * kind (the first, those between, the last), and launched as graphs, with the
+ * same bits. Clipping, and the skipping of a step, are then decided on the GPU,
+ * and the host waits once a micro step, in which it also reads the loss:
+ * ds_item of the result is free. On several ranks collectives are part of the
+ * graph (NCCL), and a rank may replay a step which another one runs by the
+ * function. On several ranks without NCCL, or in stage 3 with accumulation,
+ * with an optimizer in host memory, and with wall_clock_breakdown or
+ * memory_breakdown each run is the function, and one line of rank 0's log says
+ * why.
  *
  * The caller frees the result (ds_step_graph_free), before e. NULL if e or step
  * is NULL. */
@@ -189,9 +191,9 @@ DS_API ds_module *ds_engine_module(ds_engine *e);
 DS_API ds_optim *ds_engine_optimizer(ds_engine *e);
 DS_API ds_schedule *ds_engine_lr_scheduler(ds_engine *e);
 DS_API ds_loader *ds_engine_loader(ds_engine *e);
-/* To add sinks, on all ranks alike before the first update, and to write scalars of
- * the program. The first update, and no later one, fails if only some ranks have
- * sinks. The engine writes to the sinks of rank 0. */
+/* To add sinks, on all ranks alike before the first update, and to write
+ * scalars of the program. The first update, and no later one, fails if only
+ * some ranks have sinks. The engine writes to the sinks of rank 0. */
 DS_API ds_monitor *ds_engine_monitor(ds_engine *e);
 DS_API ds_comm *ds_engine_comm(ds_engine *e);
 
@@ -216,32 +218,34 @@ DS_API ds_status ds_engine_load_state(ds_engine *e, const ds_state *state);
 
 /* ---- one parameter ---- */
 
-/* safe_get_full_grad, safe_get_full_fp32_param, safe_get_full_optimizer_state: what is
- * "grad", "fp32", or a state of the optimizer by its name ("exp_avg"); param is a
- * parameter of the model, of the experts that ranks share each rank's own. Returns a
- * new float32 tensor of param's shape, the same on all ranks that have param, in the
- * current scope and on param's device.
+/* safe_get_full_grad, safe_get_full_fp32_param, safe_get_full_optimizer_state:
+ * what is "grad", "fp32", or a state of the optimizer by its name ("exp_avg");
+ * param is a parameter of the model, of the experts that ranks share each
+ * rank's own. Returns a new float32 tensor of param's shape, the same on all
+ * ranks that have param, in the current scope and on param's device.
  *   grad     after the backward that ends an update and before its step: the mean over
  *            the ranks of the sum over micro steps, as the optimizer gets it: times the
  *            loss scale, and not clipped; zeros if the loss does not depend on param
  *   fp32     the value that is trained: the master weight
  *   states   zeros before the first update
  * NULL with the message: DS_ESTATE: no complete gradient, or the update has the
- * optimizer's file (offload_optimizer to nvme, between a backward and its step), or
- * there is no optimizer; DS_EINVAL: no parameter of the model, one that is not trained,
- * or no such state. Collective. Not in a step graph. */
+ * optimizer's file (offload_optimizer to nvme, between a backward and its
+ * step), or there is no optimizer; DS_EINVAL: no parameter of the model, one
+ * that is not trained, or no such state. Collective. Not in a step graph. */
 DS_API ds_tensor *ds_engine_get_full(ds_engine *e, ds_tensor *param, const char *what);
 
-/* safe_set_full_grad, _fp32_param, _optimizer_state: the way back: value is a floating
- * tensor of param's shape, the same on all ranks, borrowed. "fp32" also changes the
- * parameter that the model computes with. (For a whole model ds_engine_load_state sends
- * less.) Failures as above; DS_EINVAL: another shape. A refused call changes nothing.
+/* safe_set_full_grad, _fp32_param, _optimizer_state: the way back: value is a
+ * floating tensor of param's shape, the same on all ranks, borrowed. "fp32"
+ * also changes the parameter that the model computes with. (For a whole model
+ * ds_engine_load_state sends less.) Failures as above; DS_EINVAL: another
+ * shape. A refused call changes nothing.
  * Collective. */
 DS_API ds_status ds_engine_set_full(ds_engine *e, ds_tensor *param, const char *what,
                                     ds_tensor *value);
 
-/* safe_get_local_grad and so on: the elements of param that this rank updates, [n], as
- * a shard in stages 1 to 3; [0] if it has none of them. Collective, too. */
+/* safe_get_local_grad and so on: the elements of param that this rank updates,
+ * [n], as a shard in stages 1 to 3; [0] if it has none of them. Collective,
+ * too. */
 DS_API ds_tensor *ds_engine_get_local(ds_engine *e, ds_tensor *param, const char *what);
 DS_API ds_status ds_engine_set_local(ds_engine *e, ds_tensor *param, const char *what,
                                      ds_tensor *value);
@@ -285,12 +289,13 @@ DS_API int ds_engine_zero_stage(const ds_engine *e);           /* 0 to 3 */
 DS_API double ds_engine_gradient_clipping(const ds_engine *e); /* largest norm; 0: off */
 DS_API int64_t ds_engine_steps_per_print(const ds_engine *e);  /* 0: no lines */
 
-/* get_wall_clock_timers()[name]: milliseconds of the last line of wall_clock_breakdown
- * that has the timer "fwd", "bwd", "step", "fwd_microstep" and so on; 0: there was none.
- * NaN without wall_clock_breakdown, or if there is no such timer. */
+/* get_wall_clock_timers()[name]: milliseconds of the last line of
+ * wall_clock_breakdown that has the timer "fwd", "bwd", "step", "fwd_microstep"
+ * and so on; 0: there was none. NaN without wall_clock_breakdown, or if there
+ * is no such timer. */
 DS_API double ds_engine_timer_ms(const ds_engine *e, const char *name);
-/* tput_timer.avg_samples_per_sec(): of all ranks, from the third step on; 0 before, and
- * if timers.throughput is off. */
+/* tput_timer.avg_samples_per_sec(): of all ranks, from the third step on; 0
+ * before, and if timers.throughput is off. */
 DS_API double ds_engine_samples_per_sec(const ds_engine *e);
 
 /* ---- exponential moving average of the parameters ---- */
@@ -318,9 +323,9 @@ enum { DS_EXIT_REQUEUE = 75 };
 DS_API ds_status ds_stop_on_signal(int signal);
 
 /* Whether a rank has got such a signal: true on all ranks in the same step,
- * about half a second after the signal or one step, whichever is later, and from
- * then on. To be called after each step; false between the micro steps of an
- * update. Then save, and end with DS_EXIT_REQUEUE. Collective. */
+ * about half a second after the signal or one step, whichever is later, and
+ * from then on. To be called after each step; false between the micro steps of
+ * an update. Then save, and end with DS_EXIT_REQUEUE. Collective. */
 DS_API bool ds_engine_should_stop(ds_engine *e);
 
 typedef struct ds_save_opts {
@@ -344,10 +349,10 @@ typedef struct ds_save_opts {
  * ranks, existing checkpoints are unchanged. With "checkpoint": {"async": true}
  * it returns when the state has been copied; the next save, or
  * ds_engine_save_wait, reports a failure of the writing. With
- * checkpoint.overhead_limit too, a save that comes too early is left out, on all
- * ranks, and DS_OK: the last one of a program is .required. DS_EIO: the disk;
- * DS_ESTATE: between the micro steps of an update, or with averaged parameters;
- * DS_EINVAL: dir, tag or client_state.
+ * checkpoint.overhead_limit too, a save that comes too early is left out, on
+ * all ranks, and DS_OK: the last one of a program is .required. DS_EIO: the
+ * disk; DS_ESTATE: between the micro steps of an update, or with averaged
+ * parameters; DS_EINVAL: dir, tag or client_state.
  * Collective. */
 #define ds_engine_save(e, ...) ds_engine_save_with(e, (ds_save_opts){.dir = __VA_ARGS__})
 DS_API ds_status ds_engine_save_with(ds_engine *e, ds_save_opts opts);
@@ -358,7 +363,8 @@ DS_API ds_status ds_engine_save_wait(ds_engine *e);
 
 typedef struct ds_load_opts {
     const char *dir;
-    /* NULL: of DIR/latest, or the newest complete one; load_universal: of DIR/latest_universal */
+    /* NULL: of DIR/latest, or the newest complete one; load_universal: of
+     * DIR/latest_universal */
     const char *tag;
     bool module_only;  /* weights and buffers only */
     bool no_optimizer; /* neither moments nor averages */
@@ -395,9 +401,9 @@ DS_API ds_status ds_engine_save_16bit_model(ds_engine *e, const char *dir, const
 
 /* ---- costs of a forward ---- */
 
-/* Of all modules together: elements of parameters; multiply-accumulate operations
- * and floating-point operations, counted as DeepSpeed's flops profiler does
- * (docs/monitoring.md); seconds of the forward. */
+/* Of all modules together: elements of parameters; multiply-accumulate
+ * operations and floating-point operations, counted as DeepSpeed's flops
+ * profiler does (docs/monitoring.md); seconds of the forward. */
 typedef struct ds_model_costs {
     int64_t params;
     double macs, flops, seconds;
@@ -411,20 +417,21 @@ typedef struct ds_model_profile_opts {
     bool brief;       /* without the tree of modules */
 } ds_model_profile_opts;
 
-/* get_model_profile: runs forwards of the model in evaluation, without gradients, and
- * returns what the last one cost: ds_model_profile(net, x, stdout, .brief = true). In and out
- * are as in ds_call_n; the modules' modes are as before. An engine prints the same
- * report of a training step (flops_profiler). Zeros after a failure; DS_ESTATE: a
- * profile of this thread runs. Collective if the model is an engine's in stage 3. */
+/* get_model_profile: runs forwards of the model in evaluation, without
+ * gradients, and returns what the last one cost: ds_model_profile(net, x,
+ * stdout, .brief = true). In and out are as in ds_call_n; the modules' modes
+ * are as before. An engine prints the same report of a training step
+ * (flops_profiler). Zeros after a failure; DS_ESTATE: a profile of this thread
+ * runs. Collective if the model is an engine's in stage 3. */
 #define ds_model_profile(model, x, ...) \
     ds_model_profile_with(model, (ds_tensor *[]){x}, 1, (ds_model_profile_opts){.to = __VA_ARGS__})
 DS_API ds_model_costs ds_model_profile_with(ds_module *model, ds_tensor **in, int n,
                                             ds_model_profile_opts opts);
 
-/* FlopsProfiler's print_model_profile and get_total_flops: the same of all forwards of
- * the model between this thread's last ds_profile_begin and ds_profile_end
- * (deepspeed/profile.h); warm_up is the step that the title names. Zeros after a
- * failure; DS_ESTATE: a profile runs. */
+/* FlopsProfiler's print_model_profile and get_total_flops: the same of all
+ * forwards of the model between this thread's last ds_profile_begin and
+ * ds_profile_end (deepspeed/profile.h); warm_up is the step that the title
+ * names. Zeros after a failure; DS_ESTATE: a profile runs. */
 #define ds_profile_model(model, ...) \
     ds_profile_model_with(model, (ds_model_profile_opts){.to = __VA_ARGS__})
 DS_API ds_model_costs ds_profile_model_with(ds_module *model, ds_model_profile_opts opts);

@@ -232,13 +232,14 @@ typedef struct ds_generate_opts {
     ds_generate_with(model, ids, (ds_generate_opts){.max_new_tokens = __VA_ARGS__})
 DS_API ds_tensor *ds_generate_with(ds_module *model, ds_tensor *ids, ds_generate_opts opts);
 
-/* What generation_config.json of the model's folder says, and config.json's end
- * and padding tokens; other options are 0. Lists belong to the model, and are
- * valid until the next call that finds another file. stop_strings need a
- * tokenizer, which the caller adds. A line of the log names the keys of the
- * file that change the tokens in transformers and have no option here
- * ("guidance_scale"). A value of another kind, or outside of its range, is a
- * failure (DS_EFORMAT): n_stop is then -1, which ds_generate refuses. */
+/* The options in generation_config.json of the model's folder, and
+ * config.json's end and padding tokens; other options are 0. Lists belong to
+ * the model, and are valid until the next call that finds another file.
+ * stop_strings need a tokenizer, which the caller adds. A line of the log names
+ * the keys of the file that change the tokens in transformers and have no
+ * option here ("guidance_scale"). A value of another kind, or outside of its
+ * range, is a failure (DS_EFORMAT): n_stop is then -1, which ds_generate
+ * refuses. */
 DS_API ds_generate_opts ds_generation_config(const ds_module *model);
 
 /* ---- LoRA: Hu et al., arXiv:2106.09685; PEFT's files ---------------------------------- */

@@ -505,14 +505,15 @@ typedef struct ds_moe_opts {
     ds_comm *comm;                    /* that ep_size divides; NULL: ds_world() */
 } ds_moe_opts;
 
-/* Each token x[..., :] goes to the k experts that a gate in float32 finds best,
- * as far as these have room:
+/* Passes each token x[..., :] to the k experts that a float32 gate scores
+ * highest, up to the capacity of each expert:
  *     capacity = max(ceil(tokens / num_experts * capacity_factor * k), min_capacity) tokens an expert
  *     y = sum over its experts of weight expert(x); weights: the gate's softmax, for k > 1 divided by their sum
- * What finds no room counts as 0. Called with one tensor, or with used_token
- * [tokens] too: 0 for those that go nowhere (k = 1). For k = 1 there must be
- * min_capacity tokens at least. With ep_size > 1 all ranks call it together,
- * and their backward too: tokens travel to the ranks that have their experts.
+ * An expert beyond its capacity adds 0 to y. Called with one tensor, or with
+ * used_token [tokens] too: 0 for tokens that no expert gets (k = 1). For k = 1
+ * there must be min_capacity tokens at least. With ep_size > 1 all ranks call
+ * it together, and their backward too: tokens travel to the ranks that have
+ * their experts.
  *     ds_nn_moe(parent, "moe", 84, expert, .num_experts = 4, .ep_size = 2, .k = 1)
  * Experts begin with equal values. State dict: DeepSpeed's names, an expert's
  * number being that in the layer. */
@@ -530,10 +531,11 @@ DS_API ds_tensor *ds_moe_aux_loss(ds_module *m);
 /* Layers of m and below: their number, and the i-th one. */
 DS_API int ds_moe_layers(const ds_module *m);
 DS_API ds_module *ds_moe_layer(ds_module *m, int i);
-/* Of a layer's last call on this rank, int64 [num_experts], borrowed until the
- * next one: tokens that chose each expert, before dropping; those that it took.
- * And the room that each expert had; where a device alone knows it, it is read
- * then. */
+/* Of a layer's last call on this rank: exp_counts has the tokens that chose
+ * each expert, before dropping, and taken_counts those that the expert took;
+ * int64 [num_experts], borrowed until the next call. capacity is the number of
+ * tokens that each expert could take; where only a device has that number, it
+ * is copied from there. */
 DS_API ds_tensor *ds_moe_exp_counts(ds_module *layer);
 DS_API ds_tensor *ds_moe_taken_counts(ds_module *layer);
 DS_API int64_t ds_moe_capacity(const ds_module *layer);

@@ -1,6 +1,6 @@
 /* deepspeed/nn_conv.h: layers of images, lines and volumes: convolutions,
- * pools, and what moves elements. What holds for all layers is in nn.h, which
- * includes this file.
+ * pools, and layers that move elements. nn.h, which includes this file, has the
+ * rules of all layers.
  * SPDX-License-Identifier: MIT */
 #ifndef DEEPSPEED_NN_CONV_H
 #define DEEPSPEED_NN_CONV_H

@@ -257,7 +257,7 @@ DS_API ds_tensor *ds_mean(ds_tensor *x);
 DS_API ds_tensor *ds_mean_with(ds_tensor *x, ds_reduce_opts opts);
 
 /* The maximum along dim (the values of torch.max; ds_argmax has the places). A
- * NaN wins; the gradient goes to the first maximum. Integers have none. */
+ * NaN wins; the first maximum gets the gradient. Integers have none. */
 DS_API ds_tensor *ds_max(ds_tensor *x, int dim, bool keepdim);
 
 /* torch.amax and torch.amin: of all elements -> [] (torch.max(x)), or over

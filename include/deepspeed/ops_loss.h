@@ -46,7 +46,7 @@ typedef struct ds_linear_cross_entropy_opts {
 } ds_linear_cross_entropy_opts;
 
 /* cross_entropy(x w^T, labels), mean, for the head of a language model: the
- * logits [N,V] are never in memory, but for small ones.
+ * logits [N,V] are never in memory, except small ones.
  *   x [N,D], w [V,D], labels int64 [N], -100: ignored -> [], float32 beside
  *   16-bit x and w
  * NaN if all labels are ignored, unless .items says what to divide by. */

@@ -177,23 +177,26 @@ typedef struct ds_muon_opts {
     double eps;          /* of AdamW; 0: 1e-10 */
     double weight_decay; /* decoupled, of both */
     /* DeepSpeed's ns_method "standard" in place of "gram": it multiplies the
-     * matrix in every iteration, not its Gram matrix: slower, fewer roundings. */
+     * matrix in every iteration, not its Gram matrix: slower, fewer
+     * roundings. */
     bool ns_standard;
     bool no_nesterov;
     int ns_steps; /* iterations; 0: 5 */
-    /* torch's name: each iteration brings a singular value s to k[0] s + k[1] s^3
+    /* torch's name: each iteration brings a singular value s to k[0] s + k[1]
+     * s^3
      * + k[2] s^5; {0}: {3.4445, -4.7750, 2.0315} */
     double ns_coefficients[3];
     ds_muon_adjust adjust_lr; /* what lr is multiplied by */
 } ds_muon_opts;
 
-/* DeepSpeed's MuonWithAuxAdam, torch.optim.Muon beside AdamW: m = lerp(m, g, 1 -
- * momentum), p -= lr adjust orthogonal(lerp(g, m, momentum)), where orthogonal
- * brings all singular values near 1 by Newton-Schulz iterations in float32.
- * Group 0: parameters of two and more dimensions without "embed" and "lm_head"
- * in their names, as in DeepSpeed; a filter of 4 dimensions is a matrix of its
- * first and the rest; of others the last two dimensions are. Group 1: the
- * others, by AdamW. Source: kellerjordan.github.io/posts/muon, DeepSpeed's
+/* DeepSpeed's MuonWithAuxAdam, torch.optim.Muon beside AdamW: m = lerp(m, g, 1
+ * - momentum), p -= lr adjust orthogonal(lerp(g, m, momentum)), where
+ * orthogonal brings all singular values near 1 by Newton-Schulz iterations in
+ * float32. Group 0: parameters of two and more dimensions without "embed" and
+ * "lm_head" in their names, as in DeepSpeed; a filter of 4 dimensions is a
+ * matrix of its first and the rest; of others the last two dimensions are.
+ * Group 1: the others, by AdamW. Source: kellerjordan.github.io/posts/muon,
+ * DeepSpeed's
  * runtime/zero/muon. */
 #define ds_optim_muon(model, ...) ds_optim_muon_with(model, (ds_muon_opts){.lr = __VA_ARGS__})
 DS_API ds_optim *ds_optim_muon_with(ds_module *model, ds_muon_opts opts);
@@ -239,7 +242,8 @@ DS_API DS_MUST_CHECK ds_status ds_optim_load_state_dict(ds_optim *o, const ds_va
 
 /* ---- parameter groups: torch's param_groups --------------------------------------------------------- */
 
-/* What may differ between groups: what schedules change, and weight decay. */
+/* Values that may differ between groups: those that schedules change, and
+ * weight decay. */
 typedef struct ds_optim_values {
     double lr, weight_decay;
     double momentum; /* SGD, RMSprop, Muon */
@@ -258,7 +262,8 @@ DS_API int ds_optim_add_group(ds_optim *o,
 DS_API int ds_optim_split_group(ds_optim *o, int group,
                                 bool (*pick)(void *arg, const char *path, const ds_tensor *p),
                                 void *arg);
-/* ds_optim_add_group with a list of n parameters, all of which must be in group 0. */
+/* ds_optim_add_group with a list of n parameters, all of which must be in group
+ * 0. */
 DS_API int ds_optim_add_group_of(ds_optim *o, ds_tensor *const *params, int n);
 
 /* split_params_into_different_moe_groups_for_optimizer: in each group that has
@@ -328,7 +333,7 @@ typedef struct ds_optim_type {
     bool whole; /* elements of a parameter depend on each other: ZeRO updates it on one rank */
     bool mixed; /* step itself handles a 16-bit grad of a float32 p, grad_scale and
                  * copy; else further passes do */
-    /* optional: options beside ds_optim_values; the last one's name is NULL */
+    /* optional: options beside ds_optim_values; the last has the name NULL */
     const ds_optim_option *options;
     bool no_step; /* the state dict has no step, as torch.optim.SGD's */
     /* optional: a number per parameter that follows from its step but that
@@ -349,7 +354,8 @@ typedef struct ds_schedule ds_schedule;
 
 /* A custom schedule: apply sets the values of step `it` with
  * ds_optim_set_group_lr and the like; -1 is before the first ds_schedule_step.
- * It must depend on `it` alone, so that a resumed training goes on. */
+ * It must depend on `it` alone, so that a resumed training has the same
+ * values. */
 typedef struct ds_schedule_type {
     const char *name;
     size_t self_size; /* bytes of your struct, zeroed for you */

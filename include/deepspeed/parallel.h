@@ -44,8 +44,8 @@ DS_API ds_module *ds_ddp_module(const ds_ddp *d);
 DS_API ds_tensor *ds_ddp_call_n(ds_ddp *d, ds_tensor **in, int n);
 
 /* ds_backward and the reduction of the gradients; all ranks call it, and it
- * waits for them. loss has one element. With NCCL, a step that calls it can be a
- * step graph (ds_step_graph_new), which is freed before d: zero_grad comes
+ * waits for them. loss has one element. With NCCL, a step that calls it can be
+ * a step graph (ds_step_graph_new), which is freed before d: zero_grad comes
  * before this call, and buffers on the host, as counts of batches, are then not
  * broadcast. */
 DS_API ds_status ds_ddp_backward(ds_ddp *d, ds_tensor *loss);
@@ -59,8 +59,8 @@ DS_API bool ds_ddp_set_sync(ds_ddp *d, bool on);
 typedef struct ds_data_parallel ds_data_parallel;
 
 typedef struct ds_data_parallel_opts {
-    /* [replicas] numbers of GPUs, the module's first; NULL: the module's GPU and
-     * those after it. Without GPUs: NULL */
+    /* [replicas] numbers of GPUs, the module's first; NULL: the module's GPU
+     * and those after it. Without GPUs: NULL */
     const int *device_ids;
 } ds_data_parallel_opts;
 
@@ -74,16 +74,17 @@ typedef struct ds_data_parallel_opts {
  * the rest.
  *
  * A module on a GPU has each replica on a GPU of its own, and its inputs are on
- * the module's GPU. Each call copies inputs, parameters and buffers to the other
- * GPUs, and the outputs back; the backward copies their gradients. A step with
- * replicas cannot be a step graph.
+ * the module's GPU. Each call copies inputs, parameters and buffers to the
+ * other GPUs, and the outputs back; the backward copies their gradients. A step
+ * with replicas cannot be a step graph.
  *
  * make(arg) returns a module of the same structure. It is called once for each
  * further replica, on its thread, one after the other; new tensors are then on
  * the replica's device. Its initial values do not matter: its parameters become
  * the module's memory (on a GPU, copies of it), and its buffers start each call
- * as copies of the module's. Changes of buffers by the first replica stay, those
- * by others are lost. Training mode and requires_grad are the module's at each
+ * as copies of the module's. Changes of buffers by the first replica stay,
+ * those by others are lost. Training mode and requires_grad are the module's at
+ * each
  * call.
  *
  * ds_threads() is divided among the replicas; each has at least one thread. The
@@ -138,8 +139,8 @@ DS_API ds_status ds_zero_init_with(ds_zero_init_opts opts);
 DS_API ds_status ds_zero_init_end(void);
 
 /* deepspeed.zero.GatheredParameters(params, modifier_rank): between the two
- * calls params[0..n-1] are whole. What modifier_rank has written to them is
- * kept, on all ranks; -1: nothing was written. Collectives: all ranks call
+ * calls params[0..n-1] are whole. Changes that modifier_rank has made to them
+ * are kept, on all ranks; -1: there are none. Collectives: all ranks call
  * both, in the same order, with the same parameters; they wait for each other.
  * Calls may nest. Parameters that are not partitioned stay as they are. */
 DS_API ds_status ds_gathered(ds_tensor **params, int n);

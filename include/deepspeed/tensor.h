@@ -111,7 +111,7 @@ DS_API ds_status ds_copy(ds_tensor *dst, ds_tensor *src);
 /* ---- scopes -------------------------------------------------------------------- */
 
 /* Opens a scope: tensors that this thread makes from now on belong to it, until
- * it is closed. Closing frees them, but for those that ds_keep has lifted out,
+ * it is closed. Closing frees them, except those that ds_keep has lifted out,
  * and closes scopes that were opened inside. NULL passes. */
 DS_API ds_scope *ds_scope_open(void);
 DS_API void ds_scope_close(ds_scope *scope);
@@ -147,8 +147,8 @@ typedef struct ds_step_graph ds_step_graph;
  * A step that a graph cannot repeat (it reads a value on the host, or sets a
  * learning rate: do that before the run) and one with other shapes is run by
  * the function, and one line of the log says why. On the CPU, and with
- * DS_GRAPHS=off, each run is the function. Ranks that exchange tensors in a step
- * by NCCL all call _run for it: they record and replay it together.
+ * DS_GRAPHS=off, each run is the function. Ranks that exchange tensors in a
+ * step by NCCL all call _run for it: they record and replay it together.
  *
  * The caller owns the result of _new, and self; NULL if step is NULL. One step
  * graph belongs to one thread and one device: that of its first input. It is

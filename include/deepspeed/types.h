@@ -21,7 +21,7 @@ extern "C" {
  * selects the default that its comment names; DS_ZERO requests exactly 0:
  *     ds_optim_adam(net, 1e-3, .eps = DS_ZERO)
  * It is the smallest normal double, which no rounding mode flushes to 0; every
- * option of type double whose default is not 0 takes it, but for the steps of
+ * option of type double whose default is not 0 takes it, except the steps of
  * ds_gradcheck and the capacity of experts, which must be positive. */
 #define DS_ZERO 2.2250738585072014e-308
 

@@ -9,7 +9,7 @@
  *
  * Invariants: one thread calls the functions of a dsi_aio. With threads,
  * `mutex` guards the list and all fields of operations, and is not held during
- * a read or write; with io_uring nobody else looks at them. An operation
+ * a read or write; with io_uring no other thread reads them. An operation
  * belongs to its caller and stays where it is until dsi_aio_wait has returned;
  * `cut` bytes of it were given to requests, `left` bytes have not ended; it is
  * in the list while cut < bytes. Only dsi_aio_wait blocks.

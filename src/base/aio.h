@@ -21,7 +21,7 @@ typedef struct dsi_aio_opts {
     int64_t block_size; /* bytes, rounded up to DSI_AIO_ALIGN; 0: 1 MiB */
     int queue_depth;    /* 0: 8 */
     int threads;        /* where there is no io_uring; 0: 1 */
-    bool single_submit; /* the kernel is told of requests one by one */
+    bool single_submit; /* requests are submitted to the kernel one by one */
     bool in_batches;    /* a queue is emptied before it is filled again (overlap_events: false) */
 } dsi_aio_opts;
 
@@ -41,7 +41,7 @@ typedef struct dsi_aio_file {
  * how much free. The folder's parent must be there. */
 ds_status dsi_aio_file_open(dsi_aio_file *f, const char *who, const char *folder, const char *name,
                             int64_t bytes);
-void dsi_aio_file_close(dsi_aio_file *f); /* its folder goes too, if it is empty */
+void dsi_aio_file_close(dsi_aio_file *f); /* also removes its folder, if it is empty */
 
 /* ---- operations ----------------------------------------------------------------------------------------- */
 

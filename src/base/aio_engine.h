@@ -1,5 +1,5 @@
-/* base/aio_engine.h: between aio.c, which cuts operations into requests, and
- * who runs them.
+/* base/aio_engine.h: the interface between aio.c, which divides operations into
+ * requests, and the code that runs requests: aio_ring.c, or aio.c's threads.
  * SPDX-License-Identifier: MIT */
 #pragma once
 

@@ -93,7 +93,7 @@ bool dsi_ring_pin(dsi_ring *g, void *const *p, size_t bytes, int n)
     return g->n_pinned > 0;
 }
 
-/* Which pinned memory the request lies in; -1: none. */
+/* The index of the pinned memory that contains the request's; -1: none. */
 static int ring_pinned_at(const dsi_ring *g, const dsi_aio_request *r)
 {
     for (int i = 0; i < g->n_pinned; i++) {
@@ -135,7 +135,7 @@ static void ring_fill(dsi_ring *g, dsi_aio *a)
         }
 }
 
-/* What has ended; whether anything had. */
+/* Takes the requests that have ended; returns whether there were any. */
 static bool ring_reap(dsi_ring *g)
 {
     struct io_uring_cqe *e;

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 int64_t dsi_now_ns(void); /* as dsi_now, in nanoseconds: for waits of microseconds */
-/* seconds since some moment; never goes back: for lengths of time */
+/* seconds since some moment; never decreases: for lengths of time */
 DSI_SHARED double dsi_now(void);
 /* seconds that this thread has run: a neighbour on its core does not count */
 double dsi_thread_time(void);

@@ -85,10 +85,10 @@ FOLDED static __m128i crc_load(const unsigned char *p)
 
 /* By carry-less products (Gopal and others, Fast CRC Computation for Generic
  * Polynomials, Intel 2009): 64 bytes before others count as x^512 times as
- * much, so four registers of 16 bytes walk over the data, each multiplied by
- * x^512 and added to what comes; at the end they are joined by x^128. What is
- * left is 16 bytes that have the check sum of all. n is a multiple of 16, and
- * 64 at least. */
+ * much, so four registers of 16 bytes move over the data; each is multiplied by
+ * x^512 and added to the next 16 bytes; at the end they are joined by x^128.
+ * The result is 16 bytes that have the check sum of all. n is a multiple of 16,
+ * and at least 64. */
 FOLDED static uint32_t by_products(uint32_t crc, const unsigned char *p, size_t n)
 {
     const __m128i by_512 = _mm_set_epi64x(BY_512), by_128 = _mm_set_epi64x(BY_128);

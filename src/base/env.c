@@ -30,7 +30,7 @@ static bool env_first_time(const char *name)
 
 /* ---- numbers ---------------------------------------------------------------------------------------------- */
 
-/* What is wrong with the value, or nothing. */
+/* Describes the error of the value; empty if there is none. */
 static dsi_text env_read_number(const dsi_env *v, double *value)
 {
     const char *s = getenv(v->name);

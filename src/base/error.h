@@ -62,9 +62,9 @@ void dsi_error_set_collective(void);
 int dsi_error_count(void);
 void dsi_error_forget(int count);
 
-/* What runs now, for the front of each message ("net.fc1"); a stack frame, so
- * that entering costs nothing: the text is written only when something
- * fails. */
+/* The module that runs now, for the front of each message ("net.fc1"). It is in
+ * a stack frame, so that entering costs nothing: the text is written only when
+ * something fails. */
 typedef struct dsi_error_context {
     void (*write)(const void *what, char *text, size_t room);
     const void *what;

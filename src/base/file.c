@@ -148,8 +148,7 @@ char *dsi_file_read_regular(const char *path, size_t *bytes)
 /* ---- replace ------------------------------------------------------------------------------------- */
 
 #define BUFFER (64 * 1024)
-#define AHEAD \
-    (8 << 20) /* so many bytes are on their way to the disk while the next ones are made */
+#define AHEAD  (8 << 20) /* bytes that are on their way to the disk while the next ones are made */
 
 struct dsi_file {
     char *path, *temporary; /* temporary: what is written, and then renamed to path; path itself */
@@ -308,8 +307,8 @@ static void file_remove_written(const dsi_file *f)
 
 bool dsi_file_failed(const dsi_file *f) { return !f || f->error; }
 
-/* The new name itself lies in the folder: it is safe only when that is. Not
- * every file system can. */
+/* Writes the folder to the disk: it contains the new name, which is safe only
+ * then. Not every file system can. */
 static void file_sync_folder(const char *path)
 {
     dsi_text folder = folder_of(path);

@@ -87,8 +87,9 @@ static inline bool dsi_handle_freed(void *p)
     return true;
 }
 
-/* What frees objects from now on, for messages: "ds_drop", "the end of its
- * scope". Returns what it was before; the outermost one counts:
+/* Sets the reason for which objects are freed from now on, for messages:
+ * "ds_drop", "the end of its scope". Returns the one before; the outermost one
+ * counts:
  *
  *     const char *was = dsi_handle_reason("ds_engine_free");
  *     ...

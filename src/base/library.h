@@ -9,7 +9,7 @@
 #include <deepspeed/types.h>
 
 /* Opens the first of sonames, a list that ends with NULL, and finds n functions
- * in it: the address of names[i] goes to the pointer at to[i]. false, with a
+ * in it: writes the address of names[i] to the pointer at to[i]. false, with a
  * message that begins with `who` and names the package, if the library or a
  * function is not there. It stays open: others of the process may use it
  * too. */

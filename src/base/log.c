@@ -80,8 +80,8 @@ static void log_add_prefix(dsi_text *t, FILE *to, dsi_level level, const char *f
                  rank);
 }
 
-/* All of it in one write where the system can; nobody can be told that it
- * cannot. */
+/* Writes all bytes in one write where the system can. A failure is ignored:
+ * there is no other place for a message. */
 static void log_write_line(FILE *to, const char *s, size_t n)
 {
     flockfile(to);

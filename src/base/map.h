@@ -26,7 +26,7 @@ typedef struct dsi_map_entry {
 typedef struct dsi_map {
     dsi_map_entry *at; /* [n], in the order in which the names came */
     int n, room;
-    int *slot;    /* [slots]: 1 + the entry that lies there, 0: none */
+    int *slot;    /* [slots]: 1 + the index of the slot's entry, 0: none */
     size_t slots; /* a power of 2 */
 } dsi_map;
 

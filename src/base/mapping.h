@@ -16,7 +16,7 @@ typedef struct dsi_mapping {
     int refs;    /* of one thread */
 } dsi_mapping;
 
-/* Files from so many bytes on are mapped. */
+/* The least size of a file that is mapped. */
 #define DSI_MAPPED_BYTES ((size_t)1 << 20)
 
 /* One count is the caller's; NULL with the message, which begins with `what`.
@@ -24,9 +24,9 @@ typedef struct dsi_mapping {
 dsi_mapping *dsi_mapping_open(const char *what, const char *path, int *fd);
 void dsi_mapping_unref(void *mapping); /* a dsi_mapping; NULL passes */
 
-/* The pages that lie in these bytes of m, which nobody has written to, need not
- * be in memory any more: who reads them again has them from the file. NULL
- * passes. */
+/* The pages within these bytes of m, which must not have been written to, need
+ * not be in memory any more: the next access reads them from the file again.
+ * NULL passes. */
 void dsi_mapping_drop_pages(const dsi_mapping *m, const void *bytes, size_t n);
 
 /* Of m only some parts will be read, each of which dsi_mapping_prefetch names

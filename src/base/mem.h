@@ -20,9 +20,9 @@
 #define DSI_SANITIZED 0
 #endif
 
-/* Zeroed. Without memory for a small struct the program ends with one line: no
- * caller has a path for it that nobody ever ran. Tensor storage is not
- * allocated here. */
+/* Zeroed. Without memory for a small struct the program ends with one line:
+ * callers need no code for this failure, which no test could cover. Tensor
+ * storage is not allocated here. */
 DSI_SHARED void *dsi_alloc(size_t bytes);
 DSI_SHARED void *dsi_realloc(void *p, size_t bytes); /* new bytes are undefined */
 DSI_SHARED char *dsi_strdup(const char *s);

@@ -38,7 +38,7 @@ struct dsi_prefetch {
     _Atomic int64_t next;   /* the next piece to begin; written under the lock */
     _Atomic int sleepers;   /* workers that wait for a place */
     int64_t end;            /* pieces below it exist */
-    _Atomic int64_t *ready; /* [places] the piece that lies there done, plus 1; 0: none */
+    _Atomic int64_t *ready; /* [places] 1 + the piece that is done there; 0: none */
 
     pthread_mutex_t lock;
     pthread_cond_t free_place; /* for workers */
@@ -54,8 +54,8 @@ struct dsi_prefetch {
  * the lock held. */
 static int64_t prefetch_next_piece(dsi_prefetch *p)
 {
-    /* As in base/work.c: the count goes up before limit is read, the consumer
-     * does the reverse. */
+    /* As in base/work.c: the count is raised before limit is read; the consumer
+     * writes limit before it reads the count. */
     atomic_fetch_add(&p->sleepers, 1);
     while (!p->quit &&
            atomic_load_explicit(&p->next, memory_order_relaxed) >= atomic_load(&p->limit))

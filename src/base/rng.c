@@ -234,7 +234,8 @@ void dsi_rng_normal_f64(dsi_rng *g, double *x, int64_t n, double mean, double st
 
 /* ---- as bytes ----------------------------------------------------------------------------------- */
 
-/* at::CPUGeneratorImplState, which PyTorch copies out as it lies in memory. */
+/* at::CPUGeneratorImplState, whose bytes PyTorch copies as they are in
+ * memory. */
 typedef struct TorchState {
     uint64_t seed;
     int32_t left, seeded; /* left: words until the next twist, and one more */

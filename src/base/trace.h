@@ -49,7 +49,7 @@ static inline void dsi_trace_async_end(const char *name, uint64_t id)
     if (dsi_trace_on()) dsi_trace_add('e', name, id);
 }
 
-/* What the viewer calls this thread: "rank 3". */
+/* Sets the name of this thread in the viewer: "rank 3". */
 static inline void dsi_trace_name_thread(const char *name)
 {
     if (dsi_trace_on()) dsi_trace_add('M', name, 0);

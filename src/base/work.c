@@ -63,7 +63,7 @@
 #define MOST_SAVED_NS 20000000 /* of the account: what was saved long ago does not count */
 #define MOST_LOSS_NS  40000000 /* the same: a stopped process has not lost hours by its helpers */
 #define MOST_TIMES    16       /* as long as the loss that the caller works alone */
-#define LARGE         8 /* a job that could be cut into so many parts is worth waking helpers */
+#define LARGE         8        /* least number of parts of a job for which helpers are woken */
 #define CACHE_LINE    64
 
 typedef struct job {
@@ -135,7 +135,8 @@ static bool spin_for_work(pool *p)
             dsi_relax();
         }
         spent = dsi_now_ns() - begun;
-        if (spent > PATIENCE_NS) sched_yield(); /* to whoever has work: another rank, perhaps */
+        if (spent > PATIENCE_NS)
+            sched_yield(); /* to a thread that has work: perhaps another rank */
     }
     return false;
 }
@@ -147,7 +148,7 @@ static bool wait_for_work(pool *p)
     while (!quit && !spin_for_work(p)) {
         /* The count of sleepers is raised before open is read, and the caller
          * sets open before it reads the count (both in the one order of
-         * seq_cst): one of the two sees the other. Whoever was woken spins
+         * seq_cst): one of the two sees the other's write. A woken thread spins
          * again: that job may be over, but the next one is near. */
         pthread_mutex_lock(&p->mutex);
         atomic_fetch_add(&p->sleepers, 1);

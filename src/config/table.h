@@ -211,7 +211,8 @@ SUPPORTED("zero_optimization.max_live_parameters", INT_FROM(0), "1000000000",
           zero.max_live_parameters, "stage 3: elements gathered at a time")
 ALIAS("zero_optimization.stage3_max_live_parameters", "zero_optimization.max_live_parameters")
 SUPPORTED("zero_optimization.max_reuse_distance", INT_FROM(0), "1000000000",
-          zero.max_reuse_distance, "stage 3: keep what is used again within so many elements")
+          zero.max_reuse_distance,
+          "stage 3: keep a parameter that is used again within this number of elements")
 ALIAS("zero_optimization.stage3_max_reuse_distance", "zero_optimization.max_reuse_distance")
 SUPPORTED("zero_optimization.gather_16bit_weights_on_model_save", BOOL, "false",
           zero.gather_16bit_weights_on_model_save,
@@ -347,7 +348,7 @@ SUPPORTED("aio.intra_op_parallelism", COUNT_FROM(1), "1", aio.intra_op_paralleli
 IGNORED("aio.thread_count", "1",
         "DeepSpeed's documentation has it, its code does not: intra_op_parallelism")
 SUPPORTED("aio.single_submit", BOOL, "false", aio.single_submit,
-          "nvme: the kernel is told of requests one by one")
+          "nvme: requests are submitted to the kernel one by one")
 SUPPORTED("aio.overlap_events", BOOL, "true", aio.overlap_events,
           "nvme: new requests begin while others are on their way")
 UNSUPPORTED("aio.use_gds", "false", "NVIDIA's GPUDirect Storage is not used")
