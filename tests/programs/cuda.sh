@@ -103,8 +103,10 @@ for graphs in on off; do
         --with_cuda --trace $graphs.csv
 done
 same on.csv off.csv
+moe='--moe --num_experts 2 4 --top_k 2'
+[ -z "${DS_TEST_QUICK-}" ] || moe="$moe --batch_size 4"
 for graphs in on off; do
-    status 0 DS_GRAPHS=$graphs $run $sample --max_steps 6 --no_eval --with_cuda --moe --num_experts 2 4 --top_k 2         --trace $graphs.csv
+    status 0 DS_GRAPHS=$graphs $run $sample --max_steps 6 --no_eval --with_cuda $moe --trace $graphs.csv
     has_not out 'kernel by kernel'
     grep '^Experts' out >$graphs.experts
 done

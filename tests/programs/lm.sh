@@ -422,7 +422,10 @@ status 1 train --model tied --data book.txt --output x --lora-r 2 --lora-bias so
 has err '^ds_lm: lora: bias is "some": expected none, all or lora_only$'
 
 # ---- the demo, and ranks
-status 0 train --demo --output demo --max-steps 2 --context 16 --batch 2 --sample-interval 2 --max-new-tokens 4
+split=0.05
+[ ! "${DS_TEST_QUICK-}" ] || split=0.005
+status 0 train --demo --output demo --max-steps 2 --context 16 --batch 2 --sample-interval 2 --max-new-tokens 4 \
+    --eval-split $split
 has out '^LlamaForCausalLM: 0.79 million parameters'
 has out '^saved demo$'
 status 0 generate --model demo --prompt 'ABILITY, n.' --max-new-tokens 3

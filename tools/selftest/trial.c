@@ -171,7 +171,7 @@ static bool first_differs(const Trial *t, const Operand *o)
 bool trial_repeats(Trial *t, TrialBody *body, int n)
 {
     bool same = true;
-    for (int i = 0; same && i < t->made; i++)
+    for (int i = 0; n > 0 && same && i < t->made; i++)
         if (t->operand[i].output) same = first_keep(t, &t->operand[i]) == DS_OK;
     for (int k = 0; same && k < n; k++) {
         for (int i = 0; same && i < t->made; i++) {
