@@ -56,12 +56,13 @@ PROSE = [(re.compile(pattern.replace(' ', r'\s+'), re.M), advice) for pattern, a
 # Folders and files whose prose is not yet free of these constructions, and how
 # many they may still have: lower the numbers, never raise them. "--report"
 # lists the places.
-DIRTY = {'src': 150, 'launcher': 30, 'tools': 11, 'tests': 210}
+DIRTY = {'src': 55, 'launcher': 30, 'tools': 11, 'tests': 205}
 
 # file (or the end of its path): phrases in it that are right all the same
 ALLOWED = {
     'scripts/check_text.py': ('',), # names them all
-    'src/base/aio.c': ('make room',),
+    'src/base/aio.c': ('make room',), # a message: free space on a disk
+    'src/data/fetch.c': ('make room',),
 }
 
 

@@ -32,7 +32,7 @@
 #include <unistd.h>
 
 #define MAGIC        "119547037146038801333356"
-#define BORROW_BYTES 4096 /* storages from so many bytes on stay where the file is mapped */
+#define BORROW_BYTES 4096 /* storages of at least this size stay in the mapped file */
 
 typedef struct Reader {
     char *what; /* "load: net.pth" */

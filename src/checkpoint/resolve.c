@@ -270,7 +270,7 @@ static dsi_tree_size value_extent(const ds_value *v)
 /* Recursion must not exhaust the C stack, here or in a caller. */
 static bool refuse_depth(const Walk *w)
 {
-    return resolve_wrong(w, "lies more than %d lists deep", DSI_VALUE_DEPTH);
+    return resolve_wrong(w, "is more than %d lists deep", DSI_VALUE_DEPTH);
 }
 
 /* Resolves the items of a container and stores its size; false with the message

@@ -40,7 +40,7 @@
 #define CHECK_SUM  "deepspeed_crc32"
 #define CRC_DIGITS 8
 #define NO_CRC     "00000000" /* in place of it while it is computed */
-#define ALIGN      64         /* of the data we write, for who maps them; the format asks for 8 */
+#define ALIGN      64 /* of the data we write, for readers that map them; the format asks for 8 */
 
 typedef struct Entry { /* what the header says of one tensor */
     const char *name;  /* the header's */

@@ -110,7 +110,7 @@ ds_value *dsi_value_object(ds_value *class_name)
     return v;
 }
 
-/* What v held moves to a second value, which is freed last: class_name may be
+/* Moves v's contents to a second value, which is freed last: class_name may be
  * in it. */
 void dsi_value_make_object(ds_value *v, const char *class_name)
 {
@@ -301,7 +301,7 @@ static size_t dict_find_slot(const dsi_value_dict *d, const ds_value *key, uint6
     return i;
 }
 
-/* Makes room for one more key: the table stays at most half full. */
+/* Grows the table for one more key: it stays at most half full. */
 static void dict_grow_table(dsi_value_dict *d)
 {
     if (2 * ((size_t)d->n + 1) <= d->slots) return;

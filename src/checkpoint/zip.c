@@ -123,8 +123,8 @@ static bool zip_read_end(Archive *a)
 
 /* ---- rows ---------------------------------------------------------------------------------------------- */
 
-/* What the directory says about an entry: bytes unpacked and packed, and the
- * place of its local header. */
+/* An entry of the directory: bytes unpacked and packed, and the place of its
+ * local header. */
 typedef struct Row {
     const uint8_t *name;
     size_t name_bytes;

@@ -23,7 +23,7 @@ void dsi_zip_entry(dsi_zip_writer *w, const char *name, const void *data, size_t
  * written. */
 uint32_t dsi_zip_write_end(dsi_zip_writer *w);
 
-/* ---- read: an archive that lies in memory -------------------------------------------------------------- */
+/* ---- read: an archive in memory ------------------------------------------------------------------------ */
 
 typedef struct dsi_zip_entry_at {
     const char *name; /* the archive's */

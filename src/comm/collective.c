@@ -293,7 +293,8 @@ static bool count_rows(const char *which, const ds_tensor *x, const int64_t *row
     return true;
 }
 
-/* What this rank sends to itself is copied, whatever the backend. */
+/* Whether this rank sends to itself as many elements as it expects from itself:
+ * every backend copies them. */
 static bool own_counts_match(const ds_comm *c, const int64_t *counts)
 {
     int64_t sent = counts[c->rank], expected = counts[c->size + c->rank];

@@ -100,8 +100,8 @@ static void flush_last_line(void)
 
 static void job_abort(job *j, const char *why) __attribute__((__noreturn__));
 /* Ranks write one after the other and wait a moment before they end the job, so
- * that the first one's message, which is the cause, is read before mpirun's
- * own. */
+ * that the message of the first, which is the cause, is read before that of
+ * mpirun. */
 static void job_abort(job *j, const char *why)
 {
     fflush(stdout);
@@ -124,7 +124,7 @@ static void mpi_check(const char *what, const char *wrong)
 
 /* ---- transfers: with the mutex held -------------------------------------------------------------------- */
 
-/* What carries a transfer. */
+/* The functions that carry a transfer. */
 typedef struct carrier {
     bool (*advance)(dsi_transfer *t); /* true: something was done */
     void (*probe)(dsi_transfer *t);

@@ -39,8 +39,8 @@ typedef struct dsi_mpi {
                               dsi_mpi_message *m);
     /* received: how many bytes came, of a message that was to be received */
     const char *(*test)(dsi_mpi_message *m, bool *done, size_t *received);
-    /* The first message of that rank, with any tag, that has come and that
-     * nobody has asked for: *tag, or -1. */
+    /* The first message of that rank, with any tag, that has come and that no
+     * call is receiving: *tag, or -1. */
     const char *(*probe)(void *comm, int from, int *tag, size_t *bytes);
     /* After init: whether messages may be in a GPU's memory (CUDA-aware). */
     bool (*takes_gpus)(void);

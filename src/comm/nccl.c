@@ -148,7 +148,7 @@ static ds_status nccl_check_others(dsi_nccl *n, const dsi_request *r, bool ended
 
 /* ---- waiting on the host ------------------------------------------------------------------------------- */
 
-/* Until a call of NCCL that goes on in the background has ended. */
+/* Waits until a call of NCCL that continues in the background has ended. */
 static ds_status nccl_settle(dsi_nccl *n, const dsi_request *r, ncclResult_t result)
 {
     double begun = dsi_now(), limit = dsi_comm_timeout();
@@ -315,8 +315,8 @@ static void operations_free(dsi_nccl *n, operation *o)
     }
 }
 
-/* Whether the communicator has ended by itself: all that was queued is done, and
- * NCCL is through. */
+/* Whether the communicator has ended by itself: all that was queued is done,
+ * and NCCL is through. */
 static bool nccl_finalize(dsi_nccl *n)
 {
     double begun = dsi_now();
@@ -488,8 +488,9 @@ static ds_status stream_follow(dsi_nccl *n)
     return status == DS_OK ? type->wait(&n->queue->stream, &n->ready) : status;
 }
 
-/* All that were begun, as one group; a failure is told of the first one. They
- * are in the list in any case. */
+/* Queues all messages that were begun, as one group; the message of a failure
+ * names the first one. In any case they are appended to the list of
+ * operations. */
 static ds_status messages_queue(dsi_nccl *n)
 {
     operation *first = n->messages;
@@ -554,8 +555,9 @@ ds_status dsi_nccl_start(dsi_request *r)
 
 ds_status dsi_nccl_queue(dsi_nccl *n) { return n && n->messages ? messages_queue(n) : DS_OK; }
 
-/* The device's stream waits for o. What was captured is not in a stream after
- * the capture; the capture has nothing that was begun before it. */
+/* Makes the device's stream wait for o. A captured operation is in no stream
+ * after the capture: then there is no wait. An operation that was begun before
+ * a capture is not part of it, so waiting for it cannot be recorded. */
 static ds_status operation_await(dsi_nccl *n, operation *o)
 {
     dsi_device *d = n->device;

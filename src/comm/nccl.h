@@ -10,9 +10,10 @@
  *
  * Note [One stream]: all communicators of a device queue on one stream, so that
  * collectives run in the order in which they were started, which is the same on
- * all ranks, also as branches of a graph. On streams of their own one rank could
- * run a collective of one communicator first and another rank that of another,
- * and NCCL's kernels wait for each other: its documentation wants an order.
+ * all ranks, also as branches of a graph. On streams of their own one rank
+ * could run a collective of one communicator first and another rank that of
+ * another, and NCCL's kernels wait for each other: its documentation wants an
+ * order.
  *
  * While the host waits for the device (dsi_device_watch), it looks for NCCL's
  * asynchronous errors, for other ranks' failures and at the time limit. Each of
@@ -21,18 +22,19 @@
  * Messages of two ranks (ds_send) are kept until one of them is waited for, and
  * then queued as one group: ranks that send to each other do not wait for each
  * other. A message cannot ask all ranks: messages begun before all have made
- * their first collective of tensors on GPUs stay with the backend, on both ranks
+ * their first collective of tensors on GPUs stay with the backend, on both
+ * ranks
  * (`first_message`).
  *
- * Without NCCL, a backend that takes a GPU's memory (MPI, if it is CUDA-aware on
- * all ranks) gets it as it is, for what is only moved; what is added up is
+ * Without NCCL, a backend that takes a GPU's memory (MPI, if it is CUDA-aware
+ * on all ranks) gets it as it is, for what is only moved; what is added up is
  * copied to pinned host memory.
  *
- * A step that a device captures (device/graph.h) has its collectives too: NCCL's
- * stream joins the capture. All ranks of a collective capture it, and replay what
- * they have captured together, or none of them does (Note [Meetings] there).
- * NCCL ends no communicator while a graph has its collectives: such graphs are
- * cancelled before.
+ * A step that a device captures (device/graph.h) has its collectives too:
+ * NCCL's stream joins the capture. All ranks of a collective capture it, and
+ * replay what they have captured together, or none of them does (Note
+ * [Meetings] there). NCCL ends no communicator while a graph has its
+ * collectives: such graphs are cancelled before.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -54,10 +56,10 @@ typedef struct dsi_nccl_library {
 /* Opened once a process, as DS_NCCL says. */
 DSI_SHARED const dsi_nccl_library *dsi_nccl_open(void);
 
-/* Collective, on the host: whether all ranks of c can use NCCL, each on a GPU of
- * its own. If not: *on is false, *why says it in one line, alike on all ranks,
- * and *direct whether the backends of all take a GPU's memory. Fails on all ranks
- * where DS_NCCL names a library that one of them cannot open. */
+/* Collective, on the host: whether all ranks of c can use NCCL, each on a GPU
+ * of its own. If not: *on is false, *why says it in one line, alike on all
+ * ranks, and *direct whether the backends of all take a GPU's memory. Fails on
+ * all ranks where DS_NCCL names a library that one of them cannot open. */
 ds_status dsi_nccl_agree(ds_comm *c, const dsi_device *device, bool *on, bool *direct,
                          dsi_text *why);
 
@@ -72,7 +74,7 @@ const char *dsi_nccl_result_name(ncclResult_t result); /* "ncclSystemError" */
 
 /* ---- nccl_calls.c ------------------------------------------------------------------------------------- */
 
-/* What a communicator is made with: its calls may return before they are done. */
+/* The options of a communicator: its calls may return before they are done. */
 ncclConfig_t dsi_nccl_config(void);
 
 /* Queues r on the stream, which the thread's context must have. */
@@ -88,8 +90,8 @@ typedef struct dsi_nccl_other {
 } dsi_nccl_other;
 
 bool dsi_nccl_other_needed(const dsi_request *r);
-/* end follows in any case. arrived: NCCL has done o->r; then the result goes to
- * r->out. */
+/* Each begin is followed by an end, also if it failed. arrived: NCCL has done
+ * o->r; then `end` writes the result to r->out. */
 ds_status dsi_nccl_other_begin(const dsi_request *r, dsi_nccl_other *o);
 ds_status dsi_nccl_other_end(const dsi_request *r, dsi_nccl_other *o, bool arrived);
 
@@ -110,7 +112,7 @@ bool dsi_comm_takes_gpus(const ds_comm *c);
  * those that NCCL carries. */
 ds_status dsi_nccl_start(dsi_request *r);
 ds_status dsi_nccl_wait(dsi_request *r);
-/* Queues the messages that were begun: before the host waits for one of its own,
- * whose sender may wait for them. n NULL: there are none. */
+/* Queues the messages that were begun: before the host waits for one of its
+ * own, whose sender may wait for them. n NULL: there are none. */
 ds_status dsi_nccl_queue(struct dsi_nccl *n);
 void dsi_nccl_free(ds_comm *c); /* before the backend closes; waits for what was begun */

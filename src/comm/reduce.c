@@ -71,7 +71,7 @@ static void ranks_average(ds_dtype dtype, int64_t n, int ranks, void *sum)
 static dsi_device *reduce_cpu(void)
 {
     dsi_device *cpu = dsi_device_get((ds_device){DS_CPU, 0});
-    DSI_ASSERT(cpu); /* the tensors lie on it */
+    DSI_ASSERT(cpu); /* the tensors are on it */
     return cpu;
 }
 
@@ -132,8 +132,8 @@ static void ranks_reduce_half(ds_dtype dtype, ds_redop op, int ranks, const void
     reduce_convert(n, DS_F32, sum, dtype, acc);
 }
 
-/* acc = in[0] op in[1] op .., n <= BLOCK elements from byte `at` on; acc has
- * room for a block of any dtype. */
+/* acc = in[0] op in[1] op .., n <= BLOCK elements from byte `at` on; acc is
+ * large enough for a block of any dtype. */
 static void ranks_reduce_block(ds_dtype dtype, ds_redop op, int ranks, const void *const *in,
                                size_t at, int64_t n, void *acc)
 {

@@ -2,10 +2,11 @@
  * share.
  *
  * Each rank has CELLS cells in that memory, and three counters. A collective is
- * cut into segments, each as large as a cell at most. Segments of a communicator
- * are numbered in the order in which its collectives start, which is the same on
- * all ranks; segment g uses cell g % CELLS of each rank. A rank does three steps
- * for each segment, and counts the segments for which it has done them:
+ * cut into segments, each as large as a cell at most. Segments of a
+ * communicator are numbered in the order in which its collectives start, which
+ * is the same on all ranks; segment g uses cell g % CELLS of each rank. A rank
+ * does three steps for each segment, and counts the segments for which it has
+ * done them:
  *
  *                      stage                     reduce                  take
  *     all_reduce       copy the slices of the    add this rank's slice   copy the sums of the others
@@ -57,13 +58,14 @@
 #include <unistd.h>
 
 #define CELLS 4
-#define CELL  ((size_t)128 << 10) /* bytes that a rank stages; so many again for its sums */
+#define CELL  ((size_t)128 << 10) /* bytes that a rank stages; its sums take as much again */
 #define SMALL 8192                /* bytes of all ranks together: each rank adds all of them */
 #define LINE  64                  /* bytes; slices begin at multiples of it */
 
 typedef enum step { STAGE, REDUCE, TAKE, STEPS } step;
 
-/* What a rank's part in a segment belongs to: compared before it is read. */
+/* The collective that a rank's part of a segment belongs to: compared before
+ * the part is read. */
 typedef struct label {
     uint64_t number;
     int64_t n;
@@ -127,8 +129,8 @@ static bool request_is_small(const dsi_request *r)
     return request_bytes(r, r->n) * r->comm->size <= SMALL;
 }
 
-/* Elements of a segment but the last one: a multiple of LINE elements, if a
- * cell has room for so many. */
+/* Elements of each segment except the last: a multiple of LINE elements, if a
+ * cell is that large. */
 static int64_t request_each(const dsi_request *r)
 {
     int64_t most = (int64_t)CELL / (int64_t)ds_dtype_size(r->dtype);
@@ -183,7 +185,8 @@ static int first_behind(const dsi_shm *s, step k, uint32_t segments)
 }
 
 /* The step, and the number of segments, that others must have counted before
- * this rank may do step k of g. `only`: one rank, or -1 for all. False: none. */
+ * this rank may do step k of g. `only`: one rank, or -1 for all. False:
+ * none. */
 static bool step_needs(const dsi_shm *s, step k, const segment *g, step *of, uint32_t *segments,
                        int *only)
 {
@@ -490,8 +493,9 @@ void dsi_shm_probe(dsi_transfer *t)
 
 /* ---- the memory ----------------------------------------------------------------------------------------- */
 
-/* What rank 0 tells the others: how they open its memfd, and what is in it, as
- * they may be in another PID namespace, where that number is another process. */
+/* Rank 0's message to the others: the process and descriptor by which they open
+ * its memfd, and the token that it contains, as they may be in another PID
+ * namespace, where that number is another process. */
 typedef struct invitation {
     int64_t pid, fd; /* fd -1: it could not make one */
     uint64_t token[2];
@@ -528,7 +532,7 @@ static dsi_shm *shm_map(const ds_comm *c, int fd, const uint64_t token[2], bool 
     return s;
 }
 
-/* Rank 0: makes the memory; its fd goes into *v. */
+/* Rank 0: makes the memory; writes its fd to *v. */
 static dsi_shm *shm_make(const ds_comm *c, invitation *v)
 {
     *v = (invitation){getpid(), -1, {0}};

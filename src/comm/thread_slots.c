@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 
-/* Makes room for slots up to `number`. */
+/* Grows the ring for slots up to `number`. */
 static void group_grow_ring(group *g, uint64_t number)
 {
     uint64_t room = g->room ? g->room : 16;

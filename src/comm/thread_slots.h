@@ -37,8 +37,8 @@ typedef struct group {
     int *called;         /* [size] ranks of the communicator: 0, 1, .. but in a pair */
     gone *gone;          /* [size] */
     struct group **pair; /* [size][size]: from one rank to another, as they are needed; or NULL */
-    /* slots number oldest .. newest-1; that of number k is ring[k % room], NULL
-     * when all have left */
+    /* slots number oldest .. newest-1; slot k is `ring[k % room]`, NULL when
+     * all ranks have left it */
     slot **ring;
     uint64_t oldest, newest, room;
 } group;

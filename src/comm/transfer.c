@@ -1,9 +1,10 @@
 /* comm/transfer.c: a collective as messages between processes.
  *
- * MPI's own collectives (collective_mpi.c) add in an order that they choose. Here
- * sums are taken in the order of ranks: processes get the same bits as threads,
- * 16-bit floats are rounded once, counts have no limit, and an error names the
- * rank that is missing. A rank sends as many bytes as the ring algorithm does:
+ * MPI's own collectives (collective_mpi.c) add in an order that they choose.
+ * Here sums are taken in the order of ranks: processes get the same bits as
+ * threads, 16-bit floats are rounded once, counts have no limit, and an error
+ * names the rank that is missing. A rank sends as many bytes as the ring
+ * algorithm does:
  *
  *     all_reduce      each rank sends slice q of x to rank q; rank q adds, and sends the sum to all:
  *                     2 (p-1)/p of x. A small x is sent to all at once: one round instead of two;
@@ -163,8 +164,9 @@ static bool transfer_test_all(dsi_transfer *t)
     return all;
 }
 
-/* Whether a message with that tag is of this collective, but of a phase in
- * which nobody sends: of another collective that has its number elsewhere. */
+/* Whether a message with that tag has this collective's number, but is of a
+ * phase in which no rank sends: then on its rank another collective has that
+ * number. */
 static bool tag_is_other_collective(const dsi_transfer *t, const dsi_message *m, int tag)
 {
     int theirs = tag % PLACES, mine = m->tag % PLACES;
@@ -294,7 +296,8 @@ static bool transfer_reduce_to(dsi_transfer *t, bool here)
 }
 
 /* Round k: the data of 2^k ranks, this one first, are sent to the rank that is
- * 2^k before it. Then each rank has all, and adds them in the order of ranks. */
+ * 2^k before it. Then each rank has all, and adds them in the order of
+ * ranks. */
 static bool transfer_gather_all(dsi_transfer *t)
 {
     const dsi_request *r = t->r;

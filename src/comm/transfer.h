@@ -28,7 +28,7 @@ typedef struct dsi_shm dsi_shm; /* comm/shm.h */
 
 typedef struct dsi_transfer {
     dsi_request *r;
-    dsi_shm *shm;          /* it goes through this memory: see shm.h; NULL: messages */
+    dsi_shm *shm;          /* the memory that carries it, see shm.h; NULL: messages */
     bool by_mpi;           /* or as MPI's own collective, */
     dsi_mpi_message whole; /* which this is */
     bool gpu;              /* in and out are on r->device: messages of MPI alone */
@@ -70,8 +70,9 @@ void dsi_mpi_begin(dsi_transfer *t);
 bool dsi_mpi_advance(dsi_transfer *t);
 void dsi_mpi_probe(dsi_transfer *t);
 
-/* A rank that t waits for has begun to shut down: t->wrong after a while. It ends
- * the job itself within DSI_SHUTDOWN_S, with its message, if it has failed. */
+/* A rank that t waits for has begun to shut down: t->wrong after a while. It
+ * ends the job itself within DSI_SHUTDOWN_S, with its message, if it has
+ * failed. */
 void dsi_transfer_await_cause(dsi_transfer *t, int rank);
 
 /* "s 1, 3": the ranks from which messages are missing now; "" if none */

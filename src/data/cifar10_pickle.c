@@ -71,7 +71,7 @@ static ds_status read_batch(const uint8_t *p, size_t bytes, dsi_cifar10_file *f)
     ds_value *batch = dsi_unpickle(&u);
     ds_status status = batch ? DS_OK : DS_EFORMAT;
     if (batch && u.at != u.bytes)
-        status = dsi_fail(DS_EFORMAT, "%s: the file goes on after the pickle's end", u.what);
+        status = dsi_fail(DS_EFORMAT, "%s: the file continues after the pickle's end", u.what);
     if (batch && ds_value_kind_of(batch) != DS_VALUE_DICT)
         status = dsi_fail(DS_EFORMAT, "%s: the pickle is of class %s, expected a dict", u.what,
                           ds_value_class(batch));

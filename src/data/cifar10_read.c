@@ -123,7 +123,7 @@ static ds_status cifar10_check_records(dsi_cifar10_file *f)
     if (size > want)
         return dsi_fail(
             DS_EFORMAT,
-            "cifar10: %s goes on after record %lld: it has %lld bytes, expected %lld (%lld "
+            "cifar10: %s continues after record %lld: it has %lld bytes, expected %lld (%lld "
             "records of %d); remove its folder to have it fetched again",
             f->path, (long long)f->n - 1, (long long)size, (long long)want, (long long)f->n,
             RECORD);

@@ -6,7 +6,7 @@
 #define CURL_DISABLE_TYPECHECK /* its macros know the functions by their own names only */
 #include <curl/curl.h>
 
-/* What is used of it; each is the function curl_NAME. */
+/* The functions of libcurl that are used; each is curl_NAME. */
 #define DSI_CURL_FUNCTIONS(X) \
     X(global_init) \
     X(easy_init) \

@@ -26,7 +26,7 @@
 #define MAX_BYTES ((int64_t)32 << 20)
 #define CHUNK     65536
 
-/* What is used of libarchive; each is the function archive_NAME. */
+/* The functions of libarchive that are used; each is archive_NAME. */
 #define FUNCTIONS(X) \
     X(read_new) \
     X(read_support_filter_gzip) \

@@ -342,7 +342,7 @@ static dsi_fetched transfer_report(const transfer *t, CURLcode code)
         dsi_fail(DS_EIO,
                  "download: %s breaks off, at last after %lld of %lld bytes: %s; what came is "
                  "kept, and the "
-                 "next run goes on from there",
+                 "next run continues from there",
                  t->url, have, (long long)t->total, why);
     else
         dsi_fail(DS_EIO, "download: %s: %s", t->url, why);
@@ -423,7 +423,7 @@ static dsi_fetched transfer_check_md5(transfer *t, const char *md5, bool *again)
     if (!strcasecmp(hex, md5)) return DSI_FETCHED;
     dsi_fail(DS_EFORMAT,
              "download: %s gives %lld bytes with md5 %s, expected %s: it is damaged, or "
-             "another file, whose md5 goes into DS_CIFAR10_MD5",
+             "another file, whose md5 DS_CIFAR10_MD5 must name",
              t->url, (long long)t->have, hex, md5);
     *again = t->resumed;
     if (!part_restart(t)) return DSI_FETCH_LOCAL;

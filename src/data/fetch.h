@@ -6,8 +6,8 @@
 
 typedef enum dsi_fetched {
     DSI_FETCHED = 0,
-    DSI_FETCH_NETWORK, /* nobody was reached, or the connection was lost for good */
-    DSI_FETCH_ANSWER,  /* what was reached has not got the file */
+    DSI_FETCH_NETWORK, /* no server was reached, or the connection was lost for good */
+    DSI_FETCH_ANSWER,  /* the server that was reached does not have the file */
     DSI_FETCH_LOCAL    /* this machine: a full disk, a read-only folder */
 } dsi_fetched;
 

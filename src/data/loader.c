@@ -21,8 +21,8 @@
  * is not made before it is asked for, as its get may draw random numbers, and
  * its copy then runs beside the step before.
  *
- * What an epoch draws from the thread's generator is what PyTorch's DataLoader
- * draws: one integer for its workers (unused here), and with `shuffle` one
+ * An epoch draws the same numbers from the thread's generator as PyTorch's
+ * DataLoader: one integer for its workers (unused here), and with `shuffle` one
  * more, the seed of the order. So the numbers drawn afterwards are PyTorch's
  * too. With `weights` it is one more as well, from which the order can be made
  * again; PyTorch's WeightedRandomSampler draws all of it from the thread's
@@ -54,7 +54,7 @@
 
 #define MOST_WORKERS 256
 #define AHEAD_BYTES  (2 << 20) /* small batches are made further ahead, up to this much memory ... */
-#define AHEAD_MOST   64        /* ... and so many batches: workers are woken less often */
+#define AHEAD_MOST   64        /* ... and this number of batches: workers are woken less often */
 
 typedef struct slot {
     ds_tensor *field[DS_MAX_FIELDS]; /* [batch_size, ...], counted; NULL: no memory was to be had */
@@ -507,7 +507,7 @@ bool ds_loader_next(ds_loader *l, ds_batch *out)
     }
     dsi_handle_call("loader_next"); /* not ds_scope_close makes the batch */
     bool ok = (l->resident || slot_wait(l)) && batch_hand_out(l, out);
-    if (ok || !l->resident) l->next++; /* a batch that failed is left out if the caller goes on */
+    if (ok || !l->resident) l->next++; /* a batch that failed is left out if the caller continues */
     return ok && (!l->copier || batch_prepare(l));
 }
 

@@ -103,8 +103,8 @@ static ds_status samples_upload(const dsi_resident *r)
     return status;
 }
 
-/* Allocates fields, order and table, and copies the table. What was made before
- * a failure is freed with r. */
+/* Allocates fields, order and table, and copies the table. Memory that was
+ * allocated before a failure is freed with r. */
 static ds_status memory_make(dsi_resident *r, dsi_device *device, int64_t most)
 {
     int64_t len = ds_dataset_len(r->data), channels = ds_dataset_field(r->data, 0)->shape.d[0];

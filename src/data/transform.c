@@ -299,7 +299,8 @@ static bool is_image(const char *what, ds_dataset *d)
                        ds_dataset_name(d), image->shape.n);
 }
 
-/* A window may be larger than the image if the padding makes room for it. */
+/* A window may be larger than the image, but not larger than the padded
+ * image. */
 ds_dataset *ds_transform_random_crop(ds_dataset *d, int64_t h, int64_t w, int padding,
                                      uint64_t seed)
 {

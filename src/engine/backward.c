@@ -3,8 +3,9 @@
  * Invariants: between ds_engine_backward and ds_engine_step went_backward is
  * set, and went_last says whether that backward reduced the gradients over the
  * ranks. Without ds_engine_set_gradient_accumulation_boundary every backward
- * needs its step; with managed_gradient_accumulation: false many may have one, and none
- * is the last one. At a boundary the call is collective: all ranks call it.
+ * needs its step; with managed_gradient_accumulation: false many may have one,
+ * and none is the last one. At a boundary the call is collective: all ranks
+ * call it.
  * SPDX-License-Identifier: MIT */
 #include "engine.h"
 
@@ -54,7 +55,7 @@ ds_status dsi_engine_take_loss(ds_engine *e, double value, bool whole)
     }
     return dsi_fail(DS_ESTATE,
                     "engine_backward: global step %lld: the loss is %g: training stops here "
-                    "(a lower learning rate may help; \"on_nan\": \"continue\" goes on)",
+                    "(a lower learning rate may help; to continue, set \"on_nan\": \"continue\")",
                     (long long)e->global_steps, value);
 }
 
@@ -83,8 +84,8 @@ static bool loss_queue(ds_engine *e, const ds_tensor *loss, bool whole)
     return late->pending;
 }
 
-/* Reads the loss if on_nan or a monitor needs its value; late: may leave that to
- * the step. One that is captured reads it after its launch. */
+/* Reads the loss if on_nan or a monitor needs its value; late: may leave that
+ * to the step. One that is captured reads it after its launch. */
 static ds_status read_loss(ds_engine *e, const ds_tensor *loss, bool late, bool whole)
 {
     if (!dsi_engine_needs_loss(e) || dsi_graph_capturing(loss->device)) return DS_OK;

@@ -72,7 +72,7 @@ struct ds_engine {
     double save_ended, save_ended_cpu; /* its call: dsi_now, dsi_thread_time of its end */
     double save_took, save_took_cpu;   /* seconds; of processor time, with its thread's */
     double save_not_before;            /* dsi_now: overhead_limit does not allow the next one */
-    dsi_progress *progress;            /* for the launcher; NULL: nobody watches */
+    dsi_progress *progress;            /* for the launcher; NULL: there is none */
     char *loaded;                      /* folder of the last checkpoint that was loaded */
 
     /* counters, as DeepSpeed's */
@@ -100,8 +100,8 @@ struct ds_engine {
  * wait for this one. Returns the status of the failure. */
 ds_status dsi_engine_abort_ranks(const ds_engine *e);
 
-/* engine/backward.c: dsi_zero_on_norm; reads the loss that is pending, and frees
- * its memory. */
+/* engine/backward.c: dsi_zero_on_norm; reads the loss that is pending, and
+ * frees its memory. */
 ds_status dsi_engine_late_loss(void *engine);
 void dsi_engine_late_loss_free(ds_engine *e);
 
@@ -111,8 +111,9 @@ bool dsi_engine_needs_loss(const ds_engine *e);
 ds_status dsi_engine_take_loss(ds_engine *e, double value, bool whole);
 bool dsi_engine_ends_on_nan(const ds_engine *e); /* fp16 skips the step, which is no error */
 
-/* engine/step.c: whether inf or NaN among the gradients matters; what follows an
- * update or its skipping, before the averages; what follows each micro step. */
+/* engine/step.c: whether inf or NaN among the gradients matters; what follows
+ * an update or its skipping, before the averages; what follows each micro
+ * step. */
 bool dsi_engine_checks_overflow(const dsi_config *c);
 ds_status dsi_engine_updated(ds_engine *e, const dsi_zero_step_result *r);
 ds_status dsi_engine_end_step(ds_engine *e, bool boundary, ds_status status);
@@ -122,12 +123,14 @@ ds_status dsi_engine_end_step(ds_engine *e, bool boundary, ds_status status);
 ds_status dsi_engine_record_backward(const ds_engine *e, const ds_tensor *loss);
 ds_status dsi_engine_capture_backward(ds_engine *e, ds_tensor *loss, bool last, bool whole);
 ds_status dsi_engine_capture_step(ds_engine *e, bool boundary);
-/* backward.c: of the loss in a pass; whole: it is not divided by the accumulation steps */
+/* backward.c: of the loss in a pass; whole: it is not divided by the
+ * accumulation steps */
 double dsi_engine_loss_factor(const ds_engine *e, bool whole);
 
-/* engine/flops_profiler.c: at the start, whether its file can be written; around the
- * forward: begin returns whether end is to be called when the timer was stopped; before
- * the other timers stop; at the end of a step that updates; when the engine is freed. */
+/* engine/flops_profiler.c: at the start, whether its file can be written;
+ * around the forward: begin returns whether end is to be called when the timer
+ * was stopped; before the other timers stop; at the end of a step that updates;
+ * when the engine is freed. */
 ds_status dsi_engine_flops_check(const ds_engine *e);
 bool dsi_engine_flops_begin(ds_engine *e);
 void dsi_engine_flops_end(ds_engine *e);

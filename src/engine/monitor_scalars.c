@@ -6,16 +6,17 @@
 #include "comm/sync_status.h"
 #include "engine.h"
 
-/* Configuration and sinks have to be the same on all ranks, so that all of them take
- * part in the loss's mean. */
+/* Configuration and sinks have to be the same on all ranks, so that all of them
+ * take part in the loss's mean. */
 bool dsi_engine_is_monitored(const ds_engine *e)
 {
     return e->config->tensorboard.enabled || e->config->csv_monitor.enabled ||
            ds_monitor_sinks(e->monitor) > 0;
 }
 
-/* At the first update only, since ranks wait for each other here: one that is not
- * monitored would not come to the mean of the losses, for which the others wait. */
+/* At the first update only, since ranks wait for each other here: one that is
+ * not monitored would not come to the mean of the losses, for which the others
+ * wait. */
 static ds_status sinks_compare(ds_engine *e)
 {
     bool has = dsi_engine_is_monitored(e);
@@ -76,7 +77,7 @@ ds_status dsi_engine_send_scalars(ds_engine *e)
         if (!s->sent || ds_monitor_write(e->monitor, s->tag, s->value, e->global_samples) == DS_OK)
             continue;
         /* printed once: the sink is closed */
-        dsi_log(DSI_WARNING, "%s: training goes on without it", dsi_error_latest());
+        dsi_log(DSI_WARNING, "%s: training continues without it", dsi_error_latest());
         dsi_error_forget(before);
     }
     return DS_OK;

@@ -54,7 +54,7 @@ static ds_status step_refuse_nan(const ds_engine *e, const dsi_zero_step_result 
 {
     return dsi_fail(DS_ESTATE,
                     "engine_step: global step %lld: the gradient of %s has inf or NaN: nothing was "
-                    "updated (\"on_nan\": \"continue\" goes on)",
+                    "updated (to continue, set \"on_nan\": \"continue\")",
                     (long long)e->global_steps, r->bad ? r->bad : "another rank");
 }
 

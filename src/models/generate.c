@@ -6,7 +6,7 @@
  *
  * Invariants: all rows of a batch have the same length; shorter prompts have
  * padding on the left, which no position attends to, and positions count
- * without it. A row that ended goes on as padding until all have ended.
+ * without it. A row that ended continues with padding until all have ended.
  *
  * The first step runs the prompt and fills the cache, every later one a single
  * position, and those of a draft behind it. Between steps the cache has all
@@ -448,9 +448,10 @@ static int64_t drafts_most(const Run *r, int64_t asked)
     return asked < 0 || fit < 0 ? 0 : dsi_min(asked, fit);
 }
 
-/* Which drafts there are. On a GPU any number of rows is summed in another
- * order: only a caller's number makes drafts there. What nobody asked for is
- * left out where memory is short. False after a failure. */
+/* Chooses the drafts. On a GPU a sum's order depends on the number of rows, so
+ * there are drafts only if the caller gave their number. An assistant that the
+ * caller did not request is left out where memory is short. False after a
+ * failure. */
 static bool run_drafts(Run *r)
 {
     const ds_generate_opts *o = r->o;

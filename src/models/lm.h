@@ -99,7 +99,7 @@ ds_tensor *dsi_lm_activate(dsi_lm_activation a, ds_tensor *x);
 /* Positions of all rows of a call behind earlier ones, at most. */
 #define DSI_LM_STEP_ROWS 8
 
-/* Keys and values of the positions so far, [B,G,room,D] of each layer. length
+/* Keys and values of the positions so far, `[B,G,room,D]` of each layer. length
  * is the number of positions that are filled, the same for all layers and
  * rows; a layer's tensors are made by its first call. */
 typedef struct dsi_lm_cache {
@@ -205,8 +205,8 @@ ds_tensor *dsi_lm_heads(ds_tensor *x, int64_t heads);
  * names: of gate, up and down (llama.c). */
 ds_module *dsi_lm_mlp_new(dsi_lm *lm, dsi_lm_builder *b, ds_module *parent, const char *name,
                           int64_t inner, const char *const *names);
-/* x [R,hidden], of which rows begin[i] .. begin[i + 1] - 1 are of MLP i of n -> *y
- * [R,hidden], as calls of each with its rows, which the host need not know;
+/* x [R,hidden], of which rows begin[i] .. begin[i + 1] - 1 are of MLP i of n ->
+ * *y [R,hidden], as calls of each with its rows, which the host need not know;
  * begin int64 [n + 1] on x's device. *y NULL: a failure. False: an MLP is more
  * than matrices in memory (adapters, 8 bits, partitions, hooks). */
 bool dsi_lm_mlps_grouped(ds_module *const *mlps, int64_t n, ds_tensor *x, ds_tensor *begin,

@@ -1,4 +1,4 @@
-/* nn/activation.c: modules of one op each, without parameters but for PReLU.
+/* nn/activation.c: modules of one op each. Only PReLU has a parameter.
  *
  * An option is stored as its op takes it, 0 for the default; `describe` prints
  * torch's extra_repr, where a default is printed as its value. Modules without

@@ -1,4 +1,5 @@
-/* nn/conv.c: Conv1d to Conv3d, ConvTranspose1d to ConvTranspose3d. Initial values are
+/* nn/conv.c: Conv1d to Conv3d, ConvTranspose1d to ConvTranspose3d. Initial
+ * values are
  * torch.nn's.
  *
  * The options of the op are kept with the bias in them, as the op takes both.
@@ -33,9 +34,9 @@ static bool conv_check(const ds_module *m, ConvSizes s)
 }
 
 /* Makes the weight [out, in/groups, kernel...], transposed [in, out/groups,
- * kernel...], and draws it and then the bias [out] from U(-b, b), b = 1 / sqrt(n),
- * n weights with one index of dimension 0: that is torch's fan in for a
- * transposed weight too. Returns the weight, and sets *bias unless there is
+ * kernel...], and draws it and then the bias [out] from U(-b, b), b = 1 /
+ * sqrt(n), n weights with one index of dimension 0: that is torch's fan in for
+ * a transposed weight too. Returns the weight, and sets *bias unless there is
  * none; refused sizes leave a module without parameters, and the message. */
 static ds_tensor *conv_params(ds_module *m, ConvSizes s, ds_tensor **bias)
 {
@@ -67,7 +68,8 @@ static ds_dims conv_triple(ds_dims d, int64_t usual)
     return d.n == 3 ? d : ds_shape(one, one, one);
 }
 
-/* What torch's extra_repr prints; no dimensions: there is no such option. */
+/* Options that torch's extra_repr prints; no dimensions: there is no such
+ * option. */
 typedef struct ConvText {
     ds_dims stride, padding, dilation, output_padding;
     int groups; /* 0: 1 */
@@ -86,7 +88,7 @@ static void conv_describe_dims(FILE *to, const char *name, ds_dims d, int64_t us
     fputs(d.n == 1 ? ",)" : ")", to);
 }
 
-/* What has its default is left out, but kernel_size and stride never. */
+/* Omits options that have their defaults, except kernel_size and stride. */
 static void conv_describe(FILE *to, const ds_tensor *weight, ConvText t)
 {
     ds_dims kernel = {.n = ds_ndim(weight) - 2};

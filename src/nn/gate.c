@@ -251,7 +251,7 @@ static bool gate_route_1(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs,
 
 /* GShard: the best expert and one of the others; places are given to all first
  * choices before any second one. The second expert is sampled by Gumbel noise
- * on all logits without the first one's; used_token is ignored, as in
+ * on all logits except the first expert's; used_token is ignored, as in
  * DeepSpeed. */
 static bool gate_route_2(const dsi_gate *g, ds_tensor *logits, ds_tensor *probs, dsi_routes *r)
 {

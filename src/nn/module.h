@@ -36,14 +36,13 @@ bool dsi_module_take(ds_module *m, bool taken);
 /* Takes m, which has a parent, out of its tree, and frees it. */
 void dsi_module_remove(ds_module *m);
 
-/* Calls fn for each parameter that this thread makes from now on, but for those
- * of experts that ranks share; its layer may still be going to write its first
- * values. If fn fails so does ds_module_param. NULL: no
- * more. */
+/* Calls fn for each parameter that this thread makes from now on, except those
+ * of experts that ranks share. The layer may write the parameter's first values
+ * after the call. If fn fails, ds_module_param fails. NULL: no more calls. */
 void dsi_on_param(ds_status (*fn)(void *arg, ds_tensor *x), void *arg);
 
-/* ds_module_print, with what `note` writes about a module, without a newline, before
- * its options. */
+/* ds_module_print, with what `note` writes about a module, without a newline,
+ * before its options. */
 typedef void dsi_module_note(void *arg, ds_module *m, FILE *to);
 void dsi_module_print_notes(ds_module *m, dsi_module_note *note, void *arg, FILE *to);
 
@@ -82,10 +81,10 @@ bool dsi_module_has_param(const ds_module *m, const ds_tensor *x);
 bool dsi_module_in_expert(const ds_module *m);
 const ds_module *dsi_module_root(const ds_module *m);
 
-/* Whether a state dict fits m, whose own is `mine`: names, but for experts of
- * other ranks, and shapes. */
+/* Whether a state dict fits m, whose own is `mine`: names, except those of
+ * experts of other ranks, and shapes. */
 ds_status dsi_module_check_state(const ds_module *m, const ds_state *mine, const ds_state *state);
 
-/* What `state` has for x under one of x's names in `mine`: a tied parameter has
- * several. NULL: nothing. */
+/* The tensor that `state` has under one of x's names in `mine`: a tied
+ * parameter has several. NULL: none. */
 ds_tensor *dsi_module_state_find(const ds_state *mine, const ds_tensor *x, const ds_state *state);

@@ -17,7 +17,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What backward must know beside the saved tensors. */
+/* Attributes that backward needs beside the saved tensors. */
 typedef struct Attention {
     dsi_attention c;
     double dropout_p;  /* 0: none, and no random */

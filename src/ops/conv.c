@@ -10,9 +10,9 @@
  * backward  dx = dy (*) w turned around, dw = x (*) dy, db = dy summed over N, P, Q
  *           (Goodfellow, Bengio, Courville: Deep Learning, 9.5)
  *
- * Two decisions about memory: y lies channels-last where its channels fill
- * vectors, else as planes; and backward takes a gradient in pooled form as it
- * is (Note [Pooled gradients]).
+ * Two decisions about memory: y is channels-last where its channels fill
+ * vectors, else it has planes; and backward takes a gradient in pooled form as
+ * it is (Note [Pooled gradients]).
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 

@@ -130,7 +130,7 @@ dsi_view dsi_v_index(const ds_tensor *index, int dim)
     return (dsi_view){v.p, v.dtype, 3, {around[0], v.d[dim], around[1]}, {0, v.s[dim], 0}};
 }
 
-/* Saved: index. dx is 0 but for the elements that were read. */
+/* Saved: index. dx is 0 except in the elements that were read. */
 static void gather_backward(dsi_node *n, ds_tensor *dy)
 {
     const Gather *c = dsi_attr(n);
@@ -236,7 +236,7 @@ typedef struct Max {
     int dim;
 } Max;
 
-/* Saved: index. dy goes to the elements that were the maximum. */
+/* Saved: index. dy is the gradient of the elements that were the maximum. */
 static void max_backward(dsi_node *n, ds_tensor *dy)
 {
     const Max *m = dsi_attr(n);

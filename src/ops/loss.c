@@ -8,7 +8,7 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
-/* What the kernels see: logits [N,C,I], label [N,I]; log sum exp [N,I] and the
+/* Views for the kernels: logits [N,C,I], label [N,I]; log sum exp [N,I] and the
  * mean's divisor []. */
 typedef struct Views {
     ds_dims ni;

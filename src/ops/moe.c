@@ -42,7 +42,7 @@ static bool slots_fit(const char *op, ds_tensor *slots, int64_t rows)
         if (!fits)
             dsi_refuse("%s: slot %lld of token %lld is %s", op, (long long)slot[i],
                        (long long)(i / slots->shape.d[1]),
-                       slot[i] < rows ? "another one's too" : "outside of the rows");
+                       slot[i] < rows ? "given twice" : "outside of the rows");
         else
             taken[slot[i]] = true;
     }

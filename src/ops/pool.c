@@ -8,7 +8,7 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
-/* What backward must know beside dy. */
+/* Attributes that backward needs beside dy. */
 typedef struct Pool {
     dsi_pool2d c;
     int64_t h, w; /* of x */

@@ -29,7 +29,7 @@ static bool rotary_mul_add(ds_tensor *x, double alpha, dsi_view a, dsi_view b, d
            dsi_run_op(x, binary, DSI_ADD, alpha, y, t, y);
 }
 
-/* What backward must know beside cos and sin. */
+/* Attributes that backward needs beside cos and sin. */
 typedef struct Rotary {
     bool interleaved;
 } Rotary;

@@ -195,8 +195,8 @@ static bool scatter_fits(const ds_tensor *x, int dim, const ds_tensor *index)
     return dsi_same_shape(shape, x->shape);
 }
 
-/* y of index's shape with n elements along dim: 0, then += src; index as dsi_v_index
- * takes it */
+/* y of index's shape with n elements along dim: 0, then += src; index as
+ * dsi_v_index takes it */
 static ds_tensor *elements_add(const char *op, ds_tensor *src, int dim, ds_tensor *index, int64_t n)
 {
     if (!src || !(src = ds_contiguous(src)) || !dsi_acquire(src, index)) return NULL;
@@ -311,9 +311,10 @@ ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *sr
     return ds_cast(ds_add(dsi_upcast(x), padded_to(part, x->shape)), x->dtype);
 }
 
-/* from [o,c,i]: the last k with index[o,k,i] == c, or the k before which `before` have
- * it, or 0; and taken: whether there is one. left: as many numbers, all `before`; NULL:
- * the last. On the host, from an index there; false with the message. */
+/* from [o,c,i]: the last k with index[o,k,i] == c, or the k before which
+ * `before` have it, or 0; and taken: whether there is one. left: as many
+ * numbers, all `before`; NULL: the last. On the host, from an index there;
+ * false with the message. */
 static bool scatter_sources(const char *op, const ds_tensor *index, int dim, int64_t size,
                             const int64_t *at, int64_t *left, int64_t *from, uint8_t *taken)
 {
@@ -332,9 +333,11 @@ static bool scatter_sources(const char *op, const ds_tensor *index, int dim, int
     return true;
 }
 
-/* What the index names of src, as a part of x: whether an element is named, by
- * the last k or, if before >= 0, by a k with `before` others ahead of it, and src
- * there. False with the message. */
+/* The elements of x that an index names: `taken` says whether an element is
+ * named, `part` has the element of src for it. If several k name an element,
+ * the last one counts, or, if before >= 0, the one with `before` others ahead
+ * of
+ * it. */
 typedef struct Named {
     ds_tensor *taken, *part; /* x's shape; bool, src's dtype */
     bool any;

@@ -6,8 +6,8 @@
  * is stable: equal elements keep their order. NaN is larger than all numbers.
  *
  * An element's key is an unsigned integer of the same order: of a float its
- * bits, all of them flipped below 0, else the sign alone. 16-bit floats are sorted
- * as float32, whose key is the upper half of 64 bits.
+ * bits, all of them flipped below 0, else the sign alone. 16-bit floats are
+ * sorted as float32, whose key is the upper half of 64 bits.
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
@@ -60,8 +60,8 @@ static void insert_keyed(Keyed *a, int64_t n)
     }
 }
 
-/* Byte by byte from the lowest, without bytes that all keys share (the lower four
- * of a float32). */
+/* Byte by byte from the lowest, without bytes that all keys share (the lower
+ * four of a float32). */
 static void sort_by_bytes(Keyed *a, Keyed *b, int64_t n)
 {
     int64_t count[8][256] = {{0}};
@@ -109,8 +109,9 @@ static void heap_sink(Keyed *heap, int64_t n, int64_t at)
     heap[at] = x;
 }
 
-/* heap[0..k-1], a heap of the first k so far, k >= 1: takes a later element. One of the
- * same key as the heap's last one has the larger index, so it is left out. */
+/* heap[0..k-1], a heap of the first k so far, k >= 1: takes a later element.
+ * One of the same key as the heap's last one has the larger index, so it is
+ * left out. */
 static void heap_offer(Keyed *heap, int64_t k, uint64_t key, int64_t index)
 {
     if (key >= heap[0].key) return;
@@ -135,8 +136,8 @@ static void heap_sort(Keyed *heap, int64_t k)
 
 #define BLOCK 16 /* floats that are compared together */
 
-/* Whether a key of BLOCK floats is below a bound: the upper halves as signed numbers, for
- * which there are vectors. */
+/* Whether a key of BLOCK floats is below a bound: the upper halves as signed
+ * numbers, for which there are vectors. */
 static bool floats_below(const float *x, uint32_t turned, int32_t bound)
 {
     int32_t below = 0;
@@ -150,7 +151,8 @@ static bool floats_below(const float *x, uint32_t turned, int32_t bound)
     return below;
 }
 
-/* first[0..k-1], k >= 1, becomes the first k of n floats; turned: as in line_keys. */
+/* first[0..k-1], k >= 1, becomes the first k of n floats; turned: as in
+ * line_keys. */
 static void select_floats(const float *x, int64_t n, int64_t k, uint64_t turned, Keyed *first)
 {
     for (int64_t i = 0; i < k; i++) first[i] = (Keyed){turned ^ key_of_float(x[i]), i};
@@ -176,7 +178,7 @@ static void select_keyed(const uint64_t *keys, int64_t n, int64_t k, Keyed *firs
 /* Whether a heap finds the first k of n sooner than sorting all. */
 static bool few_are_wanted(int64_t k, int64_t n) { return k > 0 && k < n / 4; }
 
-/* first[0..k-1] becomes the first k of n keys; room for 2 n. */
+/* first[0..k-1] becomes the first k of n keys; first has memory for 2 n. */
 static void order_keys(const uint64_t *keys, int64_t n, int64_t k, Keyed *first)
 {
     if (few_are_wanted(k, n)) {

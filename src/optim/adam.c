@@ -2,9 +2,9 @@
  * CPUAdam, which are AdamW.
  *
  * Kingma and Ba, arXiv:1412.6980; decoupled decay: Loshchilov and Hutter,
- * arXiv:1711.05101; amsgrad: Reddi et al., ICLR 2018. What differs between
- * groups (rate, betas, decay) is copied into the kernel's options at each
- * step, so self holds only what all groups share.
+ * arXiv:1711.05101; amsgrad: Reddi et al., ICLR 2018. Values of a group (rate,
+ * betas, decay) are copied into the kernel's options at each step, so self
+ * holds only the options that all groups share.
  * SPDX-License-Identifier: MIT */
 #include "list.h"
 #include "optim.h"

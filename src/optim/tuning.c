@@ -53,7 +53,7 @@ typedef struct Option {
 #define ROW(name, hyphens, arg, absent, help) {#name, absent},
 static const Option rows[] = {OPTIONS(ROW)};
 enum { ROWS = sizeof rows / sizeof *rows };
-_Static_assert(ROWS <= DS_TUNING_OPTIONS, "room in ds_tuning_arguments");
+_Static_assert(ROWS <= DS_TUNING_OPTIONS, "DS_TUNING_OPTIONS is too small");
 
 #define KEY(name, hyphens, arg, absent, help) KEY_##name,
 enum { FIRST_KEY = 0x74700, BEFORE = FIRST_KEY - 1, OPTIONS(KEY) SCHEDULE_KEY };

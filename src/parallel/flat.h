@@ -86,7 +86,7 @@ typedef struct dsi_flat_opts {
     int rank, ranks;
     ds_comm *comm;  /* of them; NULL: one rank, or a layout by which nothing is sent */
     bool partition; /* a rank has its shards; else everything */
-    bool whole;     /* a unit of several parameters cuts none: each lies in one shard */
+    bool whole;     /* a unit of several parameters cuts none: each is in one shard */
     int64_t bucket; /* elements of a unit of several parameters, at most */
     /* A parameter of more than solo_threshold elements is a unit by itself, and
      * so are those that come after smaller ones of small_total_threshold
@@ -106,8 +106,8 @@ DSI_SHARED ds_tensor *dsi_flat_range(const ds_tensor *x, int64_t begin, int64_t 
 /* Parameter i within `unit`, a tensor [n] laid out as its unit, with the
  * parameter's shape. */
 ds_tensor *dsi_flat_in_unit(const dsi_flat *f, int i, const ds_tensor *unit);
-/* This rank's elements of parameter i within `owned`, a flat buffer [owned]: with
- * its shape if they are all, else 1-D; NULL if there are none. */
+/* This rank's elements of parameter i within `owned`, a flat buffer [owned]:
+ * with its shape if they are all, else 1-D; NULL if there are none. */
 ds_tensor *dsi_flat_in_owned(const dsi_flat *f, int i, const ds_tensor *owned);
 /* The same elements within `unit`; within `whole`, a tensor of the parameter's
  * shape; within the parameter. */

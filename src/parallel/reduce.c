@@ -347,7 +347,8 @@ static ds_tensor *leaf_grad_buffer(void *arg, ds_tensor *x)
 
 #define MAPPED_ELEMENTS 16384 /* smaller gradients stay in memory */
 
-/* One rank: the gradient of x goes to a file, where the next micro step adds to
+/* One rank: moves the gradient of x to a file, where the next micro step adds
+ * to
  * it. */
 static ds_status grad_move_to_file(Leaf *l, ds_tensor *x)
 {

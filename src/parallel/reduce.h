@@ -58,8 +58,8 @@ void dsi_reduce_spare_kept(dsi_reduce *r);
 ds_status dsi_reduce_begin(dsi_reduce *r, bool last);
 ds_status
 dsi_reduce_end(dsi_reduce *r); /* after a pass that did not fail; sends the other buckets */
-/* Makes the passes since the gradients were forgotten complete, as if the latest one had
- * been the last. Not for a tree. */
+/* Makes the passes since the gradients were forgotten complete, as if the
+ * latest one had been the last. Not for a tree. */
 ds_status dsi_reduce_complete_now(dsi_reduce *r);
 ds_status dsi_reduce_wait(dsi_reduce *r); /* blocks until all buckets that were sent are summed */
 
@@ -83,10 +83,10 @@ int dsi_reduce_shards(const dsi_reduce *r, dsi_view *views, double *squares);
 /* Gradient i was written since: its squares are not used. */
 void dsi_reduce_forget_squares(dsi_reduce *r, int i);
 
-/* What a backward pass begins with, or has left when its sums were waited for,
- * apart from values: for a pass that a device has captured. It holds the
- * buckets' memory. Not for a
- * tree. NULL for NULL, which passes. */
+/* The state of r without its values, at the begin of a backward pass or after
+ * its sums were waited for: for a pass that a device has captured. It holds the
+ * buckets' memory. Not for a tree. Given NULL it returns NULL, which the other
+ * functions accept. */
 typedef struct dsi_reduce_record dsi_reduce_record;
 dsi_reduce_record *dsi_reduce_record_new(const dsi_reduce *r);
 void dsi_reduce_record_free(dsi_reduce_record *x);

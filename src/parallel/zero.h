@@ -48,8 +48,8 @@ typedef struct dsi_zero_opts {
     /* stage 3: likewise this rank's shards of parameters: Note [Param swap];
      * there are masters then */
     dsi_param_swap_opts param_files;
-    /* with both: steps neither clip nor check for overflow, so the pass over the
-     * optimizer's file may begin during backward (zero_overlap.c) */
+    /* with both: steps neither clip nor check for overflow, so the pass over
+     * the optimizer's file may begin during backward (zero_overlap.c) */
     bool overlap_update;
 } dsi_zero_opts;
 
@@ -76,8 +76,9 @@ ds_status dsi_zero_backward(dsi_zero *z, ds_tensor *loss, double factor, bool la
 /* After passes none of which was the last: completes the gradients. Collective. */
 ds_status dsi_zero_complete(dsi_zero *z);
 
-/* Before each update that waits for the norm, fn(arg) is called when it is there,
- * and before the norm is looked at; if it fails nothing is updated. arg is
+/* Before each update that waits for the norm, fn(arg) is called when it is
+ * there, and before the norm is looked at; if it fails nothing is updated. arg
+ * is
  * borrowed. */
 void dsi_zero_on_norm(dsi_zero *z, ds_status (*fn)(void *arg), void *arg);
 
@@ -105,8 +106,9 @@ ds_status dsi_zero_step(dsi_zero *z, double loss_scale, double max_norm, bool ch
 /* Why a step of z cannot be captured, in one line; NULL: it can. */
 const char *dsi_zero_why_no_graph(const dsi_zero *z);
 
-/* As dsi_zero_backward, with the factor in a slot: [] float64. A micro step that
- * is not the last one gives its gradients to the parameters at each replay. */
+/* As dsi_zero_backward, with the factor in a slot: [] float64. A micro step
+ * that is not the last one gives its gradients to the parameters at each
+ * replay. */
 ds_status dsi_zero_capture_backward(dsi_zero *z, ds_tensor *loss, const double *factor, bool last);
 
 typedef struct dsi_zero_capture {
@@ -115,7 +117,7 @@ typedef struct dsi_zero_capture {
     dsi_step_limits limits; /* what makes the device skip the update, and clipping */
     const double *unscale;  /* a slot: 1 / loss scale */
     const ds_tensor *loss;
-    dsi_graph_decision decision; /* where the result goes */
+    dsi_graph_decision decision; /* memory for the result */
 } dsi_zero_capture;
 
 /* As dsi_zero_step, but what is done is decided on the device. After each
@@ -154,13 +156,14 @@ enum { DSI_ZERO_MASTER = -2, DSI_ZERO_GRAD = -1 }; /* a part of it; from 0 on: a
 
 bool dsi_zero_has_param(const dsi_zero *z, int index);    /* whether it is trained */
 int64_t dsi_zero_part_size(const dsi_zero *z, int index); /* elements that this rank updates */
-/* Why it cannot be read or written between a backward and its step; NULL: it can. */
+/* Why it cannot be read or written between a backward and its step; NULL: it
+ * can. */
 const char *dsi_zero_part_busy(const dsi_zero *z, int part);
-/* A new float32 tensor in the current scope: the whole, of the parameter's shape; or
- * local: the elements that this rank updates, 1-D. Gradients are those that the
- * optimizer is given, before unscaling and clipping, after the last pass of an
- * update; one that backward has not made, and a moment before the first update, are
- * zeros. Collective. NULL with the message. */
+/* A new float32 tensor in the current scope: the whole, of the parameter's
+ * shape; or local: the elements that this rank updates, 1-D. Gradients are
+ * those that the optimizer is given, before unscaling and clipping, after the
+ * last pass of an update; one that backward has not made, and a moment before
+ * the first update, are zeros. Collective. NULL with the message. */
 ds_tensor *dsi_zero_part(dsi_zero *z, int index, int part, bool local);
 /* The way back, of such a tensor. A master is published. Collective. */
 ds_status dsi_zero_set_part(dsi_zero *z, int index, int part, ds_tensor *value, bool local);

@@ -149,9 +149,9 @@ static ds_status made_add(void *arg, ds_tensor *x)
     return DS_OK;
 }
 
-/* What the configuration says about parameters: o->dtype, o->remote_device,
- * *folder (to be freed; NULL: in memory), and whether they are partitioned at
- * all. */
+/* Reads the options of parameters from the configuration: o->dtype,
+ * o->remote_device, *folder (to be freed; NULL: in memory), and whether they
+ * are partitioned at all. */
 static ds_status config_apply(ds_zero_init_opts *o, int ranks, char **folder, bool *partition)
 {
     dsi_config *c = o->config ? dsi_config_read(o->config, ranks) : NULL;

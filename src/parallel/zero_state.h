@@ -28,7 +28,7 @@ struct dsi_zero {
     dsi_offload *offload;  /* has them, and the moments */
     ds_tensor **shard;     /* [n], counted: what the optimizer updates; NULL: nothing of this one */
     dsi_staging *staging;  /* zero_host.c: state on the host, the model on a GPU; or NULL */
-    ds_tensor **sent;      /* [n], counted: what goes from there to the model after a step */
+    ds_tensor **sent;      /* [n], counted: copied from there to the model after a step */
     ds_tensor *host_grads; /* [owned], counted: the gradients there; NULL: none so far */
     ds_tensor **leaving;   /* [n], counted: gradients of this pass on their way there; or NULL */
     bool last;             /* the pass completes them */
@@ -45,8 +45,8 @@ struct dsi_zero {
 ds_tensor *dsi_zero_model_shard(const dsi_zero *z, int i);
 /* Parameter `index` of the module in the layout; -1: it is not trained. */
 int dsi_zero_find(const dsi_zero *z, int index);
-/* whole has this rank's elements of parameter k of the layout: adds those of the other
- * ranks that have it, which all call it. */
+/* whole has this rank's elements of parameter k of the layout: adds those of
+ * the other ranks that have it, which all call it. */
 ds_status dsi_zero_assemble(dsi_zero *z, int k, ds_tensor *whole);
 /* Whether the model's own elements of parameter i are in a file; then they are
  * there between these two. */
@@ -81,8 +81,8 @@ bool dsi_zero_norm_is_queued(const dsi_zero *z);
 /* Lines of this rank's gradients in z->views, and how many; -1: a failure.
  * *squares: those of gradients that are not among them. */
 int dsi_zero_norm_lines(const dsi_zero *z, double *squares);
-/* Updates and publishes the parameters. *from, the time of the last lap, and the
- * seconds of *out go on. */
+/* Updates and publishes the parameters. *from, the time of the last lap, and
+ * the seconds of *out go on. */
 ds_status dsi_zero_update(dsi_zero *z, double scale, double *from, dsi_zero_step_result *out);
 /* After an overflow: nothing is updated, and the parameter is named.
  * Collective. */
@@ -93,8 +93,8 @@ ds_status dsi_zero_skip(dsi_zero *z, dsi_zero_step_result *out);
 ds_status dsi_zero_host_open(dsi_zero *z); /* makes it, if there is something to copy */
 void dsi_zero_host_close(dsi_zero *z);
 ds_status dsi_zero_host_prepare(dsi_zero *z); /* makes z->sent, with the model's values */
-/* Queues sent[i], which is not NULL, to the model; then, once, lets the GPU wait
- * for all of them. */
+/* Queues sent[i], which is not NULL, to the model; then, once, lets the GPU
+ * wait for all of them. */
 ds_status dsi_zero_host_send(const dsi_zero *z, int i);
 ds_status dsi_zero_host_sent(const dsi_zero *z);
 ds_status dsi_zero_host_wait(dsi_zero *z); /* until sent and masters may be written */
@@ -103,8 +103,8 @@ ds_status dsi_zero_host_wait(dsi_zero *z); /* until sent and masters may be writ
  * message. */
 ds_tensor *dsi_zero_host_grad(dsi_zero *z, int i, ds_tensor *g);
 ds_status dsi_zero_host_grads_wait(dsi_zero *z); /* and reports faults of the pass */
-/* Queues those that are complete by now, that of x too, while backward runs; what
- * cannot be queued is left to the step. */
+/* Queues those that are complete by now, that of x too, while backward runs;
+ * what cannot be queued is left to the step. */
 void dsi_zero_host_grads_ahead(dsi_zero *z, const ds_tensor *x);
 /* None is on its way any more: later work of the GPU is behind them. */
 void dsi_zero_host_grads_drop(dsi_zero *z);

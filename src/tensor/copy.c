@@ -47,8 +47,8 @@ static ds_status copy_bytes(ds_tensor *dst, const ds_tensor *src)
 }
 
 /* Conversion and strides need a kernel, and kernels work on one device: src is
- * converted where it is, and goes into a row-major tensor there if dst is not
- * plain. */
+ * converted on its device, and copied to a row-major tensor on dst's device if
+ * dst is not plain. */
 static ds_status copy_across(ds_tensor *dst, const ds_tensor *src)
 {
     if (is_plain(dst, src)) return copy_bytes(dst, src);

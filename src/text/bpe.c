@@ -54,7 +54,8 @@ void dsi_bpe_init_merges(dsi_bpe *b, size_t n)
     for (size_t i = 0; i < b->n_merge_slots; i++) b->merges[i].left = DSI_NO_TOKEN;
 }
 
-/* A pair that occurs twice has the later rank, as in a map that is filled in order. */
+/* A pair that occurs twice has the later rank, as in a map that is filled in
+ * order. */
 void dsi_bpe_add_merge(dsi_bpe *b, uint32_t left, uint32_t right, uint32_t rank, uint32_t id)
 {
     b->merges[merge_slot(b, left, right)] = (dsi_merge){left, right, rank, id};
@@ -168,7 +169,7 @@ static uint64_t heap_pop(dsi_bpe *b)
     return top;
 }
 
-/* Computes the merge of symbol i with its right neighbour anew, and pushes it.
+/* Computes the merge of symbol i with its right neighbour, and pushes it.
  * Called when i has a new neighbour or a new id. */
 static void long_update(dsi_bpe *b, uint32_t i)
 {

@@ -25,8 +25,9 @@ static const char *const utf8proc_sonames[] = {"libutf8proc.so.3", "libutf8proc.
 static dsi_utf8proc utf8proc;
 static bool utf8proc_found;
 
-/* Both functions are called by pthread_once, and again by whoever finds the
- * library missing: dsi_library_open writes its message to the calling thread. */
+/* Both functions are called by pthread_once, and again by each caller that
+ * finds the library missing: dsi_library_open writes its message to the calling
+ * thread. */
 static bool pcre2_open(dsi_pcre2 *to)
 {
     return dsi_library_open("tokenizer", pcre2_sonames, "libpcre2-8-0", pcre2_names,

@@ -1,8 +1,8 @@
 /* text/pre_tokenizer.c: splits a text into words.
  *
  * Steps are nested, not run one after another over lists of pieces: each piece
- * goes through all steps before the next one is cut off, so a text of any size
- * needs no memory for its pieces.
+ * passes all steps before the next one is cut off, so a text of any size needs
+ * no memory for its pieces.
  *
  * Source: the Split, ByteLevel and Metaspace pre-tokenizers of the crate
  * tokenizers (tokenizers/src/pre_tokenizers) and SplitDelimiterBehavior
@@ -25,7 +25,7 @@ void dsi_pre_tokenizer_free(dsi_pre_tokenizer *p)
     dsi_list_free(p);
 }
 
-/* What all steps have in common during one call of dsi_pre_tokenize. */
+/* Arguments of one call of dsi_pre_tokenize, which all steps need. */
 typedef struct Splitter {
     const dsi_pre_tokenizer *p;
     dsi_word_fn *fn;
@@ -135,8 +135,8 @@ static void replace_spaces(const dsi_pre_tokenizer_step *step, const char *s, si
     }
 }
 
-/* Hands on a word, which may be in the byte-level alphabet. What is not, as a
- * Metaspace behind ByteLevel makes it, stays as it is. */
+/* Passes on a word, which may be in the byte-level alphabet. Characters outside
+ * of it, which a Metaspace behind ByteLevel makes, stay as they are. */
 static ds_status word_emit(const Splitter *sp, const char *s, size_t n)
 {
     if (!sp->p->alphabet_from) return sp->fn(sp->arg, s, n);

@@ -6,7 +6,7 @@
 #include "base/list.h"
 #include "regex.h"
 
-/* What becomes of a match of the pattern, by tokenizers' names. */
+/* The treatment of a match of the pattern, by tokenizers' names. */
 typedef enum dsi_split_behavior {
     DSI_SPLIT_REMOVED,
     DSI_SPLIT_ISOLATED, /* a piece of its own */

@@ -122,8 +122,7 @@ static ds_status text_encode(Encoding *e, const char *s, size_t n)
     return status;
 }
 
-/* What is not UTF-8 is replaced by U+FFFD first, so the components see valid
- * text. */
+/* Replaces invalid UTF-8 by U+FFFD first, so the components get valid text. */
 ds_status ds_encode(ds_tokenizer *t, const char *text, size_t bytes, ds_tokens *out,
                     ds_encode_opts opts)
 {

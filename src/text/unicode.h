@@ -5,7 +5,7 @@
 #include "base/text.h"
 
 /* Length in bytes of the valid UTF-8 character at s, which has n > 0 bytes
- * left; its code point goes to *c. If there is none: minus the length of the
+ * left; writes its code point to *c. If there is none: minus the length of the
  * maximal subpart (Unicode, section 3.9), which one U+FFFD replaces. */
 int dsi_utf8_decode(const char *s, size_t n, uint32_t *c);
 

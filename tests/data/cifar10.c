@@ -121,7 +121,7 @@ static void a_wrong_size_is_named(void **state)
     CHECK(truncate(second, 30730001) == 0);
     CHECK(open_quietly(folder, DS_TRAIN) == NULL);
     CHECK_ERROR(
-        "data_batch_2.bin goes on after record 9999: it has 30730001 bytes, expected 30730000");
+        "data_batch_2.bin continues after record 9999: it has 30730001 bytes, expected 30730000");
     CHECK(truncate(second, 0) == 0);
     CHECK(open_quietly(folder, DS_TRAIN) == NULL);
     CHECK_ERROR("ends in record 0");
@@ -204,7 +204,7 @@ static void a_pickle_may_end_nowhere_else(void **state)
     put_text(&whole, "x");
     set_test_batch(folder, &whole);
     CHECK(open_quietly(folder, DS_TEST) == NULL);
-    CHECK_ERROR("goes on after the pickle's end");
+    CHECK_ERROR("continues after the pickle's end");
     free(whole.p);
 }
 

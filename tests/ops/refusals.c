@@ -452,7 +452,7 @@ static void mixture_of_experts(void **state)
     REFUSES(ds_argmax(ds_ones(DS_BOOL, ds_shape(3)), 0), "argmax: x is bool", "ds_cast");
     REFUSES(ds_gather(a, 2, labels(ds_shape(2, 1))), "gather: dimension 2", "-2 to 1");
     REFUSES(ds_gather(a, 1, j), "gather: index -1 at [1, 0]", "outside 0..4");
-    REFUSES(ds_dispatch(a, i, 4), "dispatch: slot 2 of token 1", "another one's too");
+    REFUSES(ds_dispatch(a, i, 4), "dispatch: slot 2 of token 1", "given twice");
     REFUSES(ds_dispatch(a, j, 4), "dispatch: slot 4 of token 1", "outside of the rows");
     REFUSES(ds_dispatch(b, j, 4), "dispatch: x is [4, 5]", "slots are [2, 2]");
     REFUSES(ds_combine(a, a, NULL), "combine: ", "slots are float32");

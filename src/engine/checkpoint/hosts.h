@@ -21,23 +21,24 @@
  * between their renames: then no host has passed the sync after them, or else
  * all have the new one. Before the next save or load, recovery takes the new
  * version if all its files are somewhere, and else gives .old-TAG its name
- * back. What is taken is completed on all hosts: only after that is .old-TAG
- * removed, for the loss of a host may leave the new version without a file. A new
- * one that is not whole becomes .old-TAG, since hosts that are away may make it
- * whole, until a newer version is whole on all hosts.
+ * back. The version that is taken is completed on all hosts: only after that is
+ * .old-TAG removed, for the loss of a host may leave the new version without a
+ * file. A new one that is not whole becomes .old-TAG, since hosts that are away
+ * may make it whole, until a newer version is whole on all hosts.
  *
  * A load takes the newest version of which each file is on some host with its
  * size and check sum; what a host needs and lacks is sent to it, and so are the
  * copies for which it is the next host. On another number of ranks each host
  * gets all files.
  *
- * Invariants: when a first save has ended, some version is complete from then on:
- * each host has its own files and those of the host before; or, after the loss of a
- * host, until a load has made the copies again, each file is on some host. A host
- * is the ranks that see each other's files in the folder, whatever the machine;
- * hosts are numbered in the order of their first ranks. The communicator is of all
- * ranks: it belongs to the thread of an asynchronous save while there is one, and
- * else to the rank's own. All functions with a dsi_hosts are collective over it.
+ * Invariants: when a first save has ended, some version is complete from then
+ * on: each host has its own files and those of the host before; or, after the
+ * loss of a host, until a load has made the copies again, each file is on some
+ * host. A host is the ranks that see each other's files in the folder, whatever
+ * the machine; hosts are numbered in the order of their first ranks. The
+ * communicator is of all ranks: it belongs to the thread of an asynchronous
+ * save while there is one, and else to the rank's own. All functions with a
+ * dsi_hosts are collective over it.
  * SPDX-License-Identifier: MIT */
 #pragma once
 

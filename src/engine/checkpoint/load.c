@@ -12,18 +12,19 @@
  *   each     applies weights, moments, averages, schedule, scale,
  *            counters, position in the data, random numbers        sync
  *
- * With "checkpoint": {"load_universal": true} the folder is the tag's or that of
- * latest_universal, and no other is tried. A job that was started again has saved
- * since: if `latest` is newer, it continues there.
+ * With "checkpoint": {"load_universal": true} the folder is the tag's or that
+ * of latest_universal, and no other is tried. A job that was started again has
+ * saved since: if `latest` is newer, it continues there.
  *
- * With "checkpoint": {"use_node_local_storage": true} a folder is first looked for
- * among those of all hosts (load_local.c), which also verifies its files.
+ * With "checkpoint": {"use_node_local_storage": true} a folder is first looked
+ * for among those of all hosts (load_local.c), which also verifies its files.
  *
  * A folder without a manifest is DeepSpeed's, unless it has files that only
  * this library writes: then it was not copied completely.
  *
- * Invariants: "sync" is ds_comm_sync_status: all ranks go on or none. Nothing of
- * the engine changes before the sync after the checks. The call is collective.
+ * Invariants: "sync" is ds_comm_sync_status: all ranks go on or none. Nothing
+ * of the engine changes before the sync after the checks. The call is
+ * collective.
  * SPDX-License-Identifier: MIT */
 #include "load.h"
 
@@ -123,7 +124,7 @@ static ds_status load_find_newest(const ds_engine *e, const ds_load_opts *o, cha
         dsi_error_forget(before);
         status = i + 1 < n ? DS_OK : dsi_fail(status, "%s", why); /* of the first one */
     }
-    if (status == DS_OK && *why && first) /* also where nobody reads the log */
+    if (status == DS_OK && *why && first) /* printed too, as the log may be off */
         fprintf(stderr, "deepspeed: %s: %s is loaded instead\n", why, *folder);
     for (int i = 0; i < c.n; i++) dsi_free(c.at[i]);
     dsi_list_free(&c);

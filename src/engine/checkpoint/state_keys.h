@@ -1,5 +1,5 @@
-/* engine/checkpoint/state_keys.h: names of files and keys of a checkpoint: what
- * each holds, and who reads it besides ds_engine_load. Save, load and the
+/* engine/checkpoint/state_keys.h: names of files and keys of a checkpoint: the
+ * contents of each, and its readers besides ds_engine_load. Save, load and the
  * separation of client_state from the engine's keys use this table.
  *
  * Keys of ours within deepspeed_c that only one function writes and one reads

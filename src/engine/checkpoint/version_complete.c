@@ -2,8 +2,8 @@
  * [Node-local storage] in hosts.h.
  *
  * Invariants: DIR/TAG of a host is made with its manifest, and its files get
- * their names when they are whole: a load that is killed has lost nothing. What
- * DIR/TAG was before becomes .old-TAG.
+ * their names when they are whole: a load that is killed has lost nothing. An
+ * earlier DIR/TAG becomes .old-TAG.
  * SPDX-License-Identifier: MIT */
 #include "versions.h"
 
@@ -15,7 +15,8 @@
 
 /* ---- which files a host needs --------------------------------------------------------------------------- */
 
-/* The rank that wrote a file that is for that rank alone; -1: all ranks read it. */
+/* The rank that wrote a file that is for that rank alone; -1: all ranks read
+ * it. */
 static long file_rank(const char *name)
 {
     static const char *const fronts[] = {"rank_", "zero_pp_rank_", "bf16_zero_pp_rank_"};
