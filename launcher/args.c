@@ -2,9 +2,9 @@
  *
  * Options have DeepSpeed's names, with underscores or hyphens, and those of
  * torch.distributed.launch. The first word that is no option is the program;
- * what follows is the program's. Options of DeepSpeed that mean nothing for
- * compiled programs are rows too, each with the reason why it is refused, so
- * that nobody believes that they had an effect.
+ * the words after it are the program's arguments. Options of DeepSpeed that
+ * mean nothing for compiled programs are rows too: each is refused with a
+ * reason, not ignored.
  * SPDX-License-Identifier: MIT */
 #include "args.h"
 #include "hosts.h"
@@ -117,7 +117,7 @@ static const option_row flags[] = {
     SET("elastic_training", 0, elastic_training, "As DeepSpeed has it: --max_restarts 100"),
     COUNT("max_elastic_nodes", num_nodes, 1, NULL),
 
-    SECTION("What each rank gets:"),
+    SECTION("Resources of each rank:"),
     SET("no_local_rank", 0, no_local_rank, "No --local_rank=N in front of its arguments"),
     SET("use_env", 0, no_local_rank, NULL),
     SET("bind_cores_to_rank", 0, bind_cores_to_rank, "Cores of its own"),
@@ -415,7 +415,8 @@ void args_read(options *o, int argc, char **argv)
         rows,
         options_parse,
         "PROGRAM [ARGUMENT...]",
-        "Starts PROGRAM on many devices, here or on many hosts. What follows PROGRAM is its own."
+        "Starts PROGRAM on many devices, here or on many hosts. The words after PROGRAM are its "
+        "arguments."
         "\vBefore a start, --dry_run shows what would be started. docs/launcher.md has more.",
         NULL,
         NULL,

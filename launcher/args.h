@@ -32,7 +32,7 @@ typedef struct options {
     const char *launcher;
     const char *launcher_args; /* more arguments for the runner */
     int ssh_port;
-    int start_timeout; /* seconds; 60, but for hosts that a queue gives (-1) */
+    int start_timeout; /* seconds; 60; -1: no limit, for hosts of a queue */
     bool force_multi, no_ssh_check, dry_run;
 
     /* what each rank gets */

@@ -246,7 +246,7 @@ static void job_check_start(running *r, double now)
     runner_terminate(r);
 }
 
-/* What is due because of the time alone. */
+/* Ends waits whose time limits have passed. */
 static void job_check_limits(running *r)
 {
     double now = dsi_now();

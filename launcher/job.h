@@ -25,7 +25,7 @@ typedef struct job {
     int supervisor;               /* its process, the parent of this one */
     bool quiet;                   /* no lines of DeepSpeed's logger */
     bool verbose;                 /* show all that the runner prints */
-    job_report *report;           /* NULL: nobody wants it */
+    job_report *report;           /* NULL: not wanted */
 } job;
 
 /* Those that job_run handles, for supervisor_run: they must be blocked before

@@ -30,8 +30,8 @@ static void folder_remove(const char *path)
     nftw(path, folder_remove_entry, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* Removes the folders of jobs that have ended without that: they are of this
- * user and nobody holds their lock. */
+/* Removes the folders that ended jobs have left: they are of this user, and no
+ * process holds their lock. */
 static void folders_sweep(const char *parent)
 {
     DIR *d = opendir(parent);

@@ -7,10 +7,10 @@
  * Invariants: the process that made the folders removes them, after all
  * processes of the job have ended. It holds a lock on each, as do the processes
  * that it forks: a folder without one is left of a job whose launcher was
- * killed with all its processes, and the next job on the host removes it. What
- * mpirun or orted is told about them (job_folders_export) is for this machine
- * alone: no runner forwards the variables, and each rank takes them out of its
- * environment again.
+ * killed with all its processes, and the next job on the host removes it. The
+ * variables that name them for mpirun or orted (job_folders_export) are for
+ * this machine alone: no runner forwards them, and each rank takes them out of
+ * its environment again.
  * SPDX-License-Identifier: MIT */
 #pragma once
 

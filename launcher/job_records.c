@@ -1,8 +1,9 @@
-/* launcher/job_records.c: what a job reads: records of ranks, and the runner's text.
+/* launcher/job_records.c: what a job reads: records of ranks, and the runner's
+ * text.
  *
- * Ranks on this machine are connected to the job's socket, where one packet is one
- * record (wire.h). Records of ranks elsewhere come in the runner's stderr, between
- * its text.
+ * Ranks on this machine are connected to the job's socket, where one packet is
+ * one record (wire.h). Records of ranks elsewhere come in the runner's stderr,
+ * between its text.
  * SPDX-License-Identifier: MIT */
 #include "job_running.h"
 
@@ -84,7 +85,7 @@ static bool job_is_repeated(running *r, const char *text, size_t n)
     return false;
 }
 
-/* What a host's node monitor reports; its first trouble counts. */
+/* Notes a report of a host's node monitor; its first failure counts. */
 static void job_note_node(running *r, const char *payload, size_t n)
 {
     node_event e;
@@ -152,8 +153,8 @@ void job_show_held(running *r)
     r->held.n = 0;
 }
 
-/* Reads the line about a lost node. What its ranks and the runner report after
- * that is not the cause. */
+/* Reads the line about a lost node. Later reports of its ranks and of the
+ * runner are not the cause. */
 void job_read_loss(running *r)
 {
     char text[600];

@@ -4,8 +4,9 @@
  * counts, and later failures follow from it. If the runner told all ranks to
  * end, one that exited instead of dying may have called MPI_Abort. Else the
  * runner knows, and its status counts. A runner that was killed from outside is
- * the cause whatever ranks have reported: they may have died of it first. As that may be 0 after a failure,
- * success needs more: each rank has reported status 0.
+ * the cause whatever ranks have reported: they may have died of it first. As
+ * that may be 0 after a failure, success needs more: each rank has reported
+ * status 0.
  * SPDX-License-Identifier: MIT */
 #include "job_result.h"
 #include "older_libc.h"
@@ -97,8 +98,9 @@ static bool is_failed_rank(const job_result *r)
            !r->runner_status;
 }
 
-/* Nobody sends these to a runner because a rank has failed; but it may crash
- * over that, and hydra dies of SIGPIPE now and then when all is well. */
+/* Whether a signal that others send has ended the runner. A failed rank is no
+ * reason to send one of these; but it may make the runner crash, and hydra
+ * sometimes dies of SIGPIPE without any failure. */
 bool job_result_runner_killed(const job_result *r)
 {
     int s = r->runner_signal;
@@ -115,8 +117,8 @@ bool job_result_is_known(const job_result *r)
            r->output_error == EPIPE || first_weight(r) == SAYS_ALL;
 }
 
-/* Is there no use in starting the ranks again? They have succeeded, somebody has
- * ended them, or their program cannot be executed. */
+/* Is there no use in starting the ranks again? They have succeeded, somebody
+ * has ended them, or their program cannot be executed. */
 static bool job_result_is_final(const job_result *r, int status)
 {
     bool unfit = r->first >= 0 && r->rank[r->first].exit.error;

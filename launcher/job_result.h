@@ -14,7 +14,7 @@ typedef struct rank_state {
     rank_exit exit;
 } rank_state;
 
-/* What is known of a job so far. */
+/* The facts that are known of a job so far. */
 typedef struct job_result {
     /* the job */
     int size;                /* ranks */
@@ -58,7 +58,7 @@ bool job_result_is_known(const job_result *r);
  * reported. */
 int job_result_status(const job_result *r, dsi_text *line);
 
-/* What came of a job, in memory that its processes share: it is there even if
+/* The result of a job, in memory that its processes share: it is there even if
  * one of them is killed. */
 typedef struct job_report {
     char cause[600]; /* the line about the first failure; "": there is none */
@@ -67,7 +67,8 @@ typedef struct job_report {
     bool final;   /* it was ended from outside, or would end in the same way again */
 } job_report;
 
-/* What one rank reports. Ranks take the same steps; only rank 0 knows of a
+/* Adds the report of one rank. Ranks take the same steps; only rank 0 knows of
+ * a
  * checkpoint. */
 void job_report_add_progress(job_report *report, rank_progress p);
 /* At the end of the job: its status, and the line that says why. */

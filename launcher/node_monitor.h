@@ -4,7 +4,7 @@
 
 #include "wire.h"
 
-/* What a node monitor reports, in WIRE_NODE. */
+/* The reports of a node monitor, in WIRE_NODE. */
 typedef enum node_event_kind {
     NODE_UP,          /* it runs, and has started the daemon */
     NODE_UNCONNECTED, /* the daemon has no connection to mpirun: `text` is where that waits */
@@ -24,6 +24,6 @@ typedef struct node_event {
 /* false: it is none. */
 bool node_event_read(node_event *e, const char *payload, size_t n);
 
-/* deepspeed --node_monitor SECRET DAEMON ARGUMENTS...: what mpirun runs in place
- * of DAEMON, which this starts. Returns its exit status. */
+/* deepspeed --node_monitor SECRET DAEMON ARGUMENTS...: what mpirun runs in
+ * place of DAEMON, which this starts. Returns its exit status. */
 int node_monitor_run(int argc, char **argv);

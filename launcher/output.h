@@ -17,9 +17,9 @@ void output_add(output *o, int rank, int fd, const char *bytes, size_t n);
 /* A line of the launcher itself on stderr, at the beginning of a line. */
 void output_print(output *o, const char *line);
 
-/* output_poll: what to poll for until all is written (fd -1: nothing); then
- * call output_write. output_full: so much waits to be written that ranks should
- * wait. */
+/* output_poll: the descriptors to poll until all is written (fd -1: none); then
+ * call output_write. output_full: whether too many bytes wait to be written, so
+ * that ranks should wait. */
 void output_poll(const output *o, struct pollfd p[2]);
 void output_write(output *o);
 bool output_full(const output *o);

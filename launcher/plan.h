@@ -17,7 +17,7 @@
  * Invariants: the plan owns all it points to but the strings in `o` and
  * `launcher`, which are argv's and the runner's. hosts[0] has rank 0. No
  * function here starts a rank; only plan_reach starts processes (ssh) and waits
- * for them, at most 15 seconds. Whatever changes hosts, master_addr or
+ * for them, at most 15 seconds. A function that changes hosts, master_addr or
  * join_agent composes the plan again, as world_info, environment and command
  * follow from them.
  * SPDX-License-Identifier: MIT */
@@ -66,8 +66,8 @@ int plan_reach(launch_plan *p);
 struct reach_queries; /* reachable.h */
 /* For a job that may go on with fewer hosts: asks `all` of its hosts and plans
  * those that answer, each of the others after a line. The plan may have none
- * then: world_size 0, and no command. begun: NULL, or what plan_begin_asking has
- * returned for them, which this frees. Returns as plan_decide does. */
+ * then: world_size 0, and no command. begun: NULL, or what plan_begin_asking
+ * has returned for them, which this frees. Returns as plan_decide does. */
 int plan_reach_some(launch_plan *p, const ds_hosts *all, struct reach_queries *begun);
 /* Starts to ask them (reachable_begin); NULL where none is asked. */
 struct reach_queries *plan_begin_asking(const launch_plan *p, const ds_hosts *all);

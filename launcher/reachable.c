@@ -1,5 +1,5 @@
-/* launcher/reachable.c: can the hosts be reached by ssh, and what is the first
- * one's address?
+/* launcher/reachable.c: whether the hosts can be reached by ssh, and the
+ * address of the first.
  *
  * Each host is asked by an ssh of its own, which may not ask for a password;
  * the first one also for its addresses, as DeepSpeed does. ssh's own failures

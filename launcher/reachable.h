@@ -1,5 +1,5 @@
-/* launcher/reachable.h: can the hosts be reached by ssh, and what is the first
- * one's address?
+/* launcher/reachable.h: whether the hosts can be reached by ssh, and the
+ * address of the first.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -36,5 +36,5 @@ ds_status reachable_check(const reach_request *request, char **address, int *sig
  * tree; prints "reached HOST" for each that was. Returns the exit status. */
 int reachable_ask_hosts(int argc, char **argv);
 
-/* What a host's name resolves to, as a number (dsi_free); NULL: nothing. */
+/* The address of a host's name, as a number (dsi_free); NULL: none. */
 char *reachable_resolve(const char *host);

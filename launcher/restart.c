@@ -173,8 +173,8 @@ static void restart_ending(void *arg)
     if (!r->begun) r->begun = plan_begin_asking(r->p, &r->all);
 }
 
-/* The answers are of no use: they are old, nobody wants them, or a launcher that
- * was killed has taken ssh with it. */
+/* Drops answers that are of no use: they are old, not needed, or a launcher
+ * that was killed has ended ssh too. */
 static void restart_drop_answers(restarts *r)
 {
     reachable_drop(r->begun);
@@ -193,7 +193,8 @@ static void restart_add_record(const restarts *r, int status, dsi_text *t)
     dsi_free(resources);
 }
 
-/* A regular file only: to open a FIFO waits for a reader, to which each record ends. */
+/* A regular file only: to open a FIFO waits for a reader, to which each record
+ * ends. */
 static int error_file_open(const char *path)
 {
     struct stat s;

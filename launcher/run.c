@@ -377,7 +377,7 @@ static int run_attempt(void *arg, attempt *again)
 int run_plan(launch_plan *p)
 {
     if (p->runner->joins) return run_joining(p);
-    secret_forget_variable(); /* nobody here needs it */
+    secret_forget_variable(); /* needed only to join */
     if (p->o.max_restarts) return restart_run(p, &(restart_job){.run = run_attempt, .arg = p});
     int status = plan_reach(p);
     return status ? status : run_attempt(p, NULL);

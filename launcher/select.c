@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the filter says of one host. */
+/* The filter's entry of one host. */
 typedef struct host_filter {
     bool named;
     DSI_LIST(int) /* slots */

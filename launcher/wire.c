@@ -70,7 +70,7 @@ static void wire_wait_drained(int fd, size_t n)
     int held;
     struct pollfd p = {.fd = fd};
     while (!ioctl(fd, FIONREAD, &held) && held > 0 && (size_t)held + n > CHUNK)
-        if (poll(&p, 1, DRAIN_MS) > 0 && p.revents & POLLERR) return; /* nobody reads */
+        if (poll(&p, 1, DRAIN_MS) > 0 && p.revents & POLLERR) return; /* no reader */
 }
 
 /* Blocks if the descriptor would not. */

@@ -69,7 +69,7 @@ typedef struct wire {
 } wire;
 
 void wire_new_secret(char secret[WIRE_SECRET + 1]);
-/* Splits payloads that are too long. false: nobody reads them any more. */
+/* Splits payloads that are too long. false: there is no reader any more. */
 bool wire_send(const wire *w, wire_kind kind, const void *payload, size_t n);
 bool wire_send_numbers(const wire *w, wire_kind kind, int n, const int *number);
 bool wire_send_exit(const wire *w, const rank_exit *e);

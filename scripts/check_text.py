@@ -56,7 +56,7 @@ PROSE = [(re.compile(pattern.replace(' ', r'\s+'), re.M), advice) for pattern, a
 # Folders and files whose prose is not yet free of these constructions, and how
 # many they may still have: lower the numbers, never raise them. "--report"
 # lists the places.
-DIRTY = {'src': 55, 'launcher': 30, 'tools': 11, 'tests': 205}
+DIRTY = {'src': 2, 'tests': 204}
 
 # file (or the end of its path): phrases in it that are right all the same
 ALLOWED = {

@@ -117,7 +117,7 @@ static void print_warnings(const report *r)
 
 /* ---- asking ---------------------------------------------------------------------------------------------- */
 
-/* What stands behind "Key:   ", or the whole line. */
+/* The text behind "Key:   ", or the whole line. */
 static const char *after_key(const char *text)
 {
     const char *colon = strchr(text, ':');
@@ -142,7 +142,8 @@ static const char *line_of(const char *command, const char *with)
     return line;
 }
 
-/* What follows the key and its colon in a file of /proc; "" if it is not there. */
+/* The text behind the key and its colon in a file of /proc; "" if it is not
+ * there. */
 static const char *value_in(const char *path, const char *key)
 {
     static _Thread_local char line[4096];
@@ -192,7 +193,7 @@ static void report_kernels(const report *r)
 }
 
 /* NULL if the library opens, else why not. In a process of its own: MPI
- * libraries start threads, take signals, and do not stand each other. */
+ * libraries start threads, take signals, and conflict with each other. */
 static const char *try_open(const char *library)
 {
     static _Thread_local char why[600];

@@ -1,5 +1,5 @@
-/* tools/ds_show.c: the content of a file of weights or of a checkpoint's folder,
- * as a short list (show/short.c) or as JSON. Nothing in it is executed.
+/* tools/ds_show.c: the content of a file of weights or of a checkpoint's
+ * folder, as a short list (show/short.c) or as JSON. Nothing in it is executed.
  *
  *     ds_show FILE|FOLDER [-t TAG] [--objects] [--json [--no_sums]]
  *
@@ -205,7 +205,8 @@ void show_add_repr(dsi_text *t, const ds_value *v, int depth)
     dsi_text_add(t, tuple ? ")" : "}");
 }
 
-/* torch.Size([4, 5]), a complex number, a set: one thing to who reads it. */
+/* Whether v is printed as one value: torch.Size([4, 5]), a complex number, a
+ * set. */
 bool show_is_whole(const ds_value *v)
 {
     ds_value_kind kind = ds_value_kind_of(v);
@@ -478,7 +479,7 @@ int main(int argc, char **argv)
         {"no_sums", NO_SUMS, NULL, 0,
          "With --json: only the first elements of each tensor: quick on large files", 0},
         {"objects", OBJECTS, NULL, 0,
-         "Objects of classes that are not known too: their names and attributes, as they stand in "
+         "Objects of classes that are not known too: their names and attributes, as they are in "
          "the file",
          0},
         {0}};

@@ -28,13 +28,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define PATIENCE_S 10.0 /* for whoever reads what we print */
+#define PATIENCE_S 10.0 /* for the reader of our output */
 
 enum { CONNECT_S = 10 };
 
-/* An ssh. It has ended when it has, not when nobody holds its stdout any more:
- * with ControlPersist in the user's configuration a process of its own goes
- * on. */
+/* An ssh. Its end is that of its process, not the end of its stdout: with
+ * ControlPersist in the user's configuration, a process that it started keeps
+ * stdout open. */
 typedef struct remote {
     int process, fd[2]; /* 0: it has ended; of its stdout and stderr; -1: at its end */
     int code;           /* its status, then */

@@ -70,7 +70,8 @@ static ds_status add_trained(Export *e, const char *name, const dsi_load_param *
     return ds_value_set(e->dict, name, dsi_load_param_value(&e->sources, p, DSI_LOAD_WEIGHTS));
 }
 
-/* A tensor of the model as it lies there, floating point in float32. */
+/* Adds a tensor of the model as the checkpoint has it, floating point in
+ * float32. */
 static ds_status add_as_it_is(Export *e, const char *name, ds_value *v)
 {
     ds_dtype dtype = dsi_value_dtype(v);

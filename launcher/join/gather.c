@@ -156,7 +156,7 @@ static void gather_compare(gathering *g, const hello *h, dsi_text *wrong)
     if (strcmp(h->version, DS_VERSION) != 0)
         dsi_text_add(wrong, "it is deepspeed.c %s, node 0 is %s", h->version, DS_VERSION);
     else if (h->nodes != g->s->all.n)
-        dsi_text_add(wrong, "it was told of %d nodes, node 0 of %d", h->nodes, g->s->all.n);
+        dsi_text_add(wrong, "its command has %d nodes, node 0's %d", h->nodes, g->s->all.n);
     else if (h->rank < 1 || h->rank >= g->s->all.n)
         dsi_text_add(wrong, "expected --node_rank 1 to %d", g->s->all.n - 1);
     else if (strcmp(digest, h->digest) != 0)
@@ -354,8 +354,8 @@ static void gather_wait_joined(gathering *g)
     dsi_text_free(&missing);
 }
 
-/* From here on a node that leaves ends the start; where it may be left out, false:
- * wait again. */
+/* From here on a node that leaves ends the start; where it may be left out,
+ * false: wait again. */
 static bool gather_wait_ready(gathering *g)
 {
     const launch_plan *p = g->s->p;

@@ -2,8 +2,7 @@
  * sends, ends when node 0 does.
  *
  * It tries to connect until the time limit, so that the nodes may be started in
- * any order. What would not get better (another secret, another program) ends
- * it at once.
+ * any order. A lasting error (another secret, another program) ends it at once.
  *
  * Invariants: this process owns the channel and, once COMMAND has come, one
  * supervised shell, below which everything runs. SIGINT, SIGTERM, SIGHUP and

@@ -1,8 +1,8 @@
 /* launcher/join/session.c: the same command typed on each node, without ssh:
- * what is the same on node 0 and on the others.
+ * the code that node 0 and the others share.
  *
- * Whoever can reach node 0's port could run commands on all nodes. So the nodes
- * share a secret, or meet at a loopback address.
+ * A process that can reach node 0's port could run commands on all nodes. So
+ * the nodes share a secret, or use a loopback address.
  *
  * Invariants: the session owns the secret and the channels of all nodes; from
  * relay_start on the relay process has its own copy of the channels, and those

@@ -10,7 +10,8 @@
  * to step leave blocks in many classes.
  *
  * Invariants: a block belongs to the cache or to one pool, which it leaves only
- * unused, by dsi_pool_lend. Pools are few: each free looks for the block in all of
+ * unused, by dsi_pool_lend. Pools are few: each free looks for the block in all
+ * of
  * them.
  * SPDX-License-Identifier: MIT */
 #include "base/env.h"
@@ -369,7 +370,8 @@ static bool class_is_common(const dsi_block_pool *pool, int class)
     return class >= COMMON && !pool->stays[class];
 }
 
-/* Lent blocks lie below those that the common pool has: a stack's last are taken
+/* Lent blocks lie below those that the common pool has: a stack's last are
+ * taken
  * first. */
 void dsi_pool_lend(dsi_block_pool *pool, dsi_block_pool *common)
 {
@@ -528,7 +530,7 @@ static Block *push_block(size_t bytes)
     Block *b = must_fail() ? NULL : aligned_alloc(ALIGNMENT, HEAD_BYTES + room);
     if (!b) return dsi_refuse_with(DS_ENOMEM, "no memory for %zu bytes of scratch on cpu", room);
     if (!top) dsi_at_thread_end(DSI_END_MEMORY, free_blocks);
-    if (top && !top->used) { /* too small, and nobody uses it */
+    if (top && !top->used) { /* too small, and unused */
         Block *small = top;
         top = small->down;
         free(small);
@@ -554,7 +556,7 @@ void dsi_scratch_release(dsi_stream *s, void *p)
     (void)s;
     if (!p) return;
     while ((char *)p < (char *)top || (char *)p >= (char *)top + HEAD_BYTES + top->bytes) {
-        Block *b = top, *down = b->down; /* what was taken after p lies in b, and was released */
+        Block *b = top, *down = b->down; /* memory taken after p is in b, and was released */
         bool last = p == (char *)down + HEAD_BYTES && down->bytes < b->bytes;
         if (last) b->down = down->down, b->used = 0;
         top = last ? b : down;

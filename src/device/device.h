@@ -11,9 +11,9 @@ typedef struct dsi_event {
     void *handle;
 } dsi_event;
 
-/* What a host that waits for a device looks at meanwhile, `waited` seconds
- * after it began to wait: whether the work that it waits for can still end. A
- * failure ends the wait. */
+/* A check that a host makes while it waits for a device, `waited` seconds after
+ * it began to wait: whether the work that it waits for can still end. A failure
+ * ends the wait. */
 typedef struct dsi_device_watch {
     ds_status (*check)(struct dsi_device_watch *w, double waited);
     struct dsi_device_watch *next;
@@ -49,8 +49,8 @@ typedef struct dsi_device_type {
     ds_status (*wait)(dsi_stream *s, dsi_event *e);   /* s, for what was recorded */
     void (*free_event)(dsi_device *d, dsi_event *e);  /* frees what record made */
     ds_status (*sync)(dsi_stream *s);
-    /* Waits for s, or, if not `all`, for what may set the fault flag; it -> *out; clears
-     * it. NULL: kernels set none. */
+    /* Waits for s, or, if not `all`, for what may set the fault flag; it ->
+     * *out; clears it. NULL: kernels set none. */
     ds_status (*take_fault)(dsi_stream *s, bool all, dsi_fault *out);
     /* ---- work beside that of the stream: all of these or none ---- */
     ds_status (*stream_open)(dsi_device *d,
@@ -153,9 +153,9 @@ void dsi_device_pretend(const dsi_device_type *type);
 
 /* ---- device/cache.c: storage of this thread on a device, freed blocks kept for the next step -------- */
 
-/* At least bytes, 64-byte aligned (room for one vector read past the end: 64
- * bytes more). NULL, with DS_ENOMEM and the sizes in the message, if it does
- * not fit. */
+/* At least `bytes` bytes, 64-byte aligned; 64 bytes behind them may be read
+ * too, by a vector at the end. NULL, with DS_ENOMEM and the sizes in the
+ * message, if it does not fit. */
 DSI_SHARED void *dsi_cache_alloc(dsi_device *d, size_t bytes);
 /* The same for a tensor, which the message names. */
 void *dsi_cache_alloc_for(dsi_device *d, size_t bytes, ds_dtype dtype, const ds_dims *shape);
@@ -178,8 +178,8 @@ void dsi_cache_reset_peak(dsi_device *d); /* the peak is what is live now */
 
 /* A pool: blocks that only those get who allocate while the device uses it
  * (dsi_pool_use), each at the same address as long as the pool lives. A block
- * goes back to its pool whoever frees it. Freeing the pool frees its unused
- * blocks, and the others when they are freed. */
+ * that is freed returns to its pool, also outside of dsi_pool_use. Freeing the
+ * pool frees its unused blocks, and the others when they are freed. */
 typedef struct dsi_block_pool dsi_block_pool;
 dsi_block_pool *dsi_pool_new(dsi_device *d);
 void dsi_pool_free(dsi_block_pool *pool);
@@ -236,8 +236,8 @@ void dsi_device_leave_joins(int joins);
  * Called where the host waits anyway (ds_item, ds_data, copies to the host). */
 ds_status dsi_device_check(dsi_device *d);
 
-/* The same before an optimizer's step, which must not use gradients that a fault
- * has spoilt; it need not wait for work that sets none. */
+/* The same before an optimizer's step, which must not use gradients that a
+ * fault has spoilt; it need not wait for work that sets none. */
 ds_status dsi_device_check_faults(dsi_device *d);
 
 /* The same where it costs nothing: right after a kernel of an immediate device. */

@@ -6,8 +6,8 @@
  * it is captured: nothing is computed, the device keeps the work. A replay does
  * the captured work without the step's host code, so that whatever the host
  * decides or counts in a step is a hook, and whatever it hands to kernels and
- * changes from step to step is in a slot. What it would have read in between is
- * a result, which it reads after the launch.
+ * changes from step to step is in a slot. A value that it would have read in
+ * between is a result, which it reads after the launch.
  *
  * Invariants:
  * - A device handle records at most one graph at a time: d->recording.
@@ -176,8 +176,9 @@ const dsi_step_scalars *dsi_graph_use_scalars(dsi_device *d);
 void dsi_graph_set_scalars(dsi_device *d, const dsi_step_scalars *scalars);
 int64_t dsi_graph_scalar_uses(const dsi_device *d);
 
-/* What the step that d captures decides on the device, for updates that come
- * after it; NULL: nothing, or no more. host: where launches copy it to. */
+/* The decision that the step that d captures makes on the device, for updates
+ * that come after it; NULL: none, or no more. host: memory to which launches
+ * copy it. */
 typedef struct dsi_graph_decision {
     const dsi_step_result *device, *host;
 } dsi_graph_decision;

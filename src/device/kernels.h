@@ -230,10 +230,10 @@ typedef struct dsi_kernels {
     ds_status (*cross_entropy_dx)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view dloss,
                                   dsi_view x, dsi_view label, dsi_view weight, dsi_view lse,
                                   dsi_view divisor, dsi_view dx);
-    /* Some classes' part of the gradient, where lse is known: x [N,M] the logits of
-     * classes first .. first + M - 1, label int64 [N], lse and scale [N] of x's
-     * dtype, float32 or float64; dx [N,M] of that dtype, or of 16 bits beside
-     * float32; it may be x.
+    /* Some classes' part of the gradient, where lse is known: x [N,M] the
+     * logits of classes first .. first + M - 1, label int64 [N], lse and scale
+     * [N] of x's dtype, float32 or float64; dx [N,M] of that dtype, or of 16
+     * bits beside float32; it may be x.
      *   dx[i,j] = (e^(x[i,j] - lse[i]) - (label[i] == first + j)) scale[i]
      * Unit stride along M. */
     ds_status (*cross_entropy_part_dx)(dsi_stream *s, int64_t first, dsi_view x, dsi_view label,
@@ -252,9 +252,9 @@ typedef struct dsi_kernels {
     ds_status (*batch_norm_dx)(dsi_stream *s, bool batch, dsi_view dy, dsi_view x, dsi_view mean,
                                dsi_view rstd, dsi_view weight, dsi_view dx, dsi_view dw,
                                dsi_view db);
-    /* x, y [M,D], contiguous; weight, bias [D] optional; mean, rstd [M]. Without
-     * mean (optional) it is RMS norm: the mean is 0 there, rstd is
-     * 1 / sqrt(mean of x^2 + eps). */
+    /* x, y [M,D], contiguous; weight, bias [D] optional; mean, rstd [M].
+     * Without mean (optional) it is RMS norm: the mean is 0 there, rstd is 1 /
+     * sqrt(mean of x^2 + eps). */
     ds_status (*layer_norm)(dsi_stream *s, double eps, dsi_view x, dsi_view weight, dsi_view bias,
                             dsi_view y, dsi_view mean, dsi_view rstd);
     ds_status (*layer_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view weight,
@@ -302,14 +302,16 @@ typedef struct dsi_kernels {
      * begin[g] .. begin[g + 1] - 1; begin int64 [G+1], contiguous; matrices w[0..G-1] of
      * one shape, dtype and strides ---- */
 
-    /* id int64 [S,k] -> begin, and row int64 [S,k]: the row of each, those of a group in
-     * the order of S k; contiguous. DSI_FAULT_GROUP, place i, row[i] = -1 */
+    /* id int64 [S,k] -> begin, and row int64 [S,k]: the row of each, those of a
+     * group in the order of S k; contiguous. DSI_FAULT_GROUP, place i, row[i] =
+     * -1 */
     ds_status (*group_rows)(dsi_stream *s, dsi_view id, dsi_view begin, dsi_view row);
-    /* y [R,N]: y[r,:] = x[r,:] w[g] of r's group; x [R,K], w[g] [K,N]; any strides */
+    /* y [R,N]: y[r,:] = x[r,:] w[g] of r's group; x [R,K], w[g] [K,N]; any
+     * strides */
     ds_status (*group_matmul)(dsi_stream *s, dsi_view x, dsi_view begin, const dsi_view *w,
                               dsi_view y);
-    /* w[g] [M,N] = sum over g's rows r of a[r,:]^T b[r,:], 0 without rows; a [R,M], b
-     * [R,N]; any strides; a group whose w[g].p is NULL is left out */
+    /* w[g] [M,N] = sum over g's rows r of a[r,:]^T b[r,:], 0 without rows; a
+     * [R,M], b [R,N]; any strides; a group whose w[g].p is NULL is left out */
     ds_status (*group_matmul_dw)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view begin,
                                  const dsi_view *w);
 
@@ -333,16 +335,17 @@ typedef struct dsi_kernels {
     /* One step of the rule on each of n spans, whose g counts g_scale times. It
      * writes nothing while the device's fault flag is set. */
     ds_status (*optimizer)(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x);
-    /* What the step does, decided on the device: unscale [] float64, 1 / loss
+    /* Decides on the device what the step does: unscale [] float64, 1 / loss
      * scale; loss [] of any floating dtype and norm [] float64, of the scaled
      * gradients, are optional -> result float64 [5], a dsi_step_result:
      *   norm = unscale norm, g_factor = unscale min(1, max_norm / (norm + 1e-6)),
      *   skip = the fault flag is set, or what must be finite is not */
     ds_status (*step_result)(dsi_stream *s, const dsi_step_limits *c, dsi_view unscale,
                              dsi_view loss, dsi_view norm, dsi_view result);
-    /* An update of x float64 [5], a dsi_loss_scale: if it has skips the scale times
-     * backoff, else after `interval` updates times growth; rounded to float32, above
-     * 0, finite. While the fault flag is set only skips is written: 0. */
+    /* An update of x float64 [5], a dsi_loss_scale: if it has skips the scale
+     * times backoff, else after `interval` updates times growth; rounded to
+     * float32, above 0, finite. While the fault flag is set only skips is
+     * written: 0. */
     ds_status (*loss_scale)(dsi_stream *s, const dsi_scale_rule *c, dsi_view x);
     /* Halves of float32 (base/half.h); x float32, p bfloat16, rest int16, each
      * contiguous, of as many elements.
@@ -359,9 +362,9 @@ typedef struct dsi_fusions {
      * = unary RELU (x, t); max_pool2d (t, y, index) */
     ds_status (*relu_max_pool2d)(dsi_stream *s, const dsi_pool2d *c, dsi_view x, dsi_view y,
                                  dsi_view index);
-    /* dx [N,C,H,W] = 0, but dy [N,C,P,Q] at index where max is positive; no index
-     * occurs twice. A device that has it needs no conv2d_dx_pooled.
-     * = unary_dx RELU (dy, max, t); max_pool2d_dx (t, index, dx) */
+    /* dx [N,C,H,W] = 0, but dy [N,C,P,Q] at index where max is positive; no
+     * index occurs twice. A device that has it needs no conv2d_dx_pooled. =
+     * unary_dx RELU (dy, max, t); max_pool2d_dx (t, index, dx) */
     ds_status (*relu_max_pool2d_dx)(dsi_stream *s, dsi_view dy, dsi_view max, dsi_view index,
                                     dsi_view dx);
     /* Both, or neither: with both, max-pooling without overlaps hands its
@@ -371,16 +374,17 @@ typedef struct dsi_fusions {
                                   dsi_view w, dsi_view dx);
     ds_status (*conv2d_dw_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
                                   dsi_view x, dsi_view dw);
-    /* dx, dw, and db beside dw, of a gradient in pooled form; each may be absent.
-     * Beside relu_max_pool2d_dx. *done false: nothing was computed, since for these
-     * sizes it would not pay. Without outputs it only says whether it would.
-     * = relu_max_pool2d_dx (value, max, index, t), without relu max_pool2d_dx;
-     * conv2d_dx and conv2d_dw_db of t */
+    /* dx, dw, and db beside dw, of a gradient in pooled form; each may be
+     * absent. Beside relu_max_pool2d_dx. *done false: nothing was computed,
+     * since for these sizes it would not pay. Without outputs it only says
+     * whether it would. = relu_max_pool2d_dx (value, max, index, t), without
+     * relu max_pool2d_dx; conv2d_dx and conv2d_dw_db of t */
     ds_status (*conv2d_back_pooled)(dsi_stream *s, const dsi_conv2d *c, const dsi_pooled *dy,
                                     dsi_view x, dsi_view w, dsi_view dx, dsi_view dw, dsi_view db,
                                     bool *done);
     /* dx + b[c]: a transposed convolution with its bias, rounded once
-     * = in float32: conv2d_dx (dy, w, t); binary ADD (t, b seen as [1,C,1,1]) */
+     * = in float32: conv2d_dx (dy, w, t); binary ADD (t, b seen as
+     * [1,C,1,1]) */
     ds_status (*conv2d_dx_bias)(dsi_stream *s, const dsi_conv2d *c, dsi_view dy, dsi_view w,
                                 dsi_view b, dsi_view dx);
     /* db[k] = sum over n,p,q of dy[n,k,p,q] beside dw
@@ -393,22 +397,22 @@ typedef struct dsi_fusions {
     /* y[c] = sum over n,h,w of x[n,c,h,w]
      * = reduce SUM (x, y seen as [1,C,1,1]) */
     ds_status (*sum_channels)(dsi_stream *s, dsi_view x, dsi_view y);
-    /* mean and rstd = (var + eps)^-1/2 [C] of x [N,C,I], var the biased variance.
-     * The running ones, both or none, move by momentum to the mean and to the
-     * variance without bias; 16-bit ones are rounded once. factor and term [C],
-     * both or none: rstd weight and bias, of which each is optional.
-     * = batch_stats (x, mean, var); affine ((1 - momentum) running_mean); binary
-     * ADD (running_mean, mean, momentum); the same of running_var and var, with
-     * momentum N I / (N I - 1); affine (var + eps, t); unary POW (t, rstd, -0.5); binary
-     * MUL (rstd, weight, factor); copy (bias, term) */
+    /* mean and rstd = (var + eps)^-1/2 [C] of x [N,C,I], var the biased
+     * variance. The running ones, both or none, move by momentum to the mean
+     * and to the variance without bias; 16-bit ones are rounded once. factor
+     * and term [C], both or none: rstd weight and bias, of which each is
+     * optional. = batch_stats (x, mean, var); affine ((1 - momentum)
+     * running_mean); binary ADD (running_mean, mean, momentum); the same of
+     * running_var and var, with momentum N I / (N I - 1); affine (var + eps,
+     * t); unary POW (t, rstd, -0.5); binary MUL (rstd, weight, factor); copy
+     * (bias, term) */
     ds_status (*batch_norm_stats)(dsi_stream *s, double eps, double momentum, dsi_view x,
                                   dsi_view mean, dsi_view rstd, dsi_view running_mean,
                                   dsi_view running_var, dsi_view weight, dsi_view bias,
                                   dsi_view factor, dsi_view term);
-    /* Both, or neither. y = ReLU of
-     * (x - mean) factor + term + add, add (optional), x and y [N,C,I], in the bits of
-     * = batch_norm (x, mean, factor as rstd, term as bias, y); binary ADD (y, add, y);
-     * unary RELU (y, y) */
+    /* Both, or neither. y = ReLU of (x - mean) factor + term + add, add
+     * (optional), x and y [N,C,I], in the bits of = batch_norm (x, mean, factor
+     * as rstd, term as bias, y); binary ADD (y, add, y); unary RELU (y, y) */
     ds_status (*batch_norm_relu)(dsi_stream *s, dsi_view x, dsi_view mean, dsi_view factor,
                                  dsi_view term, dsi_view add, dsi_view y);
     /* Gradients of it without add, for mean and rstd of x itself, rstd weight =
@@ -417,10 +421,11 @@ typedef struct dsi_fusions {
     ds_status (*batch_norm_relu_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view mean,
                                     dsi_view rstd, dsi_view factor, dsi_view term, dsi_view dx,
                                     dsi_view dw, dsi_view db);
-    /* group_norm's gradients: dy, x, dx [N,C,I], contiguous; mean, rstd [N,G]; weight
-     * [C] optional; dx, dw, db optional, the last two [N,C] before they are summed over N.
-     * = dx: batch_norm_dx with batch of dy weight, seen as [1,N G,C/G I]; dw, db:
-     * batch_norm_dx of dy, seen as [1,N C,I], with mean and rstd of each channel's group */
+    /* group_norm's gradients: dy, x, dx [N,C,I], contiguous; mean, rstd [N,G];
+     * weight [C] optional; dx, dw, db optional, the last two [N,C] before they
+     * are summed over N. = dx: batch_norm_dx with batch of dy weight, seen as
+     * [1,N G,C/G I]; dw, db: batch_norm_dx of dy, seen as [1,N C,I], with mean
+     * and rstd of each channel's group */
     ds_status (*group_norm_dx)(dsi_stream *s, dsi_view dy, dsi_view x, dsi_view mean, dsi_view rstd,
                                dsi_view weight, dsi_view dx, dsi_view dw, dsi_view db);
     /* The gradient of y = ReLU, of which dy = a + b; dx may be a.
@@ -445,51 +450,53 @@ typedef struct dsi_fusions {
      * = copy (x, y); for n = 1, 2, 4, ... below C: t = y; binary ADD of y from
      * element n on and t up to C - n, to y */
     ds_status (*cumsum)(dsi_stream *s, bool reverse, dsi_view x, dsi_view y);
-    /* y = max of x over the dimensions in which y has size 1, floats; NaN where one
+    /* y = max of x over the dimensions in which y has size 1, floats; NaN where
+     * one
      * is.
-     * = copy (x, with those dimensions last, t [outer,C,1]); reduce MAX (t, y) */
+     * = copy (x, with those dimensions last, t [outer,C,1]); reduce MAX (t,
+     * y) */
     ds_status (*amax)(dsi_stream *s, dsi_view x, dsi_view y);
-    /* y[m] = sum over k of a[m,k] b[m,k]; a, b [M,K], float32 or float64, contiguous; b
-     * may be a; y [M].
-     * = binary MUL (a, b, t); reduce SUM (t, y seen as [M,1]) */
+    /* y[m] = sum over k of a[m,k] b[m,k]; a, b [M,K], float32 or float64,
+     * contiguous; b may be a; y [M]. = binary MUL (a, b, t); reduce SUM (t, y
+     * seen as [M,1]) */
     ds_status (*vecdot)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y);
-    /* sum[m] = sum over k of (x[m,k] - mean of x[m])^2, 0 if they are equal; x [M,K],
-     * float32 or float64, contiguous; sum [M], float64; mean + rest [M] of x's dtype: the
-     * means, and what is lost by their rounding.
-     * = reduce SUM (1/K, x, mean); binary ADD (-1, x, mean, d); reduce SUM (1/K, d,
-     * rest); binary ADD (-1, d, rest, d); copy (d, e); binary MUL (e, e, e); reduce
+    /* sum[m] = sum over k of (x[m,k] - mean of x[m])^2, 0 if they are equal; x
+     * [M,K], float32 or float64, contiguous; sum [M], float64; mean + rest [M]
+     * of x's dtype: the means, and what is lost by their rounding. = reduce SUM
+     * (1/K, x, mean); binary ADD (-1, x, mean, d); reduce SUM (1/K, d, rest);
+     * binary ADD (-1, d, rest, d); copy (d, e); binary MUL (e, e, e); reduce
      * SUM (e, sum) */
     ds_status (*deviations)(dsi_stream *s, dsi_view x, dsi_view sum, dsi_view mean, dsi_view rest);
-    /* y = x, y[o,index[o,k,i],i] = src[o,k,i] in the order of k; x, y [outer,C,inner],
-     * src and index [outer,K,inner], any dtype, contiguous; DSI_FAULT_ELEMENT, place [o,
-     * k inner + i].
-     * = from, taken: the last k of each place and whether there is one, found on the
-     * host; gather (src, from, t); where (taken, t, x, y) */
+    /* y = x, y[o,index[o,k,i],i] = src[o,k,i] in the order of k; x, y
+     * [outer,C,inner], src and index [outer,K,inner], any dtype, contiguous;
+     * DSI_FAULT_ELEMENT, place [o, k inner + i]. = from, taken: the last k of
+     * each place and whether there is one, found on the host; gather (src,
+     * from, t); where (taken, t, x, y) */
     ds_status (*scatter)(dsi_stream *s, dsi_view x, dsi_view index, dsi_view src, dsi_view y);
-    /* dx = dy, but 0 at the places that the index names; dsrc [outer,K,inner]: dy of
-     * the place where k is its last, else 0
-     * = where (taken, 0, dy, dx); scatter_add (where (taken, dy, 0), from, dsrc) */
+    /* dx = dy, but 0 at the places that the index names; dsrc [outer,K,inner]:
+     * dy of the place where k is its last, else 0 = where (taken, 0, dy, dx);
+     * scatter_add (where (taken, dy, 0), from, dsrc) */
     ds_status (*scatter_dx)(dsi_stream *s, dsi_view dy, dsi_view index, dsi_view dx, dsi_view dsrc);
-    /* y = x + alpha t, t[o,c,i] = sum over the k with index[o,k,i] = c, in their order, of
-     * src[o,k,i]; floats, of 16 bits rounded once; shapes and faults as of scatter, but the index as
-     * gather takes it.
-     * = scatter_add (src, index, t); binary ADD (x, t, alpha, y) */
+    /* y = x + alpha t, t[o,c,i] = sum over the k with index[o,k,i] = c, in
+     * their order, of src[o,k,i]; floats, of 16 bits rounded once; shapes and
+     * faults as of scatter, but the index as gather takes it. = scatter_add
+     * (src, index, t); binary ADD (x, t, alpha, y) */
     ds_status (*scatter_sum)(dsi_stream *s, double alpha, dsi_view x, dsi_view index, dsi_view src,
                              dsi_view y);
-    /* x [N,C,I], label int64 [N,I], weight [C] optional -> loss [] or [N,I], divisor []:
-     * -weight[label] x[label], 0 where the label is ignored; c->smoothing does not
-     * count; DSI_FAULT_ELEMENT, place [n, i]
-     * = gather (x, label as [N,1,I]); gather_rows (weight, label); binary MUL, reduce
+    /* x [N,C,I], label int64 [N,I], weight [C] optional -> loss [] or [N,I],
+     * divisor []: -weight[label] x[label], 0 where the label is ignored;
+     * c->smoothing does not count; DSI_FAULT_ELEMENT, place [n, i] = gather (x,
+     * label as [N,1,I]); gather_rows (weight, label); binary MUL, reduce
      * SUM */
     ds_status (*nll_loss)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view x, dsi_view label,
                           dsi_view weight, dsi_view loss, dsi_view divisor);
     ds_status (*nll_loss_dx)(dsi_stream *s, const dsi_cross_entropy *c, dsi_view dloss,
                              dsi_view label, dsi_view weight, dsi_view divisor, dsi_view dx);
-    /* y[o,k,i] = sum over e = begin[k] .. begin[k + 1] - 1 of weight[e] x[o,index[e],i];
-     * x [outer,C,inner], y [outer,K,inner], float32 or float64, contiguous; begin
-     * int64 [K+1]; index int64, inside of C, and weight of x's dtype [E].
-     * = gather (x, index, t [outer,E,inner]); binary MUL (t, weight, t);
-     * scatter_add (t, k of each e, y) */
+    /* y[o,k,i] = sum over e = begin[k] .. begin[k + 1] - 1 of weight[e]
+     * x[o,index[e],i]; x [outer,C,inner], y [outer,K,inner], float32 or
+     * float64, contiguous; begin int64 [K+1]; index int64, inside of C, and
+     * weight of x's dtype [E]. = gather (x, index, t [outer,E,inner]); binary
+     * MUL (t, weight, t); scatter_add (t, k of each e, y) */
     ds_status (*resample)(dsi_stream *s, dsi_view x, dsi_view begin, dsi_view index,
                           dsi_view weight, dsi_view y);
     /* y = keep ? factor x : 0; keep: bool, contiguous
@@ -501,16 +508,16 @@ typedef struct dsi_fusions {
      * other numbers), copied; mask_scale */
     ds_status (*dropout)(dsi_stream *s, const dsi_philox *random, double p, double factor,
                          dsi_view x, dsi_view y, dsi_view keep);
-    /* Both, or neither: attention and attention_dx of the core with dropout of the
-     * weights, whose mask is drawn again in each direction:
+    /* Both, or neither: attention and attention_dx of the core with dropout of
+     * the weights, whose mask is drawn again in each direction:
      *   y = w v, w = softmax(scores + mask) keep / (1 - p), p = 1: w = 0
      *   keep[b,i,j] = (word 2 (i / 8 mod 2) + j / 8 mod 2 of Philox(seed, {key,
      *   query, offset + b})) < (1 - p) 2^32, query = i / 16 * 8 + i mod 8, key the
      *   same of j; b counts the batches of q, those of a dimension in front too.
-     * lse is that without dropout. A row whose scores are all -inf gives 0.
-     * = matmul (q, k^T, t); affine (scale t, t); unary TANH between two affine of
-     * the cap; binary ADD (t, mask, t); softmax (t), 0 in such rows; dropout of it
-     * by other numbers; matmul (t, v, y); and their gradients */
+     * lse is that without dropout. A row whose scores are all -inf gives 0. =
+     * matmul (q, k^T, t); affine (scale t, t); unary TANH between two affine of
+     * the cap; binary ADD (t, mask, t); softmax (t), 0 in such rows; dropout of
+     * it by other numbers; matmul (t, v, y); and their gradients */
     ds_status (*attention_dropout)(dsi_stream *s, const dsi_philox *random, double p,
                                    const dsi_attention *c, dsi_view q, dsi_view k, dsi_view v,
                                    dsi_view mask, dsi_view y, dsi_view lse);
@@ -518,19 +525,18 @@ typedef struct dsi_fusions {
                                       const dsi_attention *c, dsi_view dy, dsi_view q, dsi_view k,
                                       dsi_view v, dsi_view mask, dsi_view y, dsi_view lse,
                                       dsi_view dq, dsi_view dk, dsi_view dv);
-    /* A batch of a data set: index int64 [B], n fields, all contiguous, less than
-     * 2^31 elements a row: x [N,C,I], y [B,C,I].
-     * Field 0: y[b,c,i] = table[c, x[index[b],c,i]], rounded to y's dtype;
-     * x uint8, table float32 [C,256].
-     * Others: y[b] = x[index[b]], of x's dtype.
-     * A field whose y.p is NULL is left out. An index outside of 0 .. N - 1:
+    /* A batch of a data set: index int64 [B], n fields, all contiguous, less
+     * than 2^31 elements a row: x [N,C,I], y [B,C,I]. Field 0: y[b,c,i] =
+     * table[c, x[index[b],c,i]], rounded to y's dtype; x uint8, table float32
+     * [C,256]. Others: y[b] = x[index[b]], of x's dtype. A field whose y.p is
+     * NULL is left out. An index outside of 0 .. N - 1:
      * DSI_FAULT_ROW.
      * = the host's loop over the bytes (data/transform.c), copied */
     ds_status (*gather_batch)(dsi_stream *s, dsi_view index, dsi_view table, int n,
                               const dsi_view *x, const dsi_view *y);
-    /* Tokens to experts (nn/gate.h): score, second [S,E] float32, second optional: score;
-     * used int64 [S] optional -> expert, place, slot (optional) int64 [S,k], counts
-     * int64 [3,E]; all without gaps.
+    /* Tokens to experts (nn/gate.h): score, second [S,E] float32, second
+     * optional: score; used int64 [S] optional -> expert, place, slot
+     * (optional) int64 [S,k], counts int64 [3,E]; all without gaps.
      *   expert[s,j]: of the experts that are not expert[s,0..j-1] the first largest by
      *   score[s], for j > 0 by second[s]; NaN is not larger than a number, nor a
      *   number larger than NaN, in a loop from the lowest expert on
@@ -538,15 +544,16 @@ typedef struct dsi_fusions {
      *   choice 0 alone if by_choice, else the same; counts[2]: min(counts[0], capacity)
      *   place[s,j]: 0, 1, ... of the tokens that the expert takes, in the order of the
      *   tokens; by_choice: of the choices, then the tokens; -1: dropped, or not used
-     * RANDOM keeps those of the lowest word s mod 4 of Philox(seed, offset + s / 4), of
-     * equal ones the first; LEAST: NaN is a score of -1.
-     * = the same on the host (nn/gate.c), where random tokens are drawn by PyTorch's
-     * CPU generator (the same distribution, others) */
+     * RANDOM keeps those of the lowest word s mod 4 of Philox(seed, offset + s
+     * / 4), of equal ones the first; LEAST: NaN is a score of -1. = the same on
+     * the host (nn/gate.c), where random tokens are drawn by PyTorch's CPU
+     * generator (the same distribution, others) */
     ds_status (*route)(dsi_stream *s, const dsi_route *c, dsi_view score, dsi_view second,
                        dsi_view used, dsi_view expert, dsi_view place, dsi_view slot,
                        dsi_view counts);
-    /* index[m,j], int64 [M,k]: where the j-th largest of row m of x [M,N] is, of equal
-     * ones the first; NaN is larger than numbers, -0 equals 0; contiguous, not of float64,
+    /* index[m,j], int64 [M,k]: where the j-th largest of row m of x [M,N] is,
+     * of equal ones the first; NaN is larger than numbers, -0 equals 0;
+     * contiguous, not of float64,
      * N <= DSI_TOPK_ROW
      * = the host's places (ops/sort.c), copied */
     ds_status (*topk)(dsi_stream *s, dsi_view x, dsi_view index);
@@ -560,27 +567,28 @@ typedef struct dsi_fusions {
      * = the host's values, copied */
     ds_status (*arange)(dsi_stream *s, double begin, double step, dsi_view y);
     /* Attention of a new position of each row, behind those in a cache: q, y
-     * [B,H,D], k, v [B,G,D], rows of D contiguous; cache_k, cache_v [B,G,T,D]; at, pads
-     * int64 [B], contiguous, pads optional (zeros); cos, sin [T or more,R] float32, both
-     * or none. Not of float64. q and k turn by position at - pads; k and v go into row
-     * at of the caches; y is attention to rows pads .. at, the last `window` of them.
-     * Positions are read from memory: a graph may repeat it for the next one. A row
-     * outside of the cache: DSI_FAULT_ROW, place [b, -1].
-     * = binary MUL, ADD of the halves of q and k (ops/rotary.c); copy (k, its row),
-     * copy (v, its row); attention (q, cache_k, cache_v, mask of those rows); with a cap
-     * matmul, affine, unary TANH, softmax, matmul in its place */
+     * [B,H,D], k, v [B,G,D], rows of D contiguous; cache_k, cache_v [B,G,T,D];
+     * at, pads int64 [B], contiguous, pads optional (zeros); cos, sin [T or
+     * more,R] float32, both or none. Not of float64. q and k turn by position
+     * at - pads; k and v go into row at of the caches; y is attention to rows
+     * pads .. at, the last `window` of them. Positions are read from memory: a
+     * graph may repeat it for the next one. A row outside of the cache:
+     * DSI_FAULT_ROW, place [b, -1]. = binary MUL, ADD of the halves of q and k
+     * (ops/rotary.c); copy (k, its row), copy (v, its row); attention (q,
+     * cache_k, cache_v, mask of those rows); with a cap matmul, affine, unary
+     * TANH, softmax, matmul in its place */
     ds_status (*attention_step)(dsi_stream *s, const dsi_attention_step *o, dsi_view q, dsi_view k,
                                 dsi_view v, dsi_view cache_k, dsi_view cache_v, dsi_view at,
                                 dsi_view pads, dsi_view cos, dsi_view sin, dsi_view y);
-    /* token[b] = the index of the largest element of row b of x [B,V], the first of
-     * equals; then counters += 1. token int64 [B], counters int64 [N] contiguous,
-     * optional. Rows of x are contiguous, not of float64. A NaN is smaller than all, but
-     * as the first element the largest.
-     * = reduce MAX (x, t, token), except for NaNs; binary ADD (counters, 1) */
+    /* token[b] = the index of the largest element of row b of x [B,V], the
+     * first of equals; then counters += 1. token int64 [B], counters int64 [N]
+     * contiguous, optional. Rows of x are contiguous, not of float64. A NaN is
+     * smaller than all, but as the first element the largest. = reduce MAX (x,
+     * t, token), except for NaNs; binary ADD (counters, 1) */
     ds_status (*choose_token)(dsi_stream *s, dsi_view x, dsi_view token, dsi_view counters);
-    /* y = x rstd (weight + term), rstd = (mean of x^2 over D + eps)^-1/2, of x [M,D];
-     * contiguous, of one dtype; 16 bits are rounded once
-     * = in float32 at least: affine (weight + term, t); layer_norm (x, t, y) without mean */
+    /* y = x rstd (weight + term), rstd = (mean of x^2 over D + eps)^-1/2, of x
+     * [M,D]; contiguous, of one dtype; 16 bits are rounded once = in float32 at
+     * least: affine (weight + term, t); layer_norm (x, t, y) without mean */
     ds_status (*rms_norm_shifted)(dsi_stream *s, double eps, double term, dsi_view x,
                                   dsi_view weight, dsi_view y);
 } dsi_fusions;

@@ -72,8 +72,8 @@ static double bytes_of(int n, const dsi_view *const *views)
     return bytes;
 }
 
-/* An entry: it has these parameters, is called `label`, does so many operations,
- * and reads and writes these views. */
+/* An entry of a table: its parameters and arguments, its `label`, its number of
+ * operations, and the views that it reads and writes. */
 #define ENTRY(table, name, label, parameters, arguments, flops, ...) \
     static ds_status observed_##name parameters \
     { \

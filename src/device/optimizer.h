@@ -64,8 +64,8 @@ typedef struct dsi_lamb {
     bool bias_correction, eps_inside_sqrt;
 } dsi_lamb;
 
-/* What changes from step to step, in device memory: a step that was recorded
- * once can be replayed after these were written. */
+/* Numbers that change from step to step, in device memory: a step that was
+ * recorded once can be replayed after these were written. */
 typedef struct dsi_step_scalars {
     double lr;       /* in place of the rule's */
     double momentum; /* the same: momentum of SGD and RMSprop, beta1 of Adam, Lion and LAMB; 0
@@ -73,8 +73,8 @@ typedef struct dsi_step_scalars {
     int64_t steps;   /* added to each span's step */
 } dsi_step_scalars;
 
-/* What a step found out and decided, in device memory: what kernel step_result
- * writes, optimizers read, and the host reads after the step. */
+/* The results and decisions of a step, in device memory: the kernel step_result
+ * writes them, optimizers read them, and the host reads them after the step. */
 typedef struct dsi_step_result {
     double loss;     /* NaN: there is none */
     double norm;     /* of the unscaled gradients; NaN: there is none */

@@ -141,8 +141,8 @@ static void a_mirrors_archive_needs_its_md5(void **state)
     unsetenv("DS_CIFAR10_MD5");
     CHECK(obtain(s.url) == NULL);
     CHECK_ERROR(
-        "expected c32a1d4ab5d03f1284b67883e8d87530: it is damaged, or another file, whose md5 goes "
-        "into DS_CIFAR10_MD5");
+        "expected c32a1d4ab5d03f1284b67883e8d87530: it is damaged, or another file, whose md5 "
+        "DS_CIFAR10_MD5 must name");
     CHECK_INT(entries(folder), 0);
     setenv("DS_CIFAR10_MD5", "c32a", 1);
     CHECK(obtain(s.url) == NULL);

@@ -36,7 +36,7 @@ typedef struct Train {
 
 /* ---- data ---- */
 
-/* What is written behind each document; NULL: nothing. */
+/* The token that is written behind each document; NULL: none. */
 static const char *end_token(const LmOptions *o, const ds_tokenizer *t)
 {
     return o->end_token >= 0 ? ds_id_to_token(t, o->end_token) : NULL;

@@ -13,8 +13,8 @@
 typedef void dsi_cpu_sum_ranks(bool average, int ranks, const void *const *x, int64_t n, int outs,
                                void *const *y, double *squares);
 
-/* What is compiled once for each instruction set: the two tables of the
- * contract, and what communication (src/comm) does in the host's memory. */
+/* The functions that are compiled once for each instruction set: the two tables
+ * of the contract, and the sum over ranks in host memory for src/comm. */
 typedef struct dsi_cpu_table {
     dsi_kernels kernels;
     dsi_fusions fusions;

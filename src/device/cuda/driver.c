@@ -1,5 +1,5 @@
-/* device/cuda/driver.c: see driver.h. What keeps it from starting is found
- * once, and said to each who asks.
+/* device/cuda/driver.c: see driver.h. The reason why it cannot start is found
+ * once, and given to each caller.
  *
  * Invariants: `driver` is written by driver_open_once alone, and only read
  * after pthread_once has returned; so it needs no lock. count is above 0 only

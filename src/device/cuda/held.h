@@ -23,8 +23,8 @@
  * others see the order of the calls. With DS_FUSIONS=alone or off nothing
  * waits.
  *
- * Invariants: at most one launch is held. What joins it writes no memory that
- * it reads, and reads none that it writes, unless it does so last.
+ * Invariants: at most one launch is held. A launch that joins it writes no
+ * memory that it reads, and reads none that it writes, unless it does so last.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -44,14 +44,15 @@ typedef enum dsi_cuda_small { DSI_CUDA_ROWS, DSI_CUDA_COLUMNS } dsi_cuda_small;
 ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
                         const dsi_cuda_matmul_args *p);
 
-/* y = the ReLU, SiLU or GELU of x, or dx the gradient of a ReLU whose result is `saved`:
- * true if x (dy) is the result of what is held, which then computes it too. */
+/* y = the ReLU, SiLU or GELU of x, or dx the gradient of a ReLU whose result is
+ * `saved`: true if x (dy) is the result of what is held, which then computes it
+ * too. */
 bool dsi_cuda_held_unary(dsi_stream *s, dsi_unary_op op, const dsi_view *x, const dsi_view *y);
 bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *saved,
                            const dsi_view *dx);
 
-/* y = a b: true if one is the second of two held products, the other an activation of the
- * first, and they compute it too. */
+/* y = a b: true if one is the second of two held products, the other an
+ * activation of the first, and they compute it too. */
 bool dsi_cuda_held_times(dsi_stream *s, const dsi_view *a, const dsi_view *b, const dsi_view *y);
 
 /* The convolution p by the instance of conv2d_small with this suffix. */
@@ -83,15 +84,15 @@ bool dsi_cuda_held_entropy_dx(dsi_stream *s, const dsi_cuda_entropy_args *p, ds_
 /* The backward p, without dx, of a gradient in pooled form. */
 ds_status dsi_cuda_hold_back(dsi_stream *s, dsi_cuda_grid grid, const dsi_cuda_conv_back *p);
 
-/* The sum p of two operands of one dtype, without gaps, of aligned vectors: of a held
- * norm's result, or it waits for its norm. */
+/* The sum p of two operands of one dtype, without gaps, of aligned vectors: of
+ * a held norm's result, or it waits for its norm. */
 ds_status dsi_cuda_hold_sum(dsi_stream *s, const dsi_cuda_pointwise *p);
 
 /* launch_pointwise.c: that sum alone. */
 ds_status dsi_cuda_sum_launch(dsi_stream *s, const dsi_cuda_pointwise *p);
 
-/* The norm p, by layer_norm_rows: with the held sum, of which it is, or it waits for a
- * sum of its result. */
+/* The norm p, by layer_norm_rows: with the held sum, of which it is, or it
+ * waits for a sum of its result. */
 ds_status dsi_cuda_hold_norm(dsi_stream *s, dsi_cuda_grid grid, const dsi_cuda_norm_args *p);
 
 /* The step of SGD that a describes, on n spans x: true if a backward is held

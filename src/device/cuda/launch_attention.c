@@ -5,8 +5,8 @@
  *     ds   = p (dp - dot) scale, dp_ij = dy_i v_j, dot_i = sum(dy_i y_i)
  *     dq   = ds k, dk = ds^T q, dv = p^T dy
  *
- * Dropout multiplies p in y and dv, and dp, by keep / (1 - p), which kernels draw
- * again from seed and place.
+ * Dropout multiplies p in y and dv, and dp, by keep / (1 - p), which kernels
+ * draw again from seed and place.
  *
  * Scores are never stored: both directions compute them by tiles. Source: Dao
  * et al., FlashAttention, arXiv:2205.14135, and for the shared keys of K < B
@@ -41,8 +41,8 @@ static void rows_of(long long to[3], const dsi_view *v)
     for (int i = 0; i < 3; i++) to[i] = v->s[i];
 }
 
-/* What forward and backward have in common; the outputs are the caller's to
- * set. group: how many batches of q share a batch of k and v. A mask with
+/* The arguments that forward and backward share; the caller sets the outputs.
+ * group: the number of batches of q that share a batch of k and v. A mask with
  * stride 0 along a dimension is broadcast; without one, its strides stay 0. */
 static dsi_cuda_attention_args attention_args(const dsi_attention *c, const dsi_view *q,
                                               const dsi_view *k, const dsi_view *v,
@@ -98,7 +98,8 @@ static ds_status attention_check(const char *op, int n, const dsi_view *const *v
     return status;
 }
 
-/* Heads as attention_flash.cuh takes them: the width to which they are padded, or
+/* Heads as attention_flash.cuh takes them: the width to which they are padded,
+ * or
  * 0. */
 static int64_t flash_width(const dsi_stream *s, int n, const dsi_view *const *views,
                            const dsi_view *mask)
@@ -171,8 +172,8 @@ static const char *const flash[] = {"flash", "flash_dropout"},
                          *const flash_dq[] = {"flash_dq", "flash_dropout_dq"},
                          *const flash_dkv[] = {"flash_dkv", "flash_dropout_dkv"};
 
-/* Blocks: tiles of 64 rows, batches. shared: lines of `width` elements, of which
- * N, as in attention_flash.cuh, depends on the width; floats. */
+/* Blocks: tiles of 64 rows, batches. shared: lines of `width` elements, of
+ * which N, as in attention_flash.cuh, depends on the width; floats. */
 static ds_status flash_launch(dsi_stream *s, const char *const *kernel, int64_t rows, int64_t width,
                               bool keys, int64_t lines, int64_t floats,
                               const dsi_cuda_attention_args *p)

@@ -7,11 +7,11 @@
  * taps), and the sum is over taps (dw: pixels). Sums of tiles are float32, also
  * for 16-bit operands, which are rounded once.
  *
- * Invariants: TILE is that of conv.cuh; DEPTH is a multiple of those of tile.cuh
- * and tile_mma.cuh. A block's x counts tiles
- * of columns, y tiles of channels, z groups; in the backward of w, z counts
- * groups times parts. Parts write to scratch [splits][elements of dw], and a
- * second kernel adds them in order: no atomics, so equal shapes give equal
+ * Invariants: TILE is that of conv.cuh; DEPTH is a multiple of those of
+ * tile.cuh and tile_mma.cuh. A block's x counts tiles of columns, y tiles of
+ * channels, z groups; in the backward of w, z counts groups times parts. Parts
+ * write to scratch [splits][elements of dw], and a second kernel adds them in
+ * order: no atomics, so equal shapes give equal
  * bits.
  * SPDX-License-Identifier: MIT */
 #include "conv_last.h"
@@ -89,8 +89,8 @@ static ds_status conv_check(const char *op, const dsi_view *x, const dsi_view *w
 static unsigned tiles(int64_t n) { return (unsigned)((n + TILE - 1) / TILE); }
 
 /* Where tiles would not pay, or cannot be: a thread (dw: a block) an element.
- * Tiles have float32 alone; y and z have a limit; in groups of few channels most
- * of a tile of 64 x 64 would be empty. */
+ * Tiles have float32 alone; y and z have a limit; in groups of few channels
+ * most of a tile of 64 x 64 would be empty. */
 static bool directly(const dsi_cuda_conv_args *p)
 {
     return p->dtype == DS_F64 ||
@@ -128,7 +128,7 @@ static int64_t small_shared(const dsi_cuda_conv_args *p, unsigned rows, unsigned
     return taps * SMALL_PLACE + (int64_t)sizeof(float) * rows * (taps + warps * 32);
 }
 
-/* What a block of the GPU may have. */
+/* Bytes of shared memory that a block of the GPU may have. */
 static int64_t shared_of(const dsi_stream *s)
 {
     const dsi_cuda_gpu *g = s->device->own;
@@ -154,8 +154,8 @@ static const char *small_suffix(const dsi_cuda_conv_args *p, unsigned rows)
                                  : "_2_f32";
 }
 
-/* y or dx. Where blocks of 32 pixels are few, each has some of the channels, and
- * warps enough for one round of loads each. */
+/* y or dx. Where blocks of 32 pixels are few, each has some of the channels,
+ * and warps enough for one round of loads each. */
 static ds_status small_launch(dsi_stream *s, bool dx, int channels, const dsi_cuda_conv_args *args)
 {
     dsi_cuda_conv_args p = *args;
@@ -321,7 +321,8 @@ static int64_t back_blocks(const dsi_cuda_conv_args *dx)
     return ((int64_t)dx->h * dx->width + 31) / 32 * dx->n;
 }
 
-/* Shared memory of dx: that of a small convolution, and a sample's planes of dy. */
+/* Shared memory of dx: that of a small convolution, and a sample's planes of
+ * dy. */
 static int64_t back_shared(const dsi_cuda_conv_args *dx)
 {
     return small_shared(dx, SMALL_PARTS, K_BACK_WARPS) +
@@ -355,8 +356,8 @@ static bool scan_pays(const dsi_cuda_conv_args *dx)
            scan_shared(dx) <= 48 << 10;
 }
 
-/* Sets how blocks are counted, with `rows` channels of dx in a block; returns the
- * number of dw's. */
+/* Sets how blocks are counted, with `rows` channels of dx in a block; returns
+ * the number of dw's. */
 static int64_t back_divide(dsi_cuda_conv_back *p, bool has_dx, unsigned rows)
 {
     int64_t tiles = back_blocks(&p->dx) / p->dx.n;

@@ -1,5 +1,5 @@
-/* device/cuda/launch_copy.c: copy, fill and arange; what is contiguous and
- * needs no conversion goes without a kernel.
+/* device/cuda/launch_copy.c: copy, fill and arange. Contiguous memory that
+ * needs no conversion is copied by the driver, without a kernel.
  *
  * Views are joined first (operands.h): dense means that nothing is left of the
  * dimensions, or one with stride 1, in which case both views have the same

@@ -1,5 +1,5 @@
-/* device/cuda/launch_gemm.c: the product of kernels.h, by cublasLt (cublas.h) or
- * one of these kernels:
+/* device/cuda/launch_gemm.c: the product of kernels.h, by cublasLt (cublas.h)
+ * or one of these kernels:
  *
  *     cublasLt      large products, where it is installed
  *     gemm_small.cu few multiplications; few rows, as a step of generation has,
@@ -13,9 +13,9 @@
  * are in float32 (float64: in float64).
  *
  * Invariants: a grid counts tiles of columns along x, of rows along y, batches
- * along z; y and z hold at most dsi_cuda_most_yz, so rows are cut into launches, and
- * batches beyond are a loop in the kernel. The tile's edge here equals that of
- * the .cu file.
+ * along z; y and z hold at most dsi_cuda_most_yz, so rows are cut into
+ * launches, and batches beyond are a loop in the kernel. The tile's edge here
+ * equals that of the .cu file.
  * SPDX-License-Identifier: MIT */
 #include "launch_gemm.h"
 #include "cublas.h"
@@ -41,7 +41,7 @@ static const void *rows_from(const void *p, int64_t row, int64_t stride, int dty
 }
 
 /* The kernel for tiles of `tile` rows and columns, over as many rows at a time
- * as a grid has room for. */
+ * as a grid may have. */
 static ds_status launch_tiles(dsi_stream *s, dsi_cuda_family family, const char *name,
                               const char *suffix, int64_t tile, const dsi_cuda_matmul_args *all)
 {
@@ -168,10 +168,10 @@ ds_status dsi_cuda_matmul(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, 
     return status == DS_OK && !done ? launch_matmul(s, &a, &b, &p) : status;
 }
 
-/* matmul_columns adds up what it reads of a. Else a column of ones beside b, in a
- * tile that has a column to spare, gives the sums without a second kernel. Long
- * sums of few elements, and products that tensor cores or cublasLt take, have
- * other kernels. */
+/* matmul_columns adds up what it reads of a. Else a column of ones beside b, in
+ * a tile that has a column to spare, gives the sums without a second kernel.
+ * Long sums of few elements, and products that tensor cores or cublasLt take,
+ * have other kernels. */
 ds_status dsi_cuda_matmul_sums(dsi_stream *s, dsi_view a, dsi_view b, dsi_view y, dsi_view sums)
 {
     dsi_cuda_matmul_args p = matmul_args(&a, &b, &y);

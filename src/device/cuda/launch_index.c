@@ -2,7 +2,7 @@
  *
  * Invariants: an index outside of its range sets the fault flag with its place
  * and value, and its row is not touched; the launch still returns DS_OK, and
- * dsi_device_check reports it. What is scattered is added in the order of the
+ * dsi_device_check reports it. Scattered values are added in the order of the
  * index, by one thread an element: not by atomics, whose order changes from run
  * to run. Outputs that are added to are cleared on the same stream before.
  *
@@ -16,7 +16,7 @@
 #include "operands.h"
 
 #define BLOCKS   8192
-#define FEW_ROWS 2048 /* up to so many, each block looks at all of them */
+#define FEW_ROWS 2048 /* up to this number, each block reads all positions */
 
 /* x, index, w (optional), y as arguments; w NULL: absent. */
 static dsi_cuda_index index_args(dsi_stream *s, const dsi_view *x, const dsi_view *index,

@@ -7,8 +7,9 @@
  * GPU's users in this process share; a thread may hold several GPUs, so each
  * call enters its own.
  *
- * Whatever waits for the stream or reads memory of the host cannot be repeated
- * by a graph, and says so (dsi_graph_forbid); graph.c has the rest of graphs.
+ * A function that waits for the stream or reads memory of the host cannot be
+ * repeated by a graph, and calls dsi_graph_forbid; graph.c has the rest of
+ * graphs.
  * SPDX-License-Identifier: MIT */
 #include "cublas.h"
 #include "driver.h"
@@ -37,7 +38,8 @@ dsi_cuda_gpu *dsi_cuda_context(const dsi_device *d)
     return g;
 }
 
-/* What is wrong with a context the call that follows says. */
+/* Enters the context, and launches the held kernel first. If the context does
+ * not work, the driver's next call fails. */
 dsi_cuda_gpu *dsi_cuda_enter(const dsi_device *d)
 {
     dsi_cuda_gpu *g = dsi_cuda_context(d);
@@ -83,7 +85,7 @@ static void close_gpu(dsi_device *d)
     d->own = NULL;
 }
 
-/* What the GPU can do; a message if that is too little. */
+/* Reads the GPU's abilities; fails with a message if they do not suffice. */
 static ds_status read_attributes(dsi_cuda_gpu *g, int index)
 {
     int pools, major, minor;
@@ -160,8 +162,8 @@ static ds_status cuda_describe(int index, char *text, size_t room)
 /* ---- memory ---------------------------------------------------------------------------------------------- */
 
 /* NULL of a full GPU is without a message: the cache gives unused blocks back,
- * tries again, and then says what did not fit. Blocks that were given back are free when the
- * stream has come to that, so a full GPU is waited for. */
+ * tries again, and then says what did not fit. Blocks that were given back are
+ * free when the stream has come to that, so a full GPU is waited for. */
 static void *cuda_alloc(dsi_device *d, size_t bytes)
 {
     dsi_cuda_gpu *g = dsi_cuda_context(d);
@@ -176,7 +178,8 @@ static void *cuda_alloc(dsi_device *d, size_t bytes)
     return result == CUDA_SUCCESS ? (void *)(uintptr_t)p : NULL;
 }
 
-/* What goes wrong here has gone wrong before, and a later call says it. */
+/* Errors are ignored: a failure here has an earlier cause, and a later call
+ * reports it. */
 static void cuda_free(dsi_device *d, void *p)
 {
     dsi_cuda_gpu *g = dsi_cuda_enter(d);
@@ -202,8 +205,8 @@ static void cuda_free_host(dsi_device *d, void *p) { dsi_cuda_enter(d)->f->free_
 
 /* ---- copies ---------------------------------------------------------------------------------------------- */
 
-/* What is watched is asked every WATCH_S; after SPIN_S the host naps between two
- * looks at the stream. */
+/* Seconds: the watches of the device are called every WATCH_S; after SPIN_S the
+ * host sleeps NAP_US microseconds between two queries of the stream. */
 #define WATCH_S 1e-3
 #define SPIN_S  100e-6
 #define NAP_US  20
@@ -364,9 +367,9 @@ static ds_status cuda_copy(dsi_stream *s, void *dst, dsi_device *from, const voi
 
 /* ---- faults ---------------------------------------------------------------------------------------------- */
 
-/* The flag is copied to pinned memory, which waits for the kernels before, unless
- * a copy to the host has brought it since the last of them. It is cleared only if
- * it was set: mostly it is not. */
+/* The flag is copied to pinned memory, which waits for the kernels before,
+ * unless a copy to the host has brought it since the last of them. It is
+ * cleared only if it was set: mostly it is not. */
 static ds_status stream_take_fault(dsi_stream *s, dsi_fault *out)
 {
     dsi_cuda_gpu *g = dsi_cuda_enter(s->device);

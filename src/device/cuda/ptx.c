@@ -85,8 +85,9 @@ static char *put_kernel(char *to, const char *p, const char *end, bool starts_ea
     return put(to, next_line(body), end);
 }
 
-/* A family's PTX without its other kernels; dsi_free it. What is not a kernel
- * is common to all. PTX for sm_90a is new enough to start early as it is. */
+/* A family's PTX without its other kernels; dsi_free it. Text outside of
+ * kernels is common to all, and is kept. PTX for sm_90a is new enough to start
+ * early as it is. */
 static char *kernel_part(const char *ptx, const char *name, bool starts_early)
 {
     static const char begin[] = ".visible .entry ";

@@ -56,7 +56,7 @@ typedef struct {
 } Rect;
 
 /* Copies sample n of x into planes [C][rows][phases][cols / phases, rounded
- * up], one every `plane` elements. Column j goes to phase j % phases, so
+ * up], one every `plane` elements. Column j is stored in phase j % phases, so
  * columns that are `phases` apart become neighbours: with phases = stride, a
  * strided convolution reads neighbours. */
 #define planes_pitch KERNEL(conv_planes_pitch)

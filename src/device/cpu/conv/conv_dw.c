@@ -170,8 +170,8 @@ static void sample_dense(const Job *o, int64_t k0, int64_t k1, const float *x, c
 {
     const Lines *l = &o->lines;
     int64_t per = o->K / o->c->groups;
-    /* so many rows of outputs at a time that their rows of x (16 KB) stay in
-     * the first cache while all channels and lines pass */
+    /* rows of outputs that are taken at a time: their rows of x (16 KB) stay in
+     * the first cache during the loop over all channels and lines */
     int64_t rows = dsi_max(dsi_max(1, 4096 / l->row), 1 + 64 / o->Q);
     for (int64_t p = 0; p < o->P; p += rows) {
         Pixels px = {dsi_min(rows, o->P - p), o->Q, l->row, l->pixel, yrow, ypixel};

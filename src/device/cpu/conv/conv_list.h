@@ -84,7 +84,8 @@ static inline int64_t compress(const float *value, const int32_t *at, int64_t n,
 }
 
 /* The list of channel k of sample n. work: memory for 5 arrays of `room`
- * elements, room >= number of windows + LIST_SLACK; the list points into it. */
+ * elements, `room` >= number of windows + LIST_SLACK; the list points into
+ * it. */
 static inline List list_collect(const dsi_pooled *dy, const Places *places, int64_t n, int64_t k,
                                 void *work, int64_t room)
 {

@@ -454,7 +454,8 @@ ds_status KERNEL(matmul)(dsi_stream *s, dsi_view a, dsi_view b, dsi_view bias, d
 {
     int64_t m = y.d[1], n = y.d[2], k = a.d[2];
     if (few_half_takes(&a, &b, &y)) return few_half(s, a, b, bias, y);
-    /* one row goes the way of a few, so that it has the same bits among them */
+    /* one row is computed as a few are, so that it has the same bits among
+     * them */
     int64_t rows = y.d[0] == 1 ? dsi_max(m, FEW_HALF_ROWS) : m;
     if (a.dtype == DS_BF16 && y.d[0] && bf16_takes(rows, n, k))
         return bf16_matmul(s, a, b, bias, y);

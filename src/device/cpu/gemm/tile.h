@@ -27,8 +27,8 @@ typedef struct tile_operands {
     int64_t ym;
     bool add;       /* y +=, else y = */
     int64_t a_tile; /* elements from one tile's rows of a to those of the next tile */
-    /* What is prefetched meanwhile: y of the tile below; of the a of the tile
-     * below, whose rows lie along k, `a_lines` cache lines of each row. */
+    /* Operands that are prefetched meanwhile: with far_y, y of the tile below;
+     * `a_lines` cache lines of each row (along k) of that tile's a. */
     bool far_y;
     int64_t a_lines;
 } tile_operands;

@@ -35,10 +35,10 @@
  * are used. */
 #define PAST_CACHES ((int64_t)1 << 24)
 
-/* The line `at` bytes behind p, which may lie outside of its memory. */
+/* Prefetches the line `at` bytes behind p, which may be outside of its memory. */
 #define PREFETCH(p, at) __builtin_prefetch((const void *)((uintptr_t)(p) + (at)))
 
-/* What moments that began at 0 add up to: 1 - beta^step. */
+/* The sums of the weights of moments that began at 0: 1 - beta^step. */
 typedef struct AdamSum {
     int64_t step;
     double m, v;
@@ -364,7 +364,8 @@ static void set_momentum(dsi_optimizer *c, double momentum)
     }
 }
 
-/* What is in memory counts in place of what is given by value. */
+/* Runs a recorded step: values in c->scalars replace those that are given by
+ * value. */
 static ds_status optim_run_recorded(dsi_stream *s, const dsi_optimizer *c, int n, const dsi_span *x)
 {
     const dsi_step_scalars *now = c->scalars;

@@ -66,7 +66,7 @@ static Window window_adaptive(const Pool *o, int axis, int64_t i)
     return (Window){begin, end, end - begin};
 }
 
-/* What the sum of window v x h is divided by, according to the options. */
+/* The divisor of the sum of window v x h, according to the options. */
 static int64_t divisor(const Pool *o, Window v, Window h)
 {
     if (o->c && o->c->divisor) return o->c->divisor;
@@ -98,8 +98,8 @@ static bool max_by_pixels(const Pool *o)
 
 #define MAX_SPAN 64 /* columns of such a window with stride 2 */
 
-/* Of n windows whose columns are w + i stride: the first that is inside of 0 .. W - 1, and
- * the end of those. */
+/* Of n windows whose columns are w + i stride: the first that is inside of 0 ..
+ * W - 1, and the end of those. */
 static int64_t run_inside(int64_t W, int64_t w, int64_t stride, int64_t n, int64_t *first)
 {
     *first = w < 0 ? (-w + stride - 1) / stride : 0;

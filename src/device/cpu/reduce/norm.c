@@ -75,8 +75,8 @@ static bool channels_few(int64_t channels) { return 2 * channels <= CHANNELS; }
 static int64_t row_step(const dsi_view *v) { return v->d[2] == 1 ? v->s[0] : v->s[2]; }
 static bool rows_join(const dsi_view *v) { return v->d[2] == 1 || v->s[0] == v->d[2] * v->s[2]; }
 
-/* Fetches the plane of y [N,C,I] that is written after the one at element `at`. A
- * long one is fetched by the processor itself. */
+/* Fetches the plane of y [N,C,I] that is written after the one at element `at`.
+ * A long one is fetched by the processor itself. */
 static void plane_fetch(const dsi_view *y, int64_t at)
 {
     int64_t size = (int64_t)ds_dtype_size(y->dtype), bytes = y->d[2] * size;
@@ -123,8 +123,8 @@ static void lanes_sum(const lanes *s, double *first, double *second)
     for (int j = 0; j < 8; j++) *first += s->first[j], *second += s->second[j];
 }
 
-/* Elements of a line of n that are taken at a time: all, or as many as the
- * buffers of those that have 16 bits have room for. */
+/* Elements of a line of n that are taken at a time: all, or, if an operand has
+ * 16 bits, as many as its buffer holds. */
 static int64_t line_at_once(int64_t n, const dsi_view *a, const dsi_view *b, const dsi_view *c)
 {
     return is_half(a->dtype) || is_half(b->dtype) || is_half(c->dtype) ? dsi_min(n, HALF_ROWS) : n;

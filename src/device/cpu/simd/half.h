@@ -140,9 +140,9 @@ ALWAYS_INLINE void bf16_store_n(uint16_t *p, vf v, int n)
     _mm256_mask_storeu_epi16(p, (__mmask16)((1u << n) - 1), bf16_rounded(v));
 }
 
-/* 32 elements as two vectors of floats, of those with even and with odd index, and
- * back, rounded: no lane crosses. What is NaN is so by bits of its upper half, as
- * results of such elements are. */
+/* 32 elements as two vectors of floats, of those with even and with odd index,
+ * and back, rounded: no lane crosses. A NaN must have bits of its mantissa in
+ * its upper half, as results of such elements have. */
 ALWAYS_INLINE vf bf16_even(__m512i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
 ALWAYS_INLINE vf bf16_odd(__m512i x)
 {

@@ -29,8 +29,8 @@ typedef struct in_f32 {
 #define in_f32_end   KERNEL(dsi_in_f32_end)
 
 /* Replaces the 16-bit ones among n views, of which the first n_out are outputs,
- * by float32 ones that lie in memory in the same order; absent views and those
- * of other dtypes stay. False with the message. */
+ * by float32 ones in the same memory order; absent views and those of other
+ * dtypes stay. False with the message. */
 bool in_f32_begin(in_f32 *c, dsi_stream *s, int n_out, int n, dsi_view *const *views);
 ds_status in_f32_end(in_f32 *c, ds_status status); /* rounds the outputs to where they belong */
 

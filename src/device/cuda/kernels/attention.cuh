@@ -1,9 +1,10 @@
 /* device/cuda/kernels/attention.cuh: scaled dot product attention, without ever
- * holding the scores [L,S]; attention.cu and attention_mma.cu make kernels of it.
+ * holding the scores [L,S]; attention.cu and attention_mma.cu make kernels of
+ * it.
  * Source: Dao et al., FlashAttention, arXiv:2205.14135.
  *
- * A block takes a tile of T queries (T = 64, float64: 32) and goes over the keys
- * a tile at a time; scores are in registers. Forward keeps the maximum and the
+ * A block takes a tile of T queries (T = 64, float64: 32) and reads the keys a
+ * tile at a time; scores are in registers. Forward keeps the maximum and the
  * sum of each row so far, and scales both and the output when the maximum
  * grows. lse = log sum exp of a row's scores, from which backward computes the
  * softmax of any tile again. Widths above T are cut into pieces of T, a block
@@ -13,8 +14,8 @@
  * tiles of keys: so each sum has one order. A row whose scores are all -inf
  * gives 0 and no gradient. With a window, tiles outside of it are left out.
  *
- * X computes the products of tiles. Element [r][c] of a thread's R x R is (16 r +
- * t / 16, 16 c + t % 16) of a tile, t the thread.
+ * X computes the products of tiles. Element [r][c] of a thread's R x R is (16 r
+ * + t / 16, 16 c + t % 16) of a tile, t the thread.
  *     X::C, X::R, X::Shared   the type; elements; shared memory, with tile[T][T + 1]
  *     X::product(p, s, a, b, i, j, width)
  *         p = sum over k < width of a(i + row, k) b(j + column, k)
@@ -105,7 +106,8 @@ DEVICE void scores_mask(const dsi_cuda_attention_args &P, S &s, long long batch,
         for (int c = 0; c < R; c++) p[r][c] = s.tile[ty + 16 * r][tx + 16 * c];
 }
 
-/* Scores become capped ones, by way of the thread's elements of the tile: a rolled
+/* Scores become capped ones, by way of the thread's elements of the tile: a
+ * rolled
  * loop. */
 template <class C, int R, class S> DEVICE void scores_cap(C softcap, S &s, C (&p)[R][R])
 {
@@ -174,8 +176,8 @@ template <class C, int R> DEVICE void weights_drop(C (&p)[R][R], unsigned kept)
         for (int c = 0; c < R; c++) p[r][c] = kept >> (R * r + c) & 1 ? p[r][c] : (C)0;
 }
 
-/* The first key of the tiles of T keys that a query from `row` on attends to, and
- * the query behind the last one that attends to a key before `end`. */
+/* The first key of the tiles of T keys that a query from `row` on attends to,
+ * and the query behind the last one that attends to a key before `end`. */
 template <int T> DEVICE long long keys_begin(const dsi_cuda_attention_args &P, long long row)
 {
     long long first = P.window ? row - P.window + 1 : 0;

@@ -1,17 +1,17 @@
-/* device/cuda/kernels/attention_flash.cuh: attention in 16 bits by tensor cores,
- * with scores, softmax and sums in registers, for heads of at most 128 elements
- * in aligned vectors of 16 bytes, without a mask but the causal one and its
- * window. DROPS: with dropout of the weights; attention_flash_dropout.cu has
- * these kernels, which are larger and need more registers, attention_flash.cu
- * the others.
+/* device/cuda/kernels/attention_flash.cuh: attention in 16 bits by tensor
+ * cores, with scores, softmax and sums in registers, for heads of at most 128
+ * elements in aligned vectors of 16 bytes, without a mask but the causal one
+ * and its window. DROPS: with dropout of the weights;
+ * attention_flash_dropout.cu has these kernels, which are larger and need more
+ * registers, attention_flash.cu the others.
  * Source: Dao, FlashAttention-2, arXiv:2307.08691. attention_mma.cu has the rest.
  *
- * A block of 4 warps takes 64 rows: queries, or in the kernel for dk and dv keys;
- * a warp 16 of them. It goes over the other side's rows N at a time, of which
+ * A block of 4 warps takes 64 rows: queries, or in the kernel for dk and dv
+ * keys; a warp 16 of them. It reads the other side's rows N at a time, of which
  * the next N arrive by cp.async while these are multiplied. Heads are padded
  * with zeros to W = 64 or 128 elements.
  *
- * What is multiplied by values, keys or queries is a sum of two numbers of the
+ * The factors of values, keys and queries are sums of two numbers of the
  * operands' dtype, as in attention_mma.cu. Element e of fragment j of a warp's
  * 16 x N is (lane / 4 + e / 2 * 8, j * 8 + lane % 4 * 2 + e % 2).
  *
@@ -145,8 +145,8 @@ DEVICE void lines_sum(float (&y)[W / 8][4], const float (&p)[N / 8][4], const ha
 }
 
 /* Products become scores; -inf where a key does not count for its query. i, j:
- * row and column of a warp's element (0, 0). Queries beyond the last one need no
- * care: they are zeros, and their results are not written. */
+ * row and column of a warp's element (0, 0). Queries beyond the last one need
+ * no care: they are zeros, and their results are not written. */
 template <int N>
 DEVICE void scores_of(const dsi_cuda_attention_args &P, float (&p)[N / 8][4], int i, int j,
                       bool keys_first)

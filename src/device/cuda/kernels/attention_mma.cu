@@ -1,8 +1,8 @@
-/* device/cuda/kernels/attention_mma.cu: attention.cuh in 16 bits, with products by
- * tensor cores (tile_mma.cuh). Scores, softmax and sums are float32. What is
- * multiplied by values, keys or queries is a sum of two numbers of the operands'
- * dtype, because one alone would lose half of the result's bits where terms of
- * both signs add up.
+/* device/cuda/kernels/attention_mma.cu: attention.cuh in 16 bits, with products
+ * by tensor cores (tile_mma.cuh). Scores, softmax and sums are float32. The
+ * factors of values, keys and queries (probabilities and gradients of scores)
+ * are sums of two numbers of the operands' dtype, because one alone would lose
+ * half of the result's bits where terms of both signs add up.
  * SPDX-License-Identifier: MIT */
 #include "attention.cuh"
 #include "common.cuh"
@@ -24,8 +24,8 @@ struct alignas(16) attention_mma_shared {
 };
 
 /* Invariants: between a warp's last read of a part of the shared memory and
- * another's next write to it is a barrier: those of mma_tile_product, the one of
- * times, and that at the end of mma_tile_result. */
+ * another's next write to it is a barrier: those of mma_tile_product, the one
+ * of times, and that at the end of mma_tile_result. */
 template <bool BF16> struct mma_engine {
     typedef float C;
     enum { R = 4 };

@@ -11,9 +11,9 @@
  * GPUs of compute capability 9.0 conv_wgmma.cu computes most of 16 bits.
  *
  * Taps of neighbouring pixels are the same pixels of the input, which arrives
- * by way of the first cache (cp_async16_again): the second one's bandwidth is
- * the limit (ResNet-18 in bfloat16, 512 images, on an H100: 13.2 ms a step
- * without, 11.7 with).
+ * by way of the first cache (cp_async16_again): the bandwidth of the second
+ * cache is the limit (ResNet-18 in bfloat16, 512 images, on an H100: 13.2 ms a
+ * step without, 11.7 with).
  *
  * Invariants: a barrier between reading a stage and filling it; what is outside
  * of an operand arrives as zeros.

@@ -10,12 +10,12 @@
  *     conv2d_back_scanned the same, where pixels of dx visit the windows too
  *
  * A thread keeps ROWS sums, one a channel, and the warps' sums are added in
- * order. What all lanes need is read from shared memory: weights or dy, and
- * where taps or pixels are. AHEAD loads are in flight at once, without branches
- * between them.
+ * order. Values that all lanes need are read from shared memory: weights or dy,
+ * and the places of taps or pixels. AHEAD loads are in flight at once, without
+ * branches between them.
  *
- * A small batch has few pixels: instances of 2 rows then have more blocks, which
- * share a group's channels. Forward may compute max-pooling of 2 x 2 too.
+ * A small batch has few pixels: instances of 2 rows then have more blocks,
+ * which share a group's channels. Forward may compute max-pooling of 2 x 2 too.
  *
  * Invariants: a multiple of ROWS warps a block; WARPS of dw. Shared memory of
  * forward and dx is a small_memory. Offsets within a sample have 32 bits.
@@ -41,8 +41,8 @@ DEVICE int small_over(int i, int end, int stride, const dsi_cuda_divisor &by)
     return i >= 0 && p * (unsigned)stride == (unsigned)i && p < (unsigned)end ? (int)p : -1;
 }
 
-/* The sums of all warps, in their order; sum: this thread's element (row, lane),
- * row = threadIdx.x / 32 + i WARPS. Loads are AHEAD at a time. */
+/* The sums of all warps, in their order; sum: this thread's element (row,
+ * lane), row = threadIdx.x / 32 + i WARPS. Loads are AHEAD at a time. */
 template <int ROWS> DEVICE void put_sums(float *part, const float (&acc)[ROWS])
 {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -117,8 +117,8 @@ template <class T> struct small_image {
     int sh, sw; /* strides of rows and columns */
 };
 
-/* This warp's part of the taps: part = the products of the channels' weights with
- * what is under (dx: over) them; h, w: of the first tap. */
+/* This warp's part of the taps: part = the products of the channels' weights
+ * with what is under (dx: over) them; h, w: of the first tap. */
 template <int ROWS, class T>
 DEVICE void small_taps(const dsi_cuda_conv_args &P, bool dx, const small_memory<ROWS> &m,
                        const small_image<T> &x, int h, int w)
@@ -156,8 +156,8 @@ DEVICE conv_pixel small_pixel(const dsi_cuda_conv_args &P, unsigned i)
     return {(int)n, (int)(2 * y + rest % 4 / 2), (int)(2 * (window - y * P.row.d) + rest % 2)};
 }
 
-/* The maximum of a window, of which four lanes have a value v each: the first of
- * equals, and the last NaN, as max_pool. */
+/* The maximum of a window, of which four lanes have a value v each: the first
+ * of equals, and the last NaN, as max_pool. */
 DEVICE void small_pool(const dsi_cuda_conv_args &P, conv_pixel at, long long k, bool inside, float v)
 {
     const dsi_cuda_pooled &o = P.pooled;
@@ -320,8 +320,8 @@ DEVICE void small_planes(const dsi_cuda_conv_args &P, float *dy, int n, int grou
     __syncthreads();
 }
 
-/* The pixel of dx of this thread, and the channels of its block: blocks count parts of
- * channels, groups, 32 pixels of a sample, samples. */
+/* The pixel of dx of this thread, and the channels of its block: blocks count
+ * parts of channels, groups, 32 pixels of a sample, samples. */
 struct back_place {
     int first, group;
     bool inside;
@@ -359,8 +359,8 @@ struct alignas(16) scanned_window {
     int unused;
 };
 
-/* The weights of K_SCANNED channels from `first` on: a thread has one of them, and
- * some taps. */
+/* The weights of K_SCANNED channels from `first` on: a thread has one of them,
+ * and some taps. */
 typedef small_row<K_SCANNED> scanned_weights;
 DEVICE void scanned_fill(const dsi_cuda_conv_args &P, scanned_weights *weights, int group,
                          int first)
@@ -383,9 +383,9 @@ DEVICE void scanned_fill(const dsi_cuda_conv_args &P, scanned_weights *weights, 
     }
 }
 
-/* dx of K_SCANNED channels, without strides: each pixel looks at all windows of a
- * channel out, and its warp has a part of these channels. Fewer steps than taps where
- * the pooled planes are small. */
+/* dx of K_SCANNED channels, without strides: each pixel looks at all windows of
+ * a channel out, and its warp has a part of these channels. Fewer steps than
+ * taps where the pooled planes are small. */
 DEVICE void dx_scanned(const dsi_cuda_conv_back &back, small_place *memory)
 {
     const int LOADS = 4;
@@ -428,7 +428,7 @@ DEVICE void dx_scanned(const dsi_cuda_conv_back &back, small_place *memory)
     small_write<K_SCANNED, float>(P, true, part, K_BACK_WARPS, o.group, o.first, o.at, o.inside, 0);
 }
 
-/* What dw_pooled does with a sum of conv_back. */
+/* Hooks by which dw_pooled stores a sum of conv_back. */
 struct dw_stored {
     DEVICE_MEMBER void before(unsigned, int) {}
     DEVICE_MEMBER void after(const dsi_cuda_conv_args &P, unsigned k, int column, float v)

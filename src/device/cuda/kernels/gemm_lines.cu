@@ -3,13 +3,13 @@
  * the rest.
  *
  * A block of 256 threads computes a tile of 128 x 128; a thread 8 x 8 of it, as
- * four quads of 4 x 4 that are 64 rows or columns apart, so that it reads shared
- * memory by 16 bytes without bank conflicts. Two stages: while one is
+ * four quads of 4 x 4 that are 64 rows or columns apart, so that it reads
+ * shared memory by 16 bytes without bank conflicts. Two stages: while one is
  * multiplied, the next is loaded to registers.
  *
  * Where tiles are too few for a GPU, the sum over k is cut: then a "batch" is a
- * part of k, y the parts' sums, and matmul_parts adds these in order. It does so
- * for gemm_mma.cu too.
+ * part of k, y the parts' sums, and matmul_parts adds these in order. It does
+ * so for gemm_mma.cu too.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
 #include "gemm.h"
@@ -26,7 +26,8 @@ struct alignas(16) lines_stage {
     float a[DEPTH][LINE], b[DEPTH][LINE];
 };
 
-/* What this thread brings of an operand: two vectors a stage, NEXT lines apart. */
+/* The elements of an operand that this thread copies: two vectors a stage, NEXT
+ * lines apart. */
 template <bool LINES_K> struct line_source {
     enum { NEXT = LINES_K ? 64 : 8 };
     const float *p;

@@ -3,15 +3,15 @@
  * on: mma.m16n8k16, operands by cp.async and ldmatrix. Each of a and b has unit
  * stride along one of its dimensions, and 16-byte aligned lines along it.
  *
- * A block of 4 or 8 warps computes a tile of 128 x 128 or 128 x 256, a warp 64 x
- * 64 of it; the larger one needs less of the second cache's bandwidth. Pieces of
- * 8 elements are stored in a stage with their place XORed by their line's
+ * A block of 4 or 8 warps computes a tile of 128 x 128 or 128 x 256, a warp 64
+ * x 64 of it; the larger one needs less of the second cache's bandwidth. Pieces
+ * of 8 elements are stored in a stage with their place XORed by their line's
  * number, so that neither cp.async nor ldmatrix has bank conflicts.
  *
  * Invariants: of STAGES stages one is multiplied while the others arrive. The
  * barrier of a step says both that its stage has arrived for all threads, and
- * that all have read the one before, which may be filled again. What is outside
- * of a matrix arrives as zeros.
+ * that all have read the one before, which may be filled again. Elements
+ * outside of a matrix arrive as zeros.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -154,8 +154,9 @@ DEVICE void mma_write(const dsi_cuda_matmul_args &P, const float (&acc)[4][8][4]
     }
 }
 
-/* acc = a warp's 64 x 64, from (row, column) of the tile on, of a b over `depth`
- * of k. Ends with a barrier: the stages may be used for something else. */
+/* acc = a warp's 64 x 64, from (row, column) of the tile on, of a b over
+ * `depth` of k. Ends with a barrier: the stages may be used for something
+ * else. */
 template <bool BF16, bool A_K, bool B_K, int COLUMNS>
 DEVICE void mma_product(float (&acc)[4][8][4], mma_stage<COLUMNS> *stage,
                         mma_source<A_K, ROWS, COLUMNS> &a, mma_source<B_K, COLUMNS, COLUMNS> &b,

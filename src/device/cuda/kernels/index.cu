@@ -1,6 +1,6 @@
 /* device/cuda/kernels/index.cu: rows and elements named by an index; tokens to
  * slots of experts and back. Scattering adds in the order of the index, and one
- * thread adds all that goes to an element.
+ * thread adds all values of an element.
  * SPDX-License-Identifier: MIT */
 #include "common.cuh"
 

@@ -56,8 +56,8 @@ typedef struct dsi_cuda_span {
     int dtype, g_dtype, low_dtype;
 } dsi_cuda_span;
 
-/* One step of a rule on up to K_SPANS spans: a block a piece. What a rule does
- * not have is 0. */
+/* One step of a rule on up to K_SPANS spans: a block a piece. Options that a
+ * rule does not have are 0. */
 typedef struct dsi_cuda_optimizer {
     int n, piece; /* piece: elements that a block takes, a multiple of 4 */
     int nesterov, maximize, decoupled, amsgrad, bias_correction, centered, eps_inside;

@@ -133,9 +133,9 @@ KERNEL(entropy_sum, dsi_cuda_entropy_args, 256)
     entropy_total(P, 256, total);
 }
 
-/* dx = g ((1 - smoothing) w[label] (p - onehot) + smoothing / C (sum(w) p - w)),
- * p = softmax(x): computed anew, because p from lse would lose the digits that x
- * has before the point. */
+/* dx = g ((1 - smoothing) w[label] (p - onehot) + smoothing / C (sum(w) p -
+ * w)), p = softmax(x): computed again, because p from lse would lose the digits
+ * that x has before the point. */
 template <class C>
 DEVICE void entropy_dx_row(const dsi_cuda_entropy_args &P, long long row, C dloss, C *part)
 {
@@ -193,8 +193,8 @@ KERNEL(entropy_lanes_f32, dsi_cuda_entropy_args, K_FEW_THREADS)
     if (threadIdx.x < 32) lanes_total(P, divisor, losses);
 }
 
-/* All in one block: few rows, a warp a row. part may be memory of seed or of dx:
- * it is read no more when they are written. */
+/* All in one block: few rows, a warp a row. part may be memory of seed or of
+ * dx: it is read no more when they are written. */
 template <class C> DEVICE void entropy_few(const dsi_cuda_entropy_args &P)
 {
     SHARED(double, total, [8]);
