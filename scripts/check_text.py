@@ -1,16 +1,14 @@
 #!/usr/bin/env python3
 """Check the text of the tree: licences, notes, paths of machines, and the English of prose.
 
-usage: check_text.py [--report] ROOT
+usage: check_text.py ROOT
 
 Each source file has a licence line. Nothing is noted for later; no path belongs to one machine. Markdown,
 comments and messages use none of the constructions in PROSE (CONTRIBUTING.md, "Words"). Text in backticks
 or quotes is not prose. A phrase that is right all the same is listed in ALLOWED.
 
-  --report   list every construction, with counts by folder, also those that DIRTY permits
 SPDX-License-Identifier: MIT
 """
-import collections
 import pathlib
 import re
 import sys
@@ -53,16 +51,11 @@ PROSE = [(re.compile(pattern.replace(' ', r'\s+'), re.M), advice) for pattern, a
     (r'\bnobody\'s\b', 'say what does not happen'),
 )]
 
-# Folders and files whose prose is not yet free of these constructions, and how
-# many they may still have: lower the numbers, never raise them. "--report"
-# lists the places.
-DIRTY = {'src': 2, 'tests': 204}
-
 # file (or the end of its path): phrases in it that are right all the same
 ALLOWED = {
     'scripts/check_text.py': ('',), # names them all
     'src/base/aio.c': ('make room',), # a message: free space on a disk
-    'src/data/fetch.c': ('make room',),
+    'data/fetch.c': ('make room',),
 }
 
 
@@ -98,13 +91,8 @@ def check(path, name, text):
                     for pattern, why in FORBIDDEN for hit in [pattern.search(line)] if hit)
 
 
-def folder_of(name):
-    parts = name.split('/')
-    return '/'.join(parts[:2]) if parts[0] == 'src' and len(parts) > 2 else parts[0]
-
-
-def main(report, root):
-    root, bad, found, count, remaining = pathlib.Path(root), [], [], 0, collections.Counter()
+def main(root):
+    root, bad, count = pathlib.Path(root), [], 0
     for path in sorted(files(root)):
         if path.suffix not in TEXT or {'golden', 'seeds', '__pycache__'} & set(path.parts):
             continue
@@ -115,24 +103,10 @@ def main(report, root):
         count += 1
         name = str(path.relative_to(root))
         bad += check(path, name, text)
-        dirty = next((d for d in DIRTY if name == d or name.startswith(d + '/')), '')
-        hits = [f'{name}:{line}: "{phrase}": {advice}' for line, phrase, advice in constructions(path, text, name)]
-        remaining[dirty] += len(hits)
-        if report or not dirty:
-            found += [(folder_of(name), hit) for hit in hits]
-    if report:
-        print('\n'.join(line for _, line in found))
-        for folder, n in sorted(collections.Counter(f for f, _ in found).items()):
-            print(f'{n:6} {folder}')
-        return 0
-    bad += [line for _, line in found]
-    bad += [f'{folder}: {remaining[folder]} constructions, {most} before: check_text.py --report . lists them'
-            for folder, most in DIRTY.items() if remaining[folder] > most]
+        bad += [f'{name}:{line}: "{phrase}": {advice}' for line, phrase, advice in constructions(path, text, name)]
     print('\n'.join(bad) or f'text: {count} files')
     return bool(bad)
 
 
 if __name__ == '__main__':
-    if len([a for a in sys.argv[1:] if a != '--report']) != 1:
-        sys.exit(__doc__)
-    sys.exit(main('--report' in sys.argv, sys.argv[-1]))
+    sys.exit(main(sys.argv[1]) if len(sys.argv) == 2 else __doc__)

@@ -2,8 +2,8 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
-/* What stdout gets while fn runs on a thread of its own, which looks at DS_LOG
- * (level; NULL: it is not set) anew. Valid until the next call. */
+/* The text on stdout while fn runs on a thread of its own, which reads DS_LOG
+ * (level; NULL: it is not set) again. Valid until the next call. */
 const char *caught_of(const char *level, void (*fn)(void));
 
 /* Whether s is like the pattern, where 0 stands for any digit. */

@@ -87,7 +87,7 @@ void put_text(bytes *b, const char *s) { put(b, s, strlen(s)); }
 
 void save(const char *path, const void *data, size_t n)
 {
-    unlink(path); /* ext4 syncs a file that is truncated and written anew */
+    unlink(path); /* ext4 syncs a file that is truncated and rewritten */
     FILE *f = fopen(path, "w");
     assert_non_null(f);
     assert_int_equal(fwrite(data, 1, n, f), n);

@@ -13,11 +13,11 @@ typedef struct http_manners {
     size_t bytes;
     const char *etag;     /* "\"v1\""; NULL: none */
     int status;           /* 0: 200, or 206 for ranges */
-    int first_busy;       /* so many requests are answered with 503 */
+    int first_busy;       /* number of first requests that are answered with 503 */
     bool no_ranges;       /* whole body, whatever is asked for */
     bool wrong_range;     /* the answer to a range begins one byte late */
-    size_t cut;           /* every answer breaks off after so many bytes of body */
-    int cuts;             /* 0: all of them; else only the first so many */
+    size_t cut;           /* bytes of the body after which every answer breaks off */
+    int cuts;             /* number of answers that are cut, the first ones; 0: all */
     size_t promise;       /* Content-Length, where it is not the truth */
     int pause_ms;         /* in the middle of the body */
     const char *redirect; /* Location of a 302 for every path but /there */

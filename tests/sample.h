@@ -1,5 +1,5 @@
 /* tests/sample.h: images of the built-in CIFAR-10 sample, unpacked to a folder
- * that goes at the end.
+ * that is removed at the end.
  * SPDX-License-Identifier: MIT */
 #pragma once
 

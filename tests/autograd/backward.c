@@ -107,7 +107,7 @@ static void nothing_stays_alive(void **state)
     }
 }
 
-/* ---- an op of one's own -------------------------------------------------------------------------------- */
+/* ---- a custom op --------------------------------------------------------------------------------------- */
 
 static ds_tensor *swish_forward(ds_ctx *ctx, ds_tensor **in, int n)
 {

@@ -198,7 +198,7 @@ static void a_hook_may_take_the_gradient(void **state)
 
 typedef struct Guest {
     ds_tensor *values;
-    char *log; /* "+" for each time that it comes, "-" when it goes */
+    char *log; /* "+" for each materialization, "-" for each release */
 } Guest;
 
 static ds_status come(void *arg, ds_tensor *x)

@@ -1,6 +1,6 @@
 /* tests/autograd/recompute.c: checkpoints: the gradients that there are without
  * them, bit for bit; less memory; hooks, random numbers and statistics as if
- * the function ran once; what goes wrong.
+ * the function ran once; failures.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -70,7 +70,7 @@ static ds_status two_passes(ds_module *m, ds_dtype dtype)
 {
     ds_seed(11);
     ds_tensor *label = ds_randint(DS_I64, 0, 5, ds_shape(4));
-    for (int i = 0; i < 2; i++) { /* the second adds up, and goes on in the generator */
+    for (int i = 0; i < 2; i++) { /* the second adds to gradients, and continues the generator */
         ds_tensor *x = ds_cast(ds_randn(DS_F32, ds_shape(4, 3, 12, 12)), dtype);
         ds_tensor *y = ds_call(m, x);
         if (ds_backward(ds_cross_entropy(y, label)) != DS_OK) return ds_error_status();
@@ -110,7 +110,7 @@ static void a_net_learns_the_same(void **state)
         ds_tensor *next = ds_rand(DS_F32, ds_shape(4));
         CHECK_INT(two_passes(other, dtype), DS_OK);
         check_same_modules(plain, other);
-        check_same(next, ds_rand(DS_F32, ds_shape(4))); /* the generator stands where it would */
+        check_same(next, ds_rand(DS_F32, ds_shape(4))); /* the same state of the generator */
         ds_module_free(plain);
         ds_module_free(other);
         ds_scope_close(s);
@@ -338,7 +338,7 @@ static void hooks_wait_for_the_last_use(void **state)
     ds_scope_close(s);
 }
 
-/* ---- what goes wrong ----------------------------------------------------------------------------------- */
+/* ---- failures ------------------------------------------------------------------------------------------ */
 
 typedef struct Fickle {
     enum { FAILS = 1, GROWS, FORGETS, LOOKS_ELSEWHERE } how;

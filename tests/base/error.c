@@ -29,7 +29,7 @@ static void the_first_stays_until_cleared(void **state)
     ds_error_clear();
 }
 
-/* Who quotes a failure tells of the same one. */
+/* A failure that quotes another one counts as the same. */
 static void a_quote_adds_context(void **state)
 {
     (void)state;

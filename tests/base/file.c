@@ -1,5 +1,5 @@
-/* tests/base/file.c: a file is the old one or the whole new one, whatever goes
- * wrong between.
+/* tests/base/file.c: a file is the old one or the whole new one, whatever fails
+ * in between.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/mem.h"
@@ -64,7 +64,7 @@ static void written_is_read(void **state)
     unlink(in_folder("a"));
 }
 
-/* What would make a reader wait is refused: a FIFO without a writer. */
+/* A FIFO without a writer is refused, as its reader would wait. */
 static void only_regular_files(void **state)
 {
     (void)state;

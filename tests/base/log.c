@@ -203,7 +203,7 @@ static void clocks_go_forward(void **state)
         CHECK(b >= a);
         a = b;
     }
-    t = dsi_thread_time() - t; /* no more than there was, but for how fine it is counted */
+    t = dsi_thread_time() - t; /* no more than passed, except for the clock's resolution */
     CHECK(t >= 0 && t <= a - began + 0.02);
     CHECK(w > 1.7e9 && dsi_wall_time() >= w);
 }

@@ -10,7 +10,7 @@
 #define MOST 500
 
 typedef struct record {
-    int64_t place[MOST]; /* what lies there: plain memory, handed over by wait and release */
+    int64_t place[MOST]; /* the piece there: plain memory, handed over by wait and release */
     _Atomic int times[MOST];
     _Atomic int64_t furthest;
     int places;
@@ -87,7 +87,7 @@ static void rounds_can_be_left(void **state)
         dsi_prefetch_begin(p, k % 3, MOST);
         use(p, &r, k % 3, k % 3 + k % 11);
         dsi_prefetch_stop(p);
-        int64_t reached = r.furthest; /* and nobody goes on after the stop */
+        int64_t reached = r.furthest; /* and no worker continues after the stop */
         if (k % 50 == 0) usleep(1000);
         CHECK_INT(r.furthest, reached);
     }

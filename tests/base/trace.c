@@ -101,7 +101,7 @@ static void trace_a_step(void)
     dsi_trace_end();
     dsi_trace_async_begin("all_reduce", 0xabcdef);
     dsi_trace_async_end("all_reduce", 0xabcdef);
-    dsi_trace_begin("a name that is longer than what there is room for in an event, "
+    dsi_trace_begin("a name that is longer than what can be kept whole in an event, "
                     "such as the path of a module deep below");
     dsi_trace_end();
     dsi_trace_end();
@@ -132,7 +132,7 @@ static void events_are_chromes(void **state)
     }
     assert_string_equal(
         text_of(json_array_get(events, 7), "name"),
-        "a name that is longer than what there is room for in an event, such as the pat");
+        "a name that is longer than what can be kept whole in an event, such as the pat");
     int n;
     CHECK_INT(check_nesting(events, &n), 1);
     json_decref(events);
@@ -328,7 +328,7 @@ static void what_cannot_be_is_told_once(void **state)
     (void)state;
     CHECK_INT(run_child("", check_off), 0);
     CHECK_INT(run_child("/proc/no/file.json", check_told), 0);
-    CHECK_INT(run_child("/dev/full", trace_a_step), 0); /* no room: a line, and no more */
+    CHECK_INT(run_child("/dev/full", trace_a_step), 0); /* a full disk: one line, no more */
 }
 
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make, unmake)

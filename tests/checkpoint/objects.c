@@ -1,5 +1,5 @@
 /* tests/checkpoint/objects.c: objects of Python's library as plain values, and
- * those that nobody knows as DS_VALUE_OBJECT, which nothing is run for.
+ * unknown ones as DS_VALUE_OBJECT, for which no code is run.
  * tests/golden/objects was made by PyTorch 2.15 and NumPy 2.
  * SPDX-License-Identifier: MIT */
 #include "check.h"

@@ -193,14 +193,14 @@ static void load_optimizer(const char *const *row)
         const float *x = ds_data(ds_module_param_at(m, i, NULL)), *y = ds_data(want[i]);
         for (int64_t k = 0; k < ds_numel(want[i]); k++)
             if (fabsf(x[k] - y[k]) > 1e-6f + 1e-5f * fabsf(y[k]))
-                fail_msg("%s goes on otherwise: %.8g, want %.8g", row[0], x[k], y[k]);
+                fail_msg("%s continues differently: %.8g, want %.8g", row[0], x[k], y[k]);
     }
     ds_value_free(v);
     ds_optim_free(o);
     ds_module_free(m);
 }
 
-/* What objects() of peer.py is here. */
+/* Compares the values of objects() of peer.py. */
 static void check_objects(const ds_value *v)
 {
     static const char *const texts[][2] = {{"path", "/a/b"},

@@ -47,7 +47,7 @@ def zoo():
 
 
 def objects():
-    """What else lies in a training's files; strings are what each becomes here."""
+    """Other objects in a training's files; strings are what each becomes here."""
     import argparse, collections, datetime, decimal, fractions, pathlib, types
     import numpy as np
     return {"ns": argparse.Namespace(lr=0.5), "sns": types.SimpleNamespace(lr=0.5), "path": pathlib.Path("/a/b"),

@@ -1,5 +1,6 @@
-/* tests/checkpoint/pth.c: what is saved is loaded; storages are shared as they were; what is malformed is refused,
- * with a reason; a save that fails leaves the old file as it was. Files of PyTorch's own: tests/reference/pth.c,
+/* tests/checkpoint/pth.c: what is saved is loaded; storages are shared as they
+ * were; what is malformed is refused, with a reason; a save that fails leaves
+ * the old file as it was. Files of PyTorch's own: tests/reference/pth.c,
  * tests/checkpoint/peer.c.
  * SPDX-License-Identifier: MIT */
 #include "pickled.h"
@@ -68,7 +69,8 @@ static void dtypes(void **unused)
     ds_value_free(w);
 }
 
-/* Tied weights stay tied; slices of a large tensor cost their own bytes; strides stay. */
+/* Tied weights stay tied; slices of a large tensor cost their own bytes;
+ * strides stay. */
 static void views(void **unused)
 {
     (void)unused;
@@ -97,7 +99,8 @@ static void views(void **unused)
     ds_value_free(w);
 }
 
-/* A file large enough to be mapped: its tensors are written to, and the file stays as it is. */
+/* A file large enough to be mapped: its tensors are written to, and the file
+ * stays as it is. */
 static void mapped(void **unused)
 {
     (void)unused;
@@ -195,8 +198,8 @@ static void no_state_dict(void **unused)
     ds_value_free(v);
 }
 
-/* A tensor of more than 4 GiB, and entries behind it: zip64. It takes 5 GB of disk, so only where $DS_TEST_LARGE names
- * a folder for it. */
+/* A tensor of more than 4 GiB, and entries behind it: zip64. It takes 5 GB of
+ * disk, so only where $DS_TEST_LARGE names a folder for it. */
 #define LARGE ((int64_t)4300 << 20)
 
 static ds_status count_up(void *arg, int64_t offset, void *to, size_t bytes)
@@ -254,7 +257,7 @@ static void cut_and_spoilt(void **unused)
         CHECK_INT(ds_error_status(), DS_EFORMAT);
     }
     int loads = 0;
-    for (size_t i = 0; i < n; i++) { /* padding, times and lengths that nobody needs may change */
+    for (size_t i = 0; i < n; i++) { /* padding, times and lengths that are not needed may change */
         bytes[i] ^= 0x40;
         write_file(path, bytes, n);
         ds_value *w = ds_value_load(path);

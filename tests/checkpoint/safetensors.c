@@ -459,7 +459,7 @@ static void files_that_are_none(void **unused)
     CHECK_INT(ds_error_status(), DS_EIO);
     CHECK_ERROR("folder.safetensors");
     CHECK(rmdir(name) == 0);
-    CHECK(mkfifo(name, 0600) == 0); /* nobody writes: it must not wait */
+    CHECK(mkfifo(name, 0600) == 0); /* no writer: it must not wait */
     CHECK(!ds_load(name));
     CHECK_ERROR("not a regular file");
     CHECK(unlink(name) == 0);
@@ -467,8 +467,8 @@ static void files_that_are_none(void **unused)
 
 /* ---- saves that go wrong ---------------------------------------------------------------------------- */
 
-/* The file still holds the 2 ones that were saved first, and nothing lies
- * beside it. */
+/* The file still holds the 2 ones that were saved first, and its folder has no
+ * other file. */
 static void check_old_file(void)
 {
     ds_state *back = ds_load(file);

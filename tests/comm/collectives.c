@@ -134,8 +134,9 @@ static ds_status reductions(void *arg)
 
 /* ---- the squares of a sum, on the way ------------------------------------------------------------------ */
 
-/* What all ranks have counted for a reduction of [n size] elements of dtype, of
- * which this one has `mine`. */
+/* *all: the sum of squares over all ranks of a reduction of [n size] elements
+ * of
+ * dtype. */
 static ds_status squares_of(ds_dtype dtype, int64_t n, bool scatter, double *all)
 {
     ds_comm *c = ds_world();
@@ -183,7 +184,7 @@ static ds_status squares(void *arg)
     return DS_OK;
 }
 
-/* What float16 cannot hold is inf there, and so are the squares of it. */
+/* A sum beyond float16's range is inf there, and so are its squares. */
 static ds_status squares_of_what_overflows(void *arg)
 {
     (void)arg;
@@ -354,8 +355,9 @@ static const float *plain_sum(int k, int ranks)
     return sums[k];
 }
 
-/* To the last bit, whatever carries it, and of more than goes in one piece. MPI
- * adds in an order of its own unless it is told not to. */
+/* Sums are equal to the last bit for every backend, also of more elements than
+ * are sent in one piece. MPI adds in an order of its own unless it is told not
+ * to. */
 static ds_status one_order(void *arg)
 {
     (void)arg;
@@ -510,7 +512,7 @@ static ds_status refusals(void *arg)
     int64_t own[64] = {0}, less[64] = {0};
     own[ds_comm_rank(c)] = size, less[ds_comm_rank(c)] = size + 1;
     RANK_CHECK(refused(ds_all_to_all_rows(c, f, own, more, less), "elements to itself, but"));
-    return ds_barrier(c); /* nobody was left behind */
+    return ds_barrier(c); /* all ranks are still in step */
 }
 
 #define EACH_RANK(name) \

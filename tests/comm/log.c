@@ -53,7 +53,7 @@ static ds_status logged(void *arg)
     return ds_comm_log_summary(c, all);
 }
 
-/* What two ranks print while they run body; free() it. */
+/* The output of two ranks that run body; free() it. */
 static char *printed(ds_status (*body)(void *arg), void *arg)
 {
     FILE *file = tmpfile();

@@ -146,7 +146,8 @@ static void messages_keep_their_order(void **state)
     TEST_RANKS(ordered, NULL);
 }
 
-/* Nobody waits: the communicator does when it ends, and what was sent is there. */
+/* Messages that no rank waits for: the communicator waits when it ends, and the
+ * values have arrived. */
 static ds_status forgotten(void *arg)
 {
     (void)arg;

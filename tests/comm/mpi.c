@@ -39,7 +39,7 @@ static int make_trouble(const char *trouble, ds_tensor *x)
     if (!strcmp(trouble, "leaves")) ds_destroy_process_group();
     if (!strcmp(trouble, "aborts")) dsi_comm_abort(NULL, "train: the loss is NaN");
     if (!strcmp(trouble, "late")) sleep(100);
-    if (!strcmp(trouble, "late size")) usleep(500000); /* what comes has come by then */
+    if (!strcmp(trouble, "late size")) usleep(500000); /* the message has arrived by then */
     if (strstr(trouble, "size"))
         ds_all_reduce(NULL, ds_ones(DS_F32, ds_shape(4000)), DS_REDUCE_SUM);
     if (strstr(trouble, "gather")) gather(2);
@@ -232,7 +232,8 @@ static void check_mpi(const mpi *m)
         if (n == 2 || n == 4) check_good(m, n, "DS_COLLECTIVES=messages", "test_comm_collectives");
         if (n >= 3) check_good(m, n, "DS_COLLECTIVES=mpi", "test_comm_collectives");
     }
-    /* many ranks wait for the cores most of their time; the messages do not depend on the MPI */
+    /* many ranks wait for the cores most of their time; the messages do not
+     * depend on the MPI */
     if (!quick() && m == mpis)
         check_good(m, 9, "DS_TEST_QUICK=1 DS_COLLECTIVES=messages", "test_comm_collectives");
     check_good(m, 2, "DS_DEBUG=comm", "test_comm_collectives");

@@ -67,7 +67,7 @@ static void as_the_trainer(void **state)
     json_decref(all);
 }
 
-/* What no value fills is named, all at once. */
+/* All "auto" keys without a value are named in one message. */
 static void unfilled(void **state)
 {
     (void)state;

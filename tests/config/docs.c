@@ -1,8 +1,8 @@
 /* tests/config/docs.c: docs/config.md has the keys of src/config/table.h, as
  * they are.
  *
- * The text between the two marks of the document is what this program makes of
- * the table. It fails if they differ; scripts/config_docs writes them anew.
+ * This program makes the text between the two marks of the document from the
+ * table. It fails if they differ; scripts/config_docs rewrites them.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/mem.h"
@@ -165,7 +165,8 @@ static void document_has_the_keys(void **state)
 
 /* ---- the table ----------------------------------------------------------------------------------- */
 
-/* What the library relies on: defaults parse, groups exist, names are unique. */
+/* Properties that the library needs: defaults parse, groups exist, names are
+ * unique. */
 static void rows_are_valid(void **state)
 {
     (void)state;

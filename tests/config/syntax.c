@@ -1,5 +1,5 @@
-/* tests/config/syntax.c: what may stand in the text of a configuration, where
- * errors point, and where the text comes from.
+/* tests/config/syntax.c: the syntax of a configuration, the places that errors
+ * name, and the sources of the text.
  * SPDX-License-Identifier: MIT */
 #include "config/syntax.h"
 #include "base/mem.h"

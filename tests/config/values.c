@@ -1,6 +1,6 @@
 /* tests/config/values.c: values of ds_config.json: types, ranges, names, batch
- * arithmetic, rules between keys; every error has a case. What DeepSpeed makes
- * of whole files is in tests/reference/config.c.
+ * arithmetic, rules between keys; every error has a case.
+ * tests/reference/config.c compares whole files with DeepSpeed.
  * SPDX-License-Identifier: MIT */
 #include "base/mem.h"
 #include "check.h"
@@ -105,7 +105,7 @@ static void types_and_ranges(void **state)
     refuses(cases, COUNT(cases));
 }
 
-/* What an int has to hold. */
+/* Keys whose values must fit an int. */
 static void counts(void **state)
 {
     (void)state;
@@ -411,7 +411,8 @@ static void defaults(void **state)
     dsi_config_free(c);
 }
 
-/* What is resolved is a configuration itself, which resolves to the same. */
+/* A resolved configuration is a configuration itself, which resolves to the
+ * same. */
 static void resolved_again(void **state)
 {
     (void)state;
@@ -534,7 +535,7 @@ static void unknown_keys_softened(void **state)
     unsetenv("DS_CONFIG_UNKNOWN");
 }
 
-/* Groups without a counterpart here take any keys, but for those that would
+/* Groups without a counterpart here take any keys, except those that would
  * change training. */
 static void ignored_groups(void **state)
 {

@@ -62,8 +62,8 @@ static void check_layout(void (*write)(const char *, int))
 static void the_binary_layout_is_read(void **state) { (void)state, check_layout(make_bin); }
 static void the_python_layout_is_read(void **state) { (void)state, check_layout(make_py); }
 
-/* 10,000 records a file without a file SAMPLE; the files have holes and take no
- * room. */
+/* 10,000 records a file without a file SAMPLE; the files are sparse and take no
+ * disk space. */
 static void make_full(const char *folder)
 {
     static const char *const names[] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",

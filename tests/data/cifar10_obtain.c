@@ -98,7 +98,7 @@ static void the_archive_is_downloaded_and_unpacked(void **state)
     http_stop(&s);
 }
 
-/* What a call prints to stdout. */
+/* The output of a call on stdout. */
 static bytes printed(const char *url, bool quiet)
 {
     const char *name = in(source, "stdout");
@@ -283,7 +283,7 @@ static void a_full_disk_while_unpacking_is_named(void **state)
     check_set(obtain(url));
 }
 
-/* What a killed process left behind is in nobody's way. */
+/* Files that a killed process has left are no problem. */
 static void leftovers_do_no_harm(void **state)
 {
     (void)state;
@@ -323,7 +323,7 @@ static void without_a_network_the_sample_does(void **state)
 {
     (void)state;
     http_server s = serve();
-    http_stop(&s); /* nobody listens there now */
+    http_stop(&s); /* no process listens there now */
     check_set(obtain_or_sample(s.url, true));
     CHECK(!ds_error());
     CHECK(there(in(folder, "cifar-10-sample/" BIN)) && !there(in(folder, BIN)));

@@ -1,5 +1,5 @@
-/* tests/data/dataset.c: data sets: own ones, parts, tensors; what is refused,
- * and who frees.
+/* tests/data/dataset.c: datasets: custom ones, parts, tensors; refused
+ * arguments; ownership.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 

@@ -302,8 +302,8 @@ static void nobody_there_is_the_network(void **state)
     CHECK_INT(entries(folder), 0);
 }
 
-/* A limit on the size of files stands for a full disk. What came is there when
- * room is made. */
+/* A limit on the size of files stands for a full disk. The bytes that have come
+ * are kept for the next call, when the disk has space. */
 static void a_full_disk_is_named_and_gone_on_with(void **state)
 {
     (void)state;
@@ -334,7 +334,8 @@ static void a_folder_that_is_not_there_is_named(void **state)
     http_stop(&s);
 }
 
-/* A process that is killed in the middle leaves a part; the next one goes on. */
+/* A process that is killed in the middle leaves a part; the next one continues
+ * it. */
 static void a_killed_download_is_gone_on_with(void **state)
 {
     (void)state;

@@ -34,8 +34,7 @@ static void check_pixel(picture p, int x, int y, int r, int g, int b)
     CHECK_INT(at[2], b);
 }
 
-/* Three images of 4 x 5 pixels, all black, grey and white but for one red pixel
- * in the second. */
+/* Three images of 4 x 5 pixels: black, grey with one red pixel, white. */
 static ds_tensor *three(void)
 {
     float x[3][3][4][5];
@@ -72,7 +71,8 @@ static int64_t count_pixels(picture p, int y, int rows, int r, int g, int b)
 }
 
 /* At scale 16 an image is 80 x 64 pixels, letters have their smallest size, and
- * each line takes 9 pixels, one more below. The letter i has 9 pixels, l 10, ? 10. */
+ * each line takes 9 pixels, one more below. The letter i has 9 pixels, l 10, ?
+ * 10. */
 static void squares_and_captions(void **state)
 {
     (void)state;

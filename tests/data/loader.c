@@ -133,7 +133,7 @@ static void numbers_of_batches_are_right(void **state)
             }
 }
 
-/* What a batch was must not change when its slot is used again. */
+/* A kept batch must not change when its slot is used again. */
 static void kept_batches_stay(void **state)
 {
     (void)state;
@@ -189,7 +189,7 @@ static void scopes_of_others_are_left_alone(void **state)
     ds_batch x, y;
     ds_scope *outer = ds_scope_open();
     CHECK(ds_loader_next(a, &x));
-    CHECK(ds_loader_next(c, &y)); /* its turn lies inside of a's */
+    CHECK(ds_loader_next(c, &y)); /* its turn is inside of a's */
     ds_scope_close(outer);        /* takes both turns along */
     ds_scope *fresh = ds_scope_open();
     ds_tensor *t = ds_full(DS_F32, ds_shape(2), 3);
@@ -225,7 +225,8 @@ static void failures_come_with_their_batch(void **state)
                 CHECK_ERROR("loader: sample 21 of Lines: its get failed");
             else
                 CHECK_ERROR("loader: sample 21 of Lines: line 21 is torn");
-            /* whoever clears the failure goes on after that batch */
+            /* after the failure is cleared, the loop continues after that
+             * batch */
             CHECK(ds_loader_next(l, &b));
             CHECK_INT(b.index[0], 24);
             ds_loader_free(l);
@@ -513,8 +514,8 @@ static void prefetch_is_bounded(void **state)
     ds_loader_free(l);
 }
 
-/* Storage that cannot be had ends the loop; nothing is lost or leaked, and the
- * loader goes on after it. */
+/* A failed allocation of storage ends the loop; nothing is lost or leaked, and
+ * the loader continues after it. */
 static void failed_memory_is_an_ordinary_failure(void **state)
 {
     (void)state;

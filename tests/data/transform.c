@@ -210,7 +210,6 @@ static void all_of_them_go_over_each_other(void **state)
     CHECK_INT(alive, 0);
 }
 
-/* What is refused has been taken all the same. */
 static void casts_round_every_floating_field(void **state)
 {
     (void)state;
@@ -251,6 +250,7 @@ static void casts_round_every_floating_field(void **state)
     ds_dataset_free(unlucky);
 }
 
+/* A dataset is freed also by a constructor that refuses it. */
 static void wrong_ones_are_refused(void **state)
 {
     (void)state;

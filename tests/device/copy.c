@@ -30,7 +30,8 @@ static double as_double(ds_dtype dtype, const void *p)
     }
 }
 
-/* v as it is read back after it was stored as dtype; v fits, but for fractions. */
+/* v as it is read back after it was stored as dtype; v is in its range, but may
+ * have a fraction. */
 static double stored_as(ds_dtype dtype, double v)
 {
     switch (dtype) {
@@ -156,8 +157,8 @@ static void floats_become_integers_as_on_x86(void **state)
     }
 }
 
-/* every float16 and every bfloat16 pattern goes to float and back unchanged,
- * and halves round to even */
+/* every float16 and every bfloat16 pattern is unchanged by conversion to float
+ * and back, and halves round to even */
 static void sixteen_bit_floats_round_to_nearest_even(void **state)
 {
     (void)state;

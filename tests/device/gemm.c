@@ -7,8 +7,8 @@
 
 #include "device/device.h"
 
-/* How a matrix lies: row-major, column-major, or every third element of rows
- * that are too long. */
+/* Memory orders of a matrix: row-major, column-major, or every third element of
+ * rows that are too long. */
 enum { ROWS, COLS, SPARSE, LAYOUTS };
 
 typedef struct Case {

@@ -9,8 +9,8 @@
 #include "device/cpu/cpu.h"
 #include "device/device.h"
 
-/* How a matrix lies: row-major, column-major, or every third element of rows
- * that are too long. */
+/* Memory orders of a matrix: row-major, column-major, or every third element of
+ * rows that are too long. */
 enum { ROWS, COLS, SPARSE, LAYOUTS };
 
 typedef struct Case {
@@ -136,7 +136,7 @@ static void edges(void **state)
         for (int j = 0; j < 9; j++)
             for (int k = 0; k < 5; k++) {
                 int64_t m = sizes[i], n = sizes[j], depth = depths[k];
-                while (m * n * depth < 20000) depth += 32; /* else it goes another way */
+                while (m * n * depth < 20000) depth += 32; /* else another kernel runs */
                 run_case((Case){1, m, n, depth, ROWS, (i + j) % 2, ROWS, k & 1, false, DS_BF16});
             }
 }

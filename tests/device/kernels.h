@@ -14,7 +14,7 @@ static inline const dsi_kernels *kernels_of(int isa)
     return table ? &table->kernels : NULL;
 }
 
-/* What is compiled beside k. */
+/* The table that contains k. */
 static inline const dsi_cpu_table *table_with(const dsi_kernels *k)
 {
     _Static_assert(offsetof(dsi_cpu_table, kernels) == 0, "the first member");

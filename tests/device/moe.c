@@ -1,5 +1,5 @@
-/* tests/device/moe.c: rows to places and back: strides, rows that nobody is
- * sent to, threads, on each instruction set.
+/* tests/device/moe.c: rows to places and back: strides, places without a row,
+ * threads, on each instruction set.
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 

@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "kernels.h"
 
-/* [N,C,I]: NCHW, NHWC, and an order that nobody uses */
+/* [N,C,I]: NCHW, NHWC, and an order that no layer uses */
 static const int orders[3][3] = {{0, 1, 2}, {0, 2, 1}, {1, 2, 0}};
 static const int64_t shapes[][3] = {{4, 6, 25},  {1, 3, 63},   {130, 17, 1},
                                     {2, 140, 9}, {3, 1, 4100}, {2, 2, 1}};

@@ -405,8 +405,8 @@ static void large_copies(void **state)
     }
 }
 
-/* What a rank of several updates: the same bits, wherever a parameter was cut.
- * LAMB cannot be cut. */
+/* Updates of parts, as a rank of several makes them: the same bits, wherever a
+ * parameter was cut. LAMB cannot be cut. */
 static void check_parts(const Case *c, const dsi_kernels *k, ds_dtype g_dtype)
 {
     static const int64_t cuts[SPANS + 1] = {0, 3, 1030, 9001, 20000};
@@ -493,7 +493,7 @@ static double *momentum_of(dsi_optimizer *c)
     }
 }
 
-/* What changes from step to step comes from memory, as if it had been given by
+/* Scalars that change from step to step have the same effect from memory as by
  * value: bit for bit. */
 static void scalars_in_memory(void **state)
 {

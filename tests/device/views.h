@@ -1,4 +1,4 @@
-/* tests/device/views.h: tensors without the tensor floor, for tests of kernels:
+/* tests/device/views.h: tensors without the tensor layer, for tests of kernels:
  * a view on guarded memory in some memory order, its values beside it as
  * doubles in row-major order.
  * SPDX-License-Identifier: MIT */
@@ -79,7 +79,7 @@ static inline void set(Tensor *t, int64_t at, double x)
     }
 }
 
-/* where element i (row-major) lies in memory */
+/* the place of element i (row-major) in memory */
 static inline int64_t place(const Tensor *t, int64_t i)
 {
     int64_t at = GUARD;

@@ -112,8 +112,8 @@ static void keep_last(void **state)
     folder_remove();
 }
 
-/* What a killed save left goes with the next one; the checkpoint that it was to
- * replace comes back. */
+/* The files of a killed save are removed by the next one; the checkpoint that
+ * it was to replace comes back. */
 static void leftovers(void **state)
 {
     (void)state;
@@ -475,7 +475,8 @@ static void missing_shard(void **state)
     folder_remove();
 }
 
-/* Of five saves the first is made, and the one that is required; others come too
+/* Of five saves the first is made, and the one that is required; others come
+ * too
  * early. */
 static ds_status save_each_step(void *dir)
 {

@@ -70,7 +70,7 @@ static void other_models(void **state)
 
 /* ---- parameters that are not trained ----------------------------------------------------------------------- */
 
-/* A parameter that is not trained stands beside the others, or is left out. */
+/* A parameter that is not trained is saved beside the others, or left out. */
 static ds_engine *frozen_engine(int stage, double bias)
 {
     ds_module *m = run_net(true, 0, 1);

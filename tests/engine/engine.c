@@ -147,7 +147,7 @@ static void the_world_is_the_launchers(void **state)
     CHECK_ERROR("WORLD_SIZE is 4, but this process was not started by an MPI launcher");
 }
 
-/* What "comms_logger" asks for. */
+/* The log that "comms_logger" requests. */
 static void the_log_of_collectives(void **state)
 {
     (void)state;
@@ -240,7 +240,7 @@ static void calls_out_of_order(void **state)
     CHECK(ds_engine_backward(e, loss) == DS_ESTATE); /* the same loss again */
     CHECK_ERROR("compute the loss again");
     ds_scope_close(scope);
-    CHECK(turn(e, 1) == DS_OK); /* and goes on */
+    CHECK(turn(e, 1) == DS_OK); /* and continues */
     ds_engine_free(e);
 }
 
@@ -305,8 +305,8 @@ static ds_dataset *ones_new(void)
     return d;
 }
 
-/* What was handed in is freed (ASan looks), nothing is half made, and all calls
- * pass. */
+/* Objects that the engine was given are freed (ASan looks), nothing is half
+ * made, and all calls pass. */
 static ds_optim *no_optimizer(ds_module *model, void *arg)
 {
     (void)model;
@@ -489,8 +489,8 @@ static void sinks_are_added_on_all_ranks(void **state)
     CHECK_ERROR("sinks, unlike others: add sinks on all ranks alike, before the first update");
 }
 
-/* Freed by who thinks that they are still his, before the engine and while it
- * trains on. */
+/* A caller frees parts that the engine owns, before the engine and while it
+ * trains. */
 static void parts_stay_the_engines(void **state)
 {
     (void)state;

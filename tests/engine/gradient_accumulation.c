@@ -14,7 +14,7 @@ static ds_tensor *dot_forward(void *self, ds_tensor *x)
     return ds_mul(x, d->w);
 }
 
-/* Micro batches of one sample, so many of them an update. */
+/* Micro batches of one sample; `accumulate` of them are an update. */
 static ds_engine *engine_of(int stage, int accumulate, const char *more)
 {
     static const ds_module_type type = {"Dot", sizeof(Dot), .forward = dot_forward};

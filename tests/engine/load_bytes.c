@@ -117,9 +117,9 @@ static void count(int from, int stage)
                     "%d ranks, stage %d, to %d, %d: %lld bytes are read: of %lld in the files, "
                     "%lld are state that is wanted",
                     from, stage, ranks, to, (long long)sum, (long long)all, (long long)wanted);
-            /* beside the model's and its own states, the shards in which its
-             * part lies: parts are rounded up, so that a few elements may lie
-             * in one more; stage 3 cuts each unit, other stages all at once */
+            /* beside the model's and its own states, the shards that contain
+             * its part: parts are rounded up, so that a few elements may be in
+             * one more; stage 3 cuts each unit, other stages all at once */
             bool same = ranks == from, likewise = (to == 3) == (stage == 3);
             int64_t most = !shards            ? 0
                            : !to || !likewise ? shards

@@ -84,8 +84,8 @@ static ds_status check_param(const ds_engine *e, const ds_state *want, int k)
     return DS_OK;
 }
 
-/* The loss scale of DeepSpeed's object, or of its stage 0, goes on where it
- * was. */
+/* The loss scale of DeepSpeed's object, or of its stage 0, continues from its
+ * value. */
 static ds_status check_scaler(const ds_engine *e, bool skipped)
 {
     const dsi_scaler *s = &e->scaler;

@@ -1,7 +1,7 @@
-/* tests/engine/model_state.c: a state dict into an engine goes to where
- * parameters are trained: what it computes, its masters, and what the next step
- * makes of them are those of an engine that began with these weights; in each
- * stage, dtype, with offload, on several ranks.
+/* tests/engine/model_state.c: a state dict that an engine loads sets the
+ * weights that are trained: its outputs, its masters, and its next step are
+ * those of an engine that began with these weights; in each stage, dtype, with
+ * offload, on several ranks.
  * SPDX-License-Identifier: MIT */
 #include "run.h"
 

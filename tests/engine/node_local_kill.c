@@ -1,6 +1,7 @@
-/* tests/engine/node_local_kill.c: with checkpoint.use_node_local_storage, processes
- * that save or load are killed, and a host is lost besides. What is loaded then is
- * the newest save that has returned, or a newer one, with its values to the bit.
+/* tests/engine/node_local_kill.c: with checkpoint.use_node_local_storage,
+ * processes that save or load are killed, and a host is lost besides. The next
+ * load takes the newest save that has returned, or a newer one, with its values
+ * to the bit.
  *
  * Calls of rename are found here in place of libc's: what the program itself
  * defines comes first.
@@ -101,8 +102,8 @@ static ds_status load_and_tell(void *arg)
     return DS_OK;
 }
 
-/* In a process of its own, which is killed after `after` microseconds, or at its
- * `call`-th call of rename; 0: it is not. True: it was killed. */
+/* In a process of its own, which is killed after `after` microseconds, or at
+ * its `call`-th call of rename; 0: it is not. True: it was killed. */
 static bool in_process(ds_status (*body)(void *), Job *j, long after, int call)
 {
     int how;
@@ -181,8 +182,8 @@ static void kill_9_async(void **state)
     killed("\"checkpoint\": {\"keep_last\": 1, \"async\": true, " LOCAL "},", false);
 }
 
-/* A job is killed while hosts rename its first checkpoint, and a host is lost: the
- * rest of it does not keep the job from its beginning. */
+/* A job is killed while hosts rename its first checkpoint, and a host is lost:
+ * the rest of it does not keep the job from its beginning. */
 static void part_of_a_first_save(void **state)
 {
     (void)state;
@@ -227,7 +228,8 @@ static void versions_keep(Job *j)
     copy_folder(host_path(0, "latest"), folder_path("latest"));
 }
 
-/* The first fault: hosts 0 and 1 have renamed their newer checkpoint, host 2 has not. */
+/* The first fault: hosts 0 and 1 have renamed their newer checkpoint, host 2
+ * has not. */
 static void hosts_stop_between_renames(void)
 {
     for (int h = 0; h < 3; h++) {
@@ -262,8 +264,9 @@ static void lost_in_a_load(void **state)
     folder_remove();
 }
 
-/* Of the newer checkpoint the hosts that are here have a part, which stays: hosts that
- * are away may have the rest. A load is killed while it changes names. */
+/* Of the newer checkpoint the hosts that are here have a part, which stays:
+ * hosts that are away may have the rest. A load is killed while it changes
+ * names. */
 static void kept_without_exchange(void **state)
 {
     (void)state;

@@ -12,7 +12,7 @@ enum { STEPS = 4, WIDTH = 40, BATCH = 4, LOSSES = 2 * STEPS };
 typedef struct Run {
     char config[1500];
     const char *dir;     /* NULL: neither is saved nor loaded */
-    bool loads;          /* and goes on from the middle */
+    bool loads;          /* and continues from the middle */
     double loss[LOSSES]; /* of rank 0 */
 } Run;
 

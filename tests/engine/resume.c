@@ -1,6 +1,6 @@
-/* tests/engine/resume.c: a run that was saved, freed and loaded continues as one
- * that was not, bit for bit: every stage and dtype, with accumulation, on one
- * rank and on three.
+/* tests/engine/resume.c: a run that was saved, freed and loaded continues as
+ * one that was not, bit for bit: every stage and dtype, with accumulation, on
+ * one rank and on three.
  * SPDX-License-Identifier: MIT */
 #include "folder.h"
 #include "run.h"
@@ -170,7 +170,7 @@ static void experts(void **state)
                              .ep_size = ep});
 }
 
-/* Masters and moments, and parameters, that lie in files. */
+/* Masters and moments, and parameters, in files. */
 static void offloaded(void **state)
 {
     (void)state;

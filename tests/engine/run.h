@@ -154,7 +154,7 @@ static inline ds_status run_note(RunResult *r, const ds_state *state)
     for (int i = 0; status == DS_OK && i < ds_state_len(state); i++) {
         ds_tensor *x = ds_cast(ds_state_at(state, i), DS_F64);
         if (!x || r->n + ds_numel(x) > RUN_ROOM) {
-            status = ds_fail(DS_ESTATE, "run: no room");
+            status = ds_fail(DS_ESTATE, "run: more than RUN_ROOM values");
         } else {
             memcpy(r->x + r->n, ds_data(x), (size_t)ds_numel(x) * sizeof(double));
             r->n += (int)ds_numel(x);

@@ -1,6 +1,6 @@
 /* tests/engine/save_faults.c: the k-th call of the file system fails while a
  * checkpoint is written, one k after the other: no space, a failing disk, half
- * a write. Whatever failed, what loads afterwards is the checkpoint from before
+ * a write. After any failure, the folder loads as the checkpoint from before
  * or, whole, the new one; and the next save succeeds.
  *
  * The calls are found here in place of libc's: what the program itself defines
@@ -56,7 +56,8 @@ ssize_t pwrite(int fd, const void *data, size_t n, off_t at)
     return !with && n > 1 ? real(fd, data, n / 2, at) : -1;
 }
 
-/* Where a disk is slow, once: a part of the path; NULL: nowhere. And in which call. */
+/* Where a disk is slow, once: a part of the path; NULL: nowhere. And in which
+ * call. */
 static _Atomic(const char *) slow;
 static _Atomic enum slow_call { SYNC, MKDIR, READ } slow_call;
 
@@ -128,7 +129,7 @@ static ds_engine *engine_of(const RunPlan *p)
     return e;
 }
 
-/* What a new engine has that loads the folder's latest. */
+/* The state of a new engine that loads the folder's latest. */
 static void what_loads(const RunPlan *p, RunResult *r)
 {
     RunPlan fresh = *p;
@@ -146,8 +147,7 @@ static bool same(const RunResult *a, const RunResult *b)
 }
 
 /* Saves after one step and after two, the second time with call k failing (0:
- * none). Whether so many were
- * made. */
+ * none). Returns whether there were k calls. */
 static bool save_twice(const RunPlan *p, const char *before, const char *tag, int k,
                        ds_status *second)
 {
@@ -190,7 +190,7 @@ static void fail_one_after_the_other(const char *before, const char *tag, int er
         if (k == 1) old = r; /* nothing was done */
         if (!same(&r, &new) && (status == DS_OK || !same(&r, &old)))
             fail_msg("call %d fails: what loads is neither old nor new", k);
-        /* what it left is in nobody's way */
+        /* the files that it left are no problem */
         if (k % 8 == 1) save_twice(&p, before, tag, 0, &status), what_loads(&p, &r);
         CHECK(k % 8 != 1 || (status == DS_OK && same(&r, &new)));
         folder_remove();
@@ -246,8 +246,8 @@ static void no_exchange_again(void **state)
     }
 }
 
-/* Whoever saves holds a lock on the folder: another job would sweep its files
- * away. */
+/* A job that saves holds a lock on the folder: another one would remove its
+ * files. */
 static void another_job_saves_there(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* tests/faults/alloc.c: every storage allocation of a training run fails in
- * turn: the run ends with one message, or goes on; it never crashes, and
+ * turn: the run ends with one message, or continues; it never crashes, and
  * nothing stays allocated.
  * SPDX-License-Identifier: MIT */
 #include "check.h"

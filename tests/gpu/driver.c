@@ -1,6 +1,6 @@
 /* tests/gpu/driver.c: the CUDA device over a driver that pretends to have GPUs
- * (emulator): all of it runs on machines without one, and what goes wrong
- * with drivers and GPUs can be had at will.
+ * (emulator): all of it runs on machines without one, and failures of drivers
+ * and GPUs can be made at will.
  * SPDX-License-Identifier: MIT */
 #include "gpu/real.h"
 
@@ -21,7 +21,7 @@ static void set(const char *setting)
     setenv(name, strchr(setting, '=') + 1, 1);
 }
 
-/* body in a process of its own, where nobody has asked for a GPU yet, with
+/* Runs body in a process of its own, in which no GPU was used before, with
  * settings as NAME=value. */
 static void apart(CMUnitTestFunction body, const char *a, const char *b)
 {
@@ -166,7 +166,8 @@ static void without_pools(void **state)
     more_than_it_has(state);
 }
 
-/* By tensor cores: not few multiplications of few rows, or gemm_small.cu does it. */
+/* By tensor cores: not few multiplications of few rows, or gemm_small.cu does
+ * it. */
 static void products_compute(void **state)
 {
     (void)state;
@@ -210,7 +211,7 @@ static void a_deferred_result(void **state)
     ds_scope_close(scope);
 }
 
-/* Blocks that lie unused are given back before an allocation fails. */
+/* Unused blocks are given back before an allocation fails. */
 static void a_full_gpu(void **state)
 {
     (void)state;

@@ -1,8 +1,8 @@
 /* tests/gpu/lm.c: language models on the emulated GPU beside the CPU: greedy
- * tokens with padding, and losses of training, of each family; GPT-2's step as a
- * graph; logits of many classes; interpolation, whose positions the host
- * computes. What differs in its paths: Mistral's window
- * masks, Llama's table of rotations, GPT-2's learned positions.
+ * tokens with padding, and losses of training, of each family; GPT-2's step as
+ * a graph; logits of many classes; interpolation, whose positions the host
+ * computes. The families differ in Mistral's window masks, Llama's table of
+ * rotations, and GPT-2's learned positions.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "emulated.h"

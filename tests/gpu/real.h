@@ -157,7 +157,7 @@ static void more_than_it_has(void **state)
     CHECK(strstr(ds_error(), text));
     snprintf(text, sizeof text, "no memory for %zu bytes on cuda:0", 2 * all);
     CHECK_ERROR(text);
-    void *p = dsi_cache_alloc(d, 64); /* and goes on */
+    void *p = dsi_cache_alloc(d, 64); /* and continues */
     CHECK(p);
     dsi_cache_free(d, p, 64);
 }

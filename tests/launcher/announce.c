@@ -3,7 +3,7 @@
  * SPDX-License-Identifier: MIT */
 #include "dry.h"
 
-/* What is printed for a command line, without the dates and places of
+/* The text that is printed for a command line, without the dates and places of
  * DeepSpeed's log. */
 static const char *announced(const char *const *words)
 {

@@ -92,7 +92,9 @@ static void restarts(void **state)
     CHECK_INT(o.num_nodes, 5);
 }
 
-/* What stands behind -- is the program too, whatever it looks like. */
+/* The words behind -- are the program and its arguments, also if they begin
+ * with
+ * a hyphen. */
 static void dashes(void **state)
 {
     (void)state;

@@ -44,7 +44,8 @@ static void split(void **state)
     argv_list_free(&w);
 }
 
-/* What is quoted and split again is the same, here and in the system's shell. */
+/* Words that are quoted and split again are the same, here and in the system's
+ * shell. */
 static void quoting(void **state)
 {
     (void)state;

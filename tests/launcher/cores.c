@@ -56,7 +56,7 @@ static void shares(void **state)
     check_share(2, 1, one, 0, 3, 0, 0);
 }
 
-/* What the machine says is what this process may use. */
+/* The cores of the machine are those that this process may use. */
 static void machine(void **state)
 {
     (void)state;

@@ -4,7 +4,7 @@
 # The caller's script runs twice. Outside, `hosts_enter "$@"` looks whether this
 # machine can do it and executes the script again in network, mount, process,
 # IPC and host-name namespaces of its own: all that is made from here on
-# (interfaces, mounts, files, processes) is in them and goes with them, even if
+# (interfaces, mounts, files, processes) is in them and ends with them, even if
 # the script is killed by SIGKILL, because the kernel ends a process namespace
 # with its first process. The machine's own network, /tmp and ~/.ssh are not
 # seen from there. Inside, `hosts_start N` makes node0 ... node(N-1), each again
@@ -47,7 +47,7 @@ hosts_enter()
     HOSTS_INSIDE=$hosts_build PATH=$PATH:/usr/sbin:/sbin exec "$@"
 }
 
-# What the hosts have in common, in a /run that only they see.
+# Makes the files that the hosts share, in a /run that only they see.
 hosts_share()
 {
     tree=$(cd "$hosts_here/../.." && pwd)

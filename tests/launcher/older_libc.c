@@ -1,4 +1,4 @@
-/* tests/launcher/older_libc.c: the functions that stand in for those of a newer C
+/* tests/launcher/older_libc.c: the functions that replace those of a newer C
  * library, under other names.
  * SPDX-License-Identifier: MIT */
 #include "check.h"

@@ -146,7 +146,7 @@ static void open_mpi_5(void **state)
     HAS(dry_command(dry("--num_gpus=2", "train")), "--mca plm isolated");
 }
 
-/* What the user says about Open MPI takes the place of what we say. */
+/* Options of Open MPI that the user gives replace ours. */
 static void users_words(void **state)
 {
     (void)state;
@@ -271,7 +271,7 @@ static void empty_hosts(void **state)
     REFUSED("no slot is left", "-H", "empty", "train");
 }
 
-/* A start refuses what is missing; a dry run says so and goes on. */
+/* A start refuses what is missing; a dry run says so and continues. */
 static void missing(void **state)
 {
     (void)state;

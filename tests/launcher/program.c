@@ -66,8 +66,8 @@ static void write_elf(const char *name, int machine, const char *loader)
     write_file(name, &file, sizeof file, 0755);
 }
 
-/* The status of a process that becomes it, or of why it cannot, in whose
- * message `part` stands. */
+/* Checks the status of a process that executes the program. If it cannot, its
+ * message must contain `part`. */
 static void runs(const char *name, int want, const char *part, int line)
 {
     int status;

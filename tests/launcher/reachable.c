@@ -118,8 +118,8 @@ static void some_answer(void **state)
     HAS(dry_resources(dry_words(true, words)), "{\"localhost\": [0]}");
 }
 
-/* What ControlPersist leaves behind holds the pipe for good; that is no answer
- * that does not come. */
+/* The process that ControlPersist leaves behind keeps the pipe open for good;
+ * the host's answer counts all the same. */
 static void masters(void **state)
 {
     (void)state;

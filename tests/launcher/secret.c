@@ -48,7 +48,7 @@ static void reading(void **state)
     dsi_text s;
     setenv("DS_JOIN_SECRET", "from the environment", 1);
     CHECK(secret_read(&s, NULL) && !strcmp(s.s, "from the environment"));
-    CHECK(!getenv("DS_JOIN_SECRET")); /* nobody inherits it */
+    CHECK(!getenv("DS_JOIN_SECRET")); /* no child inherits it */
     secret_free(&s);
     CHECK(secret_read(&s, NULL) && s.n == 0);
     CHECK(read_file("0123456789abcdef\n", 17, 0600, &s) && s.n == 16);
@@ -165,7 +165,7 @@ static void open_middle(middle *m)
 {
     int a[2], b[2];
     memset(m, 0, sizeof *m);
-    dsi_text_add(&m->secret, "nobody in between has it");
+    dsi_text_add(&m->secret, "the middle does not know");
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, a) && !socketpair(AF_UNIX, SOCK_STREAM, 0, b));
     channel_begin(&m->joiner, a[0], true, &m->secret);
     channel_begin(&m->zero, b[0], false, &m->secret);
@@ -186,7 +186,7 @@ static void close_middle(middle *m)
 
 /* A change of any byte of a message, its length and kind too, ends the
  * connection; so do a message that is sent twice, one that is left out, and one
- * that is sent back to who wrote it. */
+ * that is sent back to its sender. */
 static void changed_messages(void **state)
 {
     (void)state;

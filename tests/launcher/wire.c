@@ -7,7 +7,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/* What came, as text: <kind rank: payload> for records. */
+/* Appends a record that came as text: <kind rank: payload>. */
 static void note_record(void *arg, wire_kind kind, int rank, const char *payload, size_t n)
 {
     dsi_text_add(arg, "<%c %d: %.*s>", kind, rank, (int)n, payload);

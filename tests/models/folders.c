@@ -106,7 +106,7 @@ static void configs_are_refused_by_name(void **state)
     CHECK_ERROR("neither model.safetensors nor pytorch_model.bin, and no index.json of one; for a "
                 "new model, name its config.json");
     CHECK_INT(remove(folder_path("config.json")), 0);
-    CHECK_INT(mkfifo(folder_path("config.json"), 0600), 0); /* nobody writes: it must not wait */
+    CHECK_INT(mkfifo(folder_path("config.json"), 0600), 0); /* no writer: it must not wait */
     CHECK(!ds_pretrained_load(folder_path("")));
     CHECK_ERROR("config.json: not a regular file");
     folder_remove();
@@ -157,8 +157,8 @@ static void configs_of_families_are_refused(void **state)
     folder_remove();
 }
 
-/* Loads a model whose config.json ties the head. Transformers does so unless the
- * files have a head with other values. */
+/* Loads a model whose config.json ties the head. Transformers does so unless
+ * the files have a head with other values. */
 static void check_tied(const char *folder, bool tied)
 {
     dsi_text lines = {0};
@@ -244,8 +244,8 @@ static void weights_that_do_not_fit(void **state)
     folder_remove();
 }
 
-/* Weights of PyTorch's own format, whole or in shards, where there are no others;
- * what is saved beside them is safetensors, which then count. */
+/* Weights of PyTorch's own format, whole or in shards, where there are no
+ * others; what is saved beside them is safetensors, which then count. */
 static void weights_of_pytorch(void **state)
 {
     (void)state;

@@ -205,7 +205,7 @@ static void a_full_disk_leaves_whole_lines(void **state)
     ds_monitor_free(m);
     CHECK(!ds_error());
     check_file(folder_path("out/job/a.csv"), "step,a\r\n1,1.0\r\n");
-    /* /dev/full is a disk without room */
+    /* /dev/full is a full disk */
     CHECK(!symlink("/dev/full", folder_path("out/job/c.csv")));
     m = monitor_of(folder_path("out"), "job");
     ds_monitor_write(m, "c", 1, 1);

@@ -1,4 +1,4 @@
-/* tests/monitor/monitor.c: fan-out, sinks of one's own, sinks that fail.
+/* tests/monitor/monitor.c: fan-out, custom sinks, sinks that fail.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 
@@ -57,7 +57,7 @@ static void all_sinks_get_all(void **state)
     (void)state;
     Counts a = {0}, b = {0};
     ds_monitor *m = ds_monitor_new();
-    CHECK_INT(ds_monitor_write(m, "x", 1, 1), DS_OK); /* nobody listens */
+    CHECK_INT(ds_monitor_write(m, "x", 1, 1), DS_OK); /* no sink */
     add_counter(m, &a);
     add_counter(m, &b);
     for (int i = 0; i < 10; i++)

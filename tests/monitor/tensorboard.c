@@ -357,7 +357,7 @@ static void a_full_disk_leaves_whole_records(void **state)
     assert_string_equal(scalar.tag, "before");
     CHECK(!file.n);
     dsi_free(data);
-    limit_files_to(10); /* no room for the first record */
+    limit_files_to(10); /* bytes: too few for the first record */
     m = ds_monitor_new();
     CHECK_INT(ds_monitor_tensorboard(m, folder_path("runs"), "job"), DS_EIO);
     limit_files_to(RLIM_INFINITY);

@@ -73,7 +73,7 @@ static ds_module *conv_net(ds_dtype dtype)
     return m;
 }
 
-/* What forward leaves for backward. */
+/* Bytes that forward keeps for backward. */
 static size_t activations(ds_dtype dtype)
 {
     ds_seed(3);

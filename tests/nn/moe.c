@@ -108,7 +108,7 @@ static void layers_are_counted(void **state)
     ds_module_free(net);
 }
 
-/* ---- who goes where --------------------------------------------------------------------------------------------- */
+/* ---- routes of tokens ------------------------------------------------------------------------------------------- */
 
 static void full_experts_drop(void **state)
 {
@@ -451,7 +451,8 @@ static ds_status load_shared(void *arg)
     RANK_CHECK(ds_module_load(moe, whole) == DS_EINVAL);
     RANK_CHECK(strstr(ds_error(), "unknown deepspeed_moe.experts.deepspeed_experts.24.bias"));
     ds_error_clear();
-    /* a part: the rank's own experts load, those of other ranks are not unexpected */
+    /* a part: the rank's own experts load, those of other ranks are not
+     * unexpected */
     ds_state *missing, *unexpected;
     ds_init_constant(mine, -1);
     RANK_CHECK(ds_module_load_partial(moe, whole, &missing, &unexpected) == DS_OK);

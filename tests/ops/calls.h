@@ -274,7 +274,8 @@ CALL(attention_softcap_window,
                        (ds_attention_opts){.softcap = 0.5, .causal = true, .window = 2}))
 
 CALL(attention_qkvpacked, ds_attention_qkvpacked(in[0], 2, (ds_attention_opts){.causal = true}))
-/* Views of one projection [N,L,3,H,D], as models have them; the heads are joined
+/* Views of one projection [N,L,3,H,D], as models have them; the heads are
+ * joined
  * again. */
 static ds_tensor *call_attention_projected(ds_tensor **in)
 {
@@ -364,8 +365,8 @@ CALL(cross_entropy_soft,
                            (ds_cross_entropy_opts){.weight = in[2], .label_smoothing = 0.1}))
 CALL(cosine_similarity, ds_cosine_similarity(in[0], in[1], 1, 0))
 
-/* The gradient of a sum goes to a leaf and to a node, and the leaf's is added
- * to before the node has read. */
+/* A leaf and a node get the same gradient of a sum, and the leaf's is added to
+ * before the node has read it. */
 static ds_tensor *call_shared(ds_tensor **in)
 {
     ds_tensor *older = ds_sigmoid(in[1]), *newer = ds_scale(in[0], 2);

@@ -91,7 +91,7 @@ static void nothing_is_updated_after_a_fault(void **state)
     int checks = core_device_checks();
 
     ds_tensor *loss = step_loss(net, 0, true);
-    CHECK(loss && !ds_error()); /* queued: nobody has waited */
+    CHECK(loss && !ds_error()); /* queued: no call has waited */
     CHECK_INT(ds_backward(loss), DS_OK);
     CHECK_INT(core_device_checks(), checks);
     CHECK_INT(ds_optim_step(sgd), DS_EINVAL);

@@ -72,7 +72,7 @@ static ds_tensor *on(ds_device device, ds_dtype dtype, ds_dims shape)
     return ds_to(x, device, dtype);
 }
 
-/* What the rows of cases.h do not have. */
+/* Functions that the rows of cases.h do not call. */
 static void other_functions(void **state)
 {
     (void)state;
@@ -112,7 +112,7 @@ static void gradients(void **state)
     CHECK_ERROR("dy is float32 [4, 6] on cuda:0, y is float32 [4, 6] on cpu");
     CHECK(ds_set_grad_of(x, on(gpu, DS_F32, ds_shape(4, 6))) != DS_OK);
     CHECK_ERROR("set_grad_of: a gradient on cuda:0 for a leaf on cpu");
-    /* there and back: the gradient goes through the devices' copies */
+    /* there and back: the gradient is copied between the devices too */
     CHECK_INT(ds_backward_from(there, on(gpu, DS_F32, ds_shape(4, 6))), DS_OK);
     CHECK_CLOSE(((const float *)ds_data(ds_grad(x)))[23], 46, 0);
     CHECK(ds_backward(ds_sum(ds_to(y, gpu, DS_F32))) != DS_OK);

@@ -61,8 +61,8 @@ static void comparisons(void **state)
     ds_scope_close(scope);
 }
 
-/* A row that stands several times collects all its gradients, the padding row
- * none. */
+/* A row that the index names several times gets the sum of its gradients, the
+ * padding row none. */
 static void rows(void **state)
 {
     (void)state;
@@ -144,8 +144,8 @@ static void drawn_as_by_pytorch(void **state)
     ds_scope_close(scope);
 }
 
-/* Long and short lines, with many equal elements: each follows the one before it,
- * or is equal and has the larger index. */
+/* Long and short lines, with many equal elements: each follows the one before
+ * it, or is equal and has the larger index. */
 static void sorting_is_stable(void **state)
 {
     (void)state;

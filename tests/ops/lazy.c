@@ -1,6 +1,6 @@
 /* tests/ops/lazy.c: every op on operands that have been released (ZeRO-3's
- * parameters): brought for the forward and for the backward, or refused in the
- * words of who could not bring them.
+ * parameters): materialized for the forward and for the backward, or refused
+ * with the message of the failed materialization.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "ops/cases.h"
@@ -26,7 +26,8 @@ static ds_status fetch(void *arg, ds_tensor *x)
 static void release(ds_tensor *x, Away *a)
 {
     if (!a->values) { /* a part of a larger one, as gathered parameters are */
-        /* on a GPU aligned: others are read by other kernels, which may add up in another order */
+        /* on a GPU aligned: others are read by other kernels, which may add up
+         * in another order */
         int64_t at = ds_device_of(x).kind == DS_CPU ? 7 : 8;
         ds_tensor *flat = dsi_new(x, ds_shape(at + ds_numel(x))),
                   *part = ds_slice(flat, 0, at, at + ds_numel(x));

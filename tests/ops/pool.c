@@ -6,7 +6,7 @@
 
 static const ds_dims planes = {4, {2, 3, 6, 6}};
 
-/* x as an op's result, whose address nobody has had */
+/* x as an op's result, whose address was not given out */
 static ds_tensor *fresh(ds_tensor *x) { return ds_scale(x, 1); }
 
 static bool equal(ds_tensor *a, ds_tensor *b)
@@ -33,7 +33,7 @@ static void pooling_does_it(void **state)
     CHECK(equal(ds_max_pool2d(y, 2), ds_max_pool2d(want, 2)));
     CHECK(equal(ds_max_pool2d(y, 3, .stride = 1, .padding = 1),
                 ds_max_pool2d(want, 3, .stride = 1, .padding = 1)));
-    CHECK(dsi_deferred_relu(y)); /* still nobody has read it */
+    CHECK(dsi_deferred_relu(y)); /* it is still unread */
     ds_tensor *places, *want_places;
     ds_max_pool2d(y, 2, .indices = &places);
     ds_max_pool2d(want, 2, .indices = &want_places);

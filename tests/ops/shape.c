@@ -1,4 +1,4 @@
-/* tests/ops/shape.c: which shapes are views, and where every element goes.
+/* tests/ops/shape.c: which shapes are views, and the place of every element.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "tensor/tensor.h"

@@ -7,7 +7,7 @@
 #include "ops/cases.h"
 #include "ops/op.h"
 
-/* Every failure is a line; a test goes on, and fails at its end. */
+/* Every failure is a line; a test continues, and fails at its end. */
 static int failures;
 
 static void failed(const Case *c, const char *format, ...) DS_PRINTF(2, 3);
@@ -32,9 +32,10 @@ typedef struct Result {
 
 typedef ds_tensor *Layout(ds_tensor *x);
 
-/* Inputs that several threads divide: those of benchmarks, of whose lines a part
- * is enough: ten blocks of threads, and float32 copies of more than a MiB; of
- * groups of rows, which the emulated matrix unit multiplies slowly, an eighth. */
+/* Inputs that several threads divide: those of benchmarks, of whose lines a
+ * part is enough: ten blocks of threads, and float32 copies of more than a MiB;
+ * of groups of rows, which the emulated matrix unit multiplies slowly, an
+ * eighth. */
 static const Input *large_inputs(const Case *c)
 {
     enum { LINE_ELEMENTS = (1 << 18) + 5 };

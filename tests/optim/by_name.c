@@ -1,6 +1,6 @@
 /* tests/optim/by_name.c: the "optimizer" block of a configuration: types,
- * parameters, messages. What DeepSpeed makes of such blocks is in
- * tests/reference/optim.c.
+ * parameters, messages. tests/reference/optim.c compares such blocks with
+ * DeepSpeed.
  * SPDX-License-Identifier: MIT */
 #include "optim/given.h"
 

@@ -45,7 +45,7 @@ static void by_path(void **state)
     ds_scope_close(scope);
 }
 
-/* The state dict knows no groups: it goes from an optimizer with groups to one
+/* A state dict has no groups: one of an optimizer with groups is loaded by one
  * without. */
 static void states(void **state)
 {

@@ -1,8 +1,8 @@
 /* tests/optim/list.c: docs/optimizers.md and docs/schedules.md say what
  * src/optim/list.h lists, and other documents name all of it.
  *
- * Between two marks of each document stands what this program makes of the
- * entries. It fails if they differ; scripts/config_docs writes them anew.
+ * This program makes the text between two marks of each document from the
+ * entries. It fails if they differ; scripts/config_docs rewrites them.
  * SPDX-License-Identifier: MIT */
 #include "optim/list.h"
 

@@ -64,7 +64,7 @@ static void learning_rate(void **state)
     ds_scope_close(scope);
 }
 
-/* A gradient that lies transposed in memory is read in the parameter's order. */
+/* A gradient that is transposed in memory is read in the parameter's order. */
 static void gradients_of_any_strides(void **state)
 {
     (void)state;

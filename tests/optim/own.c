@@ -1,4 +1,4 @@
-/* tests/optim/own.c: optimizers of one's own, made of ds_optim_type, and put on
+/* tests/optim/own.c: custom optimizers, made of ds_optim_type, and put on
  * masters.
  * SPDX-License-Identifier: MIT */
 #include "optim/given.h"

@@ -1,6 +1,6 @@
-/* tests/optim/schedule.c: schedules: one of one's own, torch's beside PyTorch's
- * values, going on from a checkpoint, and all that is refused. DeepSpeed's
- * values are tests/reference/lr.c.
+/* tests/optim/schedule.c: schedules: a custom one, torch's beside PyTorch's
+ * values, resuming from a checkpoint, and all that is refused. DeepSpeed's
+ * values are in tests/reference/lr.c.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
 #include "base/mem.h"
@@ -30,7 +30,7 @@ static void close_bench(Bench b)
     ds_scope_close(b.scope);
 }
 
-/* ---- one of one's own ---------------------------------------------------------------------------------- */
+/* ---- a custom one -------------------------------------------------------------------------------------- */
 
 typedef struct Halving {
     double first;
@@ -167,7 +167,8 @@ static void closed_forms(void **state)
 
 /* ---- DeepSpeed's ----------------------------------------------------------------------------------------- */
 
-/* A new schedule with the old one's number goes on with the same values. */
+/* A new schedule that has the number of the old one continues with the same
+ * values. */
 static void a_resumed_schedule_goes_on(void **state)
 {
     (void)state;
@@ -283,8 +284,8 @@ static void refused(void **state)
     }
 }
 
-/* Each parameter stands in docs/schedules.md: a name that is unknown lists
- * those there are. */
+/* docs/schedules.md names each parameter; the message about an unknown name
+ * lists them. */
 static void documented(void **state)
 {
     (void)state;

@@ -1,7 +1,6 @@
 /* tests/optim/state_dict.c: state dicts of torch.optim's shape: what is saved
- * and loaded goes on bit for bit; what does not fit is refused and changes
- * nothing. Files of PyTorch's own are loaded in
- * tests/checkpoint/peer.c.
+ * and loaded continues bit for bit; what does not fit is refused and changes
+ * nothing. tests/checkpoint/peer.c loads PyTorch's own files.
  * SPDX-License-Identifier: MIT */
 #include "folder.h"
 #include "given.h"

@@ -107,7 +107,7 @@ static ds_module *conv_new(void *arg)
     return ds_nn_conv2d(NULL, "conv", 3, 5, 3, .padding = 1);
 }
 
-/* Planes in and out, in whatever order they lie in memory. */
+/* Planes in and out, in any memory order. */
 static void planes(void **state)
 {
     (void)state;
@@ -196,7 +196,7 @@ static void inputs_and_values(void **state)
     CHECK_INT(ds_backward(ds_sum(one)), DS_ESTATE);
     CHECK_ERROR("passed before");
 
-    /* a frozen parameter, one that nobody trains */
+    /* a frozen parameter, which is not trained */
     ds_module_zero_grad(m);
     ds_require_grad(p->w, false);
     CHECK_INT(ds_backward(ds_sum(ds_data_parallel_call(dp, a))), DS_OK);
@@ -274,7 +274,8 @@ static ds_module *norm_new(void *arg)
     return m;
 }
 
-/* Statistics are those of each replica's samples; the first one's stay. */
+/* Statistics are those of each replica's samples; those of the first replica
+ * are kept. */
 static void batch_norm(void **state)
 {
     (void)state;

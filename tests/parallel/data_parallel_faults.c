@@ -96,8 +96,8 @@ static void freed_before(void **state)
     CHECK_INT(ds_live_tensors(), before);
 }
 
-/* In a fork there are no replicas' threads: a message, and nobody waits for
- * them. */
+/* In a fork there are no replicas' threads: a call fails with a message, and
+ * does not wait for them. */
 static void in_a_fork(void **state)
 {
     (void)state;

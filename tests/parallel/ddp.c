@@ -73,7 +73,7 @@ typedef struct Branches {
     ds_tensor *count; /* a buffer: [1] */
 } Branches;
 
-/* Ranks above 0 never go right, nobody uses `none`. */
+/* Ranks above 0 never use `right`, no rank uses `none`. */
 static ds_tensor *branches_forward(void *self, ds_tensor *x)
 {
     Branches *b = self;

@@ -48,7 +48,7 @@ static ds_status follow(Run *run, dsi_zero *z, ds_module *net, dsi_ema *e)
     if ((status = dsi_ema_swap(e)) != DS_OK) return status;
     values(net, run->after[rank], ROOM);
     if (rank == 0) run->n = n;
-    return one_step(run, z, net, STEPS); /* training goes on */
+    return one_step(run, z, net, STEPS); /* training continues */
 }
 
 static ds_status body(void *arg)
@@ -99,7 +99,7 @@ static void bfloat16(void **state)
     stages(DS_BF16);
 }
 
-/* Three ranks have the averages of one process, but for the order of sums. */
+/* Three ranks have the averages of one process, except for the order of sums. */
 static void one_process(void **state)
 {
     (void)state;

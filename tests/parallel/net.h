@@ -32,8 +32,8 @@ static inline ds_module *net_new(void)
     return m;
 }
 
-/* n samples, of which the first is number `from`, and their labels: the same
- * for whoever asks. */
+/* n samples, of which the first is number `from`, and their labels: the same on
+ * every rank. */
 static inline ds_tensor *samples(ds_dtype dtype, int64_t from, int n, ds_tensor **labels)
 {
     float x[MOST][3 * 8 * 8];

@@ -239,7 +239,7 @@ static void parameters_in_files(void **state)
     }
 }
 
-/* What a user writes into a gathered parameter goes to the file. */
+/* Values that a user writes to a gathered parameter are written to the file. */
 static ds_status write_one(void *arg)
 {
     dsi_zero_opts o = {.stage = 3, .max_live = INT64_MAX, .offload_optimizer = true};
@@ -308,8 +308,8 @@ static ds_status one_step(dsi_zero *z, ds_module *net, int i)
 
 static ds_tensor *copy_of(ds_tensor *x) { return ds_clone(ds_detach(x)); }
 
-/* What was read after one step, and written back after three, makes steps two
- * and three again: parts, moments, counts, and the model by publish. */
+/* State that was read after one step, and written back after three, repeats
+ * steps two and three: parts, moments, counts, and the model by publish. */
 static ds_status there_and_back(void *arg)
 {
     static _Thread_local float want[ROOM], got[ROOM];

@@ -181,7 +181,8 @@ static void models_are_made_divided(void **state)
             }
 }
 
-/* A model that nobody takes over is freed, and one rank alone is not divided. */
+/* A model that is not handed over is freed; with one rank nothing is
+ * partitioned. */
 static ds_status make_for_nothing(void *arg)
 {
     (void)arg;

@@ -71,9 +71,9 @@ static ds_tensor *branches_forward(void *self, ds_tensor *x)
     return ds_comm_rank(ds_world()) == 1 ? ds_call(b->right, x) : x;
 }
 
-/* Only rank 1 goes right: the mean is a third of its gradient; what is frozen
- * stays. Nothing is divided here, as all ranks must gather the same
- * parameters. */
+/* Only rank 1 uses `right`: the mean is a third of its gradient; frozen
+ * parameters stay. Nothing is partitioned here, as all ranks must gather the
+ * same parameters. */
 static ds_status use_some(void *arg)
 {
     static const ds_module_type type = {"Branches", sizeof(Branches), .forward = branches_forward};
@@ -92,7 +92,7 @@ static ds_status use_some(void *arg)
     dsi_zero *z = dsi_zero_new(m, sgd, ds_world(), &o);
     RANK_CHECK(z);
     RANK_CHECK(values(m, before, ROOM) == 60);
-    for (int k = 0; k < 2; k++) { /* the second pass of two, or neither, goes there */
+    for (int k = 0; k < 2; k++) { /* the second pass does not use `right` */
         ds_tensor *x = ds_ones(o.dtype, ds_shape(2, 4));
         ds_tensor *y = k ? ds_call(b->frozen, ds_call(b->left, x)) : ds_call(m, x);
         RANK_CHECK(dsi_zero_backward(z, ds_sum(y), 1, k == 1) == DS_OK);

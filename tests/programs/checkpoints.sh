@@ -1,7 +1,7 @@
 #!/bin/sh
 # tests/programs/checkpoints.sh BINARY_DIR: cifar10_deepspeed with checkpoints:
-# it goes on where it was, and from whatever a kill -9 leaves, at random moments
-# of saving, on 1 rank and on 4 (under mpirun, where there is one).
+# it resumes where it was, also from the files that a kill -9 leaves, at random
+# moments of saving, on 1 rank and on 4 (under mpirun, where there is one).
 #
 # DS_KILLS=200: how often it is killed on each number of ranks (3).
 # SPDX-License-Identifier: MIT

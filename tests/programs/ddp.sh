@@ -19,7 +19,7 @@ has out '^Accuracy of the network on the 1000 test images: [0-9]* %$'
 lines t.csv 201
 check_saved_step
 
-# ---- goes on from a saved step: the epoch begins again, with what was learned
+# ---- continues from a saved step: the epoch begins again, with its weights
 status 0 $sample --load cifar_net_step_200.pth --max_steps 2 --no_eval --log_interval 1
 has out '^Loaded cifar_net_step_200.pth: epoch 1$'
 lines out 4

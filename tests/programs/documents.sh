@@ -3,7 +3,7 @@
 # README.md and docs/*.md, in their order, each for a few steps on the sample;
 # what they print has the form that the documents show; configurations there are
 # good ones. With DS_DOCUMENTS_DATA=FOLDER, where CIFAR-10 is, commands run as
-# they stand (minutes), and every line is looked for.
+# they are (minutes), and every line is looked for.
 # SPDX-License-Identifier: MIT
 set -u
 build=$(cd "$1" && pwd)
@@ -27,8 +27,8 @@ all=${DS_DOCUMENTS_DATA:-}
 tab=$(printf '\t')
 
 # blocks DOCUMENT: "KIND<tab>LINE" of each block that is run; of sh a line a
-# command, without what goes on in the next line and without comments; of what
-# else is named by a number, "file<tab>N" with the text in block.N
+# command, without its continuation lines and without comments; of blocks that
+# are named by a number, "file<tab>N" with the text in block.N
 blocks()
 {
     awk -v n="$blocks" '

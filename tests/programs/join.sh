@@ -1,6 +1,6 @@
 #!/bin/sh
 # tests/programs/join.sh BINARY_DIR: the same command typed on two nodes, which
-# are this machine. What takes more of a machine each is in
+# are this machine. Tests that need several machines are in
 # tests/launcher/cluster.
 # SPDX-License-Identifier: MIT
 set -u

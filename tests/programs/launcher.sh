@@ -85,7 +85,7 @@ signal()
 
 nasty=' a  "b" '\''c'\'' ; $x `y` \ % * = ~ # & | < > ( ) { } [ ] ! ? é'$'\n''end'
 
-# What depends on the engine.
+# Tests that depend on the runner.
 run()
 {
     # ---- what ranks get
@@ -159,7 +159,7 @@ run()
     signal 137 "a killed launcher" deaf KILL
 }
 
-# What does not.
+# Tests that do not.
 run_once()
 {
     status 0 -q $mpi --num_devs 2 --bind_core_list 0,1 $rank cores 0
@@ -215,8 +215,8 @@ run_once()
     has got '^141$'
     has err '^deepspeed: what ranks printed could not be written: Broken pipe; all ranks are ended$'
     gone "a reader that left"
-    # what a job of Open MPI has left whose launcher was killed with all: its folder
-    # has no lock
+    # what a job of Open MPI has left whose launcher was killed with all: its
+    # folder has no lock
     if [ ! "$mpi" ]; then
         mkdir -p "$TMPDIR/deepspeed-job.dead00/x" "$TMPDIR/deepspeed-job.live00"
         exec 9<"$TMPDIR/deepspeed-job.live00"
@@ -250,8 +250,7 @@ run_once()
         (ulimit -S -n 100000 && "$program" -q $mpi --num_devs 2 --no_local_rank /bin/sh -c 'ulimit -n' >out 2>err) || fail "many files"
         has out '^100000$'
     fi
-    # a terminal that goes away takes its foreground group, and nohup keeps out
-    # of that
+    # a terminal that closes ends its foreground group, except under nohup
     rm -f started.*
     setsid nohup "$program" -q $mpi --num_devs 2 --no_local_rank /bin/sh -c 'touch started.$RANK; sleep 0.3; echo $RANK' >out 2>err </dev/null &
     launcher=$!

@@ -89,7 +89,8 @@ else
 fi
 mkdir -m 777 place
 chmod a-w tree
-# nobody DIRECTORY ARGUMENTS...: quickstart as a user who may not write the tree
+# `nobody` DIRECTORY ARGUMENTS...: quickstart as a user who may not write the
+# tree
 nobody()
 {
     (cd "$1" && shift && $as env PATH="$work/bin" "$work/tree/quickstart" "$@") >out 2>err </dev/null

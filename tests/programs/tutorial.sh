@@ -58,7 +58,7 @@ if "$torch" -c 'import torch' 2>/dev/null; then
     paste -d ' ' want got | awk '{ for (i = 1; i <= 10; i++) if (($i - $(i + 10))^2 > 1) exit 1; exit NF != 20 }'
     if [ $? -eq 0 ]; then pass; else fail "PyTorch: $(cat want), here: $(cat got)"; fi
 
-    # of DataParallel, beside an object that nobody here knows
+    # of DataParallel, beside an object of an unknown class
     cp out plain
     "$torch" - <<'END' 2>err
 import fractions, torch

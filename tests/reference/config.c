@@ -2,7 +2,7 @@
  *
  * The same resolution, or a refusal where DeepSpeed refuses. Two things differ
  * on purpose, and docs/config.md lists them: we refuse more (unknown keys at
- * the top, values of another JSON type, "auto" that nobody fills in), and we
+ * the top, values of another JSON type, "auto" that is not filled in), and we
  * fill in "auto" of a batch key from the other batch keys.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
@@ -162,7 +162,7 @@ static bool may_refuse(const char *message)
         "found true",                /* for a number */
         "found false",               /* for a number */
         "found null",                /* for what has no null; DeepSpeed fails later */
-        "\"auto\"",                  /* that nobody fills in; DeepSpeed fails later */
+        "\"auto\"",                  /* that is not filled in; DeepSpeed fails later */
         "is not supported",          /* training would not be what was asked for */
         "use \"gradient_clipping\"", /* DeepSpeed fails in initialize */
         "\"gradient_clipping\": expected a number of at least 0", /* -1 is 0 there */

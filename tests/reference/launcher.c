@@ -1,12 +1,16 @@
-/* tests/reference/launcher.c: hostfiles, filters, lists of cores and whole command lines as DeepSpeed's launcher takes
- * them; what each process of a node gets.
+/* tests/reference/launcher.c: hostfiles, filters, lists of cores and whole
+ * command lines as DeepSpeed's launcher takes them; what each process of a node
+ * gets.
  *
- * Resources and world_info are the same, and so is what is refused. Commands are those of other runners, so what
- * corresponds is compared: ranks, hosts, options of the start of a rank, the program's words, Slurm's choice of nodes,
- * --launcher_args, forwarded variables. Where we differ on purpose is listed below and in docs/launcher.md.
+ * Resources and world_info are the same, and so is what is refused. Commands
+ * are those of other runners, so what corresponds is compared: ranks, hosts,
+ * options of the start of a rank, the program's words, Slurm's choice of nodes,
+ * --launcher_args, forwarded variables. Where we differ on purpose is listed
+ * below and in docs/launcher.md.
  *
- * Each command line is decided in a process of its own, in a folder with stand-ins for ssh and the runners; ssh
- * answers as it did when the values were made. Nothing is started.
+ * Each command line is decided in a process of its own, in a folder with
+ * stand-ins for ssh and the runners; ssh answers as it did when the values were
+ * made. Nothing is started.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "folder.h"
@@ -129,8 +133,9 @@ static void core_list(Reference *r, const json_t *c, size_t i)
 
 /* ---- command lines: where we differ on purpose --------------------------------------------------------------- */
 
-/* What we start and DeepSpeed does not: any choice of hosts and counts with any MPI; CUDA_VISIBLE_DEVICES beside
- * --num_nodes 1; blank lines and comments in .deepspeed_env. */
+/* Jobs that we start and DeepSpeed does not: any choice of hosts and counts
+ * with any MPI; CUDA_VISIBLE_DEVICES beside --num_nodes 1; blank lines and
+ * comments in .deepspeed_env. */
 static bool may_accept(const char *message)
 {
     static const char *const reasons[] = {
@@ -141,8 +146,9 @@ static bool may_accept(const char *message)
     return false;
 }
 
-/* What we refuse and DeepSpeed does not: what is about Python, Intel's MPI, a misspelt launcher that is not used, a
- * given hostfile that is not there. */
+/* Jobs that we refuse and DeepSpeed does not: options about Python, Intel's
+ * MPI, a misspelt launcher that is not used, a given hostfile that is not
+ * there. */
 static bool may_refuse(const char *message)
 {
     static const char *const reasons[] = {
@@ -170,7 +176,8 @@ static void write_program(const char *folder, const char *name, const char *text
     write_file(path, text, 0755);
 }
 
-/* The case's folder: stand-ins in bin/, whatever could be the program, hostfile, .deepspeed_env. */
+/* The case's folder: stand-ins in bin/, whatever could be the program,
+ * hostfile, .deepspeed_env. */
 static void prepare(const json_t *c, const char *folder)
 {
     static const char *const engines[] = {"mpirun", "pdsh", "srun", "mpiname", "mpiexec"};
@@ -211,13 +218,14 @@ static void set_environment(const json_t *c, const char *folder)
     snprintf(devices, sizeof devices, "%d", (int)reference_int(c, "devices", 4));
     clearenv();
     setenv("LOCAL_SIZE", devices, 1);
-    setenv("RES_OPTIONS", "timeout:1 attempts:1", 1); /* nobody knows worker-0 */
+    setenv("RES_OPTIONS", "timeout:1 attempts:1", 1); /* no server knows worker-0 */
     json_object_foreach(json_object_get(c, "env"), name, value)
         setenv(name, json_string_value(value), 1);
     setenv("PATH", bin, 1);
 }
 
-/* In the child: its status; what is said goes to the files out and err. */
+/* In the child: returns its status; its output is written to the files out and
+ * err. */
 static int decide(const json_t *c, const char *folder)
 {
     static char hostfile[] = "--hostfile=HOSTFILE"; /* may be written to */
@@ -287,7 +295,8 @@ static int find(const json_t *words, const char *word, const char *next)
     return -1;
 }
 
-/* Options of the start of a rank, and pairs of words for srun: ours has them where DeepSpeed has. */
+/* Options of the start of a rank, and pairs of words for srun: ours has them
+ * where DeepSpeed has. */
 static void compare_options(const Case *c, const json_t *want)
 {
     static const char *const same[] = {
@@ -321,7 +330,8 @@ static void compare_options(const Case *c, const json_t *want)
     }
 }
 
-/* What stands behind "--" are the last words that were typed, as many as DeepSpeed passes on. */
+/* The words behind "--" are the last words of the command line, as many as
+ * DeepSpeed passes on. */
 static void compare_program(const Case *c, const json_t *want)
 {
     const json_t *typed = json_object_get(c->want, "argv");
@@ -341,7 +351,8 @@ static void compare_program(const Case *c, const json_t *want)
         FAIL(c, "the program is %s with %zu words in all", at(c->command, first), n);
 }
 
-/* Whether DeepSpeed's command forwards a variable: export NAME=, -x NAME=, -genv NAME... */
+/* Whether DeepSpeed's command forwards a variable: export NAME=, -x NAME=,
+ * -genv NAME... */
 static bool is_forwarded(const json_t *want, const char *name)
 {
     dsi_text entry = {0};
@@ -405,7 +416,7 @@ static void compare_launcher_args(const Case *c)
             if (!k) place = find(c->command, word, NULL);
             bool there = place >= 0;
             while (there && strcmp(at(c->command, (size_t)(place + k)), word) != 0) {
-                int more = place + 1; /* the first word may stand elsewhere too */
+                int more = place + 1; /* the first word may be elsewhere too */
                 while (strcmp(at(c->command, (size_t)more), at(c->command, (size_t)place)) != 0 &&
                        *at(c->command, (size_t)more))
                     more++;
@@ -464,7 +475,8 @@ static void command(Reference *r, const json_t *c, size_t i)
 
 /* ---- the processes of a node --------------------------------------------------------------------------------- */
 
-/* In the child: becomes rank k of the n of its node, as if Open MPI had started it. */
+/* In the child: becomes rank k of the n of its node, as if Open MPI had started
+ * it. */
 static int become(const json_t *c, int k, int n, const char *folder)
 {
     char *argv[64] = {(char *)"deepspeed", (char *)"--rank_start"}, number[20];
@@ -501,7 +513,8 @@ static const char *next_line(char **rest)
     return line;
 }
 
-/* DeepSpeed counts LOCAL_RANK modulo the local count: with unequal nodes it does not begin with 0. Ours does. */
+/* DeepSpeed counts LOCAL_RANK modulo the local count: with unequal nodes it
+ * does not begin with 0. Ours does. */
 static void compare_process(Reference *r, size_t i, const json_t *want, int k, char *said)
 {
     const char *name;

@@ -1,5 +1,6 @@
-/* tests/reference/lm_models.c: folders of transformers: logits, loss, gradients,
- * 20 steps of training, as Python has them; and what is saved is what was
+/* tests/reference/lm_models.c: folders of transformers: logits, loss,
+ * gradients, 20 steps of training, as Python has them; and what is saved is
+ * what was
  * loaded.
  * SPDX-License-Identifier: MIT */
 #include "base/file.h"
@@ -188,7 +189,7 @@ static void check_generation(Reference *r, ds_module *m)
                  json_object_get(d, "generated"));
 }
 
-/* What would be drawn from, for the token after a prompt. */
+/* The tokens among which the one after a prompt would be drawn. */
 static void check_choices(Reference *r, const float *logits, int64_t vocab, ds_tensor *prompt,
                           const json_t *s)
 {

@@ -51,7 +51,7 @@ static void check_decoded(Reference *r, const char *key, size_t i, const ds_toke
     free(got);
 }
 
-/* What a stream hands out is the text, but for an end that is incomplete. */
+/* A stream returns the text, except an incomplete character at the end. */
 static void check_stream(Reference *r, size_t i, const ds_tokenizer *t, const ds_tokens *ids)
 {
     ds_decode_stream *s = ds_decode_stream_new(t, true);

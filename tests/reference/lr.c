@@ -1,5 +1,5 @@
 /* tests/reference/lr.c: the files of folder lr: learning rates and betas of
- * DeepSpeed's schedules, alone and in the engine. Bit for bit, but for ln and
+ * DeepSpeed's schedules, alone and in the engine. Bit for bit, except ln and
  * cos.
  * SPDX-License-Identifier: MIT */
 #include "check.h"

@@ -1,8 +1,10 @@
-/* tests/reference/optim.c: the files of folder optim: parameter traces over given gradients, by torch's
- * and DeepSpeed's optimizers, gradient clipping, and what DeepSpeed makes of optimizer blocks.
+/* tests/reference/optim.c: the files of folder optim: parameter traces over
+ * given gradients, by torch's and DeepSpeed's optimizers, gradient clipping,
+ * and what DeepSpeed makes of optimizer blocks.
  *
- * A trace's options are read strictly: one that is not known here fails the case. torch's zeros for
- * betas, eps and alpha, where 0 means the default in our options, become DS_ZERO.
+ * A trace's options are read strictly: one that is not known here fails the
+ * case. torch's zeros for betas, eps and alpha, where 0 means the default in
+ * our options, become DS_ZERO.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "reference.h"
@@ -11,7 +13,7 @@
 
 /* ---- options from JSON ----------------------------------------------------------------------------- */
 
-/* Where a number or a truth of "params" goes. */
+/* The variable of a number or a truth value of "params". */
 typedef struct Option {
     const char *key;
     double *number;
@@ -306,8 +308,9 @@ static double largest(ds_tensor *x)
     return most;
 }
 
-/* How far off a moment may be, relative to the largest: the files size no tolerance for them. 20
- * roundings; and DeepSpeed's kernels compute 1 - beta2 in float32, which is off by up to 2^-24. */
+/* How far off a moment may be, relative to the largest: the files size no
+ * tolerance for them. 20 roundings; and DeepSpeed's kernels compute 1 - beta2
+ * in float32, which is off by up to 2^-24. */
 static double state_tolerance(const Reference *r)
 {
     json_t *all = json_object_get(r->json, "all_hyperparameters");
@@ -316,8 +319,9 @@ static double state_tolerance(const Reference *r)
     return 20 * 6e-8 + (deepspeed ? 6e-8 / (1 - beta2) : 0);
 }
 
-/* The moments at the end: "state.NAME.exp_avg" is our "exp_avg.NAME". DeepSpeed's Adagrad calls its sum
- * exp_avg_sq, and its Lion has one that nothing uses. NAdam's mu_product follows from the step. */
+/* The moments at the end: "state.NAME.exp_avg" is our "exp_avg.NAME".
+ * DeepSpeed's Adagrad calls its sum exp_avg_sq, and its Lion has one that
+ * nothing uses. NAdam's mu_product follows from the step. */
 static void check_state(Reference *r, const ds_optim *o)
 {
     const char *optimizer = reference_text(r->json, "optimizer", "");
@@ -440,15 +444,17 @@ static void clip(Reference *r)
 
 /* ---- what DeepSpeed makes of an optimizer block ----------------------------------------------------------- */
 
-/* Whether DeepSpeed's refusal is of the optimizer itself: it has no LAMB and Lion for the CPU, which we have,
- * and what ZeRO permits is the engine's matter. */
+/* Whether DeepSpeed's refusal is of the optimizer itself: it has no LAMB and
+ * Lion for the CPU, which we have, and what ZeRO permits is the engine's
+ * matter. */
 static bool refusal_is_ours(const json_t *raises)
 {
     const char *message = reference_text(raises, "message", "");
     return !strstr(message, "not been implemented on CPU") && !strstr(message, "untested ZeRO");
 }
 
-/* The class that DeepSpeed built with all its hyperparameters, made by the plain constructors here. */
+/* The class that DeepSpeed built with all its hyperparameters, made by the
+ * plain constructors here. */
 static ds_optim *make_expected(Reference *r, const json_t *c, ds_module *m)
 {
     static const struct {

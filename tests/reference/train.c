@@ -3,11 +3,11 @@
  * as the run had processes. (The norm recorded there is of p.grad after the
  * backward: of the mean over the ranks, the same on each.)
  *
- * Every loss must agree. So must every gradient norm, but for near-ties: where
- * two values of a pooling window differ by less than the rounding of their
- * sums, another order of summation sends the gradient to the other one, and the
- * norm of that step alone moves by some 1e-5. Such steps are named; one in
- * fifty may be off by up to 1e-4, and the final weights of such a run by ten
+ * Every loss must agree. So must every gradient norm, except at near-ties:
+ * where two values of a pooling window differ by less than the rounding of
+ * their sums, another order of summation sends the gradient to the other one,
+ * and the norm of that step alone moves by some 1e-5. Such steps are named; one
+ * in fifty may be off by up to 1e-4, and the final weights of such a run by ten
  * times their tolerance.
  * SPDX-License-Identifier: MIT */
 #include "classify.h"
@@ -17,8 +17,8 @@
 
 static ds_dataset *images;
 
-/* [4, 5, 6] -> index[0..n-1]; n, or 0 if it is longer than room or not whole
- * numbers. */
+/* [4, 5, 6] -> index[0..n-1]; returns n, or 0 if there are more than `room`
+ * numbers, or one is not whole. */
 static int64_t read_index(const json_t *list, int64_t *index, int64_t room)
 {
     int64_t n = (int64_t)json_array_size(list);
@@ -46,7 +46,7 @@ static ds_module *load_net(Reference *r, const char *file)
 #define MAX_STEPS  1024
 #define MAX_IMAGES 1024 /* of a micro batch */
 
-/* What a rank saw; filled by its thread, compared by the main one. */
+/* The results of a rank; filled by its thread, compared by the main one. */
 typedef struct Seen {
     double loss[MAX_STEPS], norm[MAX_STEPS];
     int64_t micro_steps, updates;

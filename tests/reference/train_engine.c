@@ -22,7 +22,7 @@ static ds_dataset *images;
 #define MAX_STEPS  1024
 #define MAX_IMAGES 256 /* of a micro batch */
 
-/* What a rank saw; filled by its thread, compared by the main one. */
+/* The results of a rank; filled by its thread, compared by the main one. */
 typedef struct Seen {
     double loss[MAX_STEPS], aux[MAX_STEPS], lr[MAX_STEPS], lr_after[MAX_STEPS], norm[MAX_STEPS],
         scale[MAX_STEPS], skipped[MAX_STEPS];
@@ -183,7 +183,7 @@ static const char *norm_key(const Run *run)
     return run->world == 1 ? "grad_norm_computed" : "";
 }
 
-/* Updates of this run that DeepSpeed makes by the right rule: all, but for
+/* Updates of this run that DeepSpeed makes by the right rule: all, except with
  * fp16. There, at stage 0, the loss is not scaled but the gradient unscaled;
  * and at a step at which the scale grows, half of the update is made. */
 static int64_t comparable(const Run *run)
@@ -224,7 +224,8 @@ static int64_t near_tie_by_loss(const Run *run, double atol)
 }
 
 /* The first update whose norm is off by more than rounding and less than a
- * wrong rule would make it; on a GPU, where sums have another order, losses tell
+ * wrong rule would make it; on a GPU, where sums have another order, losses
+ * tell
  * too. */
 static int64_t near_tie(const Run *run, const Seen *s, double atol, double rtol)
 {

@@ -201,7 +201,8 @@ static void saved_tensors_that_are_gone(void **state)
     ds_scope_close(s);
 }
 
-/* What no wanted gradient reads stays away: the first layer's weight. */
+/* A parameter that no wanted gradient reads is not materialized: the first
+ * layer's weight. */
 static void only_what_a_backward_reads(void **state)
 {
     (void)state;

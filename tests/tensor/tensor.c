@@ -61,7 +61,7 @@ static void make_many_in_scopes(void)
     }
 }
 
-/* A loop of one's own without a scope is told so, once. */
+/* A program's loop without a scope gets a warning, once. */
 static void a_loop_without_scopes(void **state)
 {
     (void)state;

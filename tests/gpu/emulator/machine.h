@@ -8,8 +8,8 @@
  * seen. Threads that wait without end are named.
  *
  * Invariants: one kernel runs at a time (the pretending driver holds its lock);
- * self is the running fiber, NULL on the host's stack; fiber i is lane i % 32 of
- * warp i / 32, whose masks of lanes say what it does.
+ * self is the running fiber, NULL on the host's stack; fiber i is lane i % 32
+ * of warp i / 32, whose masks of lanes say what it does.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -38,7 +38,8 @@ enum Kind : uint8_t {
     CALL
 };
 
-/* What a lane brings to a meeting of its warp; the last to come computes out for all. */
+/* A lane's operands of an operation of its warp; the last lane to come computes
+ * `out` for all. */
 struct Meeting {
     Kind kind;
     unsigned mask;
@@ -77,7 +78,8 @@ extern Fiber *self;
 extern Block block; /* that runs */
 extern const Launch *launch;
 
-/* What a lane gets from a meeting of its warp; only here is self->m written, in code that no sanitizer instruments. */
+/* A lane's part in an operation of its warp; returns its result. Only here is
+ * self->m written, in code that no sanitizer instruments. */
 uint64_t meet(Kind kind, unsigned mask, uint64_t in, int arg, int width, const char *name,
               int line);
 void call(void (*f)(void **const *p, unsigned mask), const char *name, int line, const void *p0,
@@ -88,7 +90,8 @@ void barrier(int line);                   /* of the block */
 /* the same for all threads of a block */
 void *shared(const void *tag, size_t bytes, size_t aligned);
 void run(const Launch &l); /* the whole grid */
-/* c += a b, k after k: [16,step], [16,k] and [k,step], of which `columns`, a multiple of 8, are
+/* c += a b, k after k: [16,step], [16,k] and [k,step], of which `columns`, a
+ * multiple of 8, are
  * used. */
 void add_products(float *c, const float *a, const float *b, int k, int columns, int step);
 extern uint64_t threads_run;

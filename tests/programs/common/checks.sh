@@ -1,6 +1,6 @@
 # tests/programs/common/checks.sh: for scripts that run a program as a user
 # does. The caller sets $program and sources this; it works in a new folder,
-# which goes at the end.
+# which is removed at the end.
 # SPDX-License-Identifier: MIT
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,4 +1,4 @@
-"""What ds_show says of files beside tests/golden/pth/NAME.json: compare_show.py DS_SHOW FOLDER.
+"""Compares ds_show's output for files with tests/golden/pth/NAME.json: compare_show.py DS_SHOW FOLDER.
 
 SPDX-License-Identifier: MIT
 """

@@ -1,4 +1,4 @@
-# What stands before the program of docs/from-pytorch.md.
+# The beginning of the program of docs/from-pytorch.md.
 # SPDX-License-Identifier: MIT
 import torch
 import torch.nn as nn

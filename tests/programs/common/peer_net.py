@@ -1,7 +1,7 @@
 """The tutorial's network in PyTorch, beside the programs here: peer_net.py train DATA OUT.pth | step FILE.pth.
 
 train: some steps on the images of DATA's sample, saved as the tutorial does; prints for each class how many test
-images of it are recognised, in the order of the classes. step: goes on from a saved step of cifar10_ddp.
+images of it are recognised, in the order of the classes. step: continues from a saved step of cifar10_ddp.
 SPDX-License-Identifier: MIT
 """
 import os

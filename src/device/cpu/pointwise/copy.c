@@ -148,7 +148,7 @@ static conversion conversion_of(ds_dtype from, ds_dtype to)
 /* Converts n contiguous elements. */
 static void copy_convert(const conversion *c, int64_t n, const char *x, char *y)
 {
-    int64_t mid[PIECE]; /* room for the widest */
+    int64_t mid[PIECE]; /* large enough for the widest dtype */
     if (c->same) {
         memcpy(y, x, (size_t)(n * c->to_size));
     } else if (c->loaded) {
@@ -196,8 +196,8 @@ static void copy_transpose(int64_t size, int64_t rows, int64_t cols, const void 
 }
 
 #ifdef __SSE2__
-/* to[r, c] = from[c, r] for 8 x 8: rows i and i + 4, interleaved, are rows 2 i and 2 i + 1 of the next
- * round; of three. */
+/* to[r, c] = from[c, r] for 8 x 8: rows i and i + 4, interleaved, are rows 2 i
+ * and 2 i + 1 of the next round; of three. */
 static void transpose_8x8(const uint16_t *from, int64_t sx, uint16_t *to, int64_t sy)
 {
     __m128i a[8], b[8];
@@ -268,7 +268,7 @@ typedef struct {
 static void copy_tile(const transposition *t, int64_t rows, int64_t cols, const char *x, char *y)
 {
     const conversion *c = t->c;
-    int64_t tile[TILE * TILE]; /* room for the widest */
+    int64_t tile[TILE * TILE]; /* large enough for the widest dtype */
 
     if (c->same) {
         copy_square(c->to_size, rows, cols, x, t->col_stride, y, t->row_stride);
@@ -280,8 +280,8 @@ static void copy_tile(const transposition *t, int64_t rows, int64_t cols, const 
     copy_square(c->to_size, rows, cols, tile, TILE, y, t->row_stride);
 }
 
-/* Moves *x and *y, which have strides sx and sy, to line `line` of n dimensions,
- * of which the last counts fastest. */
+/* Moves *x and *y, which have strides sx and sy, to line `line` of n
+ * dimensions, of which the last counts fastest. */
 static void move_to_line(int n, const int64_t *d, const int64_t *sx, const int64_t *sy,
                          int64_t line, const char **x, char **y)
 {
@@ -383,8 +383,9 @@ static void copy_repeats(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* If y's lines are short runs of one element of x each, side by side, copies them
- * and returns true: the strided iterator would call a function for each. */
+/* If y's lines are short runs of one element of x each, side by side, copies
+ * them and returns true: the strided iterator would call a function for
+ * each. */
 static bool copy_repeated(strided *w, const conversion *c)
 {
     int in = w->n - 1;
@@ -463,7 +464,8 @@ static void copy_reverse(int64_t size, int64_t lines, int64_t n, const char *x, 
     }
 }
 
-/* Groups begin .. end-1 of lines: the lines along the dimension before the last. */
+/* Groups begin .. end-1 of lines: the lines along the dimension before the
+ * last. */
 static void copy_reverses(void *arg, int64_t begin, int64_t end)
 {
     const strided *w = arg;
@@ -476,8 +478,8 @@ static void copy_reverses(void *arg, int64_t begin, int64_t end)
     }
 }
 
-/* If x's lines run backwards where y's are dense, copies without the buffer of the
- * strided iterator and returns true. */
+/* If x's lines run backwards where y's are dense, copies without the buffer of
+ * the strided iterator and returns true. */
 static bool copy_reversed(strided *w, const conversion *c)
 {
     int in = w->n - 1;
