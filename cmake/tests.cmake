@@ -35,9 +35,10 @@ if("avx512" IN_LIST DS_ISAS AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
     target_link_options(amx_emulator INTERFACE -Wl,--wrap=dsi_cpu_find_amx)
 endif()
 # Each test program has the whole library: lld, where it is installed, links
-# them in half of the time.
+# them in half of the time; programs are linked side by side, each by one thread.
+set(DS_LLD_FLAGS -fuse-ld=lld -Wl,--threads=1)
 include(CheckLinkerFlag)
-check_linker_flag(C -fuse-ld=lld DS_LLD)
+check_linker_flag(C "${DS_LLD_FLAGS}" DS_LLD)
 file(GLOB DS_TEST_HELPERS CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*.c)
 if(DS_TEST_HELPERS)
     add_library(test_helpers STATIC ${DS_TEST_HELPERS})
@@ -61,7 +62,9 @@ foreach(source ${DS_TEST_SOURCES})
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
     target_link_libraries(${target} PRIVATE ds_options $<TARGET_NAME_IF_EXISTS:test_helpers> examples_common launcher_parts deepspeed_static
         PkgConfig::CMOCKA PkgConfig::JANSSON PkgConfig::ARCHIVE PkgConfig::CRYPTO PkgConfig::PNG Threads::Threads m)
-    target_link_options(${target} PRIVATE $<$<BOOL:${DS_LLD}>:-fuse-ld=lld>)
+    if(DS_LLD)
+        target_link_options(${target} PRIVATE ${DS_LLD_FLAGS})
+    endif()
     target_compile_definitions(${target} PRIVATE DS_GOLDEN="${PROJECT_SOURCE_DIR}/tests/golden"
         DS_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     set_target_properties(${target} PROPERTIES DS_ADDRESS_ONLY ON) # undefined: the library's business, a third of the build
