@@ -3,6 +3,7 @@
  *
  *     bench_comm                              2 and 4 ranks as threads
  *     mpirun -n 4 bench_comm                  4 ranks as processes
+ *     mpirun -n 4 bench_comm vote             what a vote takes before a step that is a CUDA graph
  *     mpirun -n 2 bench_comm BYTES ...        all_reduce of float32 alone, in turns with copies: on each line
  *                                             BYTES, its median and least microseconds, and those of the copies
  *
@@ -221,9 +222,41 @@ static void beside_copies(lane *lanes, size_t bytes)
     ds_scope_close(scope);
 }
 
+/* As ds_step_graph_run does (device/graph.h, Note [Meetings]): ranks that come
+ * at the same time, and ranks that have worked until then. */
+static void votes(void)
+{
+    enum { VOTES = 4000 };
+    static double took[VOTES];
+    for (int work = 0; work < 2; work++) {
+        for (int i = -10; i < VOTES; i++) {
+            double begun = dsi_now();
+            while (work && dsi_now() < begun + 100e-6) continue;
+            int64_t x[] = {3, -3};
+            begun = dsi_now();
+            ds_status status = dsi_request_run(
+                &(dsi_request){DSI_NUMBERS(ds_world(), DSI_ALL_REDUCE, DS_I64, x, x, 2),
+                               .op = DS_REDUCE_MIN, .internal = true});
+            if (status != DS_OK) fprintf(stderr, "%s\n", ds_error());
+            if (i >= 0) took[i] = dsi_now() - begun;
+        }
+        double middle = median(took, VOTES); /* sorted */
+        if (!ds_comm_rank(ds_world()))
+            printf("%d ranks, %s, vote %s: median %.1f us, a tenth below %.1f, least %.1f\n",
+                   ds_comm_size(ds_world()), ds_comm_backend(ds_world()),
+                   work ? "after 100 us of work" : "at once", middle * 1e6, took[VOTES / 10] * 1e6,
+                   took[0] * 1e6);
+    }
+}
+
 int main(int argc, char **argv)
 {
     ds_status status = ds_init_distributed();
+    if (status == DS_OK && argc > 1 && !strcmp(argv[1], "vote")) {
+        votes();
+        ds_destroy_process_group();
+        return 0;
+    }
     if (status == DS_OK && argc > 1) {
         lane *lanes = ds_comm_size(ds_world()) == 2 ? lanes_open() : NULL;
         for (int i = 1; i < argc; i++) beside_copies(lanes, strtoul(argv[i], NULL, 10));
