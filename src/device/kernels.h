@@ -573,8 +573,8 @@ typedef struct dsi_fusions {
      * at - pads; k and v go into row at of the caches; y is attention to rows
      * pads .. at, the last `window` of them. Positions are read from memory: a
      * graph may repeat it for the next one. A row outside of the cache:
-     * DSI_FAULT_ROW, place [b, -1]. = binary MUL, ADD of the halves of q and k
-     * (ops/rotary.c); copy (k, its row), copy (v, its row); attention (q,
+     * DSI_FAULT_PLACE, place [b, -1]. = binary MUL, ADD of the halves of q and
+     * k (ops/rotary.c); copy (k, its row), copy (v, its row); attention (q,
      * cache_k, cache_v, mask of those rows); with a cap matmul, affine, unary
      * TANH, softmax, matmul in its place */
     ds_status (*attention_step)(dsi_stream *s, const dsi_attention_step *o, dsi_view q, dsi_view k,

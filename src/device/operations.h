@@ -81,7 +81,8 @@
     X(LABEL, cross_entropy, "label", "index ") \
     X(ROW, embedding, "index", "position ") \
     X(ELEMENT, gather, "index", "") \
-    X(GROUP, group_rows, "group", "position ")
+    X(GROUP, group_rows, "group", "position ") \
+    X(PLACE, attention_step, "place", "sequence ")
 
 #define DSI_OP_CONSTANT(constant, ...)    DSI_##constant,
 #define DSI_FAULT_CONSTANT(constant, ...) DSI_FAULT_##constant,

@@ -1,6 +1,6 @@
-/* tests/gpu/decode.c: tokens that are generated on the emulated GPU, one graph a
- * token: those of the CPU, and of a run without graphs; what a token costs; steps
- * that cannot be recorded; the two kernels beside sums in double.
+/* tests/gpu/decode.c: tokens that are generated on the emulated GPU, one graph
+ * a token: those of the CPU, and of a run without graphs; what a token costs;
+ * steps that cannot be recorded; the two kernels beside sums in double.
  * SPDX-License-Identifier: MIT */
 #include "base/env.h"
 #include "base/mem.h"
@@ -150,8 +150,8 @@ static void joined_launches_have_the_same_bits(void **state)
     ds_set_grad(grad);
 }
 
-/* From the fifth token on: a launch of the graph, a copy of the tokens and one of the
- * fault flag, a wait; drawn, one more copy, of the ids. */
+/* From the fifth token on: a launch of the graph, a copy of the tokens and one
+ * of the fault flag, a wait; drawn, one more copy, of the ids. */
 static void a_token_is_one_launch(void **state)
 {
     (void)state;
@@ -200,7 +200,8 @@ static void what_is_not_recorded_is_launched(void **state)
     }
 }
 
-/* Allocation number `fail` fails: the same tokens, or one message; nothing is lost. */
+/* Allocation number `fail` fails: the same tokens, or one message; nothing is
+ * lost. */
 static void memory_that_runs_out(void **state)
 {
     (void)state;
@@ -259,7 +260,8 @@ static void turn(const Step *s, const float *x, const float *cos, const float *s
     }
 }
 
-/* Of a row and group: the new key and value are in row `at`, others are as before. */
+/* Of a row and group: the new key and value are in row `at`, others are as
+ * before. */
 static void check_cache(const Step *s, int group, int64_t at, const double *key,
                         const float *const *from, const float *keys, const float *values,
                         double near)
@@ -412,7 +414,7 @@ static void a_position_outside_of_the_cache(void **state)
     (void)state;
     for (int i = 0; i < 4; i++) {
         const int64_t rows = i < 2 ? 4 : LONG, at = i % 2 ? rows : -1;
-        char message[40];
+        char message[80];
         ds_scope *scope = ds_scope_open();
         CHECK_INT(ds_set_device(gpu), DS_OK);
         ds_tensor *x = ds_ones(DS_F32, ds_shape(1, 1, 8)),
@@ -422,7 +424,8 @@ static void a_position_outside_of_the_cache(void **state)
         dsi_view none = {.p = NULL};
         CHECK(dsi_run_fusion(y, attention_step, &o, dsi_v(x), dsi_v(x), dsi_v(x), dsi_v(cache),
                              dsi_v(cache), dsi_v(place), none, none, none, dsi_v(y)));
-        snprintf(message, sizeof message, "outside 0..%d", (int)rows - 1);
+        snprintf(message, sizeof message, "attention_step: place %d at sequence 0 is outside 0..%d",
+                 (int)at, (int)rows - 1);
         CHECK(!ds_data(cache) && strstr(ds_error(), message));
         ds_error_clear();
         const float *p = ds_data(cache);

@@ -7,6 +7,7 @@
 #include "operands.h"
 
 #include "base/error.h"
+#include "kernels/decode.h"
 #include "kernels/route.h"
 
 #include <string.h>

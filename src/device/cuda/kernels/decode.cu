@@ -99,7 +99,7 @@ template <class T, int E> DEVICE void attention_step(const dsi_cuda_attention_st
     int warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32;
     long long at = P.at[batch], pad = P.pads ? P.pads[batch] : 0, first = pad;
     if (!step_fits(P, at, pad)) {
-        if (threadIdx.x == 0) set_fault(P.fault, K_FAULT_ROW, at, batch, -1, P.rows);
+        if (threadIdx.x == 0) set_fault(P.fault, K_FAULT_PLACE, at, batch, -1, P.rows);
         return;
     }
     if (P.window && at + 1 - P.window > first) first = at + 1 - P.window;

@@ -4,7 +4,8 @@
 
 #include "args.h"
 
-enum { K_STEP_WARPS = 32 }; /* of attention_step, at most */
+enum { K_STEP_WARPS = 32 };                   /* of attention_step, at most */
+enum { K_FAULT_PLACE = K_FAULT_ELEMENT + 2 }; /* one more of args.h's, behind route.h's */
 
 /* Strides, in elements, of batch, head and (caches) row; that of an element of a head
  * is 1. cos NULL: heads do not turn. part: of each block its largest score, its sum of
