@@ -109,9 +109,18 @@ ds_tensor *dsi_zero_shard_grad(const dsi_zero *z, int i)
     return dsi_acquire(g) ? g : NULL;
 }
 
+ds_status dsi_zero_make_grad(dsi_zero *z, int i)
+{
+    ds_tensor *x = z->flat->param[i].x;
+    if (z->comm || !z->shard[i] || dsi_zero_shard_grad(z, i)) return DS_OK;
+    ds_tensor *g = dsi_fill(dsi_new(x, x->shape), 0);
+    return g ? ds_set_grad_of(x, g) : ds_error_status();
+}
+
 ds_status dsi_zero_hand_over(dsi_zero *z)
 {
     for (int i = 0; i < z->flat->n; i++) {
+        if (dsi_zero_make_grad(z, i) != DS_OK) return ds_error_status();
         ds_tensor *g = z->shard[i] ? dsi_zero_shard_grad(z, i) : NULL;
         if (g && g->device != z->shard[i]->device) {
             g = dsi_zero_host_grad(z, i, g);

@@ -67,18 +67,9 @@ ds_tensor *dsi_zero_part(dsi_zero *z, int index, int part, bool local)
     return dsi_comm_all_or_none(z->comm, status) == DS_OK ? x : NULL;
 }
 
-/* On one rank backward has made none, if the parameter was not used. */
-static ds_status grad_make(dsi_zero *z, int k)
-{
-    ds_tensor *x = z->flat->param[k].x;
-    if (z->comm || !z->shard[k] || dsi_zero_shard_grad(z, k)) return DS_OK;
-    ds_tensor *g = dsi_fill(dsi_new(x, x->shape), 0);
-    return g ? ds_set_grad_of(x, g) : ds_error_status();
-}
-
 static ds_status part_write(dsi_zero *z, int k, int part, ds_tensor *value)
 {
-    ds_status status = part == DSI_ZERO_GRAD ? grad_make(z, k) : DS_OK;
+    ds_status status = part == DSI_ZERO_GRAD ? dsi_zero_make_grad(z, k) : DS_OK;
     if (part >= 0 && z->shard[k] && status == DS_OK)
         status = dsi_optim_make_moments(z->optim, &z->optim->params[z->flat->param[k].index]);
     if (status == DS_OK) status = part_copy(part_of(z, k, part), value);

@@ -74,6 +74,9 @@ dsi_offload_model dsi_zero_model(dsi_zero *z); /* the same for offload.h */
 
 /* ---- parts of a step ---- */
 
+/* On one rank backward makes no gradient of a parameter that the loss does not
+ * depend on: one of zeros then, as on more ranks, so that it decays there too. */
+ds_status dsi_zero_make_grad(dsi_zero *z, int i);
 /* Sets the gradients of the shards, from which the optimizer reads them. */
 ds_status dsi_zero_hand_over(dsi_zero *z);
 /* Whether the norm is made on the GPU, with collectives that are queued there. */

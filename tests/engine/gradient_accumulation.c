@@ -1,6 +1,7 @@
 /* tests/engine/gradient_accumulation.c: updates that the program ends, and
- * batch sizes that change, in each stage. The model is y = sum(w x) of four
- * weights with SGD of rate 1, so that an update is minus the mean gradient.
+ * batch sizes that change, a parameter that is not used, in each stage. The
+ * model is y = sum(w x) of four weights with SGD of rate 1, so that an update
+ * is minus the mean gradient.
  * SPDX-License-Identifier: MIT */
 #include "ranks.h"
 
@@ -45,6 +46,12 @@ static ds_status turn(ds_engine *e, double x)
     return status == DS_OK ? ds_engine_step(e) : status;
 }
 
+static ds_tensor *same(void *self, ds_tensor *x)
+{
+    (void)self;
+    return x;
+}
+
 static double weight(ds_engine *e)
 {
     ds_state *s = ds_engine_state(e, true);
@@ -52,6 +59,29 @@ static double weight(ds_engine *e)
     double last = w ? w[3] : NAN;
     ds_state_free(s);
     return last;
+}
+
+/* A parameter that no loss depends on decays, on one rank as on more; in
+ * DeepSpeed, too. */
+static ds_status an_unused_parameter(void *arg)
+{
+    int stage = *(int *)arg;
+    char config[300];
+    ds_module *m = ds_nn_sequential(NULL, "net");
+    ds_nn_linear(m, "used", 4, 1, .no_bias = true);
+    ds_module *unused = ds_module_make(m, "unused", "Unused", .forward = same);
+    ds_module_param(unused, "w", ds_ones(DS_F32, ds_shape(4)));
+    snprintf(config, sizeof config,
+             "{\"train_micro_batch_size_per_gpu\": 1, \"zero_allow_untested_optimizer\": true, "
+             "\"optimizer\": {\"type\": \"SGD\", \"params\": {\"lr\": 1, \"weight_decay\": 0.25}}, "
+             "\"zero_optimization\": {\"stage\": %d}}",
+             stage);
+    ds_engine *e = ds_initialize(.model = m, .config = config);
+    RANK_CHECK(e && turn(e, 1) == DS_OK && turn(e, 1) == DS_OK);
+    ds_tensor *w = ds_engine_get_full(e, ds_parameter(m, "unused.w"), "fp32");
+    RANK_CHECK(w && ((const float *)ds_data(w))[3] == 0.5625f);
+    ds_engine_free(e);
+    return DS_OK;
 }
 
 /* ---- updates that the program ends ---------------------------------------------------------------------- */
@@ -152,6 +182,7 @@ static void the_program_says_where(void **state)
         TEST_RANKS(one_step_for_all, &stage);
         TEST_RANKS(a_step_that_is_the_boundary, &stage);
         TEST_RANKS(a_dropped_batch, &stage);
+        TEST_RANKS(an_unused_parameter, &stage);
     }
 }
 
