@@ -126,7 +126,7 @@ IGNORED("data_types.keep_in_fp32_modules", "\"auto\"", "names of transformers' m
 REMOVED("amp", "NVIDIA's apex; use fp16 or bf16")
 
 /* ---- ZeRO ---- */
-GROUP("zero_optimization", NULL_NO, "what ranks divide among them")
+GROUP("zero_optimization", NULL_NO, "state that is partitioned among ranks")
 SUPPORTED("zero_optimization.stage", INT_IN(0, 3), "0", zero.stage,
           "0: nothing; 1: optimizer states; 2: gradients too; 3: parameters too")
 IGNORED("zero_optimization.contiguous_gradients", "true",

@@ -1,6 +1,5 @@
-/* tests/reference/launcher.c: hostfiles, filters, lists of cores and whole
- * command lines as DeepSpeed's launcher takes them; what each process of a node
- * gets.
+/* tests/reference/launcher.c: hostfiles, filters, lists of cores and command
+ * lines, compared with DeepSpeed's launcher; resources of each rank.
  *
  * Resources and world_info are the same, and so is what is refused. Commands
  * are those of other runners, so what corresponds is compared: ranks, hosts,
@@ -133,9 +132,8 @@ static void core_list(Reference *r, const json_t *c, size_t i)
 
 /* ---- command lines: where we differ on purpose --------------------------------------------------------------- */
 
-/* Jobs that we start and DeepSpeed does not: any choice of hosts and counts
- * with any MPI; CUDA_VISIBLE_DEVICES beside --num_nodes 1; blank lines and
- * comments in .deepspeed_env. */
+/* Jobs that DeepSpeed refuses: any choice of hosts and counts with any MPI;
+ * CUDA_VISIBLE_DEVICES with --num_nodes 1; comments in .deepspeed_env. */
 static bool may_accept(const char *message)
 {
     static const char *const reasons[] = {
@@ -146,9 +144,8 @@ static bool may_accept(const char *message)
     return false;
 }
 
-/* Jobs that we refuse and DeepSpeed does not: options about Python, Intel's
- * MPI, a misspelt launcher that is not used, a given hostfile that is not
- * there. */
+/* Jobs that only we refuse: options about Python, Intel's MPI, a misspelt
+ * launcher that is not used, a given hostfile that is not there. */
 static bool may_refuse(const char *message)
 {
     static const char *const reasons[] = {
@@ -176,8 +173,7 @@ static void write_program(const char *folder, const char *name, const char *text
     write_file(path, text, 0755);
 }
 
-/* The case's folder: stand-ins in bin/, whatever could be the program,
- * hostfile, .deepspeed_env. */
+/* The case's folder: stand-ins in bin/, programs, hostfile, .deepspeed_env. */
 static void prepare(const json_t *c, const char *folder)
 {
     static const char *const engines[] = {"mpirun", "pdsh", "srun", "mpiname", "mpiexec"};
@@ -224,8 +220,7 @@ static void set_environment(const json_t *c, const char *folder)
     setenv("PATH", bin, 1);
 }
 
-/* In the child: returns its status; its output is written to the files out and
- * err. */
+/* In the child: returns its status; its output is in the files out and err. */
 static int decide(const json_t *c, const char *folder)
 {
     static char hostfile[] = "--hostfile=HOSTFILE"; /* may be written to */
@@ -351,8 +346,7 @@ static void compare_program(const Case *c, const json_t *want)
         FAIL(c, "the program is %s with %zu words in all", at(c->command, first), n);
 }
 
-/* Whether DeepSpeed's command forwards a variable: export NAME=, -x NAME=,
- * -genv NAME... */
+/* Whether DeepSpeed's command forwards a variable: export, -x or -genv NAME. */
 static bool is_forwarded(const json_t *want, const char *name)
 {
     dsi_text entry = {0};
@@ -475,8 +469,7 @@ static void command(Reference *r, const json_t *c, size_t i)
 
 /* ---- the processes of a node --------------------------------------------------------------------------------- */
 
-/* In the child: becomes rank k of the n of its node, as if Open MPI had started
- * it. */
+/* In the child: becomes rank k of n of its node, as if Open MPI started it. */
 static int become(const json_t *c, int k, int n, const char *folder)
 {
     char *argv[64] = {(char *)"deepspeed", (char *)"--rank_start"}, number[20];
