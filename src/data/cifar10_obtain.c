@@ -32,6 +32,7 @@
 #define ARCHIVE       "cifar-10-binary.tar.gz"
 #define SAMPLE        "cifar10-sample.tar.xz"
 #define SAMPLE_FOLDER "cifar-10-sample"
+#define IDLE_S        600 /* seconds after which another process that writes nothing has stopped */
 
 /* An empty variable counts as not set. */
 const char *dsi_cifar10_url(const char *url)
@@ -103,7 +104,7 @@ static ds_status cifar10_lock_folder(dsi_lock *lock, const char *folder, bool qu
     dsi_text waiting = dsi_text_of("Another process is putting CIFAR-10 into %s: waiting for it",
                                    folder);
     ds_status status = dsi_mkdirs(folder);
-    if (status == DS_OK) status = dsi_lock_take(lock, path, quiet ? NULL : waiting.s);
+    if (status == DS_OK) status = dsi_lock_take(lock, path, quiet ? NULL : waiting.s, IDLE_S);
     dsi_free(path);
     dsi_text_free(&waiting);
     return status;

@@ -7,9 +7,12 @@
  * SPDX-License-Identifier: MIT */
 #include "lock.h"
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/text.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,6 +20,8 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define POLL_US 100000
 
 /* Tells whether path is still the name of the open file. */
 static bool lock_has_name(int fd, const char *path)
@@ -26,8 +31,46 @@ static bool lock_has_name(int fd, const char *path)
            open_.st_ino == named.st_ino;
 }
 
+/* The latest change of a file in the folder of `path`, in nanoseconds. */
+static int64_t folder_changed(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    dsi_text folder = dsi_text_of("%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
+    DIR *d = opendir(folder.s);
+    int64_t latest = 0;
+    struct stat s;
+    for (const struct dirent *e; d && (e = readdir(d));) {
+        if (fstatat(dirfd(d), e->d_name, &s, 0) != 0) continue;
+        int64_t at = (int64_t)s.st_mtim.tv_sec * 1000000000 + s.st_mtim.tv_nsec;
+        if (at > latest) latest = at;
+    }
+    if (d) closedir(d);
+    dsi_text_free(&folder);
+    return latest;
+}
+
+/* Waits until fd is locked: 0, or -1 with errno; EWOULDBLOCK: nothing has
+ * changed for idle_s seconds. */
+static int lock_wait(int fd, const char *path, double idle_s)
+{
+    int64_t changed = folder_changed(path);
+    double since = dsi_now();
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR) return -1;
+        int64_t latest = folder_changed(path);
+        if (latest != changed) since = dsi_now();
+        changed = latest;
+        if (dsi_now() - since > idle_s) {
+            errno = EWOULDBLOCK;
+            return -1;
+        }
+        usleep(POLL_US);
+    }
+    return 0;
+}
+
 /* Repeats until the file that it has locked is the one that has the name. */
-ds_status dsi_lock_take(dsi_lock *lock, const char *path, const char *waiting)
+ds_status dsi_lock_take(dsi_lock *lock, const char *path, const char *waiting, double idle_s)
 {
     *lock = (dsi_lock){.fd = -1};
     for (;;) {
@@ -38,13 +81,19 @@ ds_status dsi_lock_take(dsi_lock *lock, const char *path, const char *waiting)
         if (rc != 0 && errno == EWOULDBLOCK) {
             if (waiting) fprintf(stderr, "%s\n", waiting);
             waiting = NULL;
-            while ((rc = flock(fd, LOCK_EX)) != 0 && errno == EINTR) continue;
+            rc = lock_wait(fd, path, idle_s);
         }
         /* a file system without locks: go on as if alone; files are replaced as
          * a whole anyway */
         bool held = rc == 0 || errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS;
         if (!held) {
-            dsi_fail(DS_EIO, "lock: %s: %s", path, strerror(errno));
+            if (errno == EWOULDBLOCK)
+                dsi_fail(DS_EIO,
+                         "lock: another process has had %s for %.3g s, and writes nothing: end it "
+                         "(fuser -v %s names it) and try again",
+                         path, idle_s, path);
+            else
+                dsi_fail(DS_EIO, "lock: %s: %s", path, strerror(errno));
             close(fd);
             return DS_EIO;
         }

@@ -4,8 +4,7 @@
  * Invariants: gradients are read where they are and changed in place; none is
  * made. ds_clip_grad_norm leaves its norm and its factor on the device; the
  * host waits for the norm of ds_grad_norm. A parameter without a gradient is
- * left
- * out.
+ * left out.
  * SPDX-License-Identifier: MIT */
 #include "optim.h"
 

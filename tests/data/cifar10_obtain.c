@@ -5,6 +5,7 @@
 #include "cifar10_files.h"
 #include "data/extract.h"
 #include "data/fetch.h"
+#include "data/lock.h"
 #include "http_server.h"
 
 #include <signal.h>
@@ -297,6 +298,32 @@ static void leftovers_do_no_harm(void **state)
     http_stop(&s);
 }
 
+/* One that holds the lock and writes nothing does not block for ever; one that
+ * writes does, until it ends. */
+static void a_lock_is_waited_for_while_its_holder_works(void **state)
+{
+    (void)state;
+    dsi_lock lock, held;
+    const char *path = in(folder, ".lock"), *file = in(folder, "part");
+    CHECK_INT(dsi_lock_take(&held, path, NULL, 1), DS_OK);
+    CHECK_INT(dsi_lock_take(&lock, path, NULL, 0.2), DS_EIO);
+    CHECK_ERROR("and writes nothing: end it");
+    dsi_lock_drop(&held);
+
+    pid_t child = fork();
+    if (child == 0) {
+        if (dsi_lock_take(&held, path, NULL, 1) != DS_OK) _exit(1);
+        for (int i = 0; i < 30; i++) save(file, "x", 1), usleep(50000);
+        dsi_lock_drop(&held);
+        _exit(0);
+    }
+    while (!there(file)) usleep(1000);
+    CHECK_INT(dsi_lock_take(&lock, path, NULL, 1), DS_OK);
+    dsi_lock_drop(&lock);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 static void an_archive_that_is_no_file(void **state)
 {
     (void)state;
@@ -363,6 +390,7 @@ int main(void)
         TEST(a_damaged_archive_is_refused),
         TEST(a_full_disk_while_unpacking_is_named),
         TEST(leftovers_do_no_harm),
+        TEST(a_lock_is_waited_for_while_its_holder_works),
         TEST(an_archive_that_is_no_file),
         TEST(without_a_network_the_sample_does),
         TEST(the_sample_hides_no_failure),
