@@ -130,7 +130,7 @@ typedef struct ds_generate_opts {
     int64_t top_k;                    /* draw among the k most probable tokens; 0: 50, -1: all */
     double top_p;                     /* draw among the fewest that have this probability; 0: 1 */
     double repetition_penalty;        /* of tokens that the row has already, above 0; 0: 1 */
-    int64_t stop[DS_MAX_STOP_TOKENS]; /* ids that end a row, and are its last one */
+    int64_t stop[DS_MAX_STOP_TOKENS]; /* ids of the vocabulary that end a row, its last one */
     int n_stop;
     int64_t pad_token_id; /* fills rows that ended, and marks padding of ids */
     uint64_t seed;        /* equal seeds draw equal tokens, row by row */

@@ -1,4 +1,5 @@
-/* device/operations.h: the operations that one entry of kernels.h chooses among.
+/* device/operations.h: the operations that one entry of kernels.h chooses
+ * among.
  *
  * X(constant, name in messages, formula): the lists also make the names that
  * dsi_unary_name and its siblings return.
@@ -26,16 +27,16 @@
     X(EXPM1, expm1, "e^x - 1", "dy (y + 1)", y) \
     X(LOG1P, log1p, "log(1 + x)", "dy / (1 + x)", x) \
     X(LEAKY_RELU, leaky_relu, "x > 0 ? x : p x", "x > 0 ? dy : p dy", x) \
-    X(ELU, elu, "x > 0 ? x : p (e^x - 1)", "x > 0 ? dy : p e^x dy", x) \
+    X(ELU, elu, "x > 0 ? x : p (e^x - 1)", "x <= 0 ? p e^x dy : dy", x) \
     X(SOFTPLUS, softplus, "x > p ? x : log(1 + e^x)", "x > p ? dy : dy / (1 + e^-x)", x) \
     X(HARDSWISH, hardswish, "x min(max(x + 3, 0), 6) / 6", \
       "x <= -3 ? 0 : x < 3 ? dy (x/3 + 1/2) : dy", x) \
     X(MISH, mish, "x tanh(log(1 + e^x))", "its derivative times dy", x) \
     X(HARDSIGMOID, hardsigmoid, "min(max(x + 3, 0), 6) / 6", "-3 < x < 3 ? dy / 6 : 0", x) \
     X(LOGSIGMOID, logsigmoid, "-log(1 + e^-x)", "dy / (1 + e^x)", x) \
-    X(SELU, selu, "1.0507 (x > 0 ? x : 1.6733 (e^x - 1))", "1.0507 (x > 0 ? dy : 1.6733 e^x dy)", \
+    X(SELU, selu, "1.0507 (x > 0 ? x : 1.6733 (e^x - 1))", "1.0507 (x <= 0 ? 1.6733 e^x dy : dy)", \
       x) \
-    X(CELU, celu, "x > 0 ? x : p (e^(x/p) - 1)", "x > 0 ? dy : e^(x/p) dy", x) \
+    X(CELU, celu, "x > 0 ? x : p (e^(x/p) - 1)", "x <= 0 ? e^(x/p) dy : dy", x) \
     X(HUBER, huber, "|x| < p ? x^2 / 2 : p (|x| - p/2)", "dy min(max(x, -p), p)", x) \
     X(RSQRT, rsqrt, "1 / sqrt x", "-dy / (2 x sqrt x)", x) \
     X(FLOOR, floor, "the integer at or below x", "none: it is 0", x) \
@@ -44,8 +45,10 @@
     X(SIGN, sign, "(x > 0) - (x < 0)", "none: it is 0", x) \
     X(POW, pow, "x^p", "none: ops compose it", x)
 
-/* X(constant, name, formula). All but DIV also take int64, which wraps around;
- * by an integer 0 the quotient and the remainder are 0. */
+/* X(constant, name, formula). All but DIV and ATAN2 also take int64, which
+ * wraps around; by an integer 0 the quotient, the remainder and a power below 0
+ * are
+ * 0. */
 #define DSI_BINARY_OPS(X) \
     X(ADD, add, "a + alpha b") \
     X(MUL, mul, "a b") \
@@ -53,7 +56,10 @@
     X(MAXIMUM, maximum, "the larger; NaN if either is") \
     X(MINIMUM, minimum, "the smaller; NaN if either is") \
     X(FLOOR_DIVIDE, floor_divide, "the integer at or below a / b") \
-    X(REMAINDER, remainder, "a - b floor(a / b): of b's sign, or 0")
+    X(REMAINDER, remainder, "a - b floor(a / b): of b's sign, or 0") \
+    X(POWER, pow, "a^b; of int64 truncated") \
+    X(ATAN2, atan2, "the angle of the point (b, a), -pi to pi; no int64") \
+    X(BITS_AND, bitwise_and, "the bits that both have; int64 alone")
 
 #define DSI_COMPARE_OPS(X) \
     X(EQ, eq, "a == b") \

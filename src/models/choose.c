@@ -222,6 +222,11 @@ bool dsi_lm_check_choice(const char *who, const ds_generate_opts *o, int64_t voc
         return dsi_invalid("%s: temperature %g, top_p %g, %d stop tokens: expected 0 or more, 0 to "
                            "1, 0 to %d",
                            who, o->temperature, o->top_p, o->n_stop, DS_MAX_STOP_TOKENS);
+    for (int i = 0; i < o->n_stop; i++)
+        if (o->stop[i] < 0 || o->stop[i] >= vocab)
+            return dsi_invalid("%s: stop token %d is %lld: expected 0 to %lld, the last of the "
+                               "vocabulary",
+                               who, i, (long long)o->stop[i], (long long)vocab - 1);
     return dsi_lm_check_processors(who, o, vocab);
 }
 

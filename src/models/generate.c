@@ -424,12 +424,11 @@ static bool generate_check(const dsi_lm *lm, ds_tensor *ids, const ds_generate_o
     if (o->max_new_tokens < 1 || o->max_new_tokens > INT32_MAX)
         return dsi_invalid("generate: max_new_tokens is %lld: expected 1 to 2^31",
                            (long long)o->max_new_tokens);
-    if (o->prompt_lookup_num_tokens < -1)
-        return dsi_invalid("generate: prompt_lookup_num_tokens is %lld: expected -1 or more",
-                           (long long)o->prompt_lookup_num_tokens);
-    if (o->num_assistant_tokens < -1)
-        return dsi_invalid("generate: num_assistant_tokens is %lld: expected -1 or more",
-                           (long long)o->num_assistant_tokens);
+    int64_t lookup = o->prompt_lookup_num_tokens, assist = o->num_assistant_tokens;
+    if (lookup < -1 || lookup > INT32_MAX || assist < -1 || assist > INT32_MAX)
+        return dsi_invalid("generate: prompt_lookup_num_tokens is %lld, num_assistant_tokens %lld: "
+                           "expected -1 to 2^31",
+                           (long long)lookup, (long long)assist);
     if (lm->position && ds_size(ids, 1) + o->max_new_tokens - 1 > lm->config.positions)
         return dsi_invalid("generate: %lld tokens and %lld new ones: the model has %lld positions",
                            (long long)ds_size(ids, 1), (long long)o->max_new_tokens,

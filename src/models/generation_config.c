@@ -238,24 +238,26 @@ static void early_stopping_read(Reading *r)
 
 /* ---- stop tokens ---- */
 
-/* Values that are no integers, and ids beyond the table's end, are left out. */
-static void stop_add(ds_generate_opts *o, const json_t *id)
+/* Values that are no integers, and ids beyond the table's end, are left out; so
+ * are those outside of the vocabulary, which transformers' defaults put into
+ * files of small models, and which never occur. */
+static void stop_add(ds_generate_opts *o, const json_t *id, int64_t vocab)
 {
-    if (json_is_integer(id) && o->n_stop < DS_MAX_STOP_TOKENS)
-        o->stop[o->n_stop++] = json_integer_value(id);
+    int64_t token = json_is_integer(id) ? json_integer_value(id) : -1;
+    if (token >= 0 && token < vocab && o->n_stop < DS_MAX_STOP_TOKENS) o->stop[o->n_stop++] = token;
 }
 
 /* An id or a list of ids of that file. A key that is there replaces earlier
  * ids, an absent one leaves them: so generation_config.json has precedence over
  * config.json. */
-static void stop_read(ds_generate_opts *o, const json_t *value, const char *file)
+static void stop_read(ds_generate_opts *o, const json_t *value, const char *file, int64_t vocab)
 {
     size_t i;
     json_t *id;
     if (!value || json_is_null(value)) return;
     o->n_stop = 0;
-    stop_add(o, value);
-    json_array_foreach(value, i, id) stop_add(o, id);
+    stop_add(o, value, vocab);
+    json_array_foreach(value, i, id) stop_add(o, id, vocab);
     if (json_array_size(value) > DS_MAX_STOP_TOKENS)
         dsi_log(DSI_WARNING, "%s: eos_token_id has %zu ids, and the first %d end a row", file,
                 json_array_size(value), DS_MAX_STOP_TOKENS);
@@ -296,7 +298,7 @@ static bool file_read(Reading *r, int64_t vocab)
     const json_t *eos = value_of(r, "eos_token_id");
     if (eos && ids_of(r, eos).n < 0)
         reading_fail(r, "eos_token_id", "a token id, or a list of them");
-    stop_read(o, json_object_get(r->to->json, "eos_token_id"), r->path);
+    stop_read(o, json_object_get(r->to->json, "eos_token_id"), r->path, vocab);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) number_read(r, i);
     if (value_of(r, "top_k") && !o->top_k) o->top_k = -1;
     if (value_of(r, "min_new_tokens")) o->min_length = 0;
@@ -317,8 +319,9 @@ static bool file_read(Reading *r, int64_t vocab)
 static ds_generate_opts model_options(const dsi_lm *lm)
 {
     ds_generate_opts o = {.pad_token_id = lm->config.pad < 0 ? 0 : lm->config.pad};
-    if (lm->config.eos >= 0) o.stop[o.n_stop++] = lm->config.eos;
-    stop_read(&o, json_object_get(lm->json, "eos_token_id"), "config.json");
+    int64_t vocab = lm->config.vocab, eos = lm->config.eos;
+    if (eos >= 0 && eos < vocab) o.stop[o.n_stop++] = eos;
+    stop_read(&o, json_object_get(lm->json, "eos_token_id"), "config.json", vocab);
     return o;
 }
 

@@ -147,6 +147,7 @@ static ds_module *pretrained_read(ds_pretrained_opts o)
     if (o.dtype > DS_BF16)
         return dsi_refuse("pretrained_load: dtype is %s: expected a floating-point dtype",
                           ds_dtype_name(o.dtype));
+    if (!*o.folder) return dsi_refuse("pretrained_load: folder is \"\": expected the name of one");
     bool folder = dsi_is_folder(o.folder);
     if (!folder && !o.no_weights)
         return (dsi_fail(DS_EIO, "pretrained_load: \"%s\" is no folder", o.folder), NULL);
@@ -216,8 +217,8 @@ static ds_status save_tokenizer(const char *from, const char *to)
 }
 
 /* config.json with the dtype of the weights; adapters may have untied a head. A
- * config.json that was written by hand may lack the model_type that transformers
- * asks for. */
+ * config.json that was written by hand may lack the model_type that
+ * transformers asks for. */
 static ds_status save_config(const dsi_lm *lm, const char *folder, ds_dtype dtype)
 {
     json_t *json = json_copy(lm->json);

@@ -130,7 +130,7 @@ ds_tensor *ds_affine_grid(ds_tensor *theta, int64_t h, int64_t w, bool align_cor
     const int64_t *s = theta->shape.d;
     if (theta->shape.n != 3 || s[1] != 2 || s[2] != 3)
         return dsi_refuse("%s: theta is %s: expected [N,2,3]", op, dsi_shape_text(theta->shape));
-    if (!dsi_want_sizes(op, ds_shape(h, w))) return NULL;
+    if (!dsi_want_sizes(op, ds_shape(h, w), 1)) return NULL;
     ds_tensor *base = dsi_new_host(DS_F64, ds_shape(h * w, 3));
     double *at = ds_data_mut(base);
     for (int64_t i = 0; at && i < h * w; i++, at += 3)

@@ -307,10 +307,11 @@ static bool interpolate_axis(const ds_tensor *x, int dim, ds_interpolate_opts o,
                 .most = o.mode == DS_BICUBIC ? 4 : 2};
     double out = o.size.n ? (double)o.size.d[o.size.n > 1 ? dim - 2 : 0]
                           : floor((double)a->in * factor);
-    if (a->in < 1 || !(out >= 1 && out <= INT32_MAX))
+    int least = o.mode != DS_AREA;
+    if (a->in < 1 || !(out >= least && out <= INT32_MAX))
         return dsi_refuse("interpolate: dimension %d of x %s would be %g long: expected at least "
-                          "1 element before, and 1 to %d after",
-                          dim, dsi_shape_text(x->shape), out, INT32_MAX);
+                          "1 element before, and %d to %d after",
+                          dim, dsi_shape_text(x->shape), out, least, INT32_MAX);
     a->out = (int64_t)out;
     bool given = !o.size.n && !o.recompute_scale_factor;
     if (a->out == a->in && copies_same_length(x, o)) given = false;
@@ -327,6 +328,8 @@ static ds_tensor *interpolate_area(ds_tensor *x, const Axis *a)
 {
     if (!x) return NULL;
     const int64_t *d = x->shape.d;
+    ds_dims size = {.n = x->shape.n - 2, .d = {a[0].out, a[1].out, a[2].out}};
+    if (!dsi_numel(size)) return dsi_no_windows(x, size, NULL);
     if (x->shape.n == 4) return ds_adaptive_avg_pool2d(x, a[0].out, a[1].out);
     if (x->shape.n == 3)
         return ds_squeeze(ds_adaptive_avg_pool2d(ds_unsqueeze(x, 2), 1, a[0].out), 2);

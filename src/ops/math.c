@@ -133,8 +133,13 @@ static ds_tensor *add_pair(const char *name, ds_tensor *x, ds_tensor *op(ds_tens
                            ds_tensor *a, ds_tensor *b, double value)
 {
     if (!dsi_live_all(name, x, a, b)) return dsi_null_operand(name);
-    if (!dsi_is_16bit(x)) return ds_add_scaled(x, op(a, b), value);
-    return ds_cast(ds_add_scaled(dsi_upcast(x), op(dsi_upcast(a), dsi_upcast(b)), value), x->dtype);
+    ds_dtype dtype = dsi_promoted3(x, a, b), wide = dtype;
+    if (dtype == DS_F16 || dtype == DS_BF16) wide = DS_F32;
+    if (op == ds_div && dtype > DS_BF16)
+        return dsi_refuse("%s: operands are %s: expected a floating-point one", name,
+                          ds_dtype_name(dtype));
+    ds_tensor *y = op(ds_cast(a, wide), ds_cast(b, wide));
+    return ds_cast(ds_add_scaled(ds_cast(x, wide), y, value), dtype);
 }
 
 ds_tensor *ds_addcmul(ds_tensor *x, ds_tensor *a, ds_tensor *b, double value)

@@ -90,6 +90,7 @@ static inline ds_tensor *dsi_beside(ds_tensor *x, const ds_tensor *like, ds_dtyp
 
 /* torch.result_type: the dtype that a result of both has (promote.c). */
 ds_dtype dsi_promoted(const ds_tensor *a, const ds_tensor *b);
+ds_dtype dsi_promoted3(const ds_tensor *a, const ds_tensor *b, const ds_tensor *c);
 /* Casts both to dtype, with gradients, and moves a number (shape {}) of the CPU
  * to the other's device. False, with the message, if the devices differ. */
 bool dsi_promote(const char *op, ds_tensor **a, ds_tensor **b, ds_dtype dtype);
@@ -116,6 +117,9 @@ bool dsi_want_int64(const char *op, const char *what, const ds_tensor *x, const 
 /* dim counted from the front, for x of at least one dimension (a scalar counts
  * as [1]); -1, with the message, if x has no such dimension. */
 int dsi_want_dim(const char *op, const ds_tensor *x, int dim);
+/* reduce.c: the dimensions to reduce, bit i of *over for dimension i; none:
+ * all. False, with the message, for one that x does not have, or twice. */
+bool dsi_want_dims(const char *op, const ds_tensor *x, ds_dims dims, unsigned *over);
 int dsi_max_check(const char *op, const ds_tensor *x, int dim); /* refuses an empty one, too */
 /* math.c: the number as an int64 that broadcasts beside an x of integers; NULL,
  * with the message, of a fraction. */
@@ -176,11 +180,18 @@ bool dsi_triple(const char *op, const char *name, ds_dims d, int64_t usual, int6
 /* pool.c: x of n dimensions, 3 to 5, or of n - 1: one sample [C,...], which
  * gets a batch's dimension. NULL with the message. */
 ds_tensor *dsi_samples(const char *op, ds_tensor *x, int n);
-/* pool.c: whether these are sizes behind [N,C] of an output: at least 1, and
- * fewer than 2^31 places; and, of an adaptive pool, x [N,C,...] is not empty
- * there. Else false, with the message. */
-bool dsi_want_sizes(const char *op, ds_dims size);
+/* pool.c: whether these are sizes behind [N,C] of an output: at least `least`,
+ * and fewer than 2^31 places; and, of an adaptive pool, where 0 is one, x
+ * [N,C,...] is not empty there. Else false, with the message. */
+bool dsi_want_sizes(const char *op, ds_dims size, int64_t least);
 bool dsi_adaptive_fits(const char *op, const ds_tensor *x, ds_dims size);
+/* pool.c: of a size of which a number is 0: no elements; with a gradient, which
+ * is 0. indices: NULL, or *indices becomes as many places. */
+ds_tensor *dsi_no_windows(ds_tensor *x, ds_dims size, ds_tensor **indices);
+
+/* pointwise.c: how(a, b) without a graph, of the dtype that they promote to; of
+ * floats *a and *b become the operands in that dtype. NULL with the message. */
+ds_tensor *dsi_binary(dsi_binary_op how, ds_tensor **a, ds_tensor **b);
 
 /* dropout.c: the seed of one call of a kernel that draws its own random
  * numbers, and while a step is recorded the place where each replay has a new

@@ -160,7 +160,7 @@ ds_tensor *ds_fold_with(ds_tensor *x, int64_t h, int64_t w, ds_unfold_opts o)
     Windows v;
     if (!images(op, x, 2, "[N,C R S,L] or [C R S,L]")) return NULL;
     if (x->shape.n == 2) return ds_squeeze(ds_fold_with(ds_unsqueeze(x, 0), h, w, o), 0);
-    if (!dsi_want_float(op, x) || !dsi_want_sizes(op, ds_shape(h, w)) ||
+    if (!dsi_want_float(op, x) || !dsi_want_sizes(op, ds_shape(h, w), 1) ||
         !find_windows(op, o, h, w, &v))
         return NULL;
     const int64_t *s = x->shape.d, taps = v.kernel[0] * v.kernel[1],

@@ -7,7 +7,6 @@
  * SPDX-License-Identifier: MIT */
 #include "op.h"
 
-#include <float.h>
 #include <math.h>
 
 /* ---- two operands ------------------------------------------------------------------------------------ */
@@ -50,16 +49,28 @@ static ds_tensor *binary_run(dsi_binary_op how, double alpha, const ds_tensor *a
 }
 
 /* Of integers and bools, in int64, rounded to the dtype they promote to: so
- * each wraps around, and a bool is whether the result is not 0. */
+ * each wraps around, and a bool is whether the result is not 0. A number, which
+ * may be of a wider dtype, wraps around before. */
 static ds_tensor *binary_of_integers(const char *op, dsi_binary_op how, double alpha, ds_tensor *a,
                                      ds_tensor *b)
 {
     ds_dims shape;
     ds_dtype dtype = dsi_promoted(a, b);
-    if (!dsi_promote(op, &a, &b, DS_I64) || !dsi_broadcast(op, a->shape, b->shape, &shape) ||
-        !dsi_acquire(a, b))
+    if (!a->shape.n) a = ds_cast(a, dtype);
+    if (!b->shape.n) b = ds_cast(b, dtype);
+    if (!a || !b || !dsi_promote(op, &a, &b, DS_I64) ||
+        !dsi_broadcast(op, a->shape, b->shape, &shape) || !dsi_acquire(a, b))
         return NULL;
     return ds_cast(binary_run(how, alpha, a, b, shape), dtype);
+}
+
+ds_tensor *dsi_binary(dsi_binary_op how, ds_tensor **a, ds_tensor **b)
+{
+    const char *op = dsi_binary_name(how);
+    ds_dims shape;
+    if (!dsi_live_all(op, *a, *b)) return dsi_null_operand(op);
+    if (dsi_promoted(*a, *b) > DS_BF16) return binary_of_integers(op, how, 1, *a, *b);
+    return binary_prepare(op, a, b, &shape) ? binary_run(how, 1, *a, *b, shape) : NULL;
 }
 
 /* da = dy, db = alpha dy, each summed to the operand's shape. Nothing is saved. */
@@ -277,12 +288,8 @@ const dsi_op dsi_op_minimum = {"minimum", minimum_backward, .acquires = true};
 static ds_tensor *pointwise_extremum(const dsi_op *op, dsi_binary_op how, ds_tensor *a,
                                      ds_tensor *b)
 {
-    ds_dims shape;
-    if (!dsi_live_all(op->name, a, b)) return dsi_null_operand(op->name);
-    if (dsi_promoted(a, b) > DS_BF16) return binary_of_integers(op->name, how, 1, a, b);
-    if (!binary_prepare(op->name, &a, &b, &shape)) return NULL;
-
-    ds_tensor *y = binary_run(how, 1, a, b, shape);
+    ds_tensor *y = dsi_binary(how, &a, &b);
+    if (!y || !dsi_is_float(y)) return y;
 
     dsi_node *n = dsi_record(op, y, a, b);
     dsi_save_for_backward(n, a), dsi_save_for_backward(n, b);
@@ -477,42 +484,6 @@ ds_tensor *ds_where(ds_tensor *c, ds_tensor *a, ds_tensor *b)
     dsi_save_for_backward(n, c);
     dsi_set_attr(n, &(Binary){.a = a->shape, .b = b->shape}, sizeof(Binary));
     return y;
-}
-
-/* Whether a tensor of that dtype can hold the number, which is then rounded or,
- * for integers, truncated; uint8 wraps around below 0, as in PyTorch. */
-static bool number_fits(ds_dtype dtype, double x)
-{
-    static const double limits[][2] = {
-        [DS_F32] = {-(double)FLT_MAX, (double)FLT_MAX},
-        [DS_F64] = {-DBL_MAX, DBL_MAX},
-        [DS_F16] = {-65504, 65504},
-        [DS_BF16] = {-0x1.fep127, 0x1.fep127},
-        [DS_I64] = {-0x1p63, 0x1.fffffffffffffp62},
-        [DS_I32] = {INT32_MIN, INT32_MAX},
-        [DS_I16] = {INT16_MIN, INT16_MAX},
-        [DS_I8] = {INT8_MIN, INT8_MAX},
-        [DS_U8] = {-UINT8_MAX, UINT8_MAX + 0.999},
-        [DS_BOOL] = {-DBL_MAX, DBL_MAX},
-    };
-    if (!isfinite(x)) return dtype <= DS_BF16 || dtype == DS_BOOL;
-    return x >= limits[dtype][0] && x <= limits[dtype][1];
-}
-
-/* value where the mask is true, x elsewhere; of x's dtype */
-ds_tensor *ds_masked_fill(ds_tensor *x, ds_tensor *mask, double value)
-{
-    if (!dsi_live_all("masked_fill", x, mask)) return dsi_null_operand("masked_fill");
-    if (mask->dtype != DS_BOOL)
-        return dsi_refuse("masked_fill: the mask is %s %s: expected bool",
-                          ds_dtype_name(mask->dtype), dsi_shape_text(mask->shape));
-    if (!number_fits(x->dtype, value))
-        return dsi_refuse("masked_fill: x is %s, the value %g: expected one that it can hold%s",
-                          ds_dtype_name(x->dtype), value,
-                          dsi_is_float(x) ? ", such as -INFINITY" : "");
-    ds_dims shape;
-    if (!dsi_broadcast("masked_fill", mask->shape, x->shape, &shape)) return NULL;
-    return ds_where(mask, dsi_number_beside(x, value), x);
 }
 
 /* ---- one operand and a number ------------------------------------------------------------------------ */

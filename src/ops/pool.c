@@ -35,15 +35,24 @@ ds_tensor *dsi_samples(const char *op, ds_tensor *x, int n)
                       rest[n - 3], rest[n - 3]);
 }
 
-bool dsi_want_sizes(const char *op, ds_dims size)
+bool dsi_want_sizes(const char *op, ds_dims size, int64_t least)
 {
     int64_t places = 1;
     bool fits = true;
     for (int i = 0; i < size.n && fits; i++)
-        if ((fits = size.d[i] >= 1 && size.d[i] <= INT32_MAX / places)) places *= size.d[i];
-    return fits || dsi_invalid("%s: the output's size is %s: expected at least 1, and fewer than "
-                               "2^31 places",
-                               op, dsi_shape_text(size));
+        if ((fits = size.d[i] >= least && size.d[i] <= INT32_MAX / places) && size.d[i])
+            places *= size.d[i];
+    return fits || dsi_invalid("%s: the output's size is %s: expected at least %lld, and fewer "
+                               "than 2^31 places",
+                               op, dsi_shape_text(size), (long long)least);
+}
+
+ds_tensor *dsi_no_windows(ds_tensor *x, ds_dims size, ds_tensor **indices)
+{
+    ds_dims shape = ds_shape(x->shape.d[0], x->shape.d[1]);
+    for (int i = 0; i < size.n; i++) shape.d[shape.n++] = size.d[i];
+    if (indices && !(*indices = dsi_new_dtype(x, DS_I64, shape))) return NULL;
+    return ds_reshape(ds_slice(x, 2, 0, 0), shape);
 }
 
 bool dsi_adaptive_fits(const char *op, const ds_tensor *x, ds_dims size)
@@ -52,7 +61,7 @@ bool dsi_adaptive_fits(const char *op, const ds_tensor *x, ds_dims size)
         if (!x->shape.d[2 + i])
             return dsi_invalid("%s: x is %s: expected one that is not empty", op,
                                dsi_shape_text(x->shape));
-    return dsi_want_sizes(op, size);
+    return dsi_want_sizes(op, size, 0);
 }
 
 /* Sets *out to the number of windows along dimension i (0: rows, 1: columns),
@@ -236,7 +245,9 @@ const dsi_op dsi_op_adaptive_avg_pool2d = {.name = "adaptive_avg_pool2d",
  * windows may overlap. */
 static ds_tensor *adaptive_avg_images(const char *op, ds_tensor *x, int64_t h, int64_t w)
 {
-    if (!x || !dsi_adaptive_fits(op, x, ds_shape(h, w)) || !dsi_acquire(x)) return NULL;
+    if (!x || !dsi_adaptive_fits(op, x, ds_shape(h, w))) return NULL;
+    if (!h || !w) return dsi_no_windows(x, ds_shape(h, w), NULL);
+    if (!dsi_acquire(x)) return NULL;
     Pool p = {.c.adaptive = true,
               .h = x->shape.d[2],
               .w = x->shape.d[3],
@@ -299,6 +310,7 @@ static ds_tensor *adaptive_max_images(const char *op, ds_tensor *x, int64_t h, i
                                       ds_tensor **indices)
 {
     if (!x || !dsi_adaptive_fits(op, x, ds_shape(h, w))) return NULL;
+    if (!h || !w) return dsi_no_windows(x, ds_shape(h, w), indices);
     const int64_t *s = x->shape.d;
     ds_dims shape = ds_shape(s[0], s[1], h, w);
     ds_tensor *places = adaptive_places(x, h, w), *at = NULL;

@@ -145,6 +145,10 @@ ds_tensor *ds_adaptive_avg_pool3d(ds_tensor *x, int64_t d, int64_t h, int64_t w)
     const char *op = "adaptive_avg_pool3d";
     ds_tensor *v = dsi_samples(op, x, 5);
     if (!v || !dsi_adaptive_fits(op, v, ds_shape(d, h, w))) return NULL;
+    if (!d || !h || !w) {
+        ds_tensor *none = dsi_no_windows(v, ds_shape(d, h, w), NULL);
+        return v == x ? none : ds_squeeze(none, 0);
+    }
     const int64_t *s = v->shape.d;
     ds_tensor *y = ds_reshape(dsi_upcast(v), ds_shape(s[0], s[1] * s[2], s[3], s[4]));
     y = ds_adaptive_avg_pool2d(depth_of(ds_adaptive_avg_pool2d(y, h, w), v), d, h * w);
@@ -158,6 +162,12 @@ ds_tensor *ds_adaptive_max_pool3d(ds_tensor *x, int64_t d, int64_t h, int64_t w,
     if (indices) *indices = NULL;
     ds_tensor *v = dsi_samples(op, x, 5), *plane_at = NULL, *depth_at = NULL;
     if (!v || !dsi_adaptive_fits(op, v, ds_shape(d, h, w))) return NULL;
+    if (!d || !h || !w) {
+        ds_tensor *none = dsi_no_windows(v, ds_shape(d, h, w), indices);
+        if (v == x || !none) return none;
+        if (indices) *indices = ds_squeeze(*indices, 0);
+        return ds_squeeze(none, 0);
+    }
     const int64_t *s = v->shape.d;
     ds_tensor *y = ds_reshape(v, ds_shape(s[0], s[1] * s[2], s[3], s[4]));
     y = ds_adaptive_max_pool2d(y, h, w, indices ? &plane_at : NULL);
@@ -185,7 +195,7 @@ ds_tensor *ds_max_unpool(ds_tensor *x, ds_tensor *indices, ds_dims size)
                           "the 1 to 3 sizes behind [N,C]",
                           op, dsi_shape_text(x->shape), dsi_shape_text(indices->shape),
                           dsi_shape_text(size));
-    if (!dsi_want_sizes(op, size)) return NULL;
+    if (!dsi_want_sizes(op, size, 1)) return NULL;
     ds_dims shape = ds_shape(x->shape.d[0], x->shape.d[1]);
     int64_t plane = 1;
     for (int i = 0; i < size.n; i++) shape.d[shape.n++] = size.d[i], plane *= size.d[i];

@@ -24,13 +24,21 @@ static ds_dtype promoted_pair(ds_dtype a, ds_dtype b)
     return dtype_is_float(a) ? DS_F32 : DS_I16; /* both of 16 bits; uint8 and int8 */
 }
 
-ds_dtype dsi_promoted(const ds_tensor *a, const ds_tensor *b)
+ds_dtype dsi_promoted3(const ds_tensor *a, const ds_tensor *b, const ds_tensor *c)
 {
-    if (!a->shape.n == !b->shape.n) return promoted_pair(a->dtype, b->dtype);
-    const ds_tensor *tensor = a->shape.n ? a : b, *number = a->shape.n ? b : a;
-    if (dtype_kind(tensor->dtype) >= dtype_kind(number->dtype)) return tensor->dtype;
-    return number->dtype;
+    const ds_tensor *all[] = {a, b, c};
+    bool is[2] = {false, false}; /* of tensors with dimensions, and without */
+    ds_dtype dtype[2];
+    for (int i = 0; i < 3; i++) {
+        int at = !all[i]->shape.n;
+        dtype[at] = is[at] ? promoted_pair(dtype[at], all[i]->dtype) : all[i]->dtype;
+        is[at] = true;
+    }
+    if (!is[0] || !is[1]) return dtype[is[1]];
+    return dtype[dtype_kind(dtype[0]) < dtype_kind(dtype[1])];
 }
+
+ds_dtype dsi_promoted(const ds_tensor *a, const ds_tensor *b) { return dsi_promoted3(a, b, a); }
 
 /* A number of the host is moved to the other operand's device. */
 static ds_tensor *promote_number(ds_tensor *x, const ds_tensor *other)

@@ -46,30 +46,37 @@ static void sum_backward(dsi_node *n, ds_tensor *dy)
 
 const dsi_op dsi_op_sum = {.name = "sum", .backward = sum_backward};
 
-/* dims: the dimensions to sum over; none: all. */
-static bool sum_check(const char *op, const ds_tensor *x, ds_dims dims, Sum *s)
+bool dsi_want_dims(const char *op, const ds_tensor *x, ds_dims dims, unsigned *over)
 {
-    *s = (Sum){.factor = 1, .x = x->shape};
+    int n = x->shape.n ? x->shape.n : 1;
+    if (dims.n < 0 || dims.n > n)
+        return dsi_invalid("%s: %d dimensions of x %s: expected 0 to %d", op, dims.n,
+                           dsi_shape_text(x->shape), n);
+    *over = dims.n ? 0 : (1u << x->shape.n) - 1;
     for (int i = 0; i < dims.n; i++) {
-        int dim = dims.d[i] < INT32_MIN || dims.d[i] > INT32_MAX ? INT32_MAX : (int)dims.d[i];
-        dim = dsi_want_dim(op, x, dim);
-        if (dim < 0) return false;
-        if (s->over >> dim & 1)
-            return dsi_refuse("%s: dimension %d occurs twice in %s", op, dim, dsi_shape_text(dims));
-        s->over |= 1u << dim;
+        int64_t d = dims.d[i];
+        if (d < -n || d >= n)
+            return dsi_invalid("%s: dimension %lld of x %s: expected %d to %d", op, (long long)d,
+                               dsi_shape_text(x->shape), -n, n - 1);
+        int dim = (int)(d < 0 ? d + n : d);
+        if (*over >> dim & 1)
+            return dsi_invalid("%s: dimension %d occurs twice in %s", op, dim,
+                               dsi_shape_text(dims));
+        *over |= 1u << dim;
     }
-    if (!dims.n) s->over = (1u << x->shape.n) - 1;
     return true;
 }
 
 /* The sum over opts.dims of x, or the mean. */
 static ds_tensor *reduce_op(const char *op, ds_tensor *x, ds_reduce_opts o, bool mean)
 {
-    Sum s;
+    Sum s = {.factor = 1};
     if (!dsi_live(x, op)) return dsi_null_operand(op);
     if (!dsi_is_float(x) && !mean) x = ds_cast(x, DS_I64);
-    if (!x || (mean && !dsi_want_float(op, x)) || !sum_check(op, x, o.dims, &s) || !dsi_acquire(x))
+    if (!x || (mean && !dsi_want_float(op, x)) || !dsi_want_dims(op, x, o.dims, &s.over) ||
+        !dsi_acquire(x))
         return NULL;
+    s.x = x->shape;
     ds_dims kept = kept_shape(&s), shape = {.n = 0};
     for (int i = 0; i < kept.n; i++)
         if (o.keepdim || !(s.over >> i & 1)) shape.d[shape.n++] = kept.d[i];

@@ -302,7 +302,8 @@ ds_tensor *ds_topk(ds_tensor *x, int64_t k, int dim, bool smallest, ds_tensor **
     if (!dsi_live(x, "topk")) return dsi_null_operand("topk");
     if ((dim = dsi_want_dim("topk", x, dim)) < 0) return NULL;
     int64_t size = x->shape.n ? x->shape.d[dim] : 1;
-    if (k < 0 || k > size || (!x->shape.n && k != 1))
+    if (!x->shape.n && k == 0) k = 1; /* as in PyTorch: x itself */
+    if (k < 0 || k > size)
         return dsi_refuse("topk: k is %lld, dimension %d of x %s has %lld elements: expected at "
                           "most as many",
                           (long long)k, dim, dsi_shape_text(x->shape), (long long)size);

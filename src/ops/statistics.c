@@ -18,30 +18,21 @@
 /* Which dimensions are reduced, and what is left. */
 typedef struct Over {
     bool reduced[DS_MAX_DIMS];
-    ds_dims kept;  /* shape with 1 where it is reduced */
-    ds_dims shape; /* of the result */
-    ds_dims last;  /* the order of dimensions with the reduced ones last */
-    int64_t n;     /* elements of each result */
+    ds_dims kept;   /* shape with 1 where it is reduced */
+    ds_dims shape;  /* of the result */
+    ds_dims last;   /* the order of dimensions with the reduced ones last */
+    int64_t n;      /* elements of each result */
+    bool nan_takes; /* amax: where the maximum is NaN, NaNs share the gradient */
 } Over;
 
-/* False, with the message, for a dimension that x has not, or has twice. No
- * dims: all are reduced. dims may be negative, as in PyTorch; a number that no
- * int has becomes one that is surely refused. */
+/* As dsi_want_dims. */
 static bool over_find(const char *op, const ds_tensor *x, ds_reduce_opts o, Over *v)
 {
+    unsigned over;
+    if (!dsi_want_dims(op, x, o.dims, &over)) return false;
     *v = (Over){.kept = x->shape, .n = 1};
-    for (int i = 0; i < o.dims.n; i++) {
-        int64_t d = o.dims.d[i];
-        int dim = dsi_want_dim(op, x, d < -DS_MAX_DIMS || d > DS_MAX_DIMS ? DS_MAX_DIMS : (int)d);
-        if (dim < 0) return false;
-        if (v->reduced[dim])
-            return dsi_invalid("%s: dimension %d occurs twice in %s", op, dim,
-                               dsi_shape_text(o.dims));
-        v->reduced[dim] = true;
-    }
     for (int i = 0; i < x->shape.n; i++) {
-        if (!o.dims.n) v->reduced[i] = true;
-        if (v->reduced[i]) v->kept.d[i] = 1, v->n *= x->shape.d[i];
+        if ((v->reduced[i] = over >> i & 1)) v->kept.d[i] = 1, v->n *= x->shape.d[i];
         if (o.keepdim || !v->reduced[i]) v->shape.d[v->shape.n++] = v->kept.d[i];
     }
     for (int pass = 0; pass < 2; pass++)
@@ -101,15 +92,17 @@ static ds_tensor *amax_find(ds_tensor *x, const Over *v)
     return y;
 }
 
-/* Saved: x, y of v->kept. Of several maxima, and of several NaNs, each takes an
- * equal share. */
+/* Saved: x, y of v->kept. Of several maxima, and of several NaNs if nan_takes,
+ * each takes an equal share. Else all of a line with a NaN is 0 / 0, as in
+ * PyTorch. */
 static void amax_backward(dsi_node *n, ds_tensor *dy)
 {
     const Over *v = dsi_attr(n);
     ds_tensor *x = dsi_saved_tensor(n, 0), *y = dsi_saved_tensor(n, 1), *is = ds_eq(x, y);
-    is = ds_logical_or(is, ds_ne(x, x));
-    ds_tensor *share = ds_div(ds_reshape(dy, v->kept), ds_cast(sum_over(is, v), dy->dtype));
-    dsi_accumulate_grad(n, 0, ds_where(is, share, dsi_number_beside(dy, 0)));
+    if (v->nan_takes) is = ds_logical_or(is, ds_ne(x, x));
+    ds_tensor *count = ds_cast(sum_over(is, v), dy->dtype);
+    ds_tensor *share = ds_div(ds_reshape(dy, v->kept), count);
+    dsi_accumulate_grad(n, 0, ds_where(is, share, ds_div(dsi_number_beside(dy, 0), count)));
 }
 
 const dsi_op dsi_op_amax = {"amax", amax_backward, .acquires = true};
@@ -314,11 +307,29 @@ static ds_tensor *squares_sum(ds_tensor *x, const Over *v)
     return ds_reshape(deviations(x, &rows), v->kept);
 }
 
-/* The variances of float32 or float64 x, of v->kept, in float64. */
-static ds_tensor *variance(ds_tensor *x, const Over *v, double correction)
+/* Saved: x. dx = dy times infinity, or NaN at the mean itself. */
+static void endless_backward(dsi_node *n, ds_tensor *dy)
+{
+    ds_tensor *x = dsi_saved_tensor(n, 0), *at_mean = ds_eq(x, means_of(x, dsi_attr(n)));
+    ds_tensor *slope = ds_where(at_mean, dsi_number_beside(x, NAN), dsi_number_beside(x, INFINITY));
+    dsi_accumulate_grad(n, 0, ds_mul(ds_cast(dy, x->dtype), slope));
+}
+
+static const dsi_op op_endless = {"var", endless_backward, .acquires = true};
+
+/* The variances of float32 or float64 x, of v->kept, in float64. all: no
+ * dimension was named, for which torch has another gradient where n is not
+ * above the correction. */
+static ds_tensor *variance(ds_tensor *x, const Over *v, double correction, bool all)
 {
     double n = (double)v->n;
-    ds_tensor *sum = squares_sum(x, v);
+    ds_tensor *sum = squares_sum(all && n <= correction ? ds_detach(x) : x, v);
+    if (all && n <= correction) {
+        ds_tensor *y = ds_scale(sum, INFINITY);
+        dsi_node *node = dsi_record(&op_endless, y, x);
+        dsi_save_for_backward(node, x), dsi_set_attr(node, v, sizeof *v);
+        return y;
+    }
     if (n >= correction) return ds_scale(sum, 1 / (n - correction));
     /* infinite, but torch's gradient divides by the negative number */
     ds_tensor *y = ds_scale(sum, 1 / (n - correction));
@@ -350,7 +361,8 @@ ds_tensor *ds_var_with(ds_tensor *x, ds_var_opts o)
     Over v;
     ds_dtype dtype = x ? x->dtype : DS_F32;
     if (!statistic_check("var", &x, (ds_reduce_opts){o.dims, o.keepdim}, &v)) return NULL;
-    return statistic(variance(x, &v, dsi_option(o.correction, 1)), &v, dtype);
+    bool all = !o.dims.n || !x->shape.n;
+    return statistic(variance(x, &v, dsi_option(o.correction, 1), all), &v, dtype);
 }
 
 ds_tensor *ds_std_with(ds_tensor *x, ds_var_opts o)
@@ -358,7 +370,8 @@ ds_tensor *ds_std_with(ds_tensor *x, ds_var_opts o)
     Over v;
     ds_dtype dtype = x ? x->dtype : DS_F32;
     if (!statistic_check("std", &x, (ds_reduce_opts){o.dims, o.keepdim}, &v)) return NULL;
-    return statistic(root_of(variance(x, &v, dsi_option(o.correction, 1))), &v, dtype);
+    bool all = !o.dims.n || !x->shape.n;
+    return statistic(root_of(variance(x, &v, dsi_option(o.correction, 1), all)), &v, dtype);
 }
 
 ds_tensor *ds_var(ds_tensor *x) { return ds_var_with(x, (ds_var_opts){0}); }
@@ -371,8 +384,10 @@ static ds_tensor *norm_over(ds_tensor *x, const Over *v, double p)
 {
     if (p == 1) return sum_over(ds_abs(x), v);
     if (p == 2) return root_of(vecdot(x, x, v));
-    if (p == (double)INFINITY) return amax(ds_abs(x), v);
-    if (p == -(double)INFINITY) return ds_neg(amax(ds_neg(ds_abs(x)), v));
+    Over shared = *v;
+    shared.nan_takes = true;
+    if (p == (double)INFINITY) return amax(ds_abs(x), &shared);
+    if (p == -(double)INFINITY) return ds_neg(amax(ds_neg(ds_abs(x)), &shared));
     ds_tensor *zero = x ? dsi_number_beside(x, 0) : NULL, *none = p < 1 ? ds_eq(x, zero) : NULL;
     if (p == 0) /* a count, whose gradient is 0 */
         return sum_over(ds_masked_fill(ds_masked_fill(x, ds_logical_not(none), 1), none, 0), v);

@@ -210,7 +210,7 @@ static void pow_backward(dsi_node *n, ds_tensor *dy)
 const dsi_op dsi_op_pow = {.name = "pow", .backward = pow_backward};
 
 /* The exponent is a number: its gradient is not defined here. 2, 3, 1/2 and -1
- * have loops of their own. */
+ * have loops of their own, and -1/2 is rsqrt, whose sign at -0 is another. */
 ds_tensor *ds_pow(ds_tensor *x, double exponent)
 {
     dsi_autocast_wide(&x);
@@ -219,7 +219,8 @@ ds_tensor *ds_pow(ds_tensor *x, double exponent)
 
     ds_tensor *y = dsi_new_like(x);
 
-    if (!dsi_run_op(y, unary, DSI_POW, exponent, dsi_v(x), dsi_v(y))) return NULL;
+    dsi_unary_op how = exponent == -0.5 ? DSI_RSQRT : DSI_POW;
+    if (!dsi_run_op(y, unary, how, exponent, dsi_v(x), dsi_v(y))) return NULL;
 
     dsi_node *n = dsi_record(&dsi_op_pow, y, x);
     dsi_save_for_backward(n, x), dsi_set_attr(n, &exponent, sizeof exponent);

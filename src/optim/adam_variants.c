@@ -14,7 +14,8 @@ typedef struct Variant {
     bool decoupled, maximize;
     /* NAdam: the product of mu(1) .. mu(at) for this beta */
     int64_t at;
-    double beta, product;
+    double beta;
+    float product;
 } Variant;
 
 /* The beginning of all three: p and g in the moments' dtype, g with its sign
@@ -62,13 +63,14 @@ static double mu(const Variant *s, double beta, int64_t t)
     return beta * (1 - 0.5 * pow(0.96, (double)t * s->momentum_decay));
 }
 
-/* Parameters take the same steps as a rule, so that the last product serves for
+/* In float32, as torch.optim keeps it, whatever the parameters' dtype.
+ * Parameters take the same steps as a rule, so that the last product serves for
  * the next. */
 static double mu_product(Variant *s, double beta, int64_t t)
 {
     if (s->beta != beta || s->at > t || s->at == 0) s->beta = beta, s->at = 0, s->product = 1;
-    while (s->at < t) s->product *= mu(s, beta, ++s->at);
-    return s->product;
+    while (s->at < t) s->product = (float)((float)mu(s, beta, ++s->at) * s->product);
+    return (double)s->product;
 }
 
 /* arXiv 1412.6980 with Nesterov's momentum, whose factor grows with t: p -= lr

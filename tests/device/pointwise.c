@@ -107,7 +107,8 @@ static void one_operand_matches_the_c_library(void **state)
 
 static double gelu_of_tail(double x) { return x * 0.5 * erfc(-x * sqrt(0.5)); }
 
-/* One of 9973 floats, of all exponents. Results that are denormal may be off by more. */
+/* One of 9973 floats, of all exponents. Results that are denormal may be off by
+ * more. */
 static void floats_of_all_sizes_match(void **state)
 {
     static const struct {
@@ -200,9 +201,9 @@ static double logsigmoid_dx(double dy, double x) { return dy / (1 + exp(x)); }
 static double selu_dx(double dy, double x)
 {
     return dy * 1.0507009873554804934193349852946 *
-           (x > 0 ? 1 : 1.6732632423543772848170429916717 * exp(x));
+           (x <= 0 ? 1.6732632423543772848170429916717 * exp(x) : 1);
 }
-static double celu_dx(double dy, double x) { return x > 0 ? dy : dy * exp(x / 0.5); }
+static double celu_dx(double dy, double x) { return x <= 0 ? dy * exp(x / 0.5) : dy; }
 static double huber_dx(double dy, double x)
 {
     return x < -0.5 ? -0.5 * dy : x > 0.5 ? 0.5 * dy : dy * x;
@@ -219,6 +220,8 @@ static const struct {
 } binary[] = {
     {"mul", false, DSI_MUL, mul},
     {"div", false, DSI_DIV, quotient},
+    {"pow", false, DSI_POWER, pow},
+    {"atan2", false, DSI_ATAN2, atan2},
     {"relu_dx", true, DSI_RELU, relu_dx},
     {"sigmoid_dx", true, DSI_SIGMOID, sigmoid_dx},
     {"tanh_dx", true, DSI_TANH, tanh_dx},
@@ -287,7 +290,8 @@ static void remainders_are_exact(void **state)
     dsi_view a = view_new(DS_F32, 1, &n, NULL), b = view_new(DS_F32, 1, &n, NULL);
     dsi_view y = view_new(DS_F32, 1, &n, NULL);
     for (int64_t i = 0; i < n; i++) {
-        /* most pieces have none but quotients below 2^29, as a multiple and near it */
+        /* most pieces have none but quotients below 2^29, as a multiple and
+         * near it */
         double q = ldexp((double)(random = random * 6364136223846793005u + 1442695040888963407u),
                          -64 + (int)(i / 512 % 29));
         double d = ldexp(1 + (double)(random >> 40) * 0x1p-24, (int)(i % 40) - 20);
@@ -313,8 +317,8 @@ static void remainders_are_exact(void **state)
     view_free(&a), view_free(&b), view_free(&y);
 }
 
-/* A piece in which all numbers are simple, and one in which one is not, have the
- * same bits where they have the same numbers. */
+/* A piece in which all numbers are simple, and one in which one is not, have
+ * the same bits where they have the same numbers. */
 static void neighbours_change_no_bits(void **state)
 {
     (void)state;
@@ -361,8 +365,8 @@ static void any_layout_gives_the_same(void **state)
                 }
 }
 
-/* A column beside a matrix, or before it, gives the bits that the same numbers in a
- * whole matrix give. */
+/* A column beside a matrix, or before it, gives the bits that the same numbers
+ * in a whole matrix give. */
 static void columns_change_no_bits(void **state)
 {
     (void)state;
@@ -379,7 +383,7 @@ static void columns_change_no_bits(void **state)
             ((uint16_t *)whole.p)[i] = numbers[i / COLS];
             ((uint16_t *)x.p)[i] = dsi_f32_to_bf16((float)(i * 37 % 101) / 7 - 6);
         }
-        for (int op = 0; op < DSI_N_BINARY; op++)
+        for (int op = 0; op < DSI_BITS_AND; op++) /* the last one, which takes no floats */
             for (int alpha = -1; alpha <= 2; alpha++)
                 for (int first = 0; first < 2; first++) {
                     CHECK_INT(k->binary(NULL, (dsi_binary_op)op, alpha, first ? whole : x,

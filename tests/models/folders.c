@@ -99,6 +99,8 @@ static void configs_are_refused_by_name(void **state)
     };
     folder_make();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) refused(cases[i][0], cases[i][1]);
+    CHECK(!ds_pretrained_load(""));
+    CHECK_ERROR("pretrained_load: folder is \"\": expected the name of one");
     CHECK(!ds_pretrained_load("/no/such/folder"));
     CHECK_ERROR("pretrained_load: \"/no/such/folder\" is no folder");
     ds_module_free(model_of(LLAMA));
@@ -341,10 +343,13 @@ static void generation_configs(void **state)
     CHECK(o.num_beams == 4 && o.early_stopping == DS_EARLY_STOPPING_NEVER);
     CHECK(o.length_penalty == DS_ZERO && o.num_return_sequences == 2);
     write_file("generation_config.json",
-               "{\"eos_token_id\": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]}");
+               "{\"eos_token_id\": [1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 1000000]}");
     o = ds_generation_config(m);
-    CHECK(o.n_stop == DS_MAX_STOP_TOKENS && o.stop[15] == 16);
+    CHECK(o.n_stop == DS_MAX_STOP_TOKENS && o.stop[15] == 4);
     CHECK(strstr(lines.s, "eos_token_id has 17 ids, and the first 16 end a row\n"));
+    write_file("generation_config.json", "{\"eos_token_id\": [2, 1000000]}");
+    o = ds_generation_config(m); /* beyond the vocabulary: never chosen */
+    CHECK(o.n_stop == 1 && o.stop[0] == 2);
     dsi_text_free(&lines);
     dsi_log_collect(NULL, NULL);
     ds_module_free(m);

@@ -410,9 +410,13 @@ static void drafts_refused(void **state)
     ds_scope *scope = ds_scope_open();
     ds_module *m = golden_model(0, DS_F32);
     CHECK(!ds_generate(m, some_ids(m, 1, 4, 0, 99), 4, .prompt_lookup_num_tokens = -2));
-    CHECK_ERROR("generate: prompt_lookup_num_tokens is -2: expected -1 or more");
+    CHECK_ERROR("generate: prompt_lookup_num_tokens is -2, num_assistant_tokens 0: expected -1");
     CHECK(!ds_generate(m, some_ids(m, 1, 4, 0, 99), 4, .num_assistant_tokens = -2));
-    CHECK_ERROR("generate: num_assistant_tokens is -2: expected -1 or more");
+    CHECK_ERROR("num_assistant_tokens -2: expected -1 to 2^31");
+    CHECK(!ds_generate(m, some_ids(m, 1, 4, 0, 99), 4, .num_assistant_tokens = (int64_t)1 << 40));
+    CHECK_ERROR("num_assistant_tokens 1099511627776: expected -1 to 2^31");
+    CHECK(!ds_generate(m, some_ids(m, 1, 4, 0, 99), 4, .stop = {1 << 30}, .n_stop = 1));
+    CHECK_ERROR("generate: stop token 0 is 1073741824: expected 0 to");
     ds_module_free(m);
     m = golden_model(0, DS_BF16);
     CHECK(!ds_generate(m, some_ids(m, 1, 4, 0, 99), 4, .num_assistant_tokens = 2));

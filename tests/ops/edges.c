@@ -71,6 +71,76 @@ static void adaptive_maxima(void **state)
     ds_scope_close(scope);
 }
 
+/* The gradient of sum(y) for x, which is a leaf, at each element. */
+static void has_gradient(ds_tensor *y, ds_tensor *x, const double *want)
+{
+    CHECK_INT(ds_backward(ds_sum(y)), DS_OK);
+    for (int i = 0; i < ds_numel(x); i++) {
+        double got = ds_item(ds_select(ds_reshape(ds_grad(x), ds_shape(-1)), 0, i));
+        CHECK(isnan(want[i]) ? isnan(got) : got == want[i]);
+    }
+}
+
+/* Of a line with a NaN; where a variance is infinite; at NaN and -0. */
+static void endless_gradients(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    const float nan_line[] = {1, NAN, 3}, ends[] = {NAN, -0.0f, -INFINITY};
+    ds_tensor *x = floats(ds_shape(3), nan_line);
+    has_gradient(ds_amax(x), x, (const double[]){NAN, NAN, NAN});
+    x = floats(ds_shape(3), nan_line);
+    has_gradient(ds_amin(x), x, (const double[]){NAN, NAN, NAN});
+    x = floats(ds_shape(3), nan_line);
+    has_gradient(ds_norm_with(x, (ds_norm_opts){.p = INFINITY}), x, (const double[]){0, 0, 0});
+    const float line[] = {1, 2, 3};
+    ds_var_opts all = {.correction = 5}, named = {.dims = ds_shape(0), .correction = 5};
+    x = floats(ds_shape(3), line);
+    has_gradient(ds_var_with(x, all), x, (const double[]){INFINITY, NAN, INFINITY});
+    x = floats(ds_shape(3), line);
+    has_gradient(ds_var_with(x, named), x, (const double[]){1, 0, -1});
+    x = floats(ds_shape(3), line);
+    has_gradient(ds_std_with(x, all), x, (const double[]){NAN, NAN, NAN});
+    x = floats(ds_shape(3), ends);
+    has_gradient(ds_elu(x, 2), x, (const double[]){1, 2, 0});
+    x = floats(ds_shape(3), ends);
+    has_gradient(ds_celu(x, 2), x, (const double[]){1, 1, 0});
+    x = floats(ds_shape(3), ends);
+    has_gradient(ds_pow(x, 0.5), x, (const double[]){NAN, -INFINITY, NAN});
+    CHECK_CLOSE(ds_item(ds_pow(floats(ds_shape(1), ends + 1), -0.5)), -INFINITY, 0);
+    ds_scope_close(scope);
+}
+
+/* As PyTorch: pools to size 0, and the mode that is made of them; topk of 0 of
+ * a
+ * number. */
+static void nothing_wanted(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *x = ds_require_grad(ds_ones(DS_F32, ds_shape(2, 3, 5, 5)), true), *at = NULL;
+    ds_tensor *y = ds_adaptive_max_pool2d(x, 0, 2, &at);
+    CHECK(y && ds_size(y, 2) == 0 && ds_size(y, 3) == 2 && at && ds_numel(at) == 0);
+    CHECK_INT(ds_backward(ds_add(ds_sum(y), ds_sum(ds_adaptive_avg_pool2d(x, 2, 0)))), DS_OK);
+    CHECK_CLOSE(ds_item(ds_sum(ds_abs(ds_grad(x)))), 0, 0);
+    y = ds_adaptive_avg_pool3d(x, 2, 0, 1);
+    CHECK(y && ds_shape_of(y).n == 4 && ds_size(y, 2) == 0);
+    CHECK(ds_adaptive_max_pool3d(ds_unsqueeze(x, 0), 0, 2, 1, &at) && ds_size(at, 4) == 1);
+    CHECK(ds_size(ds_adaptive_avg_pool1d(ds_select(x, 0, 0), 0), 2) == 0);
+    CHECK(ds_size(ds_interpolate(x, .scale_factor = 0.1, .mode = DS_AREA), 3) == 0);
+    CHECK(!ds_interpolate(x, .scale_factor = 0.1));
+    CHECK_ERROR("interpolate: dimension 2 of x [2, 3, 5, 5] would be 0 long");
+    CHECK(!ds_adaptive_avg_pool2d(x, -1, 2));
+    CHECK_ERROR("adaptive_avg_pool2d: the output's size is [-1, 2]: expected at least 0");
+    CHECK_CLOSE(ds_item(ds_topk(ds_scalar(DS_F32, 7), 0, 0, false, &at)), 7, 0);
+    ds_reduce_opts many = {.dims = {.n = 9}}, far = {.dims = ds_shape((int64_t)1 << 40)};
+    CHECK(!ds_any_with(x, many));
+    CHECK_ERROR("any: 9 dimensions of x [2, 3, 5, 5]: expected 0 to 4");
+    CHECK(!ds_amax_with(x, far));
+    CHECK_ERROR("amax: dimension 1099511627776 of x [2, 3, 5, 5]: expected -4 to 3");
+    ds_scope_close(scope);
+}
+
 static void integers(void **state)
 {
     (void)state;
@@ -138,4 +208,5 @@ static void huge_sizes(void **state)
 
 TEST_MAIN(cmocka_unit_test(norms), cmocka_unit_test(grids), cmocka_unit_test(volumes),
           cmocka_unit_test(adaptive_maxima), cmocka_unit_test(huge_sizes),
+          cmocka_unit_test(endless_gradients), cmocka_unit_test(nothing_wanted),
           cmocka_unit_test(integers))

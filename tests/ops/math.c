@@ -56,6 +56,24 @@ static void special_values(void **state)
     ds_scope_close(scope);
 }
 
+/* All three operands decide. */
+static void promoted(void **state)
+{
+    (void)state;
+    ds_scope *scope = ds_scope_open();
+    ds_tensor *half = ds_full(DS_F16, ds_shape(1), 2), *single = ds_full(DS_F32, ds_shape(1), 3),
+              *brain = ds_full(DS_BF16, ds_shape(1), 5), *whole = ds_full(DS_I64, ds_shape(1), 7);
+    CHECK(ds_dtype_of(ds_addcmul(half, single, half, 1)) == DS_F32);
+    CHECK(ds_dtype_of(ds_addcdiv(half, half, single, 1)) == DS_F32);
+    CHECK(ds_dtype_of(ds_addcmul(half, brain, brain, 1)) == DS_F32);
+    CHECK(ds_dtype_of(ds_addcmul(half, whole, ds_scalar(DS_F64, 1), 1)) == DS_F16);
+    CHECK(ds_dtype_of(ds_addcdiv(whole, whole, half, 1)) == DS_F16);
+    HAS(ds_addcmul(whole, whole, whole, 2), 105);
+    CHECK(!ds_addcdiv(whole, whole, whole, 1));
+    CHECK_ERROR("addcdiv: operands are int64: expected a floating-point one");
+    ds_scope_close(scope);
+}
+
 static void tests_of_values(void **state)
 {
     (void)state;
@@ -211,5 +229,5 @@ static void refusals(void **state)
 }
 
 TEST_MAIN(cmocka_unit_test(special_values), cmocka_unit_test(tests_of_values),
-          cmocka_unit_test(order), cmocka_unit_test(selection), cmocka_unit_test(matrices),
-          cmocka_unit_test(refusals))
+          cmocka_unit_test(promoted), cmocka_unit_test(order), cmocka_unit_test(selection),
+          cmocka_unit_test(matrices), cmocka_unit_test(refusals))

@@ -163,7 +163,7 @@ static void pooling(void **state)
     CHECK(!indices);
     REFUSES(ds_avg_pool2d(in, 2, .dilation = 2), "avg_pool2d: ", "dilation");
     REFUSES(ds_avg_pool2d(in, 2, .stride = -2), "avg_pool2d: ", "stride -2");
-    REFUSES(ds_adaptive_avg_pool2d(in, 0, 2), "adaptive_avg_pool2d: ", "[0, 2]");
+    REFUSES(ds_adaptive_avg_pool2d(in, -1, 2), "adaptive_avg_pool2d: ", "[-1, 2]");
 }
 
 static void softmax_and_losses(void **state)
@@ -433,9 +433,9 @@ static void places_of_images(void **state)
     REFUSES(ds_max_pool3d(volume, {0}), "max_pool3d: kernel is 0", "1 to 2147483647");
     REFUSES(ds_avg_pool3d(volume, ds_shape(2), .dilation = ds_shape(2)), "avg_pool3d: dilation",
             "max_pool3d");
-    REFUSES(ds_adaptive_avg_pool3d(volume, 0, 1, 1), "adaptive_avg_pool3d: ", "at least 1");
+    REFUSES(ds_adaptive_avg_pool3d(volume, -1, 1, 1), "adaptive_avg_pool3d: ", "at least 0");
     REFUSES(ds_adaptive_max_pool1d(in, 2, NULL), "adaptive_max_pool1d: x is", "[C,L]");
-    REFUSES(ds_adaptive_avg_pool1d(x(ds_shape(2, 3)), 0), "adaptive_avg_pool1d: ", "at least 1");
+    REFUSES(ds_adaptive_avg_pool1d(x(ds_shape(2, 3)), -1), "adaptive_avg_pool1d: ", "at least 0");
     REFUSES(ds_max_unpool(in, in, ds_shape(9, 9)), "max_unpool: indices are float32", "int64");
     REFUSES(ds_max_unpool(in, labels(ds_shape(2, 4, 6, 6)), ds_shape(9)), "max_unpool: ", "sizes");
 }

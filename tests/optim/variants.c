@@ -30,15 +30,15 @@ static void as_torch(void **state)
                             m),
                 1.236154825409134, 1e-8);
     m = given_new(DS_F64);
-    CHECK_CLOSE(eight_steps(ds_optim_nadam(m, 0.1), m), 0.7570189742679296, 1e-8);
+    CHECK_CLOSE(eight_steps(ds_optim_nadam(m, 0.1), m), 0.7570189742679296, 1e-14);
     m = given_new(DS_F64);
     CHECK_CLOSE(eight_steps(ds_optim_nadam(m, 0.1, .beta1 = 0.8, .beta2 = 0.9, .eps = 0.01,
                                            .weight_decay = 0.5, .momentum_decay = 0.1),
                             m),
-                0.6370711411926903, 1e-8);
+                0.6370711411926903, 1e-14);
     m = given_new(DS_F64);
     CHECK_CLOSE(eight_steps(ds_optim_nadam(m, 0.1, .weight_decay = 0.5, .decoupled = true), m),
-                0.47151613436289647, 1e-8);
+                0.47151613436289647, 1e-14);
     m = given_new(DS_F64);
     CHECK_CLOSE(eight_steps(ds_optim_radam(m, 0.1), m), 0.1741029632951674, 1e-8);
     m = given_new(DS_F64);
@@ -66,7 +66,7 @@ static void odd_cases(void **state)
     ds_optim *o = ds_optim_nadam(m, 0.1);
     given_grad(given_b(m), 1);
     for (int t = 0; t < 3; t++) CHECK(ds_optim_step(o) == DS_OK);
-    CHECK_CLOSE(eight_steps(o, m), 0.7570189742679296, 1e-8);
+    CHECK_CLOSE(eight_steps(o, m), 0.7570189742679296, 1e-14);
     ds_scope_close(scope);
 }
 

@@ -8,11 +8,12 @@
 
 #include "base/error.h"
 #include "kernels/decode.h"
+#include "kernels/pairs.h"
 #include "kernels/route.h"
 
 #include <string.h>
 
-/* The numbers of kernels/args.h, and of route.h, are those of the contract. */
+/* The numbers of kernels/args.h, pairs.h and route.h are those of the contract. */
 #define SAME(constant, ...) \
     _Static_assert((int)K_##constant == (int)DSI_##constant, "args.h: " #constant);
 #define SAME_FAULT(constant, ...) \

@@ -417,6 +417,22 @@ ALWAYS_INLINE double remainder_near(double a, double b)
 BY_NEAR_LINE(remainder)
 BY_NEAR_LINE(floor_divide)
 
+/* int64: modulo 2^64; truncated where b is below 0, and 0 of 0 */
+static inline int64_t power_i64(int64_t a, int64_t b)
+{
+    uint64_t y = 1, square = (uint64_t)a;
+    if (b < 0) return a == 1 || a == -1 ? (b % 2 ? a : 1) : 0;
+    for (; b; b >>= 1, square *= square)
+        if (b & 1) y *= square;
+    return (int64_t)y;
+}
+
+BINARY_LINE(power, float, f32, powf(a, b))
+BINARY_LINE(power, double, f64, pow(a, b))
+BINARY_LINE(power, int64_t, i64, power_i64(a, b))
+BINARY_LINE(atan2, float, f32, atan2f(a, b))
+BINARY_LINE(atan2, double, f64, atan2(a, b))
+BINARY_LINE(bitwise_and, int64_t, i64, a &b)
 /* gradients: a is dy, b is y or x. A NaN in y lets dy pass, as in PyTorch. */
 BINARY(sqrt_dx, a / (b + b))
 BINARY(sigmoid_dx, a *b *(1 - b))
@@ -459,9 +475,9 @@ BINARY(hardsigmoid_dx, ABS(b) < 3 ? a / 6 : 0)
     BINARY_P_LINE_BF16(name, left, right, condition)
 
 BINARY_P(leaky_relu_dx, b > 0, a, param *a)
-BINARY_P(elu_dx, b > 0, a, a *(param *EXP(b)))
-BINARY_P(celu_dx, b > 0, a, a *EXP(b *(1 / param)))
-BINARY(selu_dx, a *(b > 0 ? AS(b, SELU_SCALE) : AS(b, SELU_BELOW) * EXP(b)))
+BINARY_P(elu_dx, b <= 0, a *(param *EXP(b)), a) /* a NaN lets dy pass, as in PyTorch */
+BINARY_P(celu_dx, b <= 0, a *EXP(b *(1 / param)), a)
+BINARY(selu_dx, a *(b <= 0 ? AS(b, SELU_BELOW) * EXP(b) : AS(b, SELU_SCALE)))
 BINARY_P(huber_dx, b < -param, -param *a, a *(b > param ? param : b))
 BINARY_P(softplus_dx, b > param, a, a / (1 + EXP(-b)))
 BINARY(hardswish_dx, b <= -3 ? 0 : b < 3 ? a * (b / 3 + AS(b, 0.5)) : a)

@@ -118,6 +118,7 @@ static ds_status pointwise_run_op(const char *kernel, const op_lines *op, const 
     strided w;
     for (int v = 1; v < n; v++)
         if (views[v]->dtype != dtype) line = NULL;
+    if (!line && !op->f32) return no_dtype(kernel, dtype);
     if (!line) return pointwise_run(kernel, dtype, op->f32, op->f64, arg, n, views);
     strided_plan(&w, n, views);
     strided_run(&w, line, arg);
@@ -328,6 +329,9 @@ ds_status KERNEL(binary)(dsi_stream *s, dsi_binary_op op, double alpha, dsi_view
         [DSI_MINIMUM] = LINES_I64(minimum),
         [DSI_FLOOR_DIVIDE] = LINES_I64_UPCAST(floor_divide),
         [DSI_REMAINDER] = LINES_I64_UPCAST(remainder),
+        [DSI_POWER] = LINES_I64_UPCAST(power),
+        [DSI_ATAN2] = LINES_UPCAST(atan2),
+        [DSI_BITS_AND] = {.i64 = bitwise_and_line_i64},
     };
     static const op_lines plain_add = LINES(plain_add);
     static const number_lines number[DSI_N_BINARY] =

@@ -3,6 +3,7 @@
  * y as b.
  * SPDX-License-Identifier: MIT */
 #include "activation.cuh"
+#include "pairs.h"
 #include "vector.cuh"
 
 #define INV_SQRT_2_PI 0.39894228040143267794
@@ -37,6 +38,8 @@ DEVICE float modulo_of(float a, float b) { return fmodf(a, b); }
 DEVICE double modulo_of(double a, double b) { return fmod(a, b); }
 DEVICE float pow_of(float x, double e) { return powf(x, (float)e); }
 DEVICE double pow_of(double x, double e) { return pow(x, e); }
+DEVICE float atan2_of(float y, float x) { return atan2f(y, x); }
+DEVICE double atan2_of(double y, double x) { return atan2(y, x); }
 
 template <class C> DEVICE C gelu_tanh_slope(C x)
 {
@@ -148,14 +151,14 @@ template <class C> DEVICE C unary_dx_of(int op, double p, C a, C b)
     case K_EXPM1: return a * (b + 1);
     case K_LOG1P: return a / (1 + b);
     case K_LEAKY_RELU: return b > 0 ? a : (C)p * a;
-    case K_ELU: return b > 0 ? a : a * ((C)p * exp_of(b));
+    case K_ELU: return b <= 0 ? a * ((C)p * exp_of(b)) : a;
     case K_SOFTPLUS: return b > (C)p ? a : a / (1 + exp_of(-b));
     case K_HARDSWISH: return b <= -3 ? 0 : b < 3 ? a * (b / 3 + (C)0.5) : a;
     case K_MISH: return a * mish_slope(b);
     case K_HARDSIGMOID: return b > -3 && b < 3 ? a / 6 : 0;
     case K_LOGSIGMOID: return a / (1 + exp_of(b));
-    case K_SELU: return b > 0 ? (C)SELU_SCALE * a : a * ((C)SELU_BELOW * exp_of(b));
-    case K_CELU: return b > 0 ? a : a * exp_of(b / (C)p);
+    case K_SELU: return b <= 0 ? a * ((C)SELU_BELOW * exp_of(b)) : (C)SELU_SCALE * a;
+    case K_CELU: return b <= 0 ? a * exp_of(b / (C)p) : a;
     case K_HUBER: return a * (b < (C)-p ? (C)-p : b > (C)p ? (C)p : b);
     case K_RSQRT: return (C)-0.5 * a * cube(1 / sqrt_of(b));
     default: return a * (1 - b * b);
@@ -171,8 +174,20 @@ template <class C> DEVICE C binary_of(int op, C alpha, C a, C b)
     case K_MINIMUM: return a < b || a != a ? a : b;
     case K_FLOOR_DIVIDE: return floor_divide_of(a, b);
     case K_REMAINDER: return remainder_of(a, b);
+    case K_POWER: return pow_of(a, b);
+    case K_ATAN2: return atan2_of(a, b);
     default: return a / b;
     }
+}
+
+/* Modulo 2^64; truncated where b is below 0, and 0 of 0. */
+DEVICE long long power_of_int(long long a, long long b)
+{
+    unsigned long long y = 1, square = (unsigned long long)a;
+    if (b < 0) return a == 1 || a == -1 ? (b % 2 ? a : 1) : 0;
+    for (; b; b >>= 1, square *= square)
+        if (b & 1) y *= square;
+    return (long long)y;
 }
 
 /* Modulo 2^64; by 0 quotient and remainder are 0. */
@@ -184,6 +199,8 @@ DEVICE long long binary_of_int(int op, long long alpha, long long a, long long b
     case K_MUL: return (long long)((word)a * (word)b);
     case K_MAXIMUM: return a > b ? a : b;
     case K_MINIMUM: return a < b ? a : b;
+    case K_BITS_AND: return a & b;
+    case K_POWER: return power_of_int(a, b);
     }
     if (b == 0) return 0;
     if (b == -1) return op == K_REMAINDER ? 0 : (long long)(0 - (word)a);
