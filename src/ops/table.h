@@ -19,6 +19,19 @@
     X(maximum) \
     X(minimum) \
     X(remainder) \
+    X(fmod) \
+    X(pow_tensors) \
+    X(atan2) \
+    X(hypot) \
+    X(xlogy) \
+    X(atan) \
+    X(asin) \
+    X(acos) \
+    X(asinh) \
+    X(acosh) \
+    X(atanh) \
+    X(erfinv) \
+    X(logit) \
     X(clamp) \
     X(clamp_tensors) \
     X(abs) \
@@ -89,6 +102,7 @@
     X(index_add) \
     X(scatter) \
     X(scatter_add) \
+    X(scatter_amax) \
     X(pad) \
     X(flip) \
     X(roll) \

@@ -68,6 +68,10 @@ CALL(response, ds_local_response_norm(in[0], 2))
 CALL(soft_labels, ds_multilabel_soft_margin_loss(in[0], in[1], NULL, DS_MEAN))
 CALL(grid, ds_grid_sample(in[0], in[1]))
 CALL(reciprocal, ds_reciprocal(in[0]))
+CALL(powers, ds_pow_tensors(ds_abs(in[0]), in[1]))
+CALL(asin_, ds_asin(in[0]))
+CALL(atan_, ds_atan(in[0]))
+CALL(cdist, ds_cdist(in[0], in[1], 2))
 CALL(tangent, ds_tan(in[0]))
 CALL(sinh_, ds_sinh(in[0]))
 CALL(cosh_, ds_cosh(in[0]))
@@ -145,6 +149,10 @@ static const Row rows[] = {
     {"multilabel_soft_margin_loss", soft_labels, WIDE, {M, M}},
     {"grid_sample", grid, KEEPS, {IMG, {4, {2, 3, 3, 2}}}},
     {"reciprocal", reciprocal, WIDE, {M}},
+    {"pow_tensors", powers, WIDE, {M, M}},
+    {"asin", asin_, WIDE, {M}},
+    {"atan", atan_, KEEPS, {M}},
+    {"cdist", cdist, WIDE, {M, M}},
     {"tan", tangent, WIDE, {M}},
     {"sinh", sinh_, WIDE, {M}},
     {"cosh", cosh_, WIDE, {M}},

@@ -9,6 +9,7 @@
  * SPDX-License-Identifier: MIT */
 #pragma once
 
+#include "cases_math.h"
 #include "cases_more.h"
 
 /* ---- the list ---------------------------------------------------------------------------------------- */
@@ -312,7 +313,7 @@ static const Case op_cases[] = {
     {"div", "cosine_similarity", call_cosine_similarity, .in = {X(3, 2, 5, 3), X(3, 2, 5, 3)},
      .bench = {X(2, 1024, 256), X(2, 1024, 256)},
      .torch = "F.cosine_similarity(*x)"},
-    CASES_MORE
+    CASES_MORE CASES_MATH
 
     {"batch_norm", "training", call_batch_norm,
      .in = {X(4, 4, 3, 5, 2), RANGE(0.5, 2, 1, 3), X(1, 3)},
