@@ -311,10 +311,11 @@ ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *sr
     return ds_cast(ds_add(dsi_upcast(x), padded_to(part, x->shape)), x->dtype);
 }
 
-/* from [o,c,i]: the last k with index[o,k,i] == c, or the k before which
- * `before` have it, or 0; and taken: whether there is one. left: as many
- * numbers, all `before`; NULL: the last. On the host, from an index there;
- * false with the message. */
+/* from [o,c,i]: a k with index[o,k,i] == c: the last one, or, with `left`, the
+ * one that has `before` others ahead of it; 0 if there is none; taken [o,c,i]:
+ * whether there is one. left: [o,c,i], all `before`, is overwritten; NULL
+ * selects the last. On the host: at is index's memory there. False with the
+ * message. */
 static bool scatter_sources(const char *op, const ds_tensor *index, int dim, int64_t size,
                             const int64_t *at, int64_t *left, int64_t *from, uint8_t *taken)
 {

@@ -22,10 +22,12 @@ struct dsi_zero {
      * [units]; or NULL. */
     ds_tensor **unit;
     dsi_request **gathers; /* [units]: those of one step */
-    dsi_zero3 *zero3;      /* what has the other parameters; or NULL */
-    ds_tensor *masters;    /* float32 [owned], counted; NULL: the parameters are their own, or */
-    dsi_split *split;      /* has what they are beside the parameters, or */
-    dsi_offload *offload;  /* has them, and the moments */
+    dsi_zero3 *zero3;      /* stage 3: gathers and evicts partitioned parameters; or NULL */
+    /* float32 masters [owned], counted. NULL: the parameters are their own
+     * masters, or `split` or `offload` has them. */
+    ds_tensor *masters;
+    dsi_split *split;      /* the rest of each master, beside a bfloat16 parameter; or NULL */
+    dsi_offload *offload;  /* masters and moments in files; or NULL */
     ds_tensor **shard;     /* [n], counted: what the optimizer updates; NULL: nothing of this one */
     dsi_staging *staging;  /* zero_host.c: state on the host, the model on a GPU; or NULL */
     ds_tensor **sent;      /* [n], counted: copied from there to the model after a step */
@@ -75,7 +77,8 @@ dsi_offload_model dsi_zero_model(dsi_zero *z); /* the same for offload.h */
 /* ---- parts of a step ---- */
 
 /* On one rank backward makes no gradient of a parameter that the loss does not
- * depend on: one of zeros then, as on more ranks, so that it decays there too. */
+ * depend on: one of zeros then, as on more ranks, so that it decays there
+ * too. */
 ds_status dsi_zero_make_grad(dsi_zero *z, int i);
 /* Sets the gradients of the shards, from which the optimizer reads them. */
 ds_status dsi_zero_hand_over(dsi_zero *z);
