@@ -2,8 +2,8 @@
  * formulas, made of ops.
  *
  * A layer is one cell, or two with .bidirectional; the second one, whose names
- * end in _reverse, reads from the end. A cell has weight_ih [G H,in],
- * weight_hh [G H,P], bias_ih and bias_hh [G H], of G gates, H hidden_size, P H or
+ * end in _reverse, reads from the end. A cell has weight_ih [G H,in], weight_hh
+ * [G H,P], bias_ih and bias_hh [G H], of G gates, H hidden_size, P H or
  * proj_size; LSTM with proj_size also weight_hr [P,H]. The products with x of
  * all steps are one; those with h are one a step.
  *   LSTM  i, f, o = sigmoid, g = tanh of the gates i f g o; c = f c + i g; h = o tanh(c)
@@ -158,6 +158,14 @@ static bool rnn_first(const Rnn *r, const ds_tensor *x, ds_tensor *given, bool b
     return true;
 }
 
+/* Whether the constructor took the options; else false, with the message. */
+static bool rnn_has_cells(Rnn *r)
+{
+    if (r->cell) return true;
+    return dsi_invalid("%s: its options were refused, and it has no cells",
+                       ds_module_type_of(ds_module_of(r))->name);
+}
+
 /* x [T,N,in]. first, last: [cells], the caller's. Dropout is between layers,
  * as in torch, and not after the last one. *r->state becomes h_n and c_n,
  * kept, only if every layer ran. */
@@ -182,6 +190,7 @@ static ds_tensor *rnn_run(Rnn *r, ds_tensor *x, bool batch, ds_rnn_state *first,
 static ds_tensor *rnn_forward(void *self, ds_tensor *x)
 {
     Rnn *r = self;
+    if (!rnn_has_cells(r)) return NULL;
     int dims = ds_ndim(x), time = dims == 3 && r->o.batch_first ? 1 : 0;
     if ((dims != 3 && dims != 2) || ds_size(x, -1) != r->in || ds_size(x, time) < 1)
         return dsi_refuse(
@@ -212,6 +221,7 @@ static bool cell_first(const char *name, const ds_tensor *x, ds_dims want, ds_te
 static ds_tensor *cell_forward(void *self, ds_tensor *x)
 {
     Rnn *r = self;
+    if (!rnn_has_cells(r)) return NULL;
     int dims = ds_ndim(x);
     if (dims < 1 || dims > 2 || ds_size(x, -1) != r->in)
         return dsi_refuse("%s: x is %s: expected [batch, %lld] or [%lld]",
@@ -307,7 +317,8 @@ static void rnn_describe(void *self, FILE *to)
     if (r->o.relu && r->one_step) fputs(", nonlinearity=relu", to);
 }
 
-/* One parameter of cell k, from U(-1/sqrt(H), 1/sqrt(H)): "weight_ih_l0_reverse". */
+/* One parameter of cell k, from U(-1/sqrt(H), 1/sqrt(H)):
+ * "weight_ih_l0_reverse". */
 static ds_tensor *rnn_param(ds_module *m, const Rnn *r, const char *what, int k, ds_dims shape)
 {
     char name[48];

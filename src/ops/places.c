@@ -12,11 +12,15 @@
 
 /* ---- scatter_reduce ------------------------------------------------------------------------------------ */
 
-/* The first elements of src, as many as the index has; NULL passes, and larger
- * indices are refused by the scatter that follows. */
-static ds_tensor *beside_index(ds_tensor *src, const ds_tensor *index)
+/* The first elements of src, as many as the index has; NULL with the message. */
+static ds_tensor *beside_index(const char *op, ds_tensor *src, const ds_tensor *index)
 {
-    for (int i = 0; src && i < index->shape.n && i < src->shape.n; i++)
+    bool fits = src->shape.n == index->shape.n;
+    for (int i = 0; fits && i < src->shape.n; i++) fits = index->shape.d[i] <= src->shape.d[i];
+    if (!fits)
+        return dsi_refuse("%s: the index is %s, src %s: expected an index that is not larger", op,
+                          dsi_shape_text(index->shape), dsi_shape_text(src->shape));
+    for (int i = 0; src && i < index->shape.n; i++)
         if (index->shape.d[i] < src->shape.d[i]) src = ds_slice(src, i, 0, index->shape.d[i]);
     return src;
 }
@@ -113,7 +117,8 @@ ds_tensor *ds_scatter_reduce(ds_tensor *x, int dim, ds_tensor *index, ds_tensor 
     ds_dims one = ds_shape(1), shape = x->shape;
     if (!shape.n && !index->shape.n && !src->shape.n)
         x = ds_reshape(x, one), index = ds_reshape(index, one), src = ds_reshape(src, one);
-    if (!x || !index || !(src = beside_index(src, index)) || !(index = dsi_wide_index(index)))
+    if (!x || !index || !src || !(src = beside_index(op, src, index)) ||
+        !(index = dsi_wide_index(index)))
         return NULL;
     ds_tensor *y = scatter_reduced(x, dim, index, src, how, !exclude_self);
     if (!y) return dsi_fail_in(op, ds_error_status()), NULL;

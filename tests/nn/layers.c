@@ -499,6 +499,14 @@ static void refused_calls(void **state)
     CHECK(!ds_call_rnn_padded(m, x, ds_zeros(DS_F32, ds_shape(3)), NULL));
     CHECK_ERROR("GRU: lengths are float32 [3]");
     ds_module_free(m);
+    for (int one = 0; one < 2; one++) { /* of refused options, and called nevertheless */
+        m = one ? ds_nn_gru_cell(NULL, "m", 3, 4, .dropout = 2)
+                : ds_nn_lstm(NULL, "m", 3, (int64_t)1 << 61);
+        ds_error_clear();
+        CHECK(!ds_call(m, ds_ones(DS_F32, one ? ds_shape(2, 3) : ds_shape(2, 2, 3))));
+        CHECK_ERROR("its options were refused, and it has no cells");
+        ds_module_free(m);
+    }
     m = ds_nn_lstm_cell(NULL, "m", 3, 4);
     CHECK(!ds_call(m, x));
     CHECK_ERROR("m: LSTMCell: x is [2, 3, 4]: expected [batch, 3] or [3]");

@@ -197,6 +197,8 @@ static void refusals(void **state)
     REFUSED(ds_histc(x, 2, 3, 1), "histc: from 3 to 1: expected finite numbers in order");
     REFUSED(ds_scatter_reduce(x, 0, INTS(5), x, DS_SCATTER_AMAX, false), "scatter_reduce: ");
     REFUSED(ds_scatter_reduce(x, 0, n, n, DS_SCATTER_SUM, false), "scatter_reduce: operands are");
+    REFUSED(ds_scatter_reduce(x, 0, INTS(0, 1, 2, 0), x, DS_SCATTER_AMAX, false),
+            "scatter_reduce: the index is [4], src [3]: expected an index that is not larger");
     REFUSED(ds_index_copy(x, 0, n, FLOATS(1, 2)), "index_copy: the index is [3], source [2]");
     REFUSED(ds_index(x, i, 1), "index: an index is outside of -3 to 2");
     REFUSED(ds_index(x, &x, 1), "index: an index is float32: expected int64");
