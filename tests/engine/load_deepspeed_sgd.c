@@ -10,6 +10,7 @@
  * s3_w2_frozen: saved on two ranks in stage 3; 0.bias and 3.weight are not
  * trained, and each rank's file has a half of them.
  * SPDX-License-Identifier: MIT */
+#include "folder.h"
 #include "part.h"
 #include "ranks.h"
 
@@ -166,5 +167,32 @@ static void tied(void **state)
             fail_msg("in stage %d: %s", stage, ds_error());
 }
 
-TEST_MAIN(cmocka_unit_test(momentum), cmocka_unit_test(tied), cmocka_unit_test(divided_frozen),
-          cmocka_unit_test(frozen))
+/* 15 elements on one rank: DeepSpeed's moments have one more, which it
+ * restores. */
+static void an_odd_number_of_elements(void **state)
+{
+    (void)state;
+    int64_t padding = 0;
+    ds_tensor *masters = NULL, *moments = NULL;
+    folder_make();
+    ds_module *m = ds_nn_sequential(NULL, "net");
+    ds_nn_linear(m, "0", 3, 5, .no_bias = true);
+    ds_engine *e = ds_initialize(
+            .model = m, .config = "{\"train_batch_size\": 2, \"optimizer\": {\"type\": \"Adam\"}, "
+                                  "\"zero_optimization\": {\"stage\": 1}}");
+    CHECK(ds_engine_backward(e, ds_mean(ds_engine_forward(e, ds_ones(DS_F32, ds_shape(2, 3))))) ==
+          DS_OK);
+    CHECK(ds_engine_step(e) == DS_OK && ds_engine_save(e, folder_path(""), .tag = "tag") == DS_OK);
+    ds_value *v = ds_value_load(folder_path("tag/zero_pp_rank_0_mp_rank_00_optim_states.pt"));
+    const ds_value *of = ds_value_get(v, "optimizer_state_dict");
+    CHECK(ds_value_read_tensor(of, "single_partition_of_fp32_groups/0", &masters) == DS_OK);
+    CHECK(ds_value_read_tensor(of, "base_optimizer_state/state/0/exp_avg", &moments) == DS_OK);
+    CHECK(ds_value_read_int(of, "group_paddings/0", &padding) == DS_OK && padding == 1);
+    CHECK(ds_numel(masters) == 15 && ds_numel(moments) == 16);
+    ds_value_free(v);
+    ds_engine_free(e);
+    folder_remove();
+}
+
+TEST_MAIN(cmocka_unit_test(an_odd_number_of_elements), cmocka_unit_test(momentum),
+          cmocka_unit_test(tied), cmocka_unit_test(divided_frozen), cmocka_unit_test(frozen))

@@ -74,9 +74,22 @@ ds_value *dsi_save_param_shapes(Maker *m)
     return all;
 }
 
-/* This rank's elements of a group, end to end: masters, moments or averages. */
+/* DeepSpeed's flat tensors have an even number of elements; the last may be
+ * none of a parameter. It has no place in masters, but in moments, and
+ * DeepSpeed restores these on one rank. */
+static int64_t group_padding(const Maker *m, const dsi_save_group *g)
+{
+    int64_t n = 0;
+    for (int i = 0; i < g->n; i++)
+        n += m->flat->param[g->at[i]].end - m->flat->param[g->at[i]].begin;
+    return ds_comm_size(m->e->comm) == 1 ? n % 2 : 0;
+}
+
+/* This rank's elements of a group, end to end: masters, moments or averages,
+ * and zeros for the padding. */
 static ds_value *group_tensor(Maker *m, const dsi_save_group *g,
-                              ds_tensor *(*of)(const Maker *m, int k, int which), int which)
+                              ds_tensor *(*of)(const Maker *m, int k, int which), int which,
+                              int64_t padding)
 {
     dsi_save_tensor *s = dsi_save_tensor_new(&m->f->tensors);
     int64_t n = 0;
@@ -89,7 +102,8 @@ static ds_value *group_tensor(Maker *m, const dsi_save_group *g,
         else if (dsi_save_tensor_add(s, x, p->index) != DS_OK)
             m->status = ds_error_status();
     }
-    return dsi_save_tensor_value(s, DS_F32, ds_shape(n));
+    if (padding) dsi_save_tensor_add_zeros(s, (size_t)padding * sizeof(float));
+    return dsi_save_tensor_value(s, DS_F32, ds_shape(n + padding));
 }
 
 static ds_tensor *param_master(const Maker *m, int k, int which)
@@ -155,7 +169,7 @@ static ds_value *shard_base_state(Maker *m)
         for (int i = 0; i < DS_OPTIM_MOMENTS; i++)
             if (group_has_moment(m, group, i))
                 dsi_save_put(m, one, m->e->optim->type->moment[i],
-                             group_tensor(m, group, param_moment, i));
+                             group_tensor(m, group, param_moment, i, group_padding(m, group)));
         if (ds_value_set_int(state, g, one) != DS_OK) m->status = ds_error_status();
         dsi_save_append(m, params, ds_value_int(g));
         dsi_save_put(m, values, DSI_STATE_PARAMS, params);
@@ -203,8 +217,8 @@ static ds_value *group_slice_mapping(Maker *m, const dsi_save_group *g)
     return all;
 }
 
-/* Keys are DeepSpeed's (BF16_Optimizer and DeepSpeedZeroOptimizer); paddings
- * are 0, as there are no gaps between parameters. */
+/* Keys are DeepSpeed's (BF16_Optimizer and DeepSpeedZeroOptimizer); there are
+ * no gaps between parameters. */
 ds_value *dsi_save_shard(Maker *m)
 {
     const ds_engine *e = m->e;
@@ -216,14 +230,14 @@ ds_value *dsi_save_shard(Maker *m)
         const dsi_save_group *group = &m->groups.at[g];
         ds_value *none = ds_value_list();
         for (int i = 0; i < group->n; i++) dsi_save_append(m, none, ds_value_int(0));
-        dsi_save_append(m, parts, group_tensor(m, group, param_master, 0));
-        dsi_save_append(m, paddings, ds_value_int(0));
+        dsi_save_append(m, parts, group_tensor(m, group, param_master, 0, 0));
+        dsi_save_append(m, paddings, ds_value_int(group_padding(m, group)));
         dsi_save_append(m, alignments, none);
         const dsi_flat_unit *unit = &m->flat->unit[m->flat->param[group->at[0]].unit];
         dsi_save_append(m, counts, ds_value_int(m->flat->partition ? unit->ranks : 1));
         dsi_save_append(m, slices, group_slice_mapping(m, group));
         dsi_save_append(m, groups, group_describe(m, group));
-        if (e->ema) dsi_save_append(m, averages, group_tensor(m, group, param_average, 0));
+        if (e->ema) dsi_save_append(m, averages, group_tensor(m, group, param_average, 0, 0));
     }
     dsi_save_put(m, s, DSI_STATE_DYNAMIC_LOSS_SCALE, ds_value_bool(e->scaler.dynamic));
     dsi_save_put(m, s, DSI_STATE_OVERFLOW, ds_value_bool(false));

@@ -76,7 +76,7 @@
 #define DSI_STATE_FP32_FLAT_GROUPS "fp32_flat_groups" /* only read: the same in stage 3 */
 /* int: 1 or 2, how groups are cut; in deepspeed_c the stage */
 #define DSI_STATE_ZERO_STAGE     "zero_stage"
-#define DSI_STATE_GROUP_PADDINGS "group_paddings" /* [0]: per group */
+#define DSI_STATE_GROUP_PADDINGS "group_paddings" /* [0 or 1]: per group */
 /* [[int]]: elements behind each parameter */
 #define DSI_STATE_ALIGNMENT_PADDINGS "param_alignment_paddings"
 #define DSI_STATE_PARTITION_COUNT    "partition_count" /* [int]: ranks that a group is cut among */
