@@ -7,9 +7,9 @@
  *     mpirun -n 2 bench_comm BYTES ...        all_reduce of float32 alone, in turns with copies: on each line
  *                                             BYTES, its median and least microseconds, and those of the copies
  *
- * The copies are what an all_reduce of two ranks of one host moves through memory
- * that they share, if it uses copies alone: each copies half of its data in, and
- * half of the other's out, for the parts of the sum and for the sum.
+ * The copies are what an all_reduce of two ranks of one host moves through
+ * memory that they share, if it uses copies alone: each copies half of its data
+ * in, and half of the other's out, for the parts of the sum and for the sum.
  * Bus bandwidth is defined as in NCCL's tests: the bytes that an ideal ring
  * sends on each link.
  * SPDX-License-Identifier: MIT */

@@ -1,5 +1,5 @@
-/* transfer.c: PyTorch's tutorial "Transfer Learning for Computer Vision": trains
- * ResNet-18 on a folder of images, from the weights of torchvision.
+/* transfer.c: PyTorch's tutorial "Transfer Learning for Computer Vision":
+ * trains ResNet-18 on a folder of images, from the weights of torchvision.
  *
  *     ./transfer hymenoptera_data --weights resnet18-f37072fd.pth
  *

@@ -160,8 +160,9 @@ DS_API ds_status ds_engine_step(ds_engine *e);
 DS_API ds_step_graph *ds_engine_step_graph_new(ds_engine *e, ds_step_fn *step, void *self);
 
 /* engine.zero_grad: resets the gradients; ds_engine_step does that too. After a
- * backward, on all ranks alike, it drops that batch: another backward may follow, and a
- * step without one is refused. (DeepSpeed's stages 1 to 3 keep the gradients.) */
+ * backward, on all ranks alike, it drops that batch: another backward may
+ * follow, and a step without one is refused. (DeepSpeed's stages 1 to 3 keep
+ * the gradients.) */
 DS_API void ds_engine_zero_grad(ds_engine *e);
 
 /* engine.set_gradient_accumulation_boundary: from now on the program says,

@@ -178,9 +178,9 @@ dsi_fetched dsi_cifar10_download(const char *folder, const char *url, bool quiet
 /* ---- from the sample ------------------------------------------------------------------------------------ */
 
 /* Returns the path of `name`, for dsi_free: near this library or program, whose
- * tree may have been moved after the installation; in the build folder's link to
- * the source tree; where it was to be installed. NULL, without a message, if it
- * is in none. */
+ * tree may have been moved after the installation; in the build folder's link
+ * to the source tree; where it was to be installed. NULL, without a message, if
+ * it is in none. */
 static char *sample_find_installed(const char *name)
 {
     static const struct {

@@ -68,9 +68,9 @@ static box random_box(const image_folder *d, int64_t i, int64_t h, int64_t w)
     return b;
 }
 
-/* The box and the sizes of picture p for sample i. Resize makes the shorter edge
- * o->resize long and cuts the other one to a whole number; CenterCrop rounds
- * halves to even. */
+/* The box and the sizes of picture p for sample i. Resize makes the shorter
+ * edge o->resize long and cuts the other one to a whole number; CenterCrop
+ * rounds halves to even. */
 static dsi_resize plan_resize(const image_folder *d, int64_t i, const dsi_picture *p)
 {
     const ds_image_folder_opts *o = &d->o;

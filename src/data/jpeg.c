@@ -83,7 +83,8 @@ static ds_status jpeg_fail(const char *path, void *decoder)
 
 /* Whether the message is a warning that leaves the pixels as they were written:
  * photographs with stray bytes between segments are frequent, and Pillow reads
- * them. The code tells not enough, as it stays a warning if an error follows. */
+ * them. The code tells not enough, as it stays a warning if an error
+ * follows. */
 static bool jpeg_is_harmless(void *decoder)
 {
     static const char *const harmless[] = {

@@ -56,8 +56,8 @@ static void png_want_rgb(png_structp png, png_infop info)
     png_read_update_info(png, info);
 }
 
-/* Fills s->picture; false with s->why, or with s->status and the message. Chunks
- * behind the last row are not read. */
+/* Fills s->picture; false with s->why, or with s->status and the message.
+ * Chunks behind the last row are not read. */
 static bool png_decode_rows(png_structp png, png_infop info, source *s)
 {
     if (setjmp(png_jmpbuf(png))) return false;

@@ -56,8 +56,8 @@ static ds_tensor *binary_of_integers(const char *op, dsi_binary_op how, double a
 {
     ds_dims shape;
     ds_dtype dtype = dsi_promoted(a, b);
-    if (!a->shape.n) a = ds_cast(a, dtype);
-    if (!b->shape.n) b = ds_cast(b, dtype);
+    if (a && !a->shape.n) a = ds_cast(a, dtype);
+    if (b && !b->shape.n) b = ds_cast(b, dtype);
     if (!a || !b || !dsi_promote(op, &a, &b, DS_I64) ||
         !dsi_broadcast(op, a->shape, b->shape, &shape) || !dsi_acquire(a, b))
         return NULL;

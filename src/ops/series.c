@@ -180,8 +180,8 @@ static ds_tensor *search(ds_tensor *line, ds_tensor *x, bool right, bool nans)
     int64_t m = line->shape.d[line->shape.n - 1];
     ds_tensor *low = dsi_fill(dsi_new_dtype(x, DS_I64, x->shape), 0);
     ds_tensor *high = dsi_fill(dsi_new_dtype(x, DS_I64, x->shape), (double)m);
-    ds_tensor *two = low ? dsi_number_beside(low, 2) : NULL, *one = two;
-    one = two ? dsi_number_beside(low, 1) : NULL;
+    ds_tensor *one = low ? dsi_number_beside(low, 1) : NULL;
+    ds_tensor *two = low ? dsi_number_beside(low, 2) : NULL;
     for (int64_t left = m; left > 0 && low && high; left /= 2) {
         ds_tensor *sum = ds_add(low, high), *by = two;
         ds_tensor *middle = sum && by ? dsi_binary(DSI_FLOOR_DIVIDE, &sum, &by) : NULL;

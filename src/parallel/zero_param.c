@@ -1,15 +1,17 @@
-/* parallel/zero_param.c: the gradient, float32 value and moments of one parameter, for
- * programs that look at them or change them.
+/* parallel/zero_param.c: the gradient, float32 value and moments of one
+ * parameter, for programs that look at them or change them.
  *
- * Invariants: index is that of ds_module_param_at. All functions are collective among
- * the ranks that have the parameter. After a gradient was written, what was made of
- * it on the way is made again: squares of the norm, copies on the host.
+ * Invariants: index is that of ds_module_param_at. All functions are collective
+ * among the ranks that have the parameter. After a gradient was written, what
+ * was made of it on the way is made again: squares of the norm, copies on the
+ * host.
  * SPDX-License-Identifier: MIT */
 #include "zero_state.h"
 
 #include "comm/sync_status.h"
 
-/* This rank's elements of parameter k of the layout; NULL: none, or not made yet. */
+/* This rank's elements of parameter k of the layout; NULL: none, or not made
+ * yet. */
 static ds_tensor *part_of(const dsi_zero *z, int k, int part)
 {
     if (!z->shard[k]) return NULL;

@@ -333,8 +333,8 @@ static ds_status in_place(void *arg)
 
 static const int64_t lengths[] = {900, 50000, 1500000};
 
-/* Random numbers of different sizes, whose sums depend on the order. They repeat
- * after a prime: what is out of place differs. */
+/* Random numbers of different sizes, whose sums depend on the order. They
+ * repeat after a prime: what is out of place differs. */
 static void draw(float *x, int64_t n, int rank)
 {
     uint64_t seed = (uint64_t)rank + 1;

@@ -1,5 +1,5 @@
-/* tests/reference/lm_lora.c: adapters of PEFT: logits, training, merging; what is
- * saved is what was loaded.
+/* tests/reference/lm_lora.c: adapters of PEFT: logits, training, merging; what
+ * is saved is what was loaded.
  * SPDX-License-Identifier: MIT */
 #include "check.h"
 #include "folder.h"

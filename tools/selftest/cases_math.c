@@ -362,7 +362,8 @@ OPTIMIZER(lamb, .rule = DSI_LAMB, .lamb = {0.1, 0.9, 0.99, 1e-8, 0.01, 10, 0.01,
 
 /* ---- a step of generation ---- */
 
-/* Row b of x [B,..] as [1,..], from row `first` of dimension 2 on, n of them (0: all). */
+/* Row b of x [B,..] as [1,..], from row `first` of dimension 2 on, n of them
+ * (0: all). */
 static dsi_view step_part(dsi_view x, int64_t b, int64_t first, int64_t n)
 {
     x.p = (char *)x.p + (size_t)(b * x.s[0] + first * x.s[2]) * ds_dtype_size(x.dtype);
@@ -378,8 +379,8 @@ static dsi_view step_heads(dsi_view x)
         x.p, x.dtype, 4, {x.d[0], x.d[1], 1, x.d[2]}, {x.s[0], x.s[1], x.s[1], x.s[2]}};
 }
 
-/* Attention to a cache; of float64, for which it has no kernel, to all rows. On the
- * host the core's kernels, row by row. */
+/* Attention to a cache; of float64, for which it has no kernel, to all rows. On
+ * the host the core's kernels, row by row. */
 static ds_status step_of(Trial *t, int64_t rows)
 {
     int64_t n = 3, h = 4, d = BIG(t, 64, 72);

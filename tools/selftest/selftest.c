@@ -57,8 +57,8 @@ typedef struct Selftest {
 
 static const char *const layouts[] = {"dense", "transposed", "spaced"};
 
-/* Of the largest number of an output. 16 bits: one rounding, which a last bit of
- * float32 may move. */
+/* Of the largest number of an output. 16 bits: one rounding, which a last bit
+ * of float32 may move. */
 static double tolerance_of(ds_dtype dtype)
 {
     switch (dtype) {

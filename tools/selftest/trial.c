@@ -83,7 +83,8 @@ static void *block_new(const Trial *t, const Operand *o)
     return dsi_cache_alloc(t->device, room_of(o));
 }
 
-/* Of the trial like t, or its own; the bytes behind the last element are filler too. */
+/* Of the trial like t, or its own; the bytes behind the last element are filler
+ * too. */
 static void *image_new(Trial *t, Operand *o, double low, double high)
 {
     if (t->like && t->n <= t->like->made) return t->like->operand[t->n - 1].image;

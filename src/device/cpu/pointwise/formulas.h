@@ -1,7 +1,7 @@
-/* device/cpu/pointwise/formulas.h: the loops of each operation over a dense line
- * of float, of double and of bfloat16, which the compiler vectorises: UNARY(name,
- * formula of x) and BINARY(name, formula of a and b). A formula of bfloat16
- * elements is computed in float, and rounded. Of pointwise.c alone.
+/* device/cpu/pointwise/formulas.h: the loops of each operation over a dense
+ * line of float, of double and of bfloat16, which the compiler vectorises:
+ * UNARY(name, formula of x) and BINARY(name, formula of a and b). A formula of
+ * bfloat16 elements is computed in float, and rounded. Of pointwise.c alone.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -120,7 +120,8 @@ UNARY_INSIDE(log, x >= 0x1p-126f && x < INFINITY, log_inside_f32(x), LOG(x))
 UNARY_LINE_BF16(log, LOG(x))
 #endif
 UNARY_SHORT_LANES(gelu, gelu_short_lanes, GELU(x))
-/* (1 + tanh u) / 2 is 1 / (1 + e^-2u), which takes one exp, and keeps its digits where it is small */
+/* (1 + tanh u) / 2 is 1 / (1 + e^-2u), which takes one exp, and keeps its
+ * digits where it is small */
 UNARY(gelu_tanh, x / (1 + EXP(-2 * TANH_INNER(x))))
 UNARY_LANES(sigmoid, 1 / (1 + EXP(-x)))
 UNARY_LANES(silu, x / (1 + EXP(-x)))
@@ -133,8 +134,8 @@ UNARY(ceil, CEIL(x))
 UNARY(round, ROUND(x))
 UNARY(sign, AS(x, x > 0) - AS(x, x < 0))
 #if defined(DSI_ISA_avx512)
-/* The processor's estimate, of 14 bits, and a step of Newton's, which 0 and infinity
- * would make NaN: a root and a division take ten times as long. */
+/* The processor's estimate, of 14 bits, and a step of Newton's, which 0 and
+ * infinity would make NaN: a root and a division take ten times as long. */
 static void rsqrt_line_f32(const void *arg, int64_t n, void *const *p)
 {
     const float *x = p[0];
@@ -156,8 +157,8 @@ UNARY_LINE(rsqrt, double, f64, 1 / SQRT(x))
 /* log(1 / (1 + e^-x)) = min(x, 0) - log(1 + e^-|x|) */
 UNARY(logsigmoid, (x > 0 ? 0 : x) - LOG1P(EXP(-ABS(x))))
 
-/* With a parameter, which is read before the loop. Both sides of a condition are
- * values: a branch would not be vectorised. */
+/* With a parameter, which is read before the loop. Both sides of a condition
+ * are values: a branch would not be vectorised. */
 #define UNARY_P_LINE(name, T, suffix, left, right, condition) \
     static void name##_line_##suffix(const void *arg, int64_t n, void *const *p) \
     { \
@@ -285,8 +286,8 @@ BINARY(maximum, a > b || a != a ? a : b)
 BINARY(minimum, a < b || a != a ? a : b)
 
 /* rest[i] = fmod(a[i], b[i]) for n <= HALF_PIECE. Floats: a - q b, q = a / b
- * truncated, is exact in double for q below 2^29; if the quotient was rounded up
- * to q, the rest has the wrong sign. */
+ * truncated, is exact in double for q below 2^29; if the quotient was rounded
+ * up to q, the rest has the wrong sign. */
 static void modulos_f32(const float *a, const float *b, float *rest, int64_t n)
 {
     int far = 0;
@@ -305,8 +306,8 @@ static void modulos_f64(const double *a, const double *b, double *rest, int64_t 
     for (int64_t i = 0; i < n; i++) rest[i] = fmod(a[i], b[i]);
 }
 
-/* The quotient rounded down, and its remainder, of b's sign or 0 (torch.remainder),
- * from what fmod left. */
+/* The quotient rounded down, and its remainder, of b's sign or 0
+ * (torch.remainder), from what fmod left. */
 #define BY_MODULO_LINE(name, T, suffix) \
     static void name##_line_##suffix(const void *arg, int64_t n, void *const *p) \
     { \
@@ -363,9 +364,9 @@ BINARY_LINE(mul, int64_t, i64, (int64_t)((uint64_t)a *(uint64_t)b))
 BINARY_LINE(maximum, int64_t, i64, a > b ? a : b)
 BINARY_LINE(minimum, int64_t, i64, a < b ? a : b)
 
-/* Numbers from -2^50 on and below 2^50 are divided as doubles, by vectors: their
- * quotient is not rounded up to a whole number. WHOLE added leaves a whole number in
- * the low bits. */
+/* Numbers from -2^50 on and below 2^50 are divided as doubles, by vectors:
+ * their quotient is not rounded up to a whole number. WHOLE added leaves a
+ * whole number in the low bits. */
 #define NEAR  ((uint64_t)1 << 50)
 #define WHOLE 0x1.8p52
 ALWAYS_INLINE double whole_f64(int64_t x)
@@ -512,8 +513,8 @@ BINARY(gelu_tanh_dx, a *GELU_TANH_SLOPE(b))
 
 /* ---- sin and cos ------------------------------------------------------------------------------------ */
 
-/* y = exact(x), for n <= HALF_PIECE floats; each is computed by vmath.h where it
- * can be. */
+/* y = exact(x), for n <= HALF_PIECE floats; each is computed by vmath.h where
+ * it can be. */
 ALWAYS_INLINE void turned(const float *x, float *y, int64_t n, uint32_t turns, float exact(float))
 {
     int far = 0;
