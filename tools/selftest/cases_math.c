@@ -52,9 +52,18 @@ static ds_status fill(Trial *t) { return CALL(t, fill, 1.25, OUT(t, SHAPE(t))); 
     }
 DSI_UNARY_OPS(UNARY_CASE)
 
+/* Of int64 alone, in trials of every dtype. */
+static ds_status bits_and(Trial *t)
+{
+    dsi_view a = trial_operand(t, DS_I64, t->layout, -100, 100, false, DIMS(SHAPE(t)));
+    dsi_view b = trial_operand(t, DS_I64, t->layout, -100, 100, false, DIMS(SHAPE(t)));
+    return CALL(t, binary, DSI_BITS_AND, 1, a, b, OUT_INDEX(t, DS_I64, SHAPE(t)));
+}
+
 #define BINARY_CASE(constant, name, formula) \
     static ds_status binary_##name(Trial *t) \
     { \
+        if (DSI_##constant == DSI_BITS_AND) return bits_and(t); \
         return CALL(t, binary, DSI_##constant, 0.5, IN(t, SHAPE(t)), positive(t), \
                     OUT(t, SHAPE(t))); \
     }
