@@ -92,17 +92,18 @@ typedef struct Options {
     bool freeze;
 } Options;
 
-static const char usage[] =
-    "Usage: transfer FOLDER [OPTION...]\n"
-    "Train ResNet-18 on the images of FOLDER/train/<class>, test it on FOLDER/val.\n\n"
-    "  --weights FILE      start from these: a .pth file of torchvision's resnet18\n"
-    "  --freeze            train only the last layer\n"
-    "  --epochs N          passes over the images (25)\n"
-    "  --batch-size N      images in a batch (4)\n"
-    "  --workers N         threads that decode images (4)\n"
-    "  --threads N         threads of the kernels (1)\n"
-    "  --device NAME       cpu, cuda or cuda:N (cpu)\n"
-    "  --save FILE         the weights of the best epoch (best_model_params.pth)\n";
+static const char usage[] = "Usage: transfer FOLDER [OPTION...]\n"
+                            "Train ResNet-18 on the images of FOLDER/train/<class>,\n"
+                            "test it on those of FOLDER/val/<class>.\n\n"
+                            "  --weights FILE      start from torchvision's, a .pth file\n"
+                            "  --freeze            train only the last layer\n"
+                            "  --epochs N          passes over the images (25)\n"
+                            "  --batch-size N      images in a batch (4)\n"
+                            "  --workers N         threads that decode images (4)\n"
+                            "  --threads N         threads of the kernels (1)\n"
+                            "  --device NAME       cpu, cuda or cuda:N (cpu)\n"
+                            "  --save FILE         where the best weights go\n"
+                            "                      (best_model_params.pth)\n";
 
 static bool read_number(const char *text, int least, int *out)
 {
@@ -215,7 +216,7 @@ static double train(const Options *o, ds_module *net, ds_loader *images, ds_load
         if (right <= best || ds_error()) continue;
         best = right;
         ds_state *state = ds_module_state(net);
-        if (ds_save(state, o->save) != DS_OK) fprintf(stderr, "transfer: nothing was saved\n");
+        if (ds_save(state, o->save) != DS_OK) best = -1; /* the loop ends */
         ds_state_free(state);
     }
     ds_schedule_free(schedule);
@@ -236,9 +237,10 @@ int main(int argc, char **argv)
     ds_device device;
     int64_t classes = 0;
     ds_set_threads(o.threads);
+    bool can_save = ds_save_check(o.save) == DS_OK; /* asked now, not after an epoch */
     if (ds_device_parse(o.device, &device) == DS_OK) ds_set_device(device);
     ds_loader *images = loader_of(&o, true, &classes), *val = loader_of(&o, false, &classes);
-    ds_module *net = ds_error() ? NULL : resnet18(classes);
+    ds_module *net = can_save && !ds_error() ? resnet18(classes) : NULL;
     if (net && o.weights) load_weights(net, o.weights);
     for (int i = 0; net && o.freeze && i < ds_module_params(net); i++) {
         const char *name;
