@@ -19,21 +19,26 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How much a failed rank says about the cause: killed on request nothing,
- * exited on request little. */
-enum { SAYS_NOTHING, SAYS_LITTLE, SAYS_ALL };
+/* How likely it is that a failed rank is the cause, in rising order. */
+typedef enum cause_confidence {
+    NO_FAILED_RANK,
+    NOT_CAUSE,      /* killed on request */
+    POSSIBLE_CAUSE, /* exited on request: it may have called MPI_Abort */
+    CERTAIN_CAUSE,  /* failed without a request */
+} cause_confidence;
 
-static int exit_weight(const rank_exit *e)
+static cause_confidence exit_confidence(const rank_exit *e)
 {
-    return !e->requested ? SAYS_ALL : e->signal ? SAYS_NOTHING : SAYS_LITTLE;
+    return !e->requested ? CERTAIN_CAUSE : e->signal ? NOT_CAUSE : POSSIBLE_CAUSE;
 }
 
-static int first_weight(const job_result *r)
+/* That of rank `first`. */
+static cause_confidence first_confidence(const job_result *r)
 {
-    return r->first < 0 ? -1 : exit_weight(&r->rank[r->first].exit);
+    return r->first < 0 ? NO_FAILED_RANK : exit_confidence(&r->rank[r->first].exit);
 }
 
-/* The first report of a rank counts. Of failures with the same weight the
+/* The first report of a rank counts. Of failures with the same confidence the
  * earliest remains the first. */
 void job_result_add_exit(job_result *r, int rank, const rank_exit *e)
 {
@@ -43,7 +48,7 @@ void job_result_add_exit(job_result *r, int rank, const rank_exit *e)
     r->ended++;
     if (rank_exit_status(e) == 0)
         r->succeeded++;
-    else if (exit_weight(e) > first_weight(r))
+    else if (exit_confidence(e) > first_confidence(r))
         r->first = rank;
 }
 
@@ -90,12 +95,12 @@ bool job_result_read_loss(job_result *r, const char *text, size_t n)
 /* Is the first failed rank a better explanation than the runner's own status?
  * One that exited on request is one if the runner ended after it; one that was
  * killed only if the runner reports success. */
-static bool is_failed_rank(const job_result *r)
+static bool first_rank_is_cause(const job_result *r)
 {
-    int weight = first_weight(r);
-    if (weight < 0) return false;
-    return weight == SAYS_ALL || (weight == SAYS_LITTLE && !r->runner_ended_first) ||
-           !r->runner_status;
+    cause_confidence confidence = first_confidence(r);
+    if (confidence == NO_FAILED_RANK) return false;
+    return confidence == CERTAIN_CAUSE ||
+           (confidence == POSSIBLE_CAUSE && !r->runner_ended_first) || !r->runner_status;
 }
 
 /* Whether a signal that others send has ended the runner. A failed rank is no
@@ -106,7 +111,7 @@ bool job_result_runner_killed(const job_result *r)
     int s = r->runner_signal;
     bool sent = s == SIGKILL || s == SIGTERM || s == SIGINT || s == SIGHUP || s == SIGQUIT;
     if (r->status_ignored && s == SIGPIPE) return false;
-    return s && (sent || first_weight(r) != SAYS_ALL);
+    return s && (sent || first_confidence(r) != CERTAIN_CAUSE);
 }
 
 /* The text of the runner that was held back is shown unless this is true. */
@@ -114,7 +119,7 @@ bool job_result_is_known(const job_result *r)
 {
     return r->signal || r->start_timeout || r->node.kind != NODE_UP ||
            job_result_runner_killed(r) || r->node_lost || r->unknown_rank_failed ||
-           r->output_error == EPIPE || first_weight(r) == SAYS_ALL;
+           r->output_error == EPIPE || first_confidence(r) == CERTAIN_CAUSE;
 }
 
 /* Is there no use in starting the ranks again? They have succeeded, somebody
@@ -300,9 +305,9 @@ int job_result_status(const job_result *r, dsi_text *line)
     if (r->node.kind != NODE_UP && !job_result_runner_killed(r)) return add_node_event(r, line);
     if (r->start_timeout) return add_start_timeout(r, line);
     if (job_result_runner_killed(r)) return add_runner_killed(r, line);
-    if (r->output_error == EPIPE && first_weight(r) != SAYS_ALL)
+    if (r->output_error == EPIPE && first_confidence(r) != CERTAIN_CAUSE)
         return add_output_error(EPIPE, line);
-    if (is_failed_rank(r)) {
+    if (first_rank_is_cause(r)) {
         const rank_exit *e = &r->rank[r->first].exit;
         if (!e->reported) add_rank_exit(r, r->first, line);
         return rank_exit_status(e);

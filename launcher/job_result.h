@@ -25,7 +25,7 @@ typedef struct job_result {
     /* what has happened */
     rank_state *rank;         /* [size] */
     int ended, succeeded;     /* ranks; those with status 0 */
-    int first;                /* the failed rank that says most of the cause, the
+    int first;                /* the failed rank that is most likely the cause, the
                                 earliest of these; -1: none */
     bool node_lost;           /* and reported */
     bool unknown_rank_failed; /* and reported; before it knew its number */
