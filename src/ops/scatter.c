@@ -311,60 +311,65 @@ ds_tensor *ds_scatter_add(ds_tensor *x, int dim, ds_tensor *index, ds_tensor *sr
     return ds_cast(ds_add(dsi_upcast(x), padded_to(part, x->shape)), x->dtype);
 }
 
-/* from [o,c,i]: a k with index[o,k,i] == c: the last one, or, with `left`, the
- * one that has `before` others ahead of it; 0 if there is none; taken [o,c,i]:
- * whether there is one. left: [o,c,i], all `before`, is overwritten; NULL
- * selects the last. On the host: at is index's memory there. False with the
- * message. */
-static bool scatter_sources(const char *op, const ds_tensor *index, int dim, int64_t size,
-                            const int64_t *at, int64_t *left, int64_t *from, uint8_t *taken)
+/* The sources of element [o,c,i] are the src[o,k,i] with index[o,k,i] == c, in
+ * the order of k. It gets the last of them, or the nth, counted from 0. */
+enum { LAST_SOURCE = -1 };
+
+/* Finds the source of each element, on the host. All arrays but index_data
+ * (index's memory) are [o,c,i] with `size` elements along dim:
+ *     skip        in: n for the nth source, overwritten; NULL: the last source
+ *     source_k    out: the k of the source; not written if there is none
+ *     has_source  out: 1 if there is a source, else not written
+ * False with the message if an index is out of range. */
+static bool source_k_find(const char *op, const ds_tensor *index, int dim, int64_t size,
+                          const int64_t *index_data, int64_t *skip, int64_t *source_k,
+                          uint8_t *has_source)
 {
     dsi_view v = dsi_v_around(index, dim);
     for (int64_t o = 0; o < v.d[0]; o++)
         for (int64_t k = 0; k < v.d[1]; k++)
             for (int64_t i = 0; i < v.d[2]; i++) {
-                int64_t c = at[(o * v.d[1] + k) * v.d[2] + i];
+                int64_t c = index_data[(o * v.d[1] + k) * v.d[2] + i];
                 if (c < 0 || c >= size)
                     return dsi_refuse("%s: index %lld at [%lld, %lld] is outside 0..%lld", op,
                                       (long long)c, (long long)o, (long long)(k * v.d[2] + i),
                                       (long long)size - 1);
-                int64_t place = (o * size + c) * v.d[2] + i;
-                if (!left || left[place]-- == 0) from[place] = k, taken[place] = 1;
+                int64_t element = (o * size + c) * v.d[2] + i;
+                if (!skip || skip[element]-- == 0) source_k[element] = k, has_source[element] = 1;
             }
     return true;
 }
 
-/* The elements of x that an index names: `taken` says whether an element is
- * named, `part` has the element of src for it. If several k name an element,
- * the last one counts, or, if before >= 0, the one with `before` others ahead
- * of
- * it. */
-typedef struct Named {
-    ds_tensor *taken, *part; /* x's shape; bool, src's dtype */
-    bool any;
-} Named;
+/* The sources of the elements of x. */
+typedef struct Sources {
+    ds_tensor *has_source; /* bool, x's shape */
+    ds_tensor *values;     /* src's dtype, x's shape; where there is no source, any value */
+    bool any;              /* an element has a source */
+} Sources;
 
-static bool scatter_named(const char *op, ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src,
-                          int64_t before, Named *named)
+/* nth: LAST_SOURCE, or from 0 on. False with the message. */
+static bool sources_gather(const char *op, ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src,
+                           int64_t nth, Sources *sources)
 {
     ds_dims shape = index->shape;
     shape.d[dim] = x->shape.d[dim];
-    bool last = before < 0;
-    ds_tensor *from = dsi_fill(dsi_new_host(DS_I64, shape), 0),
-              *taken = dsi_fill(dsi_new_host(DS_BOOL, shape), 0),
-              *left = last ? NULL : dsi_fill(dsi_new_host(DS_I64, shape), (double)before);
-    const int64_t *at = ds_data(index);
-    uint8_t *is = taken ? ds_data_mut(taken) : NULL;
-    if (!from || !is || !at || (!last && !left) ||
-        !scatter_sources(op, index, dim, shape.d[dim], at, last ? NULL : ds_data_mut(left),
-                         ds_data_mut(from), is))
+    bool last = nth == LAST_SOURCE;
+    ds_tensor *source_k = dsi_fill(dsi_new_host(DS_I64, shape), 0),
+              *has_source = dsi_fill(dsi_new_host(DS_BOOL, shape), 0),
+              *skip = last ? NULL : dsi_fill(dsi_new_host(DS_I64, shape), (double)nth);
+    const int64_t *index_data = ds_data(index);
+    uint8_t *flags = has_source ? ds_data_mut(has_source) : NULL;
+    if (!source_k || !flags || !index_data || (!last && !skip) ||
+        !source_k_find(op, index, dim, shape.d[dim], index_data, last ? NULL : ds_data_mut(skip),
+                       ds_data_mut(source_k), flags))
         return false;
-    named->any = memchr(is, 1, (size_t)dsi_numel(shape));
+    sources->any = memchr(flags, 1, (size_t)dsi_numel(shape));
     ds_device device = dsi_device_id(x->device);
-    from = ds_to(from, device, DS_I64), taken = ds_to(taken, device, DS_BOOL);
-    ds_tensor *part = index->shape.d[dim] ? ds_gather(src, dim, from) : corner(x, shape);
-    named->taken = padded_to(taken, x->shape), named->part = padded_to(part, x->shape);
-    return named->taken && named->part;
+    source_k = ds_to(source_k, device, DS_I64), has_source = ds_to(has_source, device, DS_BOOL);
+    ds_tensor *values = index->shape.d[dim] ? ds_gather(src, dim, source_k) : corner(x, shape);
+    sources->has_source = padded_to(has_source, x->shape);
+    sources->values = padded_to(values, x->shape);
+    return sources->has_source && sources->values;
 }
 
 /* Saved: index. */
@@ -398,30 +403,30 @@ static ds_tensor *scatter_fused(ds_tensor *x, int dim, ds_tensor *index, ds_tens
     return y;
 }
 
-/* x, with src in place of the elements that the index names, or, if `times`,
- * multiplied by it: one round for each k that names the same place. */
+/* x, with src in place of the elements that the index names, or, if `multiply`,
+ * multiplied by it: one round for each source of the same element. */
 static ds_tensor *scatter(const char *op, ds_tensor *x, int dim, ds_tensor *index, ds_tensor *src,
-                          bool times)
+                          bool multiply)
 {
     if (!dsi_live_all(op, x, index, src)) return dsi_null_operand(op);
     index = dsi_wide_index(index);
     if (!index || (dim = elements_check(op, x, index, src, dim)) < 0) return NULL;
     if (!x->shape.n)
-        return ds_squeeze(
-            scatter(op, ds_unsqueeze(x, 0), 0, ds_unsqueeze(index, 0), ds_unsqueeze(src, 0), times),
-            0);
+        return ds_squeeze(scatter(op, ds_unsqueeze(x, 0), 0, ds_unsqueeze(index, 0),
+                                  ds_unsqueeze(src, 0), multiply),
+                          0);
     if (!(index = ds_contiguous(index)) || !(src = corner(src, index->shape))) return NULL;
-    Named named;
-    if (!times && scatter_fits(x, dim, index) && dsi_fusion(x->device, scatter))
+    Sources sources;
+    if (!multiply && scatter_fits(x, dim, index) && dsi_fusion(x->device, scatter))
         return scatter_fused(x, dim, index, src);
-    if (!times)
-        return scatter_named(op, x, dim, index, src, -1, &named)
-                   ? ds_where(named.taken, named.part, x)
+    if (!multiply)
+        return sources_gather(op, x, dim, index, src, LAST_SOURCE, &sources)
+                   ? ds_where(sources.has_source, sources.values, x)
                    : NULL;
-    for (int64_t before = 0; x; before++) {
-        if (!scatter_named(op, x, dim, index, src, before, &named)) return NULL;
-        if (!named.any) break;
-        x = ds_where(named.taken, ds_mul(x, named.part), x);
+    for (int64_t nth = 0; x; nth++) {
+        if (!sources_gather(op, x, dim, index, src, nth, &sources)) return NULL;
+        if (!sources.any) break;
+        x = ds_where(sources.has_source, ds_mul(x, sources.values), x);
     }
     return x;
 }
