@@ -10,9 +10,8 @@
  * to step leave blocks in many classes.
  *
  * Invariants: a block belongs to the cache or to one pool, which it leaves only
- * unused, by dsi_pool_lend. Pools are few: each free looks for the block in all
- * of
- * them.
+ * unused, by dsi_pool_move_transient. Pools are few: each free looks for the
+ * block in all of them.
  * SPDX-License-Identifier: MIT */
 #include "base/env.h"
 #include "base/error.h"
@@ -32,7 +31,7 @@
 #define PAD_BYTES 64  /* a vector load may run past the end */
 #define ALIGNMENT 64
 #define SLACK     ((size_t)2 << 20) /* bytes of unused blocks that are never too many */
-#define COMMON    20                /* smaller classes, up to 4 KiB, are not worth sharing */
+#define TRANSIENT 20                /* the first class worth sharing: blocks above 4 KiB */
 
 typedef struct Stack {
     DSI_LIST(void *)
@@ -41,8 +40,8 @@ typedef struct Stack {
 typedef struct PoolBlock {
     void *p;
     int class;
-    bool used;
-    uint64_t turn; /* of dsi_pool_use in which it was taken last; 0: never */
+    bool in_use;
+    uint64_t use_number; /* of the pool when the block was taken last; 0: never */
 } PoolBlock;
 
 struct dsi_block_pool {
@@ -52,20 +51,21 @@ struct dsi_block_pool {
     struct {
         DSI_LIST(PoolBlock)
     } blocks; /* by address */
-    int taken;
-    uint64_t turn;
+    int blocks_in_use;
+    uint64_t use_number; /* how many times the pool became the current or the transient one */
     bool closed;         /* dsi_pool_free: ends with its last block */
-    bool stays[CLASSES]; /* dsi_pool_note: a block of that class was in use */
+    bool is_persistent[CLASSES]; /* dsi_pool_note_persistent: a block of that class stayed in use */
 };
 
 typedef struct dsi_cache {
     Stack free[CLASSES];
     size_t peak; /* of use.live, ever */
     dsi_cache_usage use;
-    dsi_block_pool *pools;  /* all of this device */
-    dsi_block_pool *used;   /* where allocations come from; NULL: from here */
-    dsi_block_pool *common; /* beside `used`: where short-lived blocks come from; or NULL */
-    dsi_slab *slabs;        /* of which small blocks are pieces, also those of pools */
+    dsi_block_pool *pools;          /* all of this device, linked by next; freed by their users */
+    dsi_block_pool *current_pool;   /* where allocations come from; NULL: from this cache */
+    dsi_block_pool *transient_pool; /* where those of transient classes come from; NULL: from
+                                       current_pool. Set only while current_pool is. */
+    dsi_slab *slabs;                /* of which small blocks are pieces, also those of pools */
 } dsi_cache;
 
 /* ---- fault injection: every storage allocation of this thread counts down -------------------------- */
@@ -287,9 +287,9 @@ static void *pool_take(dsi_block_pool *pool, int class, size_t rounded)
         pool_insert(pool, (PoolBlock){.p = p, .class = class});
     }
     PoolBlock *b = pool_find(pool, p);
-    b->turn = pool->turn;
-    b->used = true;
-    pool->taken++;
+    b->use_number = pool->use_number;
+    b->in_use = true;
+    pool->blocks_in_use++;
     return p;
 }
 
@@ -319,10 +319,10 @@ static bool pools_give(dsi_device *d, void *p)
     for (dsi_block_pool *pool = d->cache->pools; pool; pool = pool->next) {
         PoolBlock *b = pool_find(pool, p);
         if (!b) continue;
-        b->used = false;
-        pool->taken--;
+        b->in_use = false;
+        pool->blocks_in_use--;
         dsi_list_add(&pool->free[b->class], p);
-        if (pool->closed && !pool->taken) pool_end(pool);
+        if (pool->closed && !pool->blocks_in_use) pool_end(pool);
         return true;
     }
     return false;
@@ -340,47 +340,53 @@ void dsi_pool_free(dsi_block_pool *pool)
 {
     if (!pool) return;
     pool->closed = true;
-    if (!pool->taken) pool_end(pool);
+    if (!pool->blocks_in_use) pool_end(pool);
 }
 
 void dsi_pool_use(dsi_device *d, dsi_block_pool *pool)
 {
-    cache_of(d)->used = pool;
-    d->cache->common = NULL;
-    if (pool) pool->turn++;
+    cache_of(d)->current_pool = pool;
+    d->cache->transient_pool = NULL;
+    if (pool) pool->use_number++;
 }
 
-void dsi_pool_share(dsi_device *d, dsi_block_pool *common)
+void dsi_pool_use_transient(dsi_device *d, dsi_block_pool *transient)
 {
-    d->cache->common = common;
-    common->turn++;
+    d->cache->transient_pool = transient;
+    transient->use_number++;
 }
 
-void dsi_pool_note(dsi_block_pool *pool)
+void dsi_pool_note_persistent(dsi_block_pool *pool)
 {
     for (int i = 0; i < pool->blocks.n; i++) {
         const PoolBlock *b = &pool->blocks.at[i];
-        if (b->used && b->turn == pool->turn) pool->stays[b->class] = true;
+        if (b->in_use && b->use_number == pool->use_number) pool->is_persistent[b->class] = true;
     }
 }
 
-/* Whether blocks of that class come from the common pool. */
-static bool class_is_common(const dsi_block_pool *pool, int class)
+/* Whether blocks of that class come from the transient pool, beside this one. */
+static bool class_is_transient(const dsi_block_pool *pool, int class)
 {
-    return class >= COMMON && !pool->stays[class];
+    return class >= TRANSIENT && !pool->is_persistent[class];
 }
 
-/* Lent blocks lie below those that the common pool has: a stack's last are
- * taken
- * first. */
-void dsi_pool_lend(dsi_block_pool *pool, dsi_block_pool *common)
+/* The pool that allocations of that class come from, while one is in use. */
+static dsi_block_pool *pool_of_class(const dsi_cache *c, int class)
+{
+    bool transient = c->transient_pool && class_is_transient(c->current_pool, class);
+    return transient ? c->transient_pool : c->current_pool;
+}
+
+/* Moved blocks are put below those that the transient pool has: the top of a
+ * stack is taken first. */
+void dsi_pool_move_transient(dsi_block_pool *pool, dsi_block_pool *transient)
 {
     for (int i = 0; i < CLASSES; i++) {
-        Stack *from = &pool->free[i], *to = &common->free[i];
-        if (!from->n || !class_is_common(pool, i)) continue;
+        Stack *from = &pool->free[i], *to = &transient->free[i];
+        if (!from->n || !class_is_transient(pool, i)) continue;
         for (int k = 0; k < from->n; k++) {
             pool_remove(pool, from->at[k]);
-            pool_insert(common, (PoolBlock){.p = from->at[k], .class = i});
+            pool_insert(transient, (PoolBlock){.p = from->at[k], .class = i});
             dsi_list_add(to, NULL);
         }
         memmove(to->at + from->n, to->at, (size_t)(to->n - from->n) * sizeof *to->at);
@@ -397,7 +403,7 @@ void dsi_pool_trim(dsi_block_pool *pool)
         for (int k = 0; k < stack->n; k++) {
             void *p = stack->at[k];
             const PoolBlock *b = pool_find(pool, p);
-            if (b->turn) {
+            if (b->use_number) {
                 stack->at[kept++] = p;
             } else {
                 pool_free_block(pool, b);
@@ -408,12 +414,12 @@ void dsi_pool_trim(dsi_block_pool *pool)
     }
 }
 
-int dsi_pool_taken(const dsi_block_pool *pool) { return pool->taken; }
+int dsi_pool_blocks_in_use(const dsi_block_pool *pool) { return pool->blocks_in_use; }
 
 bool dsi_pool_took(const dsi_block_pool *pool, const void *p)
 {
     const PoolBlock *b = pool_find(pool, p);
-    return b && b->turn == pool->turn;
+    return b && b->use_number == pool->use_number;
 }
 
 /* ---- allocation ------------------------------------------------------------------------------------- */
@@ -431,9 +437,8 @@ void *dsi_cache_alloc_for(dsi_device *d, size_t bytes, ds_dtype dtype, const ds_
     if (bytes <= MAX_BYTES && !must_fail()) {
         int class = class_of(bytes, &rounded);
         Stack *stack = &c->free[class];
-        if (c->used)
-            p = pool_take(c->common && class_is_common(c->used, class) ? c->common : c->used, class,
-                          rounded);
+        if (c->current_pool)
+            p = pool_take(pool_of_class(c, class), class, rounded);
         else
             p = stack->n ? stack->at[--stack->n] : fresh(d, NULL, rounded);
     }

@@ -25,8 +25,9 @@ typedef struct Seed {
 
 struct dsi_graph {
     dsi_device *d;
-    dsi_block_pool *pool, *common; /* common: the caller's, or NULL */
-    void *work;                    /* the device's; NULL: nothing is captured */
+    dsi_block_pool *pool;           /* owned */
+    dsi_block_pool *transient_pool; /* the caller's, shared with its other graphs; or NULL */
+    void *work;                     /* the device's; NULL: nothing is captured */
     bool capturing, forbidden, unnoted, accumulates;
     char why[256];
     _Alignas(ALIGNMENT) char host[SLOT_BYTES + RESULT_BYTES]; /* values of slots and results */
@@ -45,18 +46,22 @@ struct dsi_graph {
     } seeds; /* of the step that is recorded */
 };
 
-dsi_graph *dsi_graph_new(dsi_device *d, dsi_block_pool *common)
+dsi_graph *dsi_graph_new(dsi_device *d, dsi_block_pool *transient_pool)
 {
     if (!d->type->capture_begin) return NULL;
     dsi_graph *g = dsi_alloc(sizeof *g);
     g->d = d;
     g->pool = dsi_pool_new(d);
-    g->common = common;
+    g->transient_pool = transient_pool;
     return g;
 }
 
-bool dsi_graph_collides(const dsi_graph *g) { return g->common && dsi_pool_taken(g->common); }
-void dsi_graph_part(dsi_graph *g) { g->common = NULL; }
+bool dsi_graph_collides(const dsi_graph *g)
+{
+    return g->transient_pool && dsi_pool_blocks_in_use(g->transient_pool);
+}
+
+void dsi_graph_part(dsi_graph *g) { g->transient_pool = NULL; }
 
 void dsi_graph_cancel(dsi_graph *g)
 {
@@ -115,9 +120,9 @@ ds_status dsi_graph_begin(dsi_graph *g, bool capture)
     g->unnoted = g->accumulates = false;
     d->recording = g;
     d->recordings++;
-    if (capture && g->common) dsi_pool_lend(g->pool, g->common);
+    if (capture && g->transient_pool) dsi_pool_move_transient(g->pool, g->transient_pool);
     dsi_pool_use(d, g->pool);
-    if (capture && g->common) dsi_pool_share(d, g->common);
+    if (capture && g->transient_pool) dsi_pool_use_transient(d, g->transient_pool);
     return DS_OK;
 }
 
@@ -128,14 +133,14 @@ ds_status dsi_graph_end(dsi_graph *g, bool keep)
     dsi_pool_use(d, NULL);
     d->recording = NULL;
     g->capturing = false;
-    if (!captured) dsi_pool_note(g->pool);
+    if (!captured) dsi_pool_note_persistent(g->pool);
     if (!captured) return DS_OK;
     ds_status status = d->type->capture_end(&d->stream, keep, &g->work);
     if (status != DS_OK || !keep) {
         hooks_undo(g);
         dsi_graph_reset(g);
     }
-    if (g->common) dsi_pool_trim(g->common);
+    if (g->transient_pool) dsi_pool_trim(g->transient_pool);
     return status;
 }
 
@@ -377,7 +382,7 @@ bool dsi_graph_allocated(const dsi_device *d, const void *p)
 {
     const dsi_graph *g = d->recording;
     return g && (dsi_pool_took(g->pool, p) ||
-                 (g->capturing && g->common && dsi_pool_took(g->common, p)));
+                 (g->capturing && g->transient_pool && dsi_pool_took(g->transient_pool, p)));
 }
 
 const dsi_step_scalars *dsi_graph_use_scalars(dsi_device *d)

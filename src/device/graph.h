@@ -13,10 +13,10 @@
  * - A device handle records at most one graph at a time: d->recording.
  * - While it records, storage comes from the graph's pool (device.h), whose
  *   blocks stay its own as long as the graph lives: the addresses that were
- *   captured stay valid. Graphs of which at most one runs at a time may have a
- *   common pool for memory that a capture takes and gives back. Storage in use
- *   after a capture is not in it: another graph would write to that
- *   (dsi_graph_collides).
+ *   captured stay valid. Graphs of which at most one runs at a time may share a
+ *   transient pool (pool.h) for memory that a capture takes and gives back.
+ *   Storage in use after a capture is not in it: another graph would write to
+ *   that (dsi_graph_collides).
  * - Hooks are called in the order in which they were added, which is the order
  *   of the host code that they stand for. `after` is called after the launch of
  *   a capture too: code that captures leaves to it what depends on results.
@@ -53,9 +53,9 @@ typedef struct dsi_graph_hook {
                                        for that any more. Optional */
 } dsi_graph_hook;
 
-/* An empty graph of d; NULL if d has no graphs. common: the caller's, freed
- * after all of its graphs, or NULL. */
-dsi_graph *dsi_graph_new(dsi_device *d, dsi_block_pool *common);
+/* An empty graph of d; NULL if d has no graphs. transient_pool: the caller's,
+ * freed after all of its graphs, or NULL. */
+dsi_graph *dsi_graph_new(dsi_device *d, dsi_block_pool *transient_pool);
 void dsi_graph_free(dsi_graph *g);
 
 /* The step's host code runs between these two. Captured work is done by
@@ -67,9 +67,9 @@ ds_status dsi_graph_end(dsi_graph *g, bool keep);
 /* The first reason why the step cannot be captured; NULL: none was found. */
 const char *dsi_graph_why_not(const dsi_graph *g);
 
-/* Whether memory of the common pool is in use after a capture: it must be
+/* Whether memory of the transient pool is in use after a capture: it must be
  * launched at most once, and no other graph of the pool any more.
- * dsi_graph_part: without a common pool from now on; for a graph without
+ * dsi_graph_part: without a transient pool from now on; for a graph without
  * work. */
 bool dsi_graph_collides(const dsi_graph *g);
 void dsi_graph_part(dsi_graph *g);

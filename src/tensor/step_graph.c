@@ -9,8 +9,8 @@
  * A capture that does not hold at one step is kept, since a step that was run
  * by the function may have come between; at the second in a row it is dropped.
  *
- * Steps of several kinds never run at once: their captures have the memory of
- * what a step takes and gives back in common.
+ * Steps of several kinds never run at once: their captures share a transient
+ * pool, the memory of what a step takes and gives back (device/pool.h).
  *
  * The ranks that a step's collectives have do the same with it, by vote (Note
  * [Meetings] of device/graph.h): the least of what each of them would do by
@@ -20,10 +20,11 @@
  *
  * Invariants: in[] and out are those of the capture, held as long as its work
  * may be launched; all other storage of the captured step is the graph's pool,
- * or the common one, of which nothing is in use between runs. A run that cannot
- * be a replay is the function itself. `observed` counts runs of the function,
- * with inputs like `like` each, since the last capture was dropped: so what is
- * captured was observed, as small tables that a step makes for a longer input.
+ * or the transient one, of which nothing is in use between runs. A run that
+ * cannot be a replay is the function itself. `observed` counts runs of the
+ * function, with inputs like `like` each, since the last capture was dropped:
+ * so what is captured was observed, as small tables that a step makes for a
+ * longer input.
  * SPDX-License-Identifier: MIT */
 #include "step_graph.h"
 #include "base/env.h"
@@ -69,8 +70,8 @@ struct ds_step_graph {
     int (*kind)(void *arg); /* NULL: all steps are of kind 0 */
     void *kind_arg;
     Recording of[DSI_STEP_KINDS];
-    dsi_device *device;     /* of the common pool */
-    dsi_block_pool *common; /* NULL: one kind, or a capture left something in it */
+    dsi_device *device;             /* of the transient pool */
+    dsi_block_pool *transient_pool; /* NULL: one kind, or a capture left something in it */
     bool begun, running, told;
     bool off, said;        /* said: all ranks are off */
     dsi_attended attended; /* by the latest run */
@@ -120,7 +121,7 @@ void ds_step_graph_free(ds_step_graph *g)
         dsi_graph_free(g->of[k].graph);
         dsi_meeting_drop(g->of[k].meeting);
     }
-    dsi_pool_free(g->common);
+    dsi_pool_free(g->transient_pool);
     if (!quarantined) dsi_free(g);
 }
 
@@ -240,16 +241,16 @@ static ds_tensor *result(const Recording *r)
     return y;
 }
 
-/* A capture left something in the common pool that the runs before it did not:
- * replays of the others would write to it. */
+/* A capture left something in the transient pool that the runs before it did
+ * not: replays of the others would write to it. */
 static void captures_part(ds_step_graph *g)
 {
     for (int k = 0; k < DSI_STEP_KINDS; k++) {
         capture_drop(&g->of[k]);
         if (g->of[k].graph) dsi_graph_part(g->of[k].graph);
     }
-    dsi_pool_free(g->common);
-    g->common = NULL;
+    dsi_pool_free(g->transient_pool);
+    g->transient_pool = NULL;
 }
 
 static ds_tensor *capture(ds_step_graph *g, Recording *r, ds_tensor *const *in, int n)
@@ -310,8 +311,8 @@ static ds_tensor *replay(Recording *r, ds_tensor *const *in, int n)
     return dsi_graph_replay(r->graph) == DS_OK ? result(r) : NULL;
 }
 
-/* The capture does not hold at this step; it is dropped if it did not at the one
- * before either. */
+/* The capture does not hold at this step; it is dropped if it did not at the
+ * one before either. */
 static void capture_failed(ds_step_graph *g, Recording *r)
 {
     if (!r->failed++) return;
@@ -436,9 +437,9 @@ static dsi_graph *graph_make(ds_step_graph *g, dsi_device *d)
 {
     if (g->kind && !g->device) {
         g->device = d;
-        g->common = dsi_pool_new(d);
+        g->transient_pool = dsi_pool_new(d);
     }
-    return dsi_graph_new(d, d == g->device ? g->common : NULL);
+    return dsi_graph_new(d, d == g->device ? g->transient_pool : NULL);
 }
 
 ds_tensor *ds_step_graph_run(ds_step_graph *g, ds_tensor *const *in, int n)

@@ -148,7 +148,7 @@ static void kinds_share_memory(void **state)
     if (!emulated()) skip();
     long one = bytes_of(1), three = bytes_of(3);
     printf("# %ld bytes with one kind of micro step, %ld with three\n", one, three);
-    CHECK(10 * three < 19 * one); /* without a common pool: 2.2 times one, or more */
+    CHECK(10 * three < 19 * one); /* without a transient pool: 2.2 times one, or more */
     compare((Plan){.config = ADAM FP16 CLIP(0.5), .accumulate = 3, .rows = MANY, .overflow_at = 13},
             18);
 }
