@@ -1,8 +1,9 @@
 /* base/work.c: threads inside a kernel.
  *
  * Each thread that uses them (a rank) has its own pool of helpers, so that
- * ranks never wait for each other. A job is divided into PIECES parts for each
- * thread; the parts that no thread has started are bits of one word, `open`:
+ * ranks never wait for each other. A job is divided into PARTS_PER_THREAD parts
+ * for each thread; the parts that no thread has started are bits of one word,
+ * `open`:
  *
  *     caller   writes the job, sets the bits, runs part 0, then the parts whose bits are still set, then
  *              waits for the parts that helpers took
@@ -13,27 +14,25 @@
  * the system does not run, takes no bit: the caller runs its parts and is no
  * slower than alone.
  *
- * A helper that loses its processor within a part does delay the caller, by
- * some milliseconds. So the caller keeps an account: the time that helpers have
- * saved it, less its waits for late ones. If they have cost more than they have
- * saved, another process wants their processor, and the caller works alone as
- * long as the loss; twice as long each further time, up to MOST_TIMES, until
- * helpers have saved MOST_SAVED_NS again. So a single delay costs little more
- * than itself, and many of them a tenth of the time.
+ * Helper policy (helper_policy): whether a job uses helpers. One that loses its
+ * processor within a part delays the caller by some milliseconds. So the caller
+ * counts a credit: the time that helpers have saved it, less its waits for late
+ * ones. When the credit falls below 0, another process wants their processor,
+ * and the caller works solo for `backoff` times the deficit. backoff doubles
+ * each time, up to MAX_BACKOFF, and is 1 again when the credit reaches
+ * MAX_CREDIT_NS. So a single delay costs little more than itself, and many of
+ * them a tenth of the time. Waking a sleeper costs the caller some ten
+ * microseconds, as much as a small job takes: a small job wakes helpers only if
+ * another one came less than SPIN_NS before, as more will follow while they are
+ * awake; a single one runs on the caller.
  *
  * Helpers look for bits for SPIN_NS (fork and join take some hundred
  * nanoseconds then; to be woken takes a hundred microseconds on a virtual
- * machine), and sleep on a condition variable afterwards: an idle
- * program uses no processor. A thread that has spun for PATIENCE_NS yields at
- * each look, so that many ranks on few processors do not delay each other. A
- * pool has at most as many threads as the process has processors: one more
- * would only take time from the
- * others.
- *
- * Waking a sleeper costs the caller some ten microseconds, as much as a small
- * job takes. So a small job wakes helpers only if there was another one just
- * before: then more will follow while they are awake. A single one runs on the
- * caller.
+ * machine), and sleep on a condition variable afterwards: an idle program uses
+ * no processor. A thread that has spun for YIELD_AFTER_NS yields at each look,
+ * so that many ranks on few processors do not delay each other. A pool has at
+ * most as many threads as the process has processors: one more would only take
+ * time from the others.
  *
  * Invariants: a pool belongs to the thread that made it, which alone starts
  * jobs; jobs do not nest. A bit is set only while its job is alive, and the
@@ -55,16 +54,16 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-#define MAX_THREADS   64       /* bits of a word */
-#define SPIN_NS       1000000  /* how long a helper looks for work before it sleeps */
-#define PATIENCE_NS   20000    /* how long anybody spins before it offers its processor to others */
-#define PIECES        4        /* parts for each thread, if there are enough items */
-#define LATE_NS       200000   /* a helper is not late before the caller has waited so long */
-#define MOST_SAVED_NS 20000000 /* of the account: what was saved long ago does not count */
-#define MOST_LOSS_NS  40000000 /* the same: a stopped process has not lost hours by its helpers */
-#define MOST_TIMES    16       /* as long as the loss that the caller works alone */
-#define LARGE         8        /* least number of parts of a job for which helpers are woken */
-#define CACHE_LINE    64
+#define MAX_THREADS      64       /* bits of a word */
+#define SPIN_NS          1000000  /* how long a helper looks for work before it sleeps */
+#define YIELD_AFTER_NS   20000    /* how long a thread spins before it yields its processor */
+#define PARTS_PER_THREAD 4        /* of a job, if there are enough items */
+#define LATE_NS          200000   /* a shorter wait of the caller is not a helper's fault */
+#define MAX_CREDIT_NS    20000000 /* what was saved long ago does not count */
+#define MAX_LOSS_NS      40000000 /* of one wait: a stopped process has not lost hours by helpers */
+#define MAX_BACKOFF      16
+#define LARGE_JOB_PARTS  8 /* a job that can have fewer parts is a small one */
+#define CACHE_LINE       64
 
 typedef struct job {
     void (*body)(void *arg, int64_t begin, int64_t end);
@@ -72,6 +71,14 @@ typedef struct job {
     int64_t n;
     int parts;
 } job;
+
+/* See the head of this file. Only the caller reads and writes it. */
+typedef struct helper_policy {
+    int64_t credit_ns;         /* saved by helpers, less the waits for late ones: at least 0 */
+    int64_t solo_until_ns;     /* by dsi_now_ns: the end of the caller's solo time; 0: none */
+    int64_t last_small_job_ns; /* by dsi_now_ns: when one last found sleepers; 0: never */
+    int backoff;               /* factor of the next deficit: 1, 2, 4 .. MAX_BACKOFF */
+} helper_policy;
 
 typedef struct pool {
     char before[CACHE_LINE];
@@ -86,12 +93,8 @@ typedef struct pool {
     pthread_cond_t wake;
     bool quit;
     int helpers;
-    /* the caller's */
-    int64_t last_small;  /* when a small job found sleepers */
-    int64_t alone_until; /* 0, or until when it works alone */
-    int64_t saved;       /* by helpers, less the waits for late ones: nanoseconds */
-    int times;           /* as long as the next loss that it works alone */
-    int pieces;          /* parts for each thread */
+    int parts_per_thread; /* 1 .. PARTS_PER_THREAD, so that MAX_THREADS bits are enough */
+    helper_policy policy;
     struct helper {
         pthread_t thread;
         struct pool *pool;
@@ -135,7 +138,7 @@ static bool spin_for_work(pool *p)
             dsi_relax();
         }
         spent = dsi_now_ns() - begun;
-        if (spent > PATIENCE_NS)
+        if (spent > YIELD_AFTER_NS)
             sched_yield(); /* to a thread that has work: perhaps another rank */
     }
     return false;
@@ -166,7 +169,7 @@ static void *pool_helper_main(void *arg)
     inside = true;
     while (wait_for_work(h->pool)) {
         int part;
-        while ((part = part_claim(h->pool, h->k * h->pool->pieces)) >= 0) {
+        while ((part = part_claim(h->pool, h->k * h->pool->parts_per_thread)) >= 0) {
             part_run(&h->pool->job, part);
             atomic_fetch_add_explicit(&h->pool->done, 1, memory_order_release);
         }
@@ -209,8 +212,8 @@ static pool *pool_new(int threads)
     pthread_mutex_init(&p->mutex, NULL);
     pthread_cond_init(&p->wake, NULL);
     int available = dsi_processors();
-    p->times = 1;
-    p->pieces = MAX_THREADS / threads < PIECES ? MAX_THREADS / threads : PIECES;
+    p->policy.backoff = 1;
+    p->parts_per_thread = (int)dsi_min(MAX_THREADS / threads, PARTS_PER_THREAD);
     for (int k = 1; k < threads && k < available; k++) {
         struct helper *h = &p->helper[p->helpers];
         *h = (struct helper){.pool = p, .k = k};
@@ -278,47 +281,48 @@ static int64_t wait_for_helpers(pool *p, int parts)
          * perhaps. */
         now = dsi_now_ns();
         if (!begun) begun = now;
-        if (now - begun > PATIENCE_NS) sched_yield();
+        if (now - begun > YIELD_AFTER_NS) sched_yield();
     }
     return now - begun;
 }
 
-/* Counts a job whose parts took the caller `part_ns` each. Helpers ran `theirs`
- * of them, for which it waited at the end. */
-static void helpers_judge(pool *p, int64_t part_ns, int theirs, int64_t waited)
+/* Counts a job of which helpers ran helper_parts. Each part took the caller
+ * part_ns, and it waited for waited_ns at the end. */
+static void policy_count_job(helper_policy *policy, int64_t part_ns, int helper_parts,
+                             int64_t waited_ns)
 {
-    p->saved = dsi_min(p->saved + theirs * part_ns, MOST_SAVED_NS);
-    if (p->saved == MOST_SAVED_NS) p->times = 1;
-    if (waited >= LATE_NS) p->saved -= dsi_min(waited, MOST_LOSS_NS);
-    if (p->saved >= 0) return;
-    p->alone_until = dsi_now_ns() - p->times * p->saved;
-    if (p->times < MOST_TIMES) p->times *= 2;
-    p->saved = 0;
+    policy->credit_ns = dsi_min(policy->credit_ns + helper_parts * part_ns, MAX_CREDIT_NS);
+    if (policy->credit_ns == MAX_CREDIT_NS) policy->backoff = 1;
+    if (waited_ns >= LATE_NS) policy->credit_ns -= dsi_min(waited_ns, MAX_LOSS_NS);
+    if (policy->credit_ns >= 0) return;
+    policy->solo_until_ns = dsi_now_ns() - policy->backoff * policy->credit_ns;
+    if (policy->backoff < MAX_BACKOFF) policy->backoff *= 2;
+    policy->credit_ns = 0;
 }
 
-/* True while the caller works alone because a helper was late. */
-static bool works_alone(pool *p)
+/* Whether the caller works solo now because helpers were late. */
+static bool policy_is_solo(helper_policy *policy)
 {
-    if (p->alone_until && dsi_now_ns() >= p->alone_until) p->alone_until = 0;
-    return p->alone_until;
+    if (policy->solo_until_ns && dsi_now_ns() >= policy->solo_until_ns) policy->solo_until_ns = 0;
+    return policy->solo_until_ns;
 }
 
-/* Parts of a job of `most` at most. Of a job that is limited, one for each
- * thread, so that no more threads take one. */
-static int job_parts(const pool *p, int64_t most)
+/* Whether a job of max_parts at most is to wake sleepers. */
+static bool policy_wakes(helper_policy *policy, int64_t max_parts)
 {
-    int parts = (p->helpers + 1) * (limit ? 1 : p->pieces);
-    if (parts > most) parts = (int)most;
-    return limit && parts > limit ? limit : parts;
-}
-
-/* See the head of this file. */
-static bool pays_to_wake(pool *p, int64_t most)
-{
-    if (most >= LARGE) return true;
-    int64_t now = dsi_now_ns(), before = p->last_small;
-    p->last_small = now;
+    if (max_parts >= LARGE_JOB_PARTS) return true;
+    int64_t now = dsi_now_ns(), before = policy->last_small_job_ns;
+    policy->last_small_job_ns = now;
     return now - before < SPIN_NS;
+}
+
+/* Parts of a job, max_parts at most. Of a job that is limited, one for each
+ * thread, so that no more threads take one. */
+static int job_parts(const pool *p, int64_t max_parts)
+{
+    int parts = (p->helpers + 1) * (limit ? 1 : p->parts_per_thread);
+    if (parts > max_parts) parts = (int)max_parts;
+    return limit && parts > limit ? limit : parts;
 }
 
 static void wake_helpers(pool *p)
@@ -332,16 +336,17 @@ void dsi_parallel(int64_t n, int64_t grain, void (*body)(void *arg, int64_t begi
                   void *arg)
 {
     if (n <= 0) return;
-    int64_t most = grain > 1 ? n / grain : n;
-    if (most < 2 || threads_wanted == 1 || limit == 1 || inside) {
+    int64_t max_parts = grain > 1 ? n / grain : n;
+    if (max_parts < 2 || threads_wanted == 1 || limit == 1 || inside) {
         body(arg, 0, n);
         return;
     }
     pool *p = my_pool();
-    int parts = job_parts(p, most);
+    int parts = job_parts(p, max_parts);
     int asleep = atomic_load_explicit(&p->sleepers, memory_order_relaxed);
-    bool wake = asleep && pays_to_wake(p, most);
-    if (!p->helpers || parts == 1 || (asleep == p->helpers && !wake) || works_alone(p)) {
+    bool wake = asleep && policy_wakes(&p->policy, max_parts);
+    if (!p->helpers || parts == 1 || (asleep == p->helpers && !wake) ||
+        policy_is_solo(&p->policy)) {
         body(arg, 0, n);
         return;
     }
@@ -362,5 +367,6 @@ void dsi_parallel(int64_t n, int64_t grain, void (*body)(void *arg, int64_t begi
     } while ((part = part_claim(p, 0)) >= 0);
     inside = false;
     int64_t part_ns = (dsi_now_ns() - begun) / own;
-    helpers_judge(p, part_ns, parts - own, wait_for_helpers(p, parts - own));
+    int64_t waited_ns = wait_for_helpers(p, parts - own);
+    policy_count_job(&p->policy, part_ns, parts - own, waited_ns);
 }
