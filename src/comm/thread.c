@@ -17,14 +17,15 @@
  *  - All ranks of a group start collectives in the same order; slot k is the k-th
  *    of each rank. They may wait in any order: a rank that waits takes pieces of
  *    its own slot only, and each piece that was taken ends without waiting.
- *  - The team's mutex guards all fields that are not atomic, of teams, groups and
- *    slots. Pieces are computed without it. Functions that need it held say so.
+ *  - The mutex of rank_threads guards all fields that are not atomic, of
+ *    rank_threads, groups and slots. Pieces are computed without it. Functions
+ *    that need it held say so.
  *  - A slot is freed when all ranks have left it (`left`) and the helper does not
  *    use it (`users`). A group lives as long as `refs`: its ranks, and its slots
  *    that the helper has.
  *  - A request and its operands belong to the rank that started it, and are
  *    touched by other threads only until its wait returns, whatever it returns.
- *  - The first failure is stored in the team. From then on start fails and no
+ *  - The first failure is stored in rank_threads. From then on start fails and no
  *    slot opens; one that was open is still finished, as a rank may be in it.
  *  - wait spins for SPIN_NS, then sleeps, at most DS_TIMEOUT seconds (for a disk
  *    DS_SAVE_TIMEOUT) until the slot opens. A sleeper adds itself to `sleepers` before it checks its
@@ -54,7 +55,7 @@
 
 /* ---- slots ----------------------------------------------------------------------------------------- */
 
-static void team_wake(team *t)
+static void rank_threads_wake(rank_threads *t)
 {
     if (!atomic_load(&t->sleepers)) return;
     pthread_mutex_lock(&t->mutex); /* whoever saw nothing sleeps by now */
@@ -68,7 +69,7 @@ static void slot_end(slot *m)
     if (m->squares) dsi_request_add_squares(m->of, m->pieces, m->squares);
     for (int r = 0; r < m->group->size; r++) dsi_request_done(m->of[r]);
     atomic_store(&m->ended, true);
-    team_wake(m->group->team);
+    rank_threads_wake(m->group->threads);
 }
 
 /* Takes pieces until there are none. The caller has not left m, or is one of
@@ -84,7 +85,7 @@ static void slot_work(slot *m)
 
 /* ---- failure: with the mutex held ---------------------------------------------------------------------- */
 
-static void team_fail(team *t, ds_status status, const char *why)
+static void rank_threads_fail(rank_threads *t, ds_status status, const char *why)
 {
     if (t->failed) return;
     t->status = status;
@@ -93,8 +94,8 @@ static void team_fail(team *t, ds_status status, const char *why)
     pthread_cond_broadcast(&t->changed);
 }
 
-/* The failure of a collective of a failed team. */
-static ds_status team_failure(const team *t, const dsi_request *r)
+/* The failure of a collective after a rank has failed. */
+static ds_status rank_threads_failure(const rank_threads *t, const dsi_request *r)
 {
     return dsi_fail(DS_ECOMM, "%s: %s", dsi_collective_name(r->what), t->why);
 }
@@ -103,12 +104,12 @@ static ds_status team_failure(const team *t, const dsi_request *r)
  * not NULL: "s 1, 3". */
 static int slot_missing_ranks(const slot *m, bool ended, dsi_text *ranks)
 {
-    const group *g = m->group;
+    const comm_group *g = m->group;
     int n = 0;
     dsi_text list = {0};
     for (int r = 0; r < g->size; r++) {
-        if (m->of[r] || (ended && !g->team->ended_ranks[g->member[r]])) continue;
-        if (ranks) dsi_text_add(&list, "%s%d", n ? ", " : " ", g->called[r]);
+        if (m->of[r] || (ended && !g->threads->ended_ranks[g->world_rank[r]])) continue;
+        if (ranks) dsi_text_add(&list, "%s%d", n ? ", " : " ", g->comm_rank[r]);
         n++;
     }
     if (ranks) dsi_text_add(ranks, "%s%s", n > 1 ? "s" : "", list.s);
@@ -132,7 +133,7 @@ static void slot_fail(slot *m, const dsi_request *r, double waited)
         why = dsi_text_of("rank %d calls %s, and rank%s did not come within %.3g s (DS_TIMEOUT)",
                           r->comm->rank, text, ranks.s, waited);
     if (!ended) dsi_log(DSI_ERROR, "%s", why.s); /* for the thread that is stuck may never return */
-    team_fail(m->group->team, DS_ECOMM, why.s);
+    rank_threads_fail(m->group->threads, DS_ECOMM, why.s);
     dsi_text_free(&ranks);
     dsi_text_free(&why);
 }
@@ -150,7 +151,7 @@ static bool slot_has_ended(slot *m)
 
 static bool slot_spin(slot *m, condition *met)
 {
-    team *t = m->group->team;
+    rank_threads *t = m->group->threads;
     double begun = dsi_now(), spent = 0;
     while (spent < SPIN_NS * 1e-9) {
         for (int i = 0; i < 32; i++) {
@@ -173,7 +174,7 @@ static struct timespec deadline_after(double seconds)
 /* Until m is open; false: it never will be. */
 static bool slot_sleep_until_open(slot *m, const dsi_request *r)
 {
-    team *t = m->group->team;
+    rank_threads *t = m->group->threads;
     double limit = dsi_comm_time_limit(r->comm);
     struct timespec until = deadline_after(limit);
     bool late = false;
@@ -193,7 +194,7 @@ static bool slot_sleep_until_open(slot *m, const dsi_request *r)
 
 static void slot_sleep_until_ended(slot *m)
 {
-    team *t = m->group->team;
+    rank_threads *t = m->group->threads;
     pthread_mutex_lock(&t->mutex);
     atomic_fetch_add(&t->sleepers, 1);
     while (!slot_has_ended(m)) pthread_cond_wait(&t->changed, &t->mutex);
@@ -203,28 +204,28 @@ static void slot_sleep_until_ended(slot *m)
 
 /* With the mutex held: where r's rank meets the others, and the number that it
  * has there. */
-static group *group_of(const dsi_request *r, int *place)
+static comm_group *group_of(const dsi_request *r, int *place)
 {
-    group *g = r->comm->own;
+    comm_group *g = r->comm->own;
     int ends[2] = {r->comm->rank, r->root};
     *place = r->comm->rank;
     if (!dsi_is_message(r)) return g;
     *place = r->what == DSI_RECV;
     if (*place) ends[0] = r->root, ends[1] = r->comm->rank;
     if (!g->pair) g->pair = dsi_alloc((size_t)g->size * (size_t)g->size * sizeof *g->pair);
-    group **pair = &g->pair[ends[0] * g->size + ends[1]];
+    comm_group **pair = &g->pair[ends[0] * g->size + ends[1]];
     if (*pair) return *pair;
-    *pair = dsi_group_new(g->team, 2);
+    *pair = dsi_comm_group_new(g->threads, 2);
     for (int k = 0; k < 2; k++)
-        (*pair)->called[k] = ends[k], (*pair)->member[k] = g->member[ends[k]];
+        (*pair)->comm_rank[k] = ends[k], (*pair)->world_rank[k] = g->world_rank[ends[k]];
     return *pair;
 }
 
 /* ---- the helper --------------------------------------------------------------------------------------- */
 
-static void *team_helper_main(void *arg)
+static void *rank_threads_helper_main(void *arg)
 {
-    team *t = arg;
+    rank_threads *t = arg;
     pthread_mutex_lock(&t->mutex);
     while (t->first_work || !t->quit) {
         slot *m = t->first_work;
@@ -232,15 +233,15 @@ static void *team_helper_main(void *arg)
             pthread_cond_wait(&t->work, &t->mutex);
             continue;
         }
-        group *g = m->group;
-        t->first_work = m->behind;
-        if (!m->behind) t->last_work = NULL;
+        comm_group *g = m->group;
+        t->first_work = m->next_work;
+        if (!m->next_work) t->last_work = NULL;
         pthread_mutex_unlock(&t->mutex);
         slot_work(m);
         pthread_mutex_lock(&t->mutex);
         m->users--;
         dsi_slot_release(m);
-        if (!--g->refs) dsi_group_free(g);
+        if (!--g->refs) dsi_comm_group_free(g);
     }
     pthread_mutex_unlock(&t->mutex);
     return NULL;
@@ -248,14 +249,15 @@ static void *team_helper_main(void *arg)
 
 /* With the mutex held: m is open, and the rank that opened it does not wait
  * for it. */
-static void team_give_helper(team *t, slot *m)
+static void rank_threads_give_helper(rank_threads *t, slot *m)
 {
     if (!t->helper_wanted) return;
-    if (!t->helper_runs) t->helper_runs = !pthread_create(&t->helper, NULL, team_helper_main, t);
+    if (!t->helper_runs)
+        t->helper_runs = !pthread_create(&t->helper, NULL, rank_threads_helper_main, t);
     if (!t->helper_runs) return; /* the ranks will do it */
     m->users++;
     m->group->refs++; /* the ranks may all be gone before the helper comes to it */
-    *(t->last_work ? &t->last_work->behind : &t->first_work) = m;
+    *(t->last_work ? &t->last_work->next_work : &t->first_work) = m;
     t->last_work = m;
     pthread_cond_signal(&t->work);
 }
@@ -265,34 +267,34 @@ static void team_give_helper(team *t, slot *m)
 /* With the mutex held: the last request has come. */
 static void slot_open(slot *m, const dsi_request *last)
 {
-    team *t = m->group->team;
+    rank_threads *t = m->group->threads;
     char why[WHY_BYTES];
     if (!dsi_requests_agree(m->of, m->group->size, why, sizeof why)) {
-        team_fail(t, DS_ECOMM, why);
+        rank_threads_fail(t, DS_ECOMM, why);
         return;
     }
     m->pieces = dsi_pieces(last, m->group->size);
     if (last->squares) m->squares = dsi_alloc((size_t)m->pieces * sizeof *m->squares);
-    if (m->pieces > 1 && !last->blocking && !dsi_is_message(last)) team_give_helper(t, m);
+    if (m->pieces > 1 && !last->blocking && !dsi_is_message(last)) rank_threads_give_helper(t, m);
     atomic_store(&m->open, true);
 }
 
 static ds_status thread_start(dsi_request *r)
 {
-    team *t = ((group *)r->comm->own)->team;
+    rank_threads *t = ((comm_group *)r->comm->own)->threads;
     pthread_mutex_lock(&t->mutex);
     ds_status status = DS_OK;
     bool last = false;
     if (!t->failed) {
         int place;
-        group *g = group_of(r, &place);
+        comm_group *g = group_of(r, &place);
         slot *m = dsi_slot_at(g, r->number);
         r->own = m;
         m->of[place] = r;
         last = ++m->arrived == g->size;
         if (last) slot_open(m, r);
     }
-    if (t->failed) status = team_failure(t, r);
+    if (t->failed) status = rank_threads_failure(t, r);
     pthread_mutex_unlock(&t->mutex);
     if (status != DS_OK || !last) return status;
 
@@ -302,14 +304,14 @@ static ds_status thread_start(dsi_request *r)
     else if (m->pieces == 1)
         slot_work(m);
     else
-        team_wake(t);
+        rank_threads_wake(t);
     return DS_OK;
 }
 
 static ds_status thread_wait(dsi_request *r)
 {
     slot *m = r->own;
-    team *t = m->group->team;
+    rank_threads *t = m->group->threads;
     bool opened = slot_spin(m, slot_is_open) || slot_sleep_until_open(m, r);
     if (opened) {
         slot_work(m);
@@ -318,7 +320,7 @@ static ds_status thread_wait(dsi_request *r)
     pthread_mutex_lock(&t->mutex);
     m->left++;
     dsi_slot_release(m);
-    ds_status status = opened ? DS_OK : team_failure(t, r);
+    ds_status status = opened ? DS_OK : rank_threads_failure(t, r);
     pthread_mutex_unlock(&t->mutex);
     return status;
 }
@@ -327,14 +329,14 @@ static ds_status thread_wait(dsi_request *r)
 
 static void thread_close(ds_comm *c)
 {
-    group *g = c->own;
-    team *t = g->team;
+    comm_group *g = c->own;
+    rank_threads *t = g->threads;
     pthread_mutex_lock(&t->mutex);
-    g->gone[c->rank] = (gone){true, c->queued, c->messages};
+    g->departure[c->rank] = (departure){true, c->queued, c->messages};
     c->messages = NULL;
     bool last = !--g->refs;
     pthread_mutex_unlock(&t->mutex);
-    if (last) dsi_group_free(g);
+    if (last) dsi_comm_group_free(g);
 }
 
 static ds_status split_gather(ds_comm *c, const int64_t *in, int64_t n, int64_t *out)
@@ -359,7 +361,7 @@ static int split_choose_ranks(const int64_t (*words)[2], int size, int64_t color
 /* The first rank of each new group makes it, and hands out its address. */
 static ds_comm *thread_split(ds_comm *c, int color, int key)
 {
-    group *old = c->own, *g = NULL;
+    comm_group *old = c->own, *g = NULL;
     int64_t mine[2] = {color, key}, address,
             (*words)[2] = dsi_alloc((size_t)c->size * sizeof *words);
     int64_t *addresses = dsi_alloc((size_t)c->size * sizeof *addresses);
@@ -369,14 +371,14 @@ static ds_comm *thread_split(ds_comm *c, int color, int key)
         n = split_choose_ranks((const int64_t(*)[2])words, c->size, color, chosen);
         while (chosen[rank] != c->rank) rank++;
         if (!rank) {
-            g = dsi_group_new(old->team, n);
-            for (int k = 0; k < n; k++) g->member[k] = old->member[chosen[k]];
+            g = dsi_comm_group_new(old->threads, n);
+            for (int k = 0; k < n; k++) g->world_rank[k] = old->world_rank[chosen[k]];
         }
     }
     address = (int64_t)(intptr_t)g;
     good = good && split_gather(c, &address, 1, addresses) == DS_OK;
-    if (!good && g) dsi_group_free(g);
-    if (good && n) g = (group *)(intptr_t)addresses[chosen[0]];
+    if (!good && g) dsi_comm_group_free(g);
+    if (good && n) g = (comm_group *)(intptr_t)addresses[chosen[0]];
     dsi_free(words);
     dsi_free(addresses);
     dsi_free(chosen);
@@ -385,30 +387,30 @@ static ds_comm *thread_split(ds_comm *c, int color, int key)
 
 static void thread_abort(ds_comm *c, const char *why)
 {
-    group *g = c->own;
+    comm_group *g = c->own;
     char text[WHY_BYTES];
-    snprintf(text, sizeof text, "rank %d: %s", g->member[c->rank], why);
-    pthread_mutex_lock(&g->team->mutex);
-    team_fail(g->team, DS_ECOMM, text);
-    pthread_mutex_unlock(&g->team->mutex);
+    snprintf(text, sizeof text, "rank %d: %s", g->world_rank[c->rank], why);
+    pthread_mutex_lock(&g->threads->mutex);
+    rank_threads_fail(g->threads, DS_ECOMM, text);
+    pthread_mutex_unlock(&g->threads->mutex);
 }
 
 /* Whether rank q has left and never begins r, for which c's rank waits. */
 static bool rank_left_without(const ds_comm *c, int q, const dsi_request *r)
 {
-    const group *g = c->own;
-    const gone *has = &g->gone[q];
+    const comm_group *g = c->own;
+    const departure *d = &g->departure[q];
     bool message = r && dsi_is_message(r);
     if (message && q != r->root) return false;
-    if (!has->is) return g->team->left_ranks[g->member[q]];
-    if (!message) return has->queued <= (r ? r->number : 0);
-    return !has->messages || has->messages[(r->what == DSI_SEND) * c->size + c->rank] <= r->number;
+    if (!d->departed) return g->threads->left_ranks[g->world_rank[q]];
+    if (!message) return d->queued <= (r ? r->number : 0);
+    return !d->messages || d->messages[(r->what == DSI_SEND) * c->size + c->rank] <= r->number;
 }
 
 /* For ranks that wait for a GPU. */
 static ds_status thread_failed(ds_comm *c, bool ended, const dsi_request *r)
 {
-    team *t = ((const group *)c->own)->team;
+    rank_threads *t = ((const comm_group *)c->own)->threads;
     ds_status status = DS_OK;
     pthread_mutex_lock(&t->mutex);
     if (t->failed) status = dsi_fail(DS_ECOMM, "%s", t->why);
@@ -430,18 +432,18 @@ const dsi_comm_type dsi_comm_thread = {.name = "thread",
 
 /* ---- ds_run_ranks ------------------------------------------------------------------------------------- */
 
-typedef struct rank_thread {
+typedef struct rank_start {
     pthread_t thread;
     int rank;
-    group *world;
+    comm_group *world;
     ds_status (*body)(void *arg);
     void *arg;
-} rank_thread;
+} rank_start;
 
 static void *rank_main(void *p)
 {
-    rank_thread *me = p;
-    team *t = me->world->team;
+    rank_start *me = p;
+    rank_threads *t = me->world->threads;
     char name[32];
     snprintf(name, sizeof name, "rank %d", me->rank);
     dsi_trace_name_thread(name);
@@ -452,7 +454,7 @@ static void *rank_main(void *p)
     snprintf(silent, sizeof silent, "ended with status %d", (int)status);
     snprintf(why, sizeof why, "rank %d: %s", me->rank, ds_error() ? ds_error() : silent);
     pthread_mutex_lock(&t->mutex);
-    if (status != DS_OK) team_fail(t, status, why);
+    if (status != DS_OK) rank_threads_fail(t, status, why);
     t->ended_ranks[me->rank] = true;
     pthread_cond_broadcast(&t->changed);
     pthread_mutex_unlock(&t->mutex);
@@ -463,12 +465,12 @@ static void *rank_main(void *p)
     return NULL;
 }
 
-static void team_open(team *t, int n)
+static void rank_threads_open(rank_threads *t, int n)
 {
-    *t = (team){.size = n,
-                .device = ds_current_device(),
-                .oversubscribed = n > dsi_processors(),
-                .helper_wanted = n < dsi_processors()};
+    *t = (rank_threads){.size = n,
+                        .device = ds_current_device(),
+                        .oversubscribed = n > dsi_processors(),
+                        .helper_wanted = n < dsi_processors()};
     t->ended_ranks = dsi_alloc((size_t)n * sizeof *t->ended_ranks);
     t->left_ranks = dsi_alloc((size_t)n * sizeof *t->left_ranks);
     pthread_condattr_t monotonic;
@@ -480,7 +482,7 @@ static void team_open(team *t, int n)
     pthread_mutex_init(&t->mutex, NULL);
 }
 
-static void team_close(team *t)
+static void rank_threads_close(rank_threads *t)
 {
     pthread_mutex_lock(&t->mutex);
     t->quit = true;
@@ -500,14 +502,14 @@ ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg)
         return dsi_fail(DS_EINVAL, "run_ranks: %d ranks, but 1 to %d are possible", n,
                         DSI_THREAD_RANKS);
     if (!body) return dsi_null_argument("run_ranks");
-    team t;
-    team_open(&t, n);
-    group *world = dsi_group_new(&t, n);
-    rank_thread *ranks = dsi_alloc((size_t)n * sizeof *ranks);
+    rank_threads t;
+    rank_threads_open(&t, n);
+    comm_group *world = dsi_comm_group_new(&t, n);
+    rank_start *ranks = dsi_alloc((size_t)n * sizeof *ranks);
     int begun = 0, error = 0;
-    for (int r = 0; r < n; r++) world->member[r] = r;
+    for (int r = 0; r < n; r++) world->world_rank[r] = r;
     for (; begun < n; begun++) {
-        ranks[begun] = (rank_thread){.rank = begun, .world = world, .body = body, .arg = arg};
+        ranks[begun] = (rank_start){.rank = begun, .world = world, .body = body, .arg = arg};
         error = pthread_create(&ranks[begun].thread, NULL, rank_main, &ranks[begun]);
         if (error) break;
     }
@@ -516,15 +518,15 @@ ds_status ds_run_ranks(int n, ds_status (*body)(void *arg), void *arg)
         snprintf(why, sizeof why, "the system gives no thread for rank %d: %s", begun,
                  strerror(error));
         pthread_mutex_lock(&t.mutex);
-        team_fail(&t, DS_ECOMM, why);
+        rank_threads_fail(&t, DS_ECOMM, why);
         world->refs -= n - begun;
         bool unused = !world->refs;
         pthread_mutex_unlock(&t.mutex);
-        if (unused) dsi_group_free(world);
+        if (unused) dsi_comm_group_free(world);
     }
     for (int r = 0; r < begun; r++) pthread_join(ranks[r].thread, NULL);
     ds_status status = t.failed ? dsi_fail(t.status, "%s", t.why) : DS_OK;
-    team_close(&t);
+    rank_threads_close(&t);
     dsi_free(ranks);
     return status;
 }

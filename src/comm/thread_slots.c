@@ -5,7 +5,7 @@
 #include "base/mem.h"
 
 /* Grows the ring for slots up to `number`. */
-static void group_grow_ring(group *g, uint64_t number)
+static void comm_group_grow_ring(comm_group *g, uint64_t number)
 {
     uint64_t room = g->room ? g->room : 16;
     while (number - g->oldest >= room) room *= 2;
@@ -18,9 +18,9 @@ static void group_grow_ring(group *g, uint64_t number)
     g->room = room;
 }
 
-slot *dsi_slot_at(group *g, uint64_t number)
+slot *dsi_slot_at(comm_group *g, uint64_t number)
 {
-    group_grow_ring(g, number);
+    comm_group_grow_ring(g, number);
     slot **m = &g->ring[number % g->room];
     if (*m) return *m;
     *m = dsi_alloc(sizeof **m + (size_t)g->size * sizeof(dsi_request *));
@@ -37,34 +37,34 @@ static void slot_free(slot *m)
 
 void dsi_slot_release(slot *m)
 {
-    group *g = m->group;
+    comm_group *g = m->group;
     if (m->users || m->left < g->size) return;
     g->ring[m->number % g->room] = NULL;
     while (g->oldest < g->newest && !g->ring[g->oldest % g->room]) g->oldest++;
     slot_free(m);
 }
 
-void dsi_group_free(group *g)
+void dsi_comm_group_free(comm_group *g)
 {
     for (uint64_t k = g->oldest; k < g->newest; k++) slot_free(g->ring[k % g->room]);
     for (int k = 0; g->pair && k < g->size * g->size; k++)
-        if (g->pair[k]) dsi_group_free(g->pair[k]);
+        if (g->pair[k]) dsi_comm_group_free(g->pair[k]);
     dsi_free(g->pair);
     dsi_free(g->ring);
-    dsi_free(g->member);
-    dsi_free(g->called);
-    for (int r = 0; r < g->size; r++) dsi_free(g->gone[r].messages);
-    dsi_free(g->gone);
+    dsi_free(g->world_rank);
+    dsi_free(g->comm_rank);
+    for (int r = 0; r < g->size; r++) dsi_free(g->departure[r].messages);
+    dsi_free(g->departure);
     dsi_free(g);
 }
 
-group *dsi_group_new(team *t, int size)
+comm_group *dsi_comm_group_new(rank_threads *t, int size)
 {
-    group *g = dsi_alloc(sizeof *g);
-    *g = (group){.team = t, .refs = size, .size = size};
-    g->member = dsi_alloc((size_t)size * sizeof *g->member);
-    g->called = dsi_alloc((size_t)size * sizeof *g->called);
-    g->gone = dsi_alloc((size_t)size * sizeof *g->gone);
-    for (int r = 0; r < size; r++) g->called[r] = r;
+    comm_group *g = dsi_alloc(sizeof *g);
+    *g = (comm_group){.threads = t, .refs = size, .size = size};
+    g->world_rank = dsi_alloc((size_t)size * sizeof *g->world_rank);
+    g->comm_rank = dsi_alloc((size_t)size * sizeof *g->comm_rank);
+    g->departure = dsi_alloc((size_t)size * sizeof *g->departure);
+    for (int r = 0; r < size; r++) g->comm_rank[r] = r;
     return g;
 }
