@@ -8,7 +8,7 @@
  * does three steps for each segment, and counts the segments for which it has
  * done them:
  *
- *                      stage                     reduce                  take
+ *                      write                     reduce                  read
  *     all_reduce       copy the slices of the    add this rank's slice   copy the sums of the others
  *                      others into its cell      of all, into its cell
  *     small ones       copy all of it            add all of all          -
@@ -20,16 +20,17 @@
  *     barrier          nothing                   -                       nothing
  *
  * A step starts when the ranks that it reads from have counted the step before,
- * and `stage` when all ranks have taken what was in the cell before. Sums are
+ * and `write` when all ranks have read what was in the cell before. Sums are
  * taken in the order of ranks, by the function that threads use, so that the
  * bits are the same.
  *
  * Invariants:
  *  - A counter belongs to one rank, which alone writes it, after the memory that
  *    it stands for. Counters wrap around: they are compared by their difference.
- *  - A rank does each step in the order of segments: taken <= reduced <= staged.
- *    So the rank that is furthest behind never waits for a later segment of
- *    another one, and no order of waits can deadlock.
+ *  - A rank does each step in the order of segments, and a segment's steps in
+ *    theirs: done[STEP_READ] <= done[STEP_REDUCE] <= done[STEP_WRITE]. So the
+ *    rank that is furthest behind never waits for a later segment of another
+ *    one, and no order of waits can deadlock.
  *  - Nothing here blocks but dsi_shm_open, within the collective's time limit, and
  *    dsi_shm_sleep. A rank that sleeps adds itself to `sleepers` of the rank it
  *    waits for before it looks at the counters again; that rank reads `sleepers`
@@ -58,11 +59,12 @@
 #include <unistd.h>
 
 #define CELLS 4
-#define CELL  ((size_t)128 << 10) /* bytes that a rank stages; its sums take as much again */
+#define CELL  ((size_t)128 << 10) /* bytes of a cell's input; its sums take as much again */
 #define SMALL 8192                /* bytes of all ranks together: each rank adds all of them */
 #define LINE  64                  /* bytes; slices begin at multiples of it */
 
-typedef enum step { STAGE, REDUCE, TAKE, STEPS } step;
+/* In this order; the head of this file says what each does. */
+typedef enum segment_step { STEP_WRITE, STEP_REDUCE, STEP_READ, STEPS } segment_step;
 
 /* The collective that a rank's part of a segment belongs to: compared before
  * the part is read. */
@@ -72,29 +74,31 @@ typedef struct label {
     int what, dtype, op, root;
 } label;
 
+/* A rank's part of one segment, in shared memory. Only that rank writes it. */
 typedef struct cell {
     _Alignas(LINE) label label;
-    _Alignas(LINE) char staged[CELL];
-    char sums[CELL];
+    _Alignas(LINE) char input[CELL]; /* for other ranks, written in STEP_WRITE */
+    char sums[CELL];                 /* of its slice, over all ranks, written in STEP_REDUCE */
 } cell;
 
-typedef struct member {
-    _Alignas(LINE) _Atomic uint32_t done[STEPS]; /* segments */
-    _Atomic uint32_t changes;                    /* of done, while somebody sleeps */
-    _Atomic uint32_t sleepers;
-    _Atomic bool left; /* it is closing its world */
-} member;
+/* A rank's counters, in shared memory. */
+typedef struct shm_rank {
+    _Alignas(LINE) _Atomic uint32_t done[STEPS]; /* segments; modulo 2^32 */
+    _Atomic uint32_t changes;                    /* of done, while a rank sleeps: a futex */
+    _Atomic uint32_t sleepers;                   /* ranks that wait for this one */
+    _Atomic bool departed;                       /* it is closing its world */
+} shm_rank;
 
 struct dsi_shm {
     int rank, size;
-    void *memory; /* shared: the token, the members, the cells */
+    void *memory; /* shared, mapped here: the token, ranks, cells */
     size_t bytes;
-    member *member;             /* [size] */
-    cell *cell;                 /* [size][CELLS] */
-    const void **in;            /* [size], of one sum */
-    dsi_transfer *first, *last; /* not finished, oldest first: linked by `next` */
+    shm_rank *ranks;            /* [size], in memory */
+    cell *cells;                /* [size][CELLS], in memory */
+    const void **in;            /* [size], owned: inputs of one sum */
+    dsi_transfer *first, *last; /* borrowed; not finished, oldest first: linked by `next` */
     uint32_t segments;          /* of all transfers so far */
-    uint32_t done[STEPS];       /* as in member */
+    uint32_t done[STEPS];       /* of this rank, as in ranks[rank] */
 };
 
 /* A part of a transfer: n elements, of each piece where there are pieces, from
@@ -108,7 +112,7 @@ typedef struct segment {
 
 static cell *cell_of(const dsi_shm *s, int rank, uint32_t number)
 {
-    return &s->cell[(size_t)rank * CELLS + number % CELLS];
+    return &s->cells[(size_t)rank * CELLS + number % CELLS];
 }
 
 /* ---- how a collective is cut ---------------------------------------------------------------------------- */
@@ -170,62 +174,61 @@ bool dsi_shm_takes(const dsi_request *r)
 
 /* ---- what a rank waits for ------------------------------------------------------------------------------- */
 
-static bool counted(const dsi_shm *s, int rank, step k, uint32_t segments)
+static bool counted(const dsi_shm *s, int rank, segment_step k, uint32_t segments)
 {
-    uint32_t done = atomic_load_explicit(&s->member[rank].done[k], memory_order_acquire);
+    uint32_t done = atomic_load_explicit(&s->ranks[rank].done[k], memory_order_acquire);
     return (int32_t)(done - segments) >= 0;
 }
 
 /* The first rank that has not done step k of that many segments; -1: all have. */
-static int first_behind(const dsi_shm *s, step k, uint32_t segments)
+static int first_behind(const dsi_shm *s, segment_step k, uint32_t segments)
 {
     for (int q = 0; q < s->size; q++)
         if (!counted(s, q, k, segments)) return q;
     return -1;
 }
 
-/* The step, and the number of segments, that others must have counted before
- * this rank may do step k of g. `only`: one rank, or -1 for all. False:
- * none. */
-static bool step_needs(const dsi_shm *s, step k, const segment *g, step *of, uint32_t *segments,
-                       int *only)
+/* The progress of other ranks that a step waits for. */
+typedef struct dependency {
+    segment_step step; /* of them */
+    uint32_t segments; /* that must be counted */
+    int rank;          /* of that rank only; -1: of all */
+} dependency;
+
+/* That of step k of g. False: none. */
+static bool step_dependency(const dsi_shm *s, segment_step k, const segment *g, dependency *d)
 {
     const dsi_request *r = g->r;
     bool reduces = r->what == DSI_ALL_REDUCE || r->what == DSI_REDUCE_SCATTER ||
                    (r->what == DSI_REDUCE && s->rank == r->root);
-    *only = -1;
-    *of = STAGE;
-    *segments = g->number + 1;
-    if (k == STAGE) {
-        *of = TAKE;
-        *segments = g->number + 1 - CELLS;
+    *d = (dependency){STEP_WRITE, g->number + 1, -1};
+    if (k == STEP_WRITE) {
+        *d = (dependency){STEP_READ, g->number + 1 - CELLS, -1};
         return true;
     }
-    if (k == REDUCE) return reduces;
+    if (k == STEP_REDUCE) return reduces;
     if (r->what == DSI_ALL_REDUCE) {
-        *of = REDUCE;
+        d->step = STEP_REDUCE;
         return !request_is_small(r);
     }
-    if (r->what == DSI_BROADCAST) *only = r->root;
+    if (r->what == DSI_BROADCAST) d->rank = r->root;
     return r->what != DSI_REDUCE && r->what != DSI_REDUCE_SCATTER;
 }
 
 /* The first rank that this one waits for before step k of g; -1: none. */
-static int step_waits_for(const dsi_shm *s, step k, const segment *g)
+static int step_waits_for(const dsi_shm *s, segment_step k, const segment *g)
 {
-    step of;
-    uint32_t segments;
-    int only;
-    if (!step_needs(s, k, g, &of, &segments, &only)) return -1;
-    if (only < 0) return first_behind(s, of, segments);
-    return counted(s, only, of, segments) ? -1 : only;
+    dependency d;
+    if (!step_dependency(s, k, g, &d)) return -1;
+    if (d.rank < 0) return first_behind(s, d.step, d.segments);
+    return counted(s, d.rank, d.step, d.segments) ? -1 : d.rank;
 }
 
 /* The segment of which step k is next; false: all transfers are past it. */
-static bool next_segment(const dsi_shm *s, step k, segment *g)
+static bool next_segment(const dsi_shm *s, segment_step k, segment *g)
 {
     uint32_t number = s->done[k];
-    if (number == (k == STAGE ? s->segments : s->done[k - 1])) return false;
+    if (number == (k == STEP_WRITE ? s->segments : s->done[k - 1])) return false;
     dsi_transfer *t = s->first;
     while (number - t->first_segment >= t->segments) t = t->next;
     *g = segment_of(t, number);
@@ -251,11 +254,11 @@ static label label_of(const dsi_request *r)
     return (label){r->number, r->n, (int)r->what, (int)r->dtype, (int)r->op, r->root};
 }
 
-static void stage(dsi_shm *s, const segment *g)
+static void cell_write(dsi_shm *s, const segment *g)
 {
     const dsi_request *r = g->r;
     cell *mine = cell_of(s, s->rank, g->number);
-    char *to = mine->staged;
+    char *to = mine->input;
     mine->label = label_of(r);
     bool all = r->what == DSI_ALL_GATHER || (r->what == DSI_BROADCAST && s->rank == r->root) ||
                (r->what == DSI_REDUCE && s->rank != r->root) ||
@@ -281,12 +284,11 @@ static void add_up(dsi_shm *s, const segment *g, int64_t in_cell, const char *ow
 {
     const dsi_request *r = g->r;
     for (int q = 0; q < s->size; q++)
-        s->in[q] = q == s->rank ? own
-                                : cell_of(s, q, g->number)->staged + request_bytes(r, in_cell);
+        s->in[q] = q == s->rank ? own : cell_of(s, q, g->number)->input + request_bytes(r, in_cell);
     dsi_reduce_ranks(r->dtype, r->op, s->size, s->in, n, outs, out, sole ? r->squares : NULL);
 }
 
-static void reduce(dsi_shm *s, const segment *g)
+static void segment_reduce(dsi_shm *s, const segment *g)
 {
     const dsi_request *r = g->r;
     void *out[2] = {r->out ? bytes_at(r, r->out, g->at) : NULL};
@@ -304,7 +306,7 @@ static void reduce(dsi_shm *s, const segment *g)
     }
 }
 
-static void take_from(dsi_shm *s, const segment *g, int q)
+static void segment_read_from(dsi_shm *s, const segment *g, int q)
 {
     const dsi_request *r = g->r;
     const cell *c = cell_of(s, q, g->number);
@@ -312,16 +314,16 @@ static void take_from(dsi_shm *s, const segment *g, int q)
         int64_t at = slice_at(g->n, q, s->size), n = slice_at(g->n, q + 1, s->size) - at;
         elements_copy(r, bytes_at(r, r->out, g->at + at), c->sums, n);
     } else if (r->what == DSI_BROADCAST) {
-        if (q == r->root) elements_copy(r, bytes_at(r, r->out, g->at), c->staged, g->n);
+        if (q == r->root) elements_copy(r, bytes_at(r, r->out, g->at), c->input, g->n);
     } else {
         int64_t from = r->what == DSI_ALL_TO_ALL ? s->rank * g->n : 0;
-        elements_copy(r, bytes_at(r, r->out, q * r->n + g->at), c->staged + request_bytes(r, from),
+        elements_copy(r, bytes_at(r, r->out, q * r->n + g->at), c->input + request_bytes(r, from),
                       g->n);
     }
 }
 
 /* This rank's own part has not gone through the memory. */
-static void take_own(const dsi_shm *s, const segment *g)
+static void segment_read_own(const dsi_shm *s, const segment *g)
 {
     const dsi_request *r = g->r;
     if (r->what != DSI_ALL_GATHER && r->what != DSI_ALL_TO_ALL) return;
@@ -330,29 +332,27 @@ static void take_own(const dsi_shm *s, const segment *g)
                   g->n);
 }
 
-static void take(dsi_shm *s, const segment *g)
+static void segment_read(dsi_shm *s, const segment *g)
 {
     const dsi_request *r = g->r;
-    step of;
-    uint32_t segments;
-    int only;
-    if (r->what == DSI_BARRIER || !step_needs(s, TAKE, g, &of, &segments, &only)) return;
-    take_own(s, g);
+    dependency d;
+    if (r->what == DSI_BARRIER || !step_dependency(s, STEP_READ, g, &d)) return;
+    segment_read_own(s, g);
     for (int k = 1, q = (s->rank + 1) % s->size; k < s->size; k++, q = (q + 1) % s->size)
-        take_from(s, g, q);
+        segment_read_from(s, g, q);
 }
 
 /* ---- progress ------------------------------------------------------------------------------------------- */
 
-static void wake_sleepers(member *me)
+static void wake_sleepers(shm_rank *me)
 {
     atomic_fetch_add(&me->changes, 1);
     syscall(SYS_futex, &me->changes, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-static void count(dsi_shm *s, step k)
+static void count(dsi_shm *s, segment_step k)
 {
-    member *me = &s->member[s->rank];
+    shm_rank *me = &s->ranks[s->rank];
     atomic_store(&me->done[k], ++s->done[k]);
     if (atomic_load(&me->sleepers)) wake_sleepers(me);
 }
@@ -381,18 +381,16 @@ static bool ranks_agree(dsi_shm *s, const segment *g)
 }
 
 /* Does step k of the segment that is next, if the others are ready for it. */
-static bool advance_step(dsi_shm *s, step k)
+static bool advance_step(dsi_shm *s, segment_step k)
 {
     segment g;
     if (!next_segment(s, k, &g) || step_waits_for(s, k, &g) >= 0) return false;
-    step of;
-    uint32_t segments;
-    int only;
-    bool reads = k != STAGE && step_needs(s, k, &g, &of, &segments, &only) && of == STAGE;
+    dependency d;
+    bool reads = k != STEP_WRITE && step_dependency(s, k, &g, &d) && d.step == STEP_WRITE;
     if (reads && g.number == g.t->first_segment && !ranks_agree(s, &g)) return false;
-    if (k == STAGE) stage(s, &g);
-    if (k == REDUCE) reduce(s, &g);
-    if (k == TAKE) take(s, &g);
+    if (k == STEP_WRITE) cell_write(s, &g);
+    if (k == STEP_REDUCE) segment_reduce(s, &g);
+    if (k == STEP_READ) segment_read(s, &g);
     count(s, k);
     return true;
 }
@@ -401,7 +399,7 @@ static void remove_finished(dsi_shm *s)
 {
     while (s->first) {
         dsi_transfer *t = s->first;
-        if ((int32_t)(s->done[TAKE] - (t->first_segment + t->segments)) < 0) return;
+        if ((int32_t)(s->done[STEP_READ] - (t->first_segment + t->segments)) < 0) return;
         s->first = t->next;
         if (!s->first) s->last = NULL;
         t->finished = true;
@@ -426,7 +424,7 @@ bool dsi_shm_advance(dsi_transfer *t)
     bool any = false, some = true;
     for (int i = 0; s->first && !s->first->wrong.n && some && i < CELLS; i++) {
         some = false;
-        for (int k = TAKE; k >= STAGE; k--) some |= advance_step(s, (step)k);
+        for (int k = STEP_READ; k >= STEP_WRITE; k--) some |= advance_step(s, (segment_step)k);
         remove_finished(s);
         any |= some;
     }
@@ -437,8 +435,8 @@ bool dsi_shm_advance(dsi_transfer *t)
 static int waits_for(const dsi_shm *s)
 {
     segment g;
-    for (int k = TAKE; k >= STAGE; k--) {
-        int q = next_segment(s, (step)k, &g) ? step_waits_for(s, (step)k, &g) : -1;
+    for (int k = STEP_READ; k >= STEP_WRITE; k--) {
+        int q = next_segment(s, (segment_step)k, &g) ? step_waits_for(s, (segment_step)k, &g) : -1;
         if (q >= 0) return q;
     }
     return -1;
@@ -450,7 +448,7 @@ bool dsi_shm_may_sleep(dsi_shm *s, dsi_shm_nap *nap)
 {
     int q = waits_for(s);
     if (q < 0) return false;
-    member *other = &s->member[q];
+    shm_rank *other = &s->ranks[q];
     atomic_fetch_add(&other->sleepers, 1);
     *nap = (dsi_shm_nap){q, atomic_load(&other->changes)};
     if (waits_for(s) == q) return true;
@@ -460,7 +458,7 @@ bool dsi_shm_may_sleep(dsi_shm *s, dsi_shm_nap *nap)
 
 void dsi_shm_sleep(dsi_shm *s, const dsi_shm_nap *nap, double seconds)
 {
-    member *other = &s->member[nap->rank];
+    shm_rank *other = &s->ranks[nap->rank];
     const struct timespec limit = {0, (long)(seconds * 1e9)};
     syscall(SYS_futex, &other->changes, FUTEX_WAIT, nap->changes, &limit, NULL, 0);
     atomic_fetch_sub(&other->sleepers, 1);
@@ -472,7 +470,7 @@ void dsi_shm_missing(const dsi_transfer *t, dsi_text *ranks)
     dsi_text list = {0};
     int n = 0;
     for (int q = 0; q < s->size; q++)
-        if (!counted(s, q, STAGE, t->first_segment + 1))
+        if (!counted(s, q, STEP_WRITE, t->first_segment + 1))
             dsi_text_add(&list, "%s%d", n++ ? ", " : " ", q);
     if (n) dsi_text_add(ranks, "%s%s", n > 1 ? "s" : "", list.s);
     dsi_text_free(&list);
@@ -480,14 +478,14 @@ void dsi_shm_missing(const dsi_transfer *t, dsi_text *ranks)
 
 void dsi_shm_leave(dsi_shm *s)
 {
-    if (s) atomic_store(&s->member[s->rank].left, true);
+    if (s) atomic_store(&s->ranks[s->rank].departed, true);
 }
 
 void dsi_shm_probe(dsi_transfer *t)
 {
     const dsi_shm *s = t->shm;
     for (int q = 0; q < s->size && !t->wrong.n; q++)
-        if (atomic_load(&s->member[q].left) && !counted(s, q, STAGE, t->first_segment + 1))
+        if (atomic_load(&s->ranks[q].departed) && !counted(s, q, STEP_WRITE, t->first_segment + 1))
             dsi_transfer_await_cause(t, q);
 }
 
@@ -496,19 +494,19 @@ void dsi_shm_probe(dsi_transfer *t)
 /* Rank 0's message to the others: the process and descriptor by which they open
  * its memfd, and the token that it contains, as they may be in another PID
  * namespace, where that number is another process. */
-typedef struct invitation {
+typedef struct shm_handshake {
     int64_t pid, fd; /* fd -1: it could not make one */
     uint64_t token[2];
-} invitation;
+} shm_handshake;
 
-static size_t members_bytes(int size)
+static size_t ranks_bytes(int size)
 {
-    return ((size_t)size * sizeof(member) + sizeof(cell) - 1) / sizeof(cell) * sizeof(cell);
+    return ((size_t)size * sizeof(shm_rank) + sizeof(cell) - 1) / sizeof(cell) * sizeof(cell);
 }
 
 static size_t shm_bytes(int size)
 {
-    return sizeof(cell) + members_bytes(size) + (size_t)size * CELLS * sizeof(cell);
+    return sizeof(cell) + ranks_bytes(size) + (size_t)size * CELLS * sizeof(cell);
 }
 
 /* Maps fd, and closes nothing. NULL: not possible. The first cell of the memory
@@ -524,43 +522,43 @@ static dsi_shm *shm_map(const ds_comm *c, int fd, const uint64_t token[2], bool 
         return NULL;
     }
     dsi_shm *s = dsi_alloc(sizeof *s);
-    char *members = p + sizeof(cell);
+    char *ranks = p + sizeof(cell);
     *s = (dsi_shm){.rank = c->rank, .size = c->size, .bytes = bytes, .memory = p};
-    s->member = (void *)members;
-    s->cell = (void *)(members + members_bytes(c->size));
+    s->ranks = (void *)ranks;
+    s->cells = (void *)(ranks + ranks_bytes(c->size));
     s->in = dsi_alloc((size_t)c->size * sizeof *s->in);
     return s;
 }
 
-/* Rank 0: makes the memory; writes its fd to *v. */
-static dsi_shm *shm_make(const ds_comm *c, invitation *v)
+/* Rank 0: makes the memory; writes its fd to *h. */
+static dsi_shm *shm_make(const ds_comm *c, shm_handshake *h)
 {
-    *v = (invitation){getpid(), -1, {0}};
+    *h = (shm_handshake){getpid(), -1, {0}};
     int fd = memfd_create("deepspeed-ranks", MFD_CLOEXEC);
     if (fd < 0) return NULL;
     dsi_shm *s = NULL;
-    if (getrandom(v->token, sizeof v->token, GRND_NONBLOCK) == (ssize_t)sizeof v->token &&
+    if (getrandom(h->token, sizeof h->token, GRND_NONBLOCK) == (ssize_t)sizeof h->token &&
         ftruncate(fd, (off_t)shm_bytes(c->size)) == 0)
-        s = shm_map(c, fd, v->token, true);
+        s = shm_map(c, fd, h->token, true);
     if (s)
-        v->fd = fd;
+        h->fd = fd;
     else
         close(fd);
     return s;
 }
 
 /* Another rank: opens rank 0's. */
-static dsi_shm *shm_join(const ds_comm *c, const invitation *v)
+static dsi_shm *shm_join(const ds_comm *c, const shm_handshake *h)
 {
     char path[64];
     struct stat is;
-    if (v->fd < 0) return NULL;
-    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)v->pid, (long long)v->fd);
+    if (h->fd < 0) return NULL;
+    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)h->pid, (long long)h->fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0) return NULL;
     dsi_shm *s = NULL;
     if (fstat(fd, &is) == 0 && S_ISREG(is.st_mode) && is.st_size == (off_t)shm_bytes(c->size))
-        s = shm_map(c, fd, v->token, false);
+        s = shm_map(c, fd, h->token, false);
     close(fd);
     return s;
 }
@@ -575,17 +573,17 @@ void dsi_shm_close(dsi_shm *s)
 
 dsi_shm *dsi_shm_open(ds_comm *c, bool wanted)
 {
-    invitation v = {.fd = -1};
-    dsi_shm *s = c->rank == 0 && wanted ? shm_make(c, &v) : NULL;
+    shm_handshake h = {.fd = -1};
+    dsi_shm *s = c->rank == 0 && wanted ? shm_make(c, &h) : NULL;
     ds_status status = dsi_request_run(
-        &(dsi_request){DSI_NUMBERS(c, DSI_BROADCAST, DS_U8, &v, &v, sizeof v), .internal = true});
-    if (c->rank != 0 && wanted && status == DS_OK) s = shm_join(c, &v);
+        &(dsi_request){DSI_NUMBERS(c, DSI_BROADCAST, DS_U8, &h, &h, sizeof h), .internal = true});
+    if (c->rank != 0 && wanted && status == DS_OK) s = shm_join(c, &h);
     int32_t all = s != NULL;
     if (status == DS_OK)
         status = dsi_request_run(
             &(dsi_request){DSI_NUMBERS(c, DSI_ALL_REDUCE, DS_I32, &all, &all, 1),
                            .op = DS_REDUCE_MIN, .internal = true});
-    if (c->rank == 0 && v.fd >= 0) close((int)v.fd);
+    if (c->rank == 0 && h.fd >= 0) close((int)h.fd);
     if (status == DS_OK && all) return s;
     dsi_shm_close(s);
     return NULL;
