@@ -115,19 +115,19 @@ void dsi_engine_log_memory(const ds_engine *e, const char *when)
     dsi_memory_report_log(text);
 }
 
-void dsi_engine_log_overflow(const ds_engine *e, const char *bad)
+void dsi_engine_log_overflow(const ds_engine *e, const char *bad_param_path)
 {
     dsi_text line = {0};
     int rank = ds_comm_rank(e->comm);
     if (rank != 0) return;
     dsi_scaler_overflow_text(&e->scaler, rank, &line);
     dsi_log(DSI_REQUESTED, "%s (inf or NaN in the gradient of %s)", line.s,
-            bad ? bad : "another rank's parameter");
+            bad_param_path ? bad_param_path : "another rank's parameter");
     dsi_text_free(&line);
 }
 
-/* DeepSpeed's order: progress, throughput, report of the flops profiler, times of the
- * micro step, monitor, times up to the boundary. */
+/* DeepSpeed's order: progress, throughput, report of the flops profiler, times
+ * of the micro step, monitor, times up to the boundary. */
 ds_status dsi_engine_log_step(ds_engine *e, bool boundary)
 {
     int64_t every = e->config->steps_per_print;

@@ -7,9 +7,10 @@
 /* The version, the configuration, and the first line of progress. */
 void dsi_engine_log_start(const ds_engine *e);
 
-/* After an overflow, before the loss scale is updated. bad: the parameter whose
- * gradient has inf or NaN; NULL: another rank's. Rank 0 prints. */
-void dsi_engine_log_overflow(const ds_engine *e, const char *bad);
+/* After an overflow, before the loss scale is updated. bad_param_path: the
+ * parameter whose gradient has inf or NaN; NULL: another rank's. Rank 0
+ * prints. */
+void dsi_engine_log_overflow(const ds_engine *e, const char *bad_param_path);
 
 /* At the end of ds_engine_step, after all counters: progress, throughput,
  * times, and scalars for the monitor. Collective at a boundary if there is a

@@ -55,7 +55,8 @@ static ds_status step_refuse_nan(const ds_engine *e, const dsi_zero_step_result 
     return dsi_fail(DS_ESTATE,
                     "engine_step: global step %lld: the gradient of %s has inf or NaN: nothing was "
                     "updated (to continue, set \"on_nan\": \"continue\")",
-                    (long long)e->global_steps, r->bad ? r->bad : "another rank");
+                    (long long)e->global_steps,
+                    r->bad_param_path ? r->bad_param_path : "another rank");
 }
 
 ds_status dsi_engine_updated(ds_engine *e, const dsi_zero_step_result *r)
@@ -67,7 +68,7 @@ ds_status dsi_engine_updated(ds_engine *e, const dsi_zero_step_result *r)
         if (!c->fp16.enabled && !c->bf16.enabled && c->on_nan == DSI_NAN_ERROR)
             return step_refuse_nan(e, r);
         e->skipped_steps++;
-        dsi_engine_log_overflow(e, r->bad);
+        dsi_engine_log_overflow(e, r->bad_param_path);
     } else {
         dsi_phases_log_update(e->timers, (int)c->zero.stage, r->gather_s, r->gradients_s,
                               r->update_s);

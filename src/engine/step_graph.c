@@ -1,10 +1,11 @@
-/* engine/step_graph.c: steps of an engine as graphs of a device (device/graph.h).
+/* engine/step_graph.c: steps of an engine as graphs of a device
+ * (device/graph.h).
  *
- * A captured step reads nothing on the host: the loss, the norm, what is clipped
- * and whether the update is skipped stay on the device, in a dsi_step_result,
- * which the launch copies out. A hook then does what the engine does on the host
- * in any step: counters, schedule, loss scale, log lines, monitor. The loss
- * scale is in a slot.
+ * A captured step reads nothing on the host: the loss, the norm, what is
+ * clipped and whether the update is skipped stay on the device, in a
+ * dsi_step_result, which the launch copies out. A hook then does what the
+ * engine does on the host in any step: counters, schedule, loss scale, log
+ * lines, monitor. The loss scale is in a slot.
  *
  * Invariants: micro steps are of four kinds, since a first one makes gradients
  * and others add to them, and a last one updates. captured is set from a
@@ -81,7 +82,7 @@ static ds_status captured_after(void *arg)
                       !isfinite(r->norm);
     e->applied = false;
     if (c->boundary) {
-        ds_status ended = dsi_zero_capture_end(e->zero, update.overflow, &update.bad);
+        ds_status ended = dsi_zero_capture_end(e->zero, update.overflow, &update.bad_param_path);
         if (status == DS_OK) status = ended;
         if (status == DS_OK) status = dsi_engine_updated(e, &update);
     }
@@ -102,8 +103,8 @@ static void captured_release(void *arg)
     dsi_free(c);
 }
 
-/* Its part before a launch; the part after it is a hook of its own, behind those
- * of the optimizer. */
+/* Its part before a launch; the part after it is a hook of its own, behind
+ * those of the optimizer. */
 ds_status dsi_engine_capture_backward(ds_engine *e, ds_tensor *loss, bool last, bool whole)
 {
     static const dsi_graph_hook hook = {

@@ -40,7 +40,7 @@
 
 static ds_status stage_backward(dsi_zero *z, ds_tensor *loss, double factor, bool last)
 {
-    z->last = last;
+    z->last_pass = last;
     if (last) dsi_zero_host_grads_drop(z); /* of a pass that was dropped */
     if (!z->reduce) {
         ds_status status = last ? dsi_zero_overlap_begin(z) : DS_OK;
@@ -138,58 +138,59 @@ int dsi_zero_norm_lines(const dsi_zero *z, double *squares)
 {
     int n = 0;
     *squares = 0;
-    if (z->comm) return dsi_reduce_shards(z->reduce, z->views, squares);
+    if (z->comm) return dsi_reduce_shards(z->reduce, z->grad_views, squares);
     for (int i = 0; i < z->flat->n; i++) {
         ds_tensor *g = z->shard[i] ? z->shard[i]->grad : NULL;
         if (!ds_numel(g)) continue;
-        z->views[n] = dsi_norm_line(g);
-        if (!z->views[n++].p) return -1;
+        z->grad_views[n] = dsi_norm_line(g);
+        if (!z->grad_views[n++].p) return -1;
     }
     return n;
 }
 
 bool dsi_zero_norm_is_queued(const dsi_zero *z)
 {
-    return z->sums && z->sums->device->type->kind != DS_CPU;
+    return z->norm_sums && z->norm_sums->device->type->kind != DS_CPU;
 }
 
-/* Computes this rank's sum of squares and starts its all-gather, *sent. On one
- * rank *norm is the result and *sent stays NULL. */
-static ds_status norm_start(dsi_zero *z, dsi_request **sent, double *norm)
+/* Computes this rank's sum of squares and starts its all-gather, *norm_request.
+ * On one rank *norm is the result and *norm_request stays NULL. */
+static ds_status norm_start(dsi_zero *z, dsi_request **norm_request, double *norm)
 {
     double counted; /* squares */
     int n = dsi_zero_norm_lines(z, &counted);
     const ds_tensor *with = z->comm ? z->flat->param[0].x : z->shard[0]; /* one device has them */
     if (n >= 0 && dsi_zero_norm_is_queued(z)) {
-        *sent = dsi_norm_queue(z->comm, z->sums, n, z->views);
-        return *sent ? DS_OK : ds_error_status();
+        *norm_request = dsi_norm_queue(z->comm, z->norm_sums, n, z->grad_views);
+        return *norm_request ? DS_OK : ds_error_status();
     }
     bool was = dsi_graph_note(with->device, false); /* a capture leaves it on the device */
-    ds_status status = n < 0 ? ds_error_status() : dsi_norm_of(with, n, z->views, norm);
+    ds_status status = n < 0 ? ds_error_status() : dsi_norm_of(with, n, z->grad_views, norm);
     dsi_graph_note(with->device, was);
     if (status != DS_OK) return status;
     if (!z->comm) return DS_OK;
-    *sent = dsi_norm_send(z->comm, z->sums, *norm * *norm + counted);
-    return *sent ? DS_OK : ds_error_status();
+    *norm_request = dsi_norm_send(z->comm, z->norm_sums, *norm * *norm + counted);
+    return *norm_request ? DS_OK : ds_error_status();
 }
 
-/* Waits for *sent, if there is one; *norm becomes that of unscaled gradients. */
-static ds_status norm_finish(dsi_zero *z, dsi_request **sent, double scale, double *norm)
+/* Waits for *norm_request, if there is one; *norm becomes that of unscaled
+ * gradients. */
+static ds_status norm_finish(dsi_zero *z, dsi_request **norm_request, double scale, double *norm)
 {
     dsi_device *d = z->flat->param[0].x->device;
     bool was = dsi_graph_note(d, false);
-    ds_status status = *sent ? dsi_norm_take(*sent, z->sums, norm) : DS_OK;
+    ds_status status = *norm_request ? dsi_norm_take(*norm_request, z->norm_sums, norm) : DS_OK;
     dsi_graph_note(d, was);
-    *sent = NULL;
+    *norm_request = NULL;
     *norm *= scale;
     return status;
 }
 
 #define PATH 256 /* bytes */
 
-/* z->bad is the path of the first of all ranks' parameters; an expert has
- * another one on each rank. */
-static ds_status bad_broadcast(dsi_zero *z, int64_t first)
+/* z->bad_param_path is the path of the first of all ranks' parameters; an
+ * expert has another one on each rank. */
+static ds_status bad_param_broadcast(dsi_zero *z, int64_t first)
 {
     int n = z->flat->n, ranks = dsi_comm_size(z->comm);
     int64_t where = first * ranks + dsi_comm_rank(z->comm);
@@ -203,13 +204,13 @@ static ds_status bad_broadcast(dsi_zero *z, int64_t first)
         if (dsi_broadcast_bytes(z->comm, path, PATH, (int)(where % ranks)) != DS_OK)
             return ds_error_status();
     }
-    z->bad = *path ? dsi_strdup(path) : NULL;
+    z->bad_param_path = *path ? dsi_strdup(path) : NULL;
     return DS_OK;
 }
 
 /* The first parameter, in the model's order, whose gradient is not finite on
- * some rank: z->bad. */
-static ds_status bad_find(dsi_zero *z)
+ * some rank: z->bad_param_path. */
+static ds_status bad_param_find(dsi_zero *z)
 {
     int64_t first = z->flat->n; /* counted from the model's first */
     for (int i = z->flat->n - 1; i >= 0 && first == z->flat->n; i--) {
@@ -219,9 +220,9 @@ static ds_status bad_find(dsi_zero *z)
         if (g && (!v.p || dsi_norm_of(g, 1, &v, &norm) != DS_OK)) return ds_error_status();
         if (!isfinite(norm)) first = z->flat->n - 1 - i;
     }
-    dsi_free(z->bad);
-    z->bad = NULL;
-    return bad_broadcast(z, first);
+    dsi_free(z->bad_param_path);
+    z->bad_param_path = NULL;
+    return bad_param_broadcast(z, first);
 }
 
 /* ---- the step ------------------------------------------------------------------------------------------ */
@@ -243,16 +244,17 @@ static ds_status units_gather(dsi_zero *z)
     for (; status == DS_OK && begun < f->units; begun++) {
         const dsi_flat_unit *u = &f->unit[begun];
         int64_t at = u->rank * u->shard_size;
-        ds_tensor *all = z->unit[begun];
-        z->gathers[begun] = NULL;
+        ds_tensor *all = z->unit_params[begun];
+        z->unit_gathers[begun] = NULL;
         if (!all) continue;
-        z->gathers[begun] = dsi_all_gather_start(u->comm, all->device,
-                                                 dsi_v(dsi_flat_range(all, at, at + u->shard_size)),
-                                                 dsi_v(all), "updated parameters");
-        if (!z->gathers[begun]) status = ds_error_status();
+        z->unit_gathers[begun] = dsi_all_gather_start(
+            u->comm, all->device, dsi_v(dsi_flat_range(all, at, at + u->shard_size)), dsi_v(all),
+            "updated parameters");
+        if (!z->unit_gathers[begun]) status = ds_error_status();
     }
     for (int k = 0; k < begun; k++)
-        if (z->gathers[k] && dsi_request_wait(z->gathers[k]) != DS_OK) status = ds_error_status();
+        if (z->unit_gathers[k] && dsi_request_wait(z->unit_gathers[k]) != DS_OK)
+            status = ds_error_status();
     return status;
 }
 
@@ -270,13 +272,13 @@ static ds_status params_publish(dsi_zero *z)
 {
     ds_status status = DS_OK;
     for (int i = 0; status == DS_OK && z->masters && i < z->flat->n; i++) {
-        if (z->sent && z->sent[i])
-            status = dsi_zero_host_send(z, i);
+        if (z->outgoing_params && z->outgoing_params[i])
+            status = dsi_zero_host_send_param(z, i);
         else if (z->shard[i] && dsi_zero_copies_master(z, i))
             status = dsi_zero_copy_master(z, i);
     }
-    if (status == DS_OK) status = dsi_zero_host_sent(z);
-    if (status == DS_OK && z->unit) status = units_gather(z);
+    if (status == DS_OK) status = dsi_zero_host_join_params(z);
+    if (status == DS_OK && z->unit_params) status = units_gather(z);
     if (status == DS_OK && z->zero3) dsi_zero3_shards_changed(z->zero3);
     return status;
 }
@@ -314,11 +316,11 @@ ds_status dsi_zero_skip(dsi_zero *z, dsi_zero_step_result *out)
 {
     dsi_device *d = z->flat->param[0].x->device;
     bool was = dsi_graph_note(d, false);
-    ds_status status = bad_find(z);
+    ds_status status = bad_param_find(z);
     if (status == DS_OK) status = dsi_optim_skip(z->optim);
     dsi_graph_note(d, was);
     out->overflow = true;
-    out->bad = z->bad;
+    out->bad_param_path = z->bad_param_path;
     return status;
 }
 
@@ -331,14 +333,16 @@ static ds_status stage_step(dsi_zero *z, double loss_scale, double max_norm, boo
     double unscale = 1 / loss_scale, scale = unscale;
     bool decides = max_norm > 0 || check_overflow;
     bool early = decides || (want_norm && dsi_zero_norm_is_queued(z));
-    dsi_request *sent = NULL;
+    dsi_request *norm_request = NULL;
     if (z->reduce && !dsi_reduce_complete(z->reduce))
         return dsi_fail(DS_ESTATE, "zero: a step without the last backward pass before it");
     if (z->reduce && dsi_reduce_wait(z->reduce) != DS_OK) return ds_error_status();
     double from = dsi_now();
     if (dsi_zero_hand_over(z) != DS_OK) return ds_error_status();
-    if ((early || want_norm) && norm_start(z, &sent, &out->norm) != DS_OK) return ds_error_status();
-    if (early && norm_finish(z, &sent, unscale, &out->norm) != DS_OK) return ds_error_status();
+    if ((early || want_norm) && norm_start(z, &norm_request, &out->norm) != DS_OK)
+        return ds_error_status();
+    if (early && norm_finish(z, &norm_request, unscale, &out->norm) != DS_OK)
+        return ds_error_status();
     if (decides && z->on_norm && z->on_norm(z->on_norm_arg) != DS_OK) return ds_error_status();
     ds_status status = z->zero3 ? dsi_zero3_wait_gathers(z->zero3) : DS_OK;
     if (status == DS_OK && check_overflow && !isfinite(out->norm)) {
@@ -350,7 +354,8 @@ static ds_status stage_step(dsi_zero *z, double loss_scale, double max_norm, boo
     if (status == DS_OK) status = dsi_zero_update(z, scale, &from, out);
     /* after a failure too: others read what this rank has sent */
     bool pending = want_norm && !early;
-    if (pending && norm_finish(z, &sent, unscale, &out->norm) != DS_OK) status = ds_error_status();
+    if (pending && norm_finish(z, &norm_request, unscale, &out->norm) != DS_OK)
+        status = ds_error_status();
     return status;
 }
 
@@ -416,7 +421,7 @@ ds_status dsi_zero_assemble(dsi_zero *z, int k, ds_tensor *whole)
 {
     const dsi_flat_unit *u = &z->flat->unit[z->flat->param[k].unit];
     ds_status status = DS_OK;
-    for (int r = 0; status == DS_OK && z->unit && r < u->ranks; r++) {
+    for (int r = 0; status == DS_OK && z->unit_params && r < u->ranks; r++) {
         int64_t begin, end;
         dsi_flat_shard_range(z->flat, k, r, &begin, &end);
         if (begin < end) status = ds_broadcast(u->comm, dsi_flat_range(whole, begin, end), r);

@@ -89,7 +89,9 @@ double dsi_zero_reducing(const dsi_zero *z);
 typedef struct dsi_zero_step_result {
     double norm;   /* L2, of all ranks' mean gradient, before clipping; NaN if it was not needed */
     bool overflow; /* a gradient is inf or NaN on some rank: nothing was changed */
-    const char *bad; /* path of the first such parameter, until the next step; else NULL */
+    /* The first such parameter; borrowed until the next step. NULL: none, or
+     * unknown. */
+    const char *bad_param_path;
     double gradients_s, update_s, gather_s; /* seconds: norm and hand-over, optimizer, gathering */
 } dsi_zero_step_result;
 
@@ -123,8 +125,9 @@ typedef struct dsi_zero_capture {
 /* As dsi_zero_step, but what is done is decided on the device. After each
  * launch: dsi_zero_capture_end. */
 ds_status dsi_zero_capture_step(dsi_zero *z, const dsi_zero_capture *c);
-/* Resets the gradients; *bad: after an overflow, as in dsi_zero_step_result. */
-ds_status dsi_zero_capture_end(dsi_zero *z, bool overflow, const char **bad);
+/* Resets the gradients; *bad_param_path: after an overflow, as in
+ * dsi_zero_step_result. */
+ds_status dsi_zero_capture_end(dsi_zero *z, bool overflow, const char **bad_param_path);
 
 void dsi_zero_zero_grad(dsi_zero *z); /* forgets the gradients */
 void dsi_zero_free(dsi_zero *z);      /* the model keeps its parameters, whole, in its dtype */

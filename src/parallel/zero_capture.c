@@ -112,10 +112,10 @@ static bool norm_capture(const dsi_zero *z, void *p)
     double none;
     int n = dsi_zero_norm_lines(z, &none);
     if (z->comm)
-        return dsi_norm_total(dsi_norm_queue(z->comm, z->sums, n, z->views), z->sums, norm) ==
-               DS_OK;
+        return dsi_norm_total(dsi_norm_queue(z->comm, z->norm_sums, n, z->grad_views), z->norm_sums,
+                              norm) == DS_OK;
     if (n <= 0) return n == 0 && dsi_run(x, fill, 0.0, norm);
-    return dsi_run(x, norm, 2, n, z->views, norm);
+    return dsi_run(x, norm, 2, n, z->grad_views, norm);
 }
 
 static ds_status capture_decide(const dsi_zero *z, const dsi_zero_capture *c)
@@ -152,13 +152,13 @@ ds_status dsi_zero_capture_step(dsi_zero *z, const dsi_zero_capture *c)
     return status;
 }
 
-ds_status dsi_zero_capture_end(dsi_zero *z, bool overflow, const char **bad)
+ds_status dsi_zero_capture_end(dsi_zero *z, bool overflow, const char **bad_param_path)
 {
     dsi_zero_step_result r = {0};
     ds_scope *scope = ds_scope_open();
     ds_status status = overflow ? dsi_zero_skip(z, &r) : DS_OK;
     dsi_zero_zero_grad(z);
     ds_scope_close(scope);
-    *bad = r.bad;
+    *bad_param_path = r.bad_param_path;
     return status;
 }

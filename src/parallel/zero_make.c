@@ -16,11 +16,14 @@ ds_tensor *dsi_zero_model_shard(const dsi_zero *z, int i)
 
 bool dsi_zero_on_disk(const dsi_zero *z, int i) { return dsi_zero3_on_disk(z->zero3, i); }
 
-static bool is_sent(const dsi_zero *z, int i) { return z->sent && z->sent[i]; }
+static bool is_outgoing(const dsi_zero *z, int i)
+{
+    return z->outgoing_params && z->outgoing_params[i];
+}
 
 bool dsi_zero_copies_master(const dsi_zero *z, int i)
 {
-    bool apart = z->masters && dsi_zero_model_shard(z, i) && !is_sent(z, i) &&
+    bool apart = z->masters && dsi_zero_model_shard(z, i) && !is_outgoing(z, i) &&
                  z->masters->device != dsi_zero_model_shard(z, i)->device;
     return z->o.dtype == DS_F32 || apart || dsi_zero_on_disk(z, i);
 }
@@ -28,7 +31,7 @@ bool dsi_zero_copies_master(const dsi_zero *z, int i)
 ds_tensor *dsi_zero_shard_open(void *arg, int i, bool write)
 {
     const dsi_zero *z = arg;
-    if (write && is_sent(z, i)) return z->sent[i];
+    if (write && is_outgoing(z, i)) return z->outgoing_params[i];
     if (write && dsi_zero_on_disk(z, i) && dsi_zero3_shard_alloc(z->zero3, i) != DS_OK) return NULL;
     return dsi_zero_model_shard(z, i);
 }
@@ -36,7 +39,7 @@ ds_tensor *dsi_zero_shard_open(void *arg, int i, bool write)
 ds_status dsi_zero_shard_close(void *arg, int i, bool write)
 {
     const dsi_zero *z = arg;
-    if (write && is_sent(z, i)) return dsi_zero_host_send(z, i);
+    if (write && is_outgoing(z, i)) return dsi_zero_host_send_param(z, i);
     if (!dsi_zero_on_disk(z, i)) return DS_OK;
     if (write) return dsi_zero3_shard_store(z->zero3, i);
     dsi_zero3_shard_evict(z->zero3, i);
@@ -94,10 +97,10 @@ static ds_status make_layout(dsi_zero *z, int ranks)
         return dsi_fail(DS_EINVAL, "zero: deterministic: the bits of experts that ranks share "
                                    "depend on how many tokens come together: use ep_size 1");
     z->shard = dsi_alloc((size_t)z->flat->n * sizeof *z->shard);
-    z->views = dsi_alloc((size_t)z->flat->n * sizeof *z->views);
+    z->grad_views = dsi_alloc((size_t)z->flat->n * sizeof *z->grad_views);
     if (!o.partition) return DS_OK;
-    z->unit = dsi_alloc((size_t)z->flat->units * sizeof *z->unit);
-    z->gathers = dsi_alloc((size_t)z->flat->units * sizeof *z->gathers);
+    z->unit_params = dsi_alloc((size_t)z->flat->units * sizeof *z->unit_params);
+    z->unit_gathers = dsi_alloc((size_t)z->flat->units * sizeof *z->unit_gathers);
     return DS_OK;
 }
 
@@ -121,7 +124,8 @@ static ds_status join_shards(const dsi_zero *z)
     for (int i = 0, k; status == DS_OK && i < ds_module_params(z->model); i++) {
         ds_tensor *x = ds_module_param_at(z->model, i, NULL);
         for (k = 0; k < f->n && f->param[k].x != x;) k++;
-        bool stays = k < f->n && z->unit && z->o.stage == 3 && f->unit[f->param[k].unit].solo;
+        bool stays = k < f->n && z->unit_params && z->o.stage == 3 &&
+                     f->unit[f->param[k].unit].solo;
         if (dsi_zero_init_has(x) && !stays) status = dsi_zero_init_join(x);
     }
     return status;
@@ -158,7 +162,7 @@ static ds_status unit_join(dsi_zero *z, int k)
     if (dsi_zero3_has_unit(z->zero3, k)) return DS_OK;
     ds_tensor *all = dsi_new(f->param[0].x, ds_shape(u->n));
     if (!dsi_fill(all, 0)) return ds_error_status();
-    z->unit[k] = dsi_ref(all);
+    z->unit_params[k] = dsi_ref(all);
     for (int i = u->first; i < u->first + u->count; i++) {
         ds_tensor *place = dsi_flat_in_unit(f, i, all);
         if (dsi_copy(place, f->param[i].x) != DS_OK) return ds_error_status();
@@ -179,10 +183,10 @@ static dsi_device *optimizer_device(const dsi_zero *z)
 static ds_status make_masters(dsi_zero *z)
 {
     const dsi_flat *f = z->flat;
-    bool sent = z->staging && z->o.offload_optimizer && z->o.dtype == DS_F32;
+    bool staged = z->staging && z->o.offload_optimizer && z->o.dtype == DS_F32;
     z->masters = dsi_ref(
-        sent ? dsi_staging_memory(z->staging, DS_F32, f->owned)
-             : dsi_fill(dsi_new_on(optimizer_device(z), DS_F32, ds_shape(f->owned)), 0));
+        staged ? dsi_staging_memory(z->staging, DS_F32, f->owned)
+               : dsi_fill(dsi_new_on(optimizer_device(z), DS_F32, ds_shape(f->owned)), 0));
     if (!z->masters) return ds_error_status();
     for (int i = 0; i < f->n; i++) {
         ds_tensor *to = dsi_flat_in_owned(f, i, z->masters);
@@ -220,15 +224,16 @@ static ds_status set_shards(dsi_zero *z)
     const dsi_flat *f = z->flat;
     bool apart = z->masters || z->split || z->offload;
     for (int i = 0; i < f->n; i++) {
-        ds_tensor *x = f->param[i].x, *mine = z->unit || apart ? dsi_zero_model_shard(z, i) : x;
+        ds_tensor *x = f->param[i].x,
+                  *mine = z->unit_params || apart ? dsi_zero_model_shard(z, i) : x;
         z->shard[i] = dsi_ref(z->offload   ? dsi_offload_shard(z->offload, i)
                               : z->split   ? dsi_split_master(z->split, i)
                               : z->masters ? dsi_flat_in_owned(f, i, z->masters)
                                            : mine);
         if (z->shard[i] != x && dsi_optim_set_param(z->optim, f->param[i].index, z->shard[i],
                                                     dsi_zero_copies_master(z, i) ? NULL
-                                                    : is_sent(z, i)              ? z->sent[i]
-                                                                                 : mine) != DS_OK)
+                                                    : is_outgoing(z, i) ? z->outgoing_params[i]
+                                                                        : mine) != DS_OK)
             return ds_error_status();
         if (z->split) dsi_optim_set_rest(z->optim, f->param[i].index, dsi_split_rest(z->split, i));
     }
@@ -259,9 +264,9 @@ static ds_status start_reduction(dsi_zero *z)
     if (!z->comm) return DS_OK;
     dsi_device *d = z->flat->param[0].x->device;
     ds_dims shape = ds_shape(dsi_comm_size(z->comm) + 1);
-    z->sums = dsi_ref(dsi_comm_is_queued(z->comm, d) ? dsi_new_on(d, DS_F64, shape)
-                                                     : dsi_new_host(DS_F64, shape));
-    return z->sums ? DS_OK : ds_error_status();
+    z->norm_sums = dsi_ref(dsi_comm_is_queued(z->comm, d) ? dsi_new_on(d, DS_F64, shape)
+                                                          : dsi_new_host(DS_F64, shape));
+    return z->norm_sums ? DS_OK : ds_error_status();
 }
 
 static ds_status zero_prepare(dsi_zero *z)
@@ -273,8 +278,9 @@ static ds_status zero_prepare(dsi_zero *z)
     if (status == DS_OK) status = make_layout(z, dsi_comm_size(z->comm));
     if (status == DS_OK) status = dsi_zero_host_open(z);
     if (status == DS_OK) status = join_shards(z);
-    if (status == DS_OK && z->unit && z->o.stage == 3) status = make_zero3(z);
-    for (int k = 0; status == DS_OK && z->unit && k < z->flat->units; k++) status = unit_join(z, k);
+    if (status == DS_OK && z->unit_params && z->o.stage == 3) status = make_zero3(z);
+    for (int k = 0; status == DS_OK && z->unit_params && k < z->flat->units; k++)
+        status = unit_join(z, k);
     if (status == DS_OK && z->o.files.nvme_path)
         status = make_offload(z);
     else if (status == DS_OK && dsi_zero_splits(&z->o) && dsi_optim_takes_halves(z->optim))
@@ -322,17 +328,18 @@ void dsi_zero_free(dsi_zero *z)
     dsi_reduce_free(z->reduce);
     dsi_zero3_free(z->zero3);
     for (int i = 0; z->flat && z->shard && i < z->flat->n; i++) dsi_unref(z->shard[i]);
-    for (int k = 0; z->flat && z->unit && k < z->flat->units; k++) dsi_unref(z->unit[k]);
+    for (int k = 0; z->flat && z->unit_params && k < z->flat->units; k++)
+        dsi_unref(z->unit_params[k]);
     dsi_split_free(z->split);
     dsi_offload_free(z->offload);
     dsi_zero_host_close(z);
     dsi_unref(z->masters);
-    dsi_unref(z->sums);
+    dsi_unref(z->norm_sums);
     dsi_flat_free(z->flat);
     dsi_free(z->shard);
-    dsi_free(z->unit);
-    dsi_free(z->gathers);
-    dsi_free(z->views);
-    dsi_free(z->bad);
+    dsi_free(z->unit_params);
+    dsi_free(z->unit_gathers);
+    dsi_free(z->grad_views);
+    dsi_free(z->bad_param_path);
     dsi_free(z);
 }

@@ -18,8 +18,8 @@
  * go on.
  *
  * Invariant: between the begin of the last backward pass and the step,
- * z->overlaps is true; parameters that were updated have their gradients until
- * the step ends, for the norm.
+ * z->overlap_active is true; parameters that were updated have their gradients
+ * until the step ends, for the norm.
  * SPDX-License-Identifier: MIT */
 #include "zero_state.h"
 
@@ -59,7 +59,7 @@ ds_status dsi_zero_overlap_begin(dsi_zero *z)
                z->flat->param[0].x->device->type->kind == DS_CPU &&
                !dsi_optim_needs_whole(z->optim);
     if (!can || !dsi_reduce_finishes_early(z->reduce)) return dsi_offload_read_ahead(z->offload);
-    z->overlaps = true;
+    z->overlap_active = true;
     z->overlap_status = dsi_offload_begin(z->offload);
     dsi_zero3_set_after_use(z->zero3, update_some, z);
     return z->overlap_status;
@@ -74,20 +74,20 @@ void dsi_zero_overlap_continue(void *zero, ds_tensor *x)
 
 void dsi_zero_overlap_hook(dsi_zero *z, bool on)
 {
-    bool hooks = (z->offload || z->leaving) && !z->reduce;
+    bool hooks = (z->offload || z->outgoing_grads) && !z->reduce;
     for (int i = 0; hooks && i < z->flat->n; i++)
         dsi_set_grad_ready_hook(z->flat->param[i].x, on ? dsi_zero_overlap_continue : NULL, z);
 }
 
 ds_status dsi_zero_overlap_pause(dsi_zero *z)
 {
-    if (z->overlaps) dsi_zero3_set_after_use(z->zero3, NULL, NULL);
-    return z->overlaps ? z->overlap_status : DS_OK;
+    if (z->overlap_active) dsi_zero3_set_after_use(z->zero3, NULL, NULL);
+    return z->overlap_active ? z->overlap_status : DS_OK;
 }
 
 bool dsi_zero_overlap_end(dsi_zero *z)
 {
-    bool was = z->overlaps;
-    z->overlaps = false;
+    bool was = z->overlap_active;
+    z->overlap_active = false;
     return was;
 }

@@ -38,7 +38,7 @@ static ds_status part_copy(ds_tensor *to, ds_tensor *from)
 
 const char *dsi_zero_part_busy(const dsi_zero *z, int part)
 {
-    if (z->overlaps)
+    if (z->overlap_active)
         return "the update has begun during backward: set pipeline_read or pipeline_write to false";
     if (part != DSI_ZERO_GRAD && z->offload)
         return "the update reads the optimizer's file already: call it before ds_engine_backward "

@@ -8,39 +8,53 @@
 #include "zero.h"
 #include "zero3.h"
 
+/* n, units, owned: those of flat. Tensors are counted. Fields of a mode that is
+ * off are NULL or false. */
 struct dsi_zero {
-    ds_module *model; /* these three are borrowed */
+    /* ---- all modes ---- */
+    ds_module *model; /* borrowed, like optim, comm and self */
     ds_optim *optim;
     ds_comm *comm; /* NULL: one rank */
     ds_comm *self; /* by which a single rank gathers its parameters from disk */
     dsi_zero_opts o;
-    bool overlaps; /* zero_overlap.c */
-    ds_status overlap_status;
-    dsi_flat *flat;
-    dsi_reduce *reduce; /* NULL: gradients stay where backward makes them */
-    /* Memory of the parameters that are gathered after a step, counted:
-     * [units]; or NULL. */
-    ds_tensor **unit;
-    dsi_request **gathers; /* [units]: those of one step */
-    dsi_zero3 *zero3;      /* stage 3: gathers and evicts partitioned parameters; or NULL */
-    /* float32 masters [owned], counted. NULL: the parameters are their own
-     * masters, or `split` or `offload` has them. */
-    ds_tensor *masters;
-    dsi_split *split;      /* the rest of each master, beside a bfloat16 parameter; or NULL */
-    dsi_offload *offload;  /* masters and moments in files; or NULL */
-    ds_tensor **shard;     /* [n], counted: what the optimizer updates; NULL: nothing of this one */
-    dsi_staging *staging;  /* zero_host.c: state on the host, the model on a GPU; or NULL */
-    ds_tensor **sent;      /* [n], counted: copied from there to the model after a step */
-    ds_tensor *host_grads; /* [owned], counted: the gradients there; NULL: none so far */
-    ds_tensor **leaving;   /* [n], counted: gradients of this pass on their way there; or NULL */
-    bool last;             /* the pass completes them */
-    dsi_view *views;       /* [n]: scratch: views of the gradients of one step */
-    /* float64 [ranks + 1], counted: sums of squares: of all ranks, then of this
-     * one; on a GPU norms (dsi_zero_norm_is_queued) */
-    ds_tensor *sums;
-    char *bad;
+    dsi_flat *flat;       /* the layout, owned */
+    ds_tensor **shard;    /* [n]: what the optimizer updates; NULL: nothing of this parameter */
+    dsi_view *grad_views; /* [n], scratch: the gradients of one step */
     ds_status (*on_norm)(void *arg); /* or NULL */
-    void *on_norm_arg;
+    void *on_norm_arg;               /* borrowed */
+    /* Path of the first parameter whose gradient was inf or NaN at the last
+     * overflow; NULL: none so far. */
+    char *bad_param_path;
+
+    /* ---- sums of gradients: several ranks, stage 3, deterministic, or of another dtype ---- */
+    dsi_reduce *reduce; /* owned; NULL: gradients stay where backward makes them */
+    /* float64 [ranks + 1], NULL on one rank: sums of squares: of all ranks,
+     * then of this one; on a GPU norms (dsi_zero_norm_is_queued) */
+    ds_tensor *norm_sums;
+
+    /* ---- partitioned: stages 1 to 3, where each rank has a shard ---- */
+    ds_tensor **unit_params;    /* [units]: memory of the parameters gathered after a step; NULL:
+                                   stage 3 partitions the unit */
+    dsi_request **unit_gathers; /* [units]: those of one step */
+    dsi_zero3 *zero3;           /* stage 3: gathers and evicts partitioned parameters; owned */
+
+    /* ---- masters: one of the three; without one the parameters are their own masters ---- */
+    ds_tensor *masters;   /* float32 [owned] */
+    dsi_split *split;     /* the rest of each master, beside a bfloat16 parameter; owned */
+    dsi_offload *offload; /* masters and moments in files; owned */
+
+    /* ---- the update begins during backward: zero_overlap.c; with offload ---- */
+    bool overlap_active;      /* from the begin of the last backward pass until the step */
+    ds_status overlap_status; /* of what was updated so far; valid while overlap_active */
+
+    /* ---- CPU offload of a model on a GPU: zero_host.c ---- */
+    dsi_staging *staging;        /* copies to and from the host; owned */
+    ds_tensor **outgoing_params; /* [n], host: copied to the model after a step; NULL where the
+                                    optimizer and the model are on one device */
+    ds_tensor *host_grads;       /* [owned], host: where gradients arrive; NULL: none so far */
+    ds_tensor **outgoing_grads;  /* [n], GPU: gradients whose copy to host_grads is queued; NULL:
+                                    not queued. Only with o.offload_optimizer. */
+    bool last_pass;              /* backward completes the gradients of the step in this pass */
 };
 
 /* This rank's elements of parameter i as the model has them; NULL: none. */
@@ -84,7 +98,7 @@ ds_status dsi_zero_make_grad(dsi_zero *z, int i);
 ds_status dsi_zero_hand_over(dsi_zero *z);
 /* Whether the norm is made on the GPU, with collectives that are queued there. */
 bool dsi_zero_norm_is_queued(const dsi_zero *z);
-/* Lines of this rank's gradients in z->views, and how many; -1: a failure.
+/* Lines of this rank's gradients in z->grad_views, and how many; -1: a failure.
  * *squares: those of gradients that are not among them. */
 int dsi_zero_norm_lines(const dsi_zero *z, double *squares);
 /* Updates and publishes the parameters. *from, the time of the last lap, and
@@ -98,12 +112,12 @@ ds_status dsi_zero_skip(dsi_zero *z, dsi_zero_step_result *out);
 
 ds_status dsi_zero_host_open(dsi_zero *z); /* makes it, if there is something to copy */
 void dsi_zero_host_close(dsi_zero *z);
-ds_status dsi_zero_host_prepare(dsi_zero *z); /* makes z->sent, with the model's values */
-/* Queues sent[i], which is not NULL, to the model; then, once, lets the GPU
- * wait for all of them. */
-ds_status dsi_zero_host_send(const dsi_zero *z, int i);
-ds_status dsi_zero_host_sent(const dsi_zero *z);
-ds_status dsi_zero_host_wait(dsi_zero *z); /* until sent and masters may be written */
+ds_status dsi_zero_host_prepare(dsi_zero *z); /* makes z->outgoing_params, of the model's values */
+/* Queues outgoing_params[i], which is not NULL, to the model; then, once, lets
+ * the GPU wait for all of them. */
+ds_status dsi_zero_host_send_param(const dsi_zero *z, int i);
+ds_status dsi_zero_host_join_params(const dsi_zero *z);
+ds_status dsi_zero_host_wait(dsi_zero *z); /* until outgoing_params and masters may be written */
 /* Queues gradient g of parameter i, on the GPU, which stays until all were
  * waited for; returns where it will be. Needs z->staging. NULL with the
  * message. */

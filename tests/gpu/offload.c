@@ -1,6 +1,6 @@
-/* tests/gpu/offload.c: gradients whose optimizer is on the host leave an emulated
- * GPU while backward runs, and the updates are those of gradients that leave it
- * in the step.
+/* tests/gpu/offload.c: gradients whose optimizer is on the host leave an
+ * emulated GPU while backward runs, and the updates are those of gradients that
+ * leave it in the step.
  * SPDX-License-Identifier: MIT */
 #include "emulated.h"
 #include "parallel/model.h"
@@ -35,14 +35,14 @@ static ds_status train(void *arg)
         }
         for (int k = 0; k < run->passes; k++) {
             bool last = k == run->passes - 1;
-            ds_tensor **leaving = m.z->leaving;
+            ds_tensor **outgoing_grads = m.z->outgoing_grads;
             ds_tensor *loss = loss_of(m.net, run->o.dtype, 16 * i + 8 * rank + 4 * k, 4);
-            if (run->in_step) m.z->leaving = NULL;
+            if (run->in_step) m.z->outgoing_grads = NULL;
             RANK_CHECK(dsi_zero_backward(m.z, loss, 1.0 / run->passes, last) == DS_OK);
-            m.z->leaving = leaving;
+            m.z->outgoing_grads = outgoing_grads;
             for (int p = 0; p < m.z->flat->n; p++) {
-                RANK_CHECK(!m.z->leaving[p] || (last && !run->in_step));
-                left += m.z->leaving[p] != NULL;
+                RANK_CHECK(!m.z->outgoing_grads[p] || (last && !run->in_step));
+                left += m.z->outgoing_grads[p] != NULL;
             }
         }
         RANK_CHECK(dsi_zero_step(m.z, 1, 0.5, true, true, NULL) == DS_OK);

@@ -58,7 +58,7 @@ static void clips_as_torch(void **state)
         CHECK_INT(dsi_zero_backward(z, loss_of(b, DS_F32, i * BATCH, BATCH), 8, true), DS_OK);
         CHECK_INT(dsi_zero_step(z, 8, 0.25, true, false, &r), DS_OK);
         CHECK_CLOSE(r.norm, norm, 1e-5 * norm);
-        CHECK(!r.overflow && !r.bad);
+        CHECK(!r.overflow && !r.bad_param_path);
     }
     int n = values(a, want, ROOM);
     values(b, got, ROOM);
@@ -179,13 +179,13 @@ static void skips_on_overflow(void **state)
     CHECK_INT(dsi_zero_backward(z, loss_of(m, DS_F16, 0, BATCH), 1e8, true), DS_OK);
     CHECK_INT(dsi_zero_step(z, 1e8, 1, true, false, &r), DS_OK);
     CHECK(r.overflow && !isfinite(r.norm));
-    CHECK(r.bad && !strcmp(r.bad, "conv.weight"));
+    CHECK(r.bad_param_path && !strcmp(r.bad_param_path, "conv.weight"));
     values(m, after, ROOM);
     assert_memory_equal(before, after, (size_t)n * sizeof *after);
     CHECK(!ds_grad(ds_module_param_at(m, 0, NULL)));
     CHECK_INT(dsi_zero_backward(z, loss_of(m, DS_F16, 0, BATCH), 1024, true), DS_OK);
     CHECK_INT(dsi_zero_step(z, 1024, 1, true, false, &r), DS_OK);
-    CHECK(!r.overflow && !r.bad);
+    CHECK(!r.overflow && !r.bad_param_path);
     dsi_zero_free(z);
     ds_optim_free(optim);
     ds_module_free(m);

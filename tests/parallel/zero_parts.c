@@ -42,7 +42,7 @@ static ds_status overflow_once(void *arg)
         RANK_CHECK(dsi_zero_backward(m.z, loss, factor, true) == DS_OK);
         RANK_CHECK(dsi_zero_step(m.z, 1, 1, true, false, &r) == DS_OK);
         RANK_CHECK(r.overflow == (i == 1) && isfinite(r.norm) == (i != 1));
-        RANK_CHECK(i != 1 ? !r.bad : !strcmp(r.bad, "conv.weight"));
+        RANK_CHECK(i != 1 ? !r.bad_param_path : !strcmp(r.bad_param_path, "conv.weight"));
         RANK_CHECK(values(m.net, after, ROOM) == n);
         RANK_CHECK((memcmp(before, after, (size_t)n * sizeof(float)) == 0) == (i == 1));
         memcpy(before, after, sizeof before);
