@@ -1,11 +1,10 @@
 /* bench/gpu.c: the tutorial network's training step on cuda:0: samples a second
- * as a CUDA graph, as one in which no launch joins another (DS_FUSIONS=alone),
- * kernel by kernel, and as a graph without one way of joining; the time from the
- * program's start to the end of its first step, and the host's memory. Without a
- * GPU: one line.
+ * as a CUDA graph, as one without launch fusions (DS_FUSIONS=alone), kernel by
+ * kernel, and as a graph without one of them; the time from the program's start
+ * to the end of its first step, and the host's memory. Without a GPU: one line.
  *
  *     bench_gpu [STEPS [BATCH]]   steps that are timed, at each batch size (2000), or at
- *                                 this one, with all ways of joining
+ *                                 this one, with all launch fusions
  *
  * Samples are random bytes of CIFAR-10's size, in a data set on the GPU.
  * SPDX-License-Identifier: MIT */
@@ -103,15 +102,15 @@ static double train(int64_t batch, int steps, bool graph, double *first)
     return seconds;
 }
 
-/* At batch 4, without one way in which launches join. */
-static void joins_measure(int steps)
+/* At batch 4, without one launch fusion each. */
+static void launch_fusions_measure(int steps)
 {
 #define NAME(member, name) #name,
-    static const char *const names[] = {DSI_JOINS(NAME)};
-    for (int i = 0; i < DSI_N_JOINS && !ds_error(); i++) {
-        dsi_device_leave_joins(1 << i);
+    static const char *const names[] = {DSI_LAUNCH_FUSIONS(NAME)};
+    for (int i = 0; i < DSI_N_LAUNCH_FUSIONS && !ds_error(); i++) {
+        dsi_device_disable_launch_fusions(1 << i);
         double n = 4.0 * steps, without = train(4, steps, true, NULL);
-        dsi_device_leave_joins(0);
+        dsi_device_disable_launch_fusions(0);
         printf("batch 4 without %-14s %10.0f, with it %10.0f\n", names[i], n / without,
                n / train(4, steps, true, NULL));
     }
@@ -131,7 +130,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_gpu: %s steps, expected at least 1\n", argv[1]);
         return 2;
     }
-    printf("samples/s\n%6s %14s %14s %18s\n", "batch", "graph", "joins off", "kernel by kernel");
+    printf("samples/s\n%6s %14s %14s %18s\n", "batch", "graph", "alone", "kernel by kernel");
     for (int k = 0; k < (only ? 1 : 4) && !ds_error(); k++) {
         int64_t batch = only ? only : batches[k];
         double n = (double)batch * steps, with = train(batch, steps, true, k ? NULL : &first);
@@ -141,7 +140,7 @@ int main(int argc, char **argv)
         dsi_device_set_fusions(DSI_FUSIONS_ON);
         printf("%6lld %14.0f %14.0f %18.0f\n", (long long)batch, n / with, n / alone, n / without);
     }
-    if (!only) joins_measure(steps);
+    if (!only) launch_fusions_measure(steps);
     struct rusage use;
     getrusage(RUSAGE_SELF, &use);
     if (!ds_error())

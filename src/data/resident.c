@@ -175,10 +175,10 @@ static ds_status batch_write(dsi_lazy_owner *owner, int n, ds_tensor *const *x,
     return batch_gather(r, y);
 }
 
-/* It takes the place of a launch, as what joins one does. */
+/* It takes the place of a launch, as one that is fused does. */
 static bool batch_is_recorded(const dsi_lazy_owner *owner)
 {
-    return ((const dsi_resident *)owner)->order->device->joins & DSI_JOIN_BATCH;
+    return ((const dsi_resident *)owner)->order->device->launch_fusions & DSI_FUSE_BATCH;
 }
 
 /* ---- the loader's ---------------------------------------------------------------------------------------- */

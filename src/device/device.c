@@ -36,7 +36,7 @@ static _Thread_local dsi_device *opened[KINDS][MAX_DEVICES];
 static _Thread_local ds_device current;
 static _Thread_local const dsi_device_type *pretended; /* dsi_device_pretend */
 static _Thread_local dsi_fusions_use fusions_use = DSI_FUSIONS_ON;
-static _Thread_local int joins_left; /* out, DSI_JOIN_... */
+static _Thread_local int disabled_fusions; /* DSI_FUSE_... */
 
 static const dsi_fusions no_fusions;
 
@@ -101,7 +101,7 @@ static void choose_tables(dsi_device *d)
 {
     bool used = d->own_fusions && fusions_use != DSI_FUSIONS_OFF;
     d->used_fusions = used ? d->own_fusions : &no_fusions;
-    d->joins = fusions_use == DSI_FUSIONS_ON ? DSI_JOIN_ALL & ~joins_left : 0;
+    d->launch_fusions = fusions_use == DSI_FUSIONS_ON ? DSI_FUSE_ALL & ~disabled_fusions : 0;
     dsi_observe_device(d);
 }
 
@@ -126,36 +126,36 @@ void dsi_device_set_fusions(dsi_fusions_use use)
     dsi_devices_observe();
 }
 
-void dsi_device_leave_joins(int joins)
+void dsi_device_disable_launch_fusions(int fusions)
 {
-    joins_left = joins;
+    disabled_fusions = fusions;
     dsi_device_set_fusions(DSI_FUSIONS_ON);
 }
 
-#define JOIN_NAME(member, name) #name,
-#define JOIN_SAID(member, name) " -" #name
+#define FUSION_NAME(member, name) #name,
+#define FUSION_SAID(member, name) " -" #name
 
-/* The n characters at s, a way of joining, are left out. */
-static bool leave_join(const char *s, size_t n)
+/* Disables the one whose name is the n characters at s; false: there is none. */
+static bool launch_fusion_disable(const char *s, size_t n)
 {
-    static const char *const names[] = {DSI_JOINS(JOIN_NAME)};
-    for (int i = 0; i < DSI_N_JOINS; i++)
+    static const char *const names[] = {DSI_LAUNCH_FUSIONS(FUSION_NAME)};
+    for (int i = 0; i < DSI_N_LAUNCH_FUSIONS; i++)
         if (strlen(names[i]) == n && !strncmp(s, names[i], n)) {
-            joins_left |= 1 << i;
+            disabled_fusions |= 1 << i;
             return true;
         }
     return false;
 }
 
 /* Of "-relu,-pair". */
-static ds_status read_joins(const char *said)
+static ds_status launch_fusions_read(const char *said)
 {
     for (const char *s = said; *s; s += *s == ',') {
         size_t n = strcspn(s, ",");
-        if (*s != '-' || !leave_join(s + 1, n - 1))
+        if (*s != '-' || !launch_fusion_disable(s + 1, n - 1))
             return dsi_fail(DS_EINVAL,
-                            "DS_FUSIONS=%s: expected on, alone, off, or some of" DSI_JOINS(
-                                JOIN_SAID) ", separated by commas",
+                            "DS_FUSIONS=%s: expected on, alone, off, or some of" DSI_LAUNCH_FUSIONS(
+                                FUSION_SAID) ", separated by commas",
                             said);
         s += n;
     }
@@ -169,7 +169,7 @@ static ds_status read_fusions(void)
         [DSI_FUSIONS_OFF] = "off", [DSI_FUSIONS_ON] = "on", [DSI_FUSIONS_ALONE] = "alone", NULL};
     const char *said = getenv("DS_FUSIONS");
     int use = (int)fusions_use;
-    if (said && *said == '-') return read_joins(said);
+    if (said && *said == '-') return launch_fusions_read(said);
     ds_status status = dsi_env_word("DS_FUSIONS", words, &use);
     fusions_use = (dsi_fusions_use)use;
     return status;

@@ -84,9 +84,9 @@ typedef struct dsi_device_type {
                        flag right after it */
 } dsi_device_type;
 
-/* X(member, name): ways in which a small launch joins another, or a graph, of a
- * GPU; DS_FUSIONS=-name leaves one out. */
-#define DSI_JOINS(X) \
+/* X(member, name): launch fusions: a GPU's small launch waits for the next one,
+ * or a graph, and becomes one launch with it; DS_FUSIONS=-name disables one. */
+#define DSI_LAUNCH_FUSIONS(X) \
     X(RELU, relu)                     /* a product, and its activation or ReLU's gradient */ \
     X(PAIR, pair)                     /* two or three products, also gate times up */ \
     X(CONV_POOL, conv_pool)           /* a convolution, and max-pooling of it */ \
@@ -97,10 +97,10 @@ typedef struct dsi_device_type {
     X(KEPT, kept)                     /* the copy of a kept loss, and the next batch */ \
     X(BATCH, batch)                   /* a batch, and the graph of its step */
 
-#define DSI_JOIN_PLACE(member, name) DSI_JOIN_AT_##member,
-#define DSI_JOIN_BIT(member, name)   DSI_JOIN_##member = 1 << DSI_JOIN_AT_##member,
-enum { DSI_JOINS(DSI_JOIN_PLACE) DSI_N_JOINS };
-enum { DSI_JOINS(DSI_JOIN_BIT) DSI_JOIN_ALL = (1 << DSI_N_JOINS) - 1 };
+#define DSI_FUSE_PLACE(member, name) DSI_FUSE_AT_##member,
+#define DSI_FUSE_BIT(member, name)   DSI_FUSE_##member = 1 << DSI_FUSE_AT_##member,
+enum { DSI_LAUNCH_FUSIONS(DSI_FUSE_PLACE) DSI_N_LAUNCH_FUSIONS };
+enum { DSI_LAUNCH_FUSIONS(DSI_FUSE_BIT) DSI_FUSE_ALL = (1 << DSI_N_LAUNCH_FUSIONS) - 1 };
 
 struct dsi_device {
     const dsi_device_type *type;
@@ -112,8 +112,7 @@ struct dsi_device {
     const dsi_fusions *own_fusions;  /* of its kind; NULL: none */
     const dsi_fusions *used_fusions; /* those, or a table of NULLs where they are
                                         switched off */
-    int joins; /* DSI_JOIN_...: a small launch may wait for what follows, and be one with
-                  it; 0: none does */
+    int launch_fusions; /* DSI_FUSE_...: those that are enabled; 0: each launch is alone */
     struct dsi_observed_tables *observed; /* once the thread was observed */
     dsi_fault fault;                      /* the flag, where kernels run on the host */
     void *own;                            /* of its kind */
@@ -224,12 +223,12 @@ ds_status dsi_no_kernel(const dsi_device *d, ds_dtype dtype, const char *kernel)
 #define dsi_fusion(device, name) ((device)->fusions->name)
 
 /* For tests: this thread's devices use their fusions, or do as if they had
- * none; ALONE: they do, but no launch joins another (`joins`). DS_FUSIONS does
- * it for a whole program. */
+ * none; ALONE: they do, but without launch fusions. DS_FUSIONS does it for a
+ * whole program. */
 typedef enum dsi_fusions_use { DSI_FUSIONS_OFF, DSI_FUSIONS_ON, DSI_FUSIONS_ALONE } dsi_fusions_use;
 void dsi_device_set_fusions(dsi_fusions_use use);
-/* ON, without these ways of joining (DSI_JOIN_...), from now on. */
-void dsi_device_leave_joins(int joins);
+/* ON, without these launch fusions (DSI_FUSE_...), from now on. */
+void dsi_device_disable_launch_fusions(int fusions);
 
 /* Reports the device's fault flag, after waiting for its kernels, and clears
  * it: DS_EINVAL, and a message that names the op, the place and the value.

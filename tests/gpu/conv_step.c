@@ -2,7 +2,7 @@
  * gradient, and SGD's step, as one launch (device/cuda/held_step.c) beside the
  * same calls with a wait between them, which makes them two: the same bits in
  * all of a memory that has every operand, over random shapes, rules' options
- * and spans; what must not join; networks, also frozen, in groups, as graphs.
+ * and spans; what must not be fused; networks, also frozen, in groups, as graphs.
  * SPDX-License-Identifier: MIT */
 #include "base/int.h"
 #include "base/mem.h"
@@ -67,7 +67,7 @@ static void *doubles_take(const void *values, size_t bytes)
 
 /* An event between both calls, or a part that is not as it has to be. */
 typedef enum Odd {
-    NOTHING, /* they join */
+    NOTHING, /* they are fused */
     IS_READ,
     P_IS_X,
     M_IS_VALUE,
@@ -394,7 +394,7 @@ static Training train(Kind kind, How how)
 
 /* Whether two launches of the last step are one. With the first convolution
  * frozen it is the second's backward that has no dx. */
-static bool joins(Kind kind)
+static bool is_fused(Kind kind)
 {
     return kind != FROZEN_WEIGHT && kind != TWO_BACKWARDS && kind != KEEPS;
 }
@@ -412,7 +412,7 @@ static void networks(void **state)
                 memcmp(run[how].values, run[0].values, run[0].bytes))
                 fail_msg("network %d: other values in way %d", (int)kind, (int)how);
         long saved = run[APART].launches - run[TOGETHER].launches;
-        if (emulated() && !DSI_SANITIZED && saved != joins(kind))
+        if (emulated() && !DSI_SANITIZED && saved != is_fused(kind))
             fail_msg("network %d: %ld launches less", (int)kind, saved);
         for (How how = 0; (int)how < ways; how++) free(run[how].values);
     }

@@ -188,8 +188,8 @@ static Calls calls(void)
                    emulator_count("fake_cuda_syncs"), emulator_count("fake_cuda_graph_launches")};
 }
 
-/* Nothing in a graph, which makes it; a launch if no launch joins another, and
- * when it is read. */
+/* Nothing in a graph, which makes it; a launch without launch fusions, and when
+ * it is read. */
 static void what_a_batch_costs(void **state)
 {
     (void)state;

@@ -127,8 +127,8 @@ static ds_tensor *logits_of(ds_module *m, dsi_fusions_use use, long *launches)
     return ds_to(y, cpu, DS_F32);
 }
 
-/* Launches that join are rounded where separate ones are. */
-static void joined_launches_have_the_same_bits(void **state)
+/* Launches that are fused round where separate ones do. */
+static void fused_launches_have_the_same_bits(void **state)
 {
     (void)state;
     static const char *const names[] = {"gpt2-tied", "llama-rope3", "gemma2"};
@@ -137,11 +137,11 @@ static void joined_launches_have_the_same_bits(void **state)
         ds_scope *scope = ds_scope_open();
         ds_module *m = model_on(names[i / 3], gpu, (ds_dtype[]){DS_F32, DS_F16, DS_BF16}[i % 3]);
         ds_module_train(m, false);
-        long all, joined;
+        long all, fused;
         logits_of(m, DSI_FUSIONS_ALONE, &all); /* allocating memory ends the wait */
         ds_tensor *want = logits_of(m, DSI_FUSIONS_ALONE, &all),
-                  *got = logits_of(m, DSI_FUSIONS_ON, &joined);
-        CHECK(DSI_SANITIZED || joined <= all - 6); /* there each block is allocated */
+                  *got = logits_of(m, DSI_FUSIONS_ON, &fused);
+        CHECK(DSI_SANITIZED || fused <= all - 6); /* there each block is allocated */
         CHECK(!memcmp(ds_data(got), ds_data(want), (size_t)ds_numel(want) * sizeof(float)));
         ds_module_free(m);
         ds_scope_close(scope);
@@ -501,7 +501,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_are_those_of_the_cpu),
         cmocka_unit_test(tokens_of_16_bits),
-        cmocka_unit_test(joined_launches_have_the_same_bits),
+        cmocka_unit_test(fused_launches_have_the_same_bits),
         cmocka_unit_test(a_token_is_one_launch),
         cmocka_unit_test(what_is_not_recorded_is_launched),
         cmocka_unit_test(memory_that_runs_out),

@@ -289,7 +289,7 @@ static void last_note(Last *last, const Call *c)
     if (c->kind == CONV) last->conv = *c, last->has_conv = true;
 }
 
-/* Orders of calls that can be joined, in part; else any. */
+/* Orders of calls that can be fused, in part; else any. */
 static int calls_pick(Call *call)
 {
     static const Kind orders[][9] = {
@@ -461,7 +461,7 @@ static void as_if_none_waited(void **state)
     dsi_device *d = gpu_device();
     float *p = dsi_cache_alloc(d, sizeof before);
     CHECK(p);
-    long joined = 0, all = 0;
+    long fused = 0, all = 0;
     for (int i = 0; i < (quick() ? FEW_CASES : CASES); i++) {
         Call call[CALLS];
         operand_seed = (uint64_t)i * 7919 + 5;
@@ -469,13 +469,13 @@ static void as_if_none_waited(void **state)
         int n = calls_pick(call);
         for (int c = 0; c < n; c++) names_write(&call[c], before);
         all += calls_run(call, n, p, before, want, DSI_FUSIONS_ALONE);
-        joined += calls_run(call, n, p, before, got, DSI_FUSIONS_ON);
+        fused += calls_run(call, n, p, before, got, DSI_FUSIONS_ON);
         for (int k = 0; k < FLOATS; k++)
             if (memcmp(&got[k], &want[k], sizeof *got) && !(isnan(got[k]) && isnan(want[k])))
                 case_fail(i, call, n, k, got, want);
     }
-    printf("# %ld launches, and %ld if none waits\n", joined, all);
-    if (emulated()) CHECK(joined < all * 3 / 4);
+    printf("# %ld launches, and %ld if none waits\n", fused, all);
+    if (emulated()) CHECK(fused < all * 3 / 4);
     dsi_cache_free(d, p, sizeof before);
 }
 

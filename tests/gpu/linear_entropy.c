@@ -23,7 +23,7 @@ typedef struct Case {
     bool reuses;                         /* memory of what is no longer needed */
     int step[STEPS], steps, interrupted; /* before which step; -1: none */
     double dloss;
-    Range x, w, b, mask, y, loss, lse, divisor, seed, dy, dx, second, dw, db;
+    Range x, w, b, mask, y, loss, lse, divisor, seed, dy, dx, relu_dx, dw, db;
     int64_t used;
 } Case;
 
@@ -80,7 +80,7 @@ static Case case_pick(void)
     c.seed = place(&c, 1, &c.y, 1);
     c.dy = OUT(&c, classes, c.y, c.lse, c.divisor, c.seed);
     c.dx = OUT(&c, rows, c.dy, c.w, c.mask);
-    c.second = OUT(&c, rows, c.dx, c.mask);
+    c.relu_dx = OUT(&c, rows, c.dx, c.mask);
     c.dw = OUT(&c, weights, c.dy, c.x), c.db = OUT(&c, c.n, c.dy, c.x, c.dw);
     steps_pick(&c);
     return c;
@@ -137,7 +137,7 @@ static ds_status step_run(const Case *c, int step, const float *p, const int64_t
         return k->matmul(s, dy, w, none, dx);
     case RELU_DX:
         return k->unary_dx(s, DSI_RELU, 0, view1(p, c->dx, c->m * c->k),
-                           view1(p, c->mask, c->m * c->k), view1(p, c->second, c->m * c->k));
+                           view1(p, c->mask, c->m * c->k), view1(p, c->relu_dx, c->m * c->k));
     default:
         return c->sums ? d->own_fusions->matmul_sums(s, dyt, x, dw, view1(p, c->db, c->n))
                        : k->matmul(s, dyt, x, none, dw);

@@ -65,7 +65,7 @@ static void trains_the_tutorial_network(void **state)
     dsi_device_set_fusions(DSI_FUSIONS_ALONE);
     tutorial_train(gpu, steps, again);
     dsi_device_set_fusions(DSI_FUSIONS_ON);
-    CHECK(!memcmp(got, again, sizeof got)); /* and if no launch joins another */
+    CHECK(!memcmp(got, again, sizeof got)); /* and without launch fusions */
 }
 
 static long step_launches(void)
@@ -86,7 +86,7 @@ static long step_launches(void)
 }
 
 /* With a sanitizer memory is the driver's each time, and asking it launches what
- * waits: two ReLUs' gradients do not join their products. */
+ * waits: two ReLUs' gradients are not fused with their products. */
 static void a_step_takes_few_launches(void **state)
 {
     (void)state;
@@ -96,16 +96,16 @@ static void a_step_takes_few_launches(void **state)
     dsi_device_set_fusions(DSI_FUSIONS_ALONE);
     long alone = step_launches();
     dsi_device_set_fusions(DSI_FUSIONS_ON);
-    printf("# a step of the tutorial's network is %ld launches, %ld if none joins another\n", taken,
+    printf("# a step of the tutorial's network is %ld launches, %ld if none are fused\n", taken,
            alone);
     CHECK(taken > 0 && taken <= AT_MOST && alone > AT_MOST);
-    for (int join = DSI_JOIN_RELU; join <= DSI_JOIN_CONV_STEP && !DSI_SANITIZED; join <<= 1) {
-        dsi_device_leave_joins(join);
+    for (int fusion = DSI_FUSE_RELU; fusion <= DSI_FUSE_CONV_STEP && !DSI_SANITIZED; fusion <<= 1) {
+        dsi_device_disable_launch_fusions(fusion);
         long without = step_launches();
         if (without <= taken || without >= alone)
-            fail_msg("%ld launches without the way of joining %d", without, join);
+            fail_msg("%ld launches without the launch fusion %d", without, fusion);
     }
-    dsi_device_leave_joins(0);
+    dsi_device_disable_launch_fusions(0);
 }
 
 /* ---- a cross entropy that waits for its gradient ----------------------------------------------------- */

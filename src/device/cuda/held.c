@@ -16,10 +16,10 @@ void dsi_cuda_extents(const dsi_cuda_matmul_args *p, Extent in[INPUTS], Extent o
     in[0] = dsi_cuda_extent_of(p->a, p->dtype, 3, a, p->as);
     in[1] = dsi_cuda_extent_of(p->b, p->dtype, 3, b, p->bs);
     in[2] = dsi_cuda_extent_of(p->bias, p->bias_dtype, 1, &p->n, &p->bias_s);
-    in[3] = dsi_cuda_extent_of(p->mask, p->y_dtype, 1, all, one);
+    in[3] = dsi_cuda_extent_of(p->epilogue_in, p->y_dtype, 1, all, one);
     out[0] = dsi_cuda_extent_of(p->y, p->y_dtype, 3, y, p->ys);
     out[1] = dsi_cuda_extent_of(p->sums, p->y_dtype, 1, &p->m, &p->sums_s);
-    out[2] = dsi_cuda_extent_of(p->second, p->y_dtype, 1, all, one);
+    out[2] = dsi_cuda_extent_of(p->epilogue_out, p->y_dtype, 1, all, one);
 }
 
 bool dsi_cuda_independent(const dsi_cuda_matmul_args *a, const dsi_cuda_matmul_args *b)
@@ -37,8 +37,8 @@ bool dsi_cuda_independent(const dsi_cuda_matmul_args *a, const dsi_cuda_matmul_a
     return true;
 }
 
-/* Whether x shares memory with a result of what is held, except by being `own_y`, or,
- * with `inputs`, with anything that it reads. */
+/* Whether x shares memory with a result of what is held, except by being
+ * `own_y`, or, with `inputs`, with anything that it reads. */
 static bool touches(const struct dsi_cuda_held *h, const dsi_view *x, const void *own_y,
                     bool inputs)
 {
@@ -61,7 +61,7 @@ static bool touches(const struct dsi_cuda_held *h, const dsi_view *x, const void
 static bool is_joined(const struct dsi_cuda_held *h)
 {
     bool joined = h->kind == DSI_CUDA_ROWS && h->n > 1;
-    for (int i = 0; i < h->n; i++) joined |= h->group.of[i].also >= K_SILU_OF;
+    for (int i = 0; i < h->n; i++) joined |= h->group.of[i].epilogue >= K_EPILOGUE_SILU;
     return joined;
 }
 
@@ -102,12 +102,14 @@ ds_status dsi_cuda_held_launch(dsi_cuda_gpu *g)
     return products_launch(h);
 }
 
-static bool joins(const struct dsi_cuda_held *h, dsi_cuda_small kind, const dsi_cuda_matmul_args *p)
+/* Whether the launch of the held products can compute p too. */
+static bool product_may_fuse(const struct dsi_cuda_held *h, dsi_cuda_small kind,
+                             const dsi_cuda_matmul_args *p)
 {
     const dsi_cuda_matmul_args *first = &h->group.of[0];
     const int most = kind == DSI_CUDA_COLUMNS ? 2 : K_GROUP;
-    bool fits = h->s->device->joins & DSI_JOIN_PAIR && h->kind == kind && h->n < most &&
-                !h->group.together && p->n > 0 && first->dtype == p->dtype && first->batch == 1 &&
+    bool fits = h->s->device->launch_fusions & DSI_FUSE_PAIR && h->kind == kind && h->n < most &&
+                !h->group.fused_pair && p->n > 0 && first->dtype == p->dtype && first->batch == 1 &&
                 p->batch == 1;
     if (kind == DSI_CUDA_ROWS && (p->dtype == DS_F64 || p->m != first->m)) return false;
     for (int i = 0; i < h->n && fits; i++) fits = dsi_cuda_independent(&h->group.of[i], p);
@@ -134,14 +136,14 @@ ds_status dsi_cuda_held_new(dsi_stream *s, dsi_cuda_waits what, dsi_cuda_grid gr
 
 ds_status dsi_cuda_held(dsi_stream *s)
 {
-    return s->device->joins ? DS_OK : dsi_cuda_held_launch(s->device->own);
+    return s->device->launch_fusions ? DS_OK : dsi_cuda_held_launch(s->device->own);
 }
 
 ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
                         const dsi_cuda_matmul_args *p)
 {
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS);
-    if (h && joins(h, kind, p)) {
+    if (h && product_may_fuse(h, kind, p)) {
         h->group.blocks[h->n] = grid.blocks[0];
         h->group.of[h->n++] = *p;
         h->grid.blocks[0] += grid.blocks[0];
@@ -157,7 +159,7 @@ ds_status dsi_cuda_hold(dsi_stream *s, dsi_cuda_small kind, dsi_cuda_grid grid,
     return dsi_cuda_held(s);
 }
 
-/* The product whose result x is, if it has no second output. */
+/* The product whose result x is, if it has no epilogue. */
 static dsi_cuda_matmul_args *product_of(struct dsi_cuda_held *h, const dsi_view *x)
 {
     for (int i = 0; h && i < h->n; i++) {
@@ -165,12 +167,12 @@ static dsi_cuda_matmul_args *product_of(struct dsi_cuda_held *h, const dsi_view 
         bool whole = p->batch == 1 && p->ys[2] == 1 && p->ys[1] == p->n &&
                      dsi_cuda_elements_in(x) == p->m * p->n;
         if (h->kind == DSI_CUDA_COLUMNS && (i || !p->parts)) break; /* has none */
-        if (x->p == p->y && (int)x->dtype == p->y_dtype && whole && !p->also) return p;
+        if (x->p == p->y && (int)x->dtype == p->y_dtype && whole && !p->epilogue) return p;
     }
     return NULL;
 }
 
-/* The product whose result x is, if y can be its second output. */
+/* The product whose result x is, if y can be the output of its epilogue. */
 static dsi_cuda_matmul_args *held_result(const dsi_stream *s, const dsi_view *x, const dsi_view *y)
 {
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS);
@@ -183,20 +185,22 @@ static dsi_cuda_matmul_args *held_result(const dsi_stream *s, const dsi_view *x,
 
 bool dsi_cuda_held_unary(dsi_stream *s, dsi_unary_op op, const dsi_view *x, const dsi_view *y)
 {
-    int also = op == DSI_RELU        ? K_RELU_OF
-               : op == DSI_SILU      ? K_SILU_OF
-               : op == DSI_GELU      ? K_GELU_OF
-               : op == DSI_GELU_TANH ? K_GELU_TANH_OF
-                                     : K_NOTHING;
-    if (!(s->device->joins & DSI_JOIN_RELU) || !also || (also != K_RELU_OF && x->dtype == DS_F64))
+    int epilogue = op == DSI_RELU        ? K_EPILOGUE_RELU
+                   : op == DSI_SILU      ? K_EPILOGUE_SILU
+                   : op == DSI_GELU      ? K_EPILOGUE_GELU
+                   : op == DSI_GELU_TANH ? K_EPILOGUE_GELU_TANH
+                                         : K_EPILOGUE_NONE;
+    if (!(s->device->launch_fusions & DSI_FUSE_RELU) || !epilogue ||
+        (epilogue != K_EPILOGUE_RELU && x->dtype == DS_F64))
         return false;
     dsi_cuda_matmul_args *p = held_result(s, x, y);
     if (!p) return false;
-    p->also = also, p->second = y->p;
+    p->epilogue = epilogue, p->epilogue_out = y->p;
     return true;
 }
 
-/* A thread of the second product reads what it wrote at the same place of the first. */
+/* A thread of the second product reads what it wrote at the same place of the
+ * first. */
 bool dsi_cuda_held_times(dsi_stream *s, const dsi_view *a, const dsi_view *b, const dsi_view *y)
 {
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS);
@@ -205,28 +209,28 @@ bool dsi_cuda_held_times(dsi_stream *s, const dsi_view *a, const dsi_view *b, co
         return false;
     const dsi_cuda_matmul_args *first = &h->group.of[0];
     const dsi_view *x = a->p == h->group.of[1].y ? a : b, *other = x == a ? b : a;
-    bool of_first = first->also && other->p == first->second;
-    if (!of_first || !dsi_cuda_contiguous(other) || other->dtype != x->dtype ||
+    bool is_first = first->epilogue && other->p == first->epilogue_out;
+    if (!is_first || !dsi_cuda_contiguous(other) || other->dtype != x->dtype ||
         dsi_cuda_elements_in(other) != dsi_cuda_elements_in(x))
         return false;
     dsi_cuda_matmul_args *p = held_result(s, x, y);
     if (!p) return false;
-    p->also = K_TIMES, p->second = y->p, p->mask = other->p;
-    h->group.together = 1, h->grid.blocks[0] = h->group.blocks[0];
+    p->epilogue = K_EPILOGUE_MUL, p->epilogue_out = y->p, p->epilogue_in = other->p;
+    h->group.fused_pair = 1, h->grid.blocks[0] = h->group.blocks[0];
     return true;
 }
 
 bool dsi_cuda_held_relu_dx(dsi_stream *s, const dsi_view *dy, const dsi_view *saved,
                            const dsi_view *dx)
 {
-    if (!(s->device->joins & DSI_JOIN_RELU) || !dsi_cuda_contiguous(saved) ||
+    if (!(s->device->launch_fusions & DSI_FUSE_RELU) || !dsi_cuda_contiguous(saved) ||
         saved->dtype != dy->dtype)
         return false;
     dsi_cuda_matmul_args *p = held_result(s, dy, dx);
     if (p && touches(dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS), saved, dy->p, false)) return false;
     if (!p) p = dsi_cuda_held_gradient_of(s, dy, saved, dx);
     if (!p) return false;
-    p->also = K_WHERE_POSITIVE, p->second = dx->p, p->mask = saved->p;
+    p->epilogue = K_EPILOGUE_RELU_DX, p->epilogue_out = dx->p, p->epilogue_in = saved->p;
     return true;
 }
 
@@ -276,7 +280,7 @@ static bool conv_touches(const dsi_cuda_conv_args *c, const dsi_cuda_pool_args *
 bool dsi_cuda_held_pool(dsi_stream *s, const dsi_cuda_pool_args *p, ds_status *status)
 {
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_CONV);
-    if (!h || !(s->device->joins & DSI_JOIN_CONV_POOL) || !pools(&h->of_conv, p) ||
+    if (!h || !(s->device->launch_fusions & DSI_FUSE_CONV_POOL) || !pools(&h->of_conv, p) ||
         conv_touches(&h->of_conv, p))
         return false;
     dsi_cuda_conv_args *c = &h->of_conv;
@@ -302,21 +306,22 @@ ds_status dsi_cuda_hold_copy(dsi_stream *s, const dsi_cuda_element *p)
 void dsi_cuda_held_copy(dsi_stream *s, dsi_cuda_batch *batch)
 {
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_COPY);
-    if (!h || !(s->device->joins & DSI_JOIN_KEPT) || !batch->n || !batch->plane) return;
+    if (!h || !(s->device->launch_fusions & DSI_FUSE_KEPT) || !batch->n || !batch->plane) return;
     int64_t channels = batch->field[0].elements / batch->plane;
     Extent from = dsi_cuda_memory_of(h->copy.from, h->copy.bytes),
            to = dsi_cuda_memory_of(h->copy.to, h->copy.bytes),
            index = dsi_cuda_memory_of(batch->index, batch->n * (int64_t)sizeof(int64_t)),
            table = dsi_cuda_memory_of(batch->table, channels * 256 * (int64_t)sizeof(float));
-    bool apart = !dsi_cuda_overlap(to, index) && !dsi_cuda_overlap(to, table);
-    for (int f = 0; f < batch->fields && apart; f++) {
+    bool disjoint = !dsi_cuda_overlap(to, index) && !dsi_cuda_overlap(to, table);
+    for (int f = 0; f < batch->fields && disjoint; f++) {
         int64_t size = (int64_t)ds_dtype_size((ds_dtype)batch->field[f].dtype),
                 row = batch->field[f].elements;
         Extent x = dsi_cuda_memory_of(batch->field[f].x, batch->rows * row * (f ? size : 1)),
                y = dsi_cuda_memory_of(batch->field[f].y, batch->n * row * size);
-        apart = !dsi_cuda_overlap(to, x) && !dsi_cuda_overlap(to, y) && !dsi_cuda_overlap(from, y);
+        disjoint = !dsi_cuda_overlap(to, x) && !dsi_cuda_overlap(to, y) &&
+                   !dsi_cuda_overlap(from, y);
     }
-    if (!apart) return;
+    if (!disjoint) return;
     batch->copy = h->copy;
     h->what = DSI_CUDA_NOTHING;
 }

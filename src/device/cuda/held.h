@@ -1,10 +1,11 @@
-/* device/cuda/held.h: a small launch waits for what follows it.
+/* device/cuda/held.h: launch fusions: a small launch is held, and fused with
+ * the one that follows it.
  *
  * Launching a kernel of a small network takes longer than the kernel, so some
  * are not launched at once:
  *
  *     a product of gemm_small.cu   a ReLU of its result, or the ReLU's gradient, SiLU or GELU is
- *                                  then the same kernel's second output, and up to two more
+ *                                  then its epilogue (kernels/gemm.h), and up to two more
  *                                  products the same launch, of two also the product of an
  *                                  activation of the first and the second (gate and up)
  *     a float32 convolution of      max-pooling of its result by windows of 2 x 2, with a ReLU,
@@ -12,8 +13,8 @@
  *     the copy of one element       is done by the kernel that gathers a loader's batch (a
  *                                  loss is kept, and the next step begins)
  *     a cross entropy of few rows  the loss's gradient, which backward fills, and that of x;
- *                                  if x is a product that is held, the cross entropy joins
- *                                  that, and its gradients, with a ReLU's, join too
+ *                                  if x is a product that is held, the cross entropy is fused
+ *                                  with it, and so are its gradients, with a ReLU's
  *     the backward of a small       a step of SGD: the same kernel applies the gradients
  *     convolution without dx        that it computes, and others
  *     a sum a + b                  its layer or RMS norm is the same kernel's second output; so
@@ -23,8 +24,9 @@
  * others see the order of the calls. With DS_FUSIONS=alone or off nothing
  * waits.
  *
- * Invariants: at most one launch is held. A launch that joins it writes no
- * memory that it reads, and reads none that it writes, unless it does so last.
+ * Invariants: at most one launch is held. A launch that is fused with it
+ * writes no memory that it reads, and reads none that it writes, unless it does
+ * so last.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -102,7 +104,7 @@ bool dsi_cuda_held_sgd(dsi_stream *s, const dsi_cuda_optimizer *a, int n, const 
 
 /* Whether a backward is held whose operands are not in y's memory, so that y
  * may be written before it. */
-bool dsi_cuda_held_apart(dsi_stream *s, const dsi_view *y);
+bool dsi_cuda_held_disjoint(dsi_stream *s, const dsi_view *y);
 
 /* A backward that is held, which sets no fault: until the caller puts it back
  * to the GPU's held, nothing launches it. NULL: none. */

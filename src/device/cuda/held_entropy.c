@@ -30,7 +30,7 @@ static bool takes_product(const struct dsi_cuda_held *h, const dsi_cuda_entropy_
     const long long one[] = {1};
     Extent in[DSI_CUDA_INPUTS], out[DSI_CUDA_OUTPUTS];
     dsi_cuda_extents(p, in, out);
-    return floats && same && p->batch == 1 && p->whole && p->also == K_NOTHING &&
+    return floats && same && p->batch == 1 && p->whole && p->epilogue == K_EPILOGUE_NONE &&
            p->m * p->n * p->k <= MOST && all_near(in, out) &&
            !dsi_cuda_overlap(out[0],
                              dsi_cuda_extent_of(e->label, DS_I64, 1, &e->rows, e->label_s)) &&
@@ -41,7 +41,7 @@ ds_status dsi_cuda_hold_entropy(dsi_stream *s, dsi_cuda_grid grid, const dsi_cud
 {
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_PRODUCTS);
     dsi_cuda_linear_entropy last = {.entropy = *p};
-    if (h && s->device->joins & DSI_JOIN_LINEAR_ENTROPY && takes_product(h, p)) {
+    if (h && s->device->launch_fusions & DSI_FUSE_LINEAR_ENTROPY && takes_product(h, p)) {
         last.linear = h->group.of[0], grid = dsi_cuda_blocks(1, K_LINEAR_ENTROPY_THREADS);
         h->what = DSI_CUDA_NOTHING;
     }
@@ -109,22 +109,23 @@ dsi_cuda_matmul_args *dsi_cuda_held_gradient_of(const dsi_stream *s, const dsi_v
 {
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_ENTROPY);
     const long long n = dsi_cuda_elements_in(dy), one[] = {1};
-    Extent masks = dsi_cuda_extent_of(mask->p, DS_F32, 1, &n, one),
-           second = dsi_cuda_extent_of(dx->p, DS_F32, 1, &n, one);
+    Extent mask_memory = dsi_cuda_extent_of(mask->p, DS_F32, 1, &n, one),
+           dx_memory = dsi_cuda_extent_of(dx->p, DS_F32, 1, &n, one);
     dsi_cuda_matmul_args *p = NULL;
     if (!h || !n || dy->dtype != DS_F32 || dx->dtype != DS_F32 || !dsi_cuda_contiguous(dy) ||
-        !dsi_cuda_contiguous(dx) || dsi_cuda_overlap(masks, second))
+        !dsi_cuda_contiguous(dx) || dsi_cuda_overlap(mask_memory, dx_memory))
         return NULL;
     for (int i = 0; i < h->n; i++) {
         Extent in[DSI_CUDA_INPUTS], out[DSI_CUDA_OUTPUTS];
         dsi_cuda_matmul_args *of = &h->last.of[i];
         dsi_cuda_extents(of, in, out);
         for (int k = 0; k < DSI_CUDA_OUTPUTS; k++)
-            if (dsi_cuda_overlap(out[k], masks) || dsi_cuda_overlap(out[k], second)) return NULL;
+            if (dsi_cuda_overlap(out[k], mask_memory) || dsi_cuda_overlap(out[k], dx_memory))
+                return NULL;
         for (int k = 1; k < DSI_CUDA_INPUTS; k++)
-            if (dsi_cuda_overlap(in[k], second)) return NULL;
+            if (dsi_cuda_overlap(in[k], dx_memory)) return NULL;
         if (of->y == dy->p && of->m * of->n == n && of->ys[2] == 1 && of->ys[1] == of->n &&
-            of->also == K_NOTHING)
+            of->epilogue == K_EPILOGUE_NONE)
             p = of;
     }
     return p;
@@ -155,8 +156,9 @@ bool dsi_cuda_held_fill(dsi_stream *s, double value, const dsi_view *y)
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_ENTROPY);
     dsi_cuda_entropy_args *p = h ? &h->last.entropy : NULL;
     int64_t bytes = (int64_t)ds_dtype_size(y->dtype);
-    if (!p || !(s->device->joins & DSI_JOIN_ENTROPY) || p->seed || dsi_cuda_elements_in(y) != 1 ||
-        (int)y->dtype != p->loss_dtype || entropy_touches(p, dsi_cuda_memory_of(y->p, bytes)))
+    if (!p || !(s->device->launch_fusions & DSI_FUSE_ENTROPY) || p->seed ||
+        dsi_cuda_elements_in(y) != 1 || (int)y->dtype != p->loss_dtype ||
+        entropy_touches(p, dsi_cuda_memory_of(y->p, bytes)))
         return false;
     p->seed = y->p, p->seed_value = value;
     return true;

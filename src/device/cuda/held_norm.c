@@ -1,5 +1,5 @@
-/* device/cuda/held_norm.c: a held sum and the norms around it, of held.h: a team of
- * threads has a row in registers from the first to the last.
+/* device/cuda/held_norm.c: a held sum and the norms around it, of held.h: a
+ * team of threads has a row in registers from the first to the last.
  * SPDX-License-Identifier: MIT */
 #include "held_own.h"
 
@@ -52,8 +52,9 @@ ds_status dsi_cuda_held_norm_launch(struct dsi_cuda_held *h)
 
 /* ---- a sum -------------------------------------------------------------- */
 
-/* Whether p is the sum of the held norm's result and something else, and has joined it. */
-static bool sum_joins(struct dsi_cuda_held *h, const dsi_cuda_pointwise *p)
+/* Fuses p with the held norm: false if it is no sum of its result, or memory
+ * overlaps. */
+static bool sum_fuse(struct dsi_cuda_held *h, const dsi_cuda_pointwise *p)
 {
     dsi_cuda_norm_sum *n = &h->norm.joined;
     const dsi_cuda_norm_args *first = &n->of[0];
@@ -75,7 +76,7 @@ static bool sum_joins(struct dsi_cuda_held *h, const dsi_cuda_pointwise *p)
 ds_status dsi_cuda_hold_sum(dsi_stream *s, const dsi_cuda_pointwise *p)
 {
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_NORM);
-    if (h && s->device->joins & DSI_JOIN_NORM && sum_joins(h, p)) return DS_OK;
+    if (h && s->device->launch_fusions & DSI_FUSE_NORM && sum_fuse(h, p)) return DS_OK;
     ds_status status = dsi_cuda_held_new(s, DSI_CUDA_NORM, (dsi_cuda_grid){.shared = 0}, &h);
     if (status != DS_OK) return status;
     h->norm = (dsi_cuda_held_norm){
@@ -86,8 +87,8 @@ ds_status dsi_cuda_hold_sum(dsi_stream *s, const dsi_cuda_pointwise *p)
 
 /* ---- a norm ------------------------------------------------------------- */
 
-/* Whether p is the norm of the held sum, which then computes it. */
-static bool norm_joins(struct dsi_cuda_held *h, const dsi_cuda_norm_args *p)
+/* Fuses p with the held sum: false if it is no norm of it, or memory overlaps. */
+static bool norm_fuse(struct dsi_cuda_held *h, const dsi_cuda_norm_args *p)
 {
     dsi_cuda_norm_sum *n = &h->norm.joined;
     const dsi_cuda_norm_args *first = &n->of[0];
@@ -121,7 +122,7 @@ static bool norm_joins(struct dsi_cuda_held *h, const dsi_cuda_norm_args *p)
 ds_status dsi_cuda_hold_norm(dsi_stream *s, dsi_cuda_grid grid, const dsi_cuda_norm_args *p)
 {
     struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_NORM);
-    if (h && s->device->joins & DSI_JOIN_NORM && norm_joins(h, p)) {
+    if (h && s->device->launch_fusions & DSI_FUSE_NORM && norm_fuse(h, p)) {
         h->grid = grid;
         return dsi_cuda_held_launch(s->device->own);
     }

@@ -17,8 +17,9 @@ typedef enum dsi_cuda_waits {
                         * n gradients of that product, 0 to 2 */
 } dsi_cuda_waits;
 
-/* A norm, then a sum of its result, then a norm of that; the first may be absent, and
- * those that have not come yet: joined.sum, joined.of[1].y are NULL then. */
+/* A norm, then a sum of its result, then a norm of that; the first may be
+ * absent, and those that have not come yet: joined.sum, joined.of[1].y are NULL
+ * then. */
 typedef struct dsi_cuda_held_norm {
     dsi_cuda_norm_sum joined;
     dsi_cuda_pointwise sum; /* where there is no first norm: the sum alone */
@@ -49,7 +50,7 @@ struct dsi_cuda_held *dsi_cuda_held_as(const dsi_stream *s, dsi_cuda_waits what)
 ds_status dsi_cuda_held_new(dsi_stream *s, dsi_cuda_waits what, dsi_cuda_grid grid,
                             struct dsi_cuda_held **h);
 
-/* The end of what holds a launch: launches it where nothing joins. */
+/* The end of what holds a launch: launches it without launch fusions. */
 ds_status dsi_cuda_held(dsi_stream *s);
 
 /* ---- memory of operands --------------------------------------------------- */
@@ -81,7 +82,7 @@ static inline bool dsi_cuda_is_near(dsi_cuda_extent e) { return e.end - e.begin 
 
 enum { DSI_CUDA_INPUTS = 4, DSI_CUDA_OUTPUTS = 3 };
 
-/* in: a, b, bias, mask; out: y, sums, second */
+/* in: a, b, bias, epilogue_in; out: y, sums, epilogue_out */
 void dsi_cuda_extents(const dsi_cuda_matmul_args *p, dsi_cuda_extent in[DSI_CUDA_INPUTS],
                       dsi_cuda_extent out[DSI_CUDA_OUTPUTS]);
 
@@ -92,13 +93,13 @@ bool dsi_cuda_independent(const dsi_cuda_matmul_args *a, const dsi_cuda_matmul_a
 
 ds_status dsi_cuda_held_entropy_launch(struct dsi_cuda_held *h);
 
-/* Whether p is a gradient of the held cross entropy's product, by the kernel
- * `kind`, and has joined it. */
+/* Fuses p, by the kernel `kind`, with the held cross entropy: false if it is no
+ * gradient of its product. */
 bool dsi_cuda_held_gradient(const dsi_stream *s, dsi_cuda_small kind,
                             const dsi_cuda_matmul_args *p);
 
-/* The gradient whose result dy is, if dx can be its second output where mask is
- * positive. */
+/* The gradient whose result dy is, if dx can be the output of its epilogue
+ * K_EPILOGUE_RELU_DX, which reads `mask`. */
 dsi_cuda_matmul_args *dsi_cuda_held_gradient_of(const dsi_stream *s, const dsi_view *dy,
                                                 const dsi_view *mask, const dsi_view *dx);
 

@@ -1,7 +1,7 @@
 /* device/cuda/held_step.c: the backward of a small network's first convolution
  * waits for SGD's step, and is one launch with it (kernels/conv_step.cu).
  *
- * It joins if all is float32 and what the step writes is no memory of the
+ * They are fused if all is float32 and what the step writes is no memory of the
  * backward, nor its gradients any but dw and db as a whole, so that blocks do
  * not depend on each other. Values are those of two launches, to the bit.
  * SPDX-License-Identifier: MIT */
@@ -44,7 +44,7 @@ static bool touched(const dsi_cuda_conv_args *c, Extent x)
 }
 
 /* Adds a span to p: false if it must wait for the backward. */
-static bool span_joins(dsi_cuda_conv_step *p, const dsi_span *x)
+static bool span_fuse(dsi_cuda_conv_step *p, const dsi_span *x)
 {
     Extent in[READS], out[WRITES], g = dsi_cuda_memory_of(x->g, x->n * (int64_t)sizeof(float));
     int64_t bytes = x->n * (int64_t)sizeof(float);
@@ -95,7 +95,7 @@ struct dsi_cuda_held *dsi_cuda_held_aside(dsi_stream *s)
     return h;
 }
 
-bool dsi_cuda_held_apart(dsi_stream *s, const dsi_view *y)
+bool dsi_cuda_held_disjoint(dsi_stream *s, const dsi_view *y)
 {
     const struct dsi_cuda_held *h = dsi_cuda_held_as(s, DSI_CUDA_BACK);
     int64_t bytes = dsi_cuda_elements_in(y) * (int64_t)ds_dtype_size(y->dtype);
@@ -109,7 +109,7 @@ bool dsi_cuda_held_sgd(dsi_stream *s, const dsi_cuda_optimizer *a, int n, const 
     Extent in[READS], out[WRITES];
     int64_t elements = 0;
     for (int i = 0; i < n; i++) elements += x[i].n;
-    if (!h || !(s->device->joins & DSI_JOIN_CONV_STEP) || !elements || elements > MOST)
+    if (!h || !(s->device->launch_fusions & DSI_FUSE_CONV_STEP) || !elements || elements > MOST)
         return false;
     dsi_cuda_conv_step p = {.dw = h->back.dw,
                             .dw_blocks = h->grid.blocks[0],
@@ -133,7 +133,7 @@ bool dsi_cuda_held_sgd(dsi_stream *s, const dsi_cuda_optimizer *a, int n, const 
         written(out, dsi_cuda_memory_of(a->skip, sizeof *a->skip)))
         return false;
     for (int i = 0; i < n; i++)
-        if (x[i].n && !span_joins(&p, &x[i])) return false;
+        if (x[i].n && !span_fuse(&p, &x[i])) return false;
     h->grid.blocks[0] += (unsigned)pieces_count(&p);
     h->what = DSI_CUDA_NOTHING; /* launching enters the device */
     *status = dsi_cuda_launch(s, DSI_CUDA_conv_step, "conv2d_dw_sgd", "_f32", h->grid, &p);

@@ -83,8 +83,8 @@ ds_status dsi_cuda_fill(dsi_stream *s, double value, dsi_view y)
     if (dsi_cuda_held_fill(s, value, &y)) return DS_OK;
     dsi_cuda_pointwise a = {.e = DSI_CUDA_ELEMENTS(&y), .a = value};
     if (value == 0 && !signbit(value) && a.e.count && is_dense(&a.e, 0)) {
-        const dsi_cuda_gpu *g = dsi_cuda_held_apart(s, &y) ? dsi_cuda_context(s->device)
-                                                           : dsi_cuda_enter(s->device);
+        const dsi_cuda_gpu *g = dsi_cuda_held_disjoint(s, &y) ? dsi_cuda_context(s->device)
+                                                              : dsi_cuda_enter(s->device);
         CUresult result = g->f->set((CUdeviceptr)(uintptr_t)y.p, 0,
                                     (size_t)a.e.count * ds_dtype_size(y.dtype), s->handle);
         return dsi_cuda_check(s->device->index, result, "fill");

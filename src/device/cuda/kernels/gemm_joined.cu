@@ -8,9 +8,9 @@ template <class T> DEVICE void matmul_rows_joined(const dsi_cuda_matmul_group &g
 {
     unsigned block = blockIdx.x;
     int i = 0;
-    while (!group.together && i + 1 < group.n && block >= group.blocks[i])
+    while (!group.fused_pair && i + 1 < group.n && block >= group.blocks[i])
         block -= group.blocks[i++];
-    int last = group.together ? group.n - 1 : i;
+    int last = group.fused_pair ? group.n - 1 : i;
 #pragma unroll 1
     for (; i <= last; i++) matmul_rows<T, float, true>(group.of[i], block);
 }

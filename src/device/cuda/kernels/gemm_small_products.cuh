@@ -8,15 +8,15 @@
 #include "vector.cuh"
 
 /* For kernels of a token alone, so it is no part of each of them. */
-static __device__ __noinline__ float activation_of(int also, float x)
+static __device__ __noinline__ float activation_of(int epilogue, float x)
 {
-    if (also == K_SILU_OF) return silu_of(x);
-    return also == K_GELU_OF ? gelu_of(x) : gelu_tanh_of(x);
+    if (epilogue == K_EPILOGUE_SILU) return silu_of(x);
+    return epilogue == K_EPILOGUE_GELU ? gelu_of(x) : gelu_tanh_of(x);
 }
 
 #define AHEAD 3 /* steps along k whose loads are in flight */
 
-/* y, and what follows from it: see gemm.h. */
+/* y, and the epilogue: see gemm.h. */
 template <class C, bool JOINED>
 DEVICE void put_product(const dsi_cuda_matmul_args &P, long long z, long long row, long long column,
                         C v)
@@ -24,16 +24,17 @@ DEVICE void put_product(const dsi_cuda_matmul_args &P, long long z, long long ro
     if (P.bias) v += load<C>(P.bias, P.bias_dtype, column * P.bias_s);
     long long at = z * P.ys[0] + row * P.ys[1] + column * P.ys[2], i = row * P.n + column;
     store<C>(P.y, P.y_dtype, at, v);
-    if (P.also == K_NOTHING) return;
-    if (JOINED && P.also >= K_SILU_OF) {
+    if (P.epilogue == K_EPILOGUE_NONE) return;
+    if (JOINED && P.epilogue >= K_EPILOGUE_SILU) {
         C x = load<C>(P.y, P.y_dtype, at); /* as it is stored */
-        if (P.also == K_TIMES) x *= load<C>(P.mask, P.y_dtype, i);
-        store<C>(P.second, P.y_dtype, i, P.also == K_TIMES ? x : (C)activation_of(P.also, (float)x));
+        if (P.epilogue == K_EPILOGUE_MUL) x *= load<C>(P.epilogue_in, P.y_dtype, i);
+        store<C>(P.epilogue_out, P.y_dtype, i,
+                 P.epilogue == K_EPILOGUE_MUL ? x : (C)activation_of(P.epilogue, (float)x));
         return;
     }
-    C mask = P.also == K_RELU_OF ? v : load<C>(P.mask, P.y_dtype, i);
-    bool none = P.also == K_RELU_OF ? mask < 0 : mask <= 0;
-    store<C>(P.second, P.y_dtype, i, none ? (C)0 : v);
+    C mask = P.epilogue == K_EPILOGUE_RELU ? v : load<C>(P.epilogue_in, P.y_dtype, i);
+    bool none = P.epilogue == K_EPILOGUE_RELU ? mask < 0 : mask <= 0;
+    store<C>(P.epilogue_out, P.y_dtype, i, none ? (C)0 : v);
 }
 
 /* Blocks of 4 warps: 4 columns, ROWS rows, batches. */

@@ -90,7 +90,9 @@ UNROLL
         int row = t.row + r, at = row * (int)P.n + t.column;
         if (row >= (int)P.m) return;
         ((float *)P.y)[row * (int)P.ys[1] + t.column * (int)P.ys[2]] = t.v[r];
-        if (P.also) ((float *)P.second)[at] = ((const float *)P.mask)[at] <= 0 ? 0.f : t.v[r];
+        if (P.epilogue)
+            ((float *)P.epilogue_out)[at] =
+                ((const float *)P.epilogue_in)[at] <= 0 ? 0.f : t.v[r];
         if (P.sums && t.column == 0) ((float *)P.sums)[row * (int)P.sums_s] = t.sums[r];
     }
 }

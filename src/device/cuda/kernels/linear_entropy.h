@@ -11,8 +11,8 @@ enum { K_LINEAR_ENTROPY_THREADS = 512 };
  * is x of `entropy`, with lanes and inner 1. of: none to two products of
  * matmul_columns in float32 whose operand a is dx of `entropy`, transposed or
  * not; m is 0 if one is absent. Their outputs share no memory with operands of
- * `linear`, of the other one, or with mask; others of this kernel they may
- * overwrite. */
+ * `linear`, of the other one, or with epilogue_in; others of this kernel they
+ * may overwrite. */
 typedef struct dsi_cuda_linear_entropy {
     dsi_cuda_matmul_args linear, of[2];
     int transposed[2];
