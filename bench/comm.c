@@ -222,8 +222,8 @@ static void beside_copies(lane *lanes, size_t bytes)
     ds_scope_close(scope);
 }
 
-/* As ds_step_graph_run does (device/graph.h, Note [Meetings]): ranks that come
- * at the same time, and ranks that have worked until then. */
+/* As ds_step_graph_run does (device/graph.h, Note [Graph votes]): ranks that
+ * come at the same time, and ranks that have worked until then. */
 static void votes(void)
 {
     enum { VOTES = 4000 };

@@ -68,7 +68,7 @@ typedef struct dsi_nccl {
     ncclComm_t comm;            /* NULL: through the host, or after a failure */
     bool on, direct;            /* direct: the backend takes a GPU's memory */
     queue *queue;               /* counted */
-    dsi_meeting *meeting;       /* Note [Meetings] of device/graph.h; NULL: not on */
+    dsi_graph_voters *voters;   /* Note [Graph votes] of device/graph.h; NULL: not on */
     dsi_event ready;            /* the operands of the latest start */
     operation *oldest, *newest; /* queued, oldest first */
     operation *messages;        /* begun and not queued, oldest first */
@@ -299,7 +299,7 @@ static ds_status nccl_join(ds_comm *c, dsi_device *device)
     if (status == DS_OK) dsi_nccl_say(c, n->on, n->direct, why.s);
     dsi_text_free(&why);
     if (!n->on) return status;
-    n->meeting = dsi_nccl_meeting_new(c);
+    n->voters = dsi_nccl_voters_new(c);
     n->watch.next = device->watches;
     device->watches = &n->watch;
     return dsi_comm_all_or_none(c, status);
@@ -343,7 +343,7 @@ void dsi_nccl_free(ds_comm *c)
     operations_free(n, n->oldest), operations_free(n, n->unused), operations_free(n, n->messages);
     if (n->on) n->device->type->free_event(n->device, &n->ready);
     queue_leave(n);
-    if (n->meeting) dsi_meeting_end(n->device, n->meeting);
+    if (n->voters) dsi_graph_voters_end(n->device, n->voters);
     dsi_free(n->first_message), dsi_free(n->why), dsi_free(n);
     c->nccl = NULL;
 }
@@ -434,7 +434,7 @@ static ds_status capture_queued(void *arg)
     }
     k->launched = true;
     operation_append(n, o);
-    dsi_meeting_queued(n->device, k->count);
+    dsi_step_collectives_queued(n->device, k->count);
     return n->device->type->record(&n->device->stream, &o->done);
 }
 
@@ -523,7 +523,7 @@ ds_status dsi_nccl_start(dsi_request *r)
     if (dsi_is_message(r)) return message_start(n, r);
     r->number = n->c->queued++;
     if (n->why) return dsi_fail(DS_ECOMM, "%s", n->why);
-    dsi_meeting_attend(d, n->meeting);
+    dsi_step_collectives_add(d, n->voters);
     bool apart = r->comm->log || r->comm->debug, captured = dsi_graph_capturing(d);
     ds_status status = apart ? dsi_graph_forbid(d, "its collectives are timed or compared "
                                                    "(comms_logger, DS_DEBUG=comm)")
@@ -548,7 +548,7 @@ ds_status dsi_nccl_start(dsi_request *r)
         capture_add(n, r);
     } else {
         operation_append(n, o);
-        dsi_meeting_queued(d, 1);
+        dsi_step_collectives_queued(d, 1);
     }
     return d->type->record(&n->queue->stream, &o->done);
 }

@@ -33,7 +33,7 @@
  * A step that a device captures (device/graph.h) has its collectives too:
  * NCCL's stream joins the capture. All ranks of a collective capture it, and
  * replay what they have captured together, or none of them does (Note
- * [Meetings] there). NCCL ends no communicator while a graph has its
+ * [Graph votes] there). NCCL ends no communicator while a graph has its
  * collectives: such graphs are cancelled before.
  * SPDX-License-Identifier: MIT */
 #pragma once
@@ -67,8 +67,8 @@ ds_status dsi_nccl_agree(ds_comm *c, const dsi_device *device, bool *on, bool *d
  * Groups use the same. */
 void dsi_nccl_say(const ds_comm *c, bool on, bool direct, const char *why_not);
 
-/* Note [Meetings] of device/graph.h: that of c's ranks. */
-dsi_meeting *dsi_nccl_meeting_new(ds_comm *c);
+/* Note [Graph votes] of device/graph.h: c's ranks, with one user, c. */
+dsi_graph_voters *dsi_nccl_voters_new(ds_comm *c);
 
 const char *dsi_nccl_result_name(ncclResult_t result); /* "ncclSystemError" */
 

@@ -172,23 +172,23 @@ void dsi_nccl_say(const ds_comm *c, bool on, bool direct, const char *why_not)
 
 /* ---- votes --------------------------------------------------------------------------------------------- */
 
-static ds_status meeting_least(dsi_meeting *m, int64_t *x, int n)
+static ds_status voters_reduce_min(dsi_graph_voters *v, int64_t *x, int n)
 {
     return dsi_request_run(
-        &(dsi_request){DSI_NUMBERS(m->comm, DSI_ALL_REDUCE, DS_I64, x, x, n), .op = DS_REDUCE_MIN,
+        &(dsi_request){DSI_NUMBERS(v->comm, DSI_ALL_REDUCE, DS_I64, x, x, n), .op = DS_REDUCE_MIN,
                        .purpose = "whether all ranks replay a step", .internal = true});
 }
 
-static void meeting_abandon(dsi_meeting *m) { dsi_comm_abort(m->comm, ds_error()); }
+static void voters_abort(dsi_graph_voters *v) { dsi_comm_abort(v->comm, ds_error()); }
 
-dsi_meeting *dsi_nccl_meeting_new(ds_comm *c)
+dsi_graph_voters *dsi_nccl_voters_new(ds_comm *c)
 {
-    dsi_meeting *m = dsi_alloc(sizeof *m);
-    *m = (dsi_meeting){.comm = c,
-                       .whole = c->size == ds_comm_size(NULL),
-                       .size = c->size,
-                       .users = 1,
-                       .least = meeting_least,
-                       .abandon = meeting_abandon};
-    return m;
+    dsi_graph_voters *v = dsi_alloc(sizeof *v);
+    *v = (dsi_graph_voters){.comm = c,
+                            .has_all_ranks = c->size == ds_comm_size(NULL),
+                            .size = c->size,
+                            .users = 1,
+                            .reduce_min = voters_reduce_min,
+                            .abort = voters_abort};
+    return v;
 }

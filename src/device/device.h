@@ -118,13 +118,13 @@ struct dsi_device {
     void *own;                            /* of its kind */
     dsi_stream stream;                    /* of this thread */
     struct dsi_cache *cache;
-    struct dsi_spare *spares;      /* what allocations may ask back */
-    dsi_device_watch *watches;     /* what waits of the host look at */
-    struct dsi_graph *recording;   /* graph.h: the graph that a step is recorded for; NULL: none */
-    int64_t recordings;            /* begun so far */
-    int64_t replays;               /* of its graphs, so far, except of a token's (decode.c) */
-    struct dsi_graph *fed;         /* graph.h: the graph whose inputs get values; NULL: none */
-    struct dsi_attended *attended; /* graph.h: of the step that runs; NULL: none does */
+    struct dsi_spare *spares;    /* what allocations may ask back */
+    dsi_device_watch *watches;   /* what waits of the host look at */
+    struct dsi_graph *recording; /* graph.h: the graph that a step is recorded for; NULL: none */
+    int64_t recordings;          /* begun so far */
+    int64_t replays;             /* of its graphs, so far, except of a token's (decode.c) */
+    struct dsi_graph *fed;       /* graph.h: the graph whose inputs get values; NULL: none */
+    struct dsi_step_collectives *collectives; /* graph.h: of the step that runs; NULL: none does */
 };
 
 /* This thread's handle on a device, opened at first use; NULL with the message

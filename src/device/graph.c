@@ -235,38 +235,38 @@ ds_status dsi_graph_replay(dsi_graph *g)
     return dsi_graph_launch(g);
 }
 
-/* ---- Note [Meetings] ---------------------------------------------------------------------------------- */
+/* ---- Note [Graph votes] ------------------------------------------------------------------------------- */
 
-void dsi_meeting_attend(dsi_device *d, dsi_meeting *m)
+void dsi_step_collectives_add(dsi_device *d, dsi_graph_voters *v)
 {
-    dsi_attended *a = d->attended;
-    if (!a || a->largest == m) return;
-    bool other = a->largest != NULL;
-    if (!other || m->size > a->largest->size) a->largest = m;
-    a->apart = (a->apart || other) && !a->largest->whole;
+    dsi_step_collectives *c = d->collectives;
+    if (!c || c->largest == v) return;
+    bool other = c->largest != NULL;
+    if (!other || v->size > c->largest->size) c->largest = v;
+    c->separate_groups = (c->separate_groups || other) && !c->largest->has_all_ranks;
 }
 
-void dsi_meeting_queued(dsi_device *d, int n)
+void dsi_step_collectives_queued(dsi_device *d, int n)
 {
-    if (d->attended) d->attended->queued += n;
+    if (d->collectives) d->collectives->queued += n;
 }
 
-void dsi_meeting_end(dsi_device *d, dsi_meeting *m)
+void dsi_graph_voters_end(dsi_device *d, dsi_graph_voters *v)
 {
-    if (d->attended && d->attended->largest == m) d->attended->largest = NULL;
-    m->comm = NULL;
-    dsi_meeting_drop(m);
+    if (d->collectives && d->collectives->largest == v) d->collectives->largest = NULL;
+    v->comm = NULL;
+    dsi_graph_voters_unref(v);
 }
 
-dsi_meeting *dsi_meeting_keep(dsi_meeting *m)
+dsi_graph_voters *dsi_graph_voters_ref(dsi_graph_voters *v)
 {
-    m->users++;
-    return m;
+    v->users++;
+    return v;
 }
 
-void dsi_meeting_drop(dsi_meeting *m)
+void dsi_graph_voters_unref(dsi_graph_voters *v)
 {
-    if (m && !--m->users) dsi_free(m);
+    if (v && !--v->users) dsi_free(v);
 }
 
 /* ---- in a step ---------------------------------------------------------------------------------------- */

@@ -23,13 +23,16 @@
  *   `undo` is called in the opposite order, in place of `after`.
  * - A launch waits for the device if the graph has a result, and once.
  *
- * Note [Meetings]: a step's collectives are recorded, and replayed, by all of
- * their ranks or by none: NCCL's documentation wants that, and that all ranks
- * replay what they have recorded together. Each rank by itself sees whether it
- * can, by the shapes of its inputs, say. So the ranks vote before each step
- * that has had collectives. comm/nccl.c gives the meeting that carries the
- * vote: that of the communicator whose ranks are all that the step's
- * collectives have.
+ * Note [Graph votes]: before each step that has had collectives, their ranks
+ * vote on whether the step is recorded, replayed, or run by its function,
+ * because NCCL's documentation wants all ranks of a collective to do the same:
+ * to capture it, and to replay what they have captured together. Each rank
+ * proposes what it can do by itself, which depends on the shapes of its inputs,
+ * say (step_graph.c: Turn); all do the least of what was proposed, the minimum
+ * of numbers. The voters are the ranks of a communicator, which comm/nccl.c
+ * makes: the largest that the step's collectives have. If they have several,
+ * one must have all ranks: else no vote would be one of all, and the step is
+ * not recorded.
  * SPDX-License-Identifier: MIT */
 #pragma once
 
@@ -85,35 +88,37 @@ ds_status dsi_graph_replay(dsi_graph *g); /* `before`, launch, `after` */
 void dsi_graph_reset(dsi_graph *g);       /* drops the work, its hooks and slots */
 void dsi_graph_cancel(dsi_graph *g); /* drops the work: what was captured does not hold any more */
 
-/* ---- Note [Meetings] -------------------------------------------------------- */
+/* ---- Note [Graph votes] ----------------------------------------------------- */
 
-/* The ranks of a communicator. Counted: users are the communicator, until it
- * ends, and step graphs that vote. */
-typedef struct dsi_meeting {
-    struct ds_comm *comm; /* NULL: it has ended */
-    bool whole;           /* it has all ranks */
-    int size, users;
-    /* A collective of the hosts: of each of the n numbers the least of all
-     * ranks. */
-    ds_status (*least)(struct dsi_meeting *m, int64_t *x, int n);
+/* The ranks of a communicator, which vote. Counted: users are the communicator,
+ * until it ends, and step graphs. */
+typedef struct dsi_graph_voters {
+    struct ds_comm *comm; /* borrowed; NULL: it has ended */
+    bool has_all_ranks;   /* of the world */
+    int size, users;      /* size: ranks */
+    /* A collective of the hosts, which blocks: each of the n numbers becomes
+     * the minimum of all ranks. */
+    ds_status (*reduce_min)(struct dsi_graph_voters *v, int64_t *x, int n);
     /* This rank has failed, and others wait for it: they fail with its message. */
-    void (*abandon)(struct dsi_meeting *m);
-} dsi_meeting;
+    void (*abort)(struct dsi_graph_voters *v);
+} dsi_graph_voters;
 
 /* Collectives of a step. A device's while its step runs, else NULL. */
-typedef struct dsi_attended {
-    dsi_meeting *largest; /* borrowed; NULL: no collectives so far */
-    bool apart;           /* no meeting has the ranks of all */
-    int64_t queued;       /* collectives, also of launched graphs */
-} dsi_attended;
+typedef struct dsi_step_collectives {
+    dsi_graph_voters *largest; /* borrowed; NULL: no collectives so far */
+    bool separate_groups;      /* of ranks, and none of them has all ranks */
+    int64_t queued;            /* how many, also of launched graphs */
+} dsi_step_collectives;
 
-/* The step that d runs, if it does, has a collective of m; and n have been
- * queued; and m ends. */
-void dsi_meeting_attend(dsi_device *d, dsi_meeting *m);
-void dsi_meeting_queued(dsi_device *d, int n);
-void dsi_meeting_end(dsi_device *d, dsi_meeting *m);
-dsi_meeting *dsi_meeting_keep(dsi_meeting *m);
-void dsi_meeting_drop(dsi_meeting *m); /* NULL: nothing */
+/* For the step that d runs, if it does: it has a collective of the ranks v; n
+ * collectives have been queued. */
+void dsi_step_collectives_add(dsi_device *d, dsi_graph_voters *v);
+void dsi_step_collectives_queued(dsi_device *d, int n);
+
+/* The communicator ends, and gives back its count. */
+void dsi_graph_voters_end(dsi_device *d, dsi_graph_voters *v);
+dsi_graph_voters *dsi_graph_voters_ref(dsi_graph_voters *v);
+void dsi_graph_voters_unref(dsi_graph_voters *v); /* NULL: nothing */
 
 /* ---- for code that runs in a step ------------------------------------------- */
 

@@ -13,8 +13,8 @@
  * pool, the memory of what a step takes and gives back (device/pool.h).
  *
  * The ranks that a step's collectives have do the same with it, by vote (Note
- * [Meetings] of device/graph.h): the least of what each of them would do by
- * itself. Its first run has no vote, as it is the function's on all of them; it
+ * [Graph votes] of device/graph.h): the least Turn that one of them proposes.
+ * Its first run has no vote, as it is the function's on all of them; it
  * shows who votes from then on. A rank that is off says so in its next vote,
  * and then all are off, and no more votes are taken.
  *
@@ -45,7 +45,7 @@ typedef struct Input {
     ds_dims shape;
 } Input;
 
-/* The way a step is run. */
+/* The way a step is run; a vote takes the least. */
 typedef enum Turn {
     TURN_OFF,     /* the function, as always from now on */
     TURN_CALL,    /* the function, observed if that is still to be done */
@@ -55,8 +55,8 @@ typedef enum Turn {
 
 /* The runs of one kind. */
 typedef struct Recording {
-    dsi_graph *graph;     /* NULL before the first run */
-    dsi_meeting *meeting; /* who votes; counted; NULL: this rank alone */
+    dsi_graph *graph;         /* NULL before the first run */
+    dsi_graph_voters *voters; /* counted; NULL: this rank decides alone */
     int observed, failed, drops, n, n_like;
     int64_t replays;
     Input like[MOST_INPUTS];          /* of the runs that were observed, and of the capture */
@@ -73,8 +73,8 @@ struct ds_step_graph {
     dsi_device *device;             /* of the transient pool */
     dsi_block_pool *transient_pool; /* NULL: one kind, or a capture left something in it */
     bool begun, running, told;
-    bool off, said;        /* said: all ranks are off */
-    dsi_attended attended; /* by the latest run */
+    bool off, said;                   /* said: all ranks are off */
+    dsi_step_collectives collectives; /* of the latest run */
     char why[320];
 };
 
@@ -119,7 +119,7 @@ void ds_step_graph_free(ds_step_graph *g)
     for (int k = 0; k < DSI_STEP_KINDS; k++) {
         capture_drop(&g->of[k]);
         dsi_graph_free(g->of[k].graph);
-        dsi_meeting_drop(g->of[k].meeting);
+        dsi_graph_voters_unref(g->of[k].voters);
     }
     dsi_pool_free(g->transient_pool);
     if (!quarantined) dsi_free(g);
@@ -184,7 +184,7 @@ static ds_tensor *observe(ds_step_graph *g, Recording *r, ds_tensor *const *in, 
     if (dsi_graph_begin(r->graph, false) != DS_OK) return NULL;
     ds_tensor *out = call(g, in, n);
     const char *why = dsi_graph_why_not(r->graph);
-    if (!why && g->attended.apart)
+    if (!why && g->collectives.separate_groups)
         why = "it exchanges tensors in several groups of ranks, and in none of all ranks";
     if (out && why) {
         turn_off(g, why);
@@ -372,14 +372,15 @@ static void all_off(ds_step_graph *g, Turn mine, Turn most)
     }
 }
 
-/* That of all ranks to *turn; false: the vote has failed. A rank that has a
- * capture which others have dropped drops it too. */
-static bool turn_agree(ds_step_graph *g, Recording *r, Turn *turn)
+/* Sets *turn to that of all ranks: the least, but TURN_CALL where some propose
+ * to capture and others to replay, and these drop their capture. false: the
+ * vote has failed. */
+static bool turn_vote(ds_step_graph *g, Recording *r, Turn *turn)
 {
     Turn mine = *turn;
-    if (!r->meeting || !r->meeting->comm) return true;
+    if (!r->voters || !r->voters->comm) return true;
     int64_t x[] = {mine, -(int64_t)mine};
-    if (r->meeting->least(r->meeting, x, 2) != DS_OK) return false;
+    if (r->voters->reduce_min(r->voters, x, 2) != DS_OK) return false;
     Turn most = (Turn)-x[1];
     *turn = (Turn)x[0];
     if (*turn == TURN_OFF) all_off(g, mine, most);
@@ -394,7 +395,7 @@ static bool turn_ask(ds_step_graph *g, Recording *r, Turn *turn)
 {
     if (*turn != TURN_REPLAY || !dsi_graph_asks(r->graph)) return true;
     *turn = dsi_graph_agrees(r->graph) ? TURN_REPLAY : TURN_CALL;
-    if (ds_error() || !turn_agree(g, r, turn)) return false;
+    if (ds_error() || !turn_vote(g, r, turn)) return false;
     if (*turn == TURN_CALL) capture_failed(g, r);
     return true;
 }
@@ -408,12 +409,12 @@ static ds_tensor *run_turn(ds_step_graph *g, Recording *r, Turn turn, ds_tensor 
 }
 
 /* The step has shown which ranks it has collectives with. */
-static void meeting_note(Recording *r, dsi_meeting *m)
+static void voters_note(Recording *r, dsi_graph_voters *v)
 {
-    const dsi_meeting *was = r->meeting;
-    if (!m || (was && was->comm && was->size >= m->size)) return;
-    dsi_meeting_drop(r->meeting);
-    r->meeting = dsi_meeting_keep(m);
+    const dsi_graph_voters *was = r->voters;
+    if (!v || (was && was->comm && was->size >= v->size)) return;
+    dsi_graph_voters_unref(r->voters);
+    r->voters = dsi_graph_voters_ref(v);
 }
 
 /* Other ranks wait for collectives of a launch that has failed here. */
@@ -421,15 +422,15 @@ static ds_tensor *run_kind(ds_step_graph *g, Recording *r, dsi_device *d, ds_ten
                            int n)
 {
     Turn turn = turn_choose(g, r, in, n);
-    if (!turn_agree(g, r, &turn) || !turn_ask(g, r, &turn)) return NULL;
-    dsi_attended *outer = d->attended;
-    g->attended = (dsi_attended){NULL};
-    d->attended = &g->attended;
+    if (!turn_vote(g, r, &turn) || !turn_ask(g, r, &turn)) return NULL;
+    dsi_step_collectives *outer = d->collectives;
+    g->collectives = (dsi_step_collectives){NULL};
+    d->collectives = &g->collectives;
     ds_tensor *out = run_turn(g, r, turn, in, n);
-    d->attended = outer;
-    meeting_note(r, g->attended.largest);
-    if (!out && r->meeting && r->meeting->comm && turn >= TURN_CAPTURE && !g->attended.queued)
-        r->meeting->abandon(r->meeting);
+    d->collectives = outer;
+    voters_note(r, g->collectives.largest);
+    if (!out && r->voters && r->voters->comm && turn >= TURN_CAPTURE && !g->collectives.queued)
+        r->voters->abort(r->voters);
     return out;
 }
 
