@@ -11,8 +11,8 @@
  *   messages, since requests end earlier.
  * - A message is in `messages`, oldest first, from its start until the first
  *   wait for a message, and then in the list.
- * - Calls of NCCL that return ncclInProgress are waited for (nccl_settle), so
- *   that what follows on the stream is behind them.
+ * - Calls of NCCL that return ncclInProgress are waited for (nccl_wait_call),
+ *   so that what follows on the stream is behind them.
  * - After a failure `comm` is NULL and `why` says why; nothing is queued any
  *   more, and what was queued has been aborted.
  * - NCCL works on the thread's current context, which the device's entries set:
@@ -38,7 +38,7 @@
 typedef struct operation {
     struct operation *next;
     dsi_request like;
-    dsi_nccl_other other;
+    dsi_nccl_composed composed;
     dsi_event done;
     bool waited, ended;
     bool recorded, captured; /* begun while the device did; captured: it is not in the list */
@@ -148,8 +148,9 @@ static ds_status nccl_check_others(dsi_nccl *n, const dsi_request *r, bool ended
 
 /* ---- waiting on the host ------------------------------------------------------------------------------- */
 
-/* Waits until a call of NCCL that continues in the background has ended. */
-static ds_status nccl_settle(dsi_nccl *n, const dsi_request *r, ncclResult_t result)
+/* Waits until a call of NCCL, which returned `result` and may continue in the
+ * background, has ended. */
+static ds_status nccl_wait_call(dsi_nccl *n, const dsi_request *r, ncclResult_t result)
 {
     double begun = dsi_now(), limit = dsi_comm_timeout();
     while (result == ncclInProgress) {
@@ -258,7 +259,7 @@ static ds_status communicator_make(dsi_nccl *n)
     if (share_id(n, &id) != DS_OK || !queue_join(n)) return ds_error_status();
     ncclResult_t result = n->f->init(&n->comm, n->c->size, id, n->c->rank, &config);
     if (!n->comm) return nccl_fail_result(n, NULL, result);
-    return nccl_settle(n, NULL, result);
+    return nccl_wait_call(n, NULL, result);
 }
 
 /* Collective: what each two ranks have begun so far, on either side, is not
@@ -503,7 +504,7 @@ static ds_status messages_queue(dsi_nccl *n)
         for (operation *o = first; result == ncclSuccess && o; o = o->next)
             result = dsi_nccl_call(n->f, n->comm, n->queue->stream.handle, &o->like);
         ncclResult_t ended = n->f->group_end();
-        status = nccl_settle(n, &first->like, result == ncclSuccess ? ended : result);
+        status = nccl_wait_call(n, &first->like, result == ncclSuccess ? ended : result);
     }
     for (operation *o = first, *next; o; o = next) {
         next = o->next;
@@ -524,23 +525,25 @@ ds_status dsi_nccl_start(dsi_request *r)
     r->number = n->c->queued++;
     if (n->why) return dsi_fail(DS_ECOMM, "%s", n->why);
     dsi_step_collectives_add(d, n->voters);
-    bool apart = r->comm->log || r->comm->debug, captured = dsi_graph_capturing(d);
-    ds_status status = apart ? dsi_graph_forbid(d, "its collectives are timed or compared "
-                                                   "(comms_logger, DS_DEBUG=comm)")
-                             : DS_OK;
-    dsi_nccl_other other = {.memory = NULL};
-    bool needed = dsi_nccl_other_needed(r);
-    if (status == DS_OK && needed) status = dsi_nccl_other_begin(r, &other);
+    bool timed_or_compared = r->comm->log || r->comm->debug, captured = dsi_graph_capturing(d);
+    ds_status status = timed_or_compared
+                           ? dsi_graph_forbid(d, "its collectives are timed or compared "
+                                                 "(comms_logger, DS_DEBUG=comm)")
+                           : DS_OK;
+    dsi_nccl_composed composed = {.memory = NULL};
+    bool is_composed = dsi_nccl_is_composed(r);
+    if (status == DS_OK && is_composed) status = dsi_nccl_composed_begin(r, &composed);
     if (status == DS_OK) status = stream_follow(n);
     if (status == DS_OK)
-        status = nccl_settle(
-            n, r, dsi_nccl_call(n->f, n->comm, n->queue->stream.handle, needed ? &other.r : r));
+        status = nccl_wait_call(n, r,
+                                dsi_nccl_call(n->f, n->comm, n->queue->stream.handle,
+                                              is_composed ? &composed.request : r));
     if (status != DS_OK) {
-        (void)dsi_nccl_other_end(r, &other, false);
+        (void)dsi_nccl_composed_end(r, &composed, false);
         return status;
     }
     operation *o = operation_new(n, r);
-    o->other = other;
+    o->composed = composed;
     o->recorded = dsi_graph_recording(d);
     o->captured = captured;
     r->own = o;
@@ -577,7 +580,8 @@ ds_status dsi_nccl_wait(dsi_request *r)
     ds_status status = dsi_is_message(r) ? messages_queue(n) : DS_OK;
     if (status == DS_OK) status = operation_await(n, o);
     bool finish = !o->captured && (r->comm->log || dsi_trace_on());
-    if (dsi_nccl_other_end(r, &o->other, status == DS_OK) != DS_OK) status = ds_error_status();
+    if (dsi_nccl_composed_end(r, &o->composed, status == DS_OK) != DS_OK)
+        status = ds_error_status();
     if (status == DS_OK && finish) status = operation_finish(n, o);
     o->waited = true;
     if (o->captured) {

@@ -81,19 +81,21 @@ ncclConfig_t dsi_nccl_config(void);
 ncclResult_t dsi_nccl_call(const dsi_nccl_functions *f, ncclComm_t comm, ncclStream stream,
                            const dsi_request *r);
 
-/* ---- nccl_other.c: reductions by another collective, between kernels of the device ------------------- */
+/* ---- nccl_composed.c: reductions of another collective and kernels of the device ---------------------- */
 
-typedef struct dsi_nccl_other {
-    dsi_request r;    /* what NCCL does */
-    void *memory;     /* of the device: its operands; NULL: not needed */
-    size_t bytes, at; /* at: where the kernel notes which rank's is the maximum */
-} dsi_nccl_other;
+typedef struct dsi_nccl_composed {
+    dsi_request request; /* the collective that NCCL does in place of the caller's */
+    void *memory;        /* of the device, owned: operands of `request`; NULL: none */
+    size_t bytes;        /* of memory */
+    size_t index_at;     /* byte of memory where the kernel writes which rank has the maximum */
+} dsi_nccl_composed;
 
-bool dsi_nccl_other_needed(const dsi_request *r);
-/* Each begin is followed by an end, also if it failed. arrived: NCCL has done
- * o->r; then `end` writes the result to r->out. */
-ds_status dsi_nccl_other_begin(const dsi_request *r, dsi_nccl_other *o);
-ds_status dsi_nccl_other_end(const dsi_request *r, dsi_nccl_other *o, bool arrived);
+/* Whether r is such a reduction. */
+bool dsi_nccl_is_composed(const dsi_request *r);
+/* Each begin is followed by an end, which frees the memory, also if it failed.
+ * arrived: NCCL has done c->request; then `end` writes the result to r->out. */
+ds_status dsi_nccl_composed_begin(const dsi_request *r, dsi_nccl_composed *c);
+ds_status dsi_nccl_composed_end(const dsi_request *r, dsi_nccl_composed *c, bool arrived);
 
 /* ---- nccl.c ------------------------------------------------------------------------------------------- */
 

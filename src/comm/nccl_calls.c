@@ -18,7 +18,7 @@ ncclConfig_t dsi_nccl_config(void)
                           .splitShare = NCCL_CONFIG_UNDEF_INT};
 }
 
-/* int16: nccl_other.c has int32 in its place. */
+/* int16: nccl_composed.c uses int32 in its place. */
 static int reduced_type(ds_dtype dtype)
 {
     static const signed char types[] = {[DS_F32] = ncclFloat32, [DS_F64] = ncclFloat64,

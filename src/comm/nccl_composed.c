@@ -1,5 +1,5 @@
-/* comm/nccl_other.c: reductions that NCCL has not, by another of its collectives
- * between kernels of the device:
+/* comm/nccl_composed.c: reductions that NCCL does not have, composed of another
+ * of its collectives and kernels of the device before and after it:
  *
  *     sums, maxima, minima of int16    the same in int32
  *     maxima and minima of floats      the ranks' values side by side, of which a
@@ -13,14 +13,14 @@
 #include "base/int.h"
 #include "nccl.h"
 
-static bool takes_extremes(const dsi_request *r)
+static bool is_float_minmax(const dsi_request *r)
 {
     return dsi_dtype_is_float(r->dtype) && (r->op == DS_REDUCE_MAX || r->op == DS_REDUCE_MIN);
 }
 
-bool dsi_nccl_other_needed(const dsi_request *r)
+bool dsi_nccl_is_composed(const dsi_request *r)
 {
-    return dsi_collective_reduces(r->what) && r->n && (r->dtype == DS_I16 || takes_extremes(r));
+    return dsi_collective_reduces(r->what) && r->n && (r->dtype == DS_I16 || is_float_minmax(r));
 }
 
 /* [n] */
@@ -29,54 +29,55 @@ static dsi_view line(const void *p, ds_dtype dtype, int64_t n)
     return (dsi_view){.p = (void *)(uintptr_t)p, .dtype = dtype, .n = 1, .d = {n}, .s = {1}};
 }
 
-static ds_status begin_wider(const dsi_request *r, int64_t n, dsi_nccl_other *o)
+static ds_status begin_int32(const dsi_request *r, int64_t n, dsi_nccl_composed *c)
 {
     dsi_device *d = r->device;
-    int32_t *wide = o->memory;
-    o->r.dtype = DS_I32;
-    o->r.in = wide;
-    o->r.out = wide + (r->what == DSI_REDUCE_SCATTER ? r->comm->rank * r->n : 0);
+    int32_t *wide = c->memory;
+    c->request.dtype = DS_I32;
+    c->request.in = wide;
+    c->request.out = wide + (r->what == DSI_REDUCE_SCATTER ? r->comm->rank * r->n : 0);
     return d->kernels->copy(&d->stream, line(r->in, DS_I16, n), line(wide, DS_I32, n));
 }
 
-static ds_status begin_extremes(const dsi_request *r, int64_t n, dsi_nccl_other *o)
+static ds_status begin_minmax(const dsi_request *r, int64_t n, dsi_nccl_composed *c)
 {
     dsi_device *d = r->device;
-    char *all = o->memory;
+    char *all = c->memory;
     char *negated = all + (size_t)(r->n * r->comm->size) * ds_dtype_size(r->dtype);
-    o->r.what = r->what == DSI_ALL_REDUCE ? DSI_ALL_GATHER
-                : r->what == DSI_REDUCE   ? DSI_GATHER
-                                          : DSI_ALL_TO_ALL;
-    o->r.out = all;
+    c->request.what = r->what == DSI_ALL_REDUCE ? DSI_ALL_GATHER
+                      : r->what == DSI_REDUCE   ? DSI_GATHER
+                                                : DSI_ALL_TO_ALL;
+    c->request.out = all;
     if (r->op == DS_REDUCE_MAX) return DS_OK;
-    o->r.in = negated;
+    c->request.in = negated;
     return d->kernels->affine(&d->stream, -1, 0, line(r->in, r->dtype, n),
                               line(negated, r->dtype, n));
 }
 
-ds_status dsi_nccl_other_begin(const dsi_request *r, dsi_nccl_other *o)
+ds_status dsi_nccl_composed_begin(const dsi_request *r, dsi_nccl_composed *c)
 {
     int64_t n = r->what == DSI_REDUCE_SCATTER ? r->n * r->comm->size : r->n;
-    bool extremes = takes_extremes(r);
-    int64_t elements = extremes ? r->n * r->comm->size + n : n;
-    o->r = *r;
-    o->bytes = (size_t)elements * ds_dtype_size(extremes ? r->dtype : DS_I32);
-    o->bytes = (size_t)dsi_round_up((int64_t)o->bytes, sizeof(int64_t));
-    o->at = o->bytes;
-    if (extremes) o->bytes += (size_t)r->n * sizeof(int64_t);
-    o->memory = dsi_cache_alloc(r->device, o->bytes);
-    if (!o->memory) return ds_error_status();
-    return extremes ? begin_extremes(r, n, o) : begin_wider(r, n, o);
+    bool minmax = is_float_minmax(r);
+    int64_t elements = minmax ? r->n * r->comm->size + n : n;
+    c->request = *r;
+    c->bytes = (size_t)elements * ds_dtype_size(minmax ? r->dtype : DS_I32);
+    c->bytes = (size_t)dsi_round_up((int64_t)c->bytes, sizeof(int64_t));
+    c->index_at = c->bytes;
+    if (minmax) c->bytes += (size_t)r->n * sizeof(int64_t);
+    c->memory = dsi_cache_alloc(r->device, c->bytes);
+    if (!c->memory) return ds_error_status();
+    return minmax ? begin_minmax(r, n, c) : begin_int32(r, n, c);
 }
 
 /* Only the root of reduce_to has a result. */
-static ds_status end_values(const dsi_request *r, const dsi_nccl_other *o)
+static ds_status end_values(const dsi_request *r, const dsi_nccl_composed *c)
 {
     dsi_device *d = r->device;
     dsi_view y = line(r->out, r->dtype, r->n);
     if (r->what == DSI_REDUCE && r->root != r->comm->rank) return DS_OK;
-    if (!takes_extremes(r)) return d->kernels->copy(&d->stream, line(o->r.out, DS_I32, r->n), y);
-    dsi_view all = {.p = o->r.out,
+    if (!is_float_minmax(r))
+        return d->kernels->copy(&d->stream, line(c->request.out, DS_I32, r->n), y);
+    dsi_view all = {.p = c->request.out,
                     .dtype = r->dtype,
                     .n = 3,
                     .d = {1, r->comm->size, r->n},
@@ -84,18 +85,18 @@ static ds_status end_values(const dsi_request *r, const dsi_nccl_other *o)
     dsi_view most = {
         .p = r->out, .dtype = r->dtype, .n = 3, .d = {1, 1, r->n}, .s = {r->n, r->n, 1}};
     dsi_view index = most;
-    index.p = (char *)o->memory + o->at;
+    index.p = (char *)c->memory + c->index_at;
     index.dtype = DS_I64;
     ds_status status = d->kernels->reduce(&d->stream, DSI_MAX, 1, all, most, index);
     if (status != DS_OK || r->op == DS_REDUCE_MAX) return status;
     return d->kernels->affine(&d->stream, -1, 0, y, y);
 }
 
-ds_status dsi_nccl_other_end(const dsi_request *r, dsi_nccl_other *o, bool arrived)
+ds_status dsi_nccl_composed_end(const dsi_request *r, dsi_nccl_composed *c, bool arrived)
 {
-    if (!o->memory) return DS_OK;
-    ds_status status = arrived ? end_values(r, o) : DS_OK;
-    dsi_cache_free(r->device, o->memory, o->bytes);
-    o->memory = NULL;
+    if (!c->memory) return DS_OK;
+    ds_status status = arrived ? end_values(r, c) : DS_OK;
+    dsi_cache_free(r->device, c->memory, c->bytes);
+    c->memory = NULL;
     return status;
 }
