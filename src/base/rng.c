@@ -282,6 +282,19 @@ _Static_assert(sizeof(TorchState) == DSI_RNG_STATE_BYTES, "as PyTorch's");
 
 /* ---- weights ------------------------------------------------------------------------------------- */
 
+int64_t dsi_rng_weights(const double *w, int64_t n, int64_t *bad)
+{
+    int64_t positive = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (!(w[i] >= 0 && isfinite(w[i]))) {
+            *bad = i;
+            return -1;
+        }
+        positive += w[i] > 0;
+    }
+    return positive;
+}
+
 /* A number as PyTorch holds it. */
 static double held(double value, bool narrow) { return narrow ? (double)(float)value : value; }
 

@@ -28,6 +28,10 @@ void dsi_rng_normal_f32(dsi_rng *g, float *x, int64_t n, double mean, double std
 void dsi_rng_normal_f64(dsi_rng *g, double *x, int64_t n, double mean, double std);
 void dsi_rng_permutation(dsi_rng *g, int64_t *x, int64_t n); /* torch.randperm */
 
+/* How many of n weights are above 0; -1: *bad is the first that is below 0 or
+ * not finite. */
+int64_t dsi_rng_weights(const double *w, int64_t n, int64_t *bad);
+
 /* torch.multinomial of n weights, finite, none below 0, some above. narrow: of
  * float32, else of float64.
  *   draw  with replacement: out[d] is the first index whose share of the running

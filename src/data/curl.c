@@ -18,12 +18,16 @@ static const char *const sonames[] = {"libcurl.so.4", "libcurl-gnutls.so.4", NUL
 static dsi_curl curl;
 static bool found;
 
+static bool curl_find(dsi_curl *to)
+{
+    return dsi_library_open("download", sonames, "libcurl4", names, sizeof names / sizeof names[0],
+                            to);
+}
+
 /* global_init may not be called twice at the same time, so it belongs here. */
 static void curl_open_once(void)
 {
-    found = dsi_library_open("download", sonames, "libcurl4", names, sizeof names / sizeof names[0],
-                             &curl) &&
-            curl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
+    found = curl_find(&curl) && curl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
 }
 
 const dsi_curl *dsi_curl_open(void)
@@ -34,8 +38,6 @@ const dsi_curl *dsi_curl_open(void)
     /* Messages belong to a thread, and another one may have made the attempt
      * that failed: a second attempt sets this thread's message. */
     dsi_curl again;
-    if (dsi_library_open("download", sonames, "libcurl4", names, sizeof names / sizeof names[0],
-                         &again))
-        dsi_fail(DS_ENOMEM, "download: libcurl cannot be started");
+    if (curl_find(&again)) dsi_fail(DS_ENOMEM, "download: libcurl cannot be started");
     return NULL;
 }

@@ -40,11 +40,13 @@ static const char package[] = "libturbojpeg0 (Ubuntu: libturbojpeg)";
 static turbojpeg jpeg;
 static bool found;
 
-static void jpeg_open_once(void)
+static bool jpeg_find(turbojpeg *to)
 {
-    found = dsi_library_open("JPEG images", sonames, package, names, sizeof names / sizeof names[0],
-                             &jpeg);
+    return dsi_library_open("JPEG images", sonames, package, names, sizeof names / sizeof names[0],
+                            to);
 }
+
+static void jpeg_open_once(void) { found = jpeg_find(&jpeg); }
 
 /* false, with the message: messages belong to a thread, and another one may
  * have made the attempt that failed. */
@@ -53,8 +55,7 @@ static bool jpeg_open(void)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     turbojpeg again;
     pthread_once(&once, jpeg_open_once);
-    return found || dsi_library_open("JPEG images", sonames, package, names,
-                                     sizeof names / sizeof names[0], &again);
+    return found || jpeg_find(&again);
 }
 
 /* x * y / 255 for bytes, rounded. */

@@ -48,7 +48,6 @@
 #include "sampler.h"
 #include "tensor/tensor.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -274,15 +273,14 @@ static bool loader_check_order(const char *name, const ds_loader_opts *o, int64_
                            name, (long long)o->draws, INT32_MAX);
     if (o->no_replacement && !o->weights)
         return dsi_invalid("loader of %s: no_replacement is for weights", name);
-    int64_t positive = 0, least = o->no_replacement ? o->draws ? o->draws : len : 1;
-    for (int64_t i = 0; o->weights && i < len; i++) {
-        if (!(o->weights[i] >= 0 && isfinite(o->weights[i])))
-            return dsi_invalid("loader of %s: weight %lld is %g: expected a finite one that is not "
-                               "below 0",
-                               name, (long long)i, o->weights[i]);
-        positive += o->weights[i] > 0;
-    }
-    if (!o->weights || positive >= least) return true;
+    if (!o->weights) return true;
+    int64_t bad, positive = dsi_rng_weights(o->weights, len, &bad);
+    int64_t least = o->no_replacement ? o->draws ? o->draws : len : 1;
+    if (positive < 0)
+        return dsi_invalid("loader of %s: weight %lld is %g: expected a finite one that is not "
+                           "below 0",
+                           name, (long long)bad, o->weights[bad]);
+    if (positive >= least) return true;
     return dsi_invalid("loader of %s: %lld weights are above 0: expected at least %lld%s", name,
                        (long long)positive, (long long)least,
                        o->no_replacement ? ", the draws without replacement" : "");

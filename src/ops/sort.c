@@ -14,7 +14,6 @@
 #include "base/mem.h"
 #include "base/rng.h"
 
-#include <math.h>
 #include <string.h>
 
 typedef struct Keyed {
@@ -315,14 +314,11 @@ ds_tensor *ds_topk(ds_tensor *x, int64_t k, int dim, bool smallest, ds_tensor **
 /* The weights of a row are finite, none is below 0, and enough are above. */
 static bool weights_check(const double *w, int64_t n, int64_t row, int64_t wanted)
 {
-    int64_t positive = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (!(w[i] >= 0 && isfinite(w[i])))
-            return dsi_refuse("multinomial: weight %lld of row %lld is %g: expected finite ones "
-                              "that are not below 0",
-                              (long long)i, (long long)row, w[i]);
-        positive += w[i] > 0;
-    }
+    int64_t bad, positive = dsi_rng_weights(w, n, &bad);
+    if (positive < 0)
+        return dsi_refuse("multinomial: weight %lld of row %lld is %g: expected finite ones that "
+                          "are not below 0",
+                          (long long)bad, (long long)row, w[bad]);
     if (positive >= wanted) return true;
     return dsi_refuse("multinomial: row %lld has %lld weights above 0: expected at least %lld",
                       (long long)row, (long long)positive, (long long)wanted);
